@@ -29,7 +29,7 @@ DOCUMENTED = {name: set(commands.split(", ")) for name, commands in ROW.findall(
 LOG = "kafka/txn-0/00000000000000000605"
 MEMQ = next((REPOSITORY / "tests/pubsub/golden/batches").glob("v02*"))
 
-KEPT = "none/offset=0/1_1_00000000000000000000.parquet"
+KEPT = "none/base_offset=0/1_1_00000000000000000000.parquet"
 PRINTING = {
     "ls": ["ls"],
     "copy": ["copy kafka --dry-run", "copy active --dry-run"],

@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 
+from tests.pipelines.test_backfill import sequence_file
 from tests.support.cli_process import Result, tieredstore
+from tests.support.pipeline_runs import listed
 from tests.support.spark_pipelines import ROOT, Kept
+from tieredstore.model import human_bytes
 from tieredstore.pipelines.transforming import Message
 
 TRANSFORMER = "secor__message__transformer__class"
@@ -118,8 +121,111 @@ def test_an_output_of_which_there_is_nothing_is_not_as_it_was_committed(kept: Ke
             r"generation 1 of kept has neither a commit log nor files below out/.*pipeline\.name", done.stderr
         )
     assert tieredstore("pipeline", "run", "--once", file).code == 0
-    assert tieredstore("pipeline", "verify", file).text == "all is as it was committed\n"
+    *read, last = tieredstore("pipeline", "verify", file).text.splitlines()
+    assert re.fullmatch(r"1 of 1 file read in full \((\S+ \w+) of \1\)", read[0])
+    assert (read[1:], last) == (["records were not compared with the source (--against)"], "no problems found")
     assert tieredstore("pipeline", "verify", kept.file(pipeline__name="others", secor__generation="2")).code == 3
     whose = tieredstore("pipeline", "verify", kept.file(pipeline__name="others"))
     assert whose.code == 2
     assert "belongs to the pipeline 'kept'" in whose.stderr
+
+
+def test_verify_says_what_it_has_read_and_what_not(kept: Kept) -> None:
+    kept.write(5, partitions=(0,))
+    file = kept.file(secor__max__file__size__bytes="10", max__file__records="6")
+    assert tieredstore("pipeline", "run", "--once", file).code == 0
+    sizes = [info.size for info in kept.store.list(f"{ROOT}orders/")]
+    shown = tieredstore("pipeline", "verify", file, "--sizes-only").text.splitlines()
+    assert shown[0].startswith(f"0 of {len(sizes)} files read in full (0 B of ")
+    assert shown[1] == "names and sizes were compared with the commit log"
+    facts = {"commit_log": True, "files": len(sizes), "stored_size": sum(sizes), "problems": []}
+    read = {"read_files": len(sizes), "read_size": sum(sizes)}
+    assert tieredstore("pipeline", "verify", file, "--json").json == {**facts, **read}
+    nothing = {"read_files": 0, "read_size": 0}
+    assert tieredstore("pipeline", "verify", file, "--json", "--sizes-only").json == {**facts, **nothing}
+    first = next(iter(kept.store.list(f"{ROOT}orders/")))
+    kept.store.put(first.key, b"x")
+    done = tieredstore("pipeline", "verify", file, "--json")
+    assert done.code == 4
+    assert (done.json["read_files"], done.json["read_size"]) == (len(sizes) - 1, sum(sizes) - first.size)
+
+
+def test_files_without_a_commit_log_are_never_all_that_there_is_to_be(kept: Kept) -> None:
+    data = sequence_file({100: b"{}", 103: b"{}"})
+    kept.store.put(f"{ROOT}orders/dt=1/7_0_{100:020}", data)
+    file = kept.file(
+        pipeline__name="secor", secor__generation="7", secor__file__reader__writer__factory="sequencefile",
+    )  # fmt: skip
+    done = tieredstore("pipeline", "verify", file)
+    assert done.code == 0
+    assert done.text.splitlines() == [
+        f"1 of 1 file read in full ({len(data)} B of {len(data)} B)",
+        "there is no commit log: nothing tells whether files are missing",
+        "records were not compared with the source (--against)",
+        "no problems found",
+    ]
+    said = tieredstore("pipeline", "verify", file, "--json").json
+    assert (said["commit_log"], said["read_files"], said["files"]) == (False, 1, 1)
+
+
+def test_a_replacement_shows_its_plan_and_status_who_holds_what_gave_way(kept: Kept) -> None:
+    """One window covers all: a part of it was asked for."""
+    file = kept.file()
+    assert tieredstore("pipeline", "run", "--once", file).code == 0
+    (key,) = listed(kept.store)
+    size = kept.store.head(key).size
+    before = {info.key: kept.store.get(info.key) for info in kept.store.list("")}
+    line = ("pipeline", "backfill", file, "--topic", "orders", "--from", 3, "--to", 5, "--generation", 2)
+    shown = tieredstore(*line, "--replace", 1)
+    assert shown.text.splitlines() == [
+        "asked: orders-0 3 … 4",
+        "would be replaced, in whole windows: orders-0 0 … 11",
+        f"would be deleted: {key}",
+        f"1 file would be deleted ({human_bytes(size)})",
+        "nothing was replaced: --yes does it",
+    ]
+    (window,), summary = rows(tieredstore(*line, "--replace", 1, "--json"))
+    assert window == {
+        "topic": "orders", "partition": 0, "first_offset": 0, "last_offset": 11,
+        "asked_first_offset": 3, "asked_last_offset": 4,
+    }  # fmt: skip
+    assert summary == {"removed_keys": [key], "deleted": 1, "stored_size": size, "dry_run": True}
+    assert {info.key: kept.store.get(info.key) for info in kept.store.list("")} == before
+    assert tieredstore(*line, "--replace", 1, "--yes").code == 0
+    assert [key.rpartition("/")[2][:4] for key in listed(kept.store)] == ["2_0_"]
+    again = tieredstore(*line, "--replace", 1).text.splitlines()
+    assert again == ["asked: orders-0 3 … 4", "no files would be deleted (0 B)", "there is nothing to replace"]
+    table, note = tieredstore("pipeline", "status", file).text.strip().splitlines()[-2:]
+    assert table.split()[:2] == ["orders", "0"]
+    assert table.count("by 2") == 2
+    assert note == "orders-0: offsets 0 to 11 gave way to generation 2"
+    (row,) = tieredstore("pipeline", "status", file, "--json").json
+    assert row["replaced"] == [{"generation": 2, "first_offset": 0, "last_offset": 11}]
+    other = tieredstore("pipeline", "backfill", file, "--topic", "orders", "--generation", 3, "--replace", 1, "--yes")
+    assert other.code == 2
+    assert "offsets 0 to 11 of orders-0 are held by generation 2" in other.stderr
+
+
+def test_status_names_a_loss_for_as_long_as_runs_end_with_it(kept: Kept) -> None:
+    file = kept.file()
+    kept.write(8, partitions=(0,))
+    kept.write(8, partitions=(0,))
+    kept.bucket.delete(kept.segments[1])
+    for _ in range(2):
+        assert tieredstore("pipeline", "run", "--once", file).code == 3
+        done = tieredstore("pipeline", "status", file)
+        assert done.code == 0
+        assert "offsets 12 to 19 of orders-0 are not there" in done.stderr
+        (row,) = tieredstore("pipeline", "status", file, "--json").json
+        assert row["next_offset"] == 12
+        assert "offsets 12 to 19" in row["problem"]
+    assert kept.offsets() == {("orders", 0): list(range(12))}
+
+
+def test_damage_ends_a_run_with_4_and_what_lies_before_it_is_written(kept: Kept) -> None:
+    kept.write(8, partitions=(0,))
+    (log,) = kept.folder.rglob(f"*{kept.segments[1].remote_log_segment_id.id}.log")
+    log.write_bytes(log.read_bytes()[:-5] + b"other")
+    for _ in range(2):
+        assert tieredstore("pipeline", "run", "--once", kept.file()).code == 4
+        assert kept.offsets() == {("orders", 0): list(range(12))}

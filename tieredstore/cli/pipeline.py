@@ -31,6 +31,7 @@ from tieredstore.cli.service_logs import log_lines
 from tieredstore.cli.tables import moment, number, text
 from tieredstore.config.values import host_and_port
 from tieredstore.errors import ConfigError, CorruptData, ResourceNotFound, excerpt
+from tieredstore.model import human_bytes
 
 _STATUS: Final = (
     text("TOPIC"),
@@ -224,7 +225,8 @@ def verify(
 ) -> None:
     """Check that the output is what the commit log says: each file there, whole, and no other.
 
-    With --against each window is read once more, and compared with its files: offsets, keys and values.
+    With --against each window is read once more, and compared with its files: offsets, keys and values. It says how
+    many files it has read, and what it has not looked at: without a commit log, as Secor's, whether any is missing.
 
     Exit code 4 if it is not, 3 if there is nothing of the generation.
 
@@ -236,18 +238,43 @@ def verify(
     settings = room.load_pipeline(file)
     with opened.open_parts(settings) as parts:
         inspection.check_written(settings, parts.store)
-        problems = list(inspection.verify_output(settings, parts.store, contents=not sizes_only))
+        verification = inspection.Verification(settings, parts.store, contents=not sizes_only)
+        problems = list(verification.problems())
     more = None if against is None else _compared(settings, against, problems)
     if as_json:
         counts = {} if more is None else {"compared": more.compared, "not_compared": more.gone}
-        print_json({"problems": [_problem_json(one) for one in problems], **counts})
+        print_json({"problems": [_problem_json(one) for one in problems], **_read_json(verification), **counts})
     else:
         print_lines(f"{one.kind:<8}  {one.subject} {one.words}" for one in problems)
         if against is not None and more is not None:
             print_lines([f"{counted(more.compared, 'offset')} compared with the {against}; {more.gone} are not there"])
-        print_lines([counted(len(problems), "problem") if problems else "all is as it was committed"])
+        print_lines(_read_lines(verification, against is not None))
+        print_lines([counted(len(problems), "problem") if problems else "no problems found"])
     if problems:
         raise typer.Exit(CorruptData.exit_code)
+
+
+def _read_json(verification: Any) -> dict[str, JsonValue]:
+    return {
+        "commit_log": verification.has_log,
+        "files": verification.files,
+        "stored_size": verification.size,
+        "read_files": verification.read_files,
+        "read_size": verification.read_size,
+    }
+
+
+def _read_lines(verification: Any, is_compared: bool) -> list[str]:
+    """What was looked at, and what was not."""
+    size = f"{human_bytes(verification.read_size)} of {human_bytes(verification.size)}"
+    lines = [f"{verification.read_files} of {counted(verification.files, 'file')} read in full ({size})"]
+    if not verification.has_log:
+        lines.append("there is no commit log: nothing tells whether files are missing")
+    elif not verification.read_files:
+        lines.append("names and sizes were compared with the commit log")
+    if not is_compared:
+        lines.append("records were not compared with the source (--against)")
+    return lines
 
 
 def _problem_json(one: Any) -> JsonValue:

@@ -10,10 +10,11 @@ import typer
 
 from tieredstore.cli.arguments import Json
 from tieredstore.cli.confirmation import Yes, is_dry, way_to_apply
-from tieredstore.cli.output import print_json_line, print_lines
+from tieredstore.cli.output import counted, print_json_line, print_lines
 from tieredstore.cli.pipeline_files import PipelineFile, Written, extent, room
 from tieredstore.cli.query_output import extra_module
 from tieredstore.cli.record_places import check_window, parse_offset_or_time, parse_partitions
+from tieredstore.model import human_bytes
 
 if TYPE_CHECKING:
     from tieredstore.pipelines.backfill import Backfill
@@ -91,16 +92,30 @@ def _opened(
 
 
 def _tell_plan(work: Backfill, selected: Any, *, as_json: bool) -> None:
-    windows = work.plan(selected)
+    """What was asked, the whole windows that this becomes, and each file that goes."""
+    plan = work.plan(selected)
+    freed = sum(file.size for file in plan.going)
     if as_json:
-        for one in windows:
+        asked = {one.where: one for one in plan.asked}
+        for one in plan.windows:
+            its = asked.get(one.where)
             print_json_line({
                 "topic": one.topic, "partition": one.partition, "first_offset": one.start, "last_offset": one.stop - 1,
+                "asked_first_offset": None if its is None else its.start,
+                "asked_last_offset": None if its is None else its.stop - 1,
             })  # fmt: skip
-        print_json_line({"summary": {"dry_run": True}})
+        print_json_line({
+            "summary": {
+                "removed_keys": [file.key for file in plan.going], "deleted": len(plan.going), "stored_size": freed,
+                "dry_run": True,
+            }
+        })  # fmt: skip
         return
-    print_lines(f"would be replaced: {extent(one)}" for one in windows)
-    print_lines([way_to_apply("replaced") if windows else "there is nothing to replace"])
+    print_lines(f"asked: {extent(one)}" for one in plan.asked)
+    print_lines(f"would be replaced, in whole windows: {extent(one)}" for one in plan.windows)
+    print_lines(f"would be deleted: {file.key}" for file in plan.going)
+    print_lines([f"{counted(len(plan.going), 'file')} would be deleted ({human_bytes(freed)})"])
+    print_lines([way_to_apply("replaced") if plan.windows or plan.going else "there is nothing to replace"])
 
 
 def _tell(work: Backfill, selected: Any, *, as_json: bool) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tieredstore.errors import ConfigError, DataLoss
 from tieredstore.limits import MAX_INT64
 from tieredstore.pipelines.driver import Driver
-from tieredstore.pipelines.entries import Entry, WrittenWindow
+from tieredstore.pipelines.entries import Entry, OutputFile, WrittenWindow
 from tieredstore.pipelines.framing import NEEDS_SPARK
 from tieredstore.pipelines.holdings import Holdings
 from tieredstore.pipelines.iceberg import table_of
@@ -21,6 +21,19 @@ if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
     from tieredstore.pipelines.backfill_sources import RecordSource, Selected
     from tieredstore.pipelines.settings import Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillPlan:
+    """What a backfill would do.
+
+    ``asked``: the chosen offsets, as far as the source has them; ``windows``: those that would be written, whole ones
+    of a generation that is replaced; ``going``: the files of that one that would be deleted.
+    """
+
+    asked: Sequence[Window]
+    windows: Sequence[Window]
+    going: Sequence[OutputFile]
 
 
 class Backfill:
@@ -45,16 +58,23 @@ class Backfill:
         self.driver = Driver(store, own, naming_of(pipeline), dict(pipeline.tables), table_of(pipeline))
         self._recipe = recipe_of(pipeline)
 
-    def plan(self, selected: Selected) -> list[Window]:
-        """Return the windows that ``run`` would write, whole ones of the generation that is replaced; write nothing."""
+    def plan(self, selected: Selected) -> BackfillPlan:
+        """Return what ``run`` would write and delete; write nothing."""
         extents, unfinished = self._look(selected)
-        begun = [] if unfinished is None else self._rest(unfinished)
-        stops = {(one.topic, one.partition): one.stop for one in begun}
-        more = (
-            replace(one, start=max(one.start, stops.get((one.topic, one.partition), one.start)))
+        begun = () if unfinished is None else unfinished.windows
+        stops = {one.where: one.stop for one in begun}
+        new = [
+            replace(one, start=max(one.start, stops.get(one.where, one.start)))
             for one in self._unwritten(extents, selected)
+            if one.stop > stops.get(one.where, one.start)
+        ]
+        spans = [*(Window(*one.where_in_life, one.start, one.stop) for one in begun), *new]
+        going = [] if self._replaces < 0 else self._replacement().going(spans)
+        return BackfillPlan(
+            [one for one in extents if one.start < one.stop],
+            [*([] if unfinished is None else self._rest(unfinished)), *new],
+            [file for window in going for file in window.files],
         )
-        return [*begun, *(one for one in more if one.start < one.stop)]
 
     def run(self, selected: Selected) -> Iterator[Entry]:
         """Write what is selected and not written yet; each entry is told of when its files are published.

@@ -16,7 +16,7 @@ from tieredstore.pipelines.commit_log import CommitLog
 from tieredstore.pipelines.committed import Committed, CommittedFile
 from tieredstore.pipelines.family import Family, with_those_above
 from tieredstore.pipelines.holdings import Holdings
-from tieredstore.pipelines.named_output import named_faults, named_topics
+from tieredstore.pipelines.named_output import named_faults, named_topics, uploads_of
 from tieredstore.pipelines.planner import log_of
 from tieredstore.pipelines.setup import naming_of, places_of
 from tieredstore.pipelines.starting import Starts, chosen
@@ -178,51 +178,88 @@ def check_written(pipeline: Pipeline, store: ObjectStore) -> None:
 
 
 def verify_output(pipeline: Pipeline, store: ObjectStore, *, contents: bool = True) -> Iterator[OutputProblem]:
-    """All that is wrong with the files of a generation; with ``contents`` each of them is read, without a log anyway.
+    """See :meth:`Verification.problems`."""
+    return Verification(pipeline, store, contents=contents).problems()
 
-    Entries that contradict each other are CommitLogCorrupt, as for a driver that starts.
+
+class Verification:
+    """Looks at the files of a generation, and counts what it has read of them. For one thread.
+
+    ``files`` and ``size`` are of all files that it knows of, ``read_files`` and ``read_size`` of those whose bytes were
+    read to their ends. ``has_log`` says whether a commit log told which files there are: without one, as Secor's
+    output has none, nothing tells of a file that is missing.
     """
-    log = commit_log_of(pipeline, store)
-    if log.read().number < 0:
-        yield from _faults_without_log(pipeline, store)
-        return
-    committed = Committed.of(log, prepared=False)
-    for entry in Family(store, log, pipeline.output.key_prefix, pipeline.own.name).redriven():
-        # Bad messages that a later generation has filed.
-        committed.going |= set(entry.removed)
-        for key in entry.removed:
-            committed.files.pop(key, None)
-    successes: set[str] = set()
-    listed = listed_files(pipeline, store, committed, successes)
-    for key in sorted(listed.keys() - committed.files.keys() - committed.going):
-        yield OutputProblem("stranger", key, "is of this generation by its name, and no entry of the commit log has it")
 
-    def problems(item: tuple[str, CommittedFile]) -> list[OutputProblem]:
-        key, one = item
-        if key not in listed:
-            problem: OutputProblem | None = OutputProblem("missing", key, "is committed, and is not there")
-        elif listed[key] != one.file.size:
-            problem = OutputProblem("size", key, f"has {listed[key]} bytes, and {one.file.size} are committed")
-        else:
-            problem = _content_problem(store, one.file) if contents else None
-        return [*_offset_problems(one), *([] if problem is None else [problem])]
+    def __init__(self, pipeline: Pipeline, store: ObjectStore, *, contents: bool = True) -> None:
+        """With ``contents`` each file is read; without a log anyway."""
+        self._pipeline, self._store, self._contents = pipeline, store, contents
+        self.files = self.size = self.read_files = self.read_size = 0
+        self.has_log = False
 
-    with ThreadPool(READERS, "tieredstore-verify") as pool:
-        files = sorted(committed.files.items())
-        checked = in_parallel(pool, problems, files, at_once=2 * READERS) if contents else map(problems, files)
-        yield from itertools.chain.from_iterable(checked)
-    yield from _success_problems(pipeline, store, log, successes)
+    def problems(self) -> Iterator[OutputProblem]:
+        """All that is wrong with the files of the generation.
 
+        Entries that contradict each other are CommitLogCorrupt, as for a driver that starts.
+        """
+        log = commit_log_of(self._pipeline, self._store)
+        self.has_log = log.read().number >= 0
+        if not self.has_log:
+            yield from self._faults_without_log()
+            return
+        committed = Committed.of(log, prepared=False)
+        for entry in Family(self._store, log, self._pipeline.output.key_prefix, self._pipeline.own.name).redriven():
+            # Bad messages that a later generation has filed.
+            committed.going |= set(entry.removed)
+            for key in entry.removed:
+                committed.files.pop(key, None)
+        successes: set[str] = set()
+        listed = listed_files(self._pipeline, self._store, committed, successes)
+        for key in sorted(listed.keys() - committed.files.keys() - committed.going):
+            words = "is of this generation by its name, and no entry of the commit log has it"
+            yield OutputProblem("stranger", key, words)
 
-def _faults_without_log(pipeline: Pipeline, store: ObjectStore) -> Iterator[OutputProblem]:
-    """Secor's files have none; ours do, and then an object says whose the generation is."""
-    naming, topics = naming_of(pipeline), named_topics(pipeline, store)
-    if not naming.is_claimed(store):
-        for kind, key, words in named_faults(pipeline, store, topics):
-            yield OutputProblem(kind, key, words)
-    elif topics:
-        words = "is there, and so are files; but the commit log is not"
-        yield OutputProblem("missing", naming.claim_keys[0], words)
+        def look(item: tuple[str, CommittedFile]) -> tuple[CommittedFile, OutputProblem | None, bool]:
+            key, one = item
+            if key not in listed:
+                return one, OutputProblem("missing", key, "is committed, and is not there"), False
+            if listed[key] != one.file.size:
+                words = f"has {listed[key]} bytes, and {one.file.size} are committed"
+                return one, OutputProblem("size", key, words), False
+            problem = _content_problem(self._store, one.file) if self._contents else None
+            return one, problem, self._contents and (problem is None or problem.kind == "content")
+
+        with ThreadPool(READERS, "tieredstore-verify") as pool:
+            files = sorted(committed.files.items())
+            looks = in_parallel(pool, look, files, at_once=2 * READERS) if self._contents else map(look, files)
+            for one, problem, was_read in looks:
+                self._count(1, one.file.size, was_read=was_read)
+                yield from _offset_problems(one)
+                if problem is not None:
+                    yield problem
+        yield from _success_problems(self._pipeline, self._store, log, successes)
+
+    def _count(self, files: int, size: int, *, was_read: bool) -> None:
+        self.files, self.size = self.files + files, self.size + size
+        if was_read:
+            self.read_files, self.read_size = self.read_files + files, self.read_size + size
+
+    def _faults_without_log(self) -> Iterator[OutputProblem]:
+        """Secor's files have none; ours do, and then an object says whose the generation is."""
+        naming, topics = naming_of(self._pipeline), named_topics(self._pipeline, self._store)
+        uploads = uploads_of(self._pipeline, self._store, topics)
+        if naming.is_claimed(self._store):
+            for one in uploads:
+                self._count(len(one.keys), one.size, was_read=False)
+            if topics:
+                words = "is there, and so are files; but the commit log is not"
+                yield OutputProblem("missing", naming.claim_keys[0], words)
+            return
+        for one in uploads:
+            damaged = False
+            for kind, key, words in named_faults(self._pipeline, self._store, [one]):
+                damaged = damaged or kind == "content"
+                yield OutputProblem(kind, key, words)
+            self._count(len(one.keys), one.size, was_read=not damaged)
 
 
 def _success_problems(

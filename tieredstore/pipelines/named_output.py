@@ -73,12 +73,12 @@ def offsets_in(pipeline: Pipeline, store: ObjectStore, key: str) -> Iterator[lis
         yield [offset for offset in untyped.column("offset").to_pylist() if offset is not None]
 
 
-def named_faults(pipeline: Pipeline, store: ObjectStore, topics: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+def named_faults(pipeline: Pipeline, store: ObjectStore, uploads: Iterable[Upload]) -> Iterator[tuple[str, str, str]]:
     """Kind, key and words: offsets in a file that its name does not allow, or another has as well, and damage.
 
     Whether something is missing no name tells.
     """
-    for upload in uploads_of(pipeline, store, topics):
+    for upload in uploads:
         seen: set[int] = set()
         for key in upload.keys:
             outside = twice = 0

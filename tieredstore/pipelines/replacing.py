@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -108,9 +108,10 @@ class Replacement:
                     )
         held = family.holder(window, but={self._generation, self._number})
         if held is not None:
-            other, its = held
+            other, piece = held
             raise ConfigError(
-                f"offsets {its.start} to {its.stop - 1} of {its.topic}-{its.partition} are held by generation {other}, "
+                f"offsets {piece.start} to {piece.stop - 1} of {piece.topic}-{piece.partition} are held by generation "
+                f"{other}, "
                 f"not by generation {self._generation}: replace those by --replace {other}, or choose others by --from "
                 "and --to"
             )
@@ -143,7 +144,7 @@ class Replacement:
         log = self._old.log
         if log.read().replacing == self._number:
             self._take_over()
-            going = list(self._going(backfill))
+            going = self._going(backfill)
             for start in range(0, len(going), _ENTRY_WINDOWS):
                 piece = going[start : start + _ENTRY_WINDOWS]
                 removed = [file.key for window in piece for file in window.files]
@@ -165,13 +166,14 @@ class Replacement:
             self._old.begin([], lambda window: self._write_as(window, self._generation))
             self._old.mark_published()
 
-    def _going(self, backfill: Entry) -> Iterator[WrittenWindow]:
-        """The windows that go, with those of their files that are still there."""
+    def going(self, spans: Sequence[Window]) -> list[WrittenWindow]:
+        """The windows in these offsets that go, with those of their files that are still there."""
         holdings = Holdings.of(self._old.log)
-        for span in backfill.windows:
-            for one in holdings.between(span.where, span.start, span.stop):
-                if one.is_held or one.window.files:
-                    yield one.window
+        windows = (one for span in spans for one in holdings.between(span.where, span.start, span.stop))
+        return [one.window for one in windows if one.is_held or one.window.files]
+
+    def _going(self, backfill: Entry) -> list[WrittenWindow]:
+        return self.going([Window(*one.where_in_life, one.start, one.stop) for one in backfill.windows])
 
     def _announced(self) -> int:
         return sum(entry.kind == "replacing" and entry.other == self._number for entry in self._old.log.entries())

@@ -51,6 +51,11 @@ class Window:
     """That of what lies before ``stop``, or a later one; -1 if it is not known."""
 
     @property
+    def where(self) -> tuple[str, int]:
+        """Topic and partition."""
+        return self.topic, self.partition
+
+    @property
     def is_mark(self) -> bool:
         """Whether it has no offsets, and only says where a partition begins."""
         return self.start == self.stop
