@@ -275,6 +275,14 @@ def human_bytes(count: int) -> str:
     return f"{size:.1f} GiB"
 
 
+_TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
+
+
+def can_be_topic(name: str) -> bool:
+    """Return whether Kafka allows a topic of this name."""
+    return _TOPIC_NAME.fullmatch(name) is not None and name not in {".", ".."}
+
+
 _DAY: Final = re.compile(r"(?:19|20)\d{6}", re.ASCII)
 _SECONDS_OF_CENTURIES: Final = range(946_684_800, 4_102_444_800)  # the years 2000 to 2099
 _BEYOND_LOGS: Final = 10**12

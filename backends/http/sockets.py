@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import socket
 import sys
-from collections.abc import Callable, Iterable
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from urllib3.connection import HTTPConnection, HTTPSConnection
@@ -19,13 +19,18 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import ConnectTimeoutError, NameResolutionError, NewConnectionError
 from urllib3.util.connection import allowed_gai_family
 
+from tieredstore.backends.cloud.errors import MalformedAnswer
 from tieredstore.backends.http.deadlines import current_deadline
 
 if TYPE_CHECKING:
     _Connection = HTTPSConnection
+    _Pool = HTTPSConnectionPool
 else:
-    # At run time it is only put before a class that has the methods.
-    _Connection = object
+    # At run time they are only put before a class that has the methods.
+    _Connection = _Pool = object
+
+MOST_ANSWER_BYTES: Final = 16 << 20
+"""Of an answer that is parsed: a page of a thousand keys of 1024 bytes, each escaped, has some ten megabytes."""
 
 AnySocket = TypeVar("AnySocket", bound=socket.socket)
 Result = TypeVar("Result")
@@ -167,6 +172,32 @@ class BoundedConnection(_Connection):
         bounded(self.sock)
 
 
+class BoundedAnswers(_Pool):
+    """What is put before urllib3's pools: no answer is read as a whole that is longer than any the protocols have.
+
+    The SDKs read what they parse by ``stream``, and take minutes and gigabytes for a listing of a hundred megabytes;
+    the bytes of objects are read piece by piece, and never by it.
+    """
+
+    def urlopen(self, *args: Any, **options: Any) -> Any:
+        """As the pool's, with an answer that breaks off where it gets too long."""
+        response: Any = super().urlopen(*args, **options)
+        response.stream = partial(_read_bounded, response, response.stream)
+        return response
+
+
+def _read_bounded(response: Any, stream: Callable[..., Iterator[bytes]], *args: Any, **options: Any) -> Iterator[bytes]:
+    length = 0
+    for piece in stream(*args, **options):
+        length += len(piece)
+        if length > MOST_ANSWER_BYTES:
+            response.close()
+            raise MalformedAnswer(
+                f"the store's answer is longer than {MOST_ANSWER_BYTES >> 20} MiB, and no page of a listing is"
+            )
+        yield piece
+
+
 def pools(
     http: type[HTTPConnection] = HTTPConnection,
     https: type[HTTPConnection] = HTTPSConnection,
@@ -177,7 +208,7 @@ def pools(
     return {
         scheme: type(
             f"Bounded{pool.__name__}",
-            (pool,),
+            (BoundedAnswers, pool),
             {"ConnectionCls": type(f"Bounded{kind.__name__}", (*before, kind), {})},
         )
         for scheme, pool, kind in (("http", HTTPConnectionPool, http), ("https", HTTPSConnectionPool, https))

@@ -11,7 +11,7 @@ import urllib3.exceptions
 from botocore import exceptions as aws
 from botocore.parsers import ResponseParserError
 
-from tieredstore.backends.cloud.errors import BY_STATUS, MaybeNoBucket, PartsGone, no_bucket
+from tieredstore.backends.cloud.errors import BY_STATUS, MalformedAnswer, MaybeNoBucket, PartsGone, no_bucket
 from tieredstore.errors import (
     AccessDenied,
     InvalidKey,
@@ -141,6 +141,8 @@ def _answered(what: str, error: aws.ClientError) -> TieredStoreError:
 
 
 def _not_answered(what: str, error: Exception) -> TieredStoreError:
+    if isinstance(error, aws.HTTPClientError) and isinstance(error.kwargs.get("error"), MalformedAnswer):
+        return MalformedAnswer(f"{what}: {error.kwargs['error']}")
     if isinstance(error, aws.SSLError) and "CERTIFICATE_VERIFY_FAILED" in str(error):
         return StoreError(f"{what}: the server's certificate is not trusted: {redacted(error)}")
     return StoreUnavailable(f"{what}: no (whole) answer: {redacted(error)}")

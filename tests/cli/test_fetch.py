@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.support.cli_process import TXN, command, environment, stored_files, tieredstore, write_settings
 from tieredstore.cli.fetch import parse_range
+from tieredstore.cli.output_file import output_to
 from tieredstore.errors import ConfigError
 from tieredstore.ops.log_ranges import range_of_slice
 
@@ -75,16 +76,35 @@ def test_fetch_to_a_file_leaves_the_file_alone(settings: Path, tmp_path: Path) -
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_a_link_stays_a_link_and_its_target_is_replaced(settings: Path, tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-    assert tieredstore("fetch", "-c", settings, "txn", 0, 605, "-o", tmp_path / "link").code == 0
-    assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "real").read_bytes() == LOG
+@pytest.mark.parametrize("content", [None, b"precious"])
+def test_nothing_is_written_through_a_link(content: bytes | None, settings: Path, tmp_path: Path) -> None:
+    link, real = tmp_path / "link", tmp_path / "real"
+    link.symlink_to(real)
+    if content is not None:
+        real.write_bytes(content)
+    done = tieredstore("fetch", "-c", settings, "txn", 0, 605, "-o", link)
+    assert (done.code, f"{link} is a symbolic link to {real}: name the file itself" in done.stderr) == (2, True)
+    assert link.is_symlink()
+    assert (real.read_bytes() if real.exists() else None) == content
 
 
-def test_a_device_is_written_and_not_replaced(settings: Path) -> None:
-    assert tieredstore("fetch", "-c", settings, "txn", 0, 605, "-o", "/dev/null").code == 0
-    assert Path("/dev/null").is_char_device()
+def test_a_link_that_comes_meanwhile_is_replaced(settings: Path, tmp_path: Path) -> None:
+    folder, out = tmp_path / "folder", tmp_path / "out"
+    folder.mkdir()
+    out.symlink_to(folder)  # a link on the way is the caller's own
+    (folder / "real").write_bytes(b"precious")
+    with output_to(out / "file") as file:
+        file.write(b"content")
+        (folder / "file").symlink_to(folder / "real")
+    assert not (folder / "file").is_symlink()
+    assert ((folder / "file").read_bytes(), (folder / "real").read_bytes()) == (b"content", b"precious")
+
+
+def test_a_device_is_written_and_not_replaced(settings: Path, tmp_path: Path) -> None:
+    (tmp_path / "null").symlink_to("/dev/null")
+    for device in (Path("/dev/null"), tmp_path / "null"):
+        assert tieredstore("fetch", "-c", settings, "txn", 0, 605, "-o", device).code == 0
+        assert device.is_char_device()
 
 
 def test_a_failed_fetch_leaves_no_file(tmp_path: Path) -> None:

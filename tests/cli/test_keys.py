@@ -13,6 +13,18 @@ from tieredstore.config import load_settings, read_properties
 from tieredstore.transform.keyring import KeyRing
 
 
+def test_the_folder_of_new_keys_is_their_owners_alone(tmp_path: Path) -> None:
+    mask = os.umask(0o002)
+    try:
+        assert tieredstore("keys", "generate", "k1", "-d", tmp_path / "a" / "keys", "--bits", 2048).code == 0
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE((tmp_path / "a" / "keys").stat().st_mode) == 0o700
+    (tmp_path / "shared").mkdir(mode=0o755)
+    assert tieredstore("keys", "generate", "k1", "-d", tmp_path / "shared", "--bits", 2048).code == 0
+    assert stat.S_IMODE((tmp_path / "shared").stat().st_mode) == 0o755
+
+
 def test_a_pair_that_the_key_ring_takes_is_made(tmp_path: Path) -> None:
     done = tieredstore("keys", "generate", "key-1", "-d", tmp_path)
     assert (done.code, done.stderr) == (0, "")

@@ -85,6 +85,19 @@ def keys_of(segment: MadeSegment) -> set[str]:
 DELETED = {LEFT.path: GarbageOutcome.DELETED, OTHER.path: GarbageOutcome.DELETED}
 
 
+@pytest.mark.parametrize("topic", ["our notes", "täglich", "a" * 250, "..", "$logs"])
+def test_names_that_kafka_cannot_have_are_left_alone(world: AgingStore, topic: str) -> None:
+    strange = MadeSegment(partition_of(topic), 0, 9)
+    strange.put(world)
+    world.delete([strange.key()])
+    world.leave(strange.key(Suffix.LOG), world.clock.now_ms)
+    world.clock.now_ms += MIN_AGE_MS + 1000
+    before = sorted(info.key for info in world.list() if strange.path in info.key)
+    assert {step.garbage.partition.topic for step in run(world)} == {"events", "other"}
+    assert sorted(info.key for info in world.list() if strange.path in info.key) == before != []
+    assert [write.key for write in world.abandoned_writes()] == [strange.key(Suffix.LOG)]
+
+
 def test_what_has_no_manifest_goes_and_a_dry_run_says_exactly_that(world: AgingStore) -> None:
     before = keys(world)
     planned = run(world, dry_run=True)

@@ -29,14 +29,18 @@ def output_to(path: Path | None) -> Generator[BinaryIO]:
     """Where a command's bytes go: stdout for None and ``-``, else a file that appears whole at the end or not at all.
 
     The bytes gather in a draft beside it, which is flushed to disk and renamed. A device or a pipe is written directly.
-    What a killed command left of the same file is removed.
+    What a killed command left of the same file is removed. ConfigError for a symbolic link to a file: another user of
+    the folder may have put it there, and would choose what is overwritten.
     """
     if path is None or str(path) == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
     with _explained(path):
-        target = path.resolve()
+        # A name that becomes a link from here on is replaced by the rename, and not followed.
+        target = path.resolve() if path.is_symlink() else path.parent.resolve() / path.name
+        if path.is_symlink() and (target.is_file() or not target.exists()):
+            raise ConfigError(f"{path} is a symbolic link to {target}: name the file itself, or remove the link")
         if target.exists() and not target.is_file():
             with target.open("wb", buffering=0) as device:
                 yield device

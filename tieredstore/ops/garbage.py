@@ -18,6 +18,7 @@ from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope
 from tieredstore.catalog.metadata_records import SegmentState
 from tieredstore.errors import ConfigError, ObjectNotFound, StoreError
 from tieredstore.format.keys import ObjectKey, Suffix, object_key, parse_key
+from tieredstore.model import can_be_topic
 from tieredstore.ops.brokers import BrokersView
 from tieredstore.ops.deletion import delete_objects
 from tieredstore.ops.garbage_steps import Forgotten, Garbage, GarbageOutcome, GarbageStep
@@ -77,16 +78,23 @@ def find_garbage(
     store: ObjectStore, prefix: str, scope: Scope, brokers: BrokersView | None = None
 ) -> Iterator[Garbage]:
     """What has no manifest in a listing, of whatever age, and what the brokers have forgotten, then the writes that did
-    not end: all as they come."""
+    not end: all as they come.
+
+    A topic's name that Kafka does not allow is of no broker's: it is somebody else's object, and no garbage.
+    """
     listed = list_in_scope(store, prefix, scope)
     for objects in listed if brokers is None else brokers.read_behind(listed):
+        if not can_be_topic(objects.segment_id.topic_id_partition.topic):
+            continue
         if objects.find(Suffix.MANIFEST) is None:
             yield Garbage.of_objects(objects)
         elif brokers is not None and (forgotten := _forgotten(brokers.state_of(objects.segment_id))) is not None:
             yield Garbage.of_objects(objects, forgotten)
     for write in store.abandoned_writes(scope.listing_prefix(prefix)):
         place = _place(prefix, write)
-        if place is not None and scope.holds(place.segment_id, place.start_offset):
+        if place is None or not can_be_topic(place.segment_id.topic_id_partition.topic):
+            continue
+        if scope.holds(place.segment_id, place.start_offset):
             yield Garbage.of_write(write, place)
 
 

@@ -66,8 +66,8 @@ def passphrase_from(variable: str | None, file: Path | None) -> Passphrase | Non
 def generate_key_pair(key_id: str, directory: Path, bits: int, *, passphrase: Passphrase | None = None) -> KeyPairFiles:
     """Make an RSA key pair in ``directory``: ``ID.private.pem`` (PKCS#8, its owner's alone), ``ID.public.pem`` (X.509).
 
-    A folder that is not there is made. Both files are new, or neither is there: ConfigError for an id that cannot be
-    used and for files that exist.
+    A folder that is not there is made, its owner's alone. Both files are new, or neither is there: ConfigError for an
+    id that cannot be used and for files that exist.
     """
     if not _ID.fullmatch(key_id):
         raise ConfigError(f"key id {excerpt(key_id)!r} cannot be used: letters, digits, '.', '_' and '-' are possible")
@@ -82,7 +82,7 @@ def generate_key_pair(key_id: str, directory: Path, bits: int, *, passphrase: Pa
             raise ConfigError(f"{path} exists already, and a key is never overwritten; choose another id or folder")
     private, public = _pem_pair(bits, None if passphrase is None else passphrase.words)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"folder {directory} cannot be made: {error.strerror}") from error
     remove = partial(files.private.unlink, missing_ok=True)

@@ -17,6 +17,7 @@ CLOSED_HTML: Final = b"<html/>"
 
 _NOT_DELETIONS: Final = tuple(step for step in EVERY_STEP if step is not Step.DELETE)
 """The honest answer to a deletion of one object is empty."""
+_LISTED: Final = (Step.LIST, Step.UPLOADS)
 _WRITES: Final = (Step.WRITE, Step.COMPLETE)
 
 Change = Callable[[Reply], Reply]
@@ -51,6 +52,10 @@ def _lengths(value: str) -> Callable[[Exchange], Answer]:
         return [*exchange.honest().changed(Content_Length=value).pieces(with_body=with_body), Cut()]
 
     return answer
+
+
+def _padded(reply: Reply) -> Reply:
+    return reply.changed(body=reply.body + b" " * (17 << 20))
 
 
 def _range(value: str) -> Callable[[Exchange], Answer]:
@@ -142,6 +147,7 @@ BODY_WAYS: Final = (
     Way("a range that is none", EVERY_CLOUD, (Step.READ,), Must.REFUSED, _range("bytes 0-9999999/1")),
     Way("a range in words", EVERY_CLOUD, (Step.READ,), Must.REFUSED, _range("all of it")),
     Way("one byte less than was asked for", EVERY_CLOUD, (Step.READ,), Must.REFUSED, _shorter),
+    Way("17 MiB of white space after the document", EVERY_CLOUD, (Step.LIST, Step.UPLOADS), Must.REFUSED, but(_padded)),
     Way("another answer after the whole one", EVERY_CLOUD, (Step.READ,), Must.RIGHT, _more_after),
     Way("gzip that is none", (Cloud.GCS, Cloud.AZURE), (Step.LIST,), Must.UNAVAILABLE, _gzip),
     Way(
