@@ -89,7 +89,7 @@ class BrokerSettings(SettingsGroup):
     drain_ms: Annotated[int, long(0)] = Field(
         default=60000,
         alias="pubsub.broker.drain.ms",
-        description="What is held may be stored for so long when a broker is told to stop.",
+        description="For so long a broker that is told to stop may hand its topics over, and store what it holds.",
     )
     authorizer: Annotated[str, NAME] = Field(
         default="none",

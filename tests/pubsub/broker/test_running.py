@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
-from tests.support.pubsub_brokers import LONG_S, listening_anywhere
+from tests.support.pubsub_brokers import LONG_S, PacketClient, listening_anywhere, message_of, write_of
 from tests.support.pubsub_topics import topics_on, values_of
 from tests.support.servers.zookeeper import ZooKeeperServer
 from tieredstore.backends.base import ObjectInfo
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import StoreUnavailable
 from tieredstore.process.health import Health
+from tieredstore.process.service import Service
 from tieredstore.pubsub.broker import running
 from tieredstore.pubsub.broker.broker import Broker
 from tieredstore.pubsub.broker.running import broker_service, governed_broker
 from tieredstore.pubsub.client.producer import BrokerProducer
 from tieredstore.pubsub.consumer import Consumer
+from tieredstore.pubsub.format.packets import Code, MetadataAnswer, MetadataRequest
 from tieredstore.pubsub.governor.zookeeper_governor import ZooKeeperGovernor
 from tieredstore.pubsub.topics import Topics
 from tieredstore.testing.delegating import DelegatingObjectStore
@@ -73,6 +76,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "rest_s", soon)
     monkeypatch.setattr(running, "REFRESH_S", 0.02)
     monkeypatch.setattr(running, "_LOOK_S", 0.02)
+    monkeypatch.setattr(running, "_FOLLOW_S", 0.02)
 
 
 @contextmanager
@@ -112,6 +116,134 @@ def test_it_serves_until_it_is_stopped_and_is_ready_once_it_knows_its_topics(coo
         broker.until(lambda: broker.is_ready)
         published(topics, broker.place, 5)
     assert sorted(read(topics, 5)) == [b"%d" % number for number in range(5)]
+
+
+class AsMemqs:
+    """A client that does as MemQ's Java producer: it keeps its connection, asks for the metadata when it is told 302,
+    twice for a request at most, and gives a request up when its connection cannot be made, or has ended."""
+
+    def __init__(self, place: str) -> None:
+        self.bootstrap = place
+        self.client: PacketClient | None = None
+        self.failed = 0
+        self.redirects = 0
+
+    def send(self, number: int) -> None:
+        try:
+            for _ in range(3):
+                if self.client is None:
+                    self.client = self.at_its_broker()
+                answer = self.client.ask(write_of(message_of([b"%d" % number], number)), number)
+                if answer.code is Code.OK:
+                    return
+                assert answer.code is Code.REDIRECT
+                self.redirects += 1
+                self.close()
+        except (OSError, AssertionError):
+            self.close()
+        self.failed += 1
+
+    def at_its_broker(self) -> PacketClient:
+        with PacketClient(self.bootstrap) as asking:
+            payload = asking.ask(MetadataRequest(("orders",))).payload
+        assert isinstance(payload, MetadataAnswer)
+        (topic,) = payload.topics
+        assert topic.write_brokers
+        return PacketClient(f"{topic.write_brokers[0].ip}:{topic.write_brokers[0].port}")
+
+    def close(self) -> None:
+        if self.client is not None:
+            self.client.socket.close()
+        self.client = None
+
+
+@dataclass
+class Two:
+    """Two brokers of one cluster, of which the first has the topic."""
+
+    first: Service
+    second: Service
+    places: list[str]
+    brokers: list[Broker]
+
+
+@contextmanager
+def two_brokers(topics: Topics) -> Generator[Two]:
+    places: list[str] = []
+    services: list[Service] = []
+    brokers: list[Broker] = []
+    with ExitStack() as stack:
+        for count in (1, 2):
+            broker, governor = governed_broker(listening_anywhere(topics, f"127.0.0.{count}"))
+            service = broker_service(
+                broker, governor, on_start=lambda one: places.append(f"{one.address.ip}:{one.address.port}")
+            )
+            services.append(stack.enter_context(service))
+            brokers.append(broker)
+            wait_until(partial(has_begun, broker, places, count))
+            wait_until(brokers[0].serves_any)
+        yield Two(services[0], services[1], places, brokers)
+
+
+def has_begun(broker: Broker, places: list[str], count: int) -> bool:
+    return len(places) == count and bool(broker.directory.all())
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + LONG_S
+    while not holds():
+        assert time.monotonic() < end_s
+        time.sleep(0.005)
+
+
+def test_a_broker_that_is_stopped_tells_its_clients_who_has_its_topics() -> None:
+    stop_one_of_two(topics_on(None, batch_ms="5", broker_coordinator="store"))
+
+
+@pytest.mark.slow
+@pytest.mark.broker
+def test_a_broker_that_is_stopped_tells_its_clients_who_has_its_topics_in_zookeeper(zookeeper: ZooKeeperServer) -> None:
+    hosts = zookeeper.chroot()
+    stop_one_of_two(topics_on(None, batch_ms="5", broker_coordinator="zookeeper", broker_zookeeper_connect=hosts))
+
+
+def stop_one_of_two(topics: Topics) -> None:
+    """MemQ's producer loses a request whose connection ends: none of a broker that is told to stop does before it was
+    told of another one."""
+    topics.create("orders")
+    with two_brokers(topics) as two:
+        busy, idle = AsMemqs(two.places[0]), AsMemqs(two.places[0])
+        idle.send(0)
+        for number in range(1, 20):
+            busy.send(number)
+        two.first.stop()
+        number = 20
+        while not busy.redirects:
+            assert not busy.failed
+            busy.send(number)
+            number += 1
+        assert not two.brokers[0].serves_any()
+        idle.send(number)  # it is told too, and not just left
+        busy.send(number + 1)
+        assert (busy.failed, idle.failed, busy.redirects, idle.redirects) == (0, 0, 1, 1)
+        assert two.brokers[1].counts.stored_messages + two.brokers[1].counts.message_bytes > 0
+        busy.close()
+        idle.close()
+        wait_until(lambda: not two.brokers[0].connections)
+    assert sorted(map(int, read(topics, number + 2))) == list(range(number + 2))
+
+
+def test_a_broker_without_another_one_does_not_wait_for_any() -> None:
+    topics = topics_on(None, batch_ms="5", broker_coordinator="store")
+    topics.create("orders")
+    with served(listening_anywhere(topics)) as broker:
+        broker.until(lambda: broker.is_ready)
+        client = AsMemqs(broker.place)
+        client.send(0)
+        begin_s = time.monotonic()
+    assert time.monotonic() - begin_s < running._FOLLOW_S + 5  # pyright: ignore[reportPrivateUsage]
+    assert (client.failed, client.redirects) == (0, 0)
+    client.close()
 
 
 @pytest.mark.slow

@@ -46,6 +46,9 @@ _LOOKUPS: Final = 4
 _LAST_WORDS_S: Final = 2.0
 _PACE_EVERY_S: Final = 5.0
 _HANDSHAKE_S: Final = 10.0
+_LOOK_S: Final = 0.05
+_TOLD_S: Final = 10.0
+_ASKS_S: Final = 1.0
 
 _Asked = TypeVar("_Asked")
 _Answered = TypeVar("_Answered")
@@ -75,6 +78,7 @@ class Broker:
         self._shared, self._frames = memoryview(bytearray(READ_BYTES)), SlabPool()
         self._all_gone = asyncio.Event()
         self._is_ending = False
+        self._asked_s = 0.0  # when a client was last told, or asked, where a topic is
         self._tasks: set[asyncio.Task[None]] = set()
         self._lookups = ThreadPool(_LOOKUPS, "tieredstore-broker-lookup")
         self._processors = TopicProcessors(
@@ -124,6 +128,32 @@ class Broker:
 
     def _told(self) -> tuple[str, int]:
         return self.address.ip, self.address.port
+
+    def serves_any(self) -> bool:
+        """Whether a topic is assigned here by now."""
+        return any(self._assignment.serves(known.name) for known in self.directory.all())
+
+    async def hand_over(self, is_over: Callable[[], bool], seconds: float) -> None:
+        """Go on as ever until ``is_over``: topics that others have by now are answered by 302, and metadata tell of
+        them. Then until each client that has written was told so, and has had a second to ask where: for ten seconds at
+        most, and for ``seconds`` in all. MemQ's clients do not look elsewhere when a connection ends."""
+        assert self._loop is not None
+        end_s = self._loop.time() + seconds
+        await self._until(is_over, end_s)
+        if not self.serves_any():  # else there is nobody who could have them
+            await self._until(self._has_told_all, min(end_s, self._loop.time() + _TOLD_S))
+
+    def _has_told_all(self) -> bool:
+        assert self._loop is not None
+        is_quiet = self._loop.time() >= self._asked_s + _ASKS_S
+        return is_quiet and not any(connection.expects_to_write for connection in self._connections)
+
+    async def _until(self, holds: Callable[[], bool], end_s: float) -> None:
+        assert self._loop is not None
+        while True:
+            if holds() or self._loop.time() >= end_s:
+                return
+            await asyncio.sleep(_LOOK_S)
 
     async def drain(self, seconds: float) -> None:
         """Take no more, store and answer what is held, and end all connections; after ``seconds`` at the latest."""
@@ -192,6 +222,7 @@ class Broker:
                 self._write(connection, request, write, held)
             case MetadataRequest(topics=names):
                 self.counts.metadata_requests += 1
+                self._asked_s = asyncio.get_running_loop().time()
                 if (looking := self._metadata.answer(connection, request, names)) is not None:
                     self._begin(connection, looking)
             case ReadRequest() as read:
@@ -222,6 +253,9 @@ class Broker:
         if processor is None:
             self.room.give_back(held)
             code, why = self._why_not_here(write.topic, failure)
+            if code is Code.REDIRECT:
+                connection.expects_to_write = False
+                self._asked_s = asyncio.get_running_loop().time()
             self._refuse(connection, request, code, why)
             return
         try:
@@ -232,6 +266,7 @@ class Broker:
             self._refuse(connection, request, Code.BAD_REQUEST, str(error))
             return
         self.counts.message_bytes += len(write.data)
+        connection.expects_to_write = True
         if not header.record_count:
             # As MemQ's: acknowledged and not stored. Its reader leaves out what follows such a Message in a batch.
             self.counts.empty_messages += 1

@@ -78,6 +78,8 @@ class Connection(asyncio.BufferedProtocol):
         self.address = ""
         self.principal: str | None = None
         self.is_open = False
+        self.expects_to_write = False
+        """A Message of its was taken, and since then it was told of no other broker."""
         self.writable = asyncio.Event()
         self.writable.set()
         self._streaming = asyncio.Lock()

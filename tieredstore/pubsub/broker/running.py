@@ -12,6 +12,7 @@ from typing import Final
 
 from tieredstore.errors import TieredStoreError
 from tieredstore.live.zookeeper_session import ZooKeeperSession
+from tieredstore.process.deadline import Deadline
 from tieredstore.process.health import Health
 from tieredstore.process.service import Service
 from tieredstore.process.stopping import Stop, nothing_under_way
@@ -29,6 +30,7 @@ REFRESH_S: Final = 10.0
 """How often topics are read again, as at MemQ's brokers."""
 
 _LOOK_S: Final = 0.2
+_FOLLOW_S: Final = 0.3
 _BEAT_S: Final = 60.0
 _TOPICS: Final = "topics"
 _ASSIGNED: Final = "assignments"
@@ -66,13 +68,14 @@ def broker_service(
     """A service that answers until it is stopped, and then stores what it holds. ``on_start`` is told once it listens:
     ``broker.address`` has the port by then."""
     health = Health({"listening": "it does not listen yet", _TOPICS: "the topics were not read yet"})
-    listens = threading.Event()
+    listens, handed_over, ended = threading.Event(), threading.Event(), threading.Event()
 
     def serve(stop: Stop) -> None:
         try:
-            asyncio.run(_serve(broker, stop, health, started))
+            asyncio.run(_serve(broker, stop, health, started, handed_over if governor is not None else None))
         finally:
             listens.set()
+            ended.set()
             broker.directory.close()
 
     def started(broker: Broker) -> None:
@@ -85,6 +88,12 @@ def broker_service(
         health.fails(_ASSIGNED, "nobody has told yet which topics are this broker's")
         listens.wait()
         _govern(governor, stop, health)
+        try:
+            _leave(governor, broker, handed_over, ended)
+        finally:
+            handed_over.set()
+            governor.close()
+        health.rest("governor")
 
     def read_topics(stop: Stop) -> None:
         while True:
@@ -125,19 +134,38 @@ def _govern(governor: Governor, stop: Stop, health: Health) -> None:
             health.holds(_ASSIGNED)
         health.beat("governor", within_s=_BEAT_S)
         if stop.wait(rest_s(time.monotonic() - begin_s)):
-            break
+            return
+
+
+def _leave(governor: Governor, broker: Broker, handed_over: threading.Event, ended: threading.Event) -> None:
+    """Give the topics up, and tell the broker's clients who has them until it has ended."""
     try:
-        governor.leave()
+        if not governor.leave():
+            return
+        while not ended.is_set():
+            begin_s = time.monotonic()
+            governor.follow()
+            if not broker.serves_any():
+                handed_over.set()
+            ended.wait(rest_s(time.monotonic() - begin_s) if handed_over.is_set() else _FOLLOW_S)
     except TieredStoreError as error:
         _logger.warning("governor: others will see only by its silence that this broker has gone: %s", error)
-    health.rest("governor")
 
 
-async def _serve(broker: Broker, stop: Stop, health: Health, on_start: Callable[[Broker], None]) -> None:
+async def _serve(
+    broker: Broker,
+    stop: Stop,
+    health: Health,
+    on_start: Callable[[Broker], None],
+    handed_over: threading.Event | None,
+) -> None:
     await broker.start()
     health.holds("listening")
     on_start(broker)
     while not stop.is_asked:
         health.beat("serve", within_s=_BEAT_S)
         await asyncio.sleep(_LOOK_S)
-    await broker.drain(broker.own.drain_ms / 1000)
+    deadline = Deadline.after(broker.own.drain_ms / 1000)
+    if handed_over is not None:
+        await broker.hand_over(handed_over.is_set, deadline.remaining_s() / 2)
+    await broker.drain(deadline.remaining_s())

@@ -27,5 +27,13 @@ class Governor(Assignment):
         """Say that this broker lives, look who does, govern if it is this one's turn, read what is assigned."""
 
     @abstractmethod
-    def leave(self) -> None:
-        """Go: others have its topics soon."""
+    def leave(self) -> bool:
+        """Give up the seat: others have its topics soon, which :meth:`follow` tells. False if there is no other."""
+
+    @abstractmethod
+    def follow(self) -> None:
+        """After :meth:`leave`: read what is assigned by now. Topics that nobody has taken yet are this broker's."""
+
+    def close(self) -> None:
+        """Let go of everything."""
+        return

@@ -128,8 +128,8 @@ class StoreGovernor(Governor):
                 self._forget_lease()
         self._read_assignments()
 
-    def leave(self) -> None:
-        """Go: topics are assigned elsewhere at the next tick of whoever governs, and the lease is free."""
+    def leave(self) -> bool:
+        """Give up the seat and the lease: topics are assigned elsewhere at the next tick of whoever governs."""
         seat = self._seat()
         if self.generation is not None and self._lease_etag is not None:
             document = {"beat": self._lease_beat, "owner": None, "session": None, "generation": self.generation}
@@ -140,6 +140,12 @@ class StoreGovernor(Governor):
             self._forget_lease()
         if self._own_etag is not None:
             self._folder.store.delete([self._broker_key(seat.name)])
+        now_s = self._monotonic()
+        return any(now_s - self._others[name].since_s < self._patience_s for name in self._seats.keys() & self._others)
+
+    def follow(self) -> None:
+        """As the contract says: a HEAD, and a GET when somebody has assigned."""
+        self._read_assignments()
 
     def _move_own_beat(self, seat: BrokerSeat) -> None:
         key = self._broker_key(seat.name)

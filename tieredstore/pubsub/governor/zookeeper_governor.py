@@ -13,6 +13,7 @@ transaction with a check that its own node is still there: what it writes after 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 import uuid
@@ -72,8 +73,11 @@ class ZooKeeperGovernor(Governor):
 
     def writers(self, topic: str) -> tuple[BrokerAddress, ...]:
         """Who has it, of either kind."""
+        own = self._seat().address.ip
         return tuple(
-            node.seat.address for _, node in sorted(self._nodes.items()) if node.writes and topic in node.assigned
+            node.seat.address
+            for name, node in sorted(self._nodes.items())
+            if node.writes and topic in node.assigned and (name != own or topic in self._own)
         )
 
     def readers(self, topic: str) -> tuple[BrokerAddress, ...]:
@@ -106,9 +110,28 @@ class ZooKeeperGovernor(Governor):
         if own is not None:
             self._own = own.assigned
 
-    def leave(self) -> None:
-        """Go: the nodes end with the session, and others have the topics after a tick."""
+    def leave(self) -> bool:
+        """Give up the seat: this broker's nodes go, and others have the topics after a tick."""
         self.generation = None
+        own = self._seat().address.ip
+        for path in (
+            f"{BROKERS}/{own}",
+            *(f"{GOVERNOR}/{name}" for name in self._session.children(GOVERNOR) if name.startswith(self._candidate)),
+        ):
+            with contextlib.suppress(ResourceNotFound):
+                if self._session.get(path)[1].ephemeralOwner == self._session.id:
+                    self._session.delete(path)
+        return any(node.writes for name, node in self._nodes.items() if name != own)
+
+    def follow(self) -> None:
+        """As the contract says: a topic is this broker's until another's node has it."""
+        nodes = {name: node for name, node in self._read_nodes().items() if name != self._seat().address.ip}
+        taken = {topic for node in nodes.values() if node.writes for topic in node.assigned}
+        self._nodes = nodes | {name: node for name, node in self._nodes.items() if name == self._seat().address.ip}
+        self._own = {topic: document for topic, document in self._own.items() if topic not in taken}
+
+    def close(self) -> None:
+        """End the session, and with it whatever node of this broker is left."""
         self._session.close()
 
     def _keep_own_node(self, seat: BrokerSeat) -> None:
