@@ -1,8 +1,9 @@
 """The keys of Pinterest's layout: ``<prefix>[<bits>/]<cluster>/<topic>-<partition>/<base offset>.<ending>``.
 
 The endings are ``index``, ``timeindex`` and ``log``.
-Beside them lies ``offset.wm``, the base offset of the last segment that was stored, 20 digits; and a file ``_metadata``
-that nothing here needs. There are no ids: those that readers ask for are made of what keys and listings tell.
+Beside them lies ``offset.wm``, the base offset of the last segment that was stored, 20 digits; and ``_metadata``, by
+which Pinterest's consumer finds segments (``raw_metadata``). There are no ids: those that readers ask for are made of
+what keys and listings tell.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Final, Generic, TypeVar
@@ -21,6 +21,7 @@ from tieredstore.places.entropy_bits import all_folders
 from tieredstore.places.mapped import is_behind
 from tieredstore.places.raw_description import RawDescription, describe_raw
 from tieredstore.places.raw_keys import FILES, INDEX, LOG, TIME_INDEX, WATERMARK, RawKeys, RawSegment, raw_topic_id
+from tieredstore.places.raw_metadata import METADATA, MetadataKeeper
 from tieredstore.places.record import STATE, Layout
 from tieredstore.process.forks import ForkSafeLock
 
@@ -45,6 +46,7 @@ class RawStore(LaidOutStore):
         super().__init__(inner, prefix, layout)
         self._chunk_size = chunk_size
         self._keys = RawKeys(prefix, layout)
+        self._metadata = MetadataKeeper(self, prefix)
         self._known = _Recent[RawSegment](_MOST_KNOWN)
         self._described = _Recent[RawDescription](_MOST_KNOWN)
 
@@ -62,8 +64,8 @@ class RawStore(LaidOutStore):
         if where is None:
             return key
         name = path.rpartition("/")[2]
-        if name == WATERMARK:
-            return f"{self._keys.folder(where)}{WATERMARK}"
+        if name in (WATERMARK, METADATA):
+            return f"{self._keys.folder(where)}{name}"
         named = _FILE.fullmatch(name)
         return key if named is None else self._keys.file(where, int(named[1]), named[2])
 
@@ -145,8 +147,24 @@ class RawStore(LaidOutStore):
         return super().replace(key, body, etag)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """The files that the objects stand for; with a manifest goes the log."""
-        self.inner.delete(file for key in keys for file in self._files(key))
+        """The files that the objects stand for; with a manifest goes the log, which Pinterest's index names no more."""
+        every = list(keys)
+        logs = self._base_offsets(every, {Suffix.MANIFEST, Suffix.LOG})
+        for folder, base_offsets in logs.items():
+            self._metadata.forget(folder, base_offsets)
+        self.inner.delete(file for key in every for file in self._files(key))
+        # Only whole segments may have been named in between.
+        for folder, base_offsets in self._base_offsets(every, {Suffix.MANIFEST}).items():
+            self._metadata.forget(folder, base_offsets, are_deleted=True)
+
+    def _base_offsets(self, keys: Iterable[str], suffixes: Collection[Suffix]) -> dict[str, set[int]]:
+        """By the folder of their partition."""
+        known: defaultdict[str, set[int]] = defaultdict(set)
+        for key in keys:
+            parsed = parse_key(self.prefix, key)
+            if parsed is not None and parsed.suffix in suffixes:
+                known[f"{key.rpartition('/')[0]}/"].add(parsed.start_offset)
+        return known
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
         """Those of files of segments."""

@@ -1,7 +1,8 @@
-"""A segment up into the raw layout: index, time index, log last, and behind it the watermark that Pinterest's has."""
+"""A segment up into the raw layout: index, time index, log last, and behind it what Pinterest's reader goes by."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, BinaryIO, Final
 
@@ -18,6 +19,7 @@ from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader, walk_batch_heade
 from tieredstore.kafka.indexes import read_offset_index, read_time_index
 from tieredstore.model import LogSegmentData, RemoteLogSegmentId, RemoteLogSegmentMetadata, SegmentFile
 from tieredstore.places.raw_keys import INDEX, LOG, TIME_INDEX, WATERMARK
+from tieredstore.places.raw_metadata import MetadataKeeper
 from tieredstore.remote.writer import StoredSizes
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ class RawSegmentWriter:
 
     def __init__(self, store: ObjectStore, layout: KeyLayout) -> None:
         self._store, self._layout = store, layout
+        self._metadata = MetadataKeeper(store, layout.prefix)
 
     def copy(
         self,
@@ -48,7 +51,7 @@ class RawSegmentWriter:
         on_progress: Callable[[int], None] | None,
         check: Callable[[], None],
     ) -> StoredSizes:
-        """Four writes: the log is what makes it a segment. ``check`` is called between them, and may raise."""
+        """Five writes: the log is what makes it a segment. ``check`` is called between them, and may raise."""
         path = f"{self._layout.prefix}{main_path(metadata.remote_log_segment_id, metadata.start_offset)}"
         sizes = 0
         for ending, file in ((INDEX, data.offset_index), (TIME_INDEX, data.time_index)):
@@ -58,13 +61,14 @@ class RawSegmentWriter:
             self._put_index(f"{path}.{ending}", content, metadata, data.log_segment, ending)
         log_size = self._put_log(f"{path}.{LOG}", metadata, data.log_segment, on_progress, check)
         check()
-        self.reach(metadata.remote_log_segment_id, metadata.start_offset)
+        self.reach(metadata.remote_log_segment_id, metadata.start_offset, _modified_ms(data.log_segment))
         return StoredSizes(log_size, sizes, 0)
 
-    def reach(self, segment_id: RemoteLogSegmentId, base_offset: int) -> None:
-        """Have ``offset.wm`` at a segment that is stored, at least: a try may have ended between the two."""
+    def reach(self, segment_id: RemoteLogSegmentId, base_offset: int, modified_ms: int | None = None) -> None:
+        """Have ``offset.wm`` at a segment that is stored, at least, and all named: a try may have ended in between."""
         folder = f"{self._layout.prefix}{main_path(segment_id, base_offset)}".rpartition("/")[0]
         self._move_watermark(f"{folder}/{WATERMARK}", base_offset)
+        self._metadata.name_all(f"{folder}/", {} if modified_ms is None else {base_offset: modified_ms})
 
     def _put_index(
         self, key: str, content: bytes, metadata: RemoteLogSegmentMetadata, log: SegmentFile, ending: str
@@ -143,6 +147,15 @@ def _opened(file: SegmentFile) -> BinaryIO:
         return file.open("rb")
     except FileNotFoundError as error:
         raise InvalidSegment(f"{file} is missing: it was deleted, or it is not where the metadata says") from error
+
+
+def _modified_ms(file: SegmentFile) -> int | None:
+    """When the broker last wrote to the log, by which Pinterest's index has it; None for what is no file."""
+    with _opened(file) as opened:
+        try:
+            return os.fstat(opened.fileno()).st_mtime_ns // 1_000_000
+        except OSError:
+            return None
 
 
 def _content(file: SegmentFile) -> bytes:

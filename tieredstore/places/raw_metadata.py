@@ -1,0 +1,201 @@
+"""``_metadata`` beside the files of a partition in Pinterest's layout: which segments its consumer reads.
+
+Where it is there, their consumer reads the named segments alone, and finds offsets of times by it. So all whole
+segments are named, and none that is deleted: whoever stores one names it afterwards, whoever deletes one takes its name
+out before. It is JSON, as Gson writes it, and moves by the etag that was read.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
+
+from pydantic import Field, Strict, TypeAdapter, ValidationError
+
+from tieredstore.errors import ObjectNotFound, PreconditionFailed, StoreUnavailable
+from tieredstore.format.keys import Suffix, parse_key, partition_of
+from tieredstore.limits import MAX_INT64
+
+if TYPE_CHECKING:
+    from tieredstore.backends.base import ObjectStore
+    from tieredstore.model import TopicIdPartition
+
+METADATA: Final = "_metadata"
+
+_logger: Final = logging.getLogger(__name__)
+
+_MAX_BYTES: Final = 64 << 20
+"""About 700,000 segments."""
+_TRIES: Final = 20
+
+_Long: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=MAX_INT64)]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class NamedSegment:
+    """An entry. The time is that of the broker's log file, or a later one: never less than in an entry before it."""
+
+    timestamp_ms: Annotated[_Long, Field(alias="timestamp")]
+    base_offset: Annotated[_Long, Field(alias="baseOffset")]
+
+
+@dataclass(frozen=True, slots=True)
+class _TimeIndex:
+    entries: tuple[NamedSegment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Metadata:
+    timeindex: _TimeIndex
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    metadata: _Metadata
+
+
+_DOCUMENT: Final = TypeAdapter(_Document)
+
+
+def parse_metadata(raw: bytes) -> tuple[NamedSegment, ...] | None:
+    """Return the entries; None if the object is damaged."""
+    try:
+        return _DOCUMENT.validate_json(raw).metadata.timeindex.entries
+    except ValidationError:
+        return None
+
+
+def metadata_bytes(where: TopicIdPartition, entries: Iterable[NamedSegment], etag: str | None) -> bytes:
+    """Return the object's content; ``etag`` is that of the one which it replaces, None for the first."""
+    rows = [
+        {"timestamp": entry.timestamp_ms, "relativeOffset": 0, "baseOffset": entry.base_offset}
+        for entry in sorted(entries)
+    ]
+    document: dict[str, object] = {
+        "topicPartition": {"hash": 0, "partition": where.partition, "topic": where.topic},
+        "metadata": {"timeindex": {"entries": rows, "timeIndexType": "TOPIC_PARTITION", "size": len(rows)}},
+    }
+    if etag is not None:
+        document["loadHash"] = etag
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def completed(
+    entries: Collection[NamedSegment], logs: Collection[int], whole: Mapping[int, int]
+) -> tuple[NamedSegment, ...]:
+    """Return the entries of stored segments, with one for each that is whole.
+
+    ``logs`` are the base offsets that have a log, ``whole`` the times of those that have all files. A new entry's time
+    is put between those beside it: readers take entries in the order of their times.
+    """
+    kept = {entry for entry in entries if entry.base_offset in logs}
+    known = {entry.base_offset: entry.timestamp_ms for entry in kept}
+    missing = sorted(set(whole) - set(known))
+    if not missing:
+        return tuple(sorted(kept))
+    offsets = sorted({*known, *missing})
+    # The least time of what is known at each offset or behind it.
+    latest = accumulate((known.get(offset, MAX_INT64) for offset in reversed(offsets)), min)
+    bounds = dict(zip(reversed(offsets), latest, strict=True))
+    least = 0
+    for offset in offsets:
+        if offset not in known:
+            known[offset] = max(least, min(whole[offset], bounds[offset]))
+            kept.add(NamedSegment(known[offset], offset))
+        least = max(least, known[offset])
+    return tuple(sorted(kept))
+
+
+class MetadataKeeper:
+    """Keeps the object of each partition in step with its segments. Safe from several threads and processes."""
+
+    def __init__(self, store: ObjectStore, prefix: str) -> None:
+        """``store`` has the plugin's keys under ``prefix``, and shows the objects of a raw layout by them."""
+        self._store, self._prefix = store, prefix
+
+    def name_all(self, folder: str, times: Mapping[int, int] | None = None) -> None:
+        """Have all whole segments of a partition named; ``times`` are those of log files, by base offset.
+
+        The folder is that of the partition, as the plugin has it. A listing of it, and two small requests.
+        """
+        known = times or {}
+
+        def complete(entries: tuple[NamedSegment, ...]) -> tuple[NamedSegment, ...]:
+            logs, whole = self._stored(folder)
+            return completed(entries, logs, whole | {base: known[base] for base in known if base in whole})
+
+        is_certain = False
+        while not is_certain:
+            # Once more where others than the caller's are new: what deletes them may have looked before.
+            added, was_there = self._change(folder, complete, creates=True)
+            is_certain = was_there and not added - set(known)
+
+    def forget(self, folder: str, base_offsets: Collection[int], *, are_deleted: bool = False) -> None:
+        """Have these not named: before their files are deleted, and once more when they ``are_deleted``.
+
+        Then the object is replaced in any case: an uploader that has seen the files is refused, and looks again.
+        """
+
+        def without(entries: tuple[NamedSegment, ...]) -> tuple[NamedSegment, ...]:
+            return tuple(entry for entry in entries if entry.base_offset not in base_offsets)
+
+        self._change(folder, without, replaces=are_deleted)
+
+    def _stored(self, folder: str) -> tuple[set[int], dict[int, int]]:
+        logs: set[int] = set()
+        whole: dict[int, int] = {}
+        for info in self._store.list(folder):
+            key = parse_key(self._prefix, info.key)
+            if key is not None and key.suffix is Suffix.LOG:
+                logs.add(key.start_offset)
+            elif key is not None and key.suffix is Suffix.MANIFEST:
+                whole[key.start_offset] = info.modified_ms or 0
+        return logs, whole
+
+    def _change(
+        self,
+        folder: str,
+        change: Callable[[tuple[NamedSegment, ...]], tuple[NamedSegment, ...]],
+        *,
+        creates: bool = False,
+        replaces: bool = False,
+    ) -> tuple[set[int], bool]:
+        """The base offsets that are named now and were not before, and whether there was an object."""
+        key = f"{folder}{METADATA}"
+        where = partition_of(folder.removeprefix(self._prefix))
+        assert where is not None
+        for _ in range(_TRIES):
+            entries, etag = self._read(key)
+            if etag is None and not creates:
+                return set(), True
+            wanted = change(entries or ())
+            if (wanted == entries and not replaces) or (etag is None and not wanted):
+                return set(), True
+            content = metadata_bytes(where, wanted, etag)
+            try:
+                if etag is None:
+                    self._store.put(key, content, if_absent=True)
+                else:
+                    self._store.replace(key, content, etag)
+            except PreconditionFailed:
+                continue
+            added = {entry.base_offset for entry in wanted} - {entry.base_offset for entry in entries or ()}
+            return added, etag is not None
+        raise StoreUnavailable(f"{key!r} was changed by others {_TRIES} times while it was to be changed")
+
+    def _read(self, key: str) -> tuple[tuple[NamedSegment, ...] | None, str | None]:
+        """The entries, None if there are none or they are damaged, and the etag, None without an object."""
+        try:
+            # In this order: of an object that is replaced in between the etag is too old, and the change is refused.
+            etag = self._store.head(key).etag or ""
+            entries = parse_metadata(self._store.get_small(key, _MAX_BYTES) or b"")
+        except ObjectNotFound:
+            return None, None
+        if entries is None:
+            _logger.error("%s is damaged; it is made again of the segments that are stored", key)
+            return None, etag
+        return tuple(sorted(entries)), etag
