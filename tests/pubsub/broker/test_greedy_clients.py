@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import json
 import socket
 import threading
@@ -16,9 +18,11 @@ import pytest
 from tests.support.pubsub_brokers import PacketClient, RunningBroker, message_of, running_broker, write_of
 from tests.support.pubsub_topics import topics_on, values_of
 from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.pubsub.broker.authorization import Authorizer, Client
-from tieredstore.pubsub.broker.connection import LEAST_PACE_S, Connection
-from tieredstore.pubsub.broker.room import MESSAGE_COST
+from tieredstore.pubsub.broker.connection import LEAST_PACE_S, READ_BYTES, Connection
+from tieredstore.pubsub.broker.room import MESSAGE_COST, Room
+from tieredstore.pubsub.broker.turns import FRAMES_A_CONNECTION, FRAMES_AN_ADDRESS, Turns
 from tieredstore.pubsub.consumer import Consumer
 from tieredstore.pubsub.format.notifications import Notification
 from tieredstore.pubsub.format.packet_writing import request_bytes
@@ -186,6 +190,174 @@ def test_who_connects_and_says_nothing_whole_is_sent_away(sent: bytes) -> None:
         # Who has nothing to say after a whole request may stay, for as long as it likes.
         look(100 * LEAST_PACE_S)
         assert idle.ask(write_of(message_of([b"v"]))).code is Code.OK
+
+
+FLOOD = b"".join(request_bytes(Request(5, number, MetadataRequest(()))) for number in range(10_000))
+"""Requests of 15 bytes, for the metadata of all topics."""
+
+
+def test_small_requests_of_many_clients_do_not_keep_the_loop_from_others() -> None:
+    """Of clients that have gone already, as of those that read. In turns of the loop, whatever time these take."""
+    topics = fresh()
+    turns = 0
+    with running_broker(topics) as running:
+        with PacketClient(running.place) as good:
+            assert good.ask(MetadataRequest(("orders",))).code is Code.OK
+            taken: list[int] = []
+
+            def turn() -> None:
+                nonlocal turns
+                turns += 1
+                taken.append(running.broker.counts.metadata_requests)
+                if not is_over.is_set():
+                    running.loop.call_soon(turn)
+
+            is_over = threading.Event()
+            floods = [PacketClient(running.place) for _ in range(20)]
+            running.loop.call_soon_threadsafe(turn)
+            threads = [threading.Thread(target=flood, args=(client,)) for client in floods]
+            for thread in threads:
+                thread.start()
+            eventually(lambda: running.broker.counts.metadata_requests > 1000, running)
+            before = turns
+            assert good.ask(write_of(message_of([b"v"]))).code is Code.OK
+            assert turns > before
+            for thread in threads:
+                thread.join(LONG_S)
+            eventually(lambda: running.broker.connections == 1, running)
+            is_over.set()
+            on_loop(running, lambda: None)
+        most = max(later - sooner for sooner, later in itertools.pairwise(taken))
+        assert 0 < most <= 2 * FRAMES_AN_ADDRESS
+        assert taken[-1] > 1000
+
+
+def flood(client: PacketClient) -> None:
+    """Send, and be gone."""
+    with contextlib.suppress(OSError):
+        client.socket.settimeout(1.0)
+        client.socket.sendall(FLOOD)
+    client.socket.close()
+
+
+def test_connections_of_one_address_take_turns_and_another_address_has_its_own() -> None:
+    async def play() -> list[str]:
+        turns, served = Turns(asyncio.get_running_loop()), list[str]()
+
+        def take_some(address: str, name: str, left: int) -> None:
+            for number in range(left):
+                if number == FRAMES_A_CONNECTION or not turns.take(address):
+                    turns.wait(address, partial(take_some, address, name, left - number))
+                    return
+            served.append(name)
+
+        for number in range(50):
+            take_some("greedy", f"greedy {number}", 10 * FRAMES_A_CONNECTION)
+        take_some("greedy", "small", 1)
+        take_some("other", "other", 2 * FRAMES_A_CONNECTION)
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        return served
+
+    served = asyncio.run(play())
+    assert served[:2] == ["other", "small"]
+    assert sorted(served[2:]) == sorted(f"greedy {number}" for number in range(50))
+
+
+class SteppedLoop:
+    """What a connection asks of a loop, on a clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.later: list[tuple[float, Callable[[], object]]] = []
+
+    def time(self) -> float:
+        return self.now_s
+
+    def call_soon(self, call: Callable[..., object], *args: object) -> None:
+        self.later.append((self.now_s, partial(call, *args)))
+
+    def call_later(self, seconds: float, call: Callable[..., object], *args: object) -> None:
+        self.later.append((self.now_s + seconds, partial(call, *args)))
+
+    def run(self) -> None:
+        while due := [each for each in self.later if each[0] <= self.now_s]:
+            self.later = [each for each in self.later if each not in due]
+            for _, call in due:
+                call()
+
+
+class Wire:
+    """The transport of a connection that ends at once when it is closed."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        connection.connection_made(self)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        if self.connection.is_open:
+            self.connection.connection_lost(None)
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_, **__: None
+
+    def feed(self, data: bytes) -> None:
+        for start in range(0, len(data), 60_000):
+            piece = data[start : start + 60_000]
+            self.connection.get_buffer(-1)[: len(piece)] = piece
+            self.connection.buffer_updated(len(piece))
+
+
+class Taker:
+    """What takes whole requests of connections."""
+
+    def __init__(self, room: Room) -> None:
+        self.room = room
+        self.taken = 0
+
+    def opened(self, connection: Connection) -> bool:
+        return bool(connection)
+
+    def closed(self, connection: Connection) -> None:
+        assert not connection.is_open
+
+    def request(self, connection: Connection, frame: memoryview, held: int) -> None:
+        assert connection.is_open
+        assert len(frame) < held
+        self.taken += 1
+        self.room.give_back(held)
+
+
+def test_slow_senders_hold_the_room_for_a_minute_and_not_one_after_the_other() -> None:
+    """Each sends the beginning of a large Message and no more; the buffer has room for three of them. Who has sent all
+    and waits for room is served behind them, however long that was."""
+    loop, room, pool = SteppedLoop(), Room(16 * MIB), SlabPool()
+    handler, turns = Taker(room), Turns(loop)  # type: ignore[arg-type]
+    large = request_bytes(Request(5, 1, write_of(message_of([bytes(4 * MIB - 200)]))))
+
+    def client() -> Wire:
+        shared = memoryview(bytearray(READ_BYTES))
+        return Wire(Connection(handler, room, loop, shared, pool, turns))  # type: ignore[arg-type]
+
+    slow = [client() for _ in range(60)]
+    for each in slow:
+        each.feed(large[:100])
+    honest = client()
+    honest.feed(large[:100])
+    assert room.waiting == 58
+    while not handler.taken:
+        loop.now_s += 1
+        loop.run()
+        if loop.now_s % 5 == 0:
+            for each in (*slow, honest):
+                each.connection.check_pace(loop.now_s)
+        if honest.connection._large is not None:
+            honest.feed(large[100:])
+        assert honest.connection.is_open
+        assert loop.now_s < 200, "one has its minute after the other"
+    loop.run()
+    assert not any(each.connection.is_open for each in slow[:-3])
+    assert loop.now_s > LEAST_PACE_S
 
 
 def has_taken(running: RunningBroker, size: int) -> bool:

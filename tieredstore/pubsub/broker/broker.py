@@ -25,6 +25,7 @@ from tieredstore.pubsub.broker.processor import TopicProcessor
 from tieredstore.pubsub.broker.processors import TopicProcessors
 from tieredstore.pubsub.broker.reads import ReadAnswers
 from tieredstore.pubsub.broker.room import Room
+from tieredstore.pubsub.broker.turns import Turns
 from tieredstore.pubsub.format.packet_writing import error_response, write_answered
 from tieredstore.pubsub.format.packets import (
     BrokerAddress,
@@ -92,6 +93,7 @@ class Broker:
             lookups=self._lookups,
         )
         self._reads: ReadAnswers | None = None
+        self._turns: Turns | None = None
         self._read_threads = ThreadPool(_READS_AT_ONCE, "tieredstore-broker-read")
         self._server: asyncio.Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -112,6 +114,7 @@ class Broker:
     async def start(self) -> None:
         """Begin to listen; ConfigError if nothing can listen there."""
         self._loop = asyncio.get_running_loop()
+        self._turns = Turns(self._loop)
         self._reads = ReadAnswers(self._read_threads, at_once=_READS_AT_ONCE)
         host, port = self.own.listen
         try:
@@ -330,7 +333,8 @@ class Broker:
 
     def _connect(self) -> Connection:
         assert self._loop is not None
-        return Connection(self, self.room, self._loop, self._shared, self._frames)
+        assert self._turns is not None
+        return Connection(self, self.room, self._loop, self._shared, self._frames, self._turns)
 
     def _begin(self, connection: Connection, work: Coroutine[Any, Any, None]) -> None:
         assert self._loop is not None

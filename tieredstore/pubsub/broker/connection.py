@@ -13,11 +13,13 @@ import logging
 import socket
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
 from typing import Any, Final, Protocol, cast
 
 from tieredstore.errors import PacketCorrupt
 from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.pubsub.broker.room import MESSAGE_COST, Room, Waiter
+from tieredstore.pubsub.broker.turns import FRAMES_A_CONNECTION, Turns
 from tieredstore.pubsub.format.packet_writing import error_response
 from tieredstore.pubsub.format.packets import MAX_PACKET_BYTES, REQUEST_HEAD_SIZE, Code, PacketType, request_head
 
@@ -30,7 +32,10 @@ READ_BYTES: Final = 256 << 10
 
 LEAST_PACE_S: Final = 60.0
 """How long a request may take to come whole, the first one from when the client came: whoever is slower holds memory,
-or room that others wait for. Between two requests a client may take its time."""
+or room that others wait for. It counts from the first byte, the wait for room included, but that a request has
+``LEAST_PACE_AFTER_S`` from when there was room. Between two requests a client may take its time."""
+
+LEAST_PACE_AFTER_S: Final = 5.0
 
 _UNSENT_BYTES: Final = 1 << 20
 _MOST_SLOW: Final = 16
@@ -40,6 +45,7 @@ _NO_ROOM: Final = "no room"
 _NOT_READ: Final = "answers are not read"
 _NOT_YET: Final = "answers wait behind a large one"
 _BUSY: Final = "enough is asked of the store"
+_ITS_TURN: Final = "others have their turn"
 _ENDING: Final = "ending"
 
 _PROBES: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
@@ -72,6 +78,7 @@ class Connection(asyncio.BufferedProtocol):
         loop: asyncio.AbstractEventLoop,
         shared: memoryview,
         pool: SlabPool,
+        turns: Turns,
     ) -> None:
         """``shared``: ``READ_BYTES`` that all connections of this loop read into; ``pool``: memory for large frames,
         that is used again."""
@@ -92,6 +99,7 @@ class Connection(asyncio.BufferedProtocol):
         self._stops: set[str] = set()
         self._shared = shared
         self._pool = pool
+        self._turns = turns
         self._reading = shared  # where this connection's next bytes go, behind those that are left
         self._rest = b""  # what came and was not taken: the beginning of a frame, or what waits for room
         self._unsent: list[bytes] = []
@@ -99,6 +107,7 @@ class Connection(asyncio.BufferedProtocol):
         self._slow = 0  # requests that wait for the store
         self._began_s: float | None = loop.time()  # since when the request that comes has not come whole
         self._large: memoryview | None = None
+        self._granted_s = 0.0  # when there was room for it
         self._filled = 0
         self._waiter: Waiter | None = None
 
@@ -124,6 +133,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  the protocol's signature
         """It went."""
         self.is_open = False
+        self._began_s = None
         self.writable.set()
         if self._waiter is not None:
             self._room.forget(self._waiter)
@@ -226,9 +236,11 @@ class Connection(asyncio.BufferedProtocol):
         """End the connection if what has begun to come does not come whole in time; asked now and then."""
         if self._began_s is None:
             return
-        if self._stops:
-            self._began_s = now_s  # it is not read: who waits for whom?
-        elif now_s - self._began_s > LEAST_PACE_S:
+        if _BUSY in self._stops or (self._stops and self._large is None and _NO_ROOM not in self._stops):
+            self._began_s = now_s  # it holds no room, or waits for the store
+        elif _NO_ROOM in self._stops:
+            return
+        elif now_s > max(self._began_s + LEAST_PACE_S, self._granted_s + LEAST_PACE_AFTER_S):
             self._refuse(f"a request did not come whole within {LEAST_PACE_S:g} s")
 
     def stop_reading(self) -> None:
@@ -250,18 +262,24 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take_frames(self, came: memoryview) -> None:
         """Of all that is there; what cannot be taken yet is left."""
-        start = 0
+        start, count = 0, 0
         while self.is_open and not self._stops and self._large is None:
             taken = self._take_frame(came[start:])
             if not taken:
                 break
-            start += taken
+            start, count = start + taken, count + 1
+            if self._large is None:
+                self._began_s = None
+                if count >= FRAMES_A_CONNECTION:
+                    self._wait_for_turn()
         self._rest = bytes(came[start:])
-        if self._rest:
-            if start or self._began_s is None:
-                self._began_s = self._loop.time()
-        elif start and self._large is None:
-            self._began_s = None
+        if self._rest and self._began_s is None:
+            self._began_s = self._loop.time()
+
+    def _wait_for_turn(self) -> None:
+        if _ITS_TURN not in self._stops:
+            self._stop(_ITS_TURN)
+            self._turns.wait(self.address, partial(self._go_on, _ITS_TURN))
 
     def _take_frame(self, came: memoryview) -> int:
         """Hand the next frame on, or begin a large one: so many bytes are taken. 0 if that has to wait, or nothing more
@@ -282,6 +300,9 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse(why)
             return 0
         if available < size <= _SMALL_BYTES:
+            return 0
+        if self._waiter is None and not self._turns.take(self.address):
+            self._wait_for_turn()
             return 0
         if is_write and not self._take_room(size + MESSAGE_COST):
             return 0
@@ -312,7 +333,11 @@ class Connection(asyncio.BufferedProtocol):
         large = memoryview(self._pool.slab(size))[:size]
         large[: len(came)] = came
         self._large, self._filled = large, len(came)
-        self._began_s = self._loop.time()
+        self._granted_s = self._loop.time()
+        if self._began_s is None:
+            self._began_s = self._granted_s
+        elif self._began_s + LEAST_PACE_S < self._granted_s + LEAST_PACE_AFTER_S:  # others wait behind it
+            self._loop.call_later(LEAST_PACE_AFTER_S + 0.001, lambda: self.check_pace(self._loop.time()))
 
     def _granted(self) -> None:
         # Not here: others that wait for room are served in the same moment.
