@@ -1,0 +1,203 @@
+"""Real brokers that move partitions, with retention at their heels and the store away: nothing of what is held is lost.
+
+One has two log directories, between which replicas move (KIP-113); of two the second one is given the partition.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import random
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tests.support.golden.records import rows_of
+from tests.support.kafka_topics import TIMEOUT_S
+from tests.support.servers.kafka import start_kafka
+from tests.support.servers.kafka_cluster import start_kafka_cluster
+from tests.support.uploader_disk import STORE, watermark_of
+from tests.support.uploader_runs import Written, until
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.config import settings_from
+from tieredstore.config.loading import uploader_settings_from
+from tieredstore.kafka.logdir import discover
+from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.records import read_records
+from tieredstore.remote import RemoteStorageManager
+from tieredstore.testing.faults import FaultyStore
+from tieredstore.uploader import Uploader
+from tieredstore.uploader import service as module
+from tieredstore.uploader.partition import Role
+from tieredstore.uploader.service import uploader_service
+
+pytestmark = [pytest.mark.slow, pytest.mark.broker]
+
+TOPIC: Final = "events"
+LONG_S: Final = 120
+CONFIG: Final = {"internal.segment.bytes": "20000", "retention.bytes": "20000", "file.delete.delay.ms": "3000"}
+HELD: Final = 8
+
+
+class Run:
+    """A topic of one partition, what was written to it, and a store that is away until the test says otherwise."""
+
+    def __init__(self, servers: str, folder: Path, broker: int) -> None:
+        self.servers, self.folder = servers, folder
+        self.is_away = False
+        self.inner = MemoryObjectStore()
+        self.store = FaultyStore(self.inner, lambda _: self.is_away)
+        self.written, self.source = Written(1), random.Random(broker)
+        admin: Any = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+        new = NewTopic(TOPIC, 1, replica_assignment=[[broker]], config=CONFIG)
+        admin.create_topics([new])[TOPIC].result(TIMEOUT_S)
+        small = {"batch.size": "4000", "linger.ms": "5", "enable.idempotence": "true", "log_level": "0"}
+        self.producer = Producer({"bootstrap.servers": servers, **small})
+
+    @contextlib.contextmanager
+    def uploader(self, log_dirs: list[Path], broker: int, hold_dir: str) -> Iterator[Uploader]:
+        own = {
+            "uploader.log.dirs": ",".join(map(str, log_dirs)),
+            "uploader.broker.id": str(broker),
+            "uploader.kafka.bootstrap.servers": self.servers,
+            "uploader.hold.dir": hold_dir,
+            "uploader.scan.interval.ms": "200",
+        }
+        with Uploader(settings_from(STORE), uploader_settings_from(own), store=self.store) as uploader:
+            with uploader_service(uploader) as service:
+                yield uploader
+            assert service.failure is None
+
+    def write(self, uploader: Uploader, rounds: int) -> None:
+        """About a segment a round; none is closed that is not seen before the next."""
+        for _ in range(rounds):
+            self.written.write(self.producer, TOPIC, self.source, 100, None)
+            until(LONG_S, lambda: not uploader.held.unheld and not uploader.held.incomplete)
+
+    def fall_behind(self, uploader: Uploader) -> None:
+        """The store goes away, and retention takes what is held here from the disk."""
+        self.is_away = True
+        only_ours = 0
+        while only_ours < HELD:
+            self.write(uploader, 2)
+            pinned = [one for partition in uploader.disk.partitions for one in partition.pending() if one.is_pinned]
+            only_ours = sum(one.is_only_ours for one in pinned)
+
+    def partition(self, folder: Path) -> TopicIdPartition:
+        raw = (folder / "partition.metadata").read_text()
+        return TopicIdPartition(Uuid.parse(raw.rpartition(": ")[2].strip()), TOPIC, 0)
+
+    def check(self, folder: Path) -> None:
+        """All that is closed is stored, each record once, and nothing is a hole."""
+        partition = self.partition(folder)
+
+        def active() -> int:
+            return max(segment.base_offset for segment in discover(folder).segments)
+
+        until(LONG_S, lambda: watermark_of(self.inner, partition).next_offset >= active())
+        until(LONG_S, lambda: watermark_of(self.inner, partition).holes == ())
+        assert self.written.failed == []
+        expected = {offset: value for offset, value in self.written.values[TOPIC, 0].items() if offset < active()}
+        with RemoteStorageManager(settings_from(STORE), store=self.inner) as manager:
+            rows = rows_of(read_records(manager, TOPIC, 0, 0, active()))
+        assert [(row["offset"], row["value"]) for row in rows] == sorted(expected.items())
+
+
+def admin_client(servers: str) -> Any:
+    """What confluent_kafka's cannot do."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of what it imports
+        module: Any = importlib.import_module("kafka.admin")
+    return module.KafkaAdminClient(bootstrap_servers=servers.split(","))
+
+
+def move_between_log_directories(tmp_path: Path, hold_dir: str, moves: int) -> None:
+    log_dirs = [tmp_path / "logs-1", tmp_path / "logs-2"]
+    with start_kafka(**{"log.dirs": ",".join(map(str, log_dirs))}) as server:
+        run = Run(server.bootstrap_servers, tmp_path, 1)
+        admin = admin_client(server.bootstrap_servers)
+        folders = [log_dir / f"{TOPIC}-0" for log_dir in log_dirs]
+        until(LONG_S, lambda: any(folder.exists() for folder in folders))
+        at = next(number for number, folder in enumerate(folders) if folder.exists())
+        with run.uploader(log_dirs, 1, hold_dir) as uploader:
+            for _ in range(moves):
+                run.write(uploader, 2)
+                run.fall_behind(uploader)
+                _ask_to_move(admin, log_dirs[1 - at])
+                until(LONG_S, folders[1 - at].exists)
+                until(LONG_S, lambda: not folders[at].exists())  # noqa: B023
+                at = 1 - at
+                run.write(uploader, 2)
+                run.is_away = False
+                until(LONG_S, lambda: uploader.gauges()["lag_segments"] == 0)
+            run.check(folders[at])
+            assert uploader.counts.abandoned_segments == uploader.counts.holes == 0
+        admin.close()
+
+
+def _ask_to_move(admin: Any, log_dir: Path) -> None:
+    kafka: Any = importlib.import_module("kafka")
+    admin.alter_replica_log_dirs({kafka.structs.TopicPartitionReplica(TOPIC, 0, 1): str(log_dir)})
+
+
+def test_a_replica_that_moves_between_log_directories_loses_nothing(tmp_path: Path) -> None:
+    (tmp_path / "links").mkdir()
+    move_between_log_directories(tmp_path, str(tmp_path / "links"), 1)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("is_linked", [False, True], ids=["held", "linked"])
+def test_a_replica_that_moves_twenty_times_loses_nothing(tmp_path: Path, is_linked: bool) -> None:
+    (tmp_path / "links").mkdir()
+    move_between_log_directories(tmp_path, str(tmp_path / "links") if is_linked else "", 20)
+
+
+class NoCollector:
+    """Two uploaders in one process would count under the same names."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("is_new", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["begun", "nothing stored"])
+def test_a_partition_that_is_reassigned_while_the_store_is_away_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_new: bool
+) -> None:
+    """Its broker holds what retention has taken; the other one's log begins behind that."""
+    monkeypatch.setattr(module, "CountsCollector", NoCollector)
+    monkeypatch.setattr(module, "_FILL_S", 1.0)
+    monkeypatch.setattr(module, "_FOLLOW_S", 0.5)
+    with start_kafka_cluster() as cluster:
+        run = Run(cluster.bootstrap_servers, tmp_path, 1)
+        log_dirs = {number: node.log_dir for number, node in cluster.brokers.items()}
+        folders = {number: log_dir / f"{TOPIC}-0" for number, log_dir in log_dirs.items()}
+        until(LONG_S, folders[1].exists)
+        run.is_away = is_new
+        with run.uploader([log_dirs[1]], 1, "") as first, run.uploader([log_dirs[2]], 2, "") as second:
+            run.write(first, 2)
+            if not is_new:
+                until(LONG_S, lambda: first.gauges()["lag_segments"] == 0)
+            run.fall_behind(first)
+            admin = admin_client(cluster.bootstrap_servers)
+            kafka: Any = importlib.import_module("kafka")
+            admin.alter_partition_reassignments({kafka.TopicPartition(TOPIC, 0): [2]})
+            admin.close()
+            until(LONG_S, lambda: folders[2].exists() and not folders[1].exists())
+            run.write(second, 2)
+            (leaving,) = first.disk.partitions
+            until(LONG_S, lambda: leaving.role is Role.LEAVING)
+            assert sum(segment.is_pinned for segment in leaving.pending()) >= HELD
+            run.is_away = False
+            until(LONG_S, lambda: not first.disk.partitions)
+            run.check(folders[2])
+            assert first.counts.abandoned_segments == 0
