@@ -54,6 +54,28 @@ def test_refused_warned_of_and_forced_topics(caplog: pytest.LogCaptureFixture) -
     assert advice.refused == {}
 
 
+def test_a_warning_is_one_line_for_all_its_topics(caplog: pytest.LogCaptureFixture) -> None:
+    many = {f"topic-{number:02d}": {"file.delete.delay.ms": "60000"} for number in range(14)}
+    others = {"kept": {"retention.ms": "-1"}, "bytes": {"retention.ms": "-1", "retention.bytes": "5"}}
+    advice = advice_of(Broker({**many, **others}))
+    for _ in range(2):
+        caplog.clear()
+        advice.ask([*many, *others])
+        (line,) = caplog.messages
+        assert line.startswith("topics bytes, topic-00, topic-01,")
+        assert " and 5 more: file.delete.delay.ms is 60000" in line
+        # An hour later.
+        advice.forget()
+    assert advice.advice["kept"] == ()
+    assert advice.sentences() == [line]
+
+
+def test_where_links_outlive_the_process_the_delay_of_deletion_does_not_matter() -> None:
+    advice = advice_of(Broker({"plain": {}}), hold_dir="/held")
+    advice.ask(["plain"])
+    assert advice.advice["plain"] == ()
+
+
 def test_an_outage_is_tried_again_and_a_refusal_ships_what_is_selected(caplog: pytest.LogCaptureFixture) -> None:
     broker = Broker({})
     advice = advice_of(broker)

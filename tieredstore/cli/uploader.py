@@ -111,7 +111,7 @@ def _show_plan(shipping: Uploader, *, as_json: bool, wide: bool) -> None:
                 }
             )
     expired = shipping.tries.watched(lambda: list(shipping.expire(only_check=True)))
-    warnings = [f"topic {topic}: {said}" for topic, sentences in shipping.topics.advice.items() for said in sentences]
+    warnings = shipping.topics.sentences()
     refused = shipping.topics.refused
     if as_json:
         named = [{"topic": topic, "reason": reason} for topic, reason in refused.items()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.config.uploader import UploaderSettings
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 _INTERNAL: Final = "__"
+_MOST_NAMED: Final = 10
 _DAY_MS: Final = 86_400_000
 _TRIES: Final = 10
 """How often a single topic is asked for of which nothing is told."""
@@ -53,11 +54,15 @@ def refusal(settings: Mapping[str, str]) -> str | None:
     return None
 
 
-def warnings(settings: Mapping[str, str], upload_timeout_ms: int) -> Iterator[str]:
-    """What of a topic's settings leaves too little time to ship, or may take back what was shipped; a clause each."""
+def warnings(settings: Mapping[str, str], upload_timeout_ms: int, *, has_links: bool = False) -> Iterator[str]:
+    """Yield a clause for each setting that leaves too little time to ship, or may take back what was shipped.
+
+    ``has_links``: what is deleted outlives the uploader's process.
+    """
     number = {name: int(text) for name, text in settings.items() if re.fullmatch(r"-?\d{1,19}", text)}
     delay = number.get("file.delete.delay.ms", 60_000)
-    if delay < upload_timeout_ms:
+    has_retention = number.get("retention.ms", 7 * _DAY_MS) >= 0 or number.get("retention.bytes", -1) >= 0
+    if delay < upload_timeout_ms and has_retention and not has_links:
         yield (
             f"file.delete.delay.ms is {delay}, shorter than uploader.upload.timeout.ms ({upload_timeout_ms}): if the "
             "uploader is away for longer when retention marks a segment deleted, it is lost"
@@ -81,6 +86,7 @@ class TopicAdvice:
     def __init__(self, settings: UploaderSettings, broker: BrokerState | None) -> None:
         self._force = frozenset(settings.force_topics)
         self._upload_timeout_ms = settings.upload_timeout_ms
+        self._has_links = bool(settings.hold_dir)
         self._broker = broker
         self._asked: set[str] = set()
         self._in_vain: Counter[str] = Counter()
@@ -115,6 +121,16 @@ class TopicAdvice:
                 _logger.warning("the settings of topic %s are not told, so it is shipped", topic)
             self._asked.add(topic)
             self._take(topic, answers.get(topic, _NOT_TOLD))
+        for sentence in self.sentences(wanted):
+            _logger.warning("%s", sentence)
+
+    def sentences(self, topics: Iterable[str] | None = None) -> list[str]:
+        """Return the warnings about these topics, or about all: each once, with the topics concerned."""
+        concerned: dict[str, list[str]] = {}
+        for topic in sorted(self.advice if topics is None else topics):
+            for sentence in self.advice.get(topic, ()):
+                concerned.setdefault(sentence, []).append(topic)
+        return [f"{_named(names)}: {sentence}" for sentence, names in concerned.items()]
 
     def forget(self) -> None:
         """Have all topics asked for again: settings change. Until then what was known holds."""
@@ -130,8 +146,14 @@ class TopicAdvice:
                 "topic %s is not shipped: %s; uploader.force.topics=%s has it shipped all the same",
                 topic, refused, topic,
             )  # fmt: skip
-        advice = () if refused is not None else tuple(warnings(settings, self._upload_timeout_ms))
-        for sentence in advice:
-            _logger.warning("topic %s: %s", topic, sentence)
-        self.advice[topic] = advice
+        advice = warnings(settings, self._upload_timeout_ms, has_links=self._has_links)
+        self.advice[topic] = () if refused is not None else tuple(advice)
         self.has_news = True
+
+
+def _named(topics: Sequence[str]) -> str:
+    """The topics by name, of many only some."""
+    if len(topics) == 1:
+        return f"topic {topics[0]}"
+    more = f" and {len(topics) - _MOST_NAMED} more" if len(topics) > _MOST_NAMED else ""
+    return f"topics {', '.join(topics[:_MOST_NAMED])}{more}"
