@@ -29,11 +29,50 @@ from tieredstore.pubsub.format.keys import parse_batch_key
 from tieredstore.pubsub.format.notifications import parse_notification
 from tieredstore.pubsub.producer import Producer
 from tieredstore.pubsub.record_futures import RecordPlace
+from tieredstore.pubsub.rows_at_hand import ConsumedRecord
+from tieredstore.pubsub.sink_batches import SinkBatches
+from tieredstore.pubsub.sink_commits import SinkCommits
 from tieredstore.testing.delegating import DelegatingObjectStore
 from tieredstore.testing.faults import FaultyStore
 from tieredstore.testing.notification_queue_tests import read_all
 
 LONG_S = 120.0
+IDS = [None, b"1", b"22", b"33", None, b"333", b"1", b"1", None, b"22"]
+"""Of records that go into five Messages."""
+
+
+def check_ids(records: list[ConsumedRecord]) -> None:
+    """All are there, in their order, and no Message has ids of two lengths."""
+    assert [record.message_id for record in records] == IDS
+    sizes: dict[tuple[int, int], set[int]] = {}
+    for record in records:
+        if record.message_id:
+            sizes.setdefault((record.offset, record.message), set()).add(len(record.message_id))
+    assert [len(each) for each in sizes.values()] == [1] * 5
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_ids_of_two_lengths_are_never_in_one_message(compression: str) -> None:
+    topics = fresh_topics(compression=compression)
+    with Producer(topics, "orders") as producer:
+        futures = [producer.send(b"%d" % number, message_id=each) for number, each in enumerate(IDS)]
+    places = [future.result(0) for future in futures]
+    with Consumer(topics, "orders") as consumer:
+        records = records_of(consumer, at_least=len(IDS))
+    check_ids(records)
+    assert [(each.message, each.record) for each in records] == [(each.message, each.record) for each in places]
+
+
+def test_ids_of_two_lengths_are_never_in_one_message_of_a_sink() -> None:
+    topics = fresh_topics()
+    topic = topics.get("orders")
+    with SinkBatches(topics, topic, "spark-q-0-0") as batches:
+        for number, each in enumerate(IDS):
+            batches.add(b"%d" % number, None, None, each, 0)
+        stored = batches.finish()
+    SinkCommits(topics, topic, "q").commit(0, stored)
+    with Consumer(topics, "orders") as consumer:
+        check_ids(records_of(consumer, at_least=len(IDS)))
 
 
 def test_what_is_sent_is_read_in_its_order_with_all_that_it_has() -> None:

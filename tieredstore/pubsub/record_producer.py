@@ -43,6 +43,19 @@ class OpenMessage:
     """Of the batch in which it lies already."""
     outcome: MessageOutcome = field(default_factory=MessageOutcome)
     ids_hash: int = 0
+    id_size: int = 0
+    """Bytes of its message ids: MemQ's reader ends at a Message with ids of two lengths."""
+
+    def takes(self, message_id: bytes | None) -> bool:
+        """Whether a record with this id may be in it; one without any always may."""
+        return not message_id or self.id_size in (0, len(message_id)) or not self.body.count
+
+    def note_id(self, message_id: bytes | None, *, is_audited: bool) -> None:
+        """A record with this id is in it."""
+        if message_id:
+            self.id_size = len(message_id)
+            if is_audited:
+                self.ids_hash ^= int.from_bytes(message_id)
 
     def seal(self, compression: Compression) -> SealedMessage:
         """The Message as it goes out; nothing comes behind."""
@@ -88,7 +101,6 @@ class RecordProducer(Closing):
         self._is_plain = not self._is_closed and self._auditor is None
         self._is_flushing = False
         self._next_id = secrets.randbits(63)
-        self._id_size: int | None = None  # of all records of an audited topic
 
     def begin_again(self) -> None:
         """In a forked child: nothing was sent; what the parent holds, the parent delivers."""
@@ -107,12 +119,13 @@ class RecordProducer(Closing):
 
         Waits when the buffer is full, up to ``pubsub.max.block.ms``, then BufferFull. InvalidRecord for what the format
         does not hold, or a Message (``pubsub.message.bytes``). The timestamp is now unless it is given. With
-        ``pubsub.audit.topic`` a record without a message id gets one of 8 bytes, and all must have the same length.
+        ``pubsub.audit.topic`` a record without a message id gets one of 8 bytes. An id of another length than those of
+        the open Message begins another one.
         """
         with self._lock:
             message = self._open
             number = -1
-            if self._is_plain and message is not None:
+            if self._is_plain and message is not None and (not message_id or len(message_id) == message.id_size):
                 number = message.body.take(value, key, headers, message_id, timestamp_ms, self._room_for_open)
             if message is None or number < 0:
                 message, number = self._take(value, key, headers, message_id, timestamp_ms)
@@ -174,6 +187,9 @@ class RecordProducer(Closing):
             message_id = self._audited_id(message_id)
         while True:
             message = self._open or self._new_message()
+            if not message.takes(message_id):
+                self._close_message()
+                continue
             number = message.body.take(value, key, headers, message_id, timestamp_ms, _MOST)
             if number >= 0:
                 break
@@ -188,8 +204,7 @@ class RecordProducer(Closing):
             self._next_request += 1
             self._start()
             self._changed.notify_all()
-        if self._auditor is not None and message_id:
-            message.ids_hash ^= int.from_bytes(message_id)
+        message.note_id(message_id, is_audited=self._auditor is not None)
         self._room_for_open = self._settings.buffer_bytes - self._closed_bytes
         return message, number
 
@@ -225,17 +240,10 @@ class RecordProducer(Closing):
             raise AlreadyClosed("the producer was closed")
 
     def _audited_id(self, message_id: bytes | None) -> bytes:
-        """Hashes of ids tell nothing of records that have none, and MemQ's consumers fail at a longer one."""
+        """Hashes of ids tell nothing of records that have none."""
         if not message_id:
             self._next_id = (self._next_id + 1) % (1 << 64)
             message_id = self._next_id.to_bytes(8)
-        if len(message_id) != (self._id_size or len(message_id)):
-            self.counts.refused_records += 1
-            raise InvalidRecord(
-                f"a record's message id has {len(message_id)} bytes: with pubsub.audit.topic all have one length, "
-                f"here {self._id_size} (8 where none is given)"
-            )
-        self._id_size = len(message_id)
         return message_id
 
     def _new_message(self) -> OpenMessage:
@@ -285,7 +293,7 @@ class RecordProducer(Closing):
         """The Messages of a batch are delivered, to this partition and offset; None where nobody tells."""
         if self._auditor is not None:
             for message in messages:
-                ids_hash = message.ids_hash.to_bytes(self._id_size or 0)
+                ids_hash = message.ids_hash.to_bytes(message.id_size)
                 self._auditor.tell(message.request, ids_hash, message.body.count)
         for number, message in enumerate(messages):
             if place is None:

@@ -43,18 +43,22 @@ class SinkBatches(Closing):
         self._sealed: list[SealedMessage] = []
         self._sealed_bytes = 0
         self._body = BodyWriter(self._settings.message_bytes)
+        self._id_size = 0
         self._first_ms, self._last_ms = _MAX_INT64, -_MAX_INT64 - 1
 
     def add(
         self, value: bytes, key: bytes | None, headers: Headers | None, message_id: bytes | None, timestamp_ms: int
     ) -> None:
         """Take a record; InvalidRecord for what the format, or a Message, does not hold. Waits for uploads."""
+        if message_id and self._id_size not in (0, len(message_id)) and self._body.count:
+            self._seal_message()  # MemQ's reader ends at a Message with ids of two lengths
         if not self._body.append(value, key, headers, message_id, timestamp_ms):
             if not self._body.count:
                 raise InvalidRecord(f"a record does not fit a Message of {self._settings.message_bytes} bytes")
             self._seal_message()
             self.add(value, key, headers, message_id, timestamp_ms)
             return
+        self._id_size = len(message_id or b"") or self._id_size
         self._first_ms, self._last_ms = min(self._first_ms, timestamp_ms), max(self._last_ms, timestamp_ms)
 
     def finish(self) -> tuple[StoredBatch, ...]:
@@ -87,7 +91,7 @@ class SinkBatches(Closing):
             self._seal_batch()
         self._sealed.append(SealedMessage(stored, request, self._body.count, self._first_ms, self._last_ms))
         self._sealed_bytes += len(stored)
-        self._body = BodyWriter(self._settings.message_bytes)
+        self._body, self._id_size = BodyWriter(self._settings.message_bytes), 0
         self._first_ms, self._last_ms = _MAX_INT64, -_MAX_INT64 - 1
         if self._sealed_bytes >= self._settings.batch_bytes or len(self._sealed) >= self._settings.batch_messages:
             self._seal_batch()
