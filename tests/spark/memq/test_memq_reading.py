@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.support.memq_topic import (
@@ -20,7 +22,9 @@ from tests.support.memq_topic import (
 )
 from tieredstore.errors import ConfigError, DataLoss, MessageCorrupt, NotificationCorrupt, TopicNotFound
 from tieredstore.process.deadline import Deadline
+from tieredstore.pubsub.producer import Producer
 from tieredstore.pubsub.writer import BatchWriter
+from tieredstore.spark.memq.rows import BatchRows
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +83,27 @@ def test_tasks_are_cut_by_bytes_at_messages_in_the_order_of_the_queue(topic: Top
     assert places == sorted(places)
     assert len(tasks_of(topic.options | {"maxSplitBytes": 1})[1]) == BATCHES * MESSAGES
     assert len(tasks_of(topic.options | {"minPartitions": 7})[1]) >= 7
+
+
+def test_times_that_spark_does_not_hold_fail_the_query_or_are_null(tmp_path: Path) -> None:
+    topic = Topic(tmp_path)
+    most = ((1 << 63) - 1) // 1000
+    times = [1000, most + 1, -most - 1, (1 << 63) - 1, -(1 << 63), None, 2000]
+    with Producer(topic.topics, "orders") as producer:
+        for number, time_ms in enumerate(times):
+            producer.send(b"%d" % number, timestamp_ms=time_ms)
+    with pytest.raises(ConfigError, match=r"cannot hold; leave .* out \(option columns\).*timestampOutOfRange=null"):
+        rows_in(topic.options)
+    rows = sorted(rows_in(topic.options | {"timestampOutOfRange": "NULL"}), key=lambda row: row["value"])
+    assert [row["value"] for row in rows] == [b"%d" % number for number in range(len(times))]
+    given = [row["timestamp"] for row in rows]
+    assert [time is None for time in given] == [False, True, True, True, True, False, False]
+    assert [round(given[number].timestamp()) for number in (0, 6)] == [1, 2]
+    with pytest.raises(ConfigError, match="timestampOutOfRange"):
+        rows_in(topic.options | {"timestampOutOfRange": "zero"})
+    shape = BatchRows(("timestamp",), out_of_range="null")
+    held: Any = shape.convert(pa.record_batch({"timestamp": pa.array([most, -most, None])}), "orders", 0, 0)
+    assert held.column(0).null_count == 1
 
 
 def test_rows_of_a_task_sorted_by_key(topic: Topic) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 from tieredstore.errors import ConfigError
 from tieredstore.limits import MAX_INT32
 from tieredstore.partitions.offset_specs import Earliest, GlobalTimestamp, Latest, OffsetSpec, SpecificOffsets
-from tieredstore.spark.memq.rows import columns_of
+from tieredstore.spark.memq.rows import OutOfRange, columns_of
 from tieredstore.spark.source.option_names import store_properties, warn_of
 from tieredstore.spark.source.option_offsets import check_pair, ending_spec, starting_spec
 from tieredstore.spark.source.option_values import OptionTexts
@@ -23,7 +23,7 @@ _STREAM_ONLY: Final = ("maxBatchesPerTrigger", "maxBytesPerTrigger")
 _BY_OFFSETS: Final = ("startingOffsets", "endingOffsets")
 _READING: Final = (
     "startingOffsets", "startingTimestamp", *_BATCH_ONLY, *_STREAM_ONLY, "includeHeaders", "columns", "failOnDataLoss",
-    "minPartitions", "maxSplitBytes", "sortByKey", "delivery", "discover",
+    "minPartitions", "maxSplitBytes", "sortByKey", "delivery", "discover", "timestampOutOfRange",
 )  # fmt: skip
 OPTIONS: Final = ("settings", "topic", *_READING)
 """All options but the settings of the store, as a user writes them."""
@@ -52,6 +52,7 @@ class TopicOptions:
     sort_by_key: bool = False
     is_once: bool = False
     by_listing: bool = False
+    out_of_range: OutOfRange = "fail"
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> TopicOptions:
@@ -82,6 +83,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> TopicOption
         sort_by_key=texts.boolean("sortByKey") is True,
         is_once=is_once,
         by_listing=by_listing,
+        out_of_range="null" if texts.choice("timestampOutOfRange", "fail", "null") == "null" else "fail",
     )
 
 

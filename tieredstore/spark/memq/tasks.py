@@ -87,7 +87,7 @@ class _Reading:
     def __init__(self, options: TopicOptions) -> None:
         self._options = options
         self._topics = topics_of(options.store)
-        self._shape = BatchRows(options.columns)
+        self._shape = BatchRows(options.columns, out_of_range=options.out_of_range)
         columns = self._shape.decoder_columns
         if options.sort_by_key:
             columns = tuple(dict.fromkeys((*columns, "key", *_PLACE)))
