@@ -93,6 +93,30 @@ def test_javas_properties_are_translated() -> None:
     assert not client.keys() & {"max.poll.records", "exclude.internal.topics"}
 
 
+def test_the_names_of_pinterests_readme_are_taken() -> None:
+    theirs = {
+        "bootstrap.servers": "b:1",
+        "group.id": "test",
+        "tiered.storage.mode": "KAFKA_PREFERRED",
+        "kafka.cluster.id": "test-cluster",
+        "offset.reset.policy": "EARLIEST",
+    }
+    with pytest.raises(ConfigError, match=r"provider.class is refused: a class of Java says where segments lie: write"):
+        parse_settings({**theirs, "storage.service.endpoint.provider.class": "x.Mock"})
+    bucket = {"storage.service.endpoint.s3.bucket": "logs", "storage.service.endpoint.s3.prefix": "gold"}
+    settings = parse_settings(theirs | bucket)
+    assert (settings.mode, settings.reset) == (Mode.KAFKA_PREFERRED, "earliest")
+    assert settings.store is not None
+    assert settings.store.s3 is not None
+    assert (settings.store.s3.bucket_name, settings.store.endpoint.cluster) == ("logs", "test-cluster")
+    assert settings.client.keys() == {"bootstrap.servers", "group.id", "auto.offset.reset"}
+    # What says where segments lie by our names counts.
+    ours = parse_settings(theirs | bucket | {"tiered.storage.settings": STORE})
+    assert ours.store is not None
+    assert ours.store.s3 is None
+    assert parse_settings(theirs | {"offset.reset.policy": "NONE", "tiered.storage.settings": STORE}).reset == "error"
+
+
 def test_resets_and_commits_are_the_clients_own_with_kafka_only() -> None:
     own = {"auto.offset.reset": "earliest", "enable.auto.commit": True, "auto.commit.interval.ms": 7}
     ours = parse_settings(given() | own).member_properties()

@@ -70,6 +70,17 @@ def test_records_that_are_too_old_go_and_the_watermark_stays(disk: BrokerDisk, s
     assert extents(store) == [*ALL[2:], (40, 49)]
 
 
+def test_a_topic_has_a_time_of_its_own(disk: BrokerDisk, store: MemoryObjectStore) -> None:
+    topic = PARTITION.topic
+    for topics, left in ((f"{topic}=-1,other=0", ALL), ("other=0", ALL), (f"other=-1,{topic}=0", [])):
+        with uploader_of(
+            disk.log_dir, store, retention_ms="1000", retention_dry_run="false", retention_topics=topics
+        ) as shipping:
+            shipping.retention = replace(shipping.retention, now_ms=lambda: 1900)
+            shipping.run_once()
+        assert extents(store) == left
+
+
 def test_what_is_too_much_goes_from_the_oldest_on(disk: BrokerDisk, store: MemoryObjectStore) -> None:
     size = stored(store)[0].objects.find(Suffix.LOG)
     assert size is not None

@@ -5,16 +5,27 @@ Facts: github.com/pinterest/tiered-storage (README and sources of 2026-05).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from tieredstore.config.effects import Effect
-from tieredstore.errors import ConfigError
+from tieredstore.errors import ConfigError, excerpt
 from tieredstore.model import Properties
 
 _UPLOADER: Final = "ts.segment.uploader."
 _ENDPOINT: Final = "storage.service.endpoint."
+_MANAGER: Final = f"{_UPLOADER}segment.manager."
+_GC_INTERVAL: Final = f"{_MANAGER}gc.interval.seconds"
+_PROVIDER: Final = f"{_ENDPOINT}provider.class"
+_CLUSTER: Final = "kafka.cluster.id"
+_TOPIC: Final = "TOPIC"
+_PLACES: Final = (
+    f"{_ENDPOINT}s3.bucket", "storage.backend.class", "storage.root", "storage.s3.bucket.name", "endpoint.rules",
+    "endpoint.provider.class",
+)  # fmt: skip
+"""Names that say where segments lie, in place of a class of Java."""
 _ZOOKEEPER: Final = "ZookeeperLeadershipWatcher"
 
 
@@ -30,7 +41,16 @@ class ForeignProperty:
 
     def is_of(self, name: str) -> bool:
         """Whether the row is of this name."""
-        return name.startswith(self.name[:-1]) if self.name.endswith("*") else name == self.name
+        return self.topic_of(name) is not None or (
+            name.startswith(self.name[:-1]) if self.name.endswith("*") else name == self.name
+        )
+
+    def topic_of(self, name: str) -> str | None:
+        """Return what stands in ``name`` where the row has TOPIC; None where it has none, or is of another name."""
+        before, topic, behind = self.name.partition(_TOPIC)
+        if not topic or not name.startswith(before) or not name.endswith(behind):
+            return None
+        return name[len(before) : len(name) - len(behind)] or None
 
 
 def _bits(text: str) -> str:
@@ -44,6 +64,13 @@ def _lower(text: str) -> str:
 def _prefix(text: str) -> str:
     trimmed = text.strip().strip("/")
     return f"{trimmed}/" if trimmed else ""
+
+
+def _milliseconds(text: str) -> str:
+    seconds = text.strip()
+    if not re.fullmatch(r"[0-9]{1,12}", seconds, re.ASCII):
+        raise ConfigError(f"a retention of {excerpt(text)!r} seconds is none: give a whole number, or leave it out")
+    return f"{seconds}000"
 
 
 def _leadership(text: str) -> str:
@@ -74,18 +101,31 @@ TABLE: Final = (
     _honoured(f"{_ENDPOINT}s3.prefix.entropy.num.bits", "endpoint.prefix.entropy.bits", "-1 is 0", _bits),
     _honoured(f"{_ENDPOINT}s3.bucket", "storage.s3.bucket.name"),
     _honoured(f"{_ENDPOINT}s3.prefix", "key.prefix", "with a `/` behind it", _prefix),
-    _honoured("kafka.cluster.id", "endpoint.cluster"),
+    _honoured(_CLUSTER, "endpoint.cluster"),
     _idle(f"{_UPLOADER}upload.max.retries", "what may pass is repeated without end"),
     _idle(f"{_UPLOADER}leadership.watcher.poll.interval.seconds", "leaders are asked for each second, or watched"),
-    _idle(f"{_UPLOADER}segment.manager.*", "nothing is deleted by age"),
+    _honoured(_GC_INTERVAL, "uploader.retention.interval.ms", "0 and less: nothing is deleted", _milliseconds),
+    _honoured(
+        f"{_MANAGER}gc.retention.seconds",
+        "uploader.retention.ms",
+        "a dry run until `uploader.retention.dry.run=false`; without it nothing is deleted, not what is three days old",
+        _milliseconds,
+    ),
+    _honoured(f"{_MANAGER}gc.{_TOPIC}.retention.seconds", "uploader.retention.topics", "likewise", _milliseconds),
+    _idle(f"{_MANAGER}class", "retention needs no class"),
     _idle(f"{_UPLOADER}dlq.*", "what cannot be stored goes into quarantine"),
     _idle("metrics.reporter.*", "`/metrics` at `uploader.listen`"),
     _idle("metrics.registry.*", "`/metrics` at `uploader.listen`"),
     _idle(f"{_ENDPOINT}s3.metadata.reload.interval.ms", "listings are as new as a read"),
-    ForeignProperty(
-        f"{_ENDPOINT}provider.class",
-        Effect.REFUSED,
-        "a class of Java says where records lie: use `endpoint.rules`, or `endpoint.provider.class` of Python",
+    _idle("bootstrap.servers", "of the consumer's own: give it to `Consumer`"),
+    _idle("group.id", "likewise"),
+    _idle("tiered.storage.mode", "likewise"),
+    _idle("offset.reset.policy", "likewise; `Consumer` takes it as `auto.offset.reset`"),
+    _idle(
+        _PROVIDER,
+        "a class of Java says where segments lie: write that beside it, as `storage.s3.bucket.name=BUCKET`, "
+        "`key.prefix=PREFIX/` and `endpoint.cluster=CLUSTER`, with `endpoint.rules` for topics that lie elsewhere "
+        "(or `endpoint.provider.class=module.Class` of Python); without that it is refused",
     ),
 )
 """All names, those that are honoured first."""
@@ -97,19 +137,53 @@ def translated(properties: Properties, source: str) -> Properties:
     foreign = [name for name in properties if name.startswith((_UPLOADER, _ENDPOINT))]
     if not foreign:
         return properties
-    own = {"uploader.layout": "pinterest", "chunk.size": "4194304", "storage.backend.class": "s3"}
+    _check_place(properties, source)
+    own = {"uploader.layout": "pinterest", "chunk.size": "4194304"}
+    if "storage.backend.class" not in properties:
+        own |= {"storage.backend.class": "s3", "storage.s3.region": "us-east-1"}  # the region of their clients
     kept: dict[str, str] = {}
-    for name, text in properties.items():
+    topics: list[str] = []
+    for name, text in _without_idle_retention(properties).items():
         row = next((row for row in TABLE if row.is_of(name)), None)
         if row is None and name in foreign:
             raise ConfigError(f"{source}: {name} is not known, neither here nor to Pinterest's uploader")
         if row is None:
             kept[name] = text
-        elif row.effect is Effect.REFUSED:
-            raise ConfigError(f"{source}: {name} is refused: {row.note}")
+        elif (topic := row.topic_of(name)) is not None:
+            topics.append(f"{topic}={row.text(text)}")
         elif row.own:
             own[row.own] = row.text(text)
+    if topics:
+        own["uploader.retention.topics"] = ",".join(topics)
     return {**own, **kept}
+
+
+def _check_place(properties: Properties, source: str) -> None:
+    """Raise ConfigError, with what to write, where only a class of Java says where segments lie."""
+    if _PROVIDER in properties and not any(name in properties for name in _PLACES):
+        (row,) = (row for row in TABLE if row.name == _PROVIDER)
+        raise ConfigError(f"{source}: {_PROVIDER} is refused: {row.note.partition('; without')[0].replace('`', '')}")
+
+
+def of_consumer(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a consumer's properties with what Pinterest's README calls otherwise under our names.
+
+    What says where segments lie becomes ``tiered.storage.settings``, unless something of ours says it already.
+    """
+    place = {name: text for name, text in properties.items() if name.startswith((_ENDPOINT, _CLUSTER))}
+    rest = {name: text for name, text in properties.items() if name not in place}
+    if (reset := rest.pop("offset.reset.policy", None)) is not None:
+        rest.setdefault("auto.offset.reset", str(reset).lower())
+    if place.keys() - {_CLUSTER} and not {"tiered.storage.settings", "tiered.storage.store"} & rest.keys():
+        rest["tiered.storage.settings"] = {name: str(text) for name, text in place.items()}
+    return rest
+
+
+def _without_idle_retention(properties: Properties) -> Properties:
+    """Leave out what says how long segments are kept where the interval says that nobody looks."""
+    if re.fullmatch(r"0+|-[0-9]+", properties.get(_GC_INTERVAL, "1").strip(), re.ASCII) is None:
+        return properties
+    return {name: text for name, text in properties.items() if not name.startswith(f"{_MANAGER}gc.")}
 
 
 def table() -> str:

@@ -10,6 +10,7 @@ from pydantic import Field, SecretStr
 
 from tieredstore.config.fields import SettingsGroup
 from tieredstore.config.values import BOOLEAN, NAME, PATH, choice, integer, long, string, words
+from tieredstore.model import can_be_topic
 
 KAFKA: Final = "uploader.kafka."
 """What precedes the properties of the Kafka client."""
@@ -27,6 +28,14 @@ def _pattern(text: str) -> None:
         re.compile(text)
     except re.error as error:
         raise ValueError(f"{text!r:.80} is no regular expression: {error}") from None
+
+
+def parse_topic_ms(text: str) -> tuple[str, int]:
+    """Return topic and milliseconds of ``orders=86400000``; raise ValueError for what is not written so."""
+    topic, _, milliseconds = text.rpartition("=")
+    if not can_be_topic(topic) or not re.fullmatch(r"-1|[0-9]{1,18}", milliseconds, re.ASCII):
+        raise ValueError
+    return topic, int(milliseconds)
 
 
 def _not_empty(text: str) -> None:
@@ -118,6 +127,13 @@ class UploaderSettings(SettingsGroup):
         default=-1,
         alias="uploader.retention.ms",
         description="What is stored of a led partition is deleted when its records are older; -1: never.",
+    )
+    retention_topics: Annotated[
+        tuple[str, ...], words("topics, each with `=` and its milliseconds, separated by commas", parse_topic_ms)
+    ] = Field(
+        default=(),
+        alias="uploader.retention.topics",
+        description="Topics with a time of their own in place of `uploader.retention.ms`: `orders=86400000,clicks=-1`.",
     )
     retention_bytes: Annotated[int, long(-1)] = Field(
         default=-1,

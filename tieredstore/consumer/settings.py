@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 from tieredstore.backends.registry import settings_at
 from tieredstore.config import Settings, load_settings, settings_from
 from tieredstore.config.nearest import nearest_name
+from tieredstore.config.pinterest import of_consumer
 from tieredstore.errors import ConfigError, quoted
 from tieredstore.live.properties import member_configuration, shared_properties
 from tieredstore.model import Isolation
@@ -110,6 +111,7 @@ def parse_settings(properties: Mapping[str, Any]) -> ConsumerSettings:
 
     Nothing is connected to.
     """
+    properties = of_consumer(properties)
     own = {name: value for name, value in properties.items() if name.startswith(PREFIX)}
     for name in own:
         if name not in _NAMES:

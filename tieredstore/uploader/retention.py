@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from tieredstore.catalog.listing import SegmentObjects, list_segments
-from tieredstore.config.uploader import UploaderSettings
+from tieredstore.config.uploader import UploaderSettings, parse_topic_ms
 from tieredstore.errors import StoreError
 from tieredstore.format.keys import Suffix
 from tieredstore.model import TopicIdPartition, human_bytes
@@ -45,16 +45,21 @@ class RemoteRetention:
     retention_bytes: int
     is_dry: bool
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    topics_ms: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Of topics with a time of their own in place of ``retention_ms``."""
 
     @classmethod
     def of(cls, settings: UploaderSettings) -> RemoteRetention:
         """As the settings say."""
-        return cls(settings.retention_ms, settings.retention_bytes, is_dry=settings.retention_dry_run)
+        topics_ms = dict(map(parse_topic_ms, settings.retention_topics))
+        return cls(
+            settings.retention_ms, settings.retention_bytes, is_dry=settings.retention_dry_run, topics_ms=topics_ms
+        )
 
     @property
     def is_on(self) -> bool:
         """Whether there is a bound."""
-        return self.retention_ms >= 0 or self.retention_bytes >= 0
+        return max(self.retention_ms, self.retention_bytes, *self.topics_ms.values()) >= 0
 
     def apply(self, target: Target, partitions: Iterable[TopicIdPartition], counts: Counts) -> Iterator[Expired]:
         """What was deleted of each partition that had something to delete, or would be in a dry run.
@@ -82,7 +87,7 @@ class RemoteRetention:
         with nothing_under_way():
             listed = list(self._listed(target, where))
         gone: set[SegmentObjects] = set()
-        for before in self._bounds(listed):
+        for before in self._bounds(where.topic, listed):
             left = [objects for objects in listed if objects not in gone]
             store, prefix, rules = target.store, target.settings.key_prefix, target.manager.manifest_rules
             # A dry run, whose steps are made one after the other: of two side by side the later one may be gone, and
@@ -99,9 +104,9 @@ class RemoteRetention:
                 gone.add(step.segment.objects)
                 yield step
 
-    def _bounds(self, listed: list[SegmentObjects]) -> Iterator[Before]:
-        if self.retention_ms >= 0:
-            yield Before(time_ms=self.now_ms() - self.retention_ms)
+    def _bounds(self, topic: str, listed: list[SegmentObjects]) -> Iterator[Before]:
+        if (retention_ms := self.topics_ms.get(topic, self.retention_ms)) >= 0:
+            yield Before(time_ms=self.now_ms() - retention_ms)
         if self.retention_bytes >= 0 and (offset := first_within(listed, self.retention_bytes)) is not None:
             yield Before(offset=offset)
 
