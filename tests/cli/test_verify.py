@@ -19,6 +19,7 @@ from tests.support.servers.kafka import KafkaServer
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.catalog.metadata_records import SegmentState, SegmentUpdate
 from tieredstore.format.keys import Suffix
+from tieredstore.model import human_bytes
 from tieredstore.ops.brokers import METADATA_TOPIC
 from tieredstore.ops.verification import Level
 
@@ -39,8 +40,14 @@ def verified(folder: Path, *options: str) -> Result:
 def test_a_clean_bucket_ends_with_0(tmp_path: Path, level: Level) -> None:
     done = verified(tmp_path, "--level", level.value)
     assert (done.code, done.stderr) == (0, "")
-    assert done.text.startswith(f"{SEGMENTS + 1} segments; ")
-    assert done.text.endswith(f"checked at level {level.value}: nothing to tell\n")
+    count = SEGMENTS + 1
+    size = human_bytes(sum(path.stat().st_size for path in (tmp_path / "store").rglob("*.log")))
+    read = {
+        Level.LISTING: f"manifests of {count} segments read, and no log ({size})",
+        Level.INDEX: f"indexes of {count} of {count} segments read, and no log in full ({size})",
+        Level.DATA: f"{count} of {count} segments read in full ({size.split()[0]} of {size})",
+    }
+    assert done.text == f"{read[level]}: no problems found\n"
 
 
 def fault_named(name: str) -> PlantedFault:
@@ -107,14 +114,37 @@ def test_a_state_is_kept_and_used(tmp_path: Path) -> None:
     first = json.loads(verified(tmp_path, "--level", "data", "--state", state, "--json").stdout)["summary"]
     again = json.loads(verified(tmp_path, "--level", "data", "--state", state, "--json").stdout)["summary"]
     assert (first["passed_over"], again["passed_over"]) == (0, SEGMENTS + 1)
-    assert first["log_size"] > again["log_size"] == 0
+    assert first["log_size"] == again["log_size"] == first["log_read"] > again["log_read"] == 0
+    assert (first["segments_read"], again["segments_read"]) == (SEGMENTS + 1, 0)
 
 
 @pytest.mark.usefixtures("planted")
 def test_samples_and_what_is_new(tmp_path: Path) -> None:
-    assert verified(tmp_path, "--level", "index", "--sample", "40%", "--seed", "a").code == 0
-    assert "6 of them" not in verified(tmp_path, "--since", "36h").text
-    assert "5 of them passed over" in verified(tmp_path, "--since", "2999-01-31T06:00").text
+    indexed = verified(tmp_path, "--level", "index", "--sample", "40%", "--seed", "a")
+    assert (indexed.code, indexed.text.startswith("indexes of 1 of 5 segments read, ")) == (0, True)
+    assert "passed over" not in verified(tmp_path, "--since", "36h").text
+    assert "; 5 passed over as old or known: " in verified(tmp_path, "--since", "2999-01-31T06:00").text
+
+
+@pytest.mark.usefixtures("planted")
+def test_a_sample_says_what_it_read_and_no_more(tmp_path: Path) -> None:
+    sample = ("--level", "data", "--sample", "40%", "--seed", "a")
+    shown = verified(tmp_path, *sample)
+    summary = json.loads(verified(tmp_path, *sample, "--json").stdout)["summary"]
+    sizes = {path.stat().st_size for path in (tmp_path / "store").rglob("*.log")}
+    total = sum(path.stat().st_size for path in (tmp_path / "store").rglob("*.log"))
+    assert (summary["segments"], summary["segments_read"], summary["indexes_read"]) == (SEGMENTS + 1, 1, 1)
+    assert summary["log_read"] in sizes
+    assert summary["log_size"] == total
+    read = human_bytes(summary["log_read"]).split()[0]
+    assert shown.text == f"1 of 5 segments read in full ({read} of {human_bytes(total)}): no problems found\n"
+
+
+@pytest.mark.usefixtures("planted")
+def test_a_log_that_is_gone_was_not_read(tmp_path: Path, planted: PlantedBucket) -> None:
+    fault_named("log is gone").plant(planted)
+    shown = verified(tmp_path, "--level", "data").text
+    assert f"{SEGMENTS} of {SEGMENTS + 1} segments read in full (" in shown
 
 
 @pytest.mark.usefixtures("planted")

@@ -35,7 +35,7 @@ from tieredstore.ops.copy_steps import CopyOutcome, CopyStep
 
 _AT_ONCE: Final = 4
 _WORDS: Final = {
-    CopyOutcome.THERE: "stood there already",
+    CopyOutcome.THERE: "already there (by their manifests; bytes were not compared)",
     CopyOutcome.LEFTOVER: "of the source without a manifest, and so not copied",
     CopyOutcome.GONE: "deleted from the source meanwhile",
     CopyOutcome.FAILED: "failed",
@@ -68,10 +68,10 @@ def cp(
     ] = False,
     rate: Annotated[
         str | None,
-        typer.Option("--rate-limit", metavar="BYTES", help="At most so much a second up, and down: 50MiB."),
+        typer.Option("--rate-limit", metavar="BYTES", help="Limit bandwidth, each way: 50MiB."),
     ] = None,
     parallel: Annotated[
-        int, typer.Option("--parallel", metavar="N", min=1, max=256, help="So many segments at once.")
+        int, typer.Option("--parallel", metavar="N", min=1, max=256, help="Segments in parallel.")
     ] = _AT_ONCE,
     dry_run: DryRun = False,
     report: Report = None,
@@ -82,7 +82,7 @@ def cp(
     Where both settings say the same, the same bytes go under the same ids. Where the target's say another chunk size or
     compression, or encryption where there was none, segments are written anew, under new ids; for another key ring
     their data keys are wrapped anew. Every object is read back and compared, the manifest comes last. Stopped or
-    killed, run it again: what stands and is equal is not sent again.
+    killed, run it again: what is already there, by its manifest, is not sent again.
 
     Example: tieredstore cp -c store.properties --to-store s3://backup/kafka/ --dry-run
     """

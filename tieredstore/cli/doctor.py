@@ -47,4 +47,4 @@ def _tell(check: Check, *, as_json: bool) -> None:
         row = {"check": check.subject, "outcome": check.outcome.name.lower(), "detail": check.sentence}
         print_json_line({**row, "figures": figures})
     else:
-        print_lines([f"{check.outcome.value:<4} {check.subject:<11} {check.sentence}"])
+        print_lines([f"{check.outcome.value:<7} {check.subject:<11} {check.sentence}"])

@@ -134,6 +134,12 @@ def human_count(count: int) -> str:
     return f"{count:,}"
 
 
+def human_share(part: int, whole: int) -> str:
+    """``2.9 of 25.6 MiB``."""
+    (size, unit), of = human_bytes(part).split(), human_bytes(whole)
+    return f"{size} of {of}" if of.endswith(f" {unit}") else f"{size} {unit} of {of}"
+
+
 def counted(count: int, noun: str) -> str:
     """``no segments``, ``1 segment``, ``1,234 segments``."""
     return f"{human_count(count) if count else 'no'} {noun}{'s' * (count != 1)}"

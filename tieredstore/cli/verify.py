@@ -28,7 +28,7 @@ from tieredstore.cli.durations import parse_since_ms
 from tieredstore.cli.last_words import said_if_stopped
 from tieredstore.cli.live_client import KafkaConfig, KafkaProperties, client_properties
 from tieredstore.cli.opened import opened
-from tieredstore.cli.output import JsonValue, counted, print_json_line, print_lines
+from tieredstore.cli.output import JsonValue, counted, human_share, print_json_line, print_lines
 from tieredstore.cli.progress import counting
 from tieredstore.errors import ConfigError, ResourceNotFound, excerpt
 from tieredstore.model import human_bytes
@@ -67,13 +67,15 @@ def verify(
             metavar="N",
             min=1,
             max=256,
-            help="So many segments at once.",
+            help="Segments in parallel.",
             show_default="16, of level data 4",
         ),
     ] = None,
     sample: Annotated[
         str | None,
-        typer.Option("--sample", metavar="PERCENT", help="Levels index and data for such a part of the segments: 5%."),
+        typer.Option(
+            "--sample", metavar="PERCENT", help="Levels index and data for this part of the segments only: 5%."
+        ),
     ] = None,
     seed: Annotated[
         str, typer.Option("--seed", metavar="TEXT", help="Another sample; the same text chooses the same segments.")
@@ -191,16 +193,23 @@ class Report:
     as_json: bool
     segments: int = 0
     passed_over: int = 0
+    indexes_read: int = 0
+    segments_read: int = 0
     log_bytes: int = 0
+    log_read: int = 0
     kinds: Counter[FindingKind] = field(default_factory=Counter["FindingKind"])
 
     def take(self, checked: CheckedSegment) -> None:
         """One more segment."""
         self.segments += 1
+        self.log_bytes += checked.log_size
         if checked.level is None:
             self.passed_over += 1
-        else:
-            self.log_bytes += checked.log_size
+        elif checked.level != "listing":
+            self.indexes_read += 1
+        if checked.is_read:
+            self.segments_read += 1
+            self.log_read += checked.log_size
         for finding in checked.findings:
             self.tell(finding)
 
@@ -238,10 +247,18 @@ class Report:
 
         counts = self.severities
         worst = ", ".join(f"{counts[severity]} {severity.value}" for severity in Severity if severity in counts)
+        passed = f"; {self.passed_over} passed over as old or known" if self.passed_over else ""
+        return f"{self._reading()}{passed}: {worst or 'no problems found'}"
+
+    def _reading(self) -> str:
+        """What was read: a level says how deep, and a sample reads less."""
+        segments = counted(self.segments, "segment")
+        if self.level == "data":
+            return f"{self.segments_read} of {segments} read in full ({human_share(self.log_read, self.log_bytes)})"
         size = human_bytes(self.log_bytes)
-        passed = f", {self.passed_over} of them passed over as old or known" if self.passed_over else ""
-        findings = worst or "nothing to tell"
-        return f"{counted(self.segments, 'segment')}{passed}; {size} of log checked at level {self.level}: {findings}"
+        if self.level == "index":
+            return f"indexes of {self.indexes_read} of {segments} read, and no log in full ({size})"
+        return f"manifests of {segments} read, and no log ({size})"
 
     def finish(self) -> None:
         """The sums, and what each kind of finding means and asks for."""
@@ -252,7 +269,10 @@ class Report:
             sums: dict[str, JsonValue] = {
                 "segments": self.segments,
                 "passed_over": self.passed_over,
+                "indexes_read": self.indexes_read,
+                "segments_read": self.segments_read,
                 "log_size": self.log_bytes,
+                "log_read": self.log_read,
                 "level": self.level,
             }
             print_json_line({"summary": sums | counts})

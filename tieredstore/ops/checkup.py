@@ -14,7 +14,7 @@ import stat
 import statistics
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -49,10 +49,10 @@ class Outcome(enum.Enum):
     """How a check ended; the value is the word that is shown."""
 
     GOOD = "ok"
-    ODD = "odd"
+    WARN = "warn"
     """It works, and somebody should look at it."""
     BAD = "bad"
-    UNASKED = "-"
+    SKIPPED = "skipped"
     """Not made, and why."""
 
 
@@ -98,7 +98,7 @@ def _of_this_machine(settings: Settings) -> Iterator[Check]:
     little = usage.free < _LITTLE_DISK * usage.total
     yield Check(
         "cache",
-        Outcome.ODD if little else Outcome.GOOD,
+        Outcome.WARN if little else Outcome.GOOD,
         f"the chunk cache in {folder} has {human_bytes(usage.free)} free on its disk",
         {"free_bytes": usage.free},
     )
@@ -107,7 +107,7 @@ def _of_this_machine(settings: Settings) -> Iterator[Check]:
 def _of_keys(settings: Settings) -> Iterator[Check]:
     encryption = settings.encryption
     if encryption is None:
-        yield Check("keys", Outcome.UNASKED, "encryption is off: encrypted segments cannot be read")
+        yield Check("keys", Outcome.SKIPPED, "encryption is off: encrypted segments cannot be read")
         return
     started = time.perf_counter()
     ring = key_ring_of(settings)
@@ -125,7 +125,7 @@ def _of_keys(settings: Settings) -> Iterator[Check]:
         mode = stat.S_IMODE(pair.private_key_file.stat().st_mode)
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
             yield Check(
-                "keys", Outcome.ODD,
+                "keys", Outcome.WARN,
                 f"{pair.private_key_file} may be used by others than its owner (mode {mode:04o}): chmod 600",
             )  # fmt: skip
 
@@ -152,20 +152,20 @@ def _of_place(place: Place, *, write: bool) -> Iterator[Check]:
     here = f"under {prefix!r} of {store.identity}" if prefix else f"in {store.identity}"
     many = f"{_MOST_LOOKED_AT} objects or more" if len(infos) == _MOST_LOOKED_AT else f"{len(infos)} objects"
     odd = "" if infos else "; if there should be some, look at storage.root, bucket and key.prefix"
-    outcome = Outcome.GOOD if infos else Outcome.ODD
+    outcome = Outcome.GOOD if infos else Outcome.WARN
     yield Check("store", outcome, f"{many} {here}, listed in {ms:.0f} ms{odd}", {"list_ms": ms})
     yield from _guarded("layout", partial(_of_layout, store, prefix))
-    manifest = next((info.key for info in infos if info.key.endswith(f".{Suffix.MANIFEST.value}")), None)
-    if manifest is None:
-        yield Check("read", Outcome.UNASKED, "there is no manifest among them to be read")
+    manifests = [info.key for info in infos if info.key.endswith(f".{Suffix.MANIFEST.value}")]
+    if not manifests:
+        yield Check("read", Outcome.SKIPPED, "there is no manifest among them to be read")
     else:
-        yield from _guarded("read", lambda: _of_reading(store, manifest))
+        yield from _guarded("read", lambda: _of_reading(store, manifests))
     yield from _guarded("clock", lambda: _of_clock(store))
     yield from _guarded("rules", lambda: _of_rules(store, prefix))
     if write:
         yield from _guarded("write", lambda: _of_writing(store, f"{prefix}!tieredstore/doctor/{uuid4()}"))
     else:
-        yield Check("write", Outcome.UNASKED, "nothing was written: --write tries it")
+        yield Check("write", Outcome.SKIPPED, "nothing was written: --write tries it")
 
 
 def _of_layout(store: ObjectStore, prefix: str) -> Iterator[Check]:
@@ -175,13 +175,15 @@ def _of_layout(store: ObjectStore, prefix: str) -> Iterator[Check]:
         yield Check("layout", Outcome.BAD, sentence, exit_code=2)
 
 
-def _of_reading(store: ObjectStore, key: str) -> Iterator[Check]:
+def _of_reading(store: ObjectStore, manifests: Sequence[str]) -> Iterator[Check]:
     # What is named as a manifest may be of any size.
-    times = [_timed(lambda: store.get_small(key, MAX_MANIFEST_SIZE)) for _ in range(_TRIES)]
+    times = [_timed(lambda: store.get_small(manifests[0], MAX_MANIFEST_SIZE)) for _ in range(_TRIES)]
+    plural = "s" if len(manifests) > 1 else ""
     yield Check(
         "read",
         Outcome.GOOD,
-        f"a manifest read in {statistics.median(times):.0f} ms",
+        f"1 of {len(manifests)} manifest{plural} read in {statistics.median(times):.0f} ms; no segment was checked "
+        "(tieredstore verify does)",
         {"get_ms": statistics.median(times)},
     )
 
@@ -191,7 +193,7 @@ def _of_clock(store: ObjectStore) -> Iterator[Check]:
     theirs_ms = store.now_ms()
     after_ms = time.time() * 1000
     if theirs_ms is None:
-        yield Check("clock", Outcome.ODD, "the store does not tell its time: gc cannot know what is old there")
+        yield Check("clock", Outcome.WARN, "the store does not tell its time: gc cannot know what is old there")
         return
     # A time in whole seconds, of some moment between asking and being told.
     skew_ms = max(theirs_ms - after_ms, before_ms - theirs_ms - 1000, 0.0)
@@ -199,7 +201,7 @@ def _of_clock(store: ObjectStore) -> Iterator[Check]:
     if skew_ms <= _SKEW_MS:
         yield Check("clock", Outcome.GOOD, "this machine's clock and the store's agree", figures)
         return
-    outcome = Outcome.BAD if skew_ms >= _REFUSED_SKEW_MS else Outcome.ODD
+    outcome = Outcome.BAD if skew_ms >= _REFUSED_SKEW_MS else Outcome.WARN
     yield Check(
         "clock", outcome,
         f"this machine's clock and the store's differ by {skew_ms / 1000:.0f} s: S3 refuses from 15 minutes on",
@@ -212,7 +214,7 @@ def _of_rules(store: ObjectStore, prefix: str) -> Iterator[Check]:
     if rules is None:
         yield Check(
             "rules",
-            Outcome.UNASKED,
+            Outcome.SKIPPED,
             "the store does not tell its lifecycle rules: see that none deletes segments",
         )
     elif rules:
@@ -222,7 +224,7 @@ def _of_rules(store: ObjectStore, prefix: str) -> Iterator[Check]:
         yield Check("rules", Outcome.GOOD, "no rule of the bucket takes segments away")
     yield from _of_unfinished(store, prefix)
     for kept in store.kept_after_delete():
-        yield Check("rules", Outcome.ODD, kept)
+        yield Check("rules", Outcome.WARN, kept)
 
 
 def _of_unfinished(store: ObjectStore, prefix: str) -> Iterator[Check]:
@@ -235,11 +237,11 @@ def _of_unfinished(store: ObjectStore, prefix: str) -> Iterator[Check]:
     except (StoreError, ObjectNotFound) as error:
         if error.retryable:
             raise
-        yield Check("rules", Outcome.UNASKED, f"whether a rule aborts unfinished uploads was not told: {error}")
+        yield Check("rules", Outcome.SKIPPED, f"whether a rule aborts unfinished uploads was not told: {error}")
         return
     if rule is None:
         sentence = "no rule aborts unfinished uploads, which cost and are in no listing: tieredstore lifecycle apply"
-        yield Check("rules", Outcome.ODD, sentence)
+        yield Check("rules", Outcome.WARN, sentence)
     else:
         days = rule.aborts_after_days
         yield Check("rules", Outcome.GOOD, f"the rule {rule.name} aborts unfinished uploads after {days} days")
@@ -270,7 +272,7 @@ def _of_conditions(store: ObjectStore, place: str) -> Iterator[Check]:
     if not faults:
         yield Check("conditions", Outcome.GOOD, "conditional writes hold: of racing writers one wins")
     elif not store.conditional_writes:
-        yield Check("conditions", Outcome.ODD, f"the store keeps no conditions, and says so: {faults[0]}")
+        yield Check("conditions", Outcome.WARN, f"the store keeps no conditions, and says so: {faults[0]}")
     for fault in faults if store.conditional_writes else ():
         yield Check(
             "conditions", Outcome.BAD, f"{fault}: processes that share this bucket may undo each other", exit_code=6

@@ -38,6 +38,8 @@ class SegmentResult:
     is_gone: bool = False
     transactions: KnownTransactions | None = None
     """At level data, if its indexes can be used."""
+    is_read: bool = False
+    """Whether all of its log was read."""
 
     @property
     def extent(self) -> Extent | None:
@@ -138,10 +140,11 @@ class SegmentCheck:
         is_closed = any(finding.kind in _CLOSED for finding in findings)
         if is_closed or known & {FindingKind.LOG_MISSING, FindingKind.LOG_SIZE}:
             return SegmentResult(subject, tuple(findings), stored)
-        last_offset = None
+        last_offset, is_read = None, False
         try:
             if subject.level is Level.DATA:
                 log = check_data(manager, subject, stored, indexes)
+                is_read = True
                 findings, last_offset = findings + log.findings, log.last_offset
             elif indexes.offsets is not None:
                 log = check_pointers(manager, subject, stored, indexes.offsets)
@@ -151,7 +154,7 @@ class SegmentCheck:
         except CorruptData as error:
             findings.append(subject.finding(FindingKind.CHUNK_DAMAGED, str(error), Suffix.LOG))
         transactions = indexes.transactions if subject.level is Level.DATA else None
-        return SegmentResult(subject, tuple(findings), stored, last_offset, transactions=transactions)
+        return SegmentResult(subject, tuple(findings), stored, last_offset, transactions=transactions, is_read=is_read)
 
 
 _CLOSED = (FindingKind.UNKNOWN_KEY, FindingKind.WRONG_KEY)

@@ -39,7 +39,8 @@ class CheckedSegment:
     """One segment of the listing, with all that was found of it and between it and those before it.
 
     ``extent`` is what it is said to hold, None where nobody says. ``level`` None: only whether its objects are there
-    was looked at, since it is old or known to be sound.
+    was looked at, since it is old or known to be sound. ``log_size`` are the bytes of its log, 0 where nobody says;
+    ``is_read``: all of them were read.
     """
 
     objects: SegmentObjects
@@ -47,6 +48,7 @@ class CheckedSegment:
     findings: tuple[Finding, ...]
     log_size: int
     extent: Extent | None = None
+    is_read: bool = False
 
 
 def verify(
@@ -109,7 +111,10 @@ def _with_neighbours(neighbours: Neighbours, result: SegmentResult) -> CheckedSe
     subject = result.subject
     is_committed = subject.objects.find(Suffix.MANIFEST) is not None
     between = neighbours.take(subject, result.extent, is_committed=is_committed)
-    return CheckedSegment(subject.objects, subject.level, (*between, *result.findings), result.log_size, result.extent)
+    findings = (*between, *result.findings)
+    return CheckedSegment(
+        subject.objects, subject.level, findings, result.log_size, result.extent, is_read=result.is_read
+    )
 
 
 def _note(state: VerifyState, result: SegmentResult) -> None:
