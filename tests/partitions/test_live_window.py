@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from tests.support.spark_stream_topics import FIRST_ID, Bucket
 from tieredstore.errors import DataLoss
-from tieredstore.live import LiveReader, LiveTopic
+from tieredstore.live import EpochEnd, LiveEnd, LiveReader, LiveTopic
 from tieredstore.model import TopicIdPartition, TopicPartition
 from tieredstore.partitions import (
     LiveSplit,
@@ -24,6 +25,7 @@ from tieredstore.partitions import (
     read_live_split,
     read_window,
 )
+from tieredstore.partitions.history import Cut
 from tieredstore.partitions.log_query import QueryWords
 from tieredstore.partitions.stored_window import StoredWindow
 from tieredstore.records import ReadSettings
@@ -96,3 +98,50 @@ def test_late_copies_are_read_as_the_rest_of_the_bucket_is(bucket: Bucket, monke
     assert [offset for batch in batches for offset in batch.to_pydict()["offset"]] == list(range(3, 12))
     (chosen,) = settings_of_reads
     assert (chosen.on_corrupt, chosen.max_batch_bytes, chosen.check_crc) == ("skip", 1 << 20, False)
+
+
+class ElectedBroker(HurriedBroker):
+    """Its leader of epoch 6 has cut the log at 7, and written up to 20 since."""
+
+    def read(self, topic: str, partition: int, start: int, stop: int, **more: Any) -> Iterator[pa.RecordBatch]:
+        untyped: Any = pa
+        yield untyped.record_batch({"offset": untyped.array(range(start, stop), untyped.int64())})
+
+    def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LiveEnd]:
+        return dict.fromkeys(partitions, LiveEnd(20, 6))
+
+    def epoch_ends(self, epochs: dict[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
+        assert set(epochs.values()) == {5}
+        return dict.fromkeys(epochs, EpochEnd(5, 7))
+
+
+@pytest.mark.parametrize(("epoch", "stop", "is_cut"), [(5, 12, True), (5, 7, False), (6, 12, False), (None, 12, False)])
+def test_a_log_that_was_cut_since_it_was_planned_is_told(
+    bucket: Bucket, epoch: int | None, stop: int, is_cut: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    split = LiveSplit(ORDERS, 3, stop, epoch=epoch)
+    reader = cast("LiveReader", ElectedBroker())
+    strict, sentence = replace(QUERY, on_data_loss="fail"), r"offsets 7 to 11 of orders-0 .* from offset 7 on"
+    if is_cut:
+        with pytest.raises(DataLoss, match=sentence):
+            list(read_live_split(split, lambda: bucket.manager, strict, columns=("offset",), reader=reader))
+    with caplog.at_level(logging.WARNING):
+        batches: list[Any] = list(
+            read_live_split(split, lambda: bucket.manager, QUERY, columns=("offset",), reader=reader)
+        )
+    assert [offset for batch in batches for offset in batch.to_pydict()["offset"]] == list(range(3, stop))
+    assert (re.search(sentence, caplog.text) is not None) == is_cut
+
+
+def test_late_copies_of_a_log_that_was_left_are_none(bucket: Bucket) -> None:
+    """The broker's own records were deleted, and the bucket's are of the history before the cut."""
+    bucket.write(12, epochs=((0, 0), (5, 2)))
+    split = LiveSplit(ORDERS, 7, 12, cut=Cut(7, 5, "broker"))
+    query = replace(QUERY, on_data_loss="fail")
+    with pytest.raises(DataLoss, match="begins at offset 7 now"):
+        list(read_live_split(split, lambda: bucket.manager, query, reader=broker()))
+    # A later epoch in the bucket is the log itself.
+    bucket.ends["orders", 0, FIRST_ID] = 7
+    bucket.write(5, epochs=((0, 0), (5, 2), (6, 7)))
+    batches = list(read_live_split(split, lambda: bucket.manager, query, columns=("offset",), reader=broker()))
+    assert sum(batch.num_rows for batch in batches) == 5

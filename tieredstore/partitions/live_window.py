@@ -23,7 +23,9 @@ from tieredstore.records.split_planning import decided_end
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Lineage
     from tieredstore.live import LiveReader
+    from tieredstore.partitions.history import Cut
     from tieredstore.partitions.log_query import LogQuery
+    from tieredstore.partitions.partition_log import PartitionLog
     from tieredstore.remote.source import SegmentSource
 
 _logger: Final = logging.getLogger(__name__)
@@ -33,13 +35,21 @@ _logger: Final = logging.getLogger(__name__)
 class LiveSplit:
     """The offsets ``start`` up to ``stop`` (half-open) of a partition, as the broker had them. Small, and picklable.
 
-    ``derived_id`` stands for the topic in a bucket that stores no topic ids.
+    ``derived_id`` stands for the topic in a bucket without topic ids. ``epoch`` is that of the broker's leader then,
+    and ``cut`` where the log had left what the bucket holds.
     """
 
     partition: TopicIdPartition
     start: int
     stop: int
     derived_id: Uuid | None = None
+    epoch: int | None = None
+    cut: Cut | None = None
+
+    @classmethod
+    def of(cls, log: PartitionLog, start: int, stop: int) -> LiveSplit:
+        """These offsets of a log."""
+        return cls(log.topic_id_partition, start, stop, log.derived_id, log.live_epoch, log.cut)
 
     @property
     def stored_partition(self) -> TopicIdPartition:
@@ -91,10 +101,11 @@ def _read(
 ) -> Generator[pa.RecordBatch, None, None]:
     partition, position, columns = split.partition, split.start, settings.columns
     with_offsets = tuple(dict.fromkeys((*columns, "offset")))
-    while position < split.stop:
+    stop = _uncut_stop(split, live, query)
+    while position < stop:
         try:
             for records in live.read(
-                partition.topic, partition.partition, position, split.stop,
+                partition.topic, partition.partition, position, stop,
                 columns=with_offsets, topic_id=partition.topic_id,
             ):  # fmt: skip
                 yield _only(records, columns)
@@ -103,7 +114,7 @@ def _read(
             begins = _live_start(live, partition, position, error)
             # The broker deletes what is in the bucket, so that is where the records may be now.
             source = open_source()
-            late = late_copies(source, split.stored_partition, position, split.stop, query)
+            late = late_copies(source, split.stored_partition, position, stop, query, cut=split.cut)
             if late is not None:
                 # Nothing is lost then, whatever the policy; behind them the broker goes on.
                 lineage, end = late
@@ -113,11 +124,32 @@ def _read(
                 raise DataLoss(f"{error}; {query.words.accept_loss} to go on") from error
             else:
                 # The broker may have deleted more since it told of the error.
-                where, last = name_of((partition.topic, partition.partition)), min(begins, split.stop) - 1
+                where, last = name_of((partition.topic, partition.partition)), min(begins, stop) - 1
                 _logger.warning("offsets %d to %d of %s are lost: %s", position, last, where, error)
                 position = begins
         else:
             return
+
+
+def _uncut_stop(split: LiveSplit, live: LiveReader, query: LogQuery) -> int:
+    """Where the read ends: an election since the planning may have cut the log below that, which is data loss."""
+    if split.epoch is None:
+        return split.stop
+    where = split.partition.topic, split.partition.partition
+    now = live.cluster.ends([where])[where]
+    if now.leader_epoch is None or now.leader_epoch <= split.epoch:
+        return split.stop
+    answer = live.cluster.epoch_ends({where: split.epoch}).get(where)
+    if answer is None or answer.end >= split.stop:
+        return split.stop
+    sentence = (
+        f"offsets {max(answer.end, split.start)} to {split.stop - 1} of {split.partition} were to be read, and a later "
+        f"leader epoch has written another log from offset {answer.end} on"
+    )
+    if query.fails_on_loss:
+        raise DataLoss(f"{sentence}; {query.words.accept_loss} to read what there is now")
+    _logger.warning("%s", sentence)
+    return min(split.stop, max(split.start, now.offset))
 
 
 def _only(records: Any, columns: Sequence[str]) -> pa.RecordBatch:
@@ -137,18 +169,28 @@ def _live_start(live: LiveReader, partition: TopicIdPartition, position: int, er
 
 
 def late_copies(
-    source: SegmentSource, partition: TopicIdPartition, start: int, stop: int, query: LogQuery
+    source: SegmentSource,
+    partition: TopicIdPartition,
+    start: int,
+    stop: int,
+    query: LogQuery,
+    *,
+    cut: Cut | None = None,
 ) -> tuple[Lineage, int] | None:
     """What has come into the bucket of the offsets ``start`` up to ``stop`` (half-open), and where that ends.
 
     It ends before the first hole, and under read_committed before what is not decided. None if the bucket does not
-    have ``start``. Lists the topic.
+    have ``start``, or has it only of a log that was left at ``cut``. Lists the topic.
     """
+    lineage: Lineage | None
     try:
         lineage = load_catalog(source, topic=partition.topic).lineage(
             partition.topic, partition.partition, partition.topic_id
         )
     except ResourceNotFound:
+        return None
+    lineage = lineage if cut is None else cut.applied(lineage)
+    if lineage is None:
         return None
     # Up to the first hole only: behind it the broker may have what the bucket has not.
     holes = [gap.start for gap in lineage.gaps_between(start, stop)]

@@ -16,6 +16,7 @@ from tieredstore.partitions.position import Position, needs_answer
 if TYPE_CHECKING:
     from tieredstore.live import EpochEnd, LiveCluster
     from tieredstore.partitions.log_query import LogQuery
+    from tieredstore.partitions.partition_log import PartitionLog
     from tieredstore.remote.source import SegmentSource
 
 _logger: Final = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ class LogSnapshots:
 
         Each is asked for once as long as the broker's leader is the same: where an earlier epoch ends does not change.
         """
-        logs = {} if self.last is None else self.last.logs
+        logs: Mapping[TopicPartition, PartitionLog] = {} if self.last is None else self.last.logs
         wanted = {
             where: (position.epoch, logs[where].live_epoch)
             for where, position in positions.items()

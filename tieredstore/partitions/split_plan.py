@@ -148,7 +148,4 @@ def _live_splits(extents: list[_Extent], limits: SplitLimits, already: int) -> I
         count = -(-(stop - start) // most)
         # Equal parts, and no short one at the end that leaves a task with little to do.
         borders = [start + (stop - start) * number // count for number in range(count + 1)]
-        yield from (
-            LiveSplit(log.topic_id_partition, *window, derived_id=log.derived_id)
-            for window in itertools.pairwise(borders)
-        )
+        yield from (LiveSplit.of(log, *window) for window in itertools.pairwise(borders))

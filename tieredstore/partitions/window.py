@@ -126,8 +126,7 @@ def _read(
     if log.live_start is None:
         return
     # What lies between the seam and the broker's first offset was judged above.
-    first, last = max(start, log.seam, log.live_start), min(stop, log.end)
-    live = LiveSplit(log.topic_id_partition, first, last, derived_id=log.derived_id)
+    live = LiveSplit.of(log, max(start, log.seam, log.live_start), min(stop, log.end))
     if live.start < live.stop:
         columns = tuple(settings.columns)
         yield from read_live_split(live, lambda: source, query, columns=columns, settings=settings, reader=reader)

@@ -117,7 +117,7 @@ class Entry:
 
     def to_bytes(self) -> bytes:
         """As it is stored; the same entry is always the same bytes."""
-        content = {"format": FORMAT, **asdict(self)}
+        content: dict[str, Any] = {"format": FORMAT, **asdict(self)}
         for window in content["windows"]:
             if window["leader_epoch"] < 0:
                 del window["leader_epoch"]
