@@ -153,6 +153,8 @@ class Backfill:
                     "the source any more: its log ends before them"
                 )
             batch = written_at_once(windows, self._write, self._store, self._threads)
+            if replacement is not None:
+                replacement.withhold()
             if batch.written:
                 yield self.driver.commit(batch.written)
             batch.check()

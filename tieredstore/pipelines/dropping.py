@@ -12,7 +12,14 @@ from tieredstore.pipelines.family import Family, with_those_above
 from tieredstore.pipelines.iceberg import table_of
 from tieredstore.pipelines.inspection import commit_log_of, listed_files
 from tieredstore.pipelines.setup import fingerprint_of
-from tieredstore.pipelines.successes import SUCCESS, Statement, read_success, say_success, take_back_success
+from tieredstore.pipelines.successes import (
+    SUCCESS,
+    Statement,
+    is_said_by,
+    read_success,
+    say_success,
+    take_back_success,
+)
 from tieredstore.pipelines.window_writing import discard_files
 
 if TYPE_CHECKING:
@@ -71,9 +78,6 @@ def _drop_successes(pipeline: Pipeline, store: ObjectStore, log: CommitLog, *, a
     paths = sorted(log.state.finalized | (family.finalized & inside))
     held = family.held(paths, without=log.state)
 
-    def is_own(statement: Statement) -> bool:
-        return {"pipeline": pipeline.own.name, "generation": pipeline.own.generation}.items() <= statement.items()
-
     def is_ours(statement: Statement) -> bool:
         return family.has_said(pipeline.own.generation, statement)
 
@@ -83,7 +87,7 @@ def _drop_successes(pipeline: Pipeline, store: ObjectStore, log: CommitLog, *, a
         if success is None or ours is None:
             continue
         files, records = held[path]
-        stays = files > 0 and not is_own(ours)
+        stays = files > 0 and not is_said_by(ours, pipeline.own.name, pipeline.own.generation)
         if apply and stays:
             say_success(store, path, {**ours, "files": files, "records": records}, is_ours, log.check_alone)
         elif apply:

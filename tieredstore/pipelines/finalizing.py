@@ -13,7 +13,7 @@ from tieredstore.errors import Fenced
 from tieredstore.pipelines.commit_log import CommitLog, Progress
 from tieredstore.pipelines.family import Family, with_those_above
 from tieredstore.pipelines.setup import parser_of
-from tieredstore.pipelines.successes import Statement, say_success, take_back_success
+from tieredstore.pipelines.successes import Statement, is_said_by, say_success, take_back_success
 from tieredstore.pipelines.windows import position_of
 
 if TYPE_CHECKING:
@@ -129,10 +129,15 @@ class Finalizer:
             return
         self.family.refresh()
         withheld, held = self.family.withheld, self.family.held(entry.directories)
-        for path in entry.directories:
-            if path not in withheld and held[path][0]:
-                said = self._said(*held[path], entry.number)
-                say_success(self._store, path, said, self.is_ours, self._log.check_alone)
+        try:
+            for path in entry.directories:
+                if path not in withheld and held[path][0]:
+                    said = self._said(*held[path], entry.number)
+                    say_success(self._store, path, said, self.is_ours, self._log.check_alone)
+            self._log.check_alone()
+        except Fenced:
+            self._unsay(entry.directories)
+            raise
         if entry.kind == "finalize":
             self._write_statements(entry)
         if self.family.refresh():
@@ -153,11 +158,31 @@ class Finalizer:
             self._say_again(path)
             raise
 
-    def _say_again(self, path: str) -> None:
-        # By a log of its own, so that this driver's goes on to be fenced.
+    def _unsay(self, paths: Sequence[str]) -> None:
+        """Take back what this process has said in a request that it slept in, while another one had dropped the files.
+
+        A create is conditional on nothing but that nobody else has said anything.
+        """
+        log, family = self._fresh()
+        is_dropped = log.state.closed == "drop"
+        for path in paths:
+            if is_dropped:
+                take_back_success(self._store, path, self._is_own)
+            elif path in family.withheld:
+                take_back_success(self._store, path, partial(family.has_said, self._own.generation))
+
+    def _is_own(self, statement: Statement) -> bool:
+        return is_said_by(statement, self._own.name, self._own.generation)
+
+    def _fresh(self) -> tuple[CommitLog, Family]:
+        """A log of its own, so that this driver's goes on to be fenced."""
         log = CommitLog(self._store, self._naming.root, self._own.name, self._own.generation)
-        number = log.read().number
-        family = Family(self._store, log, self._naming.root, self._own.name)
+        log.read()
+        return log, Family(self._store, log, self._naming.root, self._own.name)
+
+    def _say_again(self, path: str) -> None:
+        log, family = self._fresh()
+        number = log.state.number
         files, records = family.held([path])[path]
         if path in family.finalized and path not in family.withheld and files:
             is_ours = partial(family.has_said, self._own.generation)

@@ -20,7 +20,7 @@ from tieredstore.pipelines.named_output import named_faults, named_topics, uploa
 from tieredstore.pipelines.planner import log_of
 from tieredstore.pipelines.setup import naming_of, places_of
 from tieredstore.pipelines.starting import Starts, chosen
-from tieredstore.pipelines.successes import SUCCESS, read_success
+from tieredstore.pipelines.successes import SUCCESS, is_said_by, read_success
 from tieredstore.pipelines.window_writing import Window
 from tieredstore.pipelines.windows import is_of, position_of
 from tieredstore.process.parallel import READERS, in_parallel
@@ -268,6 +268,7 @@ def _success_problems(
     """Directories that are complete have to say so, with what lies in them, and no others."""
     family = Family(store, log, pipeline.output.key_prefix, pipeline.own.name)
     if log.state.closed == "drop":
+        yield from _late_successes(pipeline, store, successes)
         return
     # What the last entry says is perhaps not written yet, and where another generation was dropped, that took it away.
     last = set[str]() if log.state.is_published or log.state.written < 0 else _told_last(log)
@@ -293,6 +294,16 @@ def _success_problems(
                 "content", key, f"tells of {said[0].get('files')} files with {said[0].get('records')} records, and "
                 f"{files} with {records} are committed",
             )  # fmt: skip
+
+
+def _late_successes(pipeline: Pipeline, store: ObjectStore, successes: set[str]) -> Iterator[OutputProblem]:
+    """What a process had under way when it stopped, and reached the store behind ``drop``, which takes it away."""
+    for path in sorted(successes):
+        success = read_success(store, path)
+        own = pipeline.own.name, pipeline.own.generation
+        if success is not None and any(is_said_by(one, *own) for one in success.statements):
+            words = "says that a directory is complete, and the generation was dropped: drop it once more"
+            yield OutputProblem("stranger", f"{path}/{SUCCESS}", words)
 
 
 def _told_last(log: CommitLog) -> set[str]:

@@ -13,6 +13,7 @@ from tieredstore.pipelines.entries import Entry, WrittenWindow
 from tieredstore.pipelines.family import with_those_above
 from tieredstore.pipelines.holdings import Holdings
 from tieredstore.pipelines.setup import naming_of
+from tieredstore.pipelines.successes import read_success
 from tieredstore.pipelines.window_writing import Window, Written
 
 if TYPE_CHECKING:
@@ -139,11 +140,26 @@ class Replacement:
         for path in sorted(log.state.withheld & family.finalized):
             self._old.finalizer.take_back(path)
 
+    def withhold(self) -> None:
+        """Look for ``_SUCCESS`` once more where files give way, and take it away; nothing if it is over by now.
+
+        One that a process had under way when it stopped may reach the store at any time.
+        """
+        if self._old.log.read().replacing != self._number:
+            return
+        finalizer = self._old.finalizer
+        finalizer.family.refresh()
+        for path in sorted(self._old.log.state.withheld & finalizer.family.finalized):
+            success = read_success(self._store, path)
+            if success is not None and any(map(finalizer.is_ours, success.statements)):
+                finalizer.take_back(path)
+
     def finish(self, backfill: Entry) -> list[str]:
         """Once all is published that comes in their place; the directories that are complete again."""
         log = self._old.log
         if log.read().replacing == self._number:
             self._take_over()
+            self.withhold()
             going = self._going(backfill)
             for start in range(0, len(going), _ENTRY_WINDOWS):
                 piece = going[start : start + _ENTRY_WINDOWS]

@@ -33,6 +33,11 @@ class Success:
     statements: tuple[Statement, ...]
 
 
+def is_said_by(statement: Statement, pipeline: str, generation: int) -> bool:
+    """Whether it is a generation's own."""
+    return (statement.get("pipeline"), statement.get("generation")) == (pipeline, generation)
+
+
 def read_success(store: ObjectStore, path: str) -> Success | None:
     """What stands there; without statements if somebody else wrote it, None if nothing is there."""
     key = f"{path}/{SUCCESS}"
