@@ -24,7 +24,7 @@ from tieredstore.pubsub.client.producer import BrokerProducer
 from tieredstore.pubsub.producer import Producer
 from tieredstore.pubsub.record_futures import RecordPlace
 from tieredstore.pubsub.record_producer import RecordProducer
-from tieredstore.pubsub.topic_config import configured_topics, load_topic_config
+from tieredstore.pubsub.topic_config import configured_topics, load_topic_config, open_topics
 from tieredstore.pubsub.topics import Topic, Topics
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def opened_topics(settings: Path | None, store: str | None, topic_config: Path |
         store = f"s3://{config.bucket}"
     with opened(settings, store) as bucket:
         if config is None:
-            yield Topics(bucket.store, bucket.settings)
+            yield open_topics(bucket.store, bucket.settings)
         else:
             yield configured_topics(bucket.store, bucket.settings, config)
 

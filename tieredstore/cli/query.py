@@ -101,9 +101,9 @@ def query(
 
 def _batches_in(place: Bucket) -> Topics | None:
     """The bucket's topics of batches; None for a store in which there can be none."""
-    from tieredstore.pubsub.topics import Topics  # noqa: PLC0415  only a query needs them
+    from tieredstore.pubsub.topic_config import open_topics  # noqa: PLC0415  only a query needs them
 
-    return Topics(place.store, place.settings) if place.store.conditional_writes else None
+    return open_topics(place.store, place.settings) if place.store.conditional_writes else None
 
 
 def _writer(output: Path | None, *, as_json: bool, as_csv: bool) -> Callable[[BatchRows], None]:

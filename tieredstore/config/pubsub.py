@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Final
 
 from pydantic import Field, SecretStr, model_validator
 
 from tieredstore.config.fields import SettingsGroup, broken_rule
-from tieredstore.config.values import BOOLEAN, NAME, choice, host_and_port, integer, string
+from tieredstore.config.values import BOOLEAN, NAME, PATH, choice, host_and_port, integer, string
 
 PUBSUB_KAFKA: Final = "pubsub.kafka."
 """What precedes the properties of the client of a queue in Kafka."""
@@ -43,6 +44,12 @@ class PubsubSettings(SettingsGroup):
         default=None,
         alias="pubsub.queue.topic",
         description="The Kafka topic of the notifications; by default `<topic>_notifications`.",
+    )
+    topic_config: Annotated[Path | None, PATH] = Field(
+        default=None,
+        alias="pubsub.topic.config",
+        description="A topic as MemQ's JSON has it: its bucket, path, notification topic and limits of batches. It is "
+        "there beside those of the store, for all that reads or writes topics of batches.",
     )
     compression: Annotated[str, choice("none", "gzip", "zstd")] = Field(
         default="zstd", alias="pubsub.compression", description="How producers compress Messages."

@@ -29,6 +29,7 @@ from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.format.decoder import BatchDecoder
 from tieredstore.pubsub.format.messages import checksum
 from tieredstore.pubsub.format.notifications import Notification, parse_notification
+from tieredstore.pubsub.topic_config import open_topics
 from tieredstore.pubsub.topics import Topic, Topics
 from tieredstore.records.arrow_stream import stream_reader
 from tieredstore.remote import RemoteStorageManager
@@ -247,7 +248,7 @@ def batch_schema(key: ValueType, value: ValueType) -> pa.Schema:
 
 def batches_beside(manager: RemoteStorageManager) -> Topics | None:
     """The topics of batches in a manager's store; None for a store in which there can be none."""
-    return Topics(manager.store, manager.settings) if manager.store.conditional_writes else None
+    return open_topics(manager.store, manager.settings) if manager.store.conditional_writes else None
 
 
 def _possible(batches: Sequence[_Batch], filter: Any, schema: Any, topic: str) -> list[_Batch]:

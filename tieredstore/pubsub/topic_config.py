@@ -1,4 +1,4 @@
-"""MemQ's topic JSON as it is: what ``--topic-config`` names.
+"""MemQ's topic JSON as it is: what ``--topic-config`` and ``pubsub.topic.config`` name.
 
 A topic of MemQ's brokers has its objects in a bucket and its notifications in Kafka; what the file does not say is as
 MemQ has it. Fields that only brokers use, and those that are not known, have no effect here.
@@ -96,6 +96,12 @@ def parse_topic_config(raw: bytes, source: str, folder: Path) -> TopicConfig:
         topic.number("outputParallelism") or 2,
         _brokers(output.text("notificationServerset", default=""), folder),
     )  # fmt: skip
+
+
+def open_topics(store: ObjectStore, settings: Settings) -> Topics:
+    """The topics of a store, with the one of ``pubsub.topic.config`` among them if that is set."""
+    path = settings.pubsub.topic_config
+    return Topics(store, settings) if path is None else configured_topics(store, settings, load_topic_config(path))
 
 
 def configured_topics(store: ObjectStore, settings: Settings, config: TopicConfig) -> Topics:

@@ -66,6 +66,7 @@ class Topics:
     def create(self, name: str, partitions: int = 1) -> Topic:
         """A new topic; PreconditionFailed if there is one of that name."""
         check_topic_name(name)
+        self._refuse_configured(name)
         _check_partitions(name, partitions)
         path = check_path(f"{self.settings.key_prefix}{self.settings.pubsub.cluster}/topics/{name}")
         kind = self.settings.pubsub.queue
@@ -93,6 +94,14 @@ class Topics:
                 f"(`tieredstore pubsub topics {name} --create`), or see pubsub.cluster"
             ) from None
 
+    def _refuse_configured(self, name: str) -> None:
+        """ConfigError for a topic that a file describes: what was made by its name would be another one."""
+        if self._configured is not None and self._configured.name == name:
+            raise ConfigError(
+                f"topic {name} is MemQ's, as the file of its configuration says, and is not made or changed here: use "
+                "it as it is, make its notification topic by Kafka's tools, or leave the file out for a topic of ours"
+            )
+
     def has(self, name: str) -> bool:
         """Whether there is a topic of that name, which may be no name of one."""
         try:
@@ -116,6 +125,7 @@ class Topics:
     def grow(self, name: str, partitions: int) -> Topic:
         """The topic with more read partitions; ConfigError for fewer, since what they hold would be lost."""
         _check_partitions(name, partitions)
+        self._refuse_configured(name)
         self.get(name)
         stored = self.folder.read_with_etag(self._key(name))
         if stored is None:

@@ -21,6 +21,7 @@ from tieredstore.pubsub.format.batches import START_SIZE, BatchIndex, announced_
 from tieredstore.pubsub.format.keys import PREFIXES, check_path, parse_batch_key
 from tieredstore.pubsub.format.notifications import parse_notification
 from tieredstore.pubsub.queues import NotificationQueue, QueuedNotification
+from tieredstore.pubsub.topic_config import open_topics
 from tieredstore.pubsub.topics import Topic, Topics
 from tieredstore.spark.memq.options import TopicOptions
 from tieredstore.spark.source.managers import manager_of
@@ -46,7 +47,7 @@ class PlannedBatch:
 def topics_of(source: StoreSource) -> Topics:
     """The topics of the store that the options name, by the connections that this process has."""
     manager = manager_of(source)
-    return Topics(manager.store, manager.settings)
+    return open_topics(manager.store, manager.settings)
 
 
 def offset_of(queue: NotificationQueue, topic: str, partition: int, spec: OffsetSpec) -> int:
