@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import logging
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, cast
 
@@ -11,13 +12,16 @@ from azure.core import MatchConditions
 from azure.storage.blob import BlobBlock
 
 from tieredstore.backends.azure.client import AzureClient
+from tieredstore.backends.azure.errors import translated
 from tieredstore.backends.azure.options import AzureOptions
 from tieredstore.backends.cloud.answers import stated, stated_size
 from tieredstore.backends.cloud.holding import HeldUpload
 from tieredstore.backends.cloud.parts import Part, PartCutter, send_parts
 from tieredstore.backends.cloud.upload import Condition, Stored
 from tieredstore.backends.values import Prepared
-from tieredstore.errors import PreconditionFailed
+from tieredstore.errors import ObjectNotFound, PreconditionFailed
+
+_logger: Final = logging.getLogger(__name__)
 
 WRITE_MARK: Final = "tieredstore_write"
 """As that of the other clouds; here the names of metadata are identifiers."""
@@ -62,6 +66,14 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
         mark = cast("Mapping[str, str]", properties.metadata or {}).get(WRITE_MARK)
         digest = base64.b64encode(bytes(properties.content_settings.content_md5 or b"")).decode()
         return Stored(plain_etag(properties.etag or ""), stated_size(properties.size), digest, mark)
+
+    def take_back(self, client: AzureClient, stored: Stored) -> None:
+        """By its etag."""
+        try:
+            with translated(self.what):
+                client.blob(self.key).delete_blob(**_condition(Condition(etag=stored.etag)))
+        except (PreconditionFailed, ObjectNotFound):
+            _logger.info("%s: the damaged object was gone already", self.what)
 
     def _by_one_request(self, whole: bytes) -> str:
         def send(client: AzureClient) -> Stored:

@@ -83,10 +83,10 @@ class Upload(ABC, Generic[Client, Options]):
     """One ``put`` or ``replace``: of which object, under which condition, and how long it may stand still.
 
     ``call`` and ``translated`` are the store's; ``exists`` asks whether the object is there; ``call_deadline`` is that
-    of a call that begins now. Each write bears a
-    ``mark`` of its own: when an attempt's answer is lost and the next one is refused, the object tells whether it was
-    ours. One that bears no mark at all counts as ours if its content is. ``is_shared``: others may write under the same
-    mark, before and meanwhile, so that a refusal at the first try is looked at too.
+    of a call that begins now. Each write bears a ``mark`` of its own: when a request is refused, the object tells
+    whether it is ours, since an earlier try's answer may have been lost, or a proxy may have sent the request twice.
+    One that bears no mark at all counts as ours if its content is, but only after a lost answer: two writers of equal
+    bytes would both win. ``is_shared``: others may write under the same mark, before and meanwhile.
     """
 
     options: Options
@@ -129,6 +129,10 @@ class Upload(ABC, Generic[Client, Options]):
     def stored(self, client: Client) -> Stored:
         """The object that stands under the key, by one request that has no body to read."""
 
+    @abstractmethod
+    def take_back(self, client: Client, stored: Stored) -> None:
+        """Delete the object if it is still this one; one that is gone is no error."""
+
     def step(
         self, request: Callable[[Client], Result], what: str | None = None, deadline: Deadline | None = None
     ) -> Result:
@@ -161,33 +165,38 @@ class Upload(ABC, Generic[Client, Options]):
         """The object of ``size`` bytes that ``send``, the last request of the write, makes.
 
         ``send`` returns what an answer proves, and raises for one that proves nothing (``understood``): then the object
-        is looked at, and it must be there and be ours. Where the request is refused and was tried before, the earlier
-        answer may be what was lost: then it is looked at as well, but the first try's refusal stands. ``is_content``
-        tells whether an object holds what the write sends.
+        is looked at, and it must be there and be ours. So it is where the request is refused. ``is_content`` tells
+        whether an object holds what the write sends.
 
-        With ``is_publication`` an earlier process may have tried: then each refusal is looked at, and PreparedGone is
-        raised for parts that are gone while there is no object.
+        With ``is_publication`` an earlier process may have lost its answer, and PreparedGone is raised for parts that
+        are gone while there is no object.
         """
-        tries = 1 if is_publication or self.is_shared else 0
+        is_lost = is_publication or self.is_shared
+        can_take_back = not is_lost
+
+        def look(client: Client, *, by_content: bool) -> Stored | None:
+            return self._stored_if_ours(client, size, is_content if by_content else None, can_take_back=can_take_back)
 
         def once(client: Client) -> Stored:
-            nonlocal tries
-            tries += 1
+            nonlocal is_lost
             try:
                 with understood(self.what), self.translated(self.what):
                     return send(client)
             except (PreconditionFailed, ObjectNotFound, PartsGone) as refusal:
-                stored = self._stored_if_ours(client, size, is_content) if tries > 1 else None
+                stored = look(client, by_content=is_lost)
                 if stored is None:
                     if is_publication and isinstance(refusal, PartsGone):
                         raise self._unpublished() from refusal
                     raise
-                _logger.info("%s: was written by a try whose answer was lost (%s)", self.what, refusal)
+                _logger.info("%s: was written by a request that came before (%s)", self.what, refusal)
             except MalformedAnswer as answer:
-                stored = self._stored_if_ours(client, size, is_content)
+                stored = look(client, by_content=True)
                 if stored is None:
                     raise StoreError(f"{answer}; the object that was written does not stand") from answer
                 _logger.info("%s: stands, though the answer did not say so (%s)", self.what, answer)
+            except StoreUnavailable:
+                is_lost = True
+                raise
             return stored
 
         return self.step(once, deadline=deadline)
@@ -200,11 +209,27 @@ class Upload(ABC, Generic[Client, Options]):
             "since; prepare it again"
         )
 
-    def _stored_if_ours(self, client: Client, size: int, is_content: Callable[[Client, Stored], bool]) -> Stored | None:
+    def _stored_if_ours(
+        self,
+        client: Client,
+        size: int,
+        is_content: Callable[[Client, Stored], bool] | None,
+        *,
+        can_take_back: bool,
+    ) -> Stored | None:
+        """By its mark, or where it bears none by ``is_content``, if that is given."""
         try:
             with understood(self.what), self.translated(self.what):
                 stored = self.stored(client)
         except ObjectNotFound:
             return None
-        ours = stored.mark == self.mark or (stored.mark is None and is_content(client, stored))
+        is_marked = stored.mark == self.mark
+        if is_marked and stored.size != size and stored.etag and can_take_back:
+            # Nobody else would: each later write under the condition that it is absent would be refused.
+            with understood(self.what), self.translated(self.what):
+                self.take_back(client, stored)
+            raise StoreUnavailable(
+                f"{self.what}: {stored.size} bytes stood there of a write of {size}: damaged on their way to the server"
+            )
+        ours = is_marked or (stored.mark is None and is_content is not None and is_content(client, stored))
         return replace(stored, is_earlier=True) if ours and stored.size == size and stored.etag else None

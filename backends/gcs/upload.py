@@ -83,7 +83,7 @@ class GcsUpload(Upload[GcsClient, GcsOptions]):
             stored = described(self.what, response)
             if not _is_of(stored, len(data), crc):
                 # The next try sends it all once more; chunks of a session that has ended cannot be.
-                self._remove(client, stored)
+                self.take_back(client, stored)
                 raise self._damaged()
             return stored
 
@@ -118,14 +118,15 @@ class GcsUpload(Upload[GcsClient, GcsOptions]):
         """The etag of the object that ``send`` makes; ``size`` and ``crc`` are of all that the write sends."""
         stored = self.finish(send, size, lambda _, stored: _is_of(stored, size, crc), deadline)
         if not _is_of(stored, size, crc):
-            self.step(lambda client: self._remove(client, stored))
+            self.step(lambda client: self.take_back(client, stored))
             raise self._damaged()
         return stored.etag
 
     def _damaged(self) -> StoreUnavailable:
         return StoreUnavailable(f"{self.what}: the object was damaged on its way to the server")
 
-    def _remove(self, client: GcsClient, stored: Stored) -> None:
+    def take_back(self, client: GcsClient, stored: Stored) -> None:
+        """By its generation."""
         try:
             with translated(self.what):
                 deleted(client, self.what, self.key, int(stored.etag))

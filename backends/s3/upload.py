@@ -21,7 +21,7 @@ from tieredstore.backends.s3.errors import translated
 from tieredstore.backends.s3.options import Compatibility, S3Options
 from tieredstore.backends.s3.part_body import sendable
 from tieredstore.backends.values import Prepared
-from tieredstore.errors import ObjectNotFound, StoreError
+from tieredstore.errors import ObjectNotFound, PreconditionFailed, StoreError
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -123,6 +123,14 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
         metadata = client.head_object(**self._target())
         size = stated_size(metadata["ContentLength"])
         return Stored(metadata["ETag"], size, mark=metadata["Metadata"].get(WRITE_MARK))
+
+    def take_back(self, client: S3Client, stored: Stored) -> None:
+        """By its etag, where the server looks at that."""
+        try:
+            with translated(self.what):
+                client.delete_object(**self._target(), IfMatch=stored.etag)
+        except (PreconditionFailed, ObjectNotFound):
+            _logger.info("%s: the damaged object was gone already", self.what)
 
     def _begin(self, client: S3Client) -> str:
         checksum: dict[str, Any] = {"ChecksumAlgorithm": "CRC32C"} if self._sends_checksums else {}

@@ -77,16 +77,17 @@ def test_another_write_to_the_key_proves_nothing(server: FaultyServer, store: Ob
         store.put("key", b"x" * 100)
 
 
-def test_ours_of_another_size_proves_nothing(server: FaultyServer, store: ObjectStore) -> None:
+def test_ours_of_another_size_is_taken_back(server: FaultyServer, store: ObjectStore) -> None:
     def shortened(exchange: Exchange) -> Reply:
         exchange.honest()
         held = server.service.objects.by_key["key"]
         server.service.objects.write("key", held.data[:-1], held.metadata)
         return Reply(200)
 
-    server.lie(Way("shortened", tuple(Cloud), (Step.WRITE,), Must.REFUSED, shortened))
-    with pytest.raises(StoreError, match="does not stand"):
+    server.lie(Way("shortened", tuple(Cloud), (Step.WRITE,), Must.UNAVAILABLE, shortened))
+    with pytest.raises(StoreUnavailable, match="99 bytes stood there of a write of 100"):
         store.put("key", b"x" * 100)
+    assert "key" not in server.service.objects.by_key
 
 
 class Clock:

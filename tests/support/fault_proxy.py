@@ -12,6 +12,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from types import TracebackType
@@ -54,6 +55,11 @@ class LoseAnswer:
 
 
 @dataclass(frozen=True)
+class Repeat:
+    """Send the request to the server twice, one after the other, and pass the second answer on."""
+
+
+@dataclass(frozen=True)
 class Stall:
     """Pass the request on after this long."""
 
@@ -68,7 +74,7 @@ class Trickle:
     seconds: float
 
 
-Fault: TypeAlias = Answer | CutRequest | CutResponse | LoseAnswer | Stall | Trickle
+Fault: TypeAlias = Answer | CutRequest | CutResponse | LoseAnswer | Repeat | Stall | Trickle
 
 
 @dataclass
@@ -211,6 +217,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if isinstance(fault, Stall):
             self.server.proxy.pause(fault.seconds)
+        if isinstance(fault, Repeat):
+            with suppress(_CutError):
+                self._pass_on(body, LoseAnswer())
         self._pass_on(body, fault)
 
     def _body(self) -> Iterator[bytes]:
