@@ -26,6 +26,7 @@ from tieredstore.testing.doubles import CountingStore
 from tieredstore.testing.faults import FaultyStore, Moment
 from tieredstore.uploader import Uploader, schedule
 from tieredstore.uploader import uploader as module
+from tieredstore.uploader.uploader import Left
 
 FOLDER = "p/kafkaCluster1/events-0/"
 
@@ -46,13 +47,17 @@ def disk(tmp_path: Path) -> BrokerDisk:
 
 
 def run_once(disk: BrokerDisk, store: object, bits: int = 0) -> list[str]:
+    return [left.reason for left in what_is_left(disk, store, bits)]
+
+
+def what_is_left(disk: BrokerDisk, store: object, bits: int = 0) -> list[Left]:
     own = {"leadership": "static", "log.dirs": str(disk.log_dir), "broker.id": "1"}
     texts = {f"uploader.{name}": text for name, text in own.items()}
     settings = raw_settings(bits)
     with Uploader(
         settings, uploader_settings_from(texts), store=placed(store, settings), settling=SaidSettling()  # type: ignore[arg-type]
     ) as running:  # fmt: skip
-        return [left.reason for left in running.run_once(tries=3)]
+        return running.run_once(tries=3)
 
 
 def values_read(store: MemoryObjectStore, bits: int = 0) -> list[bytes]:
@@ -243,7 +248,9 @@ def test_a_topic_that_was_created_again_is_named_and_nothing_of_it_is_shipped(di
     again.epochs = ((5, 0),)
     again.grow(6)
     before = {info.key: store.get(info.key) for info in store.list()}
-    (reason,) = run_once(again, store)
+    (left,) = what_is_left(again, store)
+    reason = left.reason
+    assert isinstance(left.error, ConfigError)
     for word in (str(again.partition.topic_id), str(disk.partition.topic_id), "created again", "key.prefix"):
         assert word in reason
     assert {info.key: store.get(info.key) for info in store.list()} == before

@@ -22,7 +22,7 @@ from tests.support.uploader_disk import BrokerDisk, extents, uploader_of
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config.loading import uploader_settings_from
 from tieredstore.errors import BrokerUnavailable, ConfigError
-from tieredstore.model import TopicPartition
+from tieredstore.model import TopicPartition, Uuid
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import BrokerEnvironment
 from tieredstore.uploader import zookeeper as module
@@ -97,6 +97,18 @@ def test_leaders_change_and_topics_come_and_go(zookeeper: ZooKeeperServer) -> No
         until_led(leadership, [TWO])
         leadership.watch([ONE])
         assert leadership.led() == frozenset()
+
+
+def test_ids_of_topics_are_told_and_which_are_not_there(zookeeper: ZooKeeperServer) -> None:
+    hosts, topic_id = zookeeper.chroot(), Uuid.random()
+    with zookeeper_client(hosts) as client, leadership_of(hosts) as leadership:
+        contents = {"new": json.dumps({"version": 3, "topic_id": str(topic_id)}), "old": '{"version": 1}', "odd": "["}
+        for topic, text in contents.items():
+            client.create(f"/brokers/topics/{topic}", text.encode(), makepath=True)
+        nobody = Uuid(bytes(16))
+        assert leadership.topic_ids(["new", "old", "odd", "none"]) == {
+            "new": topic_id, "old": nobody, "odd": nobody, "none": None,
+        }  # fmt: skip
 
 
 def test_a_state_that_cannot_be_read_is_nobodys(zookeeper: ZooKeeperServer, caplog: pytest.LogCaptureFixture) -> None:

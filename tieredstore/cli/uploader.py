@@ -188,5 +188,7 @@ def _ship_once(shipping: Uploader, *, as_json: bool) -> None:
     if counts.holes:
         complain(f"{counts.lost_offsets} offsets could not be shipped; the watermarks say which, and why")
         raise typer.Exit(DataLoss.exit_code)
-    if any(entry.has_failed for entry in left):
-        raise typer.Exit(StoreUnavailable.exit_code)
+    errors = [entry.error for entry in left if entry.error is not None]
+    if errors:
+        is_refused = any(isinstance(error, ConfigError) for error in errors)
+        raise typer.Exit((ConfigError if is_refused else StoreUnavailable).exit_code)

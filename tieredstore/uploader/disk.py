@@ -240,6 +240,13 @@ class Disk:
         return TopicIdPartition(topic_id, topic, number)
 
     def _list(self, partition: Partition, folder: Path) -> None:
+        with partition.listing:
+            self._list_alone(partition, folder)
+
+    def _list_alone(self, partition: Partition, folder: Path) -> None:
+        """One listing after the other: a later one would be undone by one that began earlier."""
+        if partition.folder != folder:
+            return
         checkpoint, listed = (folder / LEADER_EPOCH_CHECKPOINT).read_bytes(), discover_deleted(folder)
         for _ in range(_MOST_LISTINGS):
             # The checkpoint afterwards, too: it names the leaders of each segment that is closed.

@@ -260,6 +260,7 @@ class Progress:
 class Partition:
     """A topic id and a number; ``folder`` is where it lies now, None if no log directory has it.
 
+    ``listing`` is held by the one thread that lists the folder.
     Hold ``lock`` for ``segments``, which are in the order of offsets, and for what pins them. One worker at a time
     ships of it (``is_busy``), and reads by descriptors of its own: nothing that unpins asks for it. ``shipped`` is how
     far the store has it, None if nobody has asked; ``first_active`` the base of the active segment when it was first
@@ -272,6 +273,7 @@ class Partition:
     folder: Path | None
     role: Role = Role.IGNORED
     lock: threading.RLock = field(default_factory=threading.RLock)
+    listing: threading.Lock = field(default_factory=threading.Lock)
     epochs: LeaderEpochs = ()
     segments: dict[int, Segment] = field(default_factory=dict[int, Segment])
     progress: Progress = field(default_factory=Progress)
@@ -283,7 +285,7 @@ class Partition:
     not_before_s: float = 0.0
     failures: int = 0
     waits_for: str | None = None
-    error: str | None = None
+    error: BaseException | None = None
 
     @property
     def name(self) -> TopicPartition:

@@ -56,7 +56,12 @@ class Pins:
 
     def renew(self, partitions: Iterable[Partition], now_s: float) -> Held:
         """Pin what is closed, first what the broker is about to delete, as far as the bounds allow."""
-        entries = [(partition, segment) for partition in partitions for segment in _wanted(partition)]
+        entries = [
+            (partition, segment)
+            for partition in partitions
+            for segment in partition.pending()
+            if segment.is_pinned or _is_wanted(partition, segment)
+        ]
         files = sum(len(segment.held.files) for _, segment in entries if segment.held is not None)
         # Of thousands that wait most are held: each look costs what is new, and little for the others.
         new = sorted((entry for entry in entries if _may_be_held(entry)), key=_turn)
@@ -172,8 +177,8 @@ def free_percent(folder: Path) -> float:
 
 def _may_be_held(entry: _Entry) -> bool:
     partition, segment = entry
-    is_wanted = partition.role is not Role.LEAVING and segment.held is None and segment.lost is None
-    return is_wanted and (not segment.absences or segment.link is not None)
+    is_new = segment.held is None and segment.lost is None and _is_wanted(partition, segment)
+    return is_new and (not segment.absences or segment.link is not None)
 
 
 def _turn(entry: _Entry) -> tuple[bool, bool, float, int]:
@@ -181,15 +186,12 @@ def _turn(entry: _Entry) -> tuple[bool, bool, float, int]:
     return not segment.place.is_deleted, partition.role is not Role.LED, segment.noticed_s, segment.base_offset
 
 
-def _wanted(partition: Partition) -> list[Segment]:
-    """Return the segments that are to be pinned, or are."""
-    if partition.role is Role.IGNORED:
-        return []
-    segments = partition.pending()
-    if partition.role is not Role.FOLLOWED or partition.shipped is not None:
-        return segments
-    # As long as it is not known how far they are shipped, most are: only what is gone soon cannot wait.
-    return [segment for segment in segments if segment.place.is_deleted or segment.held is not None]
+def _is_wanted(partition: Partition, segment: Segment) -> bool:
+    """Whether the segment is to be pinned; what is pinned counts for the bounds in any role."""
+    if partition.role is Role.FOLLOWED:
+        # As long as it is not known how far they are shipped, most are: only what is gone soon cannot wait.
+        return partition.shipped is not None or segment.place.is_deleted
+    return partition.role is Role.LED
 
 
 def _raise_limit(max_files: int) -> int:

@@ -114,9 +114,9 @@ class Schedule:
             delay_s = min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2.0 ** min(partition.failures - 1, 16))
             # Jitter: partitions that failed together do not come back together.
             partition.not_before_s = self._monotonic() + delay_s * (0.5 + random.random() / 2)  # noqa: S311
-            said, partition.error = partition.error, str(error)
+            said, partition.error = partition.error, error.with_traceback(None)
             self._give_back(partition)
-        if said != partition.error:
+        if str(said) != str(error):
             _logger.warning("%s: %s; tried again until it succeeds", partition.where, error)
 
     def _give_back(self, partition: Partition) -> None:

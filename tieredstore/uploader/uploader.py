@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from tieredstore.backends.base import ObjectStore
 from tieredstore.config import Settings
 from tieredstore.config.uploader import UploaderSettings
-from tieredstore.errors import TieredStoreError
+from tieredstore.errors import ConfigError, TieredStoreError
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.process.closing import Closing
 from tieredstore.process.forks import ForkSafeLock
@@ -57,7 +57,7 @@ class Left:
 
     where: TopicIdPartition
     reason: str
-    has_failed: bool
+    error: BaseException | None = None
 
 
 class Uploader(Closing):
@@ -298,10 +298,7 @@ class Uploader(Closing):
         for _ in self.expire():
             pass
         left = [partition for partition in self.disk.partitions if partition.role is Role.LED and partition.first]
-        return [
-            Left(partition.where, partition.error or partition.waits_for or "it is not settled", partition.failures > 0)
-            for partition in left
-        ]
+        return [Left(one.where, str(one.error or one.waits_for or "it is not settled"), one.error) for one in left]
 
     def _ship_out(self, partition: Partition) -> bool:
         """Make steps of one partition until nothing more of it may be shipped; return whether one moved on."""
@@ -313,7 +310,9 @@ class Uploader(Closing):
         return moved_on
 
     def _is_failing(self, tries: int) -> bool:
-        return any(0 < one.failures < tries and self.may_ship(one) for one in self.disk.partitions)
+        failing = (one for one in self.disk.partitions if 0 < one.failures < tries and self.may_ship(one))
+        # What settings would have to change is not tried again.
+        return any(not isinstance(one.error, ConfigError) for one in failing)
 
     def replace_target(self, settings: Settings) -> None:
         """Go on with other settings of the store; ConfigError, and all stays as it was, if they cannot be used.
@@ -415,6 +414,8 @@ class Uploader(Closing):
         leaving = [partition for partition in self.disk.partitions if partition.folder is None]
         for partition in leaving:
             if not partition.has_pins and not partition.is_busy:
+                # What was let go on a full disk.
+                self.counts.abandoned_segments += sum(one.lost is not None for one in partition.pending())
                 self.disk.remove(partition)
         leaving = [partition for partition in leaving if partition.has_pins]
         self._missed = {one.where: self._missed[one.where] for one in leaving if one.where in self._missed}
