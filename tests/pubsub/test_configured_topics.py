@@ -54,7 +54,7 @@ def test_each_reader_reads_it(settings: Path) -> None:
             (each.decode(),) for each in values
         ]
     frame = scan(settings, "orders$batches").select("value").collect()
-    assert sorted(frame.get_column("value").to_list()) == [each.decode() for each in values]
+    assert sorted(frame.get_column("value").to_list()) == values
     asked = tieredstore("query", "-c", settings, "SELECT count(*) AS n FROM orders", "--json")
     assert json.loads(asked.text)["n"] == 3
     consumed = tieredstore("pubsub", "consume", "orders", "-c", settings, "--json", "-n", "3")
