@@ -13,6 +13,7 @@ from botocore.credentials import Credentials, ReadOnlyCredentials
 from tieredstore.backends.cloud.watched_file import WatchedFile
 from tieredstore.backends.s3.connections import bound_chain, open_session
 from tieredstore.backends.s3.options import AccessKeys, S3Options
+from tieredstore.config.properties import joined_lines
 from tieredstore.errors import AccessDenied, ConfigError
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def parse_credentials(raw: bytes) -> AccessKeys:
     value, if one of the first two is missing.
     """
     try:
-        properties = javaproperties.loads(raw.decode("latin-1"))
+        properties = javaproperties.loads(joined_lines(raw.decode("latin-1")))
     except ValueError as error:
         raise ConfigError("it is not a properties file") from error
     key_id, secret, token = (_value(properties, name) for name in _NAMES)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tieredstore.config import load_settings, read_properties, settings_from
+from tieredstore.config.properties import joined_lines
 from tieredstore.errors import ConfigError
 
 BASE = {"storage.backend.class": "memory", "chunk.size": "4194304"}
@@ -228,3 +229,23 @@ def test_settings_are_frozen_and_picklable() -> None:
     with pytest.raises(ValueError, match="frozen"):
         settings.chunk_size = 1
     assert pickle.loads(pickle.dumps(settings)) == settings
+
+
+@given(st.text(st.sampled_from("ab=: \\\n\r\t\f#!u0041"), max_size=40))
+def test_joined_lines_are_what_the_library_reads(text: str) -> None:
+    try:
+        expected = javaproperties.loads(text)
+    except javaproperties.InvalidUEscapeError:
+        with pytest.raises(javaproperties.InvalidUEscapeError):
+            javaproperties.loads(joined_lines(text))
+        return
+    assert {name: value for name, value in javaproperties.loads(joined_lines(text)).items() if name or value} == {
+        name: value for name, value in expected.items() if name or value
+    }
+
+
+def test_continued_lines_take_a_time_that_grows_with_their_number(tmp_path: Path) -> None:
+    path = tmp_path / "long.properties"
+    path.write_text("name=" + "x\\\n" * 300_000 + "end\n")
+    # By the square it would be hours.
+    assert read_properties(path) == {"name": "x" * 300_000 + "end"}

@@ -23,6 +23,8 @@ PREFIX_PROPERTY: Final = "remote.log.storage.manager.impl.prefix"
 _MAX_FILE_BYTES: Final = 1 << 20
 _USUAL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,32}(\.[A-Za-z0-9_-]{1,32})*")
 _SHOWN_OF_STRAY: Final = 8
+_LINE_END: Final = re.compile(r"\r\n|\r|\n")
+_BLANKS: Final = " \t\f"
 
 
 def read_properties(path: Path | str) -> dict[str, str]:
@@ -40,11 +42,30 @@ def read_properties(path: Path | str) -> dict[str, str]:
             properties[name] = text
 
     try:
-        javaproperties.loads(raw, object_pairs_hook=keep)
+        javaproperties.loads(joined_lines(raw.decode("latin-1")), object_pairs_hook=keep)
     except javaproperties.InvalidUEscapeError:
         where = f"after {shown_name(next(reversed(properties)))}" if properties else "before the first property"
         raise ConfigError(f"{path}: a \\u {where} is not followed by four hexadecimal digits") from None
     return properties
+
+
+def joined_lines(text: str) -> str:
+    """The text with each logical line on one line: the library's time grows with the square of continued ones."""
+    joined: list[str] = []
+    parts: list[str] = []
+    for line in _LINE_END.split(text):
+        natural = line.lstrip(_BLANKS) if parts else line
+        is_comment = not parts and natural.lstrip(_BLANKS)[:1] in {"#", "!"}
+        if not is_comment and (len(natural) - len(natural.rstrip("\\"))) % 2:
+            parts.append(natural[:-1])
+        elif parts:
+            whole = "".join([*parts, natural]).lstrip(_BLANKS)
+            # Only the first of the lines could have been a comment.
+            joined.append(f"\\{whole}" if whole[:1] in {"#", "!"} else whole)
+            parts = []
+        else:
+            joined.append(line)
+    return "\n".join([*joined, "".join(parts)])
 
 
 def shown_name(name: str) -> str:
