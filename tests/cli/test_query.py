@@ -278,3 +278,54 @@ def test_nothing_is_left_behind_in_the_working_folder(bucket: Bucket, tmp_path: 
     assert query(bucket, "SELECT * FROM payments ORDER BY value DESC").code == 0
     shutil.rmtree(tmp_path / ".tmp", ignore_errors=True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_sandboxed_sql_reads_topics_and_nothing_else(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    secret = tmp_path / "secret.csv"
+    secret.write_text("a\n1\n")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    sql = 'SELECT count(*) AS n FROM messages, "messages$segments"'
+    assert lines(query(bucket, sql, "--sandbox", "--json")) == [{"n": 3}]
+    assert lines(query(bucket, f"SELECT a FROM '{secret}'", "--json")) == [{"a": 1}]
+    for refused in (
+        f"SELECT * FROM '{secret}'",
+        f"SELECT * FROM read_csv('{secret}')",
+        f"SELECT * FROM read_text('{secret}')",
+        f"SELECT * FROM glob('{tmp_path}/*')",
+        "SELECT * FROM read_parquet('http://127.0.0.1:1/x.parquet')",
+        f"COPY (SELECT 1) TO '{tmp_path}/out.csv'",
+        f"ATTACH '{tmp_path}/other.db'",
+        f"EXPORT DATABASE '{tmp_path}/all'",
+        "INSTALL httpfs",
+        "LOAD httpfs",
+        f"LOAD '{tmp_path}/x.duckdb_extension'",
+        "SET enable_external_access = true",
+        "RESET enable_external_access",
+        "SET lock_configuration = false",
+        "PRAGMA autoload_known_extensions = true",
+        "SET python_enable_replacements = true",
+        "CREATE PERSISTENT SECRET s (TYPE http, BEARER_TOKEN 'x')",
+        f"SET temp_directory = '{tmp_path}/spilled'; SELECT 1",
+    ):
+        done = query(bucket, refused, "--sandbox", "--json")
+        assert (done.code, done.stdout) == (2, b""), (refused, done.text)
+        assert done.stderr.count("\n") == 1
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("sandbox", [(), ("--sandbox",)])
+def test_sql_that_is_nested_too_deep_is_a_sentence(bucket: Bucket, sandbox: tuple[str, ...]) -> None:
+    for levels in (200, 2_000, 100_000):
+        for sql in (
+            f"SELECT {'(' * levels}1{')' * levels} AS n FROM messages",
+            f"SELECT {'(SELECT ' * levels}1{')' * levels} AS n FROM messages",
+            f"SELECT value.* FROM {'(SELECT * FROM ' * levels}messages{')' * levels}",
+            f"SELECT {' + '.join(['1'] * levels)} AS n FROM messages",
+        ):
+            done = query(bucket, sql, *sandbox, "--json")
+            assert done.code in {0, 2}, (sql[:40], levels)
+            assert done.code == 0 or done.stderr.count("\n") == 1

@@ -62,6 +62,9 @@ def query(
     invalid: InvalidAsNull = False,
     isolation: Isolation = IsolationLevel.READ_COMMITTED,
     data_loss: DataLoss = DataLossPolicy.FAIL,
+    sandbox: Annotated[
+        bool, typer.Option("--sandbox", help="The SQL may read no files and install nothing: topics alone.")
+    ] = False,
     bootstrap_server: BootstrapServer = None,
     kafka_config: KafkaConfig = None,
     kafka_properties: KafkaProperties = None,
@@ -72,6 +75,9 @@ def query(
     partition, "offset" and timestamp keep what they exclude from being fetched. "TOPIC$segments" and
     "TOPIC$partitions" are tables of what there is. Topics of batches (`pubsub topics`) are tables too, with the columns
     message, record and messageId; "TOPIC$batches" is one of a name that a topic of segments has as well.
+
+    SQL may read and write local files, and install extensions. With --sandbox it reads the topics that it names, and
+    nothing else.
 
     Example: tieredstore query -c store.properties "SELECT count(*) FROM orders"
 
@@ -90,7 +96,7 @@ def query(
     with (
         opened(settings, store) as place,
         place.manager() as manager,
-        tables.QueryTables(manager, options, types_of, batches=_batches_in(place)) as asked,
+        tables.QueryTables(manager, options, types_of, batches=_batches_in(place), is_sandboxed=sandbox) as asked,
     ):
         rows: BatchRows = asked.run(sql)
         if picture is None:

@@ -35,6 +35,16 @@ if TYPE_CHECKING:
 
 _DUCK: Final[Any] = duckdb
 _arrow: Final[Any] = pa
+_ALWAYS: Final = ("python_enable_replacements = false", "autoinstall_known_extensions = false", "TimeZone = 'UTC'")
+_SANDBOXED: Final = (
+    "autoload_known_extensions = false",
+    "enable_external_access = false",
+    "lock_configuration = true",  # the last one: nothing is set after it
+)
+_MAX_BRACKETS: Final = 250
+_BRACKETS: Final = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|[(\[{}\])]""")
+"""Brackets, and what is quoted."""
+
 _SHOW_TABLES: Final = re.compile(r"\s*show\s+tables\s*;?\s*", re.IGNORECASE)
 _NO_TABLE: Final = re.compile(r"Table with name \"?(\S+?)\"? does not exist")
 _HINT: Final = re.compile(r"Candidate \w+: |Did you mean")
@@ -75,7 +85,8 @@ class QueryRows(ArrowStream):
 class QueryTables(Closing):
     """One query's connection, with the topics that the query names as tables. For one thread; close it.
 
-    All tables of a topic are of one moment. Nothing is read from variables of Python, nor installed from the network.
+    All tables of a topic are of one moment. Nothing is read from variables of Python, nor installed by itself from the
+    network. SQL itself may read and write local files, and install extensions, unless ``is_sandboxed``.
     """
 
     def __init__(
@@ -85,6 +96,7 @@ class QueryTables(Closing):
         types_of: Callable[[str], ColumnTypes] | None = None,
         *,
         batches: Topics | None = None,
+        is_sandboxed: bool = False,
     ) -> None:
         """``types_of`` says what keys and values of a topic are, asked for those of the query; the options' else.
 
@@ -100,16 +112,13 @@ class QueryTables(Closing):
         self._registered: dict[str, str] = {}
         self._sql = ""
         self._connection = _DUCK.connect(":memory:")
-        for setting in (
-            "python_enable_replacements = false",
-            "autoinstall_known_extensions = false",
-            "TimeZone = 'UTC'",
-        ):
+        for setting in (*_ALWAYS, *(_SANDBOXED if is_sandboxed else ())):
             self._connection.execute(f"SET {setting}")
 
     def run(self, sql: str, *, batch_rows: int = 10_000) -> QueryRows:
         """The rows of a query. ConfigError for what is wrong with it; errors of reading as they are met."""
         self._sql = sql
+        _check_nesting(sql)
         if _SHOW_TABLES.fullmatch(sql):
             # Of tables whose names differ in capitals alone DuckDB has one.
             return QueryRows(_arrow.table({"name": self._table_names()}).to_reader(), self._cause_of)
@@ -121,6 +130,8 @@ class QueryTables(Closing):
             reader: pa.RecordBatchReader = relation.to_arrow_reader(batch_rows)
         except _DUCK.Error as error:
             raise self._cause_of(error) from None
+        except RecursionError:
+            raise ConfigError("the query is nested too deep: make it flatter") from None
         except RuntimeError as error:
             # DuckDB waits in Python's place, and drops the exception that a signal has raised there.
             if str(error) == "Query interrupted":
@@ -254,6 +265,15 @@ class QueryTables(Closing):
 
     def _topics(self) -> list[str]:
         return topic_names(self._source.store, self._source.layout.prefix)
+
+
+def _check_nesting(sql: str) -> None:
+    """ConfigError for brackets that lie too deep within each other: DuckDB's parser calls itself for each subquery."""
+    depth = 0
+    for match in _BRACKETS.finditer(sql):
+        depth += 1 if match[0] in "([{" else -1 if match[0] in ")]}" else 0
+        if depth > _MAX_BRACKETS:
+            raise ConfigError(f"the query is nested more than {_MAX_BRACKETS} brackets deep: make it flatter")
 
 
 def _name_of(kind: type[BaseException]) -> str:
