@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -325,6 +327,18 @@ def test_names_that_can_be_none_are_refused_before_anybody_is_asked(
     with pytest.raises(ConfigError, match=sentence) as caught:
         key_source(service, key, endpoint)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("status", [400, 403, 418, 500])
+def test_what_vault_echoes_is_not_repeated(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+    sent = base64.b64encode(SECRET).decode()
+    with vault(monkeypatch) as case:
+        body = json.dumps({"errors": [f"cannot parse plaintext={sent} of token={'hvs.' + 'CAES-_x' * 12}"]}).encode()
+        case.service.planned.append(Answer(status, body))
+        with pytest.raises((KeyServiceError, KeyRingError), match="cannot parse") as caught:
+            once(lambda: case.first().seal(SECRET))
+    assert sent[:40] not in str(caught.value)
+    assert "CAES" not in str(caught.value)
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

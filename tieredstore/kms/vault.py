@@ -31,6 +31,7 @@ from tieredstore.redaction import redacted
 
 _WORD: Final = r"[A-Za-z0-9_-][A-Za-z0-9._-]*"
 _KEY: Final = re.compile(rf"(?:({_WORD}(?:/{_WORD})*)/)?({_WORD})")
+_ECHO: Final = re.compile(r"[\w+/=.-]{40,}")
 _ERRORS: Final = (exceptions.VaultError, requests.RequestException, KeyError, TypeError, binascii.Error)
 _LATER: Final = (
     exceptions.RateLimitExceeded,
@@ -93,7 +94,8 @@ class VaultKeySource(KeySource):
             raise self._translated(error) from error
 
     def _translated(self, error: Exception) -> TieredStoreError:
-        key, why = f"{self._mount}/{self._key}", excerpt(redacted(error))
+        # A server, or a proxy before it, may repeat what it was sent: a key in base64, or the token.
+        key, why = f"{self._mount}/{self._key}", excerpt(_ECHO.sub("…", redacted(error)))
         if isinstance(error, _LATER):
             return KeyServiceUnavailable(f"Vault cannot use {key} now: {why}")
         if isinstance(error, exceptions.Forbidden | exceptions.Unauthorized):
