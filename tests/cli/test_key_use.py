@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
+import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import javaproperties
@@ -13,6 +17,8 @@ from tests.support.cli_process import tieredstore
 from tests.support.golden.segments import segments, settings_text
 from tests.support.paths import GOLDEN
 from tieredstore.ops.listing import QUARANTINE
+from tieredstore.ops.rotation import rotate_keys
+from tieredstore.ops.rotation_steps import RotationStep
 
 CASE = "08-keyring"
 SEGMENTS = segments(CASE)
@@ -43,11 +49,29 @@ def _settings(root: Path, name: str, texts: dict[str, str]) -> Path:
     return path
 
 
+def let_caches_forget(root: Path) -> None:
+    """An hour and more passes after the rotation."""
+    (noted,) = root.rglob("!tieredstore/keys/rotated/*")
+    os.utime(noted, (noted.stat().st_mtime - 3601, noted.stat().st_mtime - 3601))
+
+
+def test_a_rotation_that_is_killed_is_remembered_for_as_long(
+    root: Path, both: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object, **__: object) -> Iterator[RotationStep]:
+        yield from itertools.islice(rotate_keys(*_, **__), 1)  # type: ignore[arg-type]
+        raise SystemExit(1)
+
+    monkeypatch.setattr("tieredstore.ops.rotation.rotate_keys", killed)
+    assert tieredstore("keys", "rotate", "--yes", "-c", both).code == 1
+    assert [path.name for path in root.rglob("!tieredstore/keys/rotated/*")] == ["key1"]
+
+
 def counted(settings: Path) -> dict[str | None, int]:
     return {row["key_id"]: row["segments"] for row in tieredstore("keys", "list", "-c", settings, "--json").json}
 
 
-def test_rotate_then_check_then_retire(both: Path, new_alone: Path) -> None:
+def test_rotate_then_check_then_retire(root: Path, both: Path, new_alone: Path) -> None:
     before = {"key1": len(OLD), "key2": len(SEGMENTS) - len(OLD)}
     assert counted(both) == before
     needed = tieredstore("keys", "check", "--retire", "key1", "-c", both)
@@ -63,8 +87,14 @@ def test_rotate_then_check_then_retire(both: Path, new_alone: Path) -> None:
     done = tieredstore("keys", "rotate", "--yes", "-c", both)
     assert (done.code, done.stderr) == (0, "")
     assert f"{len(OLD)} of {len(SEGMENTS)} segments rotated to key pair 'key2'" in done.text
-    assert "readers need 'key1' until 20" in done.text
+    until = re.search(r"readers need 'key1' until (20[\d:.TZ-]+), when", done.text)
+    assert until is not None
     assert counted(both) == {"key2": len(SEGMENTS)}
+    for settings in (both, new_alone):
+        early = tieredstore("keys", "check", "--retire", "key1", "-c", settings)
+        assert (early.code, early.text.split()[0], early.text.split()[-1]) == (5, "cached", until[1])
+        assert "ask again when their caches have let these go" in early.stderr
+    let_caches_forget(root)
     retired = tieredstore("keys", "check", "--retire", "key1", "-c", new_alone)
     assert (retired.code, retired.stdout) == (0, b"")
     for segment in SEGMENTS:
@@ -91,6 +121,8 @@ def test_what_the_uploader_keeps_in_quarantine_counts(root: Path, both: Path) ->
     assert (needed.code, needed.text.count(QUARANTINE)) == (5, 1)
     assert tieredstore("keys", "rotate", "--yes", "-c", both).code == 0
     assert counted(both) == {"key2": len(SEGMENTS)}
+    assert tieredstore("keys", "check", "--retire", "key1", "-c", both).code == 5
+    let_caches_forget(root)
     assert tieredstore("keys", "check", "--retire", "key1", "-c", both).code == 0
 
 
@@ -144,6 +176,7 @@ def test_a_pair_that_is_not_listed_may_be_misspelt(both: Path) -> None:
 
 def test_leftovers_and_damage_may_need_the_pair(root: Path, both: Path) -> None:
     tieredstore("keys", "rotate", "--yes", "-c", both)
+    let_caches_forget(root)
     (root / f"{SEGMENTS[0].main_path}.rsm-manifest").write_bytes(b"{")
     (root / f"{SEGMENTS[1].main_path}.rsm-manifest").unlink()
     checked = tieredstore("keys", "check", "--retire", "key1", "-c", both, "--json")

@@ -13,6 +13,16 @@ from tieredstore.config import load_settings, read_properties
 from tieredstore.transform.keyring import KeyRing
 
 
+def test_a_new_pair_lies_where_the_files_other_pairs_do(tmp_path: Path) -> None:
+    settings = write_settings(tmp_path)
+    more = ("-c", settings, "--bits", 2048)
+    assert tieredstore("keys", "add", "k1", *more).code == 0
+    assert tieredstore("keys", "add", "k2", *more, "-d", tmp_path / "keys").code == 0
+    assert tieredstore("keys", "add", "k3", *more).code == 0
+    folders = {path.name: path.parent for path in tmp_path.rglob("*.private.pem")}
+    assert folders == {f"k{n}.private.pem": tmp_path / ("keys" if n > 1 else "") for n in (1, 2, 3)}
+
+
 def test_the_folder_of_new_keys_is_their_owners_alone(tmp_path: Path) -> None:
     mask = os.umask(0o002)
     try:

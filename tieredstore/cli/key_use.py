@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from time import time
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -42,7 +41,7 @@ from tieredstore.cli.progress import counting
 from tieredstore.cli.tables import moment, number, text, word
 from tieredstore.errors import ConfigError, PreconditionFailed, ResourceNotFound, StoreUnavailable, UnknownKey
 from tieredstore.model import human_bytes
-from tieredstore.ops.key_use import NeedReason, key_totals, needs_of
+from tieredstore.ops.key_use import NeedReason, cached_until_ms, key_totals, needs_of, note_rotated
 from tieredstore.ops.listing import ListedSegment, SegmentTotals, list_encrypted, load_stream
 from tieredstore.ops.rotation_steps import RotationOutcome, RotationStep
 from tieredstore.process.parallel import READERS
@@ -68,7 +67,9 @@ _NEEDS: Final = {
     NeedReason.DAMAGED: "manifests are damaged",
     NeedReason.UNCOMMITTED: "segments have no manifest",
     NeedReason.UNFINISHED: "writes have not ended",
+    NeedReason.CACHED: "rotation from it, whose old manifests readers may hold",
 }
+_ASK: Final = "tieredstore keys check --retire ID"
 _PLAIN: Final = "(not encrypted)"
 
 
@@ -112,15 +113,22 @@ def rotate(
             for step in steps:
                 outcomes[step.outcome] += 1
                 if step.outcome is RotationOutcome.ROTATED and step.key_id is not None:
+                    if step.key_id not in old_keys and not is_dry_run:
+                        note_rotated(bucket.store, bucket.prefix, step.key_id)  # also if this is killed
                     old_keys.add(step.key_id)
                 _report(step, as_json=as_json)
                 advance()
         cached_ms = bucket.settings.fetch.manifest_cache.retention_ms
+        until_ms: list[int] = []
+        for key_id in old_keys if not is_dry_run else ():
+            note_rotated(bucket.store, bucket.prefix, key_id)
+            if (one_ms := cached_until_ms(bucket.store, bucket.prefix, key_id, cached_ms)) is not None:
+                until_ms.append(one_ms)
     if as_json:
         counts = {outcome.value: outcomes[outcome] for outcome in RotationOutcome}
         print_json_line({"summary": {**counts, "active_key_id": ring.active_id, "dry_run": is_dry_run}})
     else:
-        _print_rotation(outcomes, old_keys, ring.active_id, cached_ms, dry_run=is_dry_run)
+        _print_rotation(outcomes, old_keys, ring.active_id, cached_ms, until_ms, dry_run=is_dry_run)
     if any(outcome.is_failure for outcome in outcomes):
         raise typer.Exit(UnknownKey.exit_code)
     if outcomes[RotationOutcome.CHANGED]:
@@ -196,12 +204,14 @@ def check(
             advance()
 
         loaded = _loaded(bucket, Scope(), parallel, count)
-        for need in needs_of(bucket.store, bucket.prefix, loaded, retire):
+        cached_ms = bucket.settings.fetch.manifest_cache.retention_ms
+        for need in needs_of(bucket.store, bucket.prefix, loaded, retire, cached_ms=cached_ms):
             reasons[need.reason] += 1
             if as_json:
                 print_json_line({"name": need.name, "reason": need.reason.value, "detail": need.detail or None})
             else:
-                print_lines([f"{need.reason.value:12} {need.name}"])
+                detail = f"  {need.detail}" if need.reason is NeedReason.CACHED else ""
+                print_lines([f"{need.reason.value:12} {need.name}{detail}"])
     is_active = encryption is not None and encryption.key_pair_id == retire
     if as_json:
         counts = {reason.value: reasons[reason] for reason in NeedReason}
@@ -211,7 +221,11 @@ def check(
     if retire not in _ring_ids(encryption):
         complain(f"the settings list no key pair {retire!r}: is it spelled as it should be?")
     if reasons:
-        complain(f"key pair {retire!r} is needed, or may be: {_sum_of(reasons)}; keys rotate wraps them anew")
+        is_cached_alone = reasons.keys() == {NeedReason.CACHED}
+        way_out = (
+            ": ask again when their caches have let these go" if is_cached_alone else "; keys rotate wraps them anew"
+        )
+        complain(f"key pair {retire!r} is needed, or may be: {_sum_of(reasons)}{way_out}")
     if is_active:
         complain(f"key pair {retire!r} is the active one of these settings: what is copied next is encrypted by it")
     if reasons or is_active:
@@ -254,7 +268,13 @@ def _report(step: RotationStep, *, as_json: bool) -> None:
 
 
 def _print_rotation(
-    outcomes: Mapping[RotationOutcome, int], old_keys: AbstractSet[str], active: str, cached_ms: int, *, dry_run: bool
+    outcomes: Mapping[RotationOutcome, int],
+    old_keys: AbstractSet[str],
+    active: str,
+    cached_ms: int,
+    until_ms: Sequence[int],
+    *,
+    dry_run: bool,
 ) -> None:
     done = sum(outcomes.values())
     verb = "would be rotated" if dry_run else "rotated"
@@ -265,7 +285,7 @@ def _print_rotation(
     if dry_run and outcomes[RotationOutcome.ROTATED]:
         print_lines([way_to_apply("rewritten")])
     elif old_keys:
-        print_lines([_until(sorted(old_keys), cached_ms)])
+        print_lines([_until(sorted(old_keys), cached_ms, until_ms)])
 
 
 def _stopped(outcomes: Mapping[RotationOutcome, int], *, dry_run: bool) -> str:
@@ -273,14 +293,16 @@ def _stopped(outcomes: Mapping[RotationOutcome, int], *, dry_run: bool) -> str:
     return f"stopped; {rotated}; run again to go on"
 
 
-def _until(old_keys: Sequence[str], cached_ms: int) -> str:
+def _until(old_keys: Sequence[str], cached_ms: int, until_ms: Sequence[int]) -> str:
+    """Say until when readers need the old pairs: the time that ``keys check --retire`` goes by."""
     names = ", ".join(map(repr, old_keys))
     if cached_ms < 0:
         return f"readers keep manifests for ever (fetch.manifest.cache.retention.ms): restart them before {names} goes"
-    until = iso_utc(int(time() * 1000) + cached_ms)
+    if not until_ms:
+        return f"readers need {names} until their caches have let the old manifests go; then ask: {_ASK}"
     return (
-        f"readers need {names} until {until}, when their caches have let the old manifests go "
-        "(fetch.manifest.cache.retention.ms, of brokers too); then ask: tieredstore keys check --retire ID"
+        f"readers need {names} until {iso_utc(max(until_ms))}, when their caches have let the old manifests go "
+        f"(fetch.manifest.cache.retention.ms, of brokers too); then ask: {_ASK}"
     )
 
 

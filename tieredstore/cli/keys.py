@@ -18,7 +18,7 @@ from tieredstore.config.encryption import PAIRS
 from tieredstore.errors import ConfigError
 from tieredstore.ops.key_pairs import KeyPairFiles, generate_key_pair, passphrase_from
 from tieredstore.ops.key_sealing import KmsKey, sealed_pair
-from tieredstore.ops.key_settings import add_key_pair, listed_pairs
+from tieredstore.ops.key_settings import add_key_pair, folder_of_pairs, listed_pairs
 
 PassphraseEnv: TypeAlias = Annotated[
     str | None,
@@ -77,7 +77,11 @@ def add(
     directory: Annotated[
         Path | None,
         typer.Option(
-            "-d", "--directory", metavar="DIR", help="Where the two files go.", show_default="beside SETTINGS"
+            "-d",
+            "--directory",
+            metavar="DIR",
+            help="Where the two files go.",
+            show_default="where the file's other pairs lie, or beside SETTINGS",
         ),
     ] = None,
     bits: Bits = 3072,
@@ -97,7 +101,7 @@ def add(
     if key_id in listed_pairs(settings):
         raise ConfigError(f"{settings} lists the key pair {key_id!r} already; choose another id")
     passphrase = passphrase_from(passphrase_env, passphrase_file)
-    folder = settings.absolute().parent if directory is None else directory
+    folder = folder_of_pairs(settings) if directory is None else directory
     files = generate_key_pair(key_id, folder, bits, passphrase=passphrase)
     add_key_pair(settings, files, activate=activate)
     print_lines([f"{files.private}", f"{files.public}", f"{settings} lists {', '.join(listed_pairs(settings))}"])

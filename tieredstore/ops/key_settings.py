@@ -25,6 +25,17 @@ def listed_pairs(path: Path) -> tuple[str, ...]:
     return tuple(key_id for key_id in (part.strip() for part in ours.get(PAIRS, "").split(",")) if key_id)
 
 
+def folder_of_pairs(path: Path) -> Path:
+    """Return the folder where the last pair of a settings file has its keys: beside the file if it lists none."""
+    ours = own_properties(read_properties(path), str(path)).values
+    beside = path.absolute().parent
+    for key_id in reversed(listed_pairs(path)):
+        for kind in ("private", "public"):
+            if file := ours.get(f"{PAIRS}.{key_id}.{kind}.key.file", "").strip():
+                return (beside / file).parent
+    return beside
+
+
 def add_key_pair(path: Path, files: KeyPairFiles, *, activate: bool = False) -> None:
     """Let the pair join those of a settings file, a broker's own too.
 

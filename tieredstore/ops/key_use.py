@@ -5,10 +5,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.catalog.stored import StoredSegment
-from tieredstore.errors import CorruptData
+from tieredstore.errors import CorruptData, ObjectNotFound
 from tieredstore.ops.listing import ListedSegment, SegmentTotals
 
 
@@ -41,6 +42,9 @@ class NeedReason(enum.StrEnum):
     UNFINISHED = "unfinished"
     """A write that has begun and not ended: its segment may be committed under the pair yet."""
 
+    CACHED = "cached"
+    """A rotation took segments from it a moment ago: readers may hold their old manifests."""
+
 
 @dataclass(frozen=True, slots=True)
 class KeyNeed:
@@ -51,12 +55,43 @@ class KeyNeed:
     detail: str = ""
 
 
-def needs_of(store: ObjectStore, prefix: str, listed: Iterable[ListedSegment], key_id: str) -> Iterator[KeyNeed]:
+def note_rotated(store: ObjectStore, prefix: str, key_id: str) -> None:
+    """Write into the bucket that segments are taken from the pair now: readers need it until their caches forget."""
+    store.put(_rotated_key(prefix, key_id), b"")
+
+
+def cached_until_ms(store: ObjectStore, prefix: str, key_id: str, cached_ms: int) -> int | None:
+    """Return when readers that keep manifests for ``cached_ms`` need the pair no more, by the store's clock.
+
+    None if that has passed, if no rotation took segments from it, and where nobody can tell: caches without an end, a
+    store without a clock.
+    """
+    try:
+        rotated_ms = store.head(_rotated_key(prefix, key_id)).modified_ms
+    except ObjectNotFound:
+        return None
+    now_ms = store.now_ms()
+    if rotated_ms is None or now_ms is None or cached_ms < 0:
+        return None
+    return rotated_ms + cached_ms if now_ms < rotated_ms + cached_ms else None
+
+
+def _rotated_key(prefix: str, key_id: str) -> str:
+    return f"{prefix}!tieredstore/keys/rotated/{key_id}"
+
+
+def needs_of(
+    store: ObjectStore, prefix: str, listed: Iterable[ListedSegment], key_id: str, *, cached_ms: int = -1
+) -> Iterator[KeyNeed]:
     """All that needs the pair ``key_id``, or may: nothing of it is left if the pair can be retired.
 
     Unfinished writes are looked for before anything is taken from ``listed``, which is a listing that begins then: a
     write that is committed in between is listed.
     """
+    until_ms = cached_until_ms(store, prefix, key_id, cached_ms)
+    if until_ms is not None:
+        until = datetime.fromtimestamp(until_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        yield KeyNeed(_rotated_key(prefix, key_id), NeedReason.CACHED, f"until {until}")
     for write in store.abandoned_writes(prefix):
         yield KeyNeed(write.key, NeedReason.UNFINISHED)
     for segment in listed:
