@@ -50,8 +50,8 @@ class Broker:
     extents: dict[TopicPartition, tuple[int, int]]
     events: list[LiveEvent]
     """What the consumer has fetched."""
-    leader_epoch: int | None
-    epoch_end: EpochEnd | None
+    leader_epoch: int | None = None
+    epoch_end: EpochEnd | None = None
     """The answer to each inquiry after an epoch."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
