@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.cli_process import ORIGINALS, spawn, tieredstore, write_settings
+from tests.support.fresh_python import run_fresh
 from tieredstore.cli import ls
 from tieredstore.cli.help import command_of
 from tieredstore.cli.main import app, main
@@ -164,3 +165,15 @@ def test_names_that_the_locale_cannot_show_are_no_reason_to_fail(tmp_path: Path)
         done = spawn(*arguments, "-c", settings, PYTHONIOENCODING="ascii")
         assert done.code == (3 if arguments[0] == "fetch" else 0)
         assert "Traceback" not in done.stderr
+
+
+def test_sdks_print_no_lines_of_their_own() -> None:
+    code = """
+    import logging
+    from tieredstore.cli.main import main
+
+    main(["version"])
+    for name in ("azure.identity._credentials.chained", "botocore.credentials", "google.auth._default", "msal.token"):
+        logging.getLogger(name).warning("failed to retrieve a token")
+    """
+    assert run_fresh(code).startswith("tieredstore")

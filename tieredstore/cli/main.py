@@ -110,6 +110,9 @@ def options(
     if not any(isinstance(handler, _Complaints) for handler in logger.handlers):
         logger.addHandler(_Complaints())
     logger.setLevel(logging.INFO if verbose else logging.NOTSET)
+    # Without a handler Python prints warnings of the SDKs itself, beside the sentence that we make of their errors.
+    for sdk in ("azure", "botocore", "google", "msal", "urllib3"):
+        logging.getLogger(sdk).addHandler(logging.NullHandler())
     # What of a pipeline's file has no effect is said to whoever runs a verb, and not only with -v.
     logging.getLogger("tieredstore.pipelines.settings").setLevel(logging.INFO)
 
