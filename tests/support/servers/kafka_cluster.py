@@ -71,17 +71,33 @@ class ClusterNode:
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
+        """Start it, and wait until it answers."""
+        self.begin()
+        self.wait()
+
+    def begin(self) -> None:
+        """Start it, while others start too."""
         self.folder.mkdir(exist_ok=True)
         text = "".join(f"{name}={value}\n" for name, value in self.properties.items())
         (self.folder / "server.properties").write_text(f"{text}log.dirs={self.log_dir}\n")
         command = java_command(self.folder, self.script, libs=self.libs)
         launch = Launch(command, lambda: answers(self.port), {"CLUSTER_ID": CLUSTER_ID})
         self.process = ServerProcess(f"kafka-{self.node_id}", launch, self.folder.with_suffix(".log"))
-        self.process.wait_until_ready(launch.is_ready)
+
+    def wait(self) -> None:
+        """Until it answers."""
+        assert self.process is not None
+        self.process.wait_until_ready(lambda: answers(self.port))
 
     def kill(self) -> None:
         if self.process is not None:
             self.process.kill()
+            self.process = None
+
+    def stop(self) -> None:
+        """Have it hand over what it leads, and end."""
+        if self.process is not None:
+            self.process.stop()
             self.process = None
 
 
@@ -166,8 +182,11 @@ def start_zookeeper_cluster(hosts: str, brokers: int = 2, **overrides: str) -> G
 @contextmanager
 def _started(root: Path, nodes: Sequence[ClusterNode]) -> Generator[None]:
     try:
+        # Brokers wait for their controller by themselves.
         for node in nodes:
-            node.start()
+            node.begin()
+        for node in nodes:
+            node.wait()
         yield
     finally:
         for node in reversed(nodes):

@@ -140,6 +140,14 @@ class ServerProcess:
         if self._process.stdin is not None:
             self._process.stdin.close()
 
+    def stop(self) -> None:
+        """Have the server end in its own way, and kill what is left of it."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(READY_TIMEOUT_S)
+        self.kill()
+
     def _log_tail(self) -> str:
         return self._log.read_text(errors="replace")[-4000:]
 
