@@ -22,7 +22,7 @@ from tests.support.spark_stream_topics import FIRST_ID, value_of
 from tieredstore.consumer import Consumer
 from tieredstore.consumer.assembly import Parts
 from tieredstore.errors import BrokerUnavailable
-from tieredstore.live.cluster import LiveTopic
+from tieredstore.live.cluster import LiveEnd, LiveTopic
 from tieredstore.model import TopicPartition, Uuid
 
 _NO_OFFSET: Final = -1001
@@ -114,6 +114,9 @@ class ScriptedCluster:
     def earliest_offsets(self, wheres: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         self._broker.answer()
         return {where: self._broker.logs[where].start for where in wheres}
+
+    def ends(self, wheres: Sequence[TopicPartition], isolation: object = None) -> dict[TopicPartition, LiveEnd]:
+        return {where: LiveEnd(end) for where, end in self.end_offsets(wheres, isolation).items()}
 
     def end_offsets(self, wheres: Sequence[TopicPartition], isolation: object = None) -> dict[TopicPartition, int]:
         self._broker.answer()

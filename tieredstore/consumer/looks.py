@@ -88,6 +88,8 @@ class KnownLook:
     """Where the broker has ``latest`` begin: the last stable offset, for ``read_committed``."""
     answered_at: float = 0.0
     """When the broker had said so: what it had deleted by then may be missing in an earlier listing."""
+    live_epoch: int | None = None
+    """That of the broker's leader."""
     topic_id: Uuid | None = None
     was_reset: int | None = None
     is_reloaded: bool = False

@@ -18,6 +18,7 @@ from tieredstore.consumer.placement import Lost, OnBroker, OutOfRange, Placement
 from tieredstore.consumer.settings import Mode, Reset
 from tieredstore.errors import AlreadyClosed
 from tieredstore.model import Isolation, TopicPartition, Uuid
+from tieredstore.partitions.epoch_inquiry import BothSides, EpochInquiry
 from tieredstore.partitions.stored_logs import StoredLogs
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
@@ -65,6 +66,7 @@ class Lookups:
         self._committed = committed
         self._news = news
         self._logs = StoredLogs(source)
+        self._epochs = EpochInquiry(source, cluster)
         self._listed_at: dict[TopicPartition, float] = {}
         self._whole_at: dict[str, float] = {}
         """When all of a topic was listed last."""
@@ -209,12 +211,14 @@ class Lookups:
         wheres = [one.look.where for one in there]
         starts = self._cluster.earliest_offsets(wheres)
         # What is not stable yet is there all the same: an offset behind it is none that is out of range.
-        ends = self._cluster.end_offsets(wheres, "read_uncommitted")
+        heads = self._cluster.ends(wheres, "read_uncommitted")
+        ends = {where: head.offset for where, head in heads.items()}
         asks_stable = self._reset == "latest" or any(one.look.is_review or _is_by_end(one.start) for one in there)
         stable = self._cluster.end_offsets(wheres) if asks_stable and self._isolation == "read_committed" else ends
         for one in there:
             where = one.look.where
             one.live = starts[where], max(starts[where], ends[where])
+            one.live_epoch = heads[where].leader_epoch
             one.latest = max(starts[where], stable[where])
             one.answered_at = time.monotonic()
 
@@ -240,6 +244,8 @@ class Lookups:
             listed = self._logs.load(topics, ids)
             self._whole_at.update(dict.fromkeys(listed, begun))
             self._listed_at.update((one.look.where, begun) for one in known if one.look.where[0] in listed)
+            # Of all at once: what each finds out then is known.
+            self._epochs.histories({one.look.where: both for one in known if (both := self._both(one)) is not None})
         except Exception as error:  # noqa: BLE001  as above
             self._failed([one.look for one in known], error)
             return
@@ -253,6 +259,20 @@ class Lookups:
             return self._answer(one)
         except Exception as error:  # noqa: BLE001  as above
             return Answer(one.look.where, one.look.generation, error=error, is_review=one.look.is_review)
+
+    def _both(self, one: KnownLook) -> BothSides | None:
+        lineage = None if self._is_recreated(one) else self._logs.lineage(one.look.where)
+        return None if lineage is None or one.live is None else BothSides(lineage, one.live[0], one.live_epoch)
+
+    def _lineage(self, one: KnownLook) -> Lineage | None:
+        """What the bucket has, without what the broker's log left behind after an unclean election."""
+        where, both = one.look.where, self._both(one)
+        lineage = self._logs.lineage(where)
+        history = None if both is None else self._epochs.histories({where: both}).get(where)
+        if lineage is None or history is None or history.cut is None:
+            return lineage
+        self._logs.say(history.cut.sentence(lineage))
+        return history.cut.applied(lineage)
 
     def _answer(self, one: KnownLook) -> Answer:
         where = one.look.where
@@ -279,7 +299,7 @@ class Lookups:
             placement = self._place(one, position)
         if isinstance(placement, OutOfRange):
             return self._after_reset(one, position)
-        lineage = self._logs.lineage(where)
+        lineage = self._lineage(one)
         answer = replace(blank_answer(one), placement=placement, position=position, lineage=lineage)
         return replace(
             answer, topic_id=one.topic_id or self._logs.topic_id(where[0]), truncated_to=cut_below(one, lineage)
@@ -310,7 +330,7 @@ class Lookups:
         """Where to start; None where nothing tells."""
         if isinstance(one.start, int):
             return one.start
-        lineage = self._logs.lineage(one.look.where)
+        lineage = self._lineage(one)
         if one.start == "earliest" or (self._mode is Mode.REMOTE_ONLY and lineage is None):
             return self._beginning(one, lineage)
         if self._mode is Mode.REMOTE_ONLY or one.live is None:
@@ -329,7 +349,7 @@ class Lookups:
         return is_brokers and self._whole_at.get(one.look.where[0], 0.0) < one.answered_at
 
     def _place(self, one: KnownLook, position: int) -> Placement:
-        lineage = self._logs.lineage(one.look.where)
+        lineage = self._lineage(one)
         stop = run_stop(lineage, position)
         decided = None if lineage is None or stop is None else self._decided(lineage, position, stop)
         left = one.look.broker_from

@@ -153,9 +153,11 @@ class LiveCluster(Closing):
         """
         return self._offsets(dict.fromkeys(partitions, _LATEST), isolation)
 
-    def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LiveEnd]:
-        """The same by the cluster's own isolation, with the epoch of the leader that answered."""
-        answers = self._listed(dict.fromkeys(partitions, _LATEST), None)
+    def ends(
+        self, partitions: Iterable[TopicPartition], isolation: Isolation | None = None
+    ) -> dict[TopicPartition, LiveEnd]:
+        """The same with the epoch of the leader that answered."""
+        answers = self._listed(dict.fromkeys(partitions, _LATEST), isolation)
         return {where: LiveEnd(answer.offset, _epoch(answer.leader_epoch)) for where, answer in answers.items()}
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:

@@ -26,6 +26,13 @@ class Cut:
     left: int
     source: Literal["broker", "watermark"]
 
+    def sentence(self, lineage: Lineage) -> str:
+        """What to say of the bucket's log, once: it is no loss."""
+        return (
+            f"offsets {self.at} to {lineage.end_offset - 1} of {lineage.partition} in the bucket are of leader epoch "
+            f"{self.left} or before, which the log left behind at offset {self.at}: they are not read"
+        )
+
     def applied(self, lineage: Lineage) -> Lineage | None:
         """The bucket's log without what the broker's left behind; as it is if the bucket has a later epoch by now."""
         return lineage.until(self.at) if last_epoch(lineage) == self.left else lineage

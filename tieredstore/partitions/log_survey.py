@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from tieredstore.catalog.lineage import NO_EPOCH
 from tieredstore.catalog.names import topic_ids
 from tieredstore.catalog.planning import load_catalog
-from tieredstore.catalog.watermark import read_watermark
-from tieredstore.errors import BrokerUnavailable, ConfigError, CorruptData, DataLoss
+from tieredstore.errors import ConfigError, DataLoss
 from tieredstore.model import TopicPartition, Uuid
-from tieredstore.partitions.history import Cut, History, cut_by_broker, cut_by_watermark, last_epoch
+from tieredstore.partitions.epoch_inquiry import BothSides, EpochInquiry
+from tieredstore.partitions.history import History, last_epoch
 from tieredstore.partitions.life import Life, choose_life, contradict
 from tieredstore.partitions.partition_log import PartitionLog
 from tieredstore.partitions.selections import Assign, named_topics, selected_topics
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tieredstore.catalog.catalog_file import CatalogFile
     from tieredstore.catalog.lineage import Lineage
     from tieredstore.catalog.view import Catalog
-    from tieredstore.live import EpochEnd, LiveCluster, LiveTopic
+    from tieredstore.live import LiveCluster, LiveTopic
     from tieredstore.partitions.log_query import LogQuery
     from tieredstore.remote.source import SegmentSource
 
@@ -58,10 +58,16 @@ class _FoundPartition(NamedTuple):
         return NO_EPOCH if self.lineage is None else last_epoch(self.lineage)
 
     @property
+    def both(self) -> BothSides | None:
+        """The two sides of it; None where there is but one."""
+        if self.lineage is None or self.live is None:
+            return None
+        return BothSides(self.lineage, self.live.start, self.live.epoch)
+
+    @property
     def is_left_behind(self) -> bool:
         """Whether the broker's leader is of a later epoch than the bucket's last record."""
-        epoch = None if self.live is None else self.live.epoch
-        return epoch is not None and NO_EPOCH < self.left < epoch
+        return self.both is not None and self.both.is_left_behind
 
 
 class LogSurvey:
@@ -162,63 +168,17 @@ class LogSurvey:
 
     def _joined(self, known: list[_FoundPartition]) -> list[_FoundPartition]:
         """Each with what its broker's log left of the bucket's, and without a bucket's log that is none of its own."""
-        histories = {one.where: history for one in known if (history := self._history_before(one)) is not None}
-        asked = [one for one in known if one.is_left_behind and one.where not in histories]
-        histories |= self._histories(asked)
+        before = {log.stored_partition: log.history for log in self._before.values() if log.history is not None}
+        both = {one.where: one.both for one in known if one.both is not None}
+        histories = EpochInquiry(self._source, self._cluster, before).histories(both)
         return [self._cut(self._of_one_log(one), histories.get(one.where)) for one in known]
-
-    def _history_before(self, one: _FoundPartition) -> History | None:
-        """What was found out at the look before, if it still holds."""
-        log = self._before.get(one.where)
-        if log is None or log.history is None or one.lineage is None or one.live is None:
-            return None
-        before = log.history
-        now = last_epoch(one.lineage), one.lineage.end_offset, one.live.epoch
-        is_same = log.topic_id == one.topic_id and (before.stored_epoch, before.stored_end, before.live_epoch) == now
-        return before if is_same else None
-
-    def _histories(self, asked: list[_FoundPartition]) -> dict[TopicPartition, History]:
-        """Ask the broker where the bucket's last epochs end, all at once, and watermarks where it cannot tell."""
-        if self._cluster is None or not asked:
-            return {}
-        epochs = {one.where: one.left for one in asked}
-        answers = self._cluster.epoch_ends(epochs)
-        return {one.where: self._history(one, answers.get(one.where)) for one in asked}
-
-    def _history(self, one: _FoundPartition, answer: EpochEnd | None) -> History:
-        lineage, live, left = one.lineage, one.live, one.left
-        assert lineage is not None
-        assert live is not None
-        assert live.epoch is not None
-        cuts = [None if answer is None else cut_by_broker(lineage, answer)]
-        # A log that begins behind the epoch's end tells its beginning: what ruled before that it does not know.
-        if answer is None or answer.end <= live.start:
-            cuts.append(self._cut_by_watermark(lineage))
-            if answer is None and cuts == [None, None]:
-                raise BrokerUnavailable(
-                    f"the broker does not tell where leader epoch {left} of {lineage.partition} ends, the last one in "
-                    f"the bucket; its leader's is {live.epoch}"
-                )
-        cut = min((known for known in cuts if known is not None), key=lambda known: known.at, default=None)
-        return History(left, lineage.end_offset, live.epoch, cut)
-
-    def _cut_by_watermark(self, lineage: Lineage) -> Cut | None:
-        try:
-            mark = read_watermark(self._source.store, self._source.layout.prefix, lineage.partition)
-        except CorruptData as error:
-            self.losses.append(str(error))
-            return None
-        return None if mark is None else cut_by_watermark(lineage, mark.moved_back)
 
     def _cut(self, one: _FoundPartition, history: History | None) -> _FoundPartition:
         """A cut is no loss: the log is what the broker has, and from where it begins the bucket's is not of it."""
         cut, lineage = (None if history is None else history.cut), one.lineage
         if cut is None or lineage is None:
             return one._replace(history=history)
-        self.losses.append(
-            f"offsets {cut.at} to {lineage.end_offset - 1} of {lineage.partition} in the bucket are of leader epoch "
-            f"{cut.left} or before, which the log left behind at offset {cut.at}: they are not read"
-        )
+        self.losses.append(cut.sentence(lineage))
         return one._replace(lineage=cut.applied(lineage), history=history)
 
     def _of_one_log(self, one: _FoundPartition) -> _FoundPartition:

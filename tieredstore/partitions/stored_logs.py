@@ -112,6 +112,10 @@ class StoredLogs:
         """Whether two ids of a topic are of different lives for certain; None is not known."""
         return contradict(self._source.layout, topic, one, other)
 
+    def say(self, sentence: str) -> None:
+        """Warn of something, once."""
+        self._say(sentence)
+
     def forget(self, wheres: Iterable[TopicPartition]) -> None:
         """Those that nobody reads any more."""
         for where in wheres:
