@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 from pathlib import Path
@@ -210,3 +211,51 @@ def test_a_pair_that_is_listed_already_is_not_made(tmp_path: Path) -> None:
     again = tieredstore("keys", "add", "k1", "-c", settings, "-d", folder, "--bits", 2048)
     assert (again.code, settings.read_bytes(), list(folder.iterdir())) == (2, before, [])
     assert "lists the key pair 'k1' already" in again.stderr
+
+
+@pytest.mark.parametrize("with_passphrase", [False, True])
+def test_a_killed_run_is_completed_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_passphrase: bool
+) -> None:
+    settings = write_settings(tmp_path)
+    monkeypatch.setenv("PASS", "secret words")
+    more = ("--passphrase-env", "PASS") if with_passphrase else ()
+    add = ("keys", "add", "k1", "-c", settings, "--bits", 2048, *more)
+    before, draft = settings.read_bytes(), settings.with_name(f".{settings.name}.draft")
+    # Killed before the settings were replaced, and before the public key was written.
+    assert tieredstore(*add).code == 0
+    added, private = settings.read_bytes(), (tmp_path / "k1.private.pem").read_bytes()
+    settings.write_bytes(before)
+    draft.write_bytes(b"secrets")
+    (tmp_path / "k1.public.pem").unlink()
+    assert tieredstore(*add).code == 0
+    assert (settings.read_bytes(), (tmp_path / "k1.private.pem").read_bytes()) == (added, private)
+    assert not draft.exists()
+    assert tieredstore("copy", "-c", settings, ORIGINALS).code == 0
+    assert tieredstore("fetch", "-c", settings, "single", 0, 0).code == 0
+
+
+@pytest.mark.parametrize("content", [b"half a ke", b""])
+def test_files_that_are_no_pair_are_not_taken_for_one(tmp_path: Path, content: bytes) -> None:
+    settings = write_settings(tmp_path)
+    before = settings.read_bytes()
+    add = ("keys", "add", "k1", "-c", settings, "--bits", 2048)
+    assert tieredstore(*add).code == 0
+    settings.write_bytes(before)
+    for name in ("k1.private.pem", "k1.public.pem"):
+        whole = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(content)
+        refused = tieredstore(*add)
+        assert (refused.code, settings.read_bytes(), (tmp_path / name).read_bytes()) == (2, before, content)
+        assert "is no pair with" in refused.stderr
+        (tmp_path / name).write_bytes(whole)
+
+
+def test_two_runs_never_change_one_file_at_once(tmp_path: Path) -> None:
+    settings = write_settings(tmp_path)
+    with settings.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        refused = tieredstore("keys", "add", "k1", "-c", settings, "--bits", 2048)
+    assert refused.code == 2
+    assert "is being changed by another process" in refused.stderr
+    assert tieredstore("keys", "add", "k1", "-c", settings, "--bits", 2048).code == 0

@@ -92,7 +92,8 @@ def add(
     """Make an RSA key pair, and let it join those of the settings file.
 
     The active pair stays the active one unless there is none yet: first every reader and writer gets both pairs, then
-    the new one becomes the active one. All other lines of the file stay as they are.
+    the new one becomes the active one. All other lines of the file stay as they are. What
+    a killed run left is completed.
 
     Example: tieredstore keys add key2 -c store.properties
     """
@@ -102,7 +103,7 @@ def add(
         raise ConfigError(f"{settings} lists the key pair {key_id!r} already; choose another id")
     passphrase = passphrase_from(passphrase_env, passphrase_file)
     folder = folder_of_pairs(settings) if directory is None else directory
-    files = generate_key_pair(key_id, folder, bits, passphrase=passphrase)
+    files = generate_key_pair(key_id, folder, bits, passphrase=passphrase, resumes=True)
     add_key_pair(settings, files, activate=activate)
     print_lines([f"{files.private}", f"{files.public}", f"{settings} lists {', '.join(listed_pairs(settings))}"])
 

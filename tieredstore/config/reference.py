@@ -54,6 +54,9 @@ directory). Whether a path exists is checked when it is used.
 **Unknown names** are errors that say the nearest known one (the plugin ignores them in silence). So are old names:
 {old_names}.
 
+**Trust.** A settings file may name a class of its own (`storage.backend.class`), which is imported and runs with your
+rights: read only files of people whose code you would run.
+
 **Secrets** (type password) are never part of a message or of the text of a settings object.
 
 In the tables "–" as default means that there is none: the property must be set once its store or cache is selected.

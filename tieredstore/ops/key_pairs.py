@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tieredstore.config.encryption import PAIRS
 from tieredstore.errors import ConfigError, excerpt
@@ -63,11 +63,14 @@ def passphrase_from(variable: str | None, file: Path | None) -> Passphrase | Non
     return None
 
 
-def generate_key_pair(key_id: str, directory: Path, bits: int, *, passphrase: Passphrase | None = None) -> KeyPairFiles:
+def generate_key_pair(
+    key_id: str, directory: Path, bits: int, *, passphrase: Passphrase | None = None, resumes: bool = False
+) -> KeyPairFiles:
     """Make an RSA key pair in ``directory``: ``ID.private.pem`` (PKCS#8, its owner's alone), ``ID.public.pem`` (X.509).
 
     A folder that is not there is made, its owner's alone. Both files are new, or neither is there: ConfigError for an
-    id that cannot be used and for files that exist.
+    id that cannot be used and for files that exist. With ``resumes`` a pair that a killed run left is
+    completed and kept.
     """
     if not _ID.fullmatch(key_id):
         raise ConfigError(f"key id {excerpt(key_id)!r} cannot be used: letters, digits, '.', '_' and '-' are possible")
@@ -77,6 +80,9 @@ def generate_key_pair(key_id: str, directory: Path, bits: int, *, passphrase: Pa
         directory / f"{key_id}.private.pem",
         () if passphrase is None else (passphrase.setting,),
     )
+    if resumes and files.private.exists():
+        _complete(files, passphrase)
+        return files
     for path in (files.public, files.private):
         if path.exists():
             raise ConfigError(f"{path} exists already, and a key is never overwritten; choose another id or folder")
@@ -96,6 +102,35 @@ def generate_key_pair(key_id: str, directory: Path, bits: int, *, passphrase: Pa
     return files
 
 
+def _complete(files: KeyPairFiles, passphrase: Passphrase | None) -> None:
+    """See that the files are one pair, and write a public key that is not there; ConfigError if they are none."""
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415  needed by no other command about keys
+
+    try:
+        words = None if passphrase is None else passphrase.words
+        key = serialization.load_pem_private_key(files.private.read_bytes(), words)
+        public = _public_pem(key.public_key())
+        if not files.public.exists():
+            write_new(files.public, public, mode=0o644)
+        if files.public.read_bytes() == public:
+            return
+    except OSError as error:
+        raise ConfigError(f"{files.private} cannot be read: {error.strerror}") from error
+    except (ValueError, TypeError):
+        pass
+    raise ConfigError(
+        f"{files.private} exists already, and is no pair with {files.public.name} (or has another passphrase): choose "
+        "another id or folder, or remove both if no segment was encrypted by them"
+    )
+
+
+def _public_pem(key: Any) -> bytes:
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
+
+    pem: bytes = key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return pem
+
+
 def _pem_pair(bits: int, passphrase: bytes | None) -> tuple[bytes, bytes]:
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415  needed by no other command about keys
     from cryptography.hazmat.primitives.asymmetric import rsa  # noqa: PLC0415
@@ -108,8 +143,7 @@ def _pem_pair(bits: int, passphrase: bytes | None) -> tuple[bytes, bytes]:
     )
     if passphrase is not None:
         private = protected(private, passphrase)
-    public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
-    return private, public
+    return private, _public_pem(key.public_key())
 
 
 def write_new(path: Path, content: bytes, *, mode: int) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
-import secrets
 import stat
+from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
@@ -55,18 +57,37 @@ def add_key_pair(path: Path, files: KeyPairFiles, *, activate: bool = False) -> 
     if activate or not own.values.get(_ACTIVE):
         lines[_ACTIVE] = files.key_id
     # Java's encoding of the file; what it cannot hold is written as an escape.
-    document = javaproperties.PropertiesFile.loads(path.read_bytes().decode("latin-1"))
+    before = path.read_bytes()
+    document = javaproperties.PropertiesFile.loads(before.decode("latin-1"))
     for name, value in lines.items():
         if own.values.get(name) != value:
             document[f"{own.prefix}{name}"] = value
-    _replace(path, document.dumps().encode("latin-1"))
+    with _held(path, before) as target:
+        _replace(target, document.dumps().encode("latin-1"))
 
 
-def _replace(path: Path, content: bytes) -> None:
-    # A link goes on pointing at the file.
+@contextlib.contextmanager
+def _held(path: Path, content: bytes) -> Generator[Path]:
+    """Keep other runs from changing a file that still has this content; gives what a link points at."""
     target = path.resolve()
-    draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+    changing = f"{path} is being changed by another process; run the command again"
     try:
+        with target.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if file.read() != content or target.read_bytes() != content:
+                raise ConfigError(changing)
+            yield target
+    except BlockingIOError:
+        raise ConfigError(changing) from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _replace(target: Path, content: bytes) -> None:
+    # One name for all drafts: what a killed run left has the file's secrets, and goes with the next run.
+    draft = target.with_name(f".{target.name}.draft")
+    try:
+        draft.unlink(missing_ok=True)
         status = target.stat()
         write_new(draft, content, mode=stat.S_IMODE(status.st_mode) & 0o700)
         # A broker that runs as somebody else reads the file too. Owner first: a change of it may narrow the mode.
@@ -74,8 +95,6 @@ def _replace(path: Path, content: bytes) -> None:
             _chown(draft, target, status)
         draft.chmod(stat.S_IMODE(status.st_mode))
         draft.replace(target)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
     finally:
         draft.unlink(missing_ok=True)
 
