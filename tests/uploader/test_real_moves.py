@@ -203,8 +203,8 @@ def test_a_partition_that_is_reassigned_while_the_store_is_away_loses_nothing(
             if not is_new:
                 until(LONG_S, lambda: first.gauges()["lag_segments"] == 0)
             run.fall_behind(first)
-            kafka: Any = importlib.import_module("kafka")
             with admin_of(cluster.bootstrap_servers) as admin:
+                kafka: Any = importlib.import_module("kafka")
                 admin.alter_partition_reassignments({kafka.TopicPartition(TOPIC, 0): [2]})
             until(LONG_S, lambda: folders[2].exists() and not folders[1].exists())
             run.write(second, 2)
