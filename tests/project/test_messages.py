@@ -27,7 +27,7 @@ from tieredstore.errors import LONGEST_SENTENCE, TieredStoreError, excerpt
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import SegmentManifest
 from tieredstore.kafka.checkpoints import parse_leader_epochs, parse_partition_metadata
-from tieredstore.live.clients import _ClientLog
+from tieredstore.live.client_log import ClientLog
 from tieredstore.live.faults import fault
 from tieredstore.model import Uuid
 from tieredstore.remote import RemoteStorageManager
@@ -174,5 +174,6 @@ def test_what_others_say_is_told_in_short(what: str) -> None:
 
 def test_a_clients_log_is_cut(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
-        _ClientLog().log(logging.WARNING, "%s: %s", "librdkafka", ENDLESS)
-    assert 900 < len(caplog.messages[0]) < SHORT
+        ClientLog().log(logging.WARNING, "%s [%s] %s", "REQTMOUT", "rdkafka#consumer-1", ENDLESS)
+    assert all(900 < len(message) < SHORT for message in caplog.messages)
+    assert len(caplog.messages) == 2

@@ -50,6 +50,10 @@ class MockKafka:
         """Its connections end, and it takes no others: as one that was killed."""
         assert self._library.rd_kafka_mock_broker_set_down(self._cluster, broker) == 0
 
+    def set_up(self, broker: int) -> None:
+        """It takes connections again."""
+        assert self._library.rd_kafka_mock_broker_set_up(self._cluster, broker) == 0
+
     def push_errors(self, request: int, *codes: int) -> None:
         """The answers to the next requests of this kind."""
         array = (ctypes.c_int * len(codes))(*codes)
@@ -91,6 +95,7 @@ def _library() -> Any:
         ("mock_topic_set_error", None, [_POINTER, _TEXT, ctypes.c_int]),
         ("mock_partition_set_leader", ctypes.c_int, [_POINTER, _TEXT, ctypes.c_int32, ctypes.c_int32]),
         ("mock_broker_set_down", ctypes.c_int, [_POINTER, ctypes.c_int32]),
+        ("mock_broker_set_up", ctypes.c_int, [_POINTER, ctypes.c_int32]),
         ("mock_push_request_errors_array", None, [_POINTER, ctypes.c_int16, ctypes.c_size_t, _POINTER]),
     ):
         function = getattr(library, f"rd_kafka_{name}")

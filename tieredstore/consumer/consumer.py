@@ -18,6 +18,7 @@ from tieredstore.consumer.partition import Phase
 from tieredstore.consumer.settings import Mode, parse_settings
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.records import COLUMNS
+from tieredstore.live.client_log import ClientLog, logged_by
 
 RebalanceCallback: TypeAlias = Callable[[Any, list[KafkaPartition]], None]
 
@@ -45,9 +46,7 @@ class Consumer(confluent_kafka.Consumer):
         logger = given.pop("logger", None)
         self._settings = parse_settings(given)
         member = self._settings.member_properties()
-        if logger is not None:
-            member["logger"] = logger
-        super().__init__(member)
+        super().__init__(logged_by(ClientLog(), member) if logger is None else {**member, "logger": logger})
         self._client = MemberClient(self)
         self._is_closed = False
         self._parts: Parts | None = None

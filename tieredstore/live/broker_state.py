@@ -58,7 +58,7 @@ class BrokerState(Closing):
             listed = client.list_topics(timeout=self._timeout_s)
         except KafkaException as error:
             raise self._failure(client, error, f"the leaders at {self._servers} cannot be looked up") from error
-        client.trouble.forget()
+        client.hear()
         return {
             (name, number): partition.leader
             for name, topic in listed.topics.items()
@@ -160,7 +160,7 @@ class BrokerState(Closing):
         if failure is not None and not answers:
             self._has_moved = True
             raise failure
-        client.trouble.forget()
+        client.hear()
         return answers
 
     def _failure(self, client: LiveAdmin, error: KafkaException, doing: str) -> TieredStoreError:

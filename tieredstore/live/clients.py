@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -10,27 +9,10 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
-from tieredstore.errors import ConfigError, excerpt
+from tieredstore.errors import ConfigError
+from tieredstore.live.client_log import ClientLog, logged_by
 from tieredstore.live.faults import Trouble
 from tieredstore.process.forks import begin_again_after_fork, leave_to_parent
-
-_logger: Final = logging.getLogger(__name__)
-
-
-class _ClientLog:
-    """Takes what a librdkafka client says: the first warning as one, what follows for debugging.
-
-    Troubles with connections become errors of ours, and come some thirty times a second.
-    """
-
-    def __init__(self) -> None:
-        self._warned = False
-
-    def log(self, level: int, form: str, *words: object) -> None:
-        """As a logger's; librdkafka's binding asks for no more."""
-        if level >= logging.WARNING:
-            level, self._warned = logging.DEBUG if self._warned else logging.WARNING, True
-        _logger.log(level, form, *(excerpt(word, 1000) if isinstance(word, str) else word for word in words))
 
 
 class Statistics:
@@ -92,9 +74,7 @@ class LiveProducer(Producer):
     def __init__(self, configuration: Mapping[str, str]) -> None:
         self.trouble = Trouble(beside_clients=_family.is_forked_beside_clients)
         self.is_lost = False
-        # It warns of each property that only a consumer needs.
-        quiet = {} if "debug" in configuration else {"log_level": "3"}
-        _construct(super().__init__, {**quiet, **configuration}, self.trouble, {"error_cb": self._note})
+        _construct(super().__init__, configuration, self.trouble, {"error_cb": self._note})
         _family.add(self)
 
     def _note(self, error: KafkaError) -> None:
@@ -108,10 +88,17 @@ class LiveAdmin(AdminClient):
 
     def __init__(self, configuration: Mapping[str, str]) -> None:
         self.trouble = Trouble(beside_clients=_family.is_forked_beside_clients)
-        # It warns of each property that only a consumer needs.
-        quiet = {} if "debug" in configuration else {"log_level": "3"}
-        _construct(super().__init__, {**quiet, **configuration}, self.trouble, {})
+        self._log = _construct(super().__init__, configuration, self.trouble, {})
         _family.add(self)
+
+    def hear(self) -> None:
+        """Take note that an answer has come: what the client reported before it is over, but for brokers that are back.
+
+        Nothing else polls a client that is answered at once, and its reports would pile up.
+        """
+        with self._log.of_the_past():
+            self.poll(0)
+        self.trouble.forget()
 
 
 def check_configuration(configuration: Mapping[str, str]) -> None:
@@ -120,10 +107,14 @@ def check_configuration(configuration: Mapping[str, str]) -> None:
     LiveConsumer(known).close()
 
 
-def _construct(constructor: Any, configuration: Mapping[str, str], trouble: Trouble, callbacks: dict[str, Any]) -> None:
+def _construct(
+    constructor: Any, configuration: Mapping[str, str], trouble: Trouble, callbacks: dict[str, Any]
+) -> ClientLog:
+    log = ClientLog()
     try:
-        constructor({**configuration, "error_cb": trouble.note, **callbacks}, logger=_ClientLog())
+        constructor(logged_by(log, {**configuration, "error_cb": trouble.note, **callbacks}))
     except KafkaException as error:
         raise ConfigError(f"the client properties cannot be used: {error.args[0].str()}") from error
     except (TypeError, ValueError) as error:
         raise ConfigError(f"the client properties cannot be used: {error}") from error
+    return log

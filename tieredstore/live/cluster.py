@@ -103,6 +103,7 @@ class LiveCluster(Closing):
                     raise failure from error
                 time.sleep(_POLL_S)
             else:
+                client.hear()
                 return tuple(sorted(name for name in listed.topics if name not in _INTERNAL))
 
     def topic(self, topic: str) -> LiveTopic:
@@ -280,7 +281,7 @@ class LiveCluster(Closing):
                     raise
                 time.sleep(_AGAIN_S)
             else:
-                client.trouble.forget()
+                client.hear()
                 return answers
 
     def _answer(

@@ -1,0 +1,144 @@
+"""What librdkafka's clients log, as sentences: one for a broker that cannot be reached, one when it is back."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import weakref
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from tieredstore.errors import excerpt
+from tieredstore.process.forks import begin_again_after_fork
+
+_logger: Final = logging.getLogger(__name__)
+
+_THREAD: Final = re.compile(r"\[thrd:.*?\]: ")
+_FAILURE: Final = re.compile(
+    r"(?P<connection>(?:\w+://)?\S+?)(?:/-?\w+)?: (?:(?P<broker>\S+:\d+): )?(?P<reason>.*?)"
+    r"(?: \(after \d+ms in state .*)?",
+    re.DOTALL,
+)
+"""A connection has the name of its broker, or of a role such as GroupCoordinator: then the broker follows."""
+
+_UP: Final = re.compile(r"(?P<connection>(?:\w+://)?\S+?)(?:/-?\w+)?: Broker changed state \w+ -> UP")
+_CONNECTING: Final = re.compile(r"Connect to \S+ failed: ")
+_MOST: Final = 1000
+_SILENT: Final = frozenset({"0", "1", "2"})
+"""Levels of syslog, at which librdkafka does not log a failure."""
+
+
+class ClientLog:
+    """The logger of one client, as librdkafka's binding asks for it.
+
+    Sentences are at WARNING: brokers that come and go, and the first warning of each other kind. All lines are at
+    DEBUG too. Clients of one process share what they know of brokers, so that one sentence is enough for all.
+    """
+
+    def __init__(self) -> None:
+        self.down: dict[str, str] = {}
+        """The broker of each connection that failed and has not come up since."""
+        self._told: set[str] = {"CONFWARN"}  # properties that only another kind of client needs
+        self._is_past = False
+        _shared.add(self)
+
+    @contextmanager
+    def of_the_past(self) -> Generator[None]:
+        """Take the lines that come in the block for old ones: that a broker was away is no news any more."""
+        self._is_past = True
+        try:
+            yield
+        finally:
+            self._is_past = False
+
+    def log(self, level: int, form: str, *words: object) -> None:
+        """Take a line: the binding gives a facility, the client's name and a text."""
+        facility, text = str(words[0]), _THREAD.sub("", str(words[-1]), count=1)
+        if facility == "FAIL" and level >= logging.ERROR:
+            self._fail(text)
+        elif facility == "STATE":
+            self._rise(text)
+        elif level >= logging.WARNING and facility != "FAIL" and facility not in self._told:
+            self._told.add(facility)
+            _logger.warning("the Kafka client reports: %s", excerpt(text, _MOST))
+        if _logger.isEnabledFor(logging.DEBUG):
+            _logger.debug(form, *(excerpt(word, _MOST) if isinstance(word, str) else word for word in words))
+
+    def _fail(self, text: str) -> None:
+        failure = _FAILURE.fullmatch(text)
+        if failure is None or self._is_past:
+            return
+        connection = _without_protocol(failure["connection"])
+        broker = failure["broker"] or connection
+        if _shared.loses(self, connection, broker):
+            reason = _CONNECTING.sub("", " ".join(failure["reason"].split()), count=1)
+            _logger.warning(
+                "broker %s cannot be reached: %s; trying again", broker, _begun_small(excerpt(reason, _MOST))
+            )
+
+    def _rise(self, text: str) -> None:
+        up = _UP.fullmatch(text)
+        if up is not None:
+            connection = _without_protocol(up["connection"])
+            broker = self.down.get(connection, connection)
+            if _shared.regains(broker):
+                _logger.warning("broker %s is back", broker)
+
+
+class _Shared:
+    """What the clients of this process know of brokers, for as long as they live."""
+
+    def __init__(self) -> None:
+        self.begin_again()
+        begin_again_after_fork(self)
+
+    def begin_again(self) -> None:
+        """In a forked child, which leaves its parent's clients alone."""
+        self._lock = threading.Lock()
+        self._logs: weakref.WeakSet[ClientLog] = weakref.WeakSet()
+
+    def add(self, log: ClientLog) -> None:
+        """Take what this client knows into account."""
+        with self._lock:
+            self._logs.add(log)
+
+    def loses(self, log: ClientLog, connection: str, broker: str) -> bool:
+        """Note that a client's connection failed; return whether the broker was not known to be away."""
+        with self._lock:
+            is_known = any(broker in other.down.values() for other in self._logs)
+            log.down[connection] = broker
+            return not is_known
+
+    def regains(self, broker: str) -> bool:
+        """Note that a broker answers; return whether it was known to be away."""
+        with self._lock:
+            failed = [(log, name) for log in self._logs for name, other in log.down.items() if other == broker]
+            for log, name in failed:
+                del log.down[name]
+            return bool(failed)
+
+
+_shared: Final = _Shared()
+
+
+def logged_by(log: ClientLog, configuration: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration of a client that reports to ``log``; nothing if its ``log_level`` is below errors.
+
+    librdkafka tells of connections that come up only where brokers are debugged. That is a line for each step of a
+    connection, and none while records come.
+    """
+    if str(configuration.get("log_level")) in _SILENT:
+        return {**configuration, "logger": log}
+    debug = dict.fromkeys(["broker", *filter(None, str(configuration.get("debug", "")).split(","))])
+    return {**configuration, "debug": ",".join(debug), "logger": log}
+
+
+def _without_protocol(name: str) -> str:
+    return name.rpartition("://")[2]
+
+
+def _begun_small(reason: str) -> str:
+    """As the rest of a sentence, unless it begins with an abbreviation."""
+    return reason[:1].lower() + reason[1:] if reason[1:2].islower() else reason
