@@ -11,10 +11,14 @@ from typing import Any
 import pytest
 
 from tests.support.cli_process import Result, tieredstore, write_settings
+from tests.support.golden.records import expected_rows
+from tests.support.golden.segments import case_path
 from tests.support.kafka_topics import Produced, delete_records
 from tests.support.live_topics import TieredTopic
 from tests.support.servers.kafka import KafkaServer
+from tests.support.servers.process import unanswered_port
 from tests.support.spark_stream_topics import Bucket
+from tieredstore.cli import consumed
 from tieredstore.cli.consumed import ConsumedTopic, ConsumeRequest
 from tieredstore.config import load_settings
 
@@ -97,6 +101,35 @@ def test_a_group_goes_on_where_it_was_written_to(kafka: KafkaServer, tmp_path: P
     absent = tieredstore("consume", "no-such-topic", *live, "--exit-eof")
     assert (absent.code, absent.text) == (3, "")
     tiered.close()
+
+
+def test_a_transaction_without_outcome_is_told_of(tmp_path: Path) -> None:
+    settings = write_settings(tmp_path)
+    assert tieredstore("copy", "-c", settings, case_path("07-txn") / "original").code == 0
+    for base in (605, 1209, 1815, 2420):
+        assert tieredstore("delete", "-c", settings, "txn", 0, base, "--yes").code == 0
+    shown = tieredstore("cat", "-c", settings, "txn", "--json")
+    asked = ("consume", "txn", "-c", settings, "--exit-eof", "--json")
+    done = tieredstore(*asked)
+    assert (done.code, done.text) == (0, shown.text)
+    held_back = [line for line in shown.stderr.splitlines() if " to 604 of txn-0" in line]
+    assert done.stderr.splitlines() == held_back
+    assert len(held_back) == 1
+    assert tieredstore(*asked, "-n", "1").stderr == ""
+    all_rows = [(0, row["offset"]) for row in expected_rows("07-txn", 0) if row["offset"] < 605]
+    assert places(tieredstore(*asked, "--isolation", "read_uncommitted")) == all_rows
+
+
+@pytest.mark.slow
+def test_a_broker_that_is_not_there_is_one_sentence(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumed, "_ANSWER_S", 0.0)
+    with unanswered_port() as port:
+        broker = f"127.0.0.1:{port}"
+        done = tieredstore("consume", "orders", "-c", stored, "--group", "g", "--bootstrap-server", broker)
+    assert done.code != 0
+    said, failure = done.stderr.splitlines()
+    assert said == f"tieredstore: broker {broker} cannot be reached: connection refused; trying again"
+    assert "consuming topic 'orders'" in failure
 
 
 class Group:

@@ -7,6 +7,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from tieredstore.cli.left_out import say_left_out, undecided
 from tieredstore.cli.record_places import LastRecords, RecordPlace
 from tieredstore.cli.record_rows import arrow_module
 from tieredstore.errors import ResourceNotFound
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from tieredstore.cli.record_filter import PartitionRecords
     from tieredstore.config import Settings
     from tieredstore.consumer import Consumer
+    from tieredstore.model import TopicPartition
 
 Start: TypeAlias = RecordPlace | Literal["earliest", "latest"]
 """Where a partition begins of which nothing is committed."""
@@ -62,6 +64,8 @@ class ConsumedTopic:
         self._trouble: Any = self._faults.Trouble()
         self._doing = f"consuming topic {request.topic!r}"
         self._is_assigned = False
+        self._held_back: dict[TopicPartition, int] = {}
+        """Where each partition was said to wait for the outcome of a transaction."""
         self._consumer: Consumer = package.Consumer(
             {
                 **request.properties,
@@ -71,7 +75,6 @@ class ConsumedTopic:
                 "enable.partition.eof": True,
                 "auto.offset.reset": "latest" if request.start == "latest" else "earliest",
                 "error_cb": self._trouble.note,
-                "log_level": 2,
                 "tiered.storage.settings": request.settings,
             }
         )
@@ -91,6 +94,7 @@ class ConsumedTopic:
                 batch = self._consumer.poll_arrow(_POLL_S, min(left or _MOST_ROWS, _MOST_ROWS), columns)
                 if batch is None:
                     self._check_broker(begun)
+                    self._tell_held_back()
                     if exits_at_end and self._is_at_end():
                         return
                     continue
@@ -106,6 +110,16 @@ class ConsumedTopic:
     def _is_at_end(self) -> bool:
         stats = self._consumer.tiered_stats() if self._is_assigned else None
         return stats is not None and all(one["at_end"] for one in stats.values())
+
+    def _tell_held_back(self) -> None:
+        """Say, once at each place, that the bucket goes on there with a transaction that is not decided in it."""
+        for where, one in (self._consumer.tiered_stats() if self._is_assigned else {}).items():
+            position, stored_end = one["position"], one["stored_end"]
+            if one["phase"] != "waiting" or stored_end is None or position is None or position >= stored_end:
+                continue
+            if self._held_back.get(where) != position:
+                self._held_back[where] = position
+                say_left_out(undecided(where, position, stored_end))
 
     def _check_broker(self, begun: float) -> None:
         """Tell of a broker that refuses, at once, and of one that does not answer, when there is nothing to go on."""

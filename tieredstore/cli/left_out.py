@@ -35,11 +35,7 @@ class LeftOut:
         if self._query.isolation == "read_committed" and stop == log.end_from(start):
             # Without the broker the bucket's log ends before what is not decided in it.
             if not log.on_broker and lineage is not None and max(start, log.seam) < lineage.end_offset:
-                last = lineage.end_offset - 1
-                self._undecided.append(
-                    f"offsets {max(start, log.seam)} to {last} of {log.topic}-{log.partition}, from a transaction on "
-                    f"that has no outcome in the segments, which reach to offset {last}"
-                )
+                self._undecided.append(undecided(log.where, max(start, log.seam), lineage.end_offset))
             elif log.on_broker:
                 self._read_to_end.append(log.where)
         self._reached[log.partition] = start
@@ -60,7 +56,7 @@ class LeftOut:
     def tell(self, *, was_stopped: bool = False) -> None:
         """Say it on stderr; of a read that ``was_stopped`` without asking anybody."""
         for sentence in self._sentences(was_stopped):
-            complain(f"left out: {sentence}; {_WAY_OUT}")
+            say_left_out(sentence)
 
     def _sentences(self, was_stopped: bool) -> Iterator[str]:
         aborted = self.aborted_in_tail + sum(
@@ -85,3 +81,17 @@ class LeftOut:
         for where, end in written.items():
             if decided[where] < end:
                 yield f"offsets {decided[where]} to {end - 1} of {where[0]}-{where[1]}, from an open transaction on"
+
+
+def undecided(where: TopicPartition, start: int, stop: int) -> str:
+    """Name the offsets (half-open) of a partition that a transaction without outcome in the bucket holds back."""
+    topic, partition = where
+    return (
+        f"offsets {start} to {stop - 1} of {topic}-{partition}, from a transaction on that has no outcome in the "
+        f"segments, which reach to offset {stop - 1}"
+    )
+
+
+def say_left_out(sentence: str) -> None:
+    """Say on stderr what was not shown, and how to see it."""
+    complain(f"left out: {sentence}; {_WAY_OUT}")
