@@ -194,8 +194,8 @@ def certificates() -> str | bool:
 
 
 def _taken_if_refused(response: requests.Response, **_: object) -> None:
-    """Read the body of a refusal: the SDKs ask again with a new token, and leave the connection of the first open."""
-    if response.status_code == requests.codes.unauthorized:
+    """Read the body of a refusal or redirection: the SDKs do not, and leave its connection open."""
+    if response.status_code == requests.codes.unauthorized or response.is_redirect:
         response.content  # noqa: B018  a property that reads
 
 
