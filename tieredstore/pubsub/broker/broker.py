@@ -19,6 +19,7 @@ from tieredstore.pubsub.broker.checks import check_message
 from tieredstore.pubsub.broker.connection import READ_BYTES, Connection
 from tieredstore.pubsub.broker.counts import SNAPSHOTS, BrokerCounts
 from tieredstore.pubsub.broker.directory import AllTopics, Assignment, Directory, KnownTopic, StoreTopics
+from tieredstore.pubsub.broker.handshakes import Handshakes
 from tieredstore.pubsub.broker.listening import own_address, server_tls
 from tieredstore.pubsub.broker.metadata import MetadataAnswers
 from tieredstore.pubsub.broker.processor import TopicProcessor
@@ -46,7 +47,6 @@ _READS_AT_ONCE: Final = 16
 _LOOKUPS: Final = 4
 _LAST_WORDS_S: Final = 2.0
 _PACE_EVERY_S: Final = 5.0
-_HANDSHAKE_S: Final = 10.0
 _LOOK_S: Final = 0.05
 _TOLD_S: Final = 10.0
 _ASKS_S: Final = 1.0
@@ -94,6 +94,7 @@ class Broker:
         )
         self._reads: ReadAnswers | None = None
         self._turns: Turns | None = None
+        self.handshakes: Handshakes | None = None
         self._read_threads = ThreadPool(_READS_AT_ONCE, "tieredstore-broker-read")
         self._server: asyncio.Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -119,9 +120,10 @@ class Broker:
         host, port = self.own.listen
         try:
             tls = server_tls(self._settings)
-            self._server = await self._loop.create_server(
-                self._connect, host, port, ssl=tls, backlog=1024, ssl_handshake_timeout=_HANDSHAKE_S if tls else None
-            )
+            if tls is not None:
+                self.handshakes = Handshakes(tls, self.room, self.counts, self._connect)
+            accept = self._connect if self.handshakes is None else self.handshakes.accept
+            self._server = await self._loop.create_server(accept, host, port, backlog=1024)
         except OSError as error:
             reason = error.strerror or error
             raise ConfigError(f"no broker can listen on {host}:{port}: {reason}; see pubsub.broker.listen") from error
@@ -160,9 +162,7 @@ class Broker:
 
     async def drain(self, seconds: float) -> None:
         """Take no more, store and answer what is held, and end all connections; after ``seconds`` at the latest."""
-        self._is_ending = True
-        if self._server is not None:
-            self._server.close()
+        self._stop_listening()
         for connection in self._connections:
             connection.stop_reading()
         with contextlib.suppress(TimeoutError):
@@ -180,9 +180,7 @@ class Broker:
 
     def abandon(self) -> None:
         """End at once: nothing more is answered, what is held is lost."""
-        self._is_ending = True
-        if self._server is not None:
-            self._server.close()
+        self._stop_listening()
         for connection in list(self._connections):
             connection.abort()
         for task in self._tasks:
@@ -191,6 +189,13 @@ class Broker:
         for pool in (self._lookups, self._read_threads):
             pool.shutdown(wait=False, cancel_futures=True)
         self._forget_counts()
+
+    def _stop_listening(self) -> None:
+        self._is_ending = True
+        if self._server is not None:
+            self._server.close()
+        if self.handshakes is not None:
+            self.handshakes.close()
 
     # --- of connections ---
 
@@ -206,6 +211,8 @@ class Broker:
     def closed(self, connection: Connection) -> None:
         """It went."""
         self._connections.discard(connection)
+        if self.handshakes is not None:
+            self.handshakes.ended(connection)
         if not self._connections:
             self._all_gone.set()
 

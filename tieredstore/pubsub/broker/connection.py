@@ -141,6 +141,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._large is not None:
             self._end_large()
         self._handler.closed(self)
+        self._transport = None  # that of TLS knows this connection: what it holds is free now, and not at a collection
 
     def eof_received(self) -> bool:
         """It sends no more: what it has sent is done, and its connection is closed."""

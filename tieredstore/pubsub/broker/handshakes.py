@@ -1,0 +1,248 @@
+"""TLS for clients that speak: no memory for one that is silent, a few handshakes at once, and all of it in the buffer.
+
+A TLS connection takes a hundred times the memory of a socket, from its first moment. So a client is a mere socket until
+its first byte is there; then it waits for one of a few handshakes, and for room in the broker's buffer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, cast
+
+from tieredstore.pubsub.broker.connection import Connection
+from tieredstore.pubsub.broker.counts import BrokerCounts
+from tieredstore.pubsub.broker.room import Room
+
+_logger: Final = logging.getLogger(__name__)
+
+TLS_COST: Final = 288 << 10
+"""Bytes of a TLS connection: 256 KiB that asyncio reads into, and OpenSSL's state. 276 KiB were measured."""
+
+HANDSHAKES: Final = 32
+HANDSHAKES_AN_ADDRESS: Final = 16
+WAITING: Final = 1024
+WAITING_AN_ADDRESS: Final = 512
+"""Sockets that are silent or wait for their handshake. Beyond it the oldest silent one goes, since TLS clients speak
+first."""
+
+WAIT_S: Final = 10.0
+"""From when a client came to its handshake."""
+
+HANDSHAKE_S: Final = 10.0
+"""For the handshake, and for room in the buffer before it."""
+
+
+@dataclass(slots=True, eq=False)
+class _Arrival:
+    """A client before its handshake."""
+
+    socket: socket.socket
+    address: str
+    deadline: asyncio.TimerHandle | None = None
+    is_handed_on: bool = False  # from then on a transport closes the socket
+
+
+class Handshakes:
+    """Clients on their way to a TLS connection. Used on the broker's loop alone."""
+
+    def __init__(
+        self, tls: ssl.SSLContext, room: Room, counts: BrokerCounts, connect: Callable[[], Connection]
+    ) -> None:
+        self._tls = tls
+        self._room = room
+        self._connect = connect
+        self._counts = counts
+        self._loop = asyncio.get_running_loop()
+        self._silent: dict[_Arrival, None] = {}  # the oldest first
+        self._spoken: dict[str, deque[_Arrival]] = {}  # by address, the next one first
+        self._waiting: Counter[str] = Counter()
+        self._shaking: Counter[str] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._holding: set[Connection] = set()
+        self._is_closed = False
+        self._has_warned = False
+
+    @property
+    def waiting(self) -> int:
+        """Sockets that are silent or wait for their handshake."""
+        return self._waiting.total()
+
+    @property
+    def in_progress(self) -> int:
+        """Handshakes that have begun."""
+        return len(self._tasks)
+
+    def accept(self) -> asyncio.BaseProtocol:
+        """A protocol for the plain socket of a client that comes."""
+        return _Door(self._come)
+
+    def ended(self, connection: Connection) -> None:
+        """Give back the memory of a connection that has ended, if it held any."""
+        if connection in self._holding:
+            self._holding.discard(connection)
+            self._room.give_back(TLS_COST)
+
+    def close(self) -> None:
+        """End all clients that are not connected yet."""
+        self._is_closed = True
+        for arrival in [*self._silent, *(each for waiting in self._spoken.values() for each in waiting)]:
+            self._dismiss(arrival)
+        for task in self._tasks:
+            task.cancel()
+
+    # --- before a handshake ---
+
+    def _come(self, client: socket.socket, address: str) -> None:
+        if self._is_closed:
+            client.close()
+            return
+        arrival = _Arrival(client, address)
+        is_full_here = self._waiting[address] >= WAITING_AN_ADDRESS
+        if is_full_here or self.waiting >= WAITING:
+            self._counts.refused_connections += 1
+            oldest = next((each for each in self._silent if not is_full_here or each.address == address), None)
+            if oldest is None:
+                client.close()
+                return
+            self._dismiss(oldest)
+        self._waiting[address] += 1
+        self._silent[arrival] = None
+        arrival.deadline = self._loop.call_later(WAIT_S, self._dismiss, arrival)
+        self._loop.add_reader(client, self._speak, arrival)
+
+    def _speak(self, arrival: _Arrival) -> None:
+        """Queue a client whose first byte is there, or that has gone."""
+        try:
+            is_there = bool(arrival.socket.recv(1, socket.MSG_PEEK))
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            is_there = False
+        if not is_there:
+            self._dismiss(arrival)
+            return
+        self._loop.remove_reader(arrival.socket)
+        del self._silent[arrival]
+        self._spoken.setdefault(arrival.address, deque()).append(arrival)
+        self._begin()
+
+    def _dismiss(self, arrival: _Arrival) -> None:
+        if arrival in self._silent:
+            self._loop.remove_reader(arrival.socket)
+            del self._silent[arrival]
+        else:
+            self._spoken[arrival.address].remove(arrival)
+            if not self._spoken[arrival.address]:
+                del self._spoken[arrival.address]
+        self._leave(arrival)
+        arrival.socket.close()
+
+    def _leave(self, arrival: _Arrival) -> None:
+        """It waits no more."""
+        if arrival.deadline is not None:
+            arrival.deadline.cancel()
+        _decrease(self._waiting, arrival.address)
+
+    # --- handshakes ---
+
+    def _begin(self) -> None:
+        """Begin handshakes as far as there may be more, of addresses in turns."""
+        while len(self._tasks) < HANDSHAKES and not self._is_closed:
+            address = next((each for each in self._spoken if self._shaking[each] < HANDSHAKES_AN_ADDRESS), None)
+            if address is None:
+                return
+            waiting = self._spoken.pop(address)
+            arrival = waiting.popleft()
+            if waiting:
+                self._spoken[address] = waiting  # behind the other addresses
+            self._leave(arrival)
+            self._shaking[address] += 1
+            task = self._loop.create_task(self._shake_hands(arrival))
+            self._tasks.add(task)
+            task.add_done_callback(partial(self._end, arrival))
+
+    def _end(self, arrival: _Arrival, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        _decrease(self._shaking, arrival.address)
+        if not arrival.is_handed_on:
+            arrival.socket.close()
+        self._begin()
+
+    async def _shake_hands(self, arrival: _Arrival) -> None:
+        connection = self._connect()
+        if not await self._take_memory(connection):
+            self._counts.refused_connections += 1
+            return
+        arrival.is_handed_on = True
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: connection, arrival.socket, ssl=self._tls, ssl_handshake_timeout=HANDSHAKE_S
+            )
+        except OSError as error:
+            _logger.info("connection of %s ends: its TLS handshake failed: %s", arrival.address, error)
+            # Its frames hold the TLS objects and the future that holds the error: a cycle, until the next collection.
+            error.with_traceback(None)
+        finally:
+            # One that failed, or whose client went meanwhile, is no connection of which the broker hears again.
+            if not connection.is_open:
+                self.ended(connection)
+
+    async def _take_memory(self, connection: Connection) -> bool:
+        """Take room for a TLS connection, and wait for it if need be. Half of the buffer is left to Messages."""
+        if (len(self._holding) + 1) * TLS_COST > self._room.size // 2:
+            if not self._has_warned:
+                self._has_warned = True
+                _logger.warning(
+                    "broker: %d TLS connections hold half of the buffer, so more of them are refused: raise "
+                    "pubsub.broker.buffer.bytes",
+                    len(self._holding),
+                )
+            return False
+        is_granted = asyncio.Event()
+        waiter = self._room.take(TLS_COST, is_granted.set)
+        self._holding.add(connection)
+        if waiter is None:
+            return True
+        has_room = False
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HANDSHAKE_S):
+                    await is_granted.wait()
+                    has_room = True
+        finally:
+            if not has_room:
+                self._holding.discard(connection)
+                self._room.forget(waiter)
+        return has_room
+
+
+class _Door(asyncio.Protocol):
+    """Takes the socket of a client from the transport that accepted it, before that reads."""
+
+    def __init__(self, come: Callable[[socket.socket, str], None]) -> None:
+        self._come = come
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        peer: tuple[str, int] | None = transport.get_extra_info("peername")
+        accepted: socket.socket = transport.get_extra_info("socket")
+        try:
+            client = accepted.dup()
+        except OSError as error:
+            _logger.warning("a client is sent away: %s", error.strerror or error)
+        else:
+            self._come(client, str(peer[0]) if peer else "")
+        cast("asyncio.Transport", transport).abort()
+
+
+def _decrease(counter: Counter[str], name: str) -> None:
+    counter[name] -= 1
+    if not counter[name]:
+        del counter[name]
