@@ -89,6 +89,15 @@ class ClusterNode:
         assert self.process is not None
         self.process.wait_until_ready(lambda: answers(self.port))
 
+    def stand_still(self) -> None:
+        """Answer nobody, until ``go_on``."""
+        assert self.process is not None
+        self.process.stand_still()
+
+    def go_on(self) -> None:
+        assert self.process is not None
+        self.process.go_on()
+
     def kill(self) -> None:
         if self.process is not None:
             self.process.kill()
@@ -111,8 +120,8 @@ class KafkaCluster:
     def bootstrap_servers(self) -> str:
         return ",".join(node.address for node in self.brokers.values())
 
-    def prefer(self, topic: str, partition: int, broker: int) -> None:
-        """Have that broker lead, by a clean election: it is put before the others, and elected."""
+    def reassign(self, topic: str, partition: int, replicas: Sequence[int]) -> None:
+        """Have the partition on these brokers, the first of which is preferred; back before they have its records."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of what it imports
             kafka: Any = importlib.import_module("kafka")
@@ -120,10 +129,13 @@ class KafkaCluster:
         admin = admin_module.KafkaAdminClient(bootstrap_servers=self.bootstrap_servers.split(","))
         try:
             place = kafka.TopicPartition(topic, partition)
-            order = [broker, *(other for other in self.brokers if other != broker)]
-            admin.alter_partition_reassignments({place: order})
+            admin.alter_partition_reassignments({place: list(replicas)})
         finally:
             admin.close()
+
+    def prefer(self, topic: str, partition: int, broker: int) -> None:
+        """Have that broker lead, by a clean election: it is put before the others, and elected."""
+        self.reassign(topic, partition, [broker, *(other for other in self.brokers if other != broker)])
         self.elect(topic, partition, "PREFERRED")
 
     def elect(self, topic: str, partition: int, kind: str) -> None:
