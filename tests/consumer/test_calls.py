@@ -175,6 +175,25 @@ def test_paused_or_resumed_between_two_assignments(
         assert offsets_of(read(consumer, 40)) == list(range(40))
 
 
+@EAGER
+@MODES
+@pytest.mark.parametrize(("offset", "start"), [(OFFSET_END, 40), (tail(3), 37), (tail(25), 15)])
+def test_a_place_by_the_end_is_looked_up_while_paused(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, mode: str, offset: int, start: int, *, is_eager: bool
+) -> None:
+    """What is written between the seek and the resume is given."""
+    bucket.write(20)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(20, 40)}, is_eager=is_eager)
+    with broker.consumer(bucket.options, monkeypatch, ORDERS, mode=mode) as (consumer, _):
+        read(consumer, 40)
+        consumer.pause(places(ORDERS))
+        consumer.seek(TopicPartition(*ORDERS, offset))
+        assert until(consumer, lambda _: consumer.position(places(ORDERS))[0].offset == start) == []
+        broker.logs[ORDERS].end = 45
+        consumer.resume(places(ORDERS))
+        assert offsets_of(read(consumer, 45 - start)) == list(range(start, 45))
+
+
 # ---- offsets that say a place, and positions
 
 

@@ -93,7 +93,8 @@ class Core:
         partition.start, partition.error, partition.failing_since, partition.tries = start, None, None, 0
         partition.position = start if isinstance(start, int) else None
         partition.last_epoch, partition.eof_at = -1, -1
-        if not partition.paused:
+        # The end that is meant is the one of now, also if it is only read from there after a resume.
+        if not partition.paused or partition.position is None:
             self._look([partition])
 
     def pause(self, partition: Partition) -> None:
