@@ -87,9 +87,10 @@ def broker_service(
         assert governor is not None
         health.fails(_ASSIGNED, "nobody has told yet which topics are this broker's")
         listens.wait()
-        _govern(governor, stop, health)
+        has_part = _govern(governor, stop, health)
         try:
-            _leave(governor, broker, handed_over, ended)
+            if has_part:
+                _leave(governor, broker, handed_over, ended)
         finally:
             handed_over.set()
             governor.close()
@@ -117,7 +118,8 @@ def broker_service(
     )
 
 
-def _govern(governor: Governor, stop: Stop, health: Health) -> None:
+def _govern(governor: Governor, stop: Stop, health: Health) -> bool:
+    """Take part until the stop; return whether a tick has ever come to its end."""
     has_part = False
     while True:
         begin_s = time.monotonic()
@@ -134,7 +136,7 @@ def _govern(governor: Governor, stop: Stop, health: Health) -> None:
             health.holds(_ASSIGNED)
         health.beat("governor", within_s=_BEAT_S)
         if stop.wait(rest_s(time.monotonic() - begin_s)):
-            return
+            return has_part
 
 
 def _leave(governor: Governor, broker: Broker, handed_over: threading.Event, ended: threading.Event) -> None:
