@@ -389,7 +389,7 @@ class DelegatingStore(ObjectStore):
 
 
 def store_time_ms(store: ObjectStore) -> int:
-    """``store.now_ms()``, by which the age of anything in it is told; ConfigError where it does not tell."""
+    """Return the store's own time, by which ages of its objects are measured; ConfigError if it has no clock."""
     now_ms = store.now_ms()
     if now_ms is None:
         raise ConfigError(f"{store.identity} does not tell its time, so nobody knows how old anything in it is")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,8 +40,7 @@ class TimeDirectories:
     @property
     def last_ms(self) -> int:
         """Where the year 9999 ends in UTC or in the zone, whichever is earlier."""
-        ahead = ZoneInfo(self.zone).utcoffset(datetime(9999, 12, 30)) or timedelta()  # noqa: DTZ001  the zone's
-        return _YEAR_10000_MS - max(0, ahead // timedelta(milliseconds=1))
+        return _last_ms(self.zone)
 
     def minute_of(self, timestamp_ms: int) -> int | None:
         """Return the minute of a time; None before 1583 and from ``last_ms`` on, which have no directory."""
@@ -82,6 +82,13 @@ class TimeDirectories:
             return _end_ms([times[unit] for unit in _UNITS[: len(times)]], ZoneInfo(self.zone))
         except (ValueError, OverflowError):
             return None
+
+
+@functools.cache
+def _last_ms(zone: str) -> int:
+    """Each message is compared with it."""
+    ahead = ZoneInfo(zone).utcoffset(datetime(9999, 12, 30)) or timedelta()  # noqa: DTZ001  the zone's
+    return _YEAR_10000_MS - max(0, ahead // timedelta(milliseconds=1))
 
 
 def _has_no_gap(times: Mapping[str, int]) -> bool:

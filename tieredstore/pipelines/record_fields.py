@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from typing import Any, Final, cast
 
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.schemas import Schemas, of_topic
-from tieredstore.pipelines.times import BadMessage, Millis
+from tieredstore.pipelines.times import EPOCH, BadMessage, Millis, millis_of
 from tieredstore.values.avro import AvroData
 from tieredstore.values.protobuf import Protobuf, timestamp_ms
 from tieredstore.values.thrift import Protocol, thrift_field
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SECORS: Final = ("timestamp",)
 """What the name of the field with the time is where nothing else is set."""
 
@@ -53,9 +52,9 @@ def _plain(content: object) -> object:
     """A logical type's moment as its milliseconds, of which the unit is known."""
     if isinstance(content, datetime):
         moment = content if content.tzinfo else content.replace(tzinfo=UTC)
-        return Millis((moment - _EPOCH) // timedelta(milliseconds=1))
+        return Millis(millis_of(moment))
     if isinstance(content, date):
-        return Millis((content - _EPOCH.date()).days * 86_400_000)
+        return Millis((content - EPOCH.date()).days * 86_400_000)
     return content
 
 

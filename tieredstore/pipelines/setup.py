@@ -169,6 +169,8 @@ def field_prefix_of(own: PipelineSettings) -> str:
 
 def partition_names(own: PipelineSettings) -> dict[str, str]:
     """Return the names that readers take from paths (``dt`` of ``dt=``), in small letters, each with its setting."""
+    if ":" in own.parser:
+        return {}
     settings = {
         "partitioner.granularity.field.prefix": field_prefix_of(own) if own.parser.endswith("split-by-field") else "",
         "secor.offsets.prefix": own.offsets_prefix if own.parser in {"offset", "daily-offset"} else "",
@@ -177,8 +179,6 @@ def partition_names(own: PipelineSettings) -> dict[str, str]:
         settings["partitioner.granularity.date.prefix"] = own.date_prefix
         settings["partitioner.granularity.hour.prefix"] = own.hour_prefix if own.hours or own.minutes else ""
         settings["partitioner.granularity.minute.prefix"] = own.minute_prefix if own.minutes else ""
-    if ":" in own.parser:
-        return {}
     return {prefix.partition("=")[0].lower(): setting for setting, prefix in settings.items() if "=" in prefix}
 
 

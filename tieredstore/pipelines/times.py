@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 from tieredstore.pipelines.json_times import json_times
 from tieredstore.pipelines.messagepack import unpacked
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _INTEGER: Final = re.compile(r"[0-9]{1,19}")
 _NUMBER: Final = re.compile(r"[\x00-\x20]*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?[\x00-\x20]*")
 """What Java's ``Double.valueOf`` takes, but for hexadecimal numbers."""
@@ -194,7 +194,7 @@ class Iso8601Time(_TimeInField):
                 return _xml_millis(parts)
             if not self.is_strict and _OTHER_DATE.fullmatch(content):
                 moment = datetime.fromisoformat(content)
-                return _millis_of(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+                return millis_of(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
         except (ValueError, OverflowError):
             pass
         raise BadMessage(f"its field {self.field.name} is no date by ISO 8601")
@@ -208,7 +208,7 @@ def _xml_millis(parts: re.Match[str]) -> int:
         ahead = timedelta(hours=int(zone[1:3]), minutes=int(zone[4:])) * (-1 if zone[0] == "-" else 1)
     since = _time_of_day(int(hour or 0), int(minute or 0), int(whole))
     millis = int(fraction[:3].ljust(3, "0"))
-    return _millis_of(datetime(int(year), int(month or 1), int(day or 1), tzinfo=UTC) + since - ahead) + millis
+    return millis_of(datetime(int(year), int(month or 1), int(day or 1), tzinfo=UTC) + since - ahead) + millis
 
 
 def _time_of_day(hour: int, minute: int, second: int) -> timedelta:
@@ -219,8 +219,9 @@ def _time_of_day(hour: int, minute: int, second: int) -> timedelta:
     return since
 
 
-def _millis_of(moment: datetime) -> int:
-    return (moment - _EPOCH) // timedelta(milliseconds=1)
+def millis_of(moment: datetime) -> int:
+    """Return the milliseconds since the epoch of a moment with a zone."""
+    return (moment - EPOCH) // timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +251,7 @@ class DateTime(_TimeInField):
         month, day = int(fields.get("MM", 1)), int(fields.get("dd", 1))
         hour, minute, second = (int(fields.get(unit, 0)) for unit in ("HH", "mm", "ss"))
         day_start = datetime(year, month, day, tzinfo=ZoneInfo(self.zone))
-        return _millis_of((day_start + _time_of_day(hour, minute, second)).astimezone(UTC))
+        return millis_of((day_start + _time_of_day(hour, minute, second)).astimezone(UTC))
 
 
 def _full_year(text: str) -> int:
