@@ -13,7 +13,7 @@ from tests.support.dying_store import Killed, PausedStore
 from tests.support.hourly_topics import HOURLY, day, hourly_topic, successes
 from tests.support.pipeline_runs import listed, run_once
 from tests.support.stored_records import StoredTopic
-from tieredstore.backends.base import Body, ObjectStore
+from tieredstore.backends.base import Body, ObjectStore, Prepared
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import PreconditionFailed, TieredStoreError
 from tieredstore.pipelines.dropping import drop_generation
@@ -131,13 +131,13 @@ def test_one_that_comes_behind_the_first_step_of_a_replacement_is_gone_before_it
     class Late(DelegatingObjectStore):
         """The request is carried out when the first new file is prepared."""
 
-        def prepare(self, key: str, body: Body, *, staging_prefix: str):  # type: ignore[no-untyped-def]
+        def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
             if not seen:
                 stopping.land()
             seen.append(sorted(successes(self.inner)))
             return super().prepare(key, body, staging_prefix=staging_prefix)
 
-        def publish(self, prepared) -> None:  # type: ignore[no-untyped-def]
+        def publish(self, prepared: Prepared) -> None:
             assert successes(self.inner) == {}
             super().publish(prepared)
 
