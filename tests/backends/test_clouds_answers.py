@@ -11,6 +11,11 @@ from typing import Any
 import pytest
 
 from tests.support.fault_proxy import wait_until
+from tests.support.faulty_server.server import FaultyServer
+from tests.support.faulty_server.service import Cloud, Step
+from tests.support.faulty_server.way import Exchange, Must, Way
+from tests.support.faulty_server.ways import WAYS
+from tests.support.faulty_server.wire import Reply
 from tests.support.faulty_stores import PART_SIZES, SERVICES, store_on
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.cloud.store import BUCKET_REMEMBERED_S
@@ -19,11 +24,6 @@ from tieredstore.backends.gcs.options import CredentialsJson, GcsOptions
 from tieredstore.backends.s3.store import S3ObjectStore
 from tieredstore.errors import ObjectNotFound, StoreError, StoreThrottled, StoreUnavailable
 from tieredstore.process.retry import RetryPolicy
-from tieredstore.testing.faulty_server.server import FaultyServer
-from tieredstore.testing.faulty_server.service import Cloud, Step
-from tieredstore.testing.faulty_server.way import Exchange, Must, Way
-from tieredstore.testing.faulty_server.ways import WAYS
-from tieredstore.testing.faulty_server.wire import Reply
 
 
 @pytest.fixture(scope="module", params=list(Cloud), ids=lambda cloud: cloud.value)

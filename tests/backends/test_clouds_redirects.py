@@ -7,14 +7,14 @@ from contextlib import closing
 
 import pytest
 
+from tests.support.faulty_server.connection_ways import EVERY_STEP
+from tests.support.faulty_server.server import FaultyServer
+from tests.support.faulty_server.service import Cloud, Step
+from tests.support.faulty_server.way import Exchange, Must, Way
+from tests.support.faulty_server.wire import Reply
 from tests.support.faulty_stores import PART_SIZES, SERVICES, store_on
 from tieredstore.backends.base import ObjectStore
 from tieredstore.errors import StoreError
-from tieredstore.testing.faulty_server.connection_ways import EVERY_STEP
-from tieredstore.testing.faulty_server.server import FaultyServer
-from tieredstore.testing.faulty_server.service import Cloud, Step
-from tieredstore.testing.faulty_server.way import Exchange, Must, Way
-from tieredstore.testing.faulty_server.wire import Reply
 
 pytestmark = pytest.mark.slow
 

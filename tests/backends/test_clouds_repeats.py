@@ -11,6 +11,9 @@ import pytest
 
 from tests.support.clouds import Cloud, OnEveryCloud, plan, quick
 from tests.support.fault_proxy import Answer, FaultProxy, LoseAnswer, Repeat
+from tests.support.faulty_server.gcs import GcsService
+from tests.support.faulty_server.server import FaultyServer
+from tests.support.faulty_server.service import Cloud as FaultyCloud
 from tests.support.faulty_stores import PART_SIZES, store_on
 from tests.support.small_segments import PLAIN, memory_settings
 from tieredstore.backends.base import ObjectStore
@@ -19,9 +22,6 @@ from tieredstore.backends.gcs.store import GcsObjectStore
 from tieredstore.errors import PreconditionFailed, SegmentAlreadyExists
 from tieredstore.model import Uuid
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.faulty_server.gcs import GcsService
-from tieredstore.testing.faulty_server.server import FaultyServer
-from tieredstore.testing.faulty_server.service import Cloud as FaultyCloud
 from tieredstore.testing.segments import build_segment
 
 MARK = "0123456789abcdef" * 2

@@ -8,11 +8,11 @@ from contextlib import closing
 
 import pytest
 
+from tests.support.faulty_server.server import FaultyServer
+from tests.support.faulty_server.service import Cloud
 from tests.support.faulty_stores import PART_SIZES, SERVICES, store_on
 from tieredstore.backends.wrappers.limited import LimitedStore
 from tieredstore.backends.wrappers.rate_limit import TokenBucket
-from tieredstore.testing.faulty_server.server import FaultyServer
-from tieredstore.testing.faulty_server.service import Cloud
 
 pytestmark = pytest.mark.slow
 

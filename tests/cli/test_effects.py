@@ -20,6 +20,7 @@ from tests.cli.test_lifecycle import patch_store
 from tests.ops.test_lifecycle import S3Rules
 from tests.support.catalog_stores import partition_of, run_of
 from tests.support.cli_process import ORIGINALS, tieredstore, write_settings
+from tests.support.faulty_server.server import FaultyServer
 from tests.support.faulty_stores import store_on
 from tests.support.golden.segments import settings_text
 from tests.support.hourly_topics import BY_HOUR, HOUR_MS, NOON_MS
@@ -32,7 +33,6 @@ from tieredstore.cli.main import app
 from tieredstore.format.keys import Suffix
 from tieredstore.model import TopicIdPartition
 from tieredstore.pipelines.transforming import Message
-from tieredstore.testing.faulty_server.server import FaultyServer
 from tieredstore.testing.segments import Record, build_batch
 
 READ: Final = {

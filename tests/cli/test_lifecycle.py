@@ -10,10 +10,10 @@ import pytest
 
 from tests.ops.test_lifecycle import GcsRules, S3Rules
 from tests.support.cli_process import Result, tieredstore, write_settings
+from tests.support.faulty_server.server import FaultyServer
 from tests.support.faulty_stores import store_on
 from tieredstore.backends.base import ObjectStore
 from tieredstore.config import Settings
-from tieredstore.testing.faulty_server.server import FaultyServer
 
 EATING = "<Rule><ID>eats</ID><Status>Enabled</Status><Filter/><Expiration><Days>30</Days></Expiration></Rule>"
 

@@ -12,6 +12,11 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from tests.support.clouds import make_gcs
+from tests.support.faulty_server.azure import AzureService
+from tests.support.faulty_server.gcs import GcsService, as_json
+from tests.support.faulty_server.s3 import S3Service
+from tests.support.faulty_server.server import FaultyServer
+from tests.support.faulty_server.wire import Reply, Request
 from tests.support.faulty_stores import store_on
 from tests.support.s3_stores import impatient_store, options_for
 from tests.support.servers.fake_gcs import GcsServer
@@ -31,11 +36,6 @@ from tieredstore.ops.lifecycle import (
     add_abort_rule,
     least_days,
 )
-from tieredstore.testing.faulty_server.azure import AzureService
-from tieredstore.testing.faulty_server.gcs import GcsService, as_json
-from tieredstore.testing.faulty_server.s3 import S3Service
-from tieredstore.testing.faulty_server.server import FaultyServer
-from tieredstore.testing.faulty_server.wire import Reply, Request
 
 HALF_A_DAY_MS = 43_200_000
 STRANGE = """<?xml version="1.0" encoding="UTF-8"?>

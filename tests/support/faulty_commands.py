@@ -9,14 +9,14 @@ from pathlib import Path
 
 from tests.support.cli_process import Result, tieredstore
 from tests.support.disk_segments import write_segments
+from tests.support.faulty_server.azure import ACCOUNT
+from tests.support.faulty_server.objects import Held
+from tests.support.faulty_server.server import FaultyServer
+from tests.support.faulty_server.service import Cloud, Step
+from tests.support.faulty_server.way import Way
 from tests.support.faulty_stores import AZURE_KEY, PART_SIZES
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.testing.batches import Record, build_batch
-from tieredstore.testing.faulty_server.azure import ACCOUNT
-from tieredstore.testing.faulty_server.objects import Held
-from tieredstore.testing.faulty_server.server import FaultyServer
-from tieredstore.testing.faulty_server.service import Cloud, Step
-from tieredstore.testing.faulty_server.way import Way
 from tieredstore.testing.segments import write_segment
 
 SMALL = TopicIdPartition(Uuid(bytes([1] * 16)), "small", 0)

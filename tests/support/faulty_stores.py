@@ -5,6 +5,11 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+from tests.support.faulty_server.azure import ACCOUNT, AzureService
+from tests.support.faulty_server.gcs import GcsService
+from tests.support.faulty_server.s3 import S3Service
+from tests.support.faulty_server.server import FaultyServer
+from tests.support.faulty_server.service import Cloud, Service
 from tieredstore.backends.azure.options import AccountKey, AzureOptions
 from tieredstore.backends.azure.store import AzureObjectStore
 from tieredstore.backends.base import ObjectStore
@@ -13,11 +18,6 @@ from tieredstore.backends.gcs.store import GcsObjectStore
 from tieredstore.backends.s3.options import MIN_PART_SIZE, AccessKeys, S3Options
 from tieredstore.backends.s3.store import S3ObjectStore
 from tieredstore.process.retry import RetryPolicy
-from tieredstore.testing.faulty_server.azure import ACCOUNT, AzureService
-from tieredstore.testing.faulty_server.gcs import GcsService
-from tieredstore.testing.faulty_server.s3 import S3Service
-from tieredstore.testing.faulty_server.server import FaultyServer
-from tieredstore.testing.faulty_server.service import Cloud, Service
 
 SERVICES: dict[Cloud, type[Service]] = {Cloud.S3: S3Service, Cloud.GCS: GcsService, Cloud.AZURE: AzureService}
 PART_SIZES = {Cloud.S3: MIN_PART_SIZE, Cloud.GCS: CHUNK_UNIT, Cloud.AZURE: 1 << 18}

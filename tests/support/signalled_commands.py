@@ -14,15 +14,15 @@ from typing import Final
 
 from tests.support.cli_process import TXN, tieredstore
 from tests.support.disk_segments import write_segments
+from tests.support.faulty_server.azure import ACCOUNT
+from tests.support.faulty_server.server import FaultyServer
+from tests.support.faulty_server.service import Cloud, Service, Step
+from tests.support.faulty_server.way import Exchange, Must, Way
+from tests.support.faulty_server.wire import Answer, Pause, Piece
 from tests.support.faulty_stores import AZURE_KEY, PART_SIZES, SERVICES
 from tests.support.forked_commands import Ended, ForkedCommands, Running
 from tests.support.small_segments import KEYS
 from tieredstore.process.interruption import TAKING_BACK_S
-from tieredstore.testing.faulty_server.azure import ACCOUNT
-from tieredstore.testing.faulty_server.server import FaultyServer
-from tieredstore.testing.faulty_server.service import Cloud, Service, Step
-from tieredstore.testing.faulty_server.way import Exchange, Must, Way
-from tieredstore.testing.faulty_server.wire import Answer, Pause, Piece
 from tieredstore.testing.segments import build_segment
 
 SOON_S: Final = 60.0

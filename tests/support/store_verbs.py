@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tests.support.faulty_server.server import FaultyServer
+from tests.support.faulty_server.service import Cloud, Step
 from tests.support.faulty_stores import PART_SIZES
 from tieredstore.backends.base import ObjectStore
-from tieredstore.testing.faulty_server.server import FaultyServer
-from tieredstore.testing.faulty_server.service import Cloud, Step
 
 SMALL = b"small object"
 KEYS = tuple(f"kept/{number}" for number in range(4))

@@ -7,13 +7,13 @@ from contextlib import closing
 
 import pytest
 
+from tests.support.faulty_server.server import FaultyServer
+from tests.support.faulty_server.service import Cloud, Step
+from tests.support.faulty_server.way import Exchange, Must, Way
+from tests.support.faulty_server.wire import Cut, Pause, Piece
 from tests.support.faulty_stores import PART_SIZES, SERVICES, store_on
 from tieredstore.backends.base import ObjectStore
 from tieredstore.errors import ObjectNotFound, PreconditionFailed, RangeNotSatisfiable, StoreError, StoreUnavailable
-from tieredstore.testing.faulty_server.server import FaultyServer
-from tieredstore.testing.faulty_server.service import Cloud, Step
-from tieredstore.testing.faulty_server.way import Exchange, Must, Way
-from tieredstore.testing.faulty_server.wire import Cut, Pause, Piece
 
 
 @pytest.fixture(scope="module", params=list(Cloud), ids=lambda cloud: cloud.value)

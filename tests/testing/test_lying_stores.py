@@ -10,17 +10,17 @@ from datetime import UTC, datetime
 
 import pytest
 
+from tests.support.faulty_server.server import FaultyServer
+from tests.support.faulty_server.service import Cloud, Step
+from tests.support.faulty_server.table import with_table
+from tests.support.faulty_server.way import Must, Way
+from tests.support.faulty_server.ways import QUICK_WAYS, WAYS
 from tests.support.faulty_stores import SERVICES, store_on
 from tests.support.paths import REPOSITORY
 from tests.support.store_verbs import KEYS, SMALL, Verb, remember_etag, verbs_of
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.cloud.answers import stated_date
 from tieredstore.errors import TieredStoreError
-from tieredstore.testing.faulty_server.server import FaultyServer
-from tieredstore.testing.faulty_server.service import Cloud, Step
-from tieredstore.testing.faulty_server.table import with_table
-from tieredstore.testing.faulty_server.way import Must, Way
-from tieredstore.testing.faulty_server.ways import QUICK_WAYS, WAYS
 
 pytestmark = pytest.mark.slow
 
@@ -101,7 +101,7 @@ def test_a_date_that_is_none_is_no_time(date: object) -> None:
 
 def test_the_table_in_the_documents_is_that_of_the_code() -> None:
     text = (REPOSITORY / "docs" / "testing.md").read_text(encoding="utf-8")
-    assert text == with_table(text), "write it: python -m tieredstore.testing.faulty_server.table docs/testing.md"
+    assert text == with_table(text), "write it: python -m tests.support.faulty_server.table docs/testing.md"
 
 
 def test_no_two_ways_have_one_name() -> None:

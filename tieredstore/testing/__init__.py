@@ -1,8 +1,7 @@
 """What tests of stores need, shipped for users' own stores as well.
 
 ``object_store_tests`` holds the behaviours that every store shows, as a class of pytest tests (it needs the extra
-``test``); ``delegating``, ``doubles`` and ``faults`` hold stores that wrap another one to count, delay or fail;
-``faulty_server`` is an HTTP server that speaks the clouds' protocols, and lies.
+``test``); ``delegating``, ``doubles`` and ``faults`` hold stores that wrap another one to count, delay or fail.
 """
 
 from __future__ import annotations

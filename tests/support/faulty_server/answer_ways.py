@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from tieredstore.testing.faulty_server.connection_ways import EVERY_CLOUD, EVERY_STEP
-from tieredstore.testing.faulty_server.service import Cloud, Step
-from tieredstore.testing.faulty_server.way import Exchange, Must, Way
-from tieredstore.testing.faulty_server.wire import Answer, Cut, Reply
+from tests.support.faulty_server.connection_ways import EVERY_CLOUD, EVERY_STEP
+from tests.support.faulty_server.service import Cloud, Step
+from tests.support.faulty_server.way import Exchange, Must, Way
+from tests.support.faulty_server.wire import Answer, Cut, Reply
 
 HTML: Final = b"<html><head><title>Welcome</title></head><body><p>Please log in<br></body></html>"
 """A page that no parser of XML takes."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from tieredstore.testing.faulty_server.service import Cloud, Step
-from tieredstore.testing.faulty_server.way import Exchange, Must, Way
-from tieredstore.testing.faulty_server.wire import Answer, Cut, Piece
+from tests.support.faulty_server.service import Cloud, Step
+from tests.support.faulty_server.way import Exchange, Must, Way
+from tests.support.faulty_server.wire import Answer, Cut, Piece
 
 EVERY_CLOUD: Final = tuple(Cloud)
 EVERY_STEP: Final = tuple(step for step in Step if step not in {Step.ABORT, Step.PARTS, Step.BUCKET})

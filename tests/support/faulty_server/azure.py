@@ -10,9 +10,9 @@ from typing import ClassVar, Final
 from urllib.parse import unquote
 from xml.sax.saxutils import escape
 
-from tieredstore.testing.faulty_server.objects import Held, Started, ranged
-from tieredstore.testing.faulty_server.service import Cloud, Service, Step
-from tieredstore.testing.faulty_server.wire import Reply, Request
+from tests.support.faulty_server.objects import Held, Started, ranged
+from tests.support.faulty_server.service import Cloud, Service, Step
+from tests.support.faulty_server.wire import Reply, Request
 
 ACCOUNT: Final = "account"
 """The account; its key is any text in base64."""

@@ -1,4 +1,4 @@
-"""The table of the ways as a document has it: ``python -m tieredstore.testing.faulty_server.table FILE`` writes it.
+"""The table of the ways as a document has it: ``python -m tests.support.faulty_server.table FILE`` writes it.
 
 FILE is a document with a line ``<!-- ways -->`` and a line ``<!-- end of ways -->``; what stands between is replaced.
 """
@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from tieredstore.testing.faulty_server.connection_ways import EVERY_STEP
-from tieredstore.testing.faulty_server.service import Cloud
-from tieredstore.testing.faulty_server.way import Way
-from tieredstore.testing.faulty_server.ways import WAYS
+from tests.support.faulty_server.connection_ways import EVERY_STEP
+from tests.support.faulty_server.service import Cloud
+from tests.support.faulty_server.way import Way
+from tests.support.faulty_server.ways import WAYS
 
 BEGIN: Final = "<!-- ways -->"
 END: Final = "<!-- end of ways -->"

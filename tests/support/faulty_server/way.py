@@ -6,6 +6,8 @@ import enum
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
+from tests.support.faulty_server.service import Cloud, Service, Step
+from tests.support.faulty_server.wire import Answer, Reply, Request
 from tieredstore.errors import (
     AccessDenied,
     ObjectNotFound,
@@ -16,8 +18,6 @@ from tieredstore.errors import (
     StoreUnavailable,
     TieredStoreError,
 )
-from tieredstore.testing.faulty_server.service import Cloud, Service, Step
-from tieredstore.testing.faulty_server.wire import Answer, Reply, Request
 
 
 class Must(enum.Enum):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from tieredstore.testing.faulty_server.answer_ways import but, header, instead
-from tieredstore.testing.faulty_server.azure import batch_reply, numbers_of, sub_answer
-from tieredstore.testing.faulty_server.document_ways import rewritten
-from tieredstore.testing.faulty_server.service import Cloud, Step
-from tieredstore.testing.faulty_server.way import Exchange, Must, Way
-from tieredstore.testing.faulty_server.wire import Answer, Reply
+from tests.support.faulty_server.answer_ways import but, header, instead
+from tests.support.faulty_server.azure import batch_reply, numbers_of, sub_answer
+from tests.support.faulty_server.document_ways import rewritten
+from tests.support.faulty_server.service import Cloud, Step
+from tests.support.faulty_server.way import Exchange, Must, Way
+from tests.support.faulty_server.wire import Answer, Reply
 
 _AZURE: Final = (Cloud.AZURE,)
 _LIST: Final = (Step.LIST,)

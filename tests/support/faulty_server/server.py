@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
-from tieredstore.testing.faulty_server.service import Service, Step
-from tieredstore.testing.faulty_server.way import Exchange, Way
-from tieredstore.testing.faulty_server.wire import Answer, Cut, Pause, Piece, Reply, Request, read_request
+from tests.support.faulty_server.service import Service, Step
+from tests.support.faulty_server.way import Exchange, Way
+from tests.support.faulty_server.wire import Answer, Cut, Pause, Piece, Reply, Request, read_request
 
 _TO_RESET: Final = struct.pack("ii", 1, 0)
 

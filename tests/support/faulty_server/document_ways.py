@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from tieredstore.testing.faulty_server.way import Exchange
-from tieredstore.testing.faulty_server.wire import Answer
+from tests.support.faulty_server.way import Exchange
+from tests.support.faulty_server.wire import Answer
 
 
 def rewritten(pattern: str, replacement: str, *, count: int = 0) -> Callable[[Exchange], Answer]:

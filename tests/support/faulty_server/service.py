@@ -6,8 +6,8 @@ import enum
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
-from tieredstore.testing.faulty_server.objects import HeldObjects
-from tieredstore.testing.faulty_server.wire import Reply, Request
+from tests.support.faulty_server.objects import HeldObjects
+from tests.support.faulty_server.wire import Reply, Request
 
 
 class Cloud(enum.Enum):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from tieredstore.testing.faulty_server.answer_ways import but, header, instead
-from tieredstore.testing.faulty_server.document_ways import rewritten
-from tieredstore.testing.faulty_server.s3 import document, elements
-from tieredstore.testing.faulty_server.service import Cloud, Step
-from tieredstore.testing.faulty_server.way import Exchange, Must, Way
-from tieredstore.testing.faulty_server.wire import Answer, Reply
+from tests.support.faulty_server.answer_ways import but, header, instead
+from tests.support.faulty_server.document_ways import rewritten
+from tests.support.faulty_server.s3 import document, elements
+from tests.support.faulty_server.service import Cloud, Step
+from tests.support.faulty_server.way import Exchange, Must, Way
+from tests.support.faulty_server.wire import Answer, Reply
 
 _S3: Final = (Cloud.S3,)
 _LIST: Final = (Step.LIST,)

@@ -10,9 +10,9 @@ from typing import ClassVar, Final
 from urllib.parse import quote
 from xml.sax.saxutils import escape, unescape
 
-from tieredstore.testing.faulty_server.objects import Held, ranged
-from tieredstore.testing.faulty_server.service import Cloud, Service, Step
-from tieredstore.testing.faulty_server.wire import Reply, Request
+from tests.support.faulty_server.objects import Held, ranged
+from tests.support.faulty_server.service import Cloud, Service, Step
+from tests.support.faulty_server.wire import Reply, Request
 
 _META: Final = "x-amz-meta-"
 _KEYS: Final = re.compile(r"<Key>(.*?)</Key>", re.DOTALL)

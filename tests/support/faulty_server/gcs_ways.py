@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable
 from typing import Any, Final
 
-from tieredstore.testing.faulty_server.answer_ways import header, instead
-from tieredstore.testing.faulty_server.service import Cloud, Step
-from tieredstore.testing.faulty_server.way import Exchange, Must, Way
-from tieredstore.testing.faulty_server.wire import Answer, Reply
+from tests.support.faulty_server.answer_ways import header, instead
+from tests.support.faulty_server.service import Cloud, Step
+from tests.support.faulty_server.way import Exchange, Must, Way
+from tests.support.faulty_server.wire import Answer, Reply
 
 _GCS: Final = (Cloud.GCS,)
 _LIST: Final = (Step.LIST,)

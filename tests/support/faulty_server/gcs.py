@@ -11,9 +11,9 @@ from urllib.parse import unquote, urlsplit
 
 from crc32c import crc32c
 
-from tieredstore.testing.faulty_server.objects import Held, Started, ranged
-from tieredstore.testing.faulty_server.service import Cloud, Service, Step
-from tieredstore.testing.faulty_server.wire import Reply, Request
+from tests.support.faulty_server.objects import Held, Started, ranged
+from tests.support.faulty_server.service import Cloud, Service, Step
+from tests.support.faulty_server.wire import Reply, Request
 
 _CONTENT_RANGE: Final = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
 _DATA: Final = "data"

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Final
 
-from tieredstore.testing.faulty_server.connection_ways import EVERY_CLOUD, EVERY_STEP
-from tieredstore.testing.faulty_server.service import Cloud, Step
-from tieredstore.testing.faulty_server.way import Exchange, Must, Way
-from tieredstore.testing.faulty_server.wire import Answer, Pause, Piece, Reply
+from tests.support.faulty_server.connection_ways import EVERY_CLOUD, EVERY_STEP
+from tests.support.faulty_server.service import Cloud, Step
+from tests.support.faulty_server.way import Exchange, Must, Way
+from tests.support.faulty_server.wire import Answer, Pause, Piece, Reply
 
 STEP_S: Final = 0.01
 """Between two drops: far within the time-outs of one wait."""
