@@ -226,7 +226,7 @@ def test_links_stay_when_another_broker_leads_until_it_has_shipped_them(
         assert len(links(hold_dir)) == 3
         watermark = Watermark(PARTITION, 20, 0)
         store.put(watermark_key("", PARTITION), watermark.to_bytes())
-        shipping._following._asked.clear()  # pyright: ignore[reportPrivateUsage]
+        shipping._followed_partitions._asked.clear()  # pyright: ignore[reportPrivateUsage]
         shipping.follow()
         assert links(hold_dir) == named((20, 29))
 

@@ -56,7 +56,7 @@ def test_what_is_closed_while_it_runs_is_shipped(
     disk: BrokerDisk, interval_ms: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if interval_ms == "100":
-        monkeypatch.setattr(module, "Watch", NoWatch)
+        monkeypatch.setattr(module, "FolderWatch", NoWatch)
     store = MemoryObjectStore()
     with uploader_of(disk.log_dir, store, scan_interval_ms=interval_ms, listen="127.0.0.1:0") as uploader:
         with uploader_service(uploader) as service:

@@ -14,11 +14,11 @@ from typing import Final
 from tieredstore.errors import StoreUnavailable, TieredStoreError
 from tieredstore.process.service import Service
 from tieredstore.process.stopping import Stop, nothing_under_way
-from tieredstore.uploader.crew import Crew
+from tieredstore.uploader.folder_watch import FolderWatch
 from tieredstore.uploader.metrics import CountsCollector
 from tieredstore.uploader.partition import Role
 from tieredstore.uploader.uploader import Uploader
-from tieredstore.uploader.watching import Watch
+from tieredstore.uploader.worker_limit import WorkerLimit
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class _Threads:
     def __init__(self, uploader: Uploader) -> None:
         self._uploader = uploader
         self._changed = threading.Event()
-        self._crew = Crew(uploader.own.concurrent_uploads)
+        self._worker_limit = WorkerLimit(uploader.own.concurrent_uploads)
 
     def again(self, name: str, stop: Stop, work: Callable[[], None], pause_s: float) -> None:
         """Ask the same again and again; a stop does not wait for the answer."""
@@ -96,7 +96,7 @@ class _Threads:
     def notice(self, stop: Stop) -> None:
         """Look at the folders where the system tells of a change, and at all of them each interval."""
         uploader = self._uploader
-        watch = Watch(self._touched)
+        watch = FolderWatch(self._touched)
         collector = CountsCollector(uploader.counts, uploader.gauges)
         try:
             scan_s = uploader.own.scan_interval_ms / 1000
@@ -167,7 +167,7 @@ class _Threads:
         """Make one step after the other, of whatever partition is next, while the crew has need of this worker."""
         schedule = self._uploader.schedule
         while not stop.is_asked:
-            if not self._crew.has(number):
+            if not self._worker_limit.admits(number):
                 stop.wait(_CREW_S)
                 continue
             partition = schedule.take(_IDLE_S)

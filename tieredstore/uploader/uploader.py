@@ -22,7 +22,7 @@ from tieredstore.process.parallel import in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.uploader.broker import BrokerEnvironment, broker_environment
 from tieredstore.uploader.disk import Disk
-from tieredstore.uploader.following import Following
+from tieredstore.uploader.followed_partitions import FollowedPartitions
 from tieredstore.uploader.holes import Filler
 from tieredstore.uploader.leadership import LeadershipView, leadership_of
 from tieredstore.uploader.links import Links, locked
@@ -106,7 +106,7 @@ class Uploader(Closing):
         self.held = Held(0, 0, 0, 0)
         uploads = Uploads(self.tries, self.counts, self.environment.broker_id, self._limit)
         self.retention = RemoteRetention.of(uploader)
-        self._following = Following(monotonic)
+        self._followed_partitions = FollowedPartitions(monotonic)
         self._filler = Filler(uploads, self.counts, uploader.check_crcs)
         self._shipper = Shipper(uploads, self.counts, self.disk.relist, uploader.start, uploader.check_crcs)
         self.schedule = Schedule(lambda: self.disk.partitions, self.may_ship, monotonic)
@@ -196,7 +196,7 @@ class Uploader(Closing):
     def follow(self) -> None:
         """Ask how far others have shipped what they lead, now and then; the rest stays pinned here."""
         try:
-            self._following.release(self.target, self.disk.partitions)
+            self._followed_partitions.release(self.target, self.disk.partitions)
         except TieredStoreError as error:
             _logger.debug("how far others have shipped is not known now: %s", error)
         self._let_leave()

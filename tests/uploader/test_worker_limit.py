@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
-from tieredstore.uploader.crew import Crew
 from tieredstore.uploader.schedule import Schedule
+from tieredstore.uploader.worker_limit import WorkerLimit
 
 
 class Process:
@@ -15,7 +15,7 @@ class Process:
     def __init__(self, workers: int = 10, processors: int = 2) -> None:
         self.now_s = self.taken_s = 0.0
         self.workers = workers
-        self.crew = Crew(
+        self.worker_limit = WorkerLimit(
             workers, processors=processors, monotonic=lambda: self.now_s, processor_time=lambda: self.taken_s
         )
 
@@ -24,8 +24,8 @@ class Process:
         for _ in range(round(seconds / step_s)):
             self.now_s += step_s
             self.taken_s += step_s * share
-            self.crew.has(self.workers - 1)
-        return sum(self.crew.has(number) for number in range(self.workers))
+            self.worker_limit.admits(self.workers - 1)
+        return sum(self.worker_limit.admits(number) for number in range(self.workers))
 
 
 def test_all_ship_where_shipping_is_waiting_and_few_where_it_is_work() -> None:

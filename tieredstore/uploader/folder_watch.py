@@ -1,4 +1,4 @@
-"""Notices from the system that something has happened in a folder: they spare waiting for the next sweep, no more."""
+"""File system events of the log folders. They save waiting for the next scan; nothing depends on them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EVENTS: Final = ("FileCreatedEvent", "FileMovedEvent", "FileDeletedEvent")
 
 
 class _Handler:
-    """Of any event the folder is told; which file it was, a listing sees. In the shape that watchdog calls."""
+    """Report any event by its folder; the next listing finds the file. watchdog calls `dispatch`."""
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
@@ -29,11 +29,10 @@ class _Handler:
         self._on_change()
 
 
-class Watch:
-    """Calls ``on_change`` with a folder where a file came, went or was renamed; appends cost nothing.
+class FolderWatch:
+    """Call ``on_change`` with the folder in which a file was created, deleted or renamed; appends cost nothing.
 
-    Folders are watched as they come. A lost event, a full table of watches or a network disk only cost time: that is
-    said once.
+    A lost event, a full table of watches or a network disk only cost time: this is logged once.
     """
 
     def __init__(self, on_change: Callable[[Path], None]) -> None:
@@ -56,7 +55,7 @@ class Watch:
             self._give_up(str(error))
 
     def watch(self, folders: Iterable[Path]) -> bool:
-        """Watch these, and no others; whether one is new, in which something may have happened before."""
+        """Watch exactly these folders. Return whether one is new: something may have happened in it before."""
         if self._is_broken:
             return False
         wanted = set(folders)
@@ -76,7 +75,7 @@ class Watch:
         return len(self._watches) > before
 
     def close(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         observer, self._observer = self._observer, None
         if observer is not None:
             observer.stop()

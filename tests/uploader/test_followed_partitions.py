@@ -22,7 +22,7 @@ from tieredstore.testing.doubles import CountingStore
 from tieredstore.testing.faults import FaultyStore
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import Uploader
-from tieredstore.uploader.following import Following
+from tieredstore.uploader.followed_partitions import FollowedPartitions
 from tieredstore.uploader.partition import Role
 from tieredstore.uploader.settled import REPLICATION_CHECKPOINT
 
@@ -39,7 +39,7 @@ class Replica:
         self.uploader: Uploader = uploader_of(folder, store, hold_dir=hold_dir, hold_max_files=hold_max_files)
         self.uploader.leadership._leadership.led = lambda: self.led  # type: ignore[method-assign]
         self.now_s = 0.0
-        self.uploader._following = Following(lambda: self.now_s)  # pyright: ignore[reportPrivateUsage]
+        self.uploader._followed_partitions = FollowedPartitions(lambda: self.now_s)  # pyright: ignore[reportPrivateUsage]
 
     def look(self) -> None:
         """At the folders and at the store, a minute later."""

@@ -1,7 +1,7 @@
-"""How many of the workers ship at the same time: as many as there is something to wait for.
+"""How many workers may ship at the same time, adapted to the processor time that the process takes.
 
-Shipping to a store that is far away is waiting, of which many can be done at once. To one that answers at once it is
-work, of Python's and of the processors', and workers that have to take turns for those slow each other down.
+With a distant store, workers mostly wait and many can run at once. With a fast one they compete for the interpreter and
+the processors, and slow each other down.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tieredstore.process.forks import ForkSafeLock
 
 _LOOK_S: Final = 0.25
 _LONG_S: Final = 2.0
-"""So long ago nobody asked: what was measured since tells nothing of now."""
+"""Older samples are stale; ignore them."""
 
 _SPARE: Final = 2
 """More workers than processors keep these busy while some wait for a disk."""
@@ -24,9 +24,12 @@ _BUSY: Final = 0.9
 _IDLE: Final = 0.8
 
 
-class Crew:
-    """Says which workers may take a partition now, the first ones always: one less each moment in which the process has
-    taken a whole processor, as more than one thread of Python cannot, and one more while it has not. Thread-safe."""
+class WorkerLimit:
+    """Admit workers by number, the first ones always. Thread-safe.
+
+    One worker fewer after each interval in which the process used a whole processor (all that the interpreter lock
+    allows), one more after each interval in which it did not.
+    """
 
     def __init__(
         self,
@@ -44,8 +47,8 @@ class Crew:
         self._looked_s, self._taken_s = monotonic(), processor_time()
         self._lock = ForkSafeLock()
 
-    def has(self, number: int) -> bool:
-        """Whether the worker of this number, from 0 on, may ship."""
+    def admits(self, number: int) -> bool:
+        """Return whether the worker with this number, counted from 0, may ship now."""
         if number < self._least and self._least == self._workers:
             return True
         with self._lock:

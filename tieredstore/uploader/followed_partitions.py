@@ -1,7 +1,7 @@
-"""Followed partitions: what their leaders have not shipped yet is pinned here too, for this broker may lead next.
+"""Followed partitions: segments that the leader has not shipped yet stay pinned here, since this broker may lead next.
 
-Retention takes the same segments from all replicas. What a leader that dies has not shipped would be gone from the next
-one's disk as well, before its uploader has begun.
+Retention deletes the same segments from all replicas. What a dying leader has not shipped would otherwise be gone from
+the next leader's disk too, before its uploader has begun.
 """
 
 from __future__ import annotations
@@ -24,34 +24,36 @@ _logger: Final = logging.getLogger(__name__)
 _FIRST_PAUSE_S: Final = 60.0
 _LONGEST_PAUSE_S: Final = 960.0
 _AT_ONCE: Final = 50
-"""How many watermarks are read in a round: thousands of partitions that are new are asked for one after the other."""
+"""Watermarks read in one round, so that thousands of new partitions do not ask at once."""
 
 
 @dataclass(slots=True)
 class _Asked:
-    """When a partition's watermark is read next, and how long after the last time that is."""
+    """When a partition's watermark is read next, and the pause before that."""
 
     again_s: float = 0.0
     pause_s: float = _FIRST_PAUSE_S
 
 
-class Following:
-    """Reads the watermarks of followed partitions at a slow rate, and lets go what they have passed. For one thread."""
+class FollowedPartitions:
+    """Read the watermarks of followed partitions at a slow rate, and unpin what they have passed. For one thread."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._asked: dict[Partition, _Asked] = {}
 
     def release(self, target: Target, partitions: Iterable[Partition]) -> None:
-        """One request for each followed partition of which something is here, a minute apart, and later and later where
-        nothing moves. StoreError if the store fails: nothing goes then."""
+        """Ask once a minute for each followed partition that holds a closed segment, less often where nothing moves.
+
+        Raises StoreError if the store fails; nothing is unpinned then.
+        """
         followed = [partition for partition in partitions if partition.role is Role.FOLLOWED]
         self._asked = {partition: self._asked.get(partition) or _Asked() for partition in followed}
         _mark_replicated(followed)
         now_s = self._monotonic()
         # Only where there is a closed segment that is not known to be shipped.
         due = [partition for partition in followed if self._asked[partition].again_s <= now_s and partition.first]
-        # Those first of which nothing is known.
+        # Unknown partitions first.
         due.sort(key=lambda partition: (partition.shipped is not None, self._asked[partition].again_s))
         for partition in due[:_AT_ONCE]:
             self._ask(target, partition)
@@ -61,7 +63,7 @@ class Following:
         try:
             watermark = target.watermarks.peek(partition.where)
         except (CorruptData, ConfigError) as error:
-            # Whoever leads makes it again, or says what is to be done.
+            # The leader's uploader repairs it, or says what to do.
             _logger.info("%s", error)
             watermark, passed = None, before or 0
         else:
@@ -72,7 +74,7 @@ class Following:
 
 
 def _mark_replicated(followed: Iterable[Partition]) -> None:
-    """Note what is replicated, as the brokers' own checkpoints of this say: no later leader takes that back."""
+    """Mark segments below the broker's high watermark checkpoint as replicated: no clean election takes them back."""
     highs: dict[Path, dict[tuple[str, int], int]] = {}
     for partition in followed:
         folder = partition.folder
