@@ -88,7 +88,7 @@ def test_a_run_that_is_given_its_windows_looks_nothing_up(kept: Kept) -> None:
     reader.prepareForTriggerAvailableNow()
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadAllAvailable())
-    assert [window[2:] for window in end["windows"]] == [[0, 0, 20], [1, 0, 20]]
+    assert [window[2:5] for window in end["windows"]] == [[0, 0, 20], [1, 0, 20]]
     assert reader.latestOffset(end, ReadAllAvailable()) == end
     tasks: list[Any] = [unpacked(task) for part in reader.partitions(start, end) for task in vars(part)["tasks"]]
     assert tuple(tasks) == plan

@@ -52,10 +52,10 @@ def test_where_partitions_begin_comes_before_anything_is_read(kept: Kept, reader
     kept.write(20)
     start = reader.initialOffset()
     end = latest(reader, start)
-    assert [window[2:] for window in end["windows"]] == [[0, 0, 0], [1, 0, 0]]
+    assert [window[2:5] for window in end["windows"]] == [[0, 0, 0], [1, 0, 0]]
     while (later := latest(reader, end)) == end:
         pass
-    assert [window[2:] for window in later["windows"]] == [[0, 0, 20], [1, 0, 20]]
+    assert [window[2:5] for window in later["windows"]] == [[0, 0, 20], [1, 0, 20]]
 
 
 def latest(reader: WindowReader, start: Offset) -> Offset:
@@ -88,7 +88,7 @@ def test_offsets_are_windows_and_what_is_handed_out_counts_as_written(kept: Kept
     end = start
     while end == start:
         end = latest(reader, start)
-    assert [(window[2:]) for window in end["windows"]] == [[0, 0, 20], [1, 0, 20]]
+    assert [window[2:5] for window in end["windows"]] == [[0, 0, 20], [1, 0, 20]]
     tasks = tasks_between(reader, start, end)
     assert [(task.window.partition, task.window.start, task.window.stop) for task in tasks] == [(0, 0, 20), (1, 0, 20)]
     assert latest(reader, end) == end
@@ -96,7 +96,7 @@ def test_offsets_are_windows_and_what_is_handed_out_counts_as_written(kept: Kept
     later = end
     while later == end:
         later = latest(reader, end)
-    assert [window[2:] for window in later["windows"]] == [[1, 20, 25]]
+    assert [window[2:5] for window in later["windows"]] == [[1, 20, 25]]
     reports = reports_of(kept, tasks + tasks_between(reader, end, later))
     assert [(report.written[0].records, report.error) for report in reports] == [(20, None), (20, None), (5, None)]
 
@@ -118,7 +118,21 @@ def test_a_batch_that_is_repeated_is_planned_anew_without_what_is_written(kept: 
             other.partitions(end, later)
         # It goes on behind the log, wherever Spark believes to be.
         kept.write(10)
-        assert [window[3:] for window in forced(other, start)["windows"]] == [[20, 30], [20, 30]]
+        assert [window[3:5] for window in forced(other, start)["windows"]] == [[20, 30], [20, 30]]
+
+
+def test_a_batch_that_is_repeated_has_the_leader_epochs_it_was_planned_with(kept: Kept) -> None:
+    begin(kept)
+    with closing_reader(kept) as reader:
+        reader.prepareForTriggerAvailableNow()
+        start = reader.initialOffset()
+        end = latest(reader, start)
+    # Those of an earlier version.
+    without = {**end, "windows": [window[:5] for window in end["windows"]]}
+    for offset, epoch in ((end, 0), (without, -1)):
+        with closing_reader(kept) as other:
+            windows = [task.window for task in tasks_between(other, start, offset)]
+            assert [(window.stop, window.leader_epoch) for window in windows] == [(20, epoch), (20, epoch)]
 
 
 def test_how_much_windows_read_is_learnt_where_a_backlog_is_cut_by_it() -> None:
