@@ -34,7 +34,7 @@ from tieredstore.errors import (
     TieredStoreError,
 )
 from tieredstore.testing.object_store_tests import ObjectStoreTests
-from tieredstore.testing.store_writes import WriteTests
+from tieredstore.testing.object_store_writes import WriteTests
 
 
 def sas_of(server: AzureServer, container: str, permission: str = "racwdl") -> str:

@@ -30,7 +30,7 @@ from tieredstore.errors import (
     StoreUnavailable,
 )
 from tieredstore.testing.object_store_tests import ObjectStoreTests
-from tieredstore.testing.store_writes import WriteTests
+from tieredstore.testing.object_store_writes import WriteTests
 
 
 class TestGcsObjectStore(ObjectStoreTests):

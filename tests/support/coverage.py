@@ -22,7 +22,7 @@ from tests.support.paths import COVERAGE_VARIABLE
 from tests.support.probes import SETTINGS, probes, slipcover
 
 _WORKER_OUTPUT: Final = "coverage"
-_SUITES: Final = re.compile(r"tieredstore/testing/store_\w+\.py")
+_SUITES: Final = re.compile(r"tieredstore/testing/\w+_(tests|reads|writes)\.py")
 """The contract's own tests, which pytest loads by itself to rewrite their assertions, without probes. No product."""
 
 

@@ -12,11 +12,9 @@ import pytest
 
 from tests.support.faulty_server.server import FaultyServer
 from tests.support.faulty_server.service import Cloud, Step
-from tests.support.faulty_server.table import with_table
 from tests.support.faulty_server.way import Must, Way
 from tests.support.faulty_server.ways import QUICK_WAYS, WAYS
 from tests.support.faulty_stores import SERVICES, store_on
-from tests.support.paths import REPOSITORY
 from tests.support.store_verbs import KEYS, SMALL, Verb, remember_etag, verbs_of
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.cloud.answers import stated_date
@@ -97,11 +95,6 @@ def test_a_date_that_is_none_is_no_time(date: object) -> None:
         stated_date(date)
     assert stated_date(None) is None
     assert stated_date("Sun, 22 Nov 2026 07:48:01 GMT") == datetime(2026, 11, 22, 7, 48, 1, tzinfo=UTC)
-
-
-def test_the_table_in_the_documents_is_that_of_the_code() -> None:
-    text = (REPOSITORY / "docs" / "testing.md").read_text(encoding="utf-8")
-    assert text == with_table(text), "write it: python -m tests.support.faulty_server.table docs/testing.md"
 
 
 def test_no_two_ways_have_one_name() -> None:

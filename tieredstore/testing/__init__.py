@@ -12,5 +12,10 @@ if "pytest" in sys.modules:
     # The asserts of the shipped tests explain themselves as those of a test file do.
     import pytest
 
-    for _name in ("access", "reads", "writes", "listings", "races", "abandoned"):
-        pytest.register_assert_rewrite(f"tieredstore.testing.store_{_name}")
+    pytest.register_assert_rewrite(
+        "tieredstore.testing.object_store_reads",
+        "tieredstore.testing.object_store_writes",
+        "tieredstore.testing.object_store_tests",
+        "tieredstore.testing.notification_queue_tests",
+        "tieredstore.testing.output_format_tests",
+    )

@@ -7,9 +7,8 @@ from typing import Final
 
 from tests.support.faulty_server.answer_ways import but, header, instead
 from tests.support.faulty_server.azure import batch_reply, numbers_of, sub_answer
-from tests.support.faulty_server.document_ways import rewritten
 from tests.support.faulty_server.service import Cloud, Step
-from tests.support.faulty_server.way import Exchange, Must, Way
+from tests.support.faulty_server.way import Exchange, Must, Way, rewritten
 from tests.support.faulty_server.wire import Answer, Reply
 
 _AZURE: Final = (Cloud.AZURE,)

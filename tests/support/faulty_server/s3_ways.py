@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from tests.support.faulty_server.answer_ways import but, header, instead
-from tests.support.faulty_server.document_ways import rewritten
 from tests.support.faulty_server.s3 import document, elements
 from tests.support.faulty_server.service import Cloud, Step
-from tests.support.faulty_server.way import Exchange, Must, Way
+from tests.support.faulty_server.way import Exchange, Must, Way, rewritten
 from tests.support.faulty_server.wire import Answer, Reply
 
 _S3: Final = (Cloud.S3,)

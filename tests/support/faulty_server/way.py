@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -78,3 +79,14 @@ class Way:
     steps: Collection[Step]
     must: Must
     answer: Callable[[Exchange], Answer] = field(repr=False)
+
+
+def rewritten(pattern: str, replacement: str, *, count: int = 0) -> Callable[[Exchange], Answer]:
+    """Return the honest answer, ``pattern`` in its body replaced as text: a lie need be no document any more."""
+    compiled = re.compile(pattern.encode(), re.DOTALL)
+
+    def answer(exchange: Exchange) -> Answer:
+        reply = exchange.honest()
+        return reply.changed(body=compiled.sub(replacement.encode(), reply.body, count=count))
+
+    return answer

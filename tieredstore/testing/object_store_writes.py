@@ -1,0 +1,483 @@
+"""How a store writes, deletes and prepares, and what a broken write leaves: a part of ``ObjectStoreTests``."""
+
+# ruff: noqa: D102, S311  the names of the tests say what they show; nothing here is secret
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import pickle
+import random
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, cast
+
+import pytest
+
+from tieredstore.backends.base import AbandonedWrite, Body, ObjectStore, Prepared
+from tieredstore.errors import InvalidKey, ObjectNotFound, PreconditionFailed, PreparedGone, StoreError
+from tieredstore.testing.object_store_reads import StoreAccess
+
+_INVALID_KEYS = ("", "k" * 1025, "ü" * 513, "lone surrogate \ud800")
+
+
+class WriteTests(StoreAccess):
+    """Bodies of every kind, failing bodies, conditions, deletion."""
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b"0123456789",
+            bytearray(b"0123456789"),
+            memoryview(b"--0123456789--")[2:-2],
+            memoryview(b"0_1_2_3_4_5_6_7_8_9_")[::2],
+            [b"0123", b"456789"],
+            (b"", b"01234567", bytearray(b"8"), b"", memoryview(b"9"), b""),
+        ],
+        ids=["bytes", "bytearray", "memoryview", "strided", "list", "mixed"],
+    )
+    def test_any_kind_of_body_is_stored(self, store: ObjectStore, body: Body) -> None:
+        store.put("object", body)
+        assert store.get("object") == b"0123456789"
+
+    @pytest.mark.parametrize("body", [b"", [], [b""], iter(())], ids=["bytes", "list", "empty buffer", "iterator"])
+    def test_an_empty_body_makes_an_empty_object(self, store: ObjectStore, body: Body) -> None:
+        store.put("object", body)
+        assert store.head("object").size == 0
+        assert [info.key for info in store.list()] == ["object"]
+
+    @pytest.mark.parametrize("piece", [1000, 70_000, 9 << 20])
+    def test_a_buffer_that_is_used_again_for_the_next_piece_is_stored_right(
+        self, store: ObjectStore, piece: int
+    ) -> None:
+        def body() -> Iterator[bytearray]:
+            buffer = bytearray()
+            for number in range(3):
+                # Growing the buffer fails if the store still holds on to it.
+                buffer.clear()
+                buffer.extend(random.Random(number).randbytes(piece + number))
+                yield buffer
+            buffer[:] = b"!" * len(buffer)
+
+        store.put("object", body())
+        assert store.get("object") == b"".join(random.Random(n).randbytes(piece + n) for n in range(3))
+
+    def test_put_overwrites(self, store: ObjectStore) -> None:
+        store.put("object", b"a longer first content")
+        first = self.etag(store, "object")
+        store.put("object", b"second")
+        assert store.get("object") == b"second"
+        assert store.head("object").size == 6
+        assert self.etag(store, "object") != first
+
+    def test_the_etag_changes_with_the_content_and_only_then(self, store: ObjectStore) -> None:
+        seen: list[str] = []
+        for content in (b"one", b"two", b"twa", b"", b"four"):
+            store.put("object", content)
+            seen.append(self.etag(store, "object"))
+            assert self.etag(store, "object") == seen[-1]
+        assert len(set(seen)) == len(seen)
+
+    def test_the_modification_time_is_about_now(self, store: ObjectStore) -> None:
+        store.put("object", b"data")
+        modified_ms = store.head("object").modified_ms
+        # A server's clock may differ, but not by an hour: seconds in place of milliseconds would.
+        assert modified_ms is None or abs(modified_ms - time.time() * 1000) < 3_600_000
+
+    @pytest.mark.parametrize("before_it_breaks", [0, 1, 100_000, 9 << 20])
+    def test_a_body_that_raises_leaves_nothing(self, store: ObjectStore, before_it_breaks: int) -> None:
+        with pytest.raises(_BodyBrokenError):
+            store.put("folder/object", _breaking(before_it_breaks))
+        with pytest.raises(ObjectNotFound):
+            store.get("folder/object")
+        assert list(store.list()) == []
+
+    @pytest.mark.parametrize("before_it_breaks", [0, 100_000, 9 << 20])
+    def test_a_body_that_raises_leaves_the_old_object(self, store: ObjectStore, before_it_breaks: int) -> None:
+        store.put("object", b"old")
+        etag = self.etag(store, "object")
+        with pytest.raises(_BodyBrokenError):
+            store.put("object", _breaking(before_it_breaks))
+        assert store.get("object") == b"old"
+        assert self.etag(store, "object") == etag
+
+    @pytest.mark.parametrize(
+        "error", [OSError(5, "the source's own"), FileNotFoundError(2, "gone"), KeyboardInterrupt()]
+    )
+    def test_what_the_body_raises_is_not_taken_for_the_store_s_error(
+        self, store: ObjectStore, error: BaseException
+    ) -> None:
+        def body() -> Iterator[bytes]:
+            yield b"some"
+            raise error
+
+        with pytest.raises(type(error)) as caught:
+            store.put("object", body())
+        assert caught.value is error
+        assert list(store.list()) == []
+
+    def test_a_body_of_wrong_things_leaves_nothing(self, store: ObjectStore) -> None:
+        wrong = cast("list[bytes]", [b"right", "text"])
+        with pytest.raises(TypeError):
+            store.put("object", wrong)
+        assert list(store.list()) == []
+
+    def test_a_generator_is_closed_however_the_put_ends(self, store: ObjectStore) -> None:
+        closed: list[str] = []
+
+        def body(name: str) -> Generator[bytes]:
+            try:
+                yield b"some"
+                yield b"more"
+            finally:
+                closed.append(name)
+
+        kept = [body("stored"), body("refused")]
+        store.put("object", kept[0])
+        assert closed == ["stored"]
+        started = kept[1]
+        assert next(started) == b"some"
+        with pytest.raises(PreconditionFailed):
+            store.put("object", started, if_absent=True)
+        assert closed == ["stored", "refused"]
+
+    def test_if_absent_keeps_what_is_there(self, store: ObjectStore) -> None:
+        store.put("object", b"first", if_absent=True)
+        for body in (b"second", b"first", b"", [b"sec", b"ond"]):
+            with pytest.raises(PreconditionFailed):
+                store.put("object", body, if_absent=True)
+        assert store.get("object") == b"first"
+        store.delete(["object"])
+        store.put("object", iter([b"th", b"ird"]), if_absent=True)
+        assert store.get("object") == b"third"
+
+    def test_if_absent_holds_for_a_large_body(self, store: ObjectStore) -> None:
+        store.put("object", b"first")
+        with pytest.raises(PreconditionFailed):
+            store.put("object", itertools.repeat(bytes(1 << 20), 12), if_absent=True)
+        assert store.get("object") == b"first"
+
+    def test_replace_gives_the_new_etag(self, store: ObjectStore) -> None:
+        store.put("object", b"first")
+        second = store.replace("object", bytearray(b"second"), self.etag(store, "object"))
+        assert store.get("object") == b"second"
+        assert self.etag(store, "object") == second
+        third = store.replace("object", memoryview(b"--third--")[2:-2], second)
+        assert store.get("object") == b"third"
+        assert third == self.etag(store, "object") != second
+
+    def test_replace_with_an_old_etag_is_refused(self, store: ObjectStore) -> None:
+        store.put("object", b"first")
+        old = self.etag(store, "object")
+        store.put("object", b"second")
+        for etag in (old, "never an etag", ""):
+            with pytest.raises(PreconditionFailed):
+                store.replace("object", b"third", etag)
+        assert store.get("object") == b"second"
+
+    def test_replace_never_makes_an_object(self, store: ObjectStore) -> None:
+        store.put("folder/object", b"first")
+        etag = self.etag(store, "folder/object")
+        store.delete(["folder/object"])
+        for key in ("folder/object", "other"):
+            with pytest.raises(PreconditionFailed):
+                store.replace(key, b"second", etag)
+        assert list(store.list()) == []
+
+    def test_delete_is_idempotent(self, store: ObjectStore) -> None:
+        store.put("folder/one", b"1")
+        store.put("folder/two", b"2")
+        store.delete(["folder/one", "absent", "no/such/folder", "folder", "folder/one", "folder/two/below"])
+        assert [info.key for info in store.list()] == ["folder/two"]
+        store.delete(["folder/one"])
+        store.delete([])
+        store.delete(iter(["folder/two"]))
+        assert list(store.list()) == []
+
+    def test_an_object_comes_again_after_a_delete(self, store: ObjectStore) -> None:
+        for round_number in range(3):
+            store.put("a/b/c", b"%d" % round_number, if_absent=True)
+            assert store.get("a/b/c") == b"%d" % round_number
+            store.delete(["a/b/c"])
+
+    @pytest.mark.parametrize("key", _INVALID_KEYS, ids=["empty", "1025 bytes", "1026 bytes", "surrogate"])
+    def test_an_invalid_key_is_refused_by_every_operation(self, store: ObjectStore, key: str) -> None:
+        operations: list[Callable[[], object]] = [
+            lambda: store.put(key, b""),
+            lambda: store.get(key),
+            lambda: store.get_into(key, 0, bytearray(1)),
+            lambda: store.head(key),
+            lambda: store.replace(key, b"", "etag"),
+        ]
+        for operation in operations:
+            with pytest.raises(InvalidKey):
+                operation()
+
+    def test_a_delete_that_fails_for_one_key_deletes_the_others(self, store: ObjectStore) -> None:
+        store.put("one", b"1")
+        store.put("two", b"2")
+        with pytest.raises(InvalidKey, match="1 object"):
+            store.delete(["one", "k" * 1025, "two"])
+        assert list(store.list()) == []
+
+
+_STAGING: Final = "_staging/"
+_NOTHINGS: Final[tuple[object, ...]] = (None, [], "text", {})
+
+
+class PreparedTests(StoreAccess):
+    """Nobody sees what is prepared; publishing is create-only, can be repeated, and knows its own work."""
+
+    def test_what_is_prepared_is_seen_only_once_it_is_published(self, store: ObjectStore) -> None:
+        prepared = self._prepare(store, "folder/object", b"the bytes")
+        assert (prepared.key, prepared.size) == ("folder/object", 9)
+        assert prepared.sha256 == hashlib.sha256(b"the bytes").hexdigest()
+        assert self._listed(store) == []
+        with pytest.raises(ObjectNotFound):
+            store.get("folder/object")
+        store.publish(prepared)
+        assert self.raw_get(store, "folder/object") == b"the bytes"
+        assert [info.key for info in store.list()] == ["folder/object"]
+
+    @pytest.mark.parametrize("mebibytes", [0, 1, 12])
+    def test_objects_of_each_size_come_whole(self, store: ObjectStore, mebibytes: int) -> None:
+        pieces = [bytes([number]) * (1 << 20) for number in range(mebibytes)]
+        for key, body in (("folder/one", b"".join(pieces)), ("folder/pieces", iter(pieces))):
+            prepared = store.prepare(key, body, staging_prefix=_STAGING)
+            store.publish(prepared)
+            assert prepared.size == mebibytes << 20
+            assert store.get(key) == b"".join(pieces)
+
+    def test_it_goes_through_json_and_to_another_process(self, store: ObjectStore) -> None:
+        prepared = self._prepare(store, "folder/object", b"the bytes")
+        text = json.dumps(prepared.to_json())
+        other = pickle.loads(pickle.dumps(store)) if self.picklable else store  # noqa: S301  our own
+        other.publish(Prepared.from_json(json.loads(text)))
+        other.close()
+        assert self.raw_get(store, "folder/object") == b"the bytes"
+
+    def test_publishing_again_changes_nothing(self, store: ObjectStore) -> None:
+        prepared = self._prepare(store, "folder/object", b"the bytes")
+        store.publish(prepared)
+        before = store.head("folder/object")
+        store.publish(prepared)
+        store.publish(prepared)
+        assert store.head("folder/object") == before
+        assert [info.key for info in store.list()] == ["folder/object"]
+
+    def test_it_is_never_written_over_another_object(self, store: ObjectStore) -> None:
+        for theirs in (b"other bytes", b"the other's bytes", b""):
+            self.raw_put(store, "folder/object", theirs)
+            prepared = self._prepare(store, "folder/object", b"our bytes")
+            with pytest.raises(PreconditionFailed):
+                store.publish(prepared)
+            assert self.raw_get(store, "folder/object") == theirs
+            store.discard(prepared)
+            assert self.raw_get(store, "folder/object") == theirs
+            assert [info.key for info in store.list()] == ["folder/object"]
+
+    def test_of_several_prepared_for_one_key_the_first_published_stands(self, store: ObjectStore) -> None:
+        for attempts in range(self.race_rounds):
+            key = f"folder/{attempts}"
+            prepared = [self._prepare(store, key, b"bytes of %d" % number) for number in range(4)]
+            with ThreadPoolExecutor(self.racing_publishers) as pool:
+                won = [one for one, is_won in zip(prepared, pool.map(_wins(store), prepared), strict=True) if is_won]
+            assert len(won) == 1
+            assert hashlib.sha256(store.get(key)).hexdigest() == won[0].sha256
+            for one in prepared:
+                if one not in won:
+                    with pytest.raises(PreconditionFailed):
+                        store.publish(one)
+                    store.discard(one)
+            store.publish(won[0])
+            assert hashlib.sha256(store.get(key)).hexdigest() == won[0].sha256
+
+    def test_publishers_of_the_same_all_succeed(self, store: ObjectStore) -> None:
+        for attempts in range(self.race_rounds):
+            prepared = self._prepare(store, f"folder/{attempts}", b"the bytes")
+            with ThreadPoolExecutor(4) as pool:
+                list(pool.map(store.publish, [prepared] * 4))
+            assert store.get(f"folder/{attempts}") == b"the bytes"
+
+    def test_what_is_discarded_is_gone(self, store: ObjectStore) -> None:
+        prepared = self._prepare(store, "folder/object", b"the bytes")
+        if store.discard(prepared):
+            # Again, it does no harm.
+            store.discard(prepared)
+            with pytest.raises(PreparedGone):
+                store.publish(prepared)
+            assert list(store.list()) == []
+        else:
+            # A service that alone removes it: then it can still be published.
+            store.publish(prepared)
+            assert store.get("folder/object") == b"the bytes"
+
+    def test_what_is_published_cannot_be_discarded(self, store: ObjectStore) -> None:
+        prepared = self._prepare(store, "folder/object", b"the bytes")
+        store.publish(prepared)
+        # Whether there was anything to take away not all services tell.
+        store.discard(prepared)
+        assert store.get("folder/object") == b"the bytes"
+
+    def test_an_object_that_was_deleted_since_does_not_come_back(self, store: ObjectStore) -> None:
+        prepared = self._prepare(store, "folder/object", b"the bytes")
+        store.publish(prepared)
+        store.delete(["folder/object"])
+        with pytest.raises(PreparedGone):
+            store.publish(prepared)
+        assert list(store.list()) == []
+
+    def test_a_body_that_breaks_off_leaves_nothing_to_publish(self, store: ObjectStore) -> None:
+        for mebibytes in (1, 12):
+            with pytest.raises(_BodyBrokenError):
+                store.prepare("folder/object", _breaking(mebibytes << 20), staging_prefix=_STAGING)
+        assert list(store.list()) == []
+        assert [write for write in store.abandoned_writes("folder/object") if write.removable] == []
+        store.put("folder/object", b"written", if_absent=True)
+
+    def test_a_body_is_closed_however_it_ends(self, store: ObjectStore) -> None:
+        body = _breaking(1 << 20)
+        with pytest.raises(InvalidKey):
+            store.prepare("", body, staging_prefix=_STAGING)
+        assert next(body, None) is None
+
+    def test_what_was_written_by_nobody_is_refused(self, store: ObjectStore) -> None:
+        prepared = self._prepare(store, "folder/object", b"the bytes").to_json()
+        for field, wrong in (
+            ("key", 1),
+            ("size", -1),
+            ("size", True),
+            ("size", 1 << 70),
+            ("sha256", "00"),
+            ("place", None),
+            ("parts", "text"),
+            ("parts", [1]),
+            ("mark", []),
+        ):
+            with pytest.raises(StoreError):
+                Prepared.from_json({**prepared, field: wrong})
+        for nothing in _NOTHINGS:
+            with pytest.raises(StoreError):
+                Prepared.from_json(nothing)
+
+    def _prepare(self, store: ObjectStore, key: str, data: bytes) -> Prepared:
+        return store.prepare(key, data, staging_prefix=_STAGING)
+
+    def _listed(self, store: ObjectStore) -> list[str]:
+        """All that anybody sees beside what is staged."""
+        return [info.key for info in store.list() if not info.key.startswith(_STAGING)]
+
+
+def _wins(store: ObjectStore) -> Callable[[Prepared], bool]:
+    def is_won(prepared: Prepared) -> bool:
+        try:
+            store.publish(prepared)
+        except PreconditionFailed:
+            return False
+        return True
+
+    return is_won
+
+
+_KILLED_PUT = """
+    import os, pickle, signal, sys, time
+
+    def body():
+        for _ in range(12):
+            yield bytes(1 << 20)
+        # For parts that are on their way.
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL)
+        yield b""
+
+    pickle.loads(sys.stdin.buffer.read()).put("folder/object", body())
+"""
+
+
+class AbandonedTests(StoreAccess):
+    """Nothing of it is seen, and what can be listed can be told from objects, and discarded where that is possible."""
+
+    def test_writes_that_ended_have_left_nothing(self, store: ObjectStore) -> None:
+        store.put("folder/object", b"first")
+        store.put("folder/large", (bytes(1 << 20) for _ in range(12)))
+        store.replace("folder/object", b"second", self.etag(store, "folder/object"))
+        with pytest.raises(_BodyBrokenError):
+            store.put("folder/broken", _breaking(12 << 20))
+        left = [*self._abandoned(store, "folder/object"), *self._abandoned(store, "folder/large")]
+        assert left == []
+        # What a service alone can remove stays for it: there is no object for it to belong to.
+        assert [write for write in self._abandoned(store, "folder/broken") if write.removable] == []
+
+    def test_a_killed_write_is_seen_by_nobody_and_can_be_discarded(self, store: ObjectStore) -> None:
+        if not self.picklable:
+            # Objects that another process cannot write end with this one.
+            return
+        self._put_and_be_killed(store)
+        assert list(store.list()) == []
+        with pytest.raises(ObjectNotFound):
+            store.get("folder/object")
+        for write in self._abandoned(store, "folder/object"):
+            assert write.key.startswith("folder/")
+            assert write.size is None or write.size > 0
+            assert write.started_ms is None or abs(write.started_ms - time.time() * 1000) < 3_600_000
+            assert store.discard(write) == write.removable
+            # Again, it does no harm.
+            store.discard(write)
+        assert [write for write in self._abandoned(store, "folder/object") if write.removable] == []
+        assert list(store.list()) == []
+        store.put("folder/object", b"written", if_absent=True)
+        assert store.get("folder/object") == b"written"
+        assert self._abandoned(store, "folder/object") == []
+
+    def test_the_store_tells_its_own_time(self, store: ObjectStore) -> None:
+        before = store.now_ms()
+        if before is None:
+            return  # as the contract allows: then nothing in it is known to be old
+        store.put("folder/timed", b"")
+        written = store.head("folder/timed").modified_ms
+        store.delete(["folder/timed"])
+        after = store.now_ms()
+        assert after is not None
+        assert written is not None
+        # Services tell whole seconds, some cut off and some rounded.
+        assert before - 1000 <= written <= after + 1000
+        assert list(store.list()) == []
+        assert isinstance(list(store.kept_after_delete()), list)
+
+    def test_what_was_abandoned_below_another_prefix_is_not_told(self, store: ObjectStore) -> None:
+        with pytest.raises(_BodyBrokenError):
+            store.put("folder/object", _breaking(12 << 20))
+        assert list(store.abandoned_writes("elsewhere/")) == []
+        assert list(store.abandoned_writes("folder/object/below")) == []
+
+    def _abandoned(self, store: ObjectStore, key: str) -> list[AbandonedWrite]:
+        """Those of one key: all that some servers tell."""
+        return list(store.abandoned_writes(key))
+
+    def _put_and_be_killed(self, store: ObjectStore) -> None:
+        """Write 12 MiB to ``folder/object`` in a process that is killed before its ``put`` ends."""
+        killed = subprocess.run(  # noqa: S603  our own code, in an interpreter of its own
+            [sys.executable, "-c", textwrap.dedent(_KILLED_PUT)],
+            input=pickle.dumps(store),
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            capture_output=True,
+            timeout=120,
+            check=False,
+        )
+        assert killed.returncode == -9, killed.stderr.decode()
+
+
+class _BodyBrokenError(Exception):
+    """Raised by a body of these tests."""
+
+
+def _breaking(size: int) -> Iterator[bytes]:
+    for at in range(0, size, 1 << 20):
+        yield bytes(min(1 << 20, size - at))
+    raise _BodyBrokenError
