@@ -30,10 +30,10 @@ from tieredstore.backends.s3.options import AccessKeys, Compatibility, S3Options
 from tieredstore.backends.s3.store import S3ObjectStore
 from tieredstore.errors import ObjectNotFound
 from tieredstore.ops.prices import read_prices
-from tieredstore.pubsub.consumer import Consumer
-from tieredstore.pubsub.cost import topic_cost, topic_facts
-from tieredstore.pubsub.producer import Producer
-from tieredstore.pubsub.topics import Topics
+from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.produce.producer import Producer
+from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.pubsub.upkeep.cost import topic_cost, topic_facts
 from tieredstore.testing.delegating import DelegatingObjectStore
 
 MIB: Final = 1 << 20

@@ -17,7 +17,7 @@ import pyarrow.dataset as ds
 from polars.io.plugins import register_io_source
 
 from tieredstore.errors import ConfigError
-from tieredstore.pubsub.tables import BatchTable, batch_schema, batches_beside
+from tieredstore.pubsub.consume.tables import BatchTable, batch_schema, batches_beside
 from tieredstore.query.arguments import check_client, check_topic
 from tieredstore.query.stores import StoreLike, manager_of
 from tieredstore.query.table_names import BATCHES

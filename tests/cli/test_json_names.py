@@ -21,7 +21,7 @@ from tieredstore.cli.help import command_of
 from tieredstore.cli.main import app
 from tieredstore.cli.pubsub_commands import opened_topics
 from tieredstore.cli.version import JSON_VERSION
-from tieredstore.pubsub.producer import Producer
+from tieredstore.pubsub.produce.producer import Producer
 
 PAGE = (REPOSITORY / "docs" / "json.md").read_text()
 ROW = re.compile(r"^\| `(\w+)` \| .* \| ([^|]+) \|$", re.MULTILINE)

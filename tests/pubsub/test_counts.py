@@ -8,8 +8,8 @@ from tests.support.pubsub_topics import topics_on
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import BufferFull, DataLoss, DeliveryFailed, InvalidRecord
 from tieredstore.metrics import REGISTRY
-from tieredstore.pubsub.consumer import Consumer
-from tieredstore.pubsub.producer import Producer
+from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.testing.delegating import Operation
 from tieredstore.testing.faults import FaultyStore
 

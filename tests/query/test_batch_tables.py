@@ -19,9 +19,9 @@ from tieredstore.config import settings_from
 from tieredstore.duckdb import attach
 from tieredstore.duckdb.query_tables import QueryTables
 from tieredstore.errors import AlreadyClosed, ConfigError, DataLoss, InvalidValue, MessageCorrupt, ResourceNotFound
-from tieredstore.pubsub.producer import Producer
-from tieredstore.pubsub.tables import BatchTable
-from tieredstore.pubsub.topics import Topics
+from tieredstore.pubsub.consume.tables import BatchTable
+from tieredstore.pubsub.produce.producer import Producer
+from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.query.topic_columns import ColumnTypes
 from tieredstore.query.topic_table import TableOptions
 from tieredstore.remote import RemoteStorageManager

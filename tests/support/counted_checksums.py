@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tieredstore.pubsub import writer
 from tieredstore.pubsub.format import messages
+from tieredstore.pubsub.produce import batch_writer as writer
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from tests.support.pubsub_topics import topics_in
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.messages import Compression, ProducerRequest, seal_message
-from tieredstore.pubsub.topics import Topics
-from tieredstore.pubsub.writer import BatchWriter, SealedMessage
+from tieredstore.pubsub.produce.batch_writer import BatchWriter, SealedMessage
+from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.spark.memq.data_source import MemqDataSource
 from tieredstore.spark.memq.tasks import MemqTask
 

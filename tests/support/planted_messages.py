@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from tests.support.pubsub_brokers import LONG_S
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.format.messages import MessagePlace, parse_message_header
-from tieredstore.pubsub.topics import Topics
-from tieredstore.pubsub.writer import BatchWriter, SealedMessage
+from tieredstore.pubsub.produce.batch_writer import BatchWriter, SealedMessage
+from tieredstore.pubsub.queue.topics import Topics
 
 
 def store_messages(topics: Topics, topic: str, messages: Sequence[bytes], partition: int | None = None) -> int:

@@ -22,7 +22,7 @@ from tieredstore.pubsub.format.packets import (
     WriteRequest,
     parse_response,
 )
-from tieredstore.pubsub.topics import Topics
+from tieredstore.pubsub.queue.topics import Topics
 
 LONG_S = 120.0
 

@@ -9,11 +9,11 @@ from tieredstore.backends.filesystem.store import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
 from tieredstore.errors import DataLoss
-from tieredstore.pubsub.consumer import Consumer
-from tieredstore.pubsub.producer import Producer
-from tieredstore.pubsub.record_futures import RecordPlace
-from tieredstore.pubsub.rows_at_hand import ConsumedRecord
-from tieredstore.pubsub.topics import Topics
+from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.consume.rows_at_hand import ConsumedRecord
+from tieredstore.pubsub.produce.futures import RecordPlace
+from tieredstore.pubsub.produce.producer import Producer
+from tieredstore.pubsub.queue.topics import Topics
 
 
 def topics_on(store: ObjectStore | None = None, **properties: str) -> Topics:

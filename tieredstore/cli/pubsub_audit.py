@@ -9,9 +9,9 @@ import typer
 
 from tieredstore.cli.output import JsonValue, counted, iso_utc, print_json_line, print_lines
 from tieredstore.model import human_bytes
-from tieredstore.pubsub.audit import AuditFault, AuditFinding, TopicAudit
-from tieredstore.pubsub.audit_pairs import SETTLE_MS, AuditPairs
-from tieredstore.pubsub.topics import Topics
+from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.pubsub.upkeep.audit import AuditFault, AuditFinding, TopicAudit
+from tieredstore.pubsub.upkeep.audit_pairs import SETTLE_MS, AuditPairs
 
 _FAULTY_CODE: Final = 4
 _NO_FAULTS: Final = frozenset({AuditFault.PENDING, AuditFault.LOST_OR_EMPTY, AuditFault.UNANNOUNCED})
@@ -39,7 +39,7 @@ def pair_records(
     topics: Topics, name: str, *, since_ms: int | None, settle_ms: int | None, late_ms: int, as_json: bool
 ) -> None:
     """The command with --records; typer.Exit as above."""
-    from tieredstore.pubsub.audit_reading import AuditLog, now_ms  # noqa: PLC0415  the client of Kafka, an extra
+    from tieredstore.pubsub.upkeep.audit_log import AuditLog, now_ms  # noqa: PLC0415  the client of Kafka, an extra
 
     topics.get(name)
     pairs = _pairs(settle_ms, late_ms, since_ms)
@@ -64,7 +64,7 @@ def follow_records(
     topics: Topics, name: str, *, since_ms: int, settle_ms: int | None, late_ms: int, as_json: bool
 ) -> None:
     """The command with --follow; typer.Exit with the service's code."""
-    from tieredstore.pubsub.audit_reading import AuditLog, audit_service  # noqa: PLC0415  as above
+    from tieredstore.pubsub.upkeep.audit_log import AuditLog, audit_service  # noqa: PLC0415  as above
 
     topics.get(name)
     with AuditLog(topics, name, _pairs(settle_ms, late_ms, since_ms), since_ms) as log:

@@ -10,7 +10,7 @@ from tieredstore.cli.opened import opened
 from tieredstore.cli.service_logs import log_lines
 from tieredstore.errors import ConfigError
 from tieredstore.pubsub.broker.running import broker_service, governed_broker
-from tieredstore.pubsub.topics import Topics
+from tieredstore.pubsub.queue.topics import Topics
 
 
 def run_broker(settings: Path | None, *, serve_reads: bool, json_logs: bool) -> None:

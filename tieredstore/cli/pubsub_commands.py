@@ -20,16 +20,16 @@ from tieredstore.cli.tables import number, plain, text, word
 from tieredstore.config import settings_from
 from tieredstore.errors import ConfigError, InvalidRecord
 from tieredstore.process.futures import outcome
-from tieredstore.pubsub.client.producer import BrokerProducer
-from tieredstore.pubsub.producer import Producer
-from tieredstore.pubsub.record_futures import RecordPlace
-from tieredstore.pubsub.record_producer import RecordProducer
-from tieredstore.pubsub.topic_config import configured_topics, load_topic_config, open_topics
-from tieredstore.pubsub.topics import Topic, Topics
+from tieredstore.pubsub.produce.broker_producer import BrokerProducer
+from tieredstore.pubsub.produce.futures import RecordPlace
+from tieredstore.pubsub.produce.producer import Producer
+from tieredstore.pubsub.produce.record_producer import RecordProducer
+from tieredstore.pubsub.queue.memq_topics import configured_topics, load_topic_config, open_topics
+from tieredstore.pubsub.queue.topics import Topic, Topics
 
 if TYPE_CHECKING:
-    from tieredstore.pubsub.consumer import Consumer
-    from tieredstore.pubsub.queues import NotificationQueue
+    from tieredstore.pubsub.consume.consumer import Consumer
+    from tieredstore.pubsub.queue.queues import NotificationQueue
 
 _GROUP_WAIT_S: Final = 30.0
 _NO_STORE: Final = {"storage.backend.class": "memory", "chunk.size": "4194304"}
@@ -155,7 +155,7 @@ def consume_records(
     as_json: bool,
 ) -> None:
     """Records up to the end that the queue has now, or for ever; a group's position is committed as they are shown."""
-    consumer: Consumer = arrow_module("tieredstore.pubsub.consumer").Consumer(
+    consumer: Consumer = arrow_module("tieredstore.pubsub.consume.consumer").Consumer(
         topics, topic, group=group, start="latest" if latest else "earliest", delivery=delivery
     )
     left = limit

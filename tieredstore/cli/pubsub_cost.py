@@ -11,8 +11,8 @@ from tieredstore.cli.tables import Column, number, text
 from tieredstore.errors import ConfigError
 from tieredstore.model import human_bytes
 from tieredstore.ops.prices import read_prices
-from tieredstore.pubsub.cost import TopicCost, TopicFacts, topic_assumptions, topic_cost, topic_facts
-from tieredstore.pubsub.topics import Topics
+from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.pubsub.upkeep.cost import TopicCost, TopicFacts, topic_assumptions, topic_cost, topic_facts
 
 _COLUMNS: Final[tuple[Column, ...]] = (
     text("TOPIC"), number("STORED", rank=3), number("PUBLISHED", rank=2), number("WRITES", rank=4),

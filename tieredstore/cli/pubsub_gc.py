@@ -9,8 +9,8 @@ from typing import Final
 from tieredstore.cli.output import JsonValue, complain, counted
 from tieredstore.cli.steps import Teller, tell_sum, telling
 from tieredstore.model import human_bytes
-from tieredstore.pubsub.garbage import GarbageCollection, GarbageOutcome, GarbageStep
-from tieredstore.pubsub.topics import Topic, Topics
+from tieredstore.pubsub.queue.topics import Topic, Topics
+from tieredstore.pubsub.upkeep.garbage import GarbageCollection, GarbageOutcome, GarbageStep
 
 _WORDS: Final = {
     GarbageOutcome.FREED: "freed by retention, whose objects go later",

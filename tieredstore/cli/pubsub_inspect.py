@@ -22,7 +22,13 @@ from tieredstore.cli.tables import Column, number, text, word
 from tieredstore.errors import ConfigError
 from tieredstore.model import human_bytes
 from tieredstore.pubsub.format.batches import BatchIndex
-from tieredstore.pubsub.inspection import BatchSource, InspectedMessage, decode_messages, inspect_messages, read_index
+from tieredstore.pubsub.upkeep.inspection import (
+    BatchSource,
+    InspectedMessage,
+    decode_messages,
+    inspect_messages,
+    read_index,
+)
 
 if TYPE_CHECKING:
     from tieredstore.pubsub.format.decoder import BatchDecoder

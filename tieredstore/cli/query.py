@@ -31,7 +31,7 @@ from tieredstore.errors import ConfigError
 
 if TYPE_CHECKING:
     from tieredstore.ops.bucket import Bucket
-    from tieredstore.pubsub.topics import Topics
+    from tieredstore.pubsub.queue.topics import Topics
     from tieredstore.query.writers import BatchRows
 
 _NEEDS: Final = "query"
@@ -107,7 +107,7 @@ def query(
 
 def _batches_in(place: Bucket) -> Topics | None:
     """The bucket's topics of batches; None for a store in which there can be none."""
-    from tieredstore.pubsub.topic_config import open_topics  # noqa: PLC0415  only a query needs them
+    from tieredstore.pubsub.queue.memq_topics import open_topics  # noqa: PLC0415  only a query needs them
 
     return open_topics(place.store, place.settings) if place.store.conditional_writes else None
 

@@ -17,7 +17,7 @@ import duckdb
 
 from tieredstore.catalog.names import topic_names
 from tieredstore.errors import ConfigError, TieredStoreError, excerpt
-from tieredstore.pubsub.tables import BatchTable, batches_beside
+from tieredstore.pubsub.consume.tables import BatchTable, batches_beside
 from tieredstore.query.arguments import check_client, check_map, several_of, wrong_kind
 from tieredstore.query.stores import StoreLike, manager_of
 from tieredstore.query.table_names import BATCHES, check_distinct
@@ -27,7 +27,7 @@ from tieredstore.values import Text, ValueType
 
 if TYPE_CHECKING:
     from tieredstore.model import Isolation
-    from tieredstore.pubsub.topics import Topic, Topics
+    from tieredstore.pubsub.queue.topics import Topic, Topics
     from tieredstore.records.settings import OnDataLoss
     from tieredstore.remote import RemoteStorageManager
 

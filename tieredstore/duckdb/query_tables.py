@@ -15,7 +15,7 @@ from tieredstore.catalog.names import topic_names
 from tieredstore.errors import AlreadyClosed, ConfigError, ResourceNotFound, TieredStoreError, excerpt
 from tieredstore.process.closing import Closing
 from tieredstore.process.interruption import Interrupted
-from tieredstore.pubsub.tables import BatchTable
+from tieredstore.pubsub.consume.tables import BatchTable
 from tieredstore.query.table_names import (
     BATCHES,
     check_distinct,
@@ -30,7 +30,7 @@ from tieredstore.query.topic_table import TableOptions, TopicDataset, TopicTable
 from tieredstore.records.arrow_stream import ArrowStream
 
 if TYPE_CHECKING:
-    from tieredstore.pubsub.topics import Topics
+    from tieredstore.pubsub.queue.topics import Topics
     from tieredstore.remote.source import SegmentSource
 
 _DUCK: Final[Any] = duckdb

@@ -8,7 +8,7 @@ import pytest
 
 from tieredstore.errors import DataLoss, InvalidRange
 from tieredstore.process.deadline import Deadline
-from tieredstore.pubsub.queues import NotificationQueue, QueuedNotification
+from tieredstore.pubsub.queue.queues import NotificationQueue, QueuedNotification
 
 _LONG_S = 120.0
 
@@ -24,7 +24,10 @@ def read_all(queue: NotificationQueue, partition: int, offset: int | None = None
 
 
 class NotificationQueueTests:
-    """The contract of :class:`~tieredstore.pubsub.queues.NotificationQueue`, on a fresh queue of two partitions."""
+    """The contract of :class:`~tieredstore.pubsub.queue.queues.NotificationQueue`.
+
+    Each test has a fresh queue of two partitions.
+    """
 
     @pytest.fixture
     def queue(self) -> NotificationQueue:

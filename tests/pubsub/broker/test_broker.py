@@ -21,10 +21,9 @@ from tests.support.pubsub_topics import topics_on, values_of
 from tieredstore.backends.base import Body
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import StoreUnavailable
-from tieredstore.pubsub.audit import TopicAudit
 from tieredstore.pubsub.broker.authorization import Authorizer, Client
 from tieredstore.pubsub.broker.broker import Broker
-from tieredstore.pubsub.consumer import Consumer
+from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.format.messages import Compression, MessageHeader, ProducerRequest
 from tieredstore.pubsub.format.notifications import parse_notification
 from tieredstore.pubsub.format.packets import (
@@ -38,7 +37,8 @@ from tieredstore.pubsub.format.packets import (
     WriteAnswer,
     WriteRequest,
 )
-from tieredstore.pubsub.topics import Topics
+from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.pubsub.upkeep.audit import TopicAudit
 from tieredstore.testing.delegating import DelegatingObjectStore
 from tieredstore.testing.faults import FaultyStore
 from tieredstore.testing.notification_queue_tests import read_all

@@ -29,7 +29,7 @@ from tieredstore.pubsub.broker.handshakes import (
     Handshakes,
 )
 from tieredstore.pubsub.format.packets import Code, MetadataRequest
-from tieredstore.pubsub.topics import Topics
+from tieredstore.pubsub.queue.topics import Topics
 
 _T = TypeVar("_T")
 

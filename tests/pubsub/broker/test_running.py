@@ -21,11 +21,11 @@ from tieredstore.process.service import Service
 from tieredstore.pubsub.broker import running
 from tieredstore.pubsub.broker.broker import Broker
 from tieredstore.pubsub.broker.running import broker_service, governed_broker
-from tieredstore.pubsub.client.producer import BrokerProducer
-from tieredstore.pubsub.consumer import Consumer
+from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.format.packets import Code, MetadataAnswer, MetadataRequest
 from tieredstore.pubsub.governor.zookeeper_governor import ZooKeeperGovernor
-from tieredstore.pubsub.topics import Topics
+from tieredstore.pubsub.produce.broker_producer import BrokerProducer
+from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.testing.delegating import DelegatingObjectStore
 
 

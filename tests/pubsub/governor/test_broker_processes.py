@@ -21,10 +21,10 @@ from tests.support.servers.s3_server import S3Server
 from tests.support.servers.zookeeper import ZooKeeperServer, zookeeper_client
 from tieredstore.backends.wrappers.stack import open_wrapped
 from tieredstore.config import Settings, settings_from
-from tieredstore.pubsub.client.producer import BrokerProducer
-from tieredstore.pubsub.consumer import Consumer
-from tieredstore.pubsub.record_futures import UNTOLD, RecordPlace
-from tieredstore.pubsub.topics import Topics
+from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.produce.broker_producer import BrokerProducer
+from tieredstore.pubsub.produce.futures import UNTOLD, RecordPlace
+from tieredstore.pubsub.queue.topics import Topics
 
 pytestmark = [pytest.mark.slow, pytest.mark.server]
 

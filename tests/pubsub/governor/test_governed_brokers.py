@@ -20,15 +20,15 @@ from tieredstore.backends.base import Body, ObjectInfo, ObjectStore
 from tieredstore.errors import StoreUnavailable, TieredStoreError
 from tieredstore.live.zookeeper_session import ZooKeeperSession
 from tieredstore.pubsub.broker.broker import Broker
-from tieredstore.pubsub.broker.directory import Directory, KnownTopic, StoreTopics, refreshed
-from tieredstore.pubsub.client.producer import BrokerProducer
-from tieredstore.pubsub.consumer import Consumer
+from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.governor.assigning import BrokerSeat, FreeCapacity, TopicLoad
+from tieredstore.pubsub.governor.directory import Directory, KnownTopic, StoreTopics, refreshed
 from tieredstore.pubsub.governor.governing import Governor
 from tieredstore.pubsub.governor.store_governor import StoreGovernor, broker_name
 from tieredstore.pubsub.governor.zookeeper_governor import ZooKeeperGovernor
-from tieredstore.pubsub.record_futures import UNTOLD, RecordPlace
-from tieredstore.pubsub.topics import Topics
+from tieredstore.pubsub.produce.broker_producer import BrokerProducer
+from tieredstore.pubsub.produce.futures import UNTOLD, RecordPlace
+from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.testing.delegating import DelegatingObjectStore
 
 # A broker that is killed while clients come leaves a connection to the collector now and then, as kill -9 would.

@@ -20,7 +20,7 @@ from tieredstore.pubsub.format.packets import BrokerAddress
 from tieredstore.pubsub.governor.assigning import BrokerSeat, FreeCapacity, TopicLoad
 from tieredstore.pubsub.governor.governing import TICK_S, rest_s
 from tieredstore.pubsub.governor.store_governor import StoreGovernor, broker_name
-from tieredstore.pubsub.own_objects import OwnFolder
+from tieredstore.pubsub.queue.own_objects import OwnFolder
 from tieredstore.testing.delegating import DelegatingObjectStore, Operation
 from tieredstore.testing.faults import FaultyStore
 

@@ -16,12 +16,12 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
 from tieredstore.errors import BrokerUnavailable, ConfigError, Fenced
 from tieredstore.live.zookeeper_session import ZooKeeperSession
-from tieredstore.pubsub.broker.directory import Directory, KnownTopic, StoreTopics, metadata_of
 from tieredstore.pubsub.format.packets import BrokerAddress
 from tieredstore.pubsub.governor.assigning import BrokerSeat, FreeCapacity
+from tieredstore.pubsub.governor.directory import Directory, KnownTopic, StoreTopics, metadata_of
 from tieredstore.pubsub.governor.zookeeper_governor import ZooKeeperGovernor
 from tieredstore.pubsub.governor.zookeeper_topics import ZooKeeperTopics
-from tieredstore.pubsub.topics import Topics
+from tieredstore.pubsub.queue.topics import Topics
 
 pytestmark = pytest.mark.slow
 

@@ -14,11 +14,11 @@ import pytest
 
 from tests.support.pubsub_topics import topics_in, topics_later, values_of
 from tests.support.spark_stream_runs import started
-from tieredstore.pubsub.consumer import Consumer
+from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.format.notifications import parse_notification
-from tieredstore.pubsub.garbage import GarbageCollection, GarbageOutcome
-from tieredstore.pubsub.producer import Producer
-from tieredstore.pubsub.topics import Topics
+from tieredstore.pubsub.produce.producer import Producer
+from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.pubsub.upkeep.garbage import GarbageCollection, GarbageOutcome
 from tieredstore.testing.notification_queue_tests import read_all
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(1800)]

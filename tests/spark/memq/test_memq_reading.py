@@ -22,8 +22,8 @@ from tests.support.memq_topic import (
 )
 from tieredstore.errors import ConfigError, DataLoss, MessageCorrupt, NotificationCorrupt, TopicNotFound
 from tieredstore.process.deadline import Deadline
-from tieredstore.pubsub.producer import Producer
-from tieredstore.pubsub.writer import BatchWriter
+from tieredstore.pubsub.produce.batch_writer import BatchWriter
+from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.spark.memq.rows import BatchRows
 
 

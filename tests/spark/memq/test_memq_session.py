@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession, functions
 from tests.project.test_docs import blocks
 from tests.support.paths import REPOSITORY
 from tests.support.pubsub_topics import topics_in, values_of
-from tieredstore.pubsub.consumer import Consumer
-from tieredstore.pubsub.producer import Producer
-from tieredstore.pubsub.topics import Topics
+from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.produce.producer import Producer
+from tieredstore.pubsub.queue.topics import Topics
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ROWS = 40

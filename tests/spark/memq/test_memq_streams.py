@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from tests.support.memq_topic import BATCHES, MESSAGES, RECORDS, Topic, rows_of, values, written_topic
 from tieredstore.errors import ConfigError
 from tieredstore.process.deadline import Deadline
-from tieredstore.pubsub.writer import BatchWriter
+from tieredstore.pubsub.produce.batch_writer import BatchWriter
 from tieredstore.spark.memq import stream
 from tieredstore.spark.memq.options import parse_options
 from tieredstore.spark.memq.stream import MemqStreamReader

@@ -18,14 +18,13 @@ from tieredstore.pubsub.broker.authorization import Authorizer, Client, Everybod
 from tieredstore.pubsub.broker.checks import check_message
 from tieredstore.pubsub.broker.connection import READ_BYTES, Connection
 from tieredstore.pubsub.broker.counts import SNAPSHOTS, BrokerCounts
-from tieredstore.pubsub.broker.directory import AllTopics, Assignment, Directory, KnownTopic, StoreTopics
 from tieredstore.pubsub.broker.handshakes import Handshakes
 from tieredstore.pubsub.broker.listening import own_address, server_tls
+from tieredstore.pubsub.broker.memory_room import Room
 from tieredstore.pubsub.broker.metadata import MetadataAnswers
 from tieredstore.pubsub.broker.processor import TopicProcessor
 from tieredstore.pubsub.broker.processors import TopicProcessors
 from tieredstore.pubsub.broker.reads import ReadAnswers
-from tieredstore.pubsub.broker.room import Room
 from tieredstore.pubsub.broker.turns import Turns
 from tieredstore.pubsub.format.packet_writing import error_response, write_answered
 from tieredstore.pubsub.format.packets import (
@@ -39,7 +38,8 @@ from tieredstore.pubsub.format.packets import (
     received_request,
     request_head,
 )
-from tieredstore.pubsub.topics import Topics
+from tieredstore.pubsub.governor.directory import AllTopics, Assignment, Directory, KnownTopic, StoreTopics
+from tieredstore.pubsub.queue.topics import Topics
 
 _logger: Final = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from typing import Final, cast
 
 from tieredstore.pubsub.broker.connection import Connection
 from tieredstore.pubsub.broker.counts import BrokerCounts
-from tieredstore.pubsub.broker.room import Room
+from tieredstore.pubsub.broker.memory_room import Room
 
 _logger: Final = logging.getLogger(__name__)
 

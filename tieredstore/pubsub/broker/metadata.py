@@ -7,9 +7,9 @@ from typing import Any
 
 from tieredstore.errors import TieredStoreError
 from tieredstore.pubsub.broker.connection import Connection
-from tieredstore.pubsub.broker.directory import Assignment, Directory, KnownTopic, metadata_of
 from tieredstore.pubsub.format.packet_writing import error_response, response_bytes
 from tieredstore.pubsub.format.packets import Code, MetadataAnswer, PacketType, Request, Response
+from tieredstore.pubsub.governor.directory import Assignment, Directory, KnownTopic, metadata_of
 
 
 class MetadataAnswers:

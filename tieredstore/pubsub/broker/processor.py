@@ -14,12 +14,12 @@ from tieredstore.errors import DeliveryFailed, TieredStoreError
 from tieredstore.kafka.batches import Buffer
 from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.process.deadline import Deadline
-from tieredstore.pubsub.batch_memory import BatchMemory
 from tieredstore.pubsub.broker.counts import BrokerCounts
-from tieredstore.pubsub.broker.seen import SeenMessages
+from tieredstore.pubsub.broker.stored_lately import SeenMessages
 from tieredstore.pubsub.format.batches import index_size
 from tieredstore.pubsub.format.messages import MessageHeader, ProducerRequest
-from tieredstore.pubsub.writer import SealedMessage
+from tieredstore.pubsub.produce.batch_memory import BatchMemory
+from tieredstore.pubsub.produce.batch_writer import SealedMessage
 
 _logger: Final = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from typing import Any, Final
 from tieredstore.errors import ConfigError, TieredStoreError
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.broker.counts import BrokerCounts
-from tieredstore.pubsub.broker.directory import Assignment, Directory, KnownTopic, own_error
 from tieredstore.pubsub.broker.processor import BatchLimits, TopicProcessor
-from tieredstore.pubsub.writer import BatchWriter
+from tieredstore.pubsub.governor.directory import Assignment, Directory, KnownTopic, own_error
+from tieredstore.pubsub.produce.batch_writer import BatchWriter
 
 _logger: Final = logging.getLogger(__name__)
 

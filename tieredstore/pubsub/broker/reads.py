@@ -18,7 +18,7 @@ from tieredstore.pubsub.format.packet_writing import (
     response_bytes,
 )
 from tieredstore.pubsub.format.packets import Code, PacketType, ReadAnswer, ReadRequest, Request, Response
-from tieredstore.pubsub.topics import Topic, Topics
+from tieredstore.pubsub.queue.topics import Topic, Topics
 
 READ_VERSION: Final = 5
 """What a READ is answered in, whatever was asked in."""

@@ -18,13 +18,13 @@ from tieredstore.process.service import Service
 from tieredstore.process.stopping import Stop, nothing_under_way
 from tieredstore.pubsub.broker.authorization import authorizer_of
 from tieredstore.pubsub.broker.broker import Broker
-from tieredstore.pubsub.broker.directory import Directory, KnownTopic, StoreTopics, refreshed
 from tieredstore.pubsub.governor.assigning import BrokerSeat, strategy_of
+from tieredstore.pubsub.governor.directory import Directory, KnownTopic, StoreTopics, refreshed
 from tieredstore.pubsub.governor.governing import Governor, rest_s
 from tieredstore.pubsub.governor.store_governor import StoreGovernor, broker_name
 from tieredstore.pubsub.governor.zookeeper_governor import ZooKeeperGovernor
 from tieredstore.pubsub.governor.zookeeper_topics import ZooKeeperTopics
-from tieredstore.pubsub.topics import Topics
+from tieredstore.pubsub.queue.topics import Topics
 
 REFRESH_S: Final = 10.0
 """How often topics are read again, as at MemQ's brokers."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Final
 
-from tieredstore.pubsub.broker.directory import Assignment
+from tieredstore.pubsub.governor.directory import Assignment
 
 TICK_S: Final = 1.5
 """Seconds from one tick to the next."""

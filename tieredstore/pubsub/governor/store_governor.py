@@ -27,7 +27,7 @@ from tieredstore.pubsub.format.packets import MOST_PORT, BrokerAddress
 from tieredstore.pubsub.governor.assigning import AssignmentStrategy, BrokerSeat, TopicLoad
 from tieredstore.pubsub.governor.governing import Governor
 from tieredstore.pubsub.governor.zookeeper_nodes import packet_text
-from tieredstore.pubsub.own_objects import OwnFolder, json_body, number_in
+from tieredstore.pubsub.queue.own_objects import OwnFolder, json_body, number_in
 
 PATIENCE_S: Final = 8.0
 """Seconds after which a beat that stands still is that of a dead broker. With a tick to see it, and one for the others

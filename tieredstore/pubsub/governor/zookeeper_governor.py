@@ -23,9 +23,9 @@ from typing import Any, Final
 
 from tieredstore.errors import ConfigError, CorruptData, Fenced, ResourceNotFound
 from tieredstore.live.zookeeper_session import ZooKeeperSession
-from tieredstore.pubsub.broker.directory import KnownTopic
 from tieredstore.pubsub.format.packets import BrokerAddress
 from tieredstore.pubsub.governor.assigning import AssignmentStrategy, BrokerSeat
+from tieredstore.pubsub.governor.directory import KnownTopic
 from tieredstore.pubsub.governor.governing import Governor
 from tieredstore.pubsub.governor.zookeeper_nodes import (
     BrokerNode,

@@ -9,10 +9,10 @@ from typing import Any, Final, cast
 
 from tieredstore.errors import ConfigError, CorruptData, ResourceNotFound
 from tieredstore.live.zookeeper_session import ZooKeeperSession
-from tieredstore.pubsub.broker.directory import KnownTopic, TopicSource
+from tieredstore.pubsub.governor.directory import KnownTopic, TopicSource
 from tieredstore.pubsub.governor.zookeeper_nodes import load_of, packet_text, parse_object
-from tieredstore.pubsub.topic_config import configured_topics, parse_topic_config
-from tieredstore.pubsub.topics import Topics
+from tieredstore.pubsub.queue.memq_topics import configured_topics, parse_topic_config
+from tieredstore.pubsub.queue.topics import Topics
 
 TOPICS: Final = "/topics"
 _MOST_PROPERTIES: Final = 1000

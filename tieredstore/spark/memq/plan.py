@@ -20,9 +20,9 @@ from tieredstore.partitions.offset_specs import (
 from tieredstore.pubsub.format.batches import START_SIZE, BatchIndex, announced_index_size
 from tieredstore.pubsub.format.keys import PREFIXES, check_path, parse_batch_key
 from tieredstore.pubsub.format.notifications import parse_notification
-from tieredstore.pubsub.queues import NotificationQueue, QueuedNotification
-from tieredstore.pubsub.topic_config import open_topics
-from tieredstore.pubsub.topics import Topic, Topics
+from tieredstore.pubsub.queue.memq_topics import open_topics
+from tieredstore.pubsub.queue.queues import NotificationQueue, QueuedNotification
+from tieredstore.pubsub.queue.topics import Topic, Topics
 from tieredstore.spark.memq.options import TopicOptions
 from tieredstore.spark.source.managers import manager_of
 from tieredstore.spark.source.store_source import StoreSource

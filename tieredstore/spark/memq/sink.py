@@ -14,8 +14,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StringType, StructType
 
 from tieredstore.errors import ConfigError, InvalidRecord
-from tieredstore.pubsub.sink_batches import SinkBatches
-from tieredstore.pubsub.sink_commits import BATCH_QUERY, SinkCommits, StoredBatch
+from tieredstore.pubsub.produce.sink import BATCH_QUERY, SinkCommits, StoredBatch
+from tieredstore.pubsub.produce.sink_batches import SinkBatches
 from tieredstore.spark.memq.plan import topics_of
 from tieredstore.spark.memq.rows import TYPES
 from tieredstore.spark.source.sentences import one_sentence

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import (
 
 from tieredstore.errors import ConfigError
 from tieredstore.limits import MAX_OFFSET
-from tieredstore.pubsub.queues import NotificationQueue
+from tieredstore.pubsub.queue.queues import NotificationQueue
 from tieredstore.spark.memq.plan import PlannedBatch, admitted, batches_from, begin_of, offset_of, topics_of
 from tieredstore.spark.memq.tasks import plan_tasks, read_task
 from tieredstore.spark.source.sentences import each_in_one_sentence, one_sentence
@@ -29,7 +29,7 @@ from tieredstore.spark.source.sentences import each_in_one_sentence, one_sentenc
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tieredstore.pubsub.topics import Topic, Topics
+    from tieredstore.pubsub.queue.topics import Topic, Topics
     from tieredstore.spark.memq.options import TopicOptions
 
 _VERSION: Final = 1

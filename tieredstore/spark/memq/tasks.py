@@ -15,19 +15,19 @@ from tieredstore.errors import DataLoss, MessageCorrupt, ObjectNotFound
 from tieredstore.kafka.arrow_values import repeated
 from tieredstore.process.futures import outcome
 from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.pubsub.consume.seen_messages import SeenMessages
 from tieredstore.pubsub.format.batches import BatchIndex
 from tieredstore.pubsub.format.decoder import BatchDecoder
 from tieredstore.pubsub.format.messages import checksum
 from tieredstore.pubsub.format.notifications import parse_notification
-from tieredstore.pubsub.seen_messages import SeenMessages
-from tieredstore.pubsub.topics import Topic, Topics
+from tieredstore.pubsub.queue.topics import Topic, Topics
 from tieredstore.spark.memq.options import TopicOptions
 from tieredstore.spark.memq.plan import PlannedBatch, index_in, planned_batches, tasks_of, topics_of
 from tieredstore.spark.memq.rows import BatchRows
 from tieredstore.spark.source.workers import spare_modules
 
 if TYPE_CHECKING:
-    from tieredstore.pubsub.queues import NotificationQueue
+    from tieredstore.pubsub.queue.queues import NotificationQueue
 
 # What its type stubs say of tables is partial.
 arrow: Any = pa

@@ -1,0 +1,269 @@
+"""A consumer on a store: places to the record, what is lost or damaged, and what points elsewhere."""
+
+# pyright: reportPrivateUsage=false
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import pytest
+
+from tests.support.counted_checksums import counted_checksums
+from tests.support.pubsub_topics import batch_keys, fresh_topics, publish, topics_on, values_of
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.errors import AlreadyClosed, ConfigError, DataLoss, InvalidRange, MessageCorrupt, NotificationCorrupt
+from tieredstore.process.deadline import Deadline
+from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.format.notifications import Notification, parse_notification
+from tieredstore.pubsub.produce.producer import Producer
+from tieredstore.pubsub.queue.queues import Position
+from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.testing.faults import FaultyStore
+from tieredstore.testing.notification_queue_tests import read_all
+
+LONG_S = 120.0
+SECOND = 1500
+"""A byte of the second Message of :func:`three_messages`."""
+
+
+def three_messages() -> tuple[Topics, str]:
+    """A topic with one object of three Messages, of a record each, that begin with 0, 1 and 2; and its key."""
+    topics = fresh_topics(message_bytes="1024", compression="none")
+    publish(topics, [b"%d" % number + bytes(900) for number in range(3)])
+    (key,) = batch_keys(topics)
+    return topics, key
+
+
+def flip(topics: Topics, key: str, *places: int) -> None:
+    """Change a bit of each of these bytes of an object."""
+    data = bytearray(topics.store.get(key))
+    for place in places:
+        data[place] ^= 1
+    topics.store.put(key, data)
+
+
+def test_positions_to_the_record() -> None:
+    topics = fresh_topics(message_bytes="1024", compression="none")
+    publish(topics, [b"%04d" % number + bytes(300) for number in range(10)])
+    consumer = Consumer(topics, "orders", group="g")
+    for number, record in enumerate(consumer.records(LONG_S)):
+        assert record.value[:4] == b"%04d" % number
+        if number == 5:
+            break
+    consumer.commit()
+    with pytest.raises(InvalidRange, match="not handed out"):
+        consumer.commit({0: Position(0, 3, 2)})
+    consumer.close()
+    with Consumer(topics, "orders", group="g") as later:
+        assert [value[:4] for value in values_of(later)] == [b"0006", b"0007", b"0008", b"0009"]
+        assert later.position() == {0: Position(1)} or later.position()[0].offset == 0
+        later.seek(0, Position(0, 1, 1))
+        assert next(later.records(LONG_S)).value[:4] == b"0004"
+    alone = Consumer(topics, "orders")
+    one: Any = alone.read_at(0, 0, 1, 1)
+    assert one.column("value")[0].as_py()[:4] == b"0004"
+    assert alone.read_at(0, 0).num_rows == 10
+    for place in ((0, 1), (0, 0, 9), (0, 0, 0, 9)):
+        with pytest.raises(InvalidRange):
+            alone.read_at(*place)
+    with pytest.raises(ConfigError, match="without a group"):
+        alone.commit()
+
+
+def test_a_consumer_that_was_closed_does_not_say_that_there_is_nothing_more() -> None:
+    topics = fresh_topics()
+    publish(topics, [b"a", b"b"])
+    for group in (None, "g"):
+        with Consumer(topics, "orders", group=group) as consumer:
+            records = consumer.records(LONG_S)
+            assert next(records).value == b"a"
+        consumer.close()
+        for ask in (consumer.poll, lambda records=records: next(records), lambda: next(consumer.records())):
+            with pytest.raises(AlreadyClosed, match="this consumer of orders was closed; open another one"):
+                ask()
+
+
+def test_the_latest_and_a_time() -> None:
+    topics = fresh_topics()
+    publish(topics, [b"before"])
+    late = Consumer(topics, "orders", start="latest")
+    between_ms = time.time_ns() // 1_000_000 + 1
+    time.sleep(0.01)
+    publish(topics, [b"after"])
+    assert values_of(late, at_least=1) == [b"after"]
+    late.seek_to_time(0)
+    assert values_of(late, at_least=2) == [b"before", b"after"]
+    late.seek_to_time(between_ms)
+    assert values_of(late, at_least=1) == [b"after"]
+
+
+def test_an_absent_object_and_a_freed_queue_are_data_loss_or_reported() -> None:
+    topics = fresh_topics()
+    for number in range(4):
+        publish(topics, [b"%d" % number])
+    queue = topics.queue(topics.get("orders"))
+    keys = [parse_notification(entry.raw, "q").key or "" for entry in read_all(queue, 0)]
+    topics.store.delete([keys[2]])
+    with pytest.raises(DataLoss, match=r"offset 512: the object .* is not there"):
+        values_of(Consumer(topics, "orders"))
+    slow = Consumer(topics, "orders", on_data_loss="report")
+    assert values_of(slow, at_least=3) == [b"0", b"1", b"3"]
+    assert len(slow.losses) == 1
+    queue.free(0, 256)
+    slow.seek(0, 0)
+    assert values_of(slow, at_least=2) == [b"1", b"3"]
+    assert "retention has freed offsets 0 to 255" in slow.losses[1]
+
+
+def test_damage_stays_where_it_is_or_is_left_out() -> None:
+    topics, key = three_messages()
+    flip(topics, key, SECOND)
+    with pytest.raises(MessageCorrupt, match="another CRC-32"):
+        values_of(Consumer(topics, "orders"))
+    # As MemQ writes them, notifications tell no checksum of the object.
+    queue = topics.queue(topics.get("orders"))
+    told_by_memq = parse_notification(read_all(queue, 0)[0].raw, "q")
+    plain = Notification("orders", told_by_memq.object_size, told_by_memq.message_count, key=key)
+    queue.append(0, [plain.to_json()], Deadline.after(LONG_S))
+    failing = Consumer(topics, "orders")
+    failing.seek(0, 256)
+    records = failing.records(LONG_S)
+    assert next(records).value[:1] == b"0"
+    for _ in range(2):
+        with pytest.raises(MessageCorrupt, match="Message 1"):
+            list(failing.records(LONG_S))
+    skipping = Consumer(topics, "orders", on_corrupt="skip")
+    skipping.seek(0, 256)
+    assert [value[:1] for value in values_of(skipping, at_least=2)] == [b"0", b"2"]
+    assert len(skipping.skipped) == 1
+
+
+@pytest.mark.parametrize(
+    ("topic", "bucket", "key"),
+    [
+        ("other", "", "db/default/topics/orders/0_1_1_0_h"),
+        ("orders", "another-bucket", "db/default/topics/orders/0_1_1_0_h"),
+        ("orders", "", "db/default/topics/orders/../secrets/0_1_1_0_h"),
+        ("orders", "", "db/default/topics/other/0_1_1_0_h"),
+        ("orders", "", "default/topics/orders/0_1_1_0_h"),
+        ("orders", "", "!tieredstore/pubsub/default/topics/orders.json"),
+    ],
+)
+def test_a_notification_that_points_elsewhere_is_refused_before_anything_is_fetched(
+    topic: str, bucket: str, key: str
+) -> None:
+    topics = fresh_topics()
+    queue = topics.queue(topics.get("orders"))
+    queue.append(0, [Notification(topic, 71, 1, key=key, bucket=bucket).to_json()], Deadline.after(LONG_S))
+    with pytest.raises(NotificationCorrupt, match="queue orders/0, offset 0"):
+        values_of(Consumer(topics, "orders"))
+
+
+def test_a_damaged_message_of_ours_is_left_out_and_the_rest_of_its_object_is_read() -> None:
+    topics, key = three_messages()
+    flip(topics, key, SECOND)
+    skipping = Consumer(topics, "orders", on_corrupt="skip")
+    assert [value[:1] for value in values_of(skipping, at_least=2)] == [b"0", b"2"]
+    assert len(skipping.skipped) == 1
+    assert skipping.counts.damaged_messages == 1
+    # Whole again, but for the first Message's producer, which no checksum of its own covers.
+    flip(topics, key, SECOND, 8 + 3 * 12 + 10)
+    skipping.seek(0, 0)
+    assert len(values_of(skipping, at_least=3)) == 3
+    assert "another CRC-32" in skipping.skipped[1]
+
+
+@pytest.mark.parametrize("by", ["us", "MemQ"])
+@pytest.mark.parametrize("more", [b"\0", bytes(5000)])
+def test_bytes_behind_the_last_message_are_damage_whoever_told_of_the_object(by: str, more: bytes) -> None:
+    topics = fresh_topics(compression="none")
+    publish(topics, [b"%d" % number + bytes(900) for number in range(3)])
+    (key,) = batch_keys(topics)
+    if by == "MemQ":
+        queue = topics.queue(topics.get("orders"))
+        ours = parse_notification(read_all(queue, 0)[0].raw, "q")
+        plain = Notification("orders", ours.object_size, ours.message_count, key=key)
+        queue.append(0, [plain.to_json()], Deadline.after(LONG_S))
+    topics.store.put(key, topics.store.get(key) + more)
+    for on_corrupt in ("fail", "skip"):
+        consumer = Consumer(topics, "orders", on_corrupt=on_corrupt)
+        consumer.seek(0, 256 if by == "MemQ" else 0)
+        with pytest.raises(MessageCorrupt):
+            values_of(consumer)
+        consumer.close()
+
+
+@pytest.mark.parametrize("size", [-1, -900, -2000, 0])
+def test_an_object_that_was_cut_is_damage_and_not_a_shorter_result(size: int) -> None:
+    topics, key = three_messages()
+    topics.store.put(key, topics.store.get(key)[: size or 0])
+    with pytest.raises(MessageCorrupt):
+        values_of(Consumer(topics, "orders"))
+
+
+def test_objects_that_are_read_at_once_do_not_get_into_each_other() -> None:
+    topics = fresh_topics(message_bytes="4096", batch_bytes="8192", compression="none")
+    values = [b"%06d" % number + os.urandom(900) for number in range(400)]
+    publish(topics, values)
+    assert sorted(values_of(Consumer(topics, "orders"), at_least=400)) == values
+
+
+@pytest.mark.usefixtures("inline_threads")
+def test_what_is_ahead_is_given_before_a_loss_behind_it_is_told() -> None:
+    """Retention has freed what a look behind them asks for: the objects on their way are nobody's loss."""
+    topics = fresh_topics()
+    for number in range(6):
+        publish(topics, [b"%d" % number])
+    slow = Consumer(topics, "orders", on_data_loss="report")
+    (reader,) = slow._readers.values()
+    reader.at_once = 1
+    read = reader.queue.read
+    reader.queue.read = lambda partition, offset: read(partition, offset)[:1]  # type: ignore[method-assign]
+    for _ in range(3):
+        reader.look()  # the second asks for more beside the first object, the third takes it
+    topics.queue(topics.get("orders")).free(0, 5 * 256)
+    reader.look()
+    assert values_of(slow, at_least=3, patience=10) == [b"0", b"1", b"5"]
+    assert len(slow.losses) == 1
+    assert "retention has freed offsets 512 to 1279" in slow.losses[0]
+    slow.close()
+
+
+def test_a_backlog_is_asked_for_ahead_more_and_more_at_a_time_and_its_end_once() -> None:
+    store = FaultyStore(MemoryObjectStore())
+    topics = topics_on(store)
+    topics.create("orders")
+    with Producer(topics, "orders") as producer:
+        for number in range(11):
+            producer.send(b"%d" % number)
+            producer.flush()
+    with Consumer(topics, "orders") as consumer:
+        reader = consumer._readers[0]
+        store.operations.clear()
+        asked: list[int] = []
+        for _ in range(6):
+            reader.look()  # an entry; then its object is there to go on with, and nothing waits for the queue
+            if reader._looking is not None:
+                reader._looking.exception(LONG_S)
+            asked.append(sum("/queues/" in operation.keys[0] for operation in store.operations))
+        assert asked == [1, 3, 3, 7, 7, 13]
+        values: list[bytes] = []
+        while len(values) < 11:
+            values += [record.value for record in consumer.records(0.0)]
+        assert values == [b"%d" % number for number in range(11)]
+    entries = [operation.keys[0] for operation in store.operations if "/queues/" in operation.keys[0]]
+    assert len([key for key in entries if not key.endswith("start")]) <= 13
+
+
+@pytest.mark.parametrize("size", [100_000, 2000])
+def test_what_is_fetched_is_read_once_where_messages_are_large(size: int) -> None:
+    topics = fresh_topics(compression="none", message_bytes=str(size + 21), batch_ms="60000")
+    values = [bytes([number]) * size for number in range(12)]
+    publish(topics, values)
+    (key,) = batch_keys(topics)
+    stored = topics.store.head(key).size
+    with Consumer(topics, "orders") as consumer, counted_checksums() as read:
+        assert values_of(consumer, at_least=12) == values
+    is_large = size > 65_536
+    assert stored * (1 if is_large else 1.9) <= sum(read) <= stored * (1 if is_large else 2)

@@ -1,0 +1,237 @@
+"""Groups on one simulated clock: members come, die, stand still and go on, batches come; what is committed is committed
+once, in order, by who may."""
+
+# pyright: reportPrivateUsage=false
+from __future__ import annotations
+
+import contextlib
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from tests.support.pubsub_topics import topics_on
+from tests.support.simulated_time import SimulatedClock
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.errors import Fenced, PreconditionFailed, StoreUnavailable
+from tieredstore.process.deadline import Deadline
+from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.format._writing import BodyWriter
+from tieredstore.pubsub.format.messages import Compression, ProducerRequest, seal_message
+from tieredstore.pubsub.produce.batch_writer import BatchWriter, SealedMessage
+from tieredstore.pubsub.queue.groups import PATIENCE_S, StoreGroup
+from tieredstore.testing.faults import FaultyStore
+
+PARTITIONS = 3
+Place = tuple[int, int, int, int]
+
+
+@dataclass
+class Member:
+    """A consumer, and what it was given and has not committed yet, by partition."""
+
+    consumer: Consumer
+    store: FaultyStore
+    given: dict[int, list[Place]] = field(default_factory=dict[int, list[Place]])
+    is_stopped: bool = False
+
+    @property
+    def group(self) -> StoreGroup:
+        assert isinstance(self.consumer._group, StoreGroup)
+        return self.consumer._group
+
+
+class History:
+    """Random steps; after each, what was committed is a beginning of what was published."""
+
+    def __init__(self, seed: int) -> None:
+        self.source = random.Random(seed)
+        self.clock = SimulatedClock()
+        self.inner = MemoryObjectStore()
+        self.topics = topics_on(self.inner, message_bytes="1024")
+        topic = self.topics.create("orders", PARTITIONS)
+        self.writer = BatchWriter(self.topics, topic, self.topics.queue(topic))
+        self.members: list[Member] = []
+        self.published: dict[int, list[Place]] = {partition: [] for partition in range(PARTITIONS)}
+        self.committed: dict[int, list[Place]] = {partition: [] for partition in range(PARTITIONS)}
+        self.requests = 0
+        self.join()
+
+    def step(self) -> None:
+        steps = [self.publish, self.live, self.live, self.live, self.commit, self.commit, self.join, self.kill,
+                 self.stop, self.go_on, self.leave]  # fmt: skip
+        (step,) = self.source.choices(steps, [6, 6, 6, 6, 6, 4, 1, 1, 1, 2, 1])
+        step()
+
+    # --- what happens ---
+
+    def publish(self) -> None:
+        partition = self.source.randrange(PARTITIONS)
+        counts = [self.source.randrange(1, 4) for _ in range(self.source.randrange(1, 3))]
+        messages: list[SealedMessage] = []
+        for count in counts:
+            body = BodyWriter(1024)
+            for _ in range(count):
+                body.append(b"v", None, None, None, 0)
+            self.requests += 1
+            request = ProducerRequest(b"\x7f\0\0\1", 1, self.requests)
+            stored = seal_message(body, count, request, Compression.NONE)
+            messages.append(SealedMessage(stored, request, count, 0, 0))
+        _, offset = self.writer.write(messages, Deadline.after(60), partition)
+        self.published[partition] += [
+            (partition, offset, message, record) for message, count in enumerate(counts) for record in range(count)
+        ]
+
+    def live(self) -> None:
+        """Some seconds pass: who is not stopped beats, takes part and reads."""
+        self.clock.sleep(self.source.choice((1.0, 5.0, 5.0, 7.0)))
+        members = [member for member in self.members if not member.is_stopped]
+        self.source.shuffle(members)
+        for member in members:
+            if member.group._beater is not None:
+                with contextlib.suppress(StoreUnavailable, PreconditionFailed):
+                    member.group.beat()
+            self.read(member)
+
+    def read(self, member: Member) -> None:
+        with contextlib.suppress(StoreUnavailable):
+            member.consumer.assignment()
+            self.forget(member)
+            for _ in range(self.source.randrange(4)):
+                rows = member.consumer.poll(0.0)
+                self.forget(member)
+                if rows is None:
+                    continue
+                for row in rows.to_pylist():
+                    place = (row["partition"], row["offset"], row["message"], row["record"])
+                    member.given.setdefault(row["partition"], []).append(place)
+
+    def forget(self, member: Member) -> None:
+        """What it reads no more comes again elsewhere: work that was not committed is thrown away."""
+        for partition in member.given.keys() - member.consumer._readers.keys():
+            del member.given[partition]
+
+    def commit(self) -> None:
+        member = self.any_member()
+        if member is not None and not member.is_stopped:
+            self.commit_of(member)
+
+    def commit_of(self, member: Member) -> None:
+        partitions = list(member.consumer._readers)
+        self.source.shuffle(partitions)
+        for partition in partitions:
+            if partition not in member.consumer._readers:
+                continue
+            given = member.given.get(partition, [])
+            position = member.consumer.position()[partition]
+            self.give_trouble(member)
+            try:
+                member.consumer.commit({partition: position})
+            except Fenced:
+                member.given.pop(partition, None)
+            except StoreUnavailable:
+                member.store.fail_at = None
+                self.resolve(member, partition)
+            else:
+                self.committed[partition] += given
+                member.given[partition] = []
+            member.store.fail_at = None
+
+    def give_trouble(self, member: Member) -> None:
+        """Now and then a request of a commit fails, or its answer is lost."""
+        if self.source.random() < 0.2:
+            member.store.moment = self.source.choice(("before", "after"))
+            member.store.fail_at = len(member.store.operations) + self.source.randrange(2)
+
+    def resolve(self, member: Member, partition: int) -> None:
+        """Whether it was committed is not known: it is committed again, by who knows nothing of the first time."""
+        given = member.given.pop(partition, [])
+        try:
+            member.consumer.commit({partition: member.consumer.position()[partition]})
+        except Fenced:
+            return
+        self.committed[partition] += given
+
+    def join(self) -> None:
+        if len(self.members) < 4:
+            store = FaultyStore(self.inner)
+            topics = topics_on(store, message_bytes="1024")
+            consumer = Consumer(topics, "orders", group="g", monotonic=lambda: self.clock.now, sleep=self.clock.sleep)
+            member = Member(consumer, store)
+            member.group.member = f"{self.source.getrandbits(128):032x}"
+            self.members.append(member)
+
+    def kill(self) -> None:
+        """It does nothing any more, and nobody is told."""
+        if len(self.members) > 1 and (member := self.any_member()):
+            self.members.remove(member)
+            member.group._stopped.set()
+
+    def leave(self) -> None:
+        if len(self.members) > 1 and (member := self.any_member()) and not member.is_stopped:
+            self.members.remove(member)
+            member.consumer.close()
+
+    def stop(self) -> None:
+        if member := self.any_member():
+            member.is_stopped = True
+
+    def go_on(self) -> None:
+        if member := self.any_member():
+            member.is_stopped = False
+
+    def any_member(self) -> Member | None:
+        return self.source.choice(self.members) if self.members else None
+
+    # --- what must hold ---
+
+    def check(self) -> None:
+        for partition, places in self.committed.items():
+            assert places == self.published[partition][: len(places)], partition
+
+    def settle(self) -> None:
+        for member in self.members:
+            member.is_stopped = False
+        until_s = self.clock.now + 4 * PATIENCE_S
+        while self.clock.now < until_s:
+            self.live()
+            for member in self.members:
+                for _ in range(10):
+                    self.read(member)
+                self.commit_of(member)
+            self.check()
+        assert self.committed == self.published
+        owners = [sorted(member.consumer.assignment()) for member in self.members]
+        assert sorted(partition for owned in owners for partition in owned) == list(range(PARTITIONS))
+        for member in self.members:
+            member.consumer.close()
+
+
+@pytest.fixture(autouse=True)
+def beats_by_hand(monkeypatch: pytest.MonkeyPatch, inline_threads: None) -> None:
+    """A member's own thread goes by the clock of the machine."""
+    del inline_threads
+
+    def beat(group: StoreGroup) -> None:
+        assert group.member
+
+    monkeypatch.setattr(StoreGroup, "_beat", beat)
+
+
+def play(seed: int, steps: int) -> None:
+    history = History(seed)
+    for _ in range(steps):
+        history.step()
+        history.check()
+    history.settle()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_committed_is_committed_once_and_in_order(seed: int) -> None:
+    play(seed, 120)
+
+
+@pytest.mark.soak
+def test_many_histories() -> None:
+    for seed in range(100, 700):
+        play(seed, 300)

@@ -1,0 +1,338 @@
+"""Loops over records that are left, and members that die or lose partitions, at each record: no record is lost, and
+none is given by a member that has lost its partition."""
+
+# pyright: reportPrivateUsage=false
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Iterator
+
+import pytest
+from confluent_kafka import KafkaError
+
+from tests.pubsub.consume.test_group_readers import Told
+from tests.support.mock_kafka import OFFSET_COMMIT, mock_kafka
+from tests.support.pubsub_topics import fresh_topics, topics_on
+from tests.support.simulated_time import SimulatedClock
+from tieredstore.errors import AlreadyClosed, Fenced, InvalidRange
+from tieredstore.live.cluster import LiveCluster
+from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.consume.rows_at_hand import ConsumedRecord
+from tieredstore.pubsub.produce.producer import Producer
+from tieredstore.pubsub.queue.groups import StoreGroup
+from tieredstore.pubsub.queue.kafka_group import KafkaGroup
+from tieredstore.pubsub.queue.queues import Position
+from tieredstore.pubsub.queue.topics import Topics
+
+RECORDS = 12
+WAIT_S = 1.0
+"""On a simulated clock."""
+Place = tuple[int, int, int, int]
+
+
+@pytest.fixture(autouse=True)
+def by_hand(monkeypatch: pytest.MonkeyPatch, inline_threads: None) -> None:
+    """A member's own thread goes by the clock of the machine."""
+    del inline_threads
+
+    def beat(group: StoreGroup) -> None:
+        assert group.member
+
+    monkeypatch.setattr(StoreGroup, "_beat", beat)
+
+
+def published(partitions: int = 1) -> tuple[Topics, dict[int, list[Place]]]:
+    """Batches of three Messages of two records, in turn in each partition; and the places of their records."""
+    topics = fresh_topics(partitions, message_bytes="1024", compression="none", batch_messages="3")
+    places: dict[int, list[Place]] = {partition: [] for partition in range(partitions)}
+    with Producer(topics, "orders") as producer:
+        for batch in range(RECORDS * partitions // 6):
+            futures = [producer.send(b"%d %d" % (batch, number) + bytes(400)) for number in range(6)]
+            producer.flush()
+            for place in (future.result(0) for future in futures):
+                assert place.partition is not None
+                places[place.partition].append((place.partition, place.offset, place.message, place.record))
+    assert {len(each) for each in places.values()} == {RECORDS}
+    return topics, places
+
+
+def place_of(record: ConsumedRecord) -> Place:
+    return record.partition, record.offset, record.message, record.record
+
+
+def consumer_of(topics: Topics, group: str | None = None, clock: SimulatedClock | None = None) -> Consumer:
+    """On a clock of its own, unless one is given: nothing waits."""
+    time = clock or SimulatedClock()
+    return Consumer(topics, "orders", group=group, monotonic=lambda: time.now, sleep=time.sleep)
+
+
+def rest_of(consumer: Consumer) -> list[Place]:
+    """What it gives until nothing comes for a second."""
+    return [place_of(record) for record in consumer.records(WAIT_S)]
+
+
+class Failed(Exception):
+    """Of whoever handles a record."""
+
+
+def leave_by_break(records: Iterator[ConsumedRecord], count: int) -> list[Place]:
+    given: list[Place] = []
+    for record in records:
+        given.append(place_of(record))
+        if len(given) == count:
+            break
+    return given
+
+
+def leave_by_an_exception(records: Iterator[ConsumedRecord], count: int) -> list[Place]:
+    given: list[Place] = []
+    with contextlib.suppress(Failed):
+        for record in records:
+            given.append(place_of(record))
+            if len(given) == count:
+                raise Failed
+    return given
+
+
+def leave_without_an_end(records: Iterator[ConsumedRecord], count: int) -> list[Place]:
+    """The generator lives on, and nobody asks it for more."""
+    given = [place_of(next(records)) for _ in range(count)]
+    unended.append(records)
+    return given
+
+
+def leave_by_a_close(records: Iterator[ConsumedRecord], count: int) -> list[Place]:
+    assert isinstance(records, Generator)
+    given = [place_of(next(records)) for _ in range(count)]
+    records.close()
+    return given
+
+
+unended: list[Iterator[ConsumedRecord]] = []
+
+
+@pytest.mark.parametrize("leave", [leave_by_break, leave_by_an_exception, leave_without_an_end, leave_by_a_close])
+def test_a_loop_that_is_left_goes_on_where_it_was_left(leave: object) -> None:
+    assert callable(leave)
+    topics, places = published()
+    for count in range(1, RECORDS + 1):
+        with consumer_of(topics, f"g{count}") as consumer:
+            given = leave(consumer.records(WAIT_S), count)
+            assert given == places[0][:count]
+            consumer.commit()
+            with consumer_of(topics) as other:
+                committed = consumer.committed()[0]
+                assert committed is not None
+                other.seek(0, committed)
+                assert rest_of(other) == places[0][count:], count
+            assert rest_of(consumer) == places[0][count:], count
+            consumer.commit()
+
+
+def test_a_poll_gives_the_rest_of_what_a_loop_has_left() -> None:
+    topics, places = published()
+    for count in range(1, RECORDS + 1):
+        with consumer_of(topics) as consumer:
+            leave_by_break(consumer.records(WAIT_S), count)
+            rows = consumer.poll(WAIT_S)
+            left = [] if rows is None else rows.to_pylist()
+            given = [(row["partition"], row["offset"], row["message"], row["record"]) for row in left]
+            assert given + rest_of(consumer) == places[0][count:]
+
+
+def test_a_seek_within_a_loop_goes_there_with_the_next_record() -> None:
+    topics, places = published()
+    with consumer_of(topics) as consumer:
+        given: list[Place] = []
+        for record in consumer.records(WAIT_S):
+            given.append(place_of(record))
+            if len(given) == 3:
+                consumer.seek(0, Position(*places[0][0][1:]))
+            if len(given) == 7:
+                break
+        assert given == places[0][:3] + places[0][:4]
+        assert consumer.position() == {0: Position(given[-1][1], given[-1][2], given[-1][3] + 1)}
+
+
+@pytest.mark.parametrize("kind", ["killed before", "killed behind"])
+def test_a_member_that_is_killed_at_each_record_loses_none(kind: str) -> None:
+    """Each record is committed when it was handled; the next member gets those that were not."""
+    topics, places = published()
+    clock = SimulatedClock()
+    handled: list[Place] = []
+    for _ in range(2 * RECORDS):
+        consumer = consumer_of(topics, "g", clock)
+        while not consumer.assignment():
+            clock.sleep(5.0)
+        for record in consumer.records(WAIT_S):
+            handled.append(place_of(record))
+            if kind == "killed behind":
+                consumer.commit()
+            break  # and nothing of this member is heard of again
+    assert handled == (places[0] if kind == "killed behind" else places[0][:1] * (2 * RECORDS))
+
+
+def with_member(topics: Topics) -> tuple[Consumer, Told]:
+    consumer, member = consumer_of(topics, "g"), Told()
+    consumer._group = member
+    return consumer, member
+
+
+@pytest.mark.parametrize("heard", ["by a tick", "by its commit"])
+def test_what_is_lost_at_each_record_is_given_no_more_and_the_rest_is_committed(heard: str) -> None:
+    topics, places = published(2)
+    for count in range(1, 2 * RECORDS):
+        consumer, member = with_member(topics)
+        member.has = {0: None, 1: None}
+        given: list[Place] = []
+        fenced = 0
+        lost_at = 0
+        for record in consumer.records(WAIT_S):
+            given.append(place_of(record))
+            if len(given) == count:
+                lost_at = count
+                if heard == "by a tick":
+                    del member.has[0]
+                else:
+                    member.lost = {0}
+            try:
+                consumer.commit()
+            except Fenced:
+                fenced += 1
+        given += rest_of(consumer)
+        assert lost_at == count
+        before, after = given[:lost_at], given[lost_at:]
+        assert all(partition == 1 for partition, *_ in after), count
+        assert sorted(place for place in given if place[0] == 1) == places[1]
+        assert [place for place in before if place[0] == 0] == places[0][: sum(place[0] == 0 for place in before)]
+        # Fenced at most once: it knows from then on what is not its own.
+        assert fenced == (1 if heard == "by its commit" else fenced)
+        assert fenced <= 1
+        consumer.commit()
+        consumer.close()
+
+
+def test_what_was_lost_and_taken_again_between_two_records_is_read_from_the_groups_commit() -> None:
+    topics, places = published()
+    for count in range(1, RECORDS):
+        consumer, member = with_member(topics)
+        member.take(0, None)
+        records = consumer.records(WAIT_S)
+        given = [place_of(next(records)) for _ in range(count)]
+        member.take(0, Position(*places[0][0][1:]))  # another term, and both were never seen apart
+        assert place_of(next(records)) == places[0][0]
+        assert given == places[0][:count]
+        consumer.close()
+
+
+def share(clock: SimulatedClock, members: list[Consumer]) -> None:
+    """Some seconds pass, in which all members beat and take part."""
+    for _ in range(4):
+        clock.sleep(5.0)
+        for each in members:
+            assert isinstance(each._group, StoreGroup)
+            each._group.beat()
+            each.assignment()
+    assert all(len(each.assignment()) == 1 for each in members)
+
+
+@pytest.mark.parametrize("count", range(1, 2 * RECORDS))
+def test_a_rebalance_at_each_record_gives_each_record_to_its_owner_of_then(count: int) -> None:
+    """Another member comes at one record; what either one commits is committed in order and by its owner."""
+    topics, places = published(2)
+    clock = SimulatedClock()
+    members = [consumer_of(topics, "g", clock) for _ in range(2)]
+    handled: dict[int, list[Place]] = {0: [], 1: []}
+    for given, record in enumerate(members[0].records(WAIT_S), 1):
+        if given == count:
+            share(clock, members)
+        if record.partition in members[0].assignment():
+            members[0].commit()
+            handled[record.partition].append(place_of(record))
+    for consumer in members:
+        for place in rest_of(consumer):
+            handled[place[0]].append(place)
+        consumer.commit()
+    assert handled == places
+    for consumer in members:
+        consumer.close()
+
+
+def test_a_commit_of_what_is_not_owned_commits_the_rest_and_says_so() -> None:
+    topics, _ = published(2)
+    consumer, member = with_member(topics)
+    member.has = {0: None, 1: None}
+    assert len(rest_of(consumer)) == 2 * RECORDS
+    ends = consumer.position()
+    member.has = {1: None}
+    with pytest.raises(Fenced, match=r"partition 0 of orders"):
+        consumer.commit(ends)
+    assert member.committed == {1: ends[1]}
+    with pytest.raises(InvalidRange, match="was not handed out"):
+        consumer.commit({1: ends[1]._replace(offset=ends[1].offset + 1)})
+    consumer.close()
+
+
+def test_after_a_close_no_record_is_given() -> None:
+    topics, _ = published()
+    consumer = consumer_of(topics, "g")
+    records = consumer.records(WAIT_S)
+    next(records)
+    consumer.close()
+    with pytest.raises(AlreadyClosed):
+        next(records)
+
+
+def test_a_store_group_fences_what_was_taken_and_commits_the_others() -> None:
+    store = topics_on().store
+    clock = SimulatedClock()
+
+    def join() -> StoreGroup:
+        return StoreGroup(topics_on(store).folder, "g", "orders", lambda: 3, monotonic=lambda: clock.now)
+
+    first, second = join(), join()
+    first.tick()
+    key = first._partition_key(1)
+    stored = first._folder.read_with_etag(key)
+    assert stored is not None
+    second._owned = {}
+    assert second._take(1, ["nobody"])
+    with pytest.raises(Fenced, match="partition 1 of orders"):
+        first.commit({0: Position(1), 1: Position(1), 2: Position(1)})
+    assert first.owned() == {0: Position(1), 2: Position(1)}
+    first.leave()
+    second.leave()
+
+
+@pytest.mark.parametrize(
+    "code", [KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS]
+)
+def test_a_member_of_a_group_in_kafka_has_nothing_when_it_was_fenced(code: int) -> None:
+    with mock_kafka() as kafka:
+        kafka.make_topic("notifications", 2)
+        properties = {"bootstrap.servers": kafka.bootstrap_servers}
+        with LiveCluster(properties, isolation="read_uncommitted") as cluster:
+            member = KafkaGroup(properties, "g", "notifications", cluster)
+            for _ in range(3000):
+                if len(member.owned()) == 2:
+                    break
+                member.tick()
+            terms = member.terms()
+            kafka.push_errors(OFFSET_COMMIT, code)
+            with pytest.raises(Fenced):
+                member.commit({0: Position(1), 1: Position(1)})
+            assert member.owned() == {}
+            assert not terms.items() & member.terms().items()
+            member.leave()
+
+
+def test_rows_of_a_loop_are_made_once() -> None:
+    """The records of a decoded batch are not made anew for each that is taken."""
+    topics, _ = published()
+    with consumer_of(topics) as consumer:
+        records = consumer.records(WAIT_S)
+        next(records)
+        reader = consumer._readers[0]
+        before = reader.at_hand
+        next(records)
+        assert reader.at_hand is before

@@ -1,0 +1,236 @@
+"""MemQ's audit records: their bytes, what pairing them shows, and the way through Kafka from producer to metrics."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.support.cli_process import tieredstore
+from tests.support.kafka_topics import make_topic
+from tests.support.pubsub_topics import topics_in, topics_on, values_of
+from tests.support.servers.kafka import KafkaServer
+from tieredstore.errors import ConfigError, CorruptData
+from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.format.audit_records import AuditRecord, IdsHash, hash_of, parse_audit_record
+from tieredstore.pubsub.format.messages import ProducerRequest
+from tieredstore.pubsub.produce.producer import Producer
+from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.pubsub.upkeep.audit import AuditFinding
+from tieredstore.pubsub.upkeep.audit_log import AuditLog, audit_service
+from tieredstore.pubsub.upkeep.audit_pairs import AuditPairs
+
+pytestmark = pytest.mark.slow
+LONG_S = 120.0
+A = bytes([127, 0, 0, 1])
+NOW_MS = 1_700_000_000_000
+
+
+def said(number: int, *, by_producer: bool, ids: bytes = b"12345678", count: int = 3) -> AuditRecord:
+    return AuditRecord("test", "orders", ProducerRequest(A, 1_700_000_000_000, number), ids, count, by_producer)
+
+
+def test_the_bytes_are_those_of_memq() -> None:
+    record = AuditRecord("test", "test1", ProducerRequest(A, 1_700_000_000_000, 7), bytes(16), 10, is_producer=False)
+    request = A + bytes.fromhex("0000018bcfe56800 0000000000000007")
+    assert record.key() == request
+    assert record.to_bytes() == (
+        b"\0\4test" + b"\0\5test1" + b"\0\4" + request + b"\0\x10" + bytes(16) + b"\0\0\0\x0a" + b"\0"
+    )
+    assert parse_audit_record(record.to_bytes(), "here") == record
+
+
+def test_what_is_cut_or_changed_is_another_record_or_refused() -> None:
+    source, raw = random.Random(7), said(1, by_producer=True).to_bytes()
+    for size in range(len(raw)):
+        with pytest.raises(CorruptData, match=r"^here: "):
+            parse_audit_record(raw[:size], "here")
+    for _ in range(2000):
+        mutant = bytearray(raw)
+        mutant[source.randrange(len(raw))] ^= source.randrange(1, 256)
+        try:
+            assert parse_audit_record(bytes(mutant), "here").to_bytes() == mutant
+        except CorruptData:
+            continue
+
+
+@pytest.mark.parametrize("sizes", [[8] * 1001, [8], [3, 8, 1], []])
+def test_a_column_of_ids_has_the_hash_that_they_have_one_by_one(sizes: list[int]) -> None:
+    source = random.Random(3)
+    ids = [source.randbytes(size) for size in sizes]
+    hashed = IdsHash()
+    hashed.add_column(pa.array([b"not this", None, *ids, None], pa.binary())[1:])
+    assert (bytes(hashed), hashed.count) == (hash_of(ids), len(ids))
+
+
+def paired(*records: tuple[AuditRecord, int], now_ms: int = NOW_MS, begin_ms: int = 0) -> list[tuple[str, int | None]]:
+    pairs = AuditPairs(settle_ms=1000, late_ms=500, begin_ms=begin_ms)
+    findings: list[AuditFinding] = []
+    for offset, (record, ms) in enumerate(records):
+        findings += pairs.add(record, ms, 0, offset)
+    findings += pairs.overdue(now_ms)
+    findings += pairs.pending()
+    return [(finding.fault.value, finding.first) for finding in findings]
+
+
+def test_planted_faults_are_all_that_is_found() -> None:
+    sent: dict[int, tuple[AuditRecord, int]] = {}
+    read: dict[int, tuple[AuditRecord, int]] = {}
+    for number in range(40):
+        sent[number] = said(number, by_producer=True), NOW_MS - 5000 + number
+        read[number] = said(number, by_producer=False), NOW_MS - 4900 + number
+    for lost in (3, 4, 39):
+        del read[lost]
+    read[5] = said(5, by_producer=False, ids=b"87654321"), NOW_MS - 4800
+    read[6] = said(6, by_producer=False, count=2), NOW_MS - 4800
+    read[7] = said(7, by_producer=False, count=5), NOW_MS - 4800  # one record twice more: the hash is the same
+    read[8] = said(8, by_producer=False), NOW_MS - 1
+    del sent[9]
+    sent[40] = said(40, by_producer=True), NOW_MS - 10
+    records = [*sent.values(), *read.values(), read[0], read[1], sent[2]]
+    random.Random(5).shuffle(records)
+    assert sorted(paired(*records)) == sorted(
+        [
+            *[("lost", number) for number in (3, 4, 39)],
+            *[("altered", number) for number in (5, 6, 7)],
+            ("late", 8),
+            ("unannounced", 9),
+            ("pending", 40),
+        ]
+    )
+
+
+def test_what_was_lost_and_is_read_after_all_is_late_and_no_more_lost() -> None:
+    pairs = AuditPairs(settle_ms=1000, late_ms=500)
+    assert not list(pairs.add(said(1, by_producer=True), NOW_MS, 0, 0))
+    (finding,) = pairs.overdue(NOW_MS + 2000)
+    assert not list(pairs.overdue(NOW_MS + 2000))
+    assert (finding.fault, pairs.counts.unread_records) == ("lost", 3)
+    (finding,) = pairs.add(said(1, by_producer=False), NOW_MS + 3000, 0, 1)
+    assert (finding.fault, finding.why) == ("late", "it was read 3.0 s after it was sent")
+    assert (pairs.counts.unread, pairs.counts.unread_records, pairs.counts.paired) == (0, 0, 1)
+
+
+def test_what_was_read_near_the_beginning_may_have_been_sent_before_it() -> None:
+    assert paired((said(1, by_producer=False), NOW_MS - 4500), begin_ms=NOW_MS - 5000) == []
+    assert paired((said(1, by_producer=False), NOW_MS - 3500), begin_ms=NOW_MS - 5000) == [("unannounced", 1)]
+
+
+def test_what_is_held_is_bounded_in_time_and_number() -> None:
+    pairs = AuditPairs(settle_ms=1000, most=10)
+    for number in range(40):
+        list(pairs.add(said(number, by_producer=True), NOW_MS, 0, number))
+        list(pairs.overdue(NOW_MS))
+    assert (pairs.counts.lost, pairs.counts.unread) == (30, 20)
+    list(pairs.overdue(NOW_MS + 4_000_000))
+    assert (pairs.counts.lost, pairs.counts.unread, pairs.counts.unread_records) == (40, 0, 0)
+
+
+def audited(kafka: KafkaServer, folder: Path | None = None, **more: str) -> Topics:
+    given = {
+        "audit_topic": make_topic(kafka, partitions=2), "kafka_bootstrap_servers": kafka.bootstrap_servers,
+        "message_bytes": "1024",
+    }  # fmt: skip
+    return _created(topics_on(None, **given, **more) if folder is None else topics_in(folder, **given, **more))
+
+
+def read_log(topics: Topics, *, settle_ms: int = 0) -> tuple[list[AuditFinding], AuditPairs]:
+    pairs = AuditPairs(settle_ms=settle_ms)
+    with AuditLog(topics, "orders", pairs) as log:
+        return list(log.read(lambda: time.time_ns() // 1_000_000 + 10)), pairs
+
+
+def test_what_was_sent_and_read_is_told_of_by_both_sides(kafka: KafkaServer) -> None:
+    topics = audited(kafka)
+    with Producer(topics, "orders") as producer:
+        for number in range(50):
+            producer.send(b"%04d" % number + bytes(100), message_id=None if number % 2 else b"id %05d" % number)
+        producer.send(b"v", message_id=b"abc")  # of another length: in a Message of its own
+    # Two members, the first of which ends within a Message; and one that is of no group.
+    with Consumer(topics, "orders", group="g") as first:
+        for number, record in enumerate(first.records(LONG_S)):
+            if number == 20:
+                assert record.record > 0
+                break
+        first.commit()
+    with Consumer(topics, "orders", group="g") as second:
+        assert len(values_of(second, at_least=30)) == 30
+    findings, pairs = read_log(topics)
+    assert findings == []
+    assert pairs.counts.paired == pairs.counts.produced > 5
+    assert (pairs.counts.paired_records, pairs.counts.repeated, pairs.counts.unread) == (51, 0, 0)
+    with Consumer(topics, "orders") as alone:
+        assert len(values_of(alone, at_least=51)) == 51
+    findings, pairs = read_log(topics)
+    assert (findings, pairs.counts.repeated) == ([], pairs.counts.paired)
+
+
+def test_what_nobody_has_read_is_lost_and_another_topic_is_no_part_of_it(kafka: KafkaServer, tmp_path: Path) -> None:
+    topics = audited(kafka, tmp_path)
+    topics.create("others")
+    with Producer(topics, "orders") as producer, Producer(topics, "others") as other:
+        producer.send(b"v")
+        other.send(b"v")
+    (finding,), pairs = read_log(topics)
+    assert (finding.fault, finding.first, pairs.counts.unread) == ("lost", 0, 1)
+    settings = tmp_path / "s.properties"
+    lines = {
+        "storage.backend.class": "filesystem", "storage.root": str(tmp_path), "chunk.size": "4194304",
+        "pubsub.audit.topic": str(topics.settings.pubsub.audit_topic),
+        "pubsub.kafka.bootstrap.servers": kafka.bootstrap_servers,
+    }  # fmt: skip
+    settings.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+    shown = tieredstore("pubsub", "audit", "orders", "--records", "--settle", "0s", "--json", "-c", str(settings))
+    row, summary = map(json.loads, shown.stdout.splitlines())
+    assert (shown.code, row["fault"], row["request_id"]) == (4, "lost", 0)
+    assert summary["summary"]["lost"] == summary["summary"]["message_count"] == 1
+    shown = tieredstore("pubsub", "audit", "orders", "--records", "-c", str(settings))
+    assert (shown.code, "1 Message sent to topic orders by 1 producer: 1 pending" in shown.text) == (0, True)
+    with Consumer(topics, "orders") as consumer:
+        assert values_of(consumer, at_least=1) == [b"v"]
+    assert read_log(topics)[0] == []
+
+
+def test_a_service_pairs_what_comes_and_ends_when_it_is_told_to(kafka: KafkaServer) -> None:
+    topics = audited(kafka)
+    pairs, heard_one = AuditPairs(settle_ms=0), threading.Event()
+    heard: list[AuditFinding] = []
+
+    def tell(finding: AuditFinding) -> None:
+        heard.append(finding)
+        heard_one.set()
+
+    with AuditLog(topics, "orders", pairs) as log, audit_service(topics, log, tell, look_s=0.05) as service:
+        with Producer(topics, "orders") as producer:
+            producer.send(b"v")
+        assert heard_one.wait(LONG_S)
+        assert [finding.fault for finding in heard] == ["lost"]
+        with Consumer(topics, "orders") as consumer:
+            assert values_of(consumer, at_least=1) == [b"v"]
+        deadline = time.monotonic() + LONG_S
+        while not pairs.counts.paired:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    assert service.failure is None
+
+
+def test_an_audit_without_a_broker_fails_nobody() -> None:
+    with pytest.raises(ConfigError, match=r"set pubsub.kafka.bootstrap.servers beside pubsub.audit.topic"):
+        Producer(_created(topics_on(None, audit_topic="audit")), "orders")
+    given = {"kafka_bootstrap_servers": "127.0.0.1:1", "kafka_message_timeout_ms": "50"}
+    topics = topics_on(None, audit_topic="audit", **given)
+    with Producer(_created(topics), "orders") as producer:
+        producer.send(b"v").result(LONG_S)
+        auditor = producer._auditor  # pyright: ignore[reportPrivateUsage]
+    assert auditor is not None
+    assert (auditor.counts.sent_records, auditor.counts.failed_records) == (0, 1)
+
+
+def _created(topics: Topics) -> Topics:
+    topics.create("orders")
+    return topics

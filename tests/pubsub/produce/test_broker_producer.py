@@ -1,0 +1,377 @@
+"""A producer of brokers: what arrives, and what becomes of a Message when brokers go, move, or refuse."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import threading
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.pubsub_brokers import LONG_S, RunningBroker, listening_anywhere, running_broker
+from tests.support.pubsub_topics import topics_on, values_of
+from tests.support.servers.kafka_certificates import issue, make_authority
+from tests.support.servers.process import free_port
+from tieredstore.config import Settings
+from tieredstore.errors import ConfigError, DeliveryFailed
+from tieredstore.pubsub.broker.authorization import Authorizer, Client
+from tieredstore.pubsub.broker.broker import Broker
+from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.format.notifications import parse_notification
+from tieredstore.pubsub.format.packet_writing import response_bytes
+from tieredstore.pubsub.format.packets import (
+    BrokerAddress,
+    Code,
+    MetadataAnswer,
+    PacketType,
+    Request,
+    Response,
+    TopicMetadata,
+    WriteAnswer,
+    WriteRequest,
+    parse_request,
+)
+from tieredstore.pubsub.governor.directory import Assignment
+from tieredstore.pubsub.produce.broker_producer import BrokerProducer
+from tieredstore.pubsub.produce.futures import UNTOLD, RecordPlace
+from tieredstore.pubsub.produce.record_producer import Acks
+from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.testing.notification_queue_tests import read_all
+
+
+def fresh(**properties: str) -> Topics:
+    topics = topics_on(None, **{"batch_ms": "20", **properties})
+    topics.create("orders")
+    return topics
+
+
+def client_of(topics: Topics, *places: str, **changes: object) -> Settings:
+    """Settings of a producer that knows these brokers."""
+    given = {"bootstrap": places, "linger_ms": 1, **changes}
+    client = topics.settings.broker_client.model_copy(update=given)
+    return topics.settings.model_copy(update={"broker_client": client})
+
+
+def read(topics: Topics, at_least: int) -> list[bytes]:
+    with Consumer(topics, "orders") as consumer:
+        return values_of(consumer, at_least=at_least)
+
+
+def request_ids(topics: Topics) -> list[int]:
+    ids: list[int] = []
+    for entry in read_all(topics.queue(topics.get("orders")), 0):
+        facts = parse_notification(entry.raw, "queue").facts
+        assert facts is not None
+        for _, _, runs in facts.producers:
+            ids += [
+                number for first, last in zip(runs[::2], runs[1::2], strict=True) for number in range(first, last + 1)
+            ]
+    return sorted(ids)
+
+
+@pytest.mark.parametrize("acks", ["all", "1", "0"])
+def test_what_is_sent_arrives_with_dense_request_ids(acks: Acks) -> None:
+    topics = fresh(message_bytes="1024")
+    values = [b"%04d" % number + os.urandom(300) for number in range(50)]
+    with running_broker(topics) as running:
+        with BrokerProducer(client_of(topics, running.place), "orders", acks=acks) as producer:
+            futures = [producer.send(value, b"k", [("h", b"1")]) for value in values]
+        assert {future.result(0) for future in futures} == {UNTOLD}
+        running.drain()
+    assert sorted(read(topics, 50)) == values
+    ids = request_ids(topics)
+    assert ids == list(range(len(ids)))
+
+
+def test_a_record_lingers_and_no_longer() -> None:
+    topics = fresh()
+    with (
+        running_broker(topics) as running,
+        BrokerProducer(client_of(topics, running.place, linger_ms=0), "orders") as producer,
+    ):
+        producer.send(b"v").result(LONG_S)  # without a flush
+
+
+class Shared(Assignment):
+    """What the governor of a few brokers would say to the one at ``port``: that ``brokers`` have every topic."""
+
+    def __init__(self, brokers: list[BrokerAddress], port: int) -> None:
+        self.brokers = brokers
+        self.port = port
+
+    def serves(self, topic: str) -> bool:
+        return self.port in {broker.port for broker in self.brokers}
+
+    def writers(self, topic: str) -> tuple[BrokerAddress, ...]:
+        return tuple(self.brokers)
+
+    def readers(self, topic: str) -> tuple[BrokerAddress, ...]:
+        return ()
+
+
+@contextmanager
+def several(topics: Topics, *racks: str) -> Generator[tuple[list[RunningBroker], list[BrokerAddress]]]:
+    """Brokers that know of each other, and the list of those that have the topic: all of them at first."""
+    assigned, running = list[BrokerAddress](), list[RunningBroker]()
+    try:
+        for rack in racks:
+            own = listening_anywhere(topics)
+            with_rack = own.settings.broker.model_copy(update={"rack": rack})
+            own = Topics(own.store, own.settings.model_copy(update={"broker": with_rack}))
+            broker = Broker(own, assignment=Shared(assigned, own.settings.broker.listen[1]))
+            running.append(RunningBroker(broker).begin())
+            assigned.append(broker.address)
+        yield running, assigned
+    finally:
+        for each in running:
+            each.kill()
+
+
+def test_own_zone_comes_first_and_others_when_it_is_gone() -> None:
+    topics = fresh()
+    with several(topics, "a", "b", "a") as (brokers, _):
+        settings = client_of(topics, brokers[0].place, rack="b", request_timeout_ms=30_000)
+        with BrokerProducer(settings, "orders") as producer:
+            for number in range(3):
+                producer.send(b"%d" % number).result(LONG_S)
+            counts = [each.broker.counts.write_requests for each in brokers]
+            assert (counts[0], counts[2]) == (0, 0)
+            brokers[1].kill()
+            producer.send(b"3").result(LONG_S)
+    assert read(topics, 4) == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_redirect_leads_to_the_broker_that_has_the_topic() -> None:
+    topics = fresh()
+    with several(topics, "", "") as (brokers, assigned):
+        first, second = assigned
+        assigned.remove(second)
+        settings = client_of(topics, *(each.place for each in brokers))
+        with BrokerProducer(settings, "orders") as producer:
+            producer.send(b"0").result(LONG_S)
+            assigned.append(second)
+            assigned.remove(first)
+            producer.send(b"1").result(LONG_S)
+        assert brokers[0].broker.counts.redirected_requests == 1
+        assert [each.broker.counts.stored_messages for each in brokers] == [1, 1]
+    assert read(topics, 2) == [b"0", b"1"]
+
+
+# A broker that is killed while clients come leaves a connection to the collector now and then, as kill -9 would.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_brokers_that_are_lost_under_load_lose_nothing_that_was_acknowledged() -> None:
+    topics = fresh(message_bytes="1024", compression="none")
+    sent: dict[Future[RecordPlace], bytes] = {}
+    with several(topics, "", "", "") as (brokers, _):
+        settings = client_of(topics, *(each.place for each in brokers), endpoints=3, request_timeout_ms=3000)
+        with BrokerProducer(settings, "orders") as producer:
+            for number in range(300):
+                value = b"%05d" % number + bytes(200)
+                sent[producer.send(value)] = value
+                if number in {100, 200}:
+                    brokers[number // 100].kill()
+            producer.flush()
+    gc.collect()  # here, and not in whatever test comes next
+    assert {future.result(0) for future in sent} == {UNTOLD}
+    assert set(read(topics, 300)) == set(sent.values())
+
+
+class FakeBroker:
+    """Answers as it is told: what of MemQ's broker cannot be had from ours."""
+
+    def __init__(self, behave: Callable[[FakeBroker, Request, int], bytes | None]) -> None:
+        self.requests: list[bytes] = []
+        self._behave = behave
+        self.port = free_port()
+        self._server = socket.create_server(("127.0.0.1", self.port))
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    @property
+    def place(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._server.accept()
+            except OSError:
+                return
+            thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, connection.makefile("rb") as stream:
+            while len(head := stream.read(4)) == 4:
+                packet = head + stream.read(int.from_bytes(head, "big"))
+                request = parse_request(packet)
+                if not isinstance(request.payload, WriteRequest):
+                    connection.sendall(self.metadata(request))
+                    continue
+                self.requests.append(packet)
+                answer = self._behave(self, request, len(self.requests))
+                if answer is None:
+                    return
+                connection.sendall(answer)
+
+    def metadata(self, request: Request) -> bytes:
+        topic = TopicMetadata("orders", (BrokerAddress("", "127.0.0.1", self.port),), "s3v2", ())
+        answer = MetadataAnswer((topic,))
+        return response_bytes(
+            Response(request.version, request.request_id, PacketType.METADATA, Code.OK, payload=answer)
+        )
+
+    def close(self) -> None:
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+
+
+def answer(request: Request, code: Code, error: str = "") -> bytes:
+    payload = WriteAnswer() if code is Code.OK else None
+    return response_bytes(Response(request.version, request.request_id, PacketType.WRITE, code, error, payload))
+
+
+@contextmanager
+def fake(behave: Callable[[FakeBroker, Request, int], bytes | None]) -> Generator[FakeBroker]:
+    broker = FakeBroker(behave)
+    yield broker
+    broker.close()
+
+
+def test_what_was_not_answered_is_sent_again_byte_for_byte() -> None:
+    topics = fresh()
+
+    def behave(_: FakeBroker, request: Request, number: int) -> bytes | None:
+        return {1: None, 2: answer(request, Code.SERVICE_UNAVAILABLE, "full")}.get(number, answer(request, Code.OK))
+
+    with fake(behave) as broker, BrokerProducer(client_of(topics, broker.place), "orders") as producer:
+        producer.send(b"v").result(LONG_S)
+        assert len(broker.requests) == 3
+        assert len(set(broker.requests)) == 1
+        producer.send(b"w").result(LONG_S)
+        assert len(set(broker.requests)) == 2
+
+
+def test_a_broker_that_is_cut_off_and_says_that_it_has_the_topic_is_left() -> None:
+    topics = fresh()
+    # Cut off from the others, and from the store: it answers what it is asked, and nothing that is written to it.
+    with fake(lambda _, __, ___: b"") as cut_off:
+        other = RunningBroker(Broker(listening_anywhere(topics)))
+        settings = client_of(topics, cut_off.place, other.place, request_timeout_ms=500)
+        with BrokerProducer(settings, "orders") as producer:
+            first = producer.send(b"v")
+            for _ in range(600):
+                if cut_off.requests:
+                    break
+                threading.Event().wait(0.1)
+            other.begin()
+            first.result(LONG_S)
+            # On a busy machine the other one may not answer in time either, and both are asked again.
+            sent, asked = 1, -1
+            while sent < 6 and len(cut_off.requests) != asked:
+                asked = len(cut_off.requests)
+                threading.Event().wait(0.5)  # longer than it is left alone after a first failure
+                producer.send(b"v").result(LONG_S)
+                sent += 1
+            assert len(cut_off.requests) == asked
+        other.kill()
+    assert read(topics, sent) == [b"v"] * sent
+
+
+def test_a_refusal_is_final_and_nothing_is_stored_by_it() -> None:
+    topics = fresh()
+    with (
+        fake(lambda _, request, __: answer(request, Code.UNAUTHORIZED, "not open")) as broker,
+        BrokerProducer(client_of(topics, broker.place), "orders") as producer,
+    ):
+        with pytest.raises(DeliveryFailed, match="answers 401: not open") as failure:
+            producer.send(b"v").result(LONG_S)
+        assert not failure.value.maybe_stored
+
+
+def test_without_a_broker_the_deadline_ends_it_and_nothing_was_stored() -> None:
+    topics = fresh(delivery_timeout_ms="1000")
+    with BrokerProducer(client_of(topics, "127.0.0.1:9"), "orders") as producer:
+        with pytest.raises(DeliveryFailed, match=r"no broker answers at 127\.0\.0\.1:9") as failure:
+            producer.send(b"v").result(LONG_S)
+        assert not failure.value.maybe_stored
+    with pytest.raises(ConfigError, match=r"set pubsub\.bootstrap"):
+        BrokerProducer(topics.settings, "orders")
+
+
+def test_a_broker_that_fails_for_the_whole_time_may_have_stored() -> None:
+    with fake(lambda _, request, __: answer(request, Code.REQUEST_FAILED, "no store")) as broker:
+        # On a busy machine the first answer may take a second.
+        for delivery_timeout_ms in ("1000", "10000", "60000"):
+            topics = fresh(delivery_timeout_ms=delivery_timeout_ms)
+            with (
+                BrokerProducer(client_of(topics, broker.place), "orders") as producer,
+                pytest.raises(DeliveryFailed) as failure,
+            ):
+                producer.send(b"v").result(LONG_S)
+            if "answers 502" in str(failure.value):
+                break
+    assert "answers 502" in str(failure.value)
+    assert failure.value.maybe_stored
+
+
+def test_a_forked_child_sends_on_its_own() -> None:
+    topics = fresh()
+    with running_broker(topics) as running, BrokerProducer(client_of(topics, running.place), "orders") as producer:
+        producer.send(b"parent").result(LONG_S)
+        child = os.fork()
+        if not child:
+            try:
+                producer.send(b"child").result(LONG_S)
+                producer.flush()
+            finally:
+                os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        producer.send(b"parent again").result(LONG_S)
+        assert sorted(read(topics, 3)) == [b"child", b"parent", b"parent again"]
+
+
+def test_brokers_that_speak_tls_and_know_their_clients_by_certificates(tmp_path: Path) -> None:
+    authority = make_authority()
+    paths = {name: issue(authority, name).write(tmp_path / f"{name}.pem") for name in ("broker", "writer", "other")}
+    authority_path = tmp_path / "authority.pem"
+    authority_path.write_text(authority.certificate_pem)
+    topics = fresh()
+    hurried = Topics(topics.store, fresh(delivery_timeout_ms="2000").settings)
+    files = {"certificate": paths["broker"], "key": paths["broker"], "client_ca": authority_path}
+    own = topics.settings.model_copy(update={"broker": topics.settings.broker.model_copy(update=files)})
+    with running_broker(Topics(topics.store, own), authorizer=OnlyTheWriter()) as running:
+
+        def of(name: str) -> Settings:
+            return client_of(
+                topics, running.place, tls="tls", ca=authority_path, certificate=paths[name], key=paths[name]
+            )
+
+        with BrokerProducer(of("writer"), "orders") as producer:
+            producer.send(bytes(300_000)).result(LONG_S)
+        with (
+            BrokerProducer(of("other"), "orders") as producer,
+            pytest.raises(DeliveryFailed, match="not open to CN=other"),
+        ):
+            producer.send(b"v").result(LONG_S)
+        for unknown in (
+            client_of(hurried, running.place, tls="tls", ca=authority_path),
+            client_of(hurried, running.place),
+        ):
+            with (
+                BrokerProducer(unknown, "orders") as producer,
+                pytest.raises(DeliveryFailed, match=r"127\.0\.0\.1"),
+            ):
+                producer.send(b"v").result(LONG_S)
+    assert read(topics, 1) == [bytes(300_000)]
+
+
+class OnlyTheWriter(Authorizer):
+    def allows(self, client: Client, operation: PacketType, topic: str) -> bool:
+        return client.principal == "CN=writer"

@@ -1,0 +1,343 @@
+"""Producer and consumer on a store: order, places, limits, losses, and a death at every operation."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections import deque
+from concurrent.futures import Future
+
+import pytest
+
+from tests.support.dying_store import DyingStore
+from tests.support.pubsub_topics import batch_keys, fresh_topics, publish, records_of, topics_on, values_of
+from tieredstore.backends.base import Body
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.errors import (
+    AlreadyClosed,
+    BufferFull,
+    ConfigError,
+    DeliveryFailed,
+    InvalidRecord,
+    PreconditionFailed,
+    StoreUnavailable,
+    TopicNotFound,
+)
+from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.consume.rows_at_hand import ConsumedRecord
+from tieredstore.pubsub.format.keys import parse_batch_key
+from tieredstore.pubsub.format.notifications import parse_notification
+from tieredstore.pubsub.produce.futures import RecordPlace
+from tieredstore.pubsub.produce.producer import Producer
+from tieredstore.pubsub.produce.sink import SinkCommits
+from tieredstore.pubsub.produce.sink_batches import SinkBatches
+from tieredstore.testing.delegating import DelegatingObjectStore
+from tieredstore.testing.faults import FaultyStore
+from tieredstore.testing.notification_queue_tests import read_all
+
+LONG_S = 120.0
+IDS = [None, b"1", b"22", b"33", None, b"333", b"1", b"1", None, b"22"]
+"""Of records that go into five Messages."""
+
+
+def check_ids(records: list[ConsumedRecord]) -> None:
+    """All are there, in their order, and no Message has ids of two lengths."""
+    assert [record.message_id for record in records] == IDS
+    sizes: dict[tuple[int, int], set[int]] = {}
+    for record in records:
+        if record.message_id:
+            sizes.setdefault((record.offset, record.message), set()).add(len(record.message_id))
+    assert [len(each) for each in sizes.values()] == [1] * 5
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_ids_of_two_lengths_are_never_in_one_message(compression: str) -> None:
+    topics = fresh_topics(compression=compression)
+    with Producer(topics, "orders") as producer:
+        futures = [producer.send(b"%d" % number, message_id=each) for number, each in enumerate(IDS)]
+    places = [future.result(0) for future in futures]
+    with Consumer(topics, "orders") as consumer:
+        records = records_of(consumer, at_least=len(IDS))
+    check_ids(records)
+    assert [(each.message, each.record) for each in records] == [(each.message, each.record) for each in places]
+
+
+def test_ids_of_two_lengths_are_never_in_one_message_of_a_sink() -> None:
+    topics = fresh_topics()
+    topic = topics.get("orders")
+    with SinkBatches(topics, topic, "spark-q-0-0") as batches:
+        for number, each in enumerate(IDS):
+            batches.add(b"%d" % number, None, None, each, 0)
+        stored = batches.finish()
+    SinkCommits(topics, topic, "q").commit(0, stored)
+    with Consumer(topics, "orders") as consumer:
+        check_ids(records_of(consumer, at_least=len(IDS)))
+
+
+def test_what_is_sent_is_read_in_its_order_with_all_that_it_has() -> None:
+    topics = fresh_topics()
+    with Producer(topics, "orders") as producer:
+        future = producer.send(b"v", b"k", [("h", b"1")], 1_700_000_000_000, b"\0\0\0\0\0\0\0\7")
+        producer.send(b"")
+    (first, second) = records_of(Consumer(topics, "orders"))
+    assert future.result(0) == RecordPlace(*first[:4])
+    assert first[4:] == (b"k", b"v", (("h", b"1"),), b"\0\0\0\0\0\0\0\7", 1_700_000_000_000)
+    assert (second.key, second.value, second.headers, second.message_id) == (None, b"", (), None)
+
+
+def test_notifications_tell_what_is_in_the_batch() -> None:
+    topics = fresh_topics(message_bytes="1024")
+    publish(topics, [b"x" * 500] * 5)
+    (entry,) = read_all(topics.queue(topics.get("orders")), 0)
+    notification = parse_notification(entry.raw, "queue")
+    (key,) = batch_keys(topics)
+    assert notification.key == key
+    assert notification.total_size == len(topics.store.get(key))
+    assert notification.facts is not None
+    assert notification.facts.records == 5
+    ((address, _, requests),) = notification.facts.producers
+    assert (len(address), requests) == (32, (0, notification.message_count - 1))
+    parsed = parse_batch_key(key, "default/topics/orders")
+    assert parsed is not None
+    assert parsed.client_request_id == 0
+
+
+def test_batches_are_sealed_by_size_count_and_time() -> None:
+    by_size = fresh_topics(message_bytes="1024", batch_bytes="4096", compression="none")
+    publish(by_size, [os.urandom(900)] * 20)
+    assert len(batch_keys(by_size)) == 5  # four Messages of less than 1 KiB each
+    by_count = fresh_topics(message_bytes="1024", batch_messages="2")
+    publish(by_count, [os.urandom(900)] * 6)
+    assert len(batch_keys(by_count)) == 3
+    by_time = fresh_topics(batch_ms="20")
+    with Producer(by_time, "orders") as producer:
+        producer.send(b"v").result(LONG_S)  # without a flush
+
+
+def test_request_ids_are_dense_also_when_records_are_refused() -> None:
+    topics = fresh_topics(message_bytes="1024", batch_messages="1")
+    with Producer(topics, "orders") as producer:
+        for number in range(4):
+            with pytest.raises(InvalidRecord, match="does not fit a Message of 1024 bytes"):
+                producer.send(bytes(2000))
+            producer.send(b"%d" % number)
+            producer.flush()
+    ids = sorted(
+        key.client_request_id
+        for key in (parse_batch_key(key, "default/topics/orders") for key in batch_keys(topics))
+        if key
+    )
+    assert ids == [0, 1, 2, 3]
+
+
+def test_partitions_take_turns_and_records_tell_theirs() -> None:
+    topics = fresh_topics(3, batch_messages="1", message_bytes="1024")
+    places = publish(topics, [os.urandom(900) for _ in range(9)])
+    assert sorted(place.partition for place in places) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert len(values_of(Consumer(topics, "orders"), at_least=9)) == 9
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_producer_killed_at_any_operation_loses_no_ack_and_halves_nothing(moment: str) -> None:
+    quiet = DyingStore(MemoryObjectStore())
+    topics_on(quiet).create("orders")
+    begun = quiet.count
+    _killed_run(quiet)
+    assert quiet.count > begun + 6
+    for at in range(begun, quiet.count):
+        inner = MemoryObjectStore()
+        topics = topics_on(inner)
+        topics.create("orders")
+        acked = _killed_run(DyingStore(inner, at - begun, moment))  # type: ignore[arg-type]
+        read = values_of(Consumer(topics, "orders"), at_least=len(acked), patience=10)
+        assert len(read) == len(set(read))
+        assert set(acked) <= set(read) <= {b"0", b"1", b"2"}
+        notified = {parse_notification(entry.raw, "q").key for entry in read_all(topics.queue(topics.get("orders")), 0)}
+        assert len(set(batch_keys(topics)) - notified) <= 1  # an orphan at most, which no reader sees
+
+
+def _killed_run(store: DyingStore) -> list[bytes]:
+    """What was acked of three batches, one after the other, before the process died."""
+    acked: list[bytes] = []
+    try:
+        producer = Producer(topics_on(store), "orders")
+        for number in range(3):
+            value = b"%d" % number
+            future = producer.send(value)
+            _flush(producer, future, store)
+            if future.done() and future.exception(0) is None:
+                acked.append(value)
+    except BaseException as death:
+        if not store.died.is_set():
+            raise
+        del death
+    return acked
+
+
+def _flush(producer: Producer, future: Future[RecordPlace], store: DyingStore) -> None:
+    done = threading.Event()
+    future.add_done_callback(lambda _: done.set())
+    threading.Thread(target=_quietly, args=(producer,), daemon=True).start()
+    while not done.is_set() and not store.died.is_set():
+        done.wait(0.005)
+
+
+def _quietly(producer: Producer) -> None:
+    with contextlib.suppress(DeliveryFailed):
+        producer.flush(LONG_S)
+
+
+@pytest.mark.parametrize("moment", ["before", "during", "after"])
+def test_whatever_fails_once_each_record_is_there_once_and_no_orphan(moment: str) -> None:
+    quiet = FaultyStore(MemoryObjectStore())
+    topics = topics_on(quiet)
+    topics.create("orders")
+    begun = len(quiet.operations)
+    producer = Producer(topics, "orders")
+    producing = len(quiet.operations)
+    producer.send(b"v")
+    producer.close()
+    for at in range(producing - begun, len(quiet.operations) - begun):
+        inner = MemoryObjectStore()
+        topics_on(inner).create("orders")
+        topics = topics_on(FaultyStore(inner, fail_at=at, moment=moment))  # type: ignore[arg-type]
+        (place,) = publish(topics, [b"v"])
+        (record,) = records_of(Consumer(topics_on(inner), "orders"))
+        assert (RecordPlace(*record[:4]), len(batch_keys(topics_on(inner)))) == (place, 1)
+
+
+class HangingStore(DelegatingObjectStore):
+    """The first put of a batch hangs until it is let go, and is done then."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryObjectStore())
+        self.let_go = threading.Event()
+        self.puts = 0
+
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+        if "!tieredstore" not in key:
+            self.puts += 1
+            if self.puts == 1:
+                self.let_go.wait(LONG_S)
+        super().put(key, body, if_absent=if_absent)
+
+
+def test_a_put_that_hangs_is_overtaken_and_makes_no_second_object() -> None:
+    store = HangingStore()
+    topics = topics_on(store)
+    topics.create("orders")
+    publish(topics, [b"v"])
+    store.let_go.set()
+    assert store.puts == 2
+    assert values_of(Consumer(topics, "orders"), at_least=1) == [b"v"]
+    assert len(batch_keys(topics)) == 1
+
+
+class RefusingStore(DelegatingObjectStore):
+    """Refuses puts of keys that have a word in them."""
+
+    def __init__(self, word: str) -> None:
+        super().__init__(MemoryObjectStore())
+        self.word = word
+        self.is_refusing = True
+
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+        if self.is_refusing and self.word in key:
+            raise StoreUnavailable("the store is away")
+        super().put(key, body, if_absent=if_absent)
+
+
+# A write that is on its way when its time is over may still come to its end.
+@pytest.mark.parametrize(("word", "orphans"), [("/topics/orders/", {0, 1}), ("/queues/", {1})])
+def test_what_is_not_stored_or_not_notified_in_time_has_failed(word: str, orphans: set[int]) -> None:
+    store = RefusingStore(word)
+    topics = topics_on(store, delivery_timeout_ms="1000")
+    topics.create("orders")
+    producer = Producer(topics, "orders")
+    future = producer.send(b"v")
+    producer.flush(LONG_S)
+    error = future.exception(0)
+    assert isinstance(error, DeliveryFailed)
+    assert error.maybe_stored
+    store.is_refusing = False
+    assert values_of(Consumer(topics, "orders")) == []
+    assert len(batch_keys(topics)) in orphans
+    # On a busy machine a second is short for what succeeds too.
+    while (later := producer.send(b"later")).exception(LONG_S) is not None:
+        assert later is not future
+    producer.close()
+    assert set(values_of(Consumer(topics, "orders"), at_least=1)) == {b"later"}
+
+
+def test_a_full_buffer_waits_and_then_says_so() -> None:
+    store = RefusingStore("/topics/orders/")
+    topics = topics_on(store, buffer_bytes="1048576", max_block_ms="50", message_bytes="1024", batch_ms="1")
+    topics.create("orders")
+    producer = Producer(topics, "orders")
+    with pytest.raises(BufferFull, match="bytes wait to be stored"):
+        deque((producer.send(bytes(900)) for _ in range(3000)), maxlen=0)
+    store.is_refusing = False
+    producer.close()
+    with pytest.raises(AlreadyClosed):
+        producer.send(b"v")
+
+
+def test_headers_and_ids_take_room_in_the_buffer_as_values_do() -> None:
+    store = RefusingStore("/topics/orders/")
+    topics = topics_on(store, buffer_bytes="1048576", max_block_ms="1", message_bytes="65536", batch_ms="1")
+    topics.create("orders")
+    producer = Producer(topics, "orders")
+    sent: list[object] = []
+    with pytest.raises(BufferFull):
+        sent.extend(producer.send(b"", headers=[("h", bytes(30_000))], message_id=bytes(200)) for _ in range(1000))
+    assert len(sent) <= 1 + (1 << 20) // 30_000
+    store.is_refusing = False
+    producer.close()
+    assert producer._held_bytes == 0  # pyright: ignore[reportPrivateUsage]
+
+
+def test_a_fork_is_a_new_producer() -> None:
+    topics = fresh_topics(batch_ms="3600000")
+    producer = Producer(topics, "orders")
+    producer.send(b"parent")
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if producer._under_way == 0 and producer._batcher is None else 1)  # pyright: ignore[reportPrivateUsage]
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    producer.close()
+    assert values_of(Consumer(topics, "orders"), at_least=1) == [b"parent"]
+
+
+def test_topics_are_made_once_grow_and_never_shrink() -> None:
+    topics = fresh_topics(2)
+    with pytest.raises(PreconditionFailed, match="there is a topic orders already"):
+        topics.create("orders")
+    assert topics.grow("orders", 3).partitions == 3
+    with pytest.raises(ConfigError, match="never become fewer"):
+        topics.grow("orders", 2)
+    with pytest.raises(TopicNotFound, match="pubsub topics events --create"):
+        topics.get("events")
+    for name in ("", "a/b", "..", "a b"):
+        with pytest.raises(ConfigError):
+            topics.create(name)
+    assert [topic.name for topic in topics.list()] == ["orders"]
+
+
+def test_acks() -> None:
+    topics = fresh_topics()
+    with pytest.raises(ConfigError, match="acks=1"):
+        Producer(topics, "orders", acks="1")
+    with Producer(topics, "orders", acks="0") as producer:
+        assert producer.send(b"v").done()
+    assert values_of(Consumer(topics, "orders"), at_least=1) == [b"v"]
+
+
+def test_a_store_without_conditional_writes_is_refused() -> None:
+    class Careless(MemoryObjectStore):
+        @property
+        def conditional_writes(self) -> bool:
+            return False
+
+    with pytest.raises(ConfigError, match="of which one of racing writers wins"):
+        topics_on(Careless())

@@ -1,0 +1,104 @@
+"""Producers' processes are killed by the kernel at any moment, one after the other on one topic, with either queue."""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.pubsub_topics import batch_keys, topics_in, topics_later, values_of
+from tests.support.servers.kafka import KafkaServer
+from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.format.notifications import parse_notification
+from tieredstore.pubsub.produce.producer import Producer
+from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.pubsub.upkeep.garbage import GarbageCollection, GarbageOutcome
+from tieredstore.testing.notification_queue_tests import read_all
+
+LONG_S = 120.0
+DAY_MS = 86_400_000
+ID_SIZE = 10  # of the numbers of a value: which producer, and which of its records
+
+
+def produce_for_ever(topics: Topics, run: int, acks: int) -> None:
+    """In the child: several records are under way at once; the pipe gets each value that was acknowledged."""
+    producer = Producer(topics, "orders")
+    for number in range(1_000_000):
+        value = b"%04d/%05d" % (run, number)
+        future = producer.send(value)
+        future.add_done_callback(lambda _, value=value: os.write(acks, value))  # type: ignore[misc]
+        time.sleep(0.001)
+
+
+def killed_after(topics: Topics, run: int, seconds: float) -> set[bytes]:
+    """What a producer had acknowledged that was killed so many seconds after its first acknowledgement."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            produce_for_ever(topics, run, writing)
+        finally:
+            os._exit(0)
+    os.close(writing)
+    if run % 4:  # one in four is killed while it begins
+        assert select.select([reading], [], [], LONG_S)[0], "the producer is told of nothing"
+    time.sleep(seconds)
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
+    with os.fdopen(reading, "rb") as pipe:
+        acks = pipe.read()
+    return {acks[at : at + ID_SIZE] for at in range(0, len(acks), ID_SIZE)}
+
+
+def kill_and_read(topics: Topics, kills: int, most_s: float = 0.2) -> None:
+    dice = random.Random(kills)
+    topics.create("orders")
+    acked: set[bytes] = set()
+    for run in range(kills):
+        acked |= killed_after(topics, run, dice.uniform(0.0, most_s))
+    assert acked, "no producer lived for long enough to be told of one record"
+    with Consumer(topics, "orders") as consumer:
+        read = values_of(consumer, at_least=len(acked))
+    assert len(read) == len(set(read))
+    assert acked <= set(read)
+    # What stands and was not notified is what gc names.
+    with topics.queue(topics.get("orders")) as queue:
+        notified = {parse_notification(entry.raw, "q").key for entry in read_all(queue, 0)}
+    stored = set(batch_keys(topics))
+    assert notified <= stored
+    steps = list(GarbageCollection(topics_later(topics, 2), topics.get("orders"), min_age_ms=DAY_MS).run())
+    assert {step.key for step in steps if step.outcome is GarbageOutcome.DELETED} == stored - notified
+
+
+def on_kafka(kafka: KafkaServer, folder: Path) -> Topics:
+    return topics_in(
+        folder, queue="kafka", queue_topic=f"random-kills-{os.getpid()}-{time.time_ns()}",
+        kafka_bootstrap_servers=kafka.bootstrap_servers, batch_ms="5",
+    )  # fmt: skip
+
+
+def test_ten_producers_killed_at_any_moment_lose_no_ack_and_double_nothing(tmp_path: Path) -> None:
+    kill_and_read(topics_in(tmp_path, batch_ms="5"), 10)
+
+
+@pytest.mark.slow
+@pytest.mark.broker
+def test_ten_producers_of_a_queue_in_kafka_killed_at_any_moment(kafka: KafkaServer, tmp_path: Path) -> None:
+    kill_and_read(on_kafka(kafka, tmp_path), 10)
+
+
+@pytest.mark.soak
+def test_two_hundred_producers_killed_at_any_moment(tmp_path: Path) -> None:
+    kill_and_read(topics_in(tmp_path, batch_ms="5"), 200)
+
+
+@pytest.mark.soak
+@pytest.mark.broker
+def test_two_hundred_producers_of_a_queue_in_kafka_killed_at_any_moment(kafka: KafkaServer, tmp_path: Path) -> None:
+    kill_and_read(on_kafka(kafka, tmp_path), 200)

@@ -1,0 +1,342 @@
+"""Epochs of a query: each notified once, whatever is killed or done again; orphans are what gc names, or deleted."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.support.dying_store import DyingStore, Killed
+from tests.support.pubsub_topics import topics_in, topics_later, topics_on, values_of
+from tieredstore.backends.base import Body, Buffer, ObjectStore
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.errors import CorruptData, DataLoss, Fenced, InvalidRecord, PreconditionFailed, StoreUnavailable
+from tieredstore.process.deadline import Deadline
+from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.produce.sink import SinkCommits, StoredBatch
+from tieredstore.pubsub.produce.sink_batches import SinkBatches
+from tieredstore.pubsub.queue.queues import NotificationQueue
+from tieredstore.pubsub.queue.store_queue import StoreQueue
+from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.pubsub.upkeep.garbage import GarbageCollection, GarbageOutcome
+from tieredstore.testing.delegating import DelegatingObjectStore, Operation
+from tieredstore.testing.faults import FaultyStore
+
+TASKS = 3
+
+
+def created(store: ObjectStore, partitions: int = 2) -> Topics:
+    topics = topics_on(store)
+    topics.create("orders", partitions)
+    return topics
+
+
+def batches_of(topics: Topics, epoch: int, tasks: int = TASKS, query: str = "q") -> list[StoredBatch]:
+    """What the tasks of an epoch have stored: a record each."""
+    stored: list[StoredBatch] = []
+    for task in range(tasks):
+        with SinkBatches(topics, topics.get("orders"), f"spark-{query}-{epoch}-{task}") as batches:
+            batches.add(b"%d/%d" % (epoch, task), None, None, None, 0)
+            stored += batches.finish()
+    return stored
+
+
+def commits_of(topics: Topics, query: str = "q") -> SinkCommits:
+    return SinkCommits(topics, topics.get("orders"), query)
+
+
+def run_epoch(topics: Topics, epoch: int) -> None:
+    commits_of(topics).commit(epoch, batches_of(topics, epoch))
+
+
+def values_in(topics: Topics) -> list[bytes]:
+    with Consumer(topics, "orders") as consumer:
+        return sorted(values_of(consumer, 0.05))
+
+
+def expected(epochs: Sequence[int]) -> list[bytes]:
+    return sorted(b"%d/%d" % (epoch, task) for epoch in epochs for task in range(TASKS))
+
+
+def orphans_of(topics: Topics) -> set[str]:
+    """What gc says that no reader is told of, in ten days."""
+    steps = GarbageCollection(topics_later(topics, 10), topics.get("orders")).run()
+    return {step.key for step in steps if step.outcome is GarbageOutcome.DELETED}
+
+
+def objects_of(topics: Topics) -> set[str]:
+    return {info.key for info in topics.store.list("") if "/topics/orders/" in info.key}
+
+
+def test_an_epoch_is_notified_once_and_a_second_run_of_it_is_deleted() -> None:
+    topics = created(MemoryObjectStore())
+    first, again = batches_of(topics, 0), batches_of(topics, 0)
+    assert commits_of(topics).commit(0, first)
+    assert not commits_of(topics).commit(0, again)
+    assert not commits_of(topics).commit(0, first)  # what is notified is not deleted, however often it is committed
+    commits_of(topics).abort(0, first)
+    assert values_in(topics) == expected([0])
+    assert objects_of(topics) == {batch.key for batch in first}
+    run_epoch(topics, 1)
+    assert values_in(topics) == expected([0, 1])
+
+
+def test_an_epoch_without_records_leaves_no_trace() -> None:
+    topics = created(MemoryObjectStore())
+    with SinkBatches(topics, topics.get("orders"), "spark-q-0-0") as batches:
+        assert batches.finish() == ()
+    before = {info.key for info in topics.store.list("")}
+    assert commits_of(topics).commit(0, [])
+    assert {info.key for info in topics.store.list("")} == before
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_driver_killed_at_any_operation_notifies_each_epoch_once(moment: str) -> None:
+    """The next driver runs the epoch again, or goes on with what is recorded."""
+    quiet = DyingStore(MemoryObjectStore())
+    commits_of(created(quiet)).commit(4, batches_of(topics_on(quiet.inner), 4))
+    for number in range(quiet.count):
+        inner = MemoryObjectStore()
+        whole = created(inner)
+        run_epoch(whole, 3)
+        stored = batches_of(whole, 4)
+        dying = topics_on(DyingStore(inner, number, moment))  # type: ignore[arg-type]
+        with contextlib.suppress(Killed):
+            commits_of(dying).commit(4, stored)
+        run_epoch(whole, 4)
+        run_epoch(whole, 5)
+        assert values_in(whole) == expected([3, 4, 5]), number
+        notified = objects_of(whole) - orphans_of(whole)
+        assert len(notified) == 3 * TASKS
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_lost_answers_and_failures_change_nothing(moment: str) -> None:
+    quiet = FaultyStore(MemoryObjectStore())
+    commits_of(created(quiet)).commit(0, batches_of(topics_on(quiet.inner), 0))
+    for number in range(len(quiet.operations) + 1):
+        inner = MemoryObjectStore()
+        whole = created(inner)
+        stored = batches_of(whole, 0)
+        store = FaultyStore(inner, fail_at=number, moment=moment)  # type: ignore[arg-type]
+        try:
+            commits_of(topics_on(store)).commit(0, stored)
+        except Exception:  # noqa: BLE001  as Spark, which aborts whatever it was
+            commits_of(whole).abort(0, stored)
+            run_epoch(whole, 0)
+        assert values_in(whole) == expected([0]), number
+        assert len(objects_of(whole)) == TASKS
+
+
+class LateWrites(DelegatingObjectStore):
+    """The first write of a sink's record is told to have failed, and is done later."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.late: list[Callable[[], object]] = []
+        self.is_late = True
+
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+        if self._delays(key, lambda: self.inner.put(key, body, if_absent=if_absent)):
+            raise StoreUnavailable("no answer came")
+        super().put(key, body, if_absent=if_absent)
+
+    def replace(self, key: str, body: Buffer, etag: str) -> str:
+        if self._delays(key, lambda: self.inner.replace(key, body, etag)):
+            raise StoreUnavailable("no answer came")
+        return super().replace(key, body, etag)
+
+    def _delays(self, key: str, write: Callable[[], object]) -> bool:
+        delays, self.is_late = self.is_late and "/sinks/" in key, self.is_late and "/sinks/" not in key
+        if delays:
+            self.late.append(write)
+        return delays
+
+    def land(self) -> None:
+        for write in self.late:
+            with contextlib.suppress(PreconditionFailed):
+                write()
+
+
+@pytest.mark.parametrize("begins", [0, 1])
+def test_a_record_that_lands_after_the_abort_tells_of_nothing_that_was_deleted(begins: int) -> None:
+    inner = MemoryObjectStore()
+    whole = created(inner)
+    for epoch in range(begins):
+        run_epoch(whole, epoch)
+    store = LateWrites(inner)
+    stored = batches_of(whole, begins)
+    with pytest.raises(StoreUnavailable):
+        commits_of(topics_on(store)).commit(begins, stored)
+    commits_of(whole).abort(begins, stored)
+    store.land()
+    run_epoch(whole, begins)
+    run_epoch(whole, begins + 1)
+    assert values_in(whole) == expected(range(begins + 2))
+    assert len(objects_of(whole)) == (begins + 2) * TASKS
+
+
+def test_a_driver_that_slept_deletes_nothing_that_was_notified_in_its_name() -> None:
+    whole = created(MemoryObjectStore())
+    stored = batches_of(whole, 0)
+    commits_of(whole).commit(0, stored)  # recorded by the one that sleeps then, and seen through by the next one
+    run_epoch(whole, 1)
+    commits_of(whole).abort(0, stored)
+    with pytest.raises(Fenced, match="its epoch 1 has been"):
+        commits_of(whole).commit(0, stored)
+    assert values_in(whole) == expected([0, 1])
+    again = batches_of(whole, 0)
+    commits_of(whole).abort(0, again)
+    assert orphans_of(whole) == {batch.key for batch in again}
+
+
+@pytest.mark.parametrize("epoch", range(5))
+@pytest.mark.parametrize("tasks", [0, 1, TASKS, TASKS + 1])
+def test_an_older_checkpoint_that_was_put_back_is_told(epoch: int, tasks: int) -> None:
+    """Its next epoch was notified long ago, with other records: those that it has now would be written nowhere."""
+    topics = created(MemoryObjectStore())
+    for number in range(5):
+        run_epoch(topics, number)
+    stored = batches_of(topics, epoch, tasks)
+    if epoch == 4 and tasks == TASKS:  # the commit of the latest one was not answered: it is the same epoch again
+        assert not commits_of(topics).commit(epoch, stored)
+    else:
+        why = "its epoch 4 has been" if epoch < 4 else f"notified with {TASKS} records, and has {tasks} now"
+        with pytest.raises(Fenced, match=f"epoch {epoch} of query q .*{why}.*new checkpoint.*remove .*/sinks/orders/q"):
+            commits_of(topics).commit(epoch, stored)
+        commits_of(topics).abort(epoch, stored)
+    assert values_in(topics) == expected(range(5))
+    run_epoch(topics, 5)
+    assert values_in(topics) == expected(range(6))
+
+
+def test_two_drivers_of_one_query_at_once(tmp_path: Path) -> None:
+    """One was taken for dead. Whoever records the epoch first has it; both may notify of it."""
+    topics = topics_in(tmp_path)
+    topics.create("orders", 2)
+    gate = threading.Barrier(4)
+
+    def drive() -> None:
+        mine = topics_in(tmp_path)
+        for epoch in range(4):
+            stored = batches_of(mine, epoch)
+            gate.wait(60)
+            commits_of(mine).commit(epoch, stored)
+
+    drivers = [threading.Thread(target=drive) for _ in range(4)]
+    for driver in drivers:
+        driver.start()
+    for driver in drivers:
+        driver.join(120)
+    assert values_in(topics) == expected(range(4))
+    assert orphans_of(topics) == set()
+
+
+def test_gc_spares_what_is_recorded_and_not_notified_and_forgets_batch_queries() -> None:
+    inner = MemoryObjectStore()
+    topics = created(inner)
+    stored = batches_of(topics, 0)
+    dying = topics_on(FaultyStore(inner, fail_at=_puts_in_queues))
+    hurried = dying.settings.pubsub.model_copy(update={"delivery_timeout_ms": 1})
+    dying = Topics(dying.store, dying.settings.model_copy(update={"pubsub": hurried}))
+    with pytest.raises(Exception, match="not appended"):
+        commits_of(dying).commit(0, stored)
+    assert orphans_of(topics) == set()
+    run_epoch(topics, 1)
+    assert values_in(topics) == expected([0, 1])
+    commits_of(topics, "batch-1").commit(0, batches_of(topics, 2, query="batch-1"))
+    records = {info.key for info in inner.list("!tieredstore/pubsub/default/sinks/")}
+    assert len(records) == 2
+    list(GarbageCollection(topics_later(topics, 10), topics.get("orders"), apply=True).run())
+    assert {info.key for info in inner.list("!tieredstore/pubsub/default/sinks/")} == {
+        key for key in records if "batch-" not in key
+    }
+    assert values_in(topics) == expected([0, 1, 2])
+
+
+def _puts_in_queues(operation: Operation) -> bool:
+    return operation.name == "put" and "/queues/" in operation.keys[0]
+
+
+def test_what_retention_has_freed_meanwhile_is_not_guessed() -> None:
+    inner = MemoryObjectStore()
+    topics = created(inner, 1)
+    stored = batches_of(topics, 0)
+    with pytest.raises(Killed):
+        # Killed when all is notified, and before that is recorded.
+        commits_of(topics_on(_DyingAtSecondRecord(inner))).commit(0, stored)
+    queue = topics.queue(topics.get("orders"))
+    queue.free(0, queue.end(0))
+    with pytest.raises(DataLoss, match="whether epoch 0 of query q was notified there nobody knows: remove"):
+        run_epoch(topics, 0)
+
+
+class _DyingAtSecondRecord(DyingStore):
+    def replace(self, key: str, body: Buffer, etag: str) -> str:
+        if "/sinks/" in key:
+            raise Killed
+        return super().replace(key, body, etag)
+
+
+def test_a_damaged_record_is_named() -> None:
+    topics = created(MemoryObjectStore())
+    run_epoch(topics, 0)
+    (record,) = (info.key for info in topics.store.list("!tieredstore/pubsub/default/sinks/"))
+    whole = topics.store.get(record)
+    for damaged in (b"", b"[]", b"{}", whole.replace(b'"epoch":0', b'"epoch":-1'), whole.replace(b"objectSize", b"o")):
+        topics.store.put(record, damaged)
+        with pytest.raises(CorruptData, match="is not what pubsub wrote"):
+            run_epoch(topics, 1)
+
+
+def test_a_task_that_fails_takes_back_what_it_stored() -> None:
+    topics = topics_on(batch_bytes="1024", message_bytes="1024", compression="none")
+    topics.create("orders")
+    with SinkBatches(topics, topics.get("orders"), "spark-q-0-0") as batches:
+        for _ in range(20):
+            batches.add(random.randbytes(500), None, None, None, 0)
+        with pytest.raises(InvalidRecord, match="does not fit a Message of 1024 bytes"):
+            batches.add(bytes(2000), None, None, None, 0)
+        batches.discard()
+    assert objects_of(topics) == set()
+
+
+@pytest.mark.parametrize("is_exact", [True, False])
+def test_appending_once(is_exact: bool) -> None:
+    """By the mark, and as a queue does it that cannot tell by marks."""
+    queue = topics_on()
+    once = (StoreQueue if is_exact else NotificationQueue).append_once
+    store_queue = queue.queue(queue.create("orders"))
+    deadline = Deadline.after(60)
+    (before,) = store_queue.append(0, [b"other"], deadline)
+    since = store_queue.end(0)
+    offsets = once(store_queue, 0, [b"a", b"b"], "mark", since, deadline)  # type: ignore[arg-type]
+    store_queue.append(0, [b"later"], deadline)
+    assert once(store_queue, 0, [b"a", b"b"], "mark", since, deadline) == offsets  # type: ignore[arg-type]
+    assert before < since <= offsets[0] < offsets[1]
+    if not is_exact:
+        assert once(store_queue, 0, [b"a", b"c"], "other", since, deadline)[0] == offsets[0]  # type: ignore[arg-type]
+
+
+def test_a_put_under_way_is_met_where_it_lands() -> None:
+    """Sixteen that append the same at once put it once, whoever else writes."""
+    topics = created(MemoryObjectStore(), 1)
+    queue = topics.queue(topics.get("orders"))
+    gate, offsets = threading.Barrier(16), set[int]()
+
+    def append(number: int) -> None:
+        gate.wait(60)
+        queue.append(0, [b"other %d" % number], Deadline.after(60))
+        offsets.update(queue.append_once(0, [b"once"], "mark", 0, Deadline.after(60)))
+
+    threads = [threading.Thread(target=append, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(offsets) == 1
+    assert sum(entry.raw == b"once" for number in range(20) for entry in queue.read(0, number * 256)) == 1

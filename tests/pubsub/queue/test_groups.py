@@ -1,0 +1,202 @@
+"""Groups on a store: shares, take-overs after a death, and commits that come too late."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from tests.support.pubsub_topics import topics_on
+from tests.support.simulated_time import SimulatedClock
+from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.errors import ConfigError, CorruptData, Fenced, PreconditionFailed, StoreUnavailable
+from tieredstore.pubsub.queue.groups import StoreGroup, list_group, list_groups
+from tieredstore.pubsub.queue.own_objects import OwnFolder
+from tieredstore.pubsub.queue.queues import Position
+from tieredstore.testing.doubles import CountingStore
+from tieredstore.testing.faults import FaultyStore
+
+PARTITIONS = 4
+
+
+class Members:
+    """Members of one group on one clock, which a test moves; their own threads' beats never come."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.store = store
+        self.clock = SimulatedClock()
+
+    @property
+    def folder(self) -> OwnFolder:
+        return topics_on(self.store).folder
+
+    def join(self, store: ObjectStore | None = None) -> StoreGroup:
+        folder = topics_on(store or self.store).folder
+        return StoreGroup(folder, "readers", "orders", lambda: PARTITIONS, monotonic=lambda: self.clock.now)
+
+    def pass_time(self, seconds: float, *living: StoreGroup) -> None:
+        """Let the living beat and tick every five seconds."""
+        for _ in range(round(seconds / 5)):
+            self.clock.sleep(5.0)
+            for member in living:
+                member.tick()
+                member.beat()
+
+
+@pytest.fixture
+def members() -> Members:
+    return Members(MemoryObjectStore())
+
+
+def owned_by(*members: StoreGroup) -> list[list[int]]:
+    return [sorted(member.owned()) for member in members]
+
+
+def test_one_member_has_all_and_two_share(members: Members) -> None:
+    first = members.join()
+    first.tick()
+    assert owned_by(first) == [[0, 1, 2, 3]]
+    second = members.join()
+    members.pass_time(20, first, second)
+    assert sorted([*first.owned(), *second.owned()]) == [0, 1, 2, 3]
+    assert [len(owned) for owned in owned_by(first, second)] == [2, 2]
+    second.leave()
+    members.pass_time(20, first)
+    assert owned_by(first) == [[0, 1, 2, 3]]
+    first.leave()
+
+
+def test_who_comes_next_goes_on_at_the_commit(members: Members) -> None:
+    first = members.join()
+    first.tick()
+    first.commit({0: Position(256, 1, 2), 3: Position(5)})
+    first.leave()
+    second = members.join()
+    second.tick()
+    assert second.owned() == {0: Position(256, 1, 2), 1: None, 2: None, 3: Position(5)}
+    second.leave()
+
+
+def test_a_dead_members_partitions_are_taken_and_its_late_commit_is_fenced(members: Members) -> None:
+    dead, heir = members.join(), members.join()
+    dead.tick()
+    members.clock.sleep(1)
+    heir.tick()
+    members.pass_time(10, heir)
+    assert len(heir.owned()) < PARTITIONS  # it may only be slow
+    members.pass_time(15, heir)
+    assert owned_by(heir) == [[0, 1, 2, 3]]
+    with pytest.raises(Fenced, match="another member of group readers"):
+        dead.commit(dict.fromkeys(dead.owned(), Position(1)))
+    states = list_group(heir._folder, "readers", "orders", PARTITIONS)  # pyright: ignore[reportPrivateUsage]
+    assert {state.owner for state in states} == {heir.member}
+    assert all(state.position is None for state in states)
+    heir.leave()
+    dead.leave()
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_commit_whose_answer_is_lost_is_made_again(moment: str, members: Members) -> None:
+    store = FaultyStore(members.store, moment=moment)  # type: ignore[arg-type]
+    member = members.join(store)
+    member.tick()
+    store.fail_at = len(store.operations)
+    with pytest.raises(StoreUnavailable):
+        member.commit({0: Position(1)})
+    store.fail_at = None
+    member.commit({0: Position(1)})
+    member.commit({0: Position(2)})
+    assert member.owned()[0] == Position(2)
+    member.leave()
+
+
+def test_a_commit_of_what_is_committed_costs_nothing(members: Members) -> None:
+    store = CountingStore(members.store)
+    member = members.join(store)
+    member.tick()
+    store.reset()
+    member.commit({0: Position(1)})
+    member.commit({0: Position(1)})
+    assert len(store.keys_of("replace")) == 1
+    member.leave()
+
+
+def test_groups_are_listed(members: Members) -> None:
+    member = members.join()
+    member.tick()
+    folder = topics_on(members.store).folder
+    assert list_groups(folder, "orders") == ["readers"]
+    assert list_groups(folder, "other") == []
+    member.leave()
+    assert [state.owner for state in list_group(folder, "readers", "orders", PARTITIONS)] == [None] * PARTITIONS
+
+
+def test_names_and_damage(members: Members) -> None:
+    folder = topics_on(members.store).folder
+    with pytest.raises(ConfigError, match="cannot name a group"):
+        StoreGroup(folder, "a/b", "orders", lambda: 1)
+    members.store.put(folder.key("groups", "readers", "orders", "partitions", "0"), b'{"owner":1,"generation":0}')
+    with pytest.raises(CorruptData, match="owner is 1"):
+        list_group(folder, "readers", "orders", 1)
+
+
+def test_members_that_nobody_heard_of_for_long_are_members_again() -> None:
+    inner = MemoryObjectStore()
+    is_away = False
+    store = FaultyStore(inner, fail_at=lambda _: is_away)
+    members = Members(store)
+    first, second = members.join(), members.join()
+    first.tick()
+    members.pass_time(20, first, second)
+    is_away = True
+    members.clock.sleep(400)  # longer than a silent member's object is kept
+    is_away = False
+    members.clock.sleep(5)
+    first.tick()
+    for _ in range(3):
+        for member in (first, second):
+            with contextlib.suppress(PreconditionFailed):
+                member.beat()
+    members.pass_time(20, first, second)
+    assert [len(owned) for owned in owned_by(first, second)] == [2, 2]
+    assert sorted([*first.owned(), *second.owned()]) == [0, 1, 2, 3]
+    first.leave()
+    second.leave()
+    assert not list(inner.list(members.folder.key("groups", "readers", "orders", "members", "")))
+
+
+def test_a_member_that_slept_knows_what_it_has_lost_before_it_commits(members: Members) -> None:
+    sleeper, heir = members.join(), members.join()
+    sleeper.tick()
+    members.pass_time(25, heir)
+    assert owned_by(heir) == [[0, 1, 2, 3]]
+    heir.commit({0: Position(7)})
+    assert sleeper.tick()
+    assert owned_by(sleeper) == [[]]
+    members.pass_time(20, sleeper, heir)
+    assert sorted([*sleeper.owned(), *heir.owned()]) == [0, 1, 2, 3]
+    assert (sleeper.owned() | heir.owned())[0] == Position(7)
+    sleeper.leave()
+    heir.leave()
+
+
+def test_a_member_that_slept_and_lost_nothing_goes_on(members: Members) -> None:
+    alone = members.join()
+    alone.tick()
+    alone.commit({1: Position(3)})
+    members.clock.sleep(100)
+    assert not alone.tick()
+    alone.commit({1: Position(4)})
+    assert alone.owned() == {0: None, 1: Position(4), 2: None, 3: None}
+    alone.leave()
+
+
+def test_a_member_whose_joining_was_not_answered_joins(members: Members) -> None:
+    store = FaultyStore(members.store, fail_at=0, moment="after")
+    member = members.join(store)
+    with pytest.raises(StoreUnavailable):
+        member.tick()
+    assert member.tick()
+    assert owned_by(member) == [[0, 1, 2, 3]]
+    member.leave()

@@ -1,0 +1,88 @@
+"""MemQ's topic JSON as it is: its places, its limits, its queue; and what is refused in a sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.pubsub_topics import topics_on
+from tieredstore.errors import ConfigError
+from tieredstore.pubsub.queue.memq_topics import configured_topics, load_topic_config, parse_topic_config
+from tieredstore.pubsub.queue.topics import Topic
+
+HANDLER: dict[str, Any] = {
+    "bucket": "logs", "path": "prod/topics/orders", "region": "us-east-1", "notificationTopic": "orders_told",
+    "notificationServerset": "brokers.txt", "retryTimeoutMillis": "5000",
+}  # fmt: skip
+WHOLE: dict[str, Any] = {
+    "topic": "orders", "topicOrder": 7, "storageHandlerName": "s3v2", "storageHandlerConfig": HANDLER,
+    "batchSizeMB": 8, "batchMilliSeconds": "2000", "maxDispatchCount": 50, "outputParallelism": 3, "inputTrafficMB": 10,
+}  # fmt: skip
+
+
+def without(name: str) -> dict[str, Any]:
+    return {key: value for key, value in WHOLE.items() if key != name}
+
+
+def test_all_of_it_is_as_the_file_says(tmp_path: Path) -> None:
+    (tmp_path / "brokers.txt").write_text("kafka-1:9092\nkafka-2:9092\n\n")
+    (tmp_path / "orders.json").write_text(json.dumps(WHOLE))
+    config = load_topic_config(tmp_path / "orders.json")
+    assert config.topic == Topic("orders", 1, "prod/topics/orders", True, "kafka", "orders_told")
+    plain = topics_on()
+    topics = configured_topics(plain.store, plain.settings, config)
+    assert topics.get("orders") == config.topic
+    pubsub = topics.settings.pubsub
+    assert (pubsub.batch_bytes, pubsub.batch_ms, pubsub.batch_messages, pubsub.uploads) == (8 << 20, 2000, 50, 3)
+    assert [(name, text.get_secret_value()) for name, text in pubsub.kafka] == [
+        ("bootstrap.servers", "kafka-1:9092,kafka-2:9092")
+    ]
+    assert topics.bucket_name == "logs"
+    own = topics_on(None, kafka_bootstrap_servers="mine:9092")
+    applied = configured_topics(own.store, own.settings, config).settings.pubsub
+    assert [text.get_secret_value() for _, text in applied.kafka] == ["mine:9092"]
+
+
+def test_what_it_does_not_say_is_as_memq_has_it() -> None:
+    least = {
+        "topic": "orders", "outputHandler": "customs3aync2",
+        "outputHandlerConfig": {"bucket": "logs", "notificationTopic": "told", "enableHashing": "false"},
+    }  # fmt: skip
+    config = parse_topic_config(json.dumps(least).encode(), "orders.json", Path())
+    assert (config.topic.path, config.topic.is_hashed) == ("orders", False)
+    assert (config.batch_bytes, config.batch_ms, config.batch_messages, config.uploads) == (104857600, 60000, 100, 2)
+    assert config.brokers == ()
+
+
+@pytest.mark.parametrize(
+    ("document", "why"),
+    [
+        ([], "no object of JSON"),
+        (without("topic"), "topic is None, and must be text"),
+        ({**WHOLE, "topic": "../secrets"}, "cannot name a topic"),
+        ({**WHOLE, "storageHandlerName": "filesystem"}, "is not one of customs3"),
+        (without("storageHandlerConfig"), "storageHandlerConfig is no object"),
+        ({**WHOLE, "storageHandlerConfig": {**HANDLER, "disableNotifications": True}}, "notifications are disabled"),
+        ({**WHOLE, "storageHandlerConfig": {**HANDLER, "path": "a//b"}}, "no path of keys"),
+        ({**WHOLE, "storageHandlerConfig": {**HANDLER, "enableHashing": "perhaps"}}, "must be true or false"),
+        ({**WHOLE, "batchMilliSeconds": "soon"}, "batchMilliSeconds is 'soon', and must be a number"),
+        ({**WHOLE, "batchMilliSeconds": -1}, "must be a number"),
+    ],
+)
+def test_what_is_no_topic_of_memqs_is_refused(document: object, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        parse_topic_config(json.dumps(document).encode(), "orders.json", Path())
+
+
+def test_what_ours_does_not_take_is_refused() -> None:
+    plain = topics_on()
+    large = parse_topic_config(json.dumps({**WHOLE, "batchSizeMB": 4096}).encode(), "orders.json", Path())
+    with pytest.raises(ConfigError, match=r"topic orders: pubsub\.batch\.bytes cannot be 4294967296"):
+        configured_topics(plain.store, plain.settings, large)
+    with pytest.raises(ConfigError, match="is not JSON"):
+        parse_topic_config(b"{", "orders.json", Path())
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_topic_config(Path("no-such-file.json"))

@@ -1,0 +1,211 @@
+"""The queue in the store itself: the contract of queues, lost answers, races, retention, and what it costs."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import deque
+from pathlib import Path
+
+import pytest
+
+from tests.support.pubsub_topics import topics_in, topics_on
+from tests.support.simulated_time import SimulatedClock
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.config.installed import QUEUES
+from tieredstore.errors import ConfigError, DataLoss, InvalidRange, NotificationCorrupt, StoreUnavailable
+from tieredstore.process.deadline import Deadline
+from tieredstore.pubsub.queue import kinds as queue_kinds
+from tieredstore.pubsub.queue.queues import NotificationQueue
+from tieredstore.pubsub.queue.store_queue import StoreQueue
+from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.testing.doubles import CountingStore
+from tieredstore.testing.faults import FaultyStore
+from tieredstore.testing.notification_queue_tests import NotificationQueueTests, read_all
+
+QUEUE = "!tieredstore/pubsub/default/queues/orders/0/"
+
+
+class TestInMemory(NotificationQueueTests):
+    @pytest.fixture
+    def queue(self) -> NotificationQueue:
+        topics = topics_on()
+        return topics.queue(topics.create("orders", 2))
+
+
+class TestInAFolder(NotificationQueueTests):
+    @pytest.fixture
+    def queue(self, tmp_path: Path) -> NotificationQueue:
+        topics = topics_in(tmp_path)
+        return topics.queue(topics.create("orders", 2))
+
+
+def queue_on(topics: Topics) -> StoreQueue:
+    queue = topics.queue(topics.get("orders"))
+    assert isinstance(queue, StoreQueue)
+    return queue
+
+
+def soon() -> Deadline:
+    return Deadline.after(60.0)
+
+
+@pytest.mark.parametrize("moment", ["before", "during", "after"])
+def test_whatever_fails_or_whose_answer_is_lost_an_entry_is_there_once(moment: str) -> None:
+    quiet = FaultyStore(MemoryObjectStore())
+    queue_on(_created(quiet)).append(0, [b"a"], soon())
+    for number in range(len(quiet.operations) + 1):
+        inner = MemoryObjectStore()
+        _created(inner)
+        store = FaultyStore(inner, fail_at=number, moment=moment)  # type: ignore[arg-type]
+        queue = StoreQueue(topics_on(store).folder, "orders", lambda: 1, sleep=lambda _: None)
+        (offset,) = queue.append(0, [b"a"], soon())
+        assert [(entry.offset, entry.raw) for entry in read_all(queue_on(topics_on(inner)), 0)] == [(offset, b"a")]
+
+
+def _created(store: FaultyStore | MemoryObjectStore) -> Topics:
+    topics = topics_on(store)
+    topics.create("orders")
+    return topics
+
+
+def test_sixteen_writers_whose_store_fails_now_and_then_are_dense_and_lose_nothing() -> None:
+    inner = MemoryObjectStore()
+    _created(inner)
+    offsets: dict[bytes, int] = {}
+
+    def write(writer: int) -> None:
+        source = random.Random(writer)
+        moment = source.choice(("before", "after"))
+        store = FaultyStore(inner, fail_at=lambda _: source.random() < 0.2, moment=moment)  # type: ignore[arg-type]
+        queue = StoreQueue(topics_on(store).folder, "orders", lambda: 1, sleep=lambda _: None)
+        for number in range(5):
+            raw = b"%d-%d" % (writer, number)
+            (offsets[raw],) = queue.append(0, [raw], soon())
+
+    threads = [threading.Thread(target=write, args=(writer,)) for writer in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120.0)
+    entries = read_all(queue_on(topics_on(inner)), 0)
+    assert {entry.raw: entry.offset for entry in entries} == offsets
+    assert [entry.offset for entry in entries] == [256 * number for number in range(80)]
+
+
+def test_a_store_that_stays_away_is_told_at_the_deadline() -> None:
+    inner = MemoryObjectStore()
+    _created(inner)
+    queue = StoreQueue(topics_on(FaultyStore(inner, fail_at=lambda _: True)).folder, "orders", lambda: 1)
+    with pytest.raises(StoreUnavailable, match="queue orders/0: the notification was not appended"):
+        queue.append(0, [b"a"], Deadline.after(0.3))
+
+
+def test_a_minute_without_the_queue_delays_and_doubles_nothing() -> None:
+    inner, clock = MemoryObjectStore(), SimulatedClock()
+    _created(inner)
+    for moment in ("before", "after"):
+        store = FaultyStore(inner, fail_at=lambda _: clock.now < 60, moment=moment)
+        queue = StoreQueue(topics_on(store).folder, "orders", lambda: 1, sleep=clock.sleep)
+        queue.append(0, [moment.encode()], soon())
+        assert clock.now >= 60
+        assert len(store.operations) < 80, "it is asked less and less often"
+        clock.now = 0.0
+    assert [entry.raw for entry in read_all(queue_on(topics_on(inner)), 0)] == [b"before", b"after"]
+
+
+def test_a_number_that_retention_has_freed_is_no_ack() -> None:
+    topics = _created(MemoryObjectStore())
+    slow, others = queue_on(topics), queue_on(topics)
+    slow.append(0, [b"first"], soon())  # it believes from now on that 1 is free
+    for number in range(5):
+        others.append(0, [b"%d" % number], soon())
+    others.free(0, 4 * 256)
+    (offset,) = slow.append(0, [b"late"], soon())
+    assert offset >= 4 * 256
+    assert [entry.raw for entry in read_all(others, 0)] == [b"3", b"4", b"late"]
+
+
+def test_freeing_ends_what_an_earlier_run_left() -> None:
+    store = MemoryObjectStore()
+    queue = queue_on(_created(store))
+    for number in range(4):
+        queue.append(0, [b"%d" % number], soon())
+    store.put(f"{QUEUE}start", b'{"number":3}\n')  # killed before it deleted anything
+    queue.free(0, 3 * 256)
+    assert [info.key for info in store.list(QUEUE)] == [f"{QUEUE}{3:020}", f"{QUEUE}start"]
+    with pytest.raises(InvalidRange, match="does not reach"):
+        queue.free(0, 99 * 256)
+
+
+def test_an_idle_reader_of_a_freed_place_hears_of_it_in_the_end() -> None:
+    topics = _created(MemoryObjectStore())
+    queue, writer = queue_on(topics), queue_on(topics)
+    assert queue.read(0, 0) == []
+    for number in range(4):
+        writer.append(0, [b"%d" % number], soon())
+    writer.free(0, 3 * 256)
+    with pytest.raises(DataLoss, match="go on at 768"):
+        deque((queue.read(0, 0) for _ in range(20)), maxlen=0)
+
+
+def test_requests_of_writers_and_readers() -> None:
+    inner = MemoryObjectStore()
+    _created(inner)
+    store = CountingStore(inner)
+    queue = queue_on(topics_on(store))
+    queue.append(0, [b"a"], soon())
+    store.reset()
+    queue.append(0, [b"b"], soon())
+    assert (len(store.keys_of("put")), len(store.keys_of("get")), len(store.keys_of("head"))) == (1, 1, 0)
+    read_all(queue, 0)
+    store.reset()
+    for _ in range(60):
+        queue.read(0, 512)
+    assert len(store.keys_of("get")) == 60  # one a look, those for the start among them
+    assert store.keys_of("list") == []
+
+
+class OwnQueue(StoreQueue):
+    """What an installed package would offer."""
+
+
+class NoQueue:
+    """What is none."""
+
+
+def test_a_queue_of_an_installed_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    classes = {"mine": f"{__name__}:OwnQueue", "none": f"{__name__}:NoQueue", "gone": "no_such_module:Queue"}
+
+    def installed(group: str, name: str) -> str | None:
+        assert group == QUEUES
+        return classes.get(name)
+
+    monkeypatch.setattr(queue_kinds, "installed_class", installed)
+    topics = topics_on(None, queue="mine")
+    topics.create("orders")
+    assert isinstance(topics.queue(topics.get("orders")), OwnQueue)
+    for kind, why in (("none", "not a class that derives"), ("gone", "cannot be loaded"), ("else", "neither one of")):
+        with pytest.raises(ConfigError, match=why):
+            topics_on(None, queue=kind).create("orders")
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [b"", b"{}\n", b"[]\n", b'{"mark":"m","ms":1,"count":2}\na\n', b'{"mark":"m","ms":1,"count":1}\na', bytes(9 << 20)],
+)
+def test_an_entry_that_is_none_is_refused(damaged: bytes) -> None:
+    store = MemoryObjectStore()
+    queue = queue_on(_created(store))
+    store.put(f"{QUEUE}{0:020}", damaged)
+    with pytest.raises(NotificationCorrupt, match=f"{0:020}"):
+        queue.read(0, 0)
+
+
+def test_notifications_of_one_entry() -> None:
+    queue = queue_on(_created(MemoryObjectStore()))
+    assert queue.append(0, [b"x"] * 256, soon()) == list(range(256))
+    assert queue.append(0, [b"y"], soon()) == [256]
+    for wrong in ([], [b"x"] * 257, [b"two\nlines"]):
+        with pytest.raises(InvalidRange):
+            queue.append(0, wrong, soon())

@@ -1,0 +1,346 @@
+"""What a topic keeps: retention, orphans, adoption; a run that dies anywhere; histories on a clock that tests move."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support.pubsub_topics import topics_on, values_of
+from tieredstore.backends import memory
+from tieredstore.backends.base import DelegatingStore
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.errors import ConfigError, DataLoss, StoreUnavailable
+from tieredstore.process.deadline import Deadline
+from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.format._writing import BodyWriter
+from tieredstore.pubsub.format.batches import build_batch, index_size
+from tieredstore.pubsub.format.keys import BatchKey
+from tieredstore.pubsub.format.messages import Compression, ProducerRequest, seal_message
+from tieredstore.pubsub.format.notifications import Notification, parse_notification
+from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.pubsub.upkeep.garbage import DAY_MS, GarbageCollection, GarbageOutcome
+from tieredstore.testing.faults import FaultyStore
+from tieredstore.testing.notification_queue_tests import read_all
+
+HOUR_MS = 3_600_000
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.ms = 1_700_000_000_000
+
+    def pass_ms(self, ms: int) -> None:
+        self.ms += ms
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """What all of this process take for the time of day; deadlines go by another clock."""
+    moved = Clock()
+    monkeypatch.setattr(time, "time_ns", lambda: moved.ms * 1_000_000)
+    return moved
+
+
+def topics_of(store: MemoryObjectStore | FaultyStore, **properties: str) -> Topics:
+    return topics_on(store, hashing="false", delete_delay_ms=str(HOUR_MS), **properties)
+
+
+def fresh(**properties: str) -> Topics:
+    topics = topics_of(MemoryObjectStore(), **properties)
+    topics.create("orders")
+    return topics
+
+
+@pytest.fixture
+def store_clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """What stores in memory take for the time of day, where that is not this machine's."""
+    moved = Clock()
+    monkeypatch.setattr(memory, "time", SimpleNamespace(time_ns=lambda: moved.ms * 1_000_000))
+    return moved
+
+
+class Writing:
+    """Batches by hand: an object, then perhaps its notification."""
+
+    def __init__(self, topics: Topics) -> None:
+        self.topics = topics
+        self.count = 0
+
+    def put(self, size: int = 0) -> str:
+        body = BodyWriter(1 << 20)
+        assert body.append(b"%d" % self.count + bytes(size), None, None, None, 5)
+        stored = build_batch([seal_message(body, 1, ProducerRequest(b"\1\2\3\4", 1, self.count), Compression.NONE)])
+        path = self.topics.get("orders").path
+        key = str(BatchKey(path, self.count, self.count, 1, 0, "h", self.topics.get("orders").is_hashed))
+        self.topics.store.put(key, stored, if_absent=True)
+        self.count += 1
+        return key
+
+    def notify(self, key: str, partition: int = 0) -> int:
+        size = self.topics.store.head(key).size
+        raw = Notification("orders", size - index_size(1), 1, key=key).to_json()
+        (offset,) = self.topics.queue(self.topics.get("orders")).append(partition, [raw], Deadline.after(60.0))
+        return offset
+
+
+def collect(topics: Topics, *, adopt: bool = False, apply: bool = True) -> dict[str, list[str]]:
+    """Keys by outcome."""
+    run = GarbageCollection(topics, topics.get("orders"), adopt=adopt, apply=apply)
+    outcomes: dict[str, list[str]] = {}
+    for step in run.run():
+        outcomes.setdefault(step.outcome, []).append(step.key)
+    return outcomes
+
+
+def objects(topics: Topics) -> set[str]:
+    return {info.key for info in topics.store.list() if "!tieredstore" not in info.key}
+
+
+def test_what_is_too_old_is_freed_first_and_deleted_later(clock: Clock) -> None:
+    topics = fresh(retention_ms=str(5 * DAY_MS // 2))
+    writing = Writing(topics)
+    keys = [writing.put() for _ in range(4)]
+    for key in keys:
+        writing.notify(key)
+        clock.pass_ms(DAY_MS)
+    dry = collect(topics, apply=False)
+    assert dry == {"freed": keys[:2]}
+    assert collect(topics) == {"freed": keys[:2], "waiting": keys[:2]}
+    assert objects(topics) == set(keys)  # whoever has read their notifications still fetches them
+    with pytest.raises(DataLoss, match="retention has freed"):
+        topics.queue(topics.get("orders")).read(0, 0)
+    clock.pass_ms(HOUR_MS)
+    assert collect(topics) == {"deleted": keys[:2]}
+    assert objects(topics) == set(keys[2:])
+    assert collect(topics) == {}
+    assert len(values_of(Consumer(topics, "orders"), at_least=2)) == 2
+
+
+@pytest.mark.parametrize("ahead_ms", [60_000, 2 * HOUR_MS, DAY_MS, 30 * DAY_MS, -30 * DAY_MS])
+def test_a_machine_whose_clock_is_ahead_deletes_nothing_young(clock: Clock, store_clock: Clock, ahead_ms: int) -> None:
+    """Nor does one whose clock is behind keep more: what becomes of a batch is the store's to say."""
+
+    def pass_ms(ms: int) -> None:
+        clock.pass_ms(ms)
+        store_clock.pass_ms(ms)
+
+    def collected(ms: int) -> dict[str, list[str]]:
+        """By a machine whose clock is so much ahead; those of writers are not."""
+        pass_ms(ms)
+        clock.pass_ms(ahead_ms)
+        outcomes = collect(topics)
+        clock.pass_ms(-ahead_ms)
+        return outcomes
+
+    topics = fresh(retention_ms=str(2 * DAY_MS))
+    writing = Writing(topics)
+    orphan, kept = writing.put(), writing.put()
+    writing.notify(kept)
+    assert collected(DAY_MS - 1) == {"young": [orphan]}
+    assert collected(1) == {"deleted": [orphan]}
+    assert collected(DAY_MS) == {}
+    assert collected(1) == {"freed": [kept], "waiting": [kept]}
+    assert collected(HOUR_MS - 1) == {"waiting": [kept]}
+    assert collected(1) == {"deleted": [kept]}
+
+
+def test_a_store_that_does_not_tell_its_time_is_refused(clock: Clock) -> None:
+    class Timeless(DelegatingStore):
+        def now_ms(self) -> None:
+            return None
+
+    topics = topics_on(Timeless(MemoryObjectStore()))
+    topics.create("orders")
+    with pytest.raises(ConfigError, match="does not tell its time"):
+        collect(topics)
+    assert clock.ms
+
+
+def test_what_is_too_much_is_freed(clock: Clock) -> None:
+    topics = fresh(retention_bytes="5000")
+    writing = Writing(topics)
+    keys = [writing.put(1000) for _ in range(8)]
+    for key in keys:
+        writing.notify(key)
+    assert collect(topics)["freed"] == keys[:4]
+    assert collect(topics) == {"waiting": keys[:4]}
+
+
+def test_orphans_are_told_by_their_age_and_deleted_or_adopted(clock: Clock) -> None:
+    topics = fresh()
+    writing = Writing(topics)
+    orphans = [writing.put(), writing.put()]
+    damaged = str(BatchKey(topics.get("orders").path, 77, 7, 1, 0, "h", False))
+    topics.store.put(damaged, b"no batch")
+    topics.store.put("default/topics/orders/not-ours", b"another's")
+    notified = writing.put()
+    writing.notify(notified)
+    assert collect(topics) == {"young": sorted([*orphans, damaged])}
+    clock.pass_ms(DAY_MS)
+    assert collect(topics, adopt=True, apply=False) == {"adopted": orphans, "damaged": [damaged]}
+    assert collect(topics, adopt=True) == {"adopted": orphans, "damaged": [damaged]}
+    assert sorted(values_of(Consumer(topics, "orders"), at_least=3)) == [b"0", b"1", b"2"]
+    assert collect(topics) == {"deleted": [damaged]}
+    assert objects(topics) == {*orphans, notified, "default/topics/orders/not-ours"}
+
+
+def test_an_age_at_which_writers_may_still_notify_is_refused(clock: Clock) -> None:
+    topics = fresh(delivery_timeout_ms="60000")
+    GarbageCollection(topics, topics.get("orders"), min_age_ms=180_000)
+    with pytest.raises(ConfigError, match="the least age is 3 delivery time-outs, 180000 ms"):
+        GarbageCollection(topics, topics.get("orders"), min_age_ms=179_999)
+
+
+def test_a_batch_that_is_notified_again_keeps_its_object(clock: Clock) -> None:
+    topics = fresh(retention_ms=str(DAY_MS))
+    writing = Writing(topics)
+    key = writing.put()
+    writing.notify(key)
+    clock.pass_ms(2 * DAY_MS)
+    writing.notify(key)
+    assert collect(topics) == {"freed": [key]}
+    clock.pass_ms(HOUR_MS)
+    assert collect(topics) == {}
+    assert values_of(Consumer(topics, "orders"), at_least=1) == [b"0"]
+
+
+@pytest.mark.parametrize("moment", ["before", "during", "after"])
+def test_a_run_that_fails_anywhere_is_made_again(clock: Clock, moment: str) -> None:
+    def history(fail_at: int | None) -> tuple[FaultyStore, MemoryObjectStore]:
+        inner = MemoryObjectStore()
+        topics = topics_of(inner, retention_ms=str(DAY_MS))
+        topics.create("orders")
+        writing = Writing(topics)
+        for _ in range(3):
+            writing.notify(writing.put())
+        writing.put()
+        clock.pass_ms(2 * DAY_MS)
+        writing.notify(writing.put())
+        faulty = FaultyStore(inner, fail_at=fail_at, moment=moment)  # type: ignore[arg-type]
+        for _ in range(2):
+            try:
+                collect(topics_of(faulty, retention_ms=str(DAY_MS)))
+            except StoreUnavailable:
+                continue
+            clock.pass_ms(HOUR_MS)
+        return faulty, inner
+
+    quiet, _ = history(None)
+    for fail_at in range(0, len(quiet.operations), 4):
+        _, inner = history(fail_at)
+        topics = topics_of(inner, retention_ms=str(DAY_MS))
+        for _ in range(2):
+            collect(topics)
+            clock.pass_ms(HOUR_MS)
+        collect(topics)
+        assert len(objects(topics)) == 1
+        assert values_of(Consumer(topics, "orders"), at_least=1) == [b"4"]
+
+
+class History:
+    """Writers, orphans, retention and collections, some of which fail; what must hold is looked at after each step."""
+
+    def __init__(self, seed: int, clock: Clock) -> None:
+        self.source = random.Random(seed)
+        self.clock = clock
+        self.inner = MemoryObjectStore()
+        self.properties = {"retention_ms": str(3 * DAY_MS)} if seed % 3 else {}
+        self.topics = topics_of(self.inner, **self.properties)
+        self.topics.create("orders", 2)
+        self.writing = Writing(self.topics)
+        self.written_ms: dict[str, int] = {}
+        self.notified_ms: dict[str, int] = {}
+
+    def step(self) -> None:
+        actions: list[tuple[int, Callable[[], None]]] = [
+            (4, self.publish), (2, self.leave_orphan), (1, self.notify_again), (3, self.wait), (3, self.collect)
+        ]  # fmt: skip
+        weights = [weight for weight, _ in actions]
+        (action,) = self.source.choices([action for _, action in actions], weights)
+        action()
+        self.check()
+
+    def publish(self) -> None:
+        """A batch whose notification comes some time later, within the delivery time-out."""
+        key = self.writing.put()
+        self.written_ms[key] = self.clock.ms
+        if self.source.random() < 0.5:
+            self.clock.pass_ms(self.source.randrange(120_000))
+            if self.source.random() < 0.5:
+                self.collect()
+        self.notify(key)
+
+    def notify(self, key: str) -> None:
+        self.writing.notify(key, self.source.randrange(2))
+        self.notified_ms[key] = self.clock.ms
+
+    def leave_orphan(self) -> None:
+        self.written_ms[self.writing.put()] = self.clock.ms
+
+    def notify_again(self) -> None:
+        alive = sorted(self.referenced())
+        if alive:
+            self.notify(self.source.choice(alive))
+
+    def wait(self) -> None:
+        self.clock.pass_ms(self.source.choice([1000, HOUR_MS, 6 * HOUR_MS, DAY_MS]))
+
+    def collect(self) -> None:
+        store: MemoryObjectStore | FaultyStore = self.inner
+        if self.source.random() < 0.4:
+            moment = self.source.choice(("before", "during", "after"))
+            store = FaultyStore(self.inner, fail_at=self.source.randrange(30), moment=moment)  # type: ignore[arg-type]
+        adopt, apply = self.source.random() < 0.3, self.source.random() < 0.8
+        before = set(self.inner.list())
+        try:
+            outcomes = collect(topics_of(store, **self.properties), adopt=adopt, apply=apply)
+        except StoreUnavailable:
+            return
+        for key in outcomes.get(GarbageOutcome.ADOPTED, ()) if apply else ():
+            self.notified_ms[key] = self.clock.ms
+        assert apply or set(self.inner.list()) == before
+
+    def referenced(self) -> set[str]:
+        with self.topics.queue(self.topics.get("orders")) as queue:
+            entries = [entry for partition in range(2) for entry in read_all(queue, partition)]
+        return {parse_notification(entry.raw, "queue").key or "" for entry in entries}
+
+    def check(self) -> None:
+        there, referenced = objects(self.topics), self.referenced()
+        assert referenced <= there
+        for key, written_ms in self.written_ms.items():
+            if key in there:
+                continue
+            if key in self.notified_ms:
+                # Only retention deletes what was notified, and not before its time.
+                assert self.properties
+                assert self.clock.ms - self.notified_ms[key] >= 3 * DAY_MS
+            else:
+                assert self.clock.ms - written_ms >= DAY_MS
+
+    def settle(self) -> None:
+        for _ in range(3):
+            self.clock.pass_ms(DAY_MS)
+            outcomes = collect(self.topics)
+            assert objects(self.topics) == self.referenced() | set(outcomes.get(GarbageOutcome.WAITING, ()))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_histories(clock: Clock, seed: int) -> None:
+    history = History(seed, clock)
+    for _ in range(30):
+        history.step()
+    history.settle()
+
+
+@pytest.mark.soak
+def test_more_histories(clock: Clock) -> None:
+    for seed in range(8, 600):
+        history = History(seed, clock)
+        for _ in range(60):
+            history.step()
+        history.settle()

@@ -1,0 +1,1 @@
+"""Consumers and tables: a topic's records, by its queue."""

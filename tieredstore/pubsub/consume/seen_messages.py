@@ -1,0 +1,161 @@
+"""Which Messages of a read partition came before: a producer, a broker or ``gc --adopt`` may have stored one twice.
+
+Two Messages whose headers are equal, with the request of their producer in them, are one. What was seen is not kept
+anywhere: it is rebuilt from the queue's last entries, so that whoever reads on at a place leaves out the same.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tieredstore.backends.base import Buffer
+from tieredstore.errors import CorruptData, MessageCorrupt, ObjectNotFound
+from tieredstore.pubsub.format.batches import BatchIndex
+from tieredstore.pubsub.format.messages import MessageHeader, ProducerRequest, check_crc, parse_message_header
+from tieredstore.pubsub.format.notifications import Notification, parse_notification
+from tieredstore.pubsub.queue.headers import headers_in, stored_headers
+from tieredstore.pubsub.queue.queues import NotificationQueue, QueuedNotification
+from tieredstore.pubsub.queue.topics import Topic, Topics
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """A notification that came before."""
+
+    offset: int
+    appended_ms: int
+    key: str
+    notification: Notification
+
+
+@dataclass(frozen=True, slots=True)
+class _Sighting:
+    """A request in a batch; the header is None where only the notification was read, which tells requests alone."""
+
+    batch: _Batch
+    number: int
+    header: MessageHeader | None
+
+
+class SeenMessages:
+    """The Messages of one partition that were appended within ``window_ms`` before what is read. For one thread.
+
+    Objects are opened only where a notification does not name its producers' requests, as MemQ's do not, and where a
+    request came before: a copy is left out only when the first one is there and whole.
+    """
+
+    def __init__(self, topics: Topics, topic: Topic, queue: NotificationQueue, partition: int, window_ms: int) -> None:
+        self._topics = topics
+        self._topic = topic
+        self._queue = queue
+        self._partition = partition
+        self._window_ms = window_ms
+        self._seen: dict[ProducerRequest, list[_Sighting]] = {}
+        self._order: deque[tuple[int, ProducerRequest]] = deque()
+        self._is_rebuilt = False
+
+    def doubles(
+        self, queued: QueuedNotification, notification: Notification, key: str, body: Buffer | None
+    ) -> frozenset[int]:
+        """The numbers of those Messages of an object that came before it, or before in it; the others are seen now.
+        Without the object's ``body`` its headers are fetched."""
+        if not self._is_rebuilt:
+            self._rebuild(queued)
+            self._is_rebuilt = True
+        batch = _Batch(queued.offset, queued.appended_ms, key, notification)
+        repeated: set[int] = set()
+        headers = stored_headers(self._topics.store, key, notification) if body is None else headers_in(body, key)
+        for number, header in headers:
+            # Without a request nothing tells a copy from a record that somebody sent twice.
+            if not isinstance(header, MessageHeader) or (request := header.request) is None:
+                continue
+            if any(self._is_earlier(sighting, batch, number, header) for sighting in self._seen.get(request, ())):
+                repeated.add(number)
+            else:
+                self._note(request, _Sighting(batch, number, header))
+        self._forget(queued.appended_ms - self._window_ms)
+        return frozenset(repeated)
+
+    def _is_earlier(self, sighting: _Sighting, batch: _Batch, number: int, header: MessageHeader) -> bool:
+        before = sighting.batch
+        if (before.offset, sighting.number) >= (batch.offset, number):
+            return False  # itself, read again
+        if before.appended_ms < batch.appended_ms - self._window_ms:
+            return False
+        if sighting.header is not None and sighting.header != header:
+            return False
+        return self._is_whole(before, header)
+
+    def _is_whole(self, batch: _Batch, header: MessageHeader) -> bool:
+        """Whether a Message with this header stands in the batch, undamaged: else the copy is all there is."""
+        try:
+            body = self._topics.store.get(batch.key)
+            index = BatchIndex(body, batch.key, len(body))
+        except (ObjectNotFound, MessageCorrupt):
+            return False
+        for place, message in index.messages(body):
+            try:
+                if parse_message_header(message, place) == header:
+                    check_crc(header, message[header.size :], place)
+                    return True
+            except MessageCorrupt:
+                continue
+        return False
+
+    # --- what was seen before the place at which reading begins ---
+
+    def _rebuild(self, queued: QueuedNotification) -> None:
+        least_ms = queued.appended_ms - self._window_ms
+        offset = max(self._queue.start(self._partition), self._queue.offset_at(self._partition, least_ms))
+        while offset < queued.offset and (entries := self._queue.read(self._partition, offset)):
+            for entry in entries:
+                if entry.offset < queued.offset:
+                    self._see(entry)
+            offset = entries[-1].offset + 1
+
+    def _see(self, queued: QueuedNotification) -> None:
+        where = f"queue {self._topic.name}/{self._partition}, offset {queued.offset}"
+        try:
+            notification = parse_notification(queued.raw, where)
+            key = self._topics.check_place(notification, self._topic, where)
+            batch = _Batch(queued.offset, queued.appended_ms, key, notification)
+            for request, sighting in self._sightings(batch):
+                self._note(request, sighting)
+        except (CorruptData, ObjectNotFound, ValueError):
+            # Nobody could read it, so nothing in it was given out.
+            return
+
+    def _sightings(self, batch: _Batch) -> Iterator[tuple[ProducerRequest, _Sighting]]:
+        facts = batch.notification.facts
+        if facts is not None and facts.producers:
+            for address, epoch_ms, runs in facts.producers:
+                for first, last in zip(runs[::2], runs[1::2], strict=True):
+                    for request_id in range(first, min(last, first + batch.notification.message_count) + 1):
+                        yield ProducerRequest(bytes.fromhex(address), epoch_ms, request_id), _Sighting(batch, -1, None)
+            return
+        for number, header in self._stored_headers(batch):
+            if header.request is not None:
+                yield header.request, _Sighting(batch, number, header)
+
+    def _stored_headers(self, batch: _Batch) -> Iterator[tuple[int, MessageHeader]]:
+        """Those that say something; the others are damage, which decoding tells of."""
+        for number, header in stored_headers(self._topics.store, batch.key, batch.notification):
+            if isinstance(header, MessageHeader):
+                yield number, header
+
+    def _note(self, request: ProducerRequest, sighting: _Sighting) -> None:
+        sightings = self._seen.setdefault(request, [])
+        if all(other.batch.offset != sighting.batch.offset or other.number != sighting.number for other in sightings):
+            sightings.append(sighting)
+            self._order.append((sighting.batch.appended_ms, request))
+
+    def _forget(self, least_ms: int) -> None:
+        while self._order and self._order[0][0] < least_ms:
+            _, request = self._order.popleft()
+            left = [each for each in self._seen.get(request, ()) if each.batch.appended_ms >= least_ms]
+            if left:
+                self._seen[request] = left
+            else:
+                self._seen.pop(request, None)

@@ -1,0 +1,288 @@
+"""Topics of batches as tables: scanned as often as they are asked for, all scans of one moment.
+
+Columns: ``topic partition offset message record timestamp key value headers messageId``. What the conditions of a scan
+exclude by partition, offset and time is not fetched, as far as notifications tell it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from pyarrow.fs import LocalFileSystem
+
+from tieredstore.errors import (
+    AlreadyClosed,
+    DataLoss,
+    MessageCorrupt,
+    ObjectNotFound,
+    TieredStoreError,
+)
+from tieredstore.process.closing import Closing
+from tieredstore.process.futures import outcome
+from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.pubsub.format.decoder import BatchDecoder
+from tieredstore.pubsub.format.messages import checksum
+from tieredstore.pubsub.format.notifications import Notification, parse_notification
+from tieredstore.pubsub.queue.memq_topics import open_topics
+from tieredstore.pubsub.queue.topics import Topic, Topics
+from tieredstore.records.arrow_stream import stream_reader
+from tieredstore.remote import RemoteStorageManager
+from tieredstore.values import Text, ValueType
+from tieredstore.values.filters import refused_filter
+
+# What its type stubs say of arrays, expressions and datasets is partial.
+_arrow: Final[Any] = pa
+_dataset: Final[Any] = ds
+
+_TIME: Final = _arrow.timestamp("ms", "UTC")
+_TEXT: Final = Text()
+_DECODED: Final = {"messageId": "message_id"}  # of columns that the decoder calls otherwise
+_OF_THE_BATCH: Final = ("topic", "partition", "offset")
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    partition: int
+    offset: int
+    key: str
+    notification: Notification
+
+
+class BatchTable:
+    """A topic of batches that can be scanned often; ``keeps_snapshot``: always up to where its queue ended at first."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        topic: Topic,
+        key: ValueType = _TEXT,
+        value: ValueType = _TEXT,
+        *,
+        keeps_snapshot: bool = True,
+    ) -> None:
+        self.topic = topic.name
+        self._topics = topics
+        self._topic = topic
+        self._types = {"key": key, "value": value}
+        self._keeps_snapshot = keeps_snapshot
+        self._batches: list[_Batch] | None = None
+        self._scans: list[BatchScan] = []
+        self.is_closed = False
+        self.schema: pa.Schema = batch_schema(key, value)
+
+    @property
+    def error(self) -> TieredStoreError | None:
+        """The first error that a scan ended with."""
+        errors = (scan.error for scan in self._scans)
+        return next((error for error in errors if isinstance(error, TieredStoreError)), None)
+
+    def check_interruption(self) -> None:
+        """Raise what interrupted a scan, if somebody did: engines make an error of their own of it."""
+        for scan in self._scans:
+            if scan.error is not None and not isinstance(scan.error, Exception):
+                raise scan.error
+
+    def scan(self, columns: Sequence[str] | None = None, filter: Any = None) -> BatchScan:
+        """The records with these columns for which the filter holds; AlreadyClosed once the table was closed."""
+        if self.is_closed:
+            raise AlreadyClosed(f"the table of {self.topic} was closed; attach the topic anew")
+        names = self.schema.names if columns is None else list(columns)
+        scan = BatchScan(self, names, filter)
+        self._scans = [one for one in self._scans if not one.is_over or one.error is not None]
+        self._scans.append(scan)
+        return scan
+
+    def close(self) -> None:
+        """End all scans, and begin no other."""
+        self.is_closed = True
+        for scan in self._scans:
+            scan.close()
+
+    def batches(self, filter: Any) -> list[_Batch]:
+        """The batches that may have records for which the filter holds."""
+        batches = list(self._queued()) if self._batches is None else self._batches
+        if self._keeps_snapshot:
+            self._batches = batches
+        if filter is None:
+            return batches
+        try:
+            return _possible(batches, filter, self.schema, self.topic)
+        except (_arrow.ArrowException, TypeError) as error:
+            raise refused_filter(filter, self.schema, error) from None
+
+    def _queued(self) -> Iterator[_Batch]:
+        topics, topic = self._topics, self._topic
+        with topics.queue(topic) as queue:
+            for partition in range(queue.partitions):
+                offset = queue.start(partition)
+                while entries := queue.read(partition, offset):
+                    for entry in entries:
+                        where = f"queue {topic.name}/{partition}, offset {entry.offset}"
+                        notification = parse_notification(entry.raw, where)
+                        key = topics.check_place(notification, topic, where)
+                        yield _Batch(partition, entry.offset, key, notification)
+                    offset = entries[-1].offset + 1
+
+    def fetch(self, batch: _Batch) -> bytes:
+        """The object of a batch, checked against its notification; DataLoss if it is not there."""
+        try:
+            body = self._topics.store.get(batch.key)
+        except ObjectNotFound as error:
+            where = f"queue {self.topic}/{batch.partition}, offset {batch.offset}"
+            raise DataLoss(f"{where}: the object {batch.key} is not there") from error
+        facts = batch.notification.facts
+        if facts is not None and checksum(body) != facts.crc32:
+            raise MessageCorrupt(f"{batch.key}: the object is not the one that was written: it has another CRC-32")
+        return body
+
+    def decoder(self, columns: Sequence[str]) -> BatchDecoder:
+        """What decodes these columns."""
+        names = [_DECODED.get(name, name) for name in columns if name not in _OF_THE_BATCH]
+        return BatchDecoder(names or ["record"], max_expanded_bytes=self._topics.settings.pubsub.max_expanded_bytes)
+
+    def convert(self, records: Any, batch: _Batch, columns: Sequence[str]) -> Any:
+        """Decoded records with these columns."""
+        schema: Any = self.schema
+        arrays = [self._array(name, records, batch, schema.field(name).type) for name in columns]
+        return _arrow.RecordBatch.from_arrays(arrays, schema=_arrow.schema([schema.field(name) for name in columns]))
+
+    def _array(self, name: str, records: Any, batch: _Batch, kind: Any) -> Any:
+        if name in _OF_THE_BATCH:
+            of_all = {"topic": self.topic, "partition": batch.partition, "offset": batch.offset}[name]
+            return _arrow.repeat(_arrow.scalar(of_all, kind), records.num_rows)
+        column = records.column(_DECODED.get(name, name))
+        if name == "timestamp":
+            return column.view(_TIME)
+        if name not in self._types:
+            return column
+
+        def place(row: int) -> str:
+            return f"the {name} of record {row} of those at offset {batch.offset} of {self.topic}-{batch.partition}"
+
+        return self._types[name].convert(column, place)
+
+    def fetches(self) -> int:
+        """How many objects are fetched ahead."""
+        return self._topics.settings.pubsub.fetches
+
+
+class BatchScan(Closing):
+    """One scan, iterated once; ``error`` is what it ended with, if it failed."""
+
+    def __init__(self, table: BatchTable, columns: Sequence[str], filter: Any) -> None:
+        self.error: BaseException | None = None
+        self.is_closed = self.is_over = False
+        self._table = table
+        self._columns = list(columns)
+        self._filter = filter
+
+    def close(self) -> None:
+        """Fetch no more."""
+        self.is_closed = True
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self._noted()
+
+    def reader(self) -> pa.RecordBatchReader:
+        """The records as a stream."""
+        schema: Any = self._table.schema
+        given = _arrow.schema([schema.field(name) for name in self._columns])
+        return stream_reader(given, self._noted())
+
+    def _noted(self) -> Iterator[Any]:
+        try:
+            yield from self._rows()
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            self.error = error
+            raise
+        finally:
+            self.is_over = True
+
+    def _rows(self) -> Iterator[Any]:
+        table = self._table
+        wanted = list(self._columns)
+        if self._filter is not None:
+            wanted += [name for name in _columns_in(self._filter, table.schema) if name not in wanted]
+        waiting, ahead = deque(table.batches(self._filter)), deque[tuple[_Batch, Future[bytes]]]()
+        decoder = table.decoder(wanted)
+        pool = ThreadPool(table.fetches(), "tieredstore-pubsub-scan")
+        try:
+            while waiting or ahead:
+                if self.is_closed:
+                    raise AlreadyClosed("this scan was closed before its end; begin another")
+                while waiting and len(ahead) < table.fetches():
+                    batch = waiting.popleft()
+                    ahead.append((batch, pool.submit(table.fetch, batch)))
+                batch, fetched = ahead.popleft()
+                for records in decoder.decode(outcome(fetched), batch.key):
+                    rows = table.convert(records, batch, wanted)
+                    if self._filter is not None:
+                        rows = rows.filter(self._filter)
+                    if rows.num_rows:
+                        yield rows.select(self._columns)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def batch_schema(key: ValueType, value: ValueType) -> pa.Schema:
+    """The columns of a topic of batches whose keys and values are of these types."""
+    header = _arrow.struct([_arrow.field("key", _arrow.string()), _arrow.field("value", _arrow.binary())])
+    schema: pa.Schema = _arrow.schema(
+        [
+            ("topic", _arrow.string()), ("partition", _arrow.int32()), ("offset", _arrow.int64()),
+            ("message", _arrow.int32()), ("record", _arrow.int32()), ("timestamp", _TIME),
+            ("key", key.arrow_type), ("value", value.arrow_type), ("headers", _arrow.list_(header)),
+            ("messageId", _arrow.binary()),
+        ]
+    )  # fmt: skip
+    return schema
+
+
+def batches_beside(manager: RemoteStorageManager) -> Topics | None:
+    """The topics of batches in a manager's store; None for a store in which there can be none."""
+    return open_topics(manager.store, manager.settings) if manager.store.conditional_writes else None
+
+
+def _possible(batches: Sequence[_Batch], filter: Any, schema: Any, topic: str) -> list[_Batch]:
+    """Arrow itself decides, as it leaves out files of a dataset by what is known of these; none is ever opened."""
+    guarantees = [_known(batch, topic) for batch in batches]
+    names = [str(number) for number in range(len(batches))]
+    files = _dataset.FileSystemDataset.from_paths(
+        names, schema=schema, format=_dataset.IpcFileFormat(), filesystem=LocalFileSystem(), partitions=guarantees
+    )
+    kept = {fragment.path for fragment in files.get_fragments(filter=filter)}
+    return [batch for number, batch in enumerate(batches) if str(number) in kept]
+
+
+def _known(batch: _Batch, topic: str) -> Any:
+    field = _dataset.field
+    known = (
+        (field("topic") == _arrow.scalar(topic))
+        & (field("partition") == _arrow.scalar(batch.partition, _arrow.int32()))
+        & (field("offset") == _arrow.scalar(batch.offset))
+    )
+    facts = batch.notification.facts
+    if facts is not None and facts.min_timestamp is not None and facts.max_timestamp is not None:
+        known &= field("timestamp") >= _arrow.scalar(facts.min_timestamp, _TIME)
+        known &= field("timestamp") <= _arrow.scalar(facts.max_timestamp, _TIME)
+    return known
+
+
+def _columns_in(filter: Any, schema: Any) -> list[str]:
+    """The columns that a filter looks at."""
+    names: list[str] = []
+    for name in schema.names:
+        rest = _arrow.schema([field for field in schema if field.name != name])
+        try:
+            _arrow.RecordBatch.from_pylist([], schema=rest).filter(filter)
+        except _arrow.ArrowInvalid:
+            names.append(name)
+    return names

@@ -1,0 +1,178 @@
+"""A batch from its Messages to its ack: PUT, then notify, then tell where it stands."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tieredstore.backends.base import Buffer
+from tieredstore.errors import DeliveryFailed, TieredStoreError
+from tieredstore.process.deadline import Deadline
+from tieredstore.pubsub.format.batches import batch_checksum, fill_batch, index_size
+from tieredstore.pubsub.format.keys import BatchKey
+from tieredstore.pubsub.format.messages import ProducerRequest
+from tieredstore.pubsub.format.notifications import BatchFacts, Notification, RequestRuns
+from tieredstore.pubsub.produce.batch_memory import BatchMemory
+from tieredstore.pubsub.produce.batch_puts import BatchPuts
+from tieredstore.pubsub.queue.queues import NotificationQueue
+from tieredstore.pubsub.queue.topics import Topic, Topics
+
+_MOST_VALUES: Final = 30_000
+"""Of JSON, in what a notification tells of producers: some 800 KB of the 1 MiB that readers take, and Kafka."""
+
+_VALUES_A_PRODUCER: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SealedMessage:
+    """A Message as it is stored, and what a notification tells of it.
+
+    One of somebody else's may have no producer, and nobody has looked for the timestamps of its records.
+    """
+
+    stored: Buffer
+    request: ProducerRequest | None
+    record_count: int
+    min_timestamp: int | None
+    max_timestamp: int | None
+
+
+class BatchWriter:
+    """Writes batches of one topic. Thread-safe: ``uploads`` of them at once."""
+
+    def __init__(self, topics: Topics, topic: Topic, queue: NotificationQueue, *, host: str | None = None) -> None:
+        """``host`` stands in the keys; this machine's name unless it is given."""
+        self._topics = topics
+        self._topic = topic
+        self._queue = queue
+        self._puts = BatchPuts(topics.store, topics.settings.pubsub.uploads)
+        self._host = host or socket.gethostname().partition(".")[0].replace("/", "-")[:63] or "host"
+        self._lock = threading.Lock()
+        # Both begin at random: keys of two writers never meet, and partitions fill alike.
+        self._next_id = secrets.randbits(64) - (1 << 63)
+        self._turn = secrets.randbelow(queue.partitions)
+
+    def close(self) -> None:
+        """Begin no more puts, and notify of nothing more."""
+        self._puts.close()
+        self._queue.close()
+
+    def write(
+        self,
+        messages: Sequence[SealedMessage],
+        deadline: Deadline,
+        partition: int | None = None,
+        memory: BatchMemory | None = None,
+        empty: Sequence[ProducerRequest] = (),
+    ) -> tuple[int, int]:
+        """Store the batch and notify of it, in ``partition`` or in the one whose turn it is; returns its read partition
+        and offset. DeliveryFailed otherwise. The notification tells of ``empty`` requests too."""
+        notification = self.store(messages, deadline, memory, empty)
+        partition = self._next_partition() if partition is None else partition
+        key = notification.key
+        try:
+            (offset,) = self._queue.append(partition, [notification.to_json()], deadline)
+        except TieredStoreError as error:
+            # The object stands, and nobody was told: an orphan, unless the answer alone was lost.
+            raise DeliveryFailed(f"{key} is stored, and its notification is not: {error}", maybe_stored=True) from error
+        return partition, offset
+
+    def store(
+        self,
+        messages: Sequence[SealedMessage],
+        deadline: Deadline,
+        memory: BatchMemory | None = None,
+        empty: Sequence[ProducerRequest] = (),
+    ) -> Notification:
+        """Store the batch, and notify of it not yet; DeliveryFailed if it cannot be. ``memory``: where all of its
+        Messages lie as they are to be stored; without it they are copied together."""
+        stored = [message.stored for message in messages]
+        pool = self._topics.memory
+        body = fill_batch(stored, lambda size: memoryview(pool.slab(size))) if memory is None else memory.batch(stored)
+        key = self._key(messages)
+        self._puts.put(key, body, deadline)
+        return self._notification(messages, key, body, empty)
+
+    def _key(self, messages: Sequence[SealedMessage]) -> str:
+        """A key for the batch's life."""
+        with self._lock:
+            server_id, self._next_id = self._next_id, _wrapped(self._next_id + len(messages))
+        request = messages[0].request
+        client_id, ms = 0 if request is None else request.request_id, time.time_ns() // 1_000_000
+        return str(BatchKey(self._topic.path, client_id, server_id, ms, 0, self._host, self._topic.is_hashed))
+
+    def _next_partition(self) -> int:
+        """The partition whose turn it is."""
+        with self._lock:
+            self._turn += 1
+            return self._turn % self._queue.partitions
+
+    def _notification(
+        self, messages: Sequence[SealedMessage], key: str, body: Buffer, empty: Sequence[ProducerRequest]
+    ) -> Notification:
+        named = request_runs(message.request for message in messages)
+        left_out = request_runs(empty)
+        values = _values(named)
+        facts = BatchFacts(
+            batch_id=uuid.uuid4().hex,
+            records=sum(message.record_count for message in messages),
+            min_timestamp=_over_all(min, (message.min_timestamp for message in messages)),
+            max_timestamp=_over_all(max, (message.max_timestamp for message in messages)),
+            total_size=len(body),
+            crc32=batch_checksum(body, [message.stored for message in messages]),
+            # Nothing where a notification would become larger than readers take: they look into the object then.
+            producers=named if values <= _MOST_VALUES else (),
+            empty=left_out if values + _values(left_out) <= _MOST_VALUES else (),
+        )
+        return Notification(
+            topic=self._topic.name,
+            object_size=len(body) - index_size(len(messages)),
+            message_count=len(messages),
+            key=key,
+            bucket=self._topics.bucket_name,
+            facts=facts,
+        )
+
+
+def _over_all(choose: Callable[[list[int]], int], timestamps: Iterable[int | None]) -> int | None:
+    """None where one of them is not known."""
+    known: list[int] = []
+    for timestamp in timestamps:
+        if timestamp is None:
+            return None
+        known.append(timestamp)
+    return choose(known)
+
+
+def request_runs(requests: Iterable[ProducerRequest | None]) -> tuple[RequestRuns, ...]:
+    """Whose requests they are, their ids in runs."""
+    ids: dict[tuple[str, int], set[int]] = {}
+    for request in requests:
+        if request is not None:
+            ids.setdefault((request.address.hex(), request.epoch_ms), set()).add(request.request_id)
+    return tuple((address, epoch, tuple(_runs(sorted(numbers)))) for (address, epoch), numbers in ids.items())
+
+
+def _values(named: tuple[RequestRuns, ...]) -> int:
+    return sum(_VALUES_A_PRODUCER + len(runs) for _, _, runs in named)
+
+
+def _runs(numbers: Sequence[int]) -> list[int]:
+    runs: list[int] = []
+    for number in numbers:
+        if runs and runs[-1] + 1 >= number:
+            runs[-1] = number
+        else:
+            runs += (number, number)
+    return runs
+
+
+def _wrapped(number: int) -> int:
+    """The number as Java's long has it."""
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)

@@ -1,0 +1,247 @@
+"""Epochs of a query that writes to a topic: each is notified once, whoever is killed and whatever is done again.
+
+::
+
+    <own folder>/sinks/<topic>/<query>    {"epoch", "isDone", "aborts",
+                                           "entries": [{"partition", "since", "notifications"}]}
+
+Tasks have stored the batches. What an epoch consists of is recorded first, then notified, then recorded as done; who
+was killed in between goes on with what is recorded, and what was stored a second time is deleted. The record moves by
+conditional replace alone, from epoch to epoch, and with each abort, so that a write of it that is still under way
+fails. Of an epoch that is over nobody can tell any more what it consisted of: what a driver that slept has of one
+stays, for ``pubsub gc`` to look whether it was notified.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, cast
+
+from tieredstore.errors import CorruptData, DataLoss, Fenced, NotificationCorrupt, ObjectNotFound, PreconditionFailed
+from tieredstore.process.deadline import Deadline
+from tieredstore.pubsub.format.notifications import parse_notification
+from tieredstore.pubsub.queue.own_objects import OwnFolder, json_body, number_in
+from tieredstore.pubsub.queue.store_queue import ENTRY_NOTIFICATIONS
+from tieredstore.pubsub.queue.topics import Topic, Topics
+
+_MOST_RECORD_BYTES: Final = 64 << 20
+_NO_EPOCH: Final = -1
+BATCH_QUERY: Final = "batch-"
+"""What the name of a query begins with that is no stream: its one epoch never comes again."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
+    """A batch that a task has stored and nobody was told of: its key, and its notification."""
+
+    key: str
+    raw: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """Notifications that are appended together; ``since``: the queue's end before."""
+
+    partition: int
+    since: int
+    notifications: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SinkRecord:
+    """How far a query has come: its latest epoch, what that consists of, and whether all of it is notified.
+
+    ``aborts`` counts those that came since; an epoch of -1 has nothing but these.
+    """
+
+    epoch: int
+    is_done: bool
+    entries: tuple[_Entry, ...]
+    aborts: int = 0
+
+    def keys(self) -> Iterator[str]:
+        """The objects of the epoch."""
+        for entry in self.entries:
+            for raw in entry.notifications:
+                key = parse_notification(raw.encode(), "the record of a sink").key
+                if key is not None:
+                    yield key
+
+
+class SinkCommits:
+    """The epochs of ``query``, which writes to ``topic``. For the driver of the query, and one thread."""
+
+    def __init__(self, topics: Topics, topic: Topic, query: str) -> None:
+        self._topics = topics
+        self._topic = topic
+        self._query = query
+        self._key = topics.folder.key("sinks", topic.name, query)
+
+    def commit(self, epoch: int, batches: Sequence[StoredBatch]) -> bool:
+        """Notify of the epoch's batches; False if it was recorded before: these are another run's, and are deleted.
+
+        Fenced for an epoch that is over, or that was notified with another number of records: an older checkpoint was
+        put back, and what its epochs have now was never written. Batches of one that is over are left to ``pubsub gc``,
+        since this run may have recorded them.
+
+        Return means that the epoch is notified, once. After an error nobody knows how far it came, and whoever commits
+        it again goes on.
+        """
+        while True:
+            stored = self._read()
+            if stored is not None and not stored[0].is_done:
+                self._finish(*stored)
+                continue
+            if stored is not None and stored[0].epoch >= epoch:
+                self._check_same(stored[0], epoch, batches)
+                self._discard(stored[0], batches)
+                return False
+            if not batches:
+                return True
+            record = SinkRecord(epoch, False, self._entries(epoch, batches), 0 if stored is None else stored[0].aborts)
+            with contextlib.suppress(PreconditionFailed):  # by a rival, or by this one, whose answer was lost
+                self._write(record, None if stored is None else stored[1])
+            stored = self._read()
+            if stored is not None and stored[0] == record:
+                self._finish(*stored)
+                return True
+
+    def _check_same(self, recorded: SinkRecord, epoch: int, batches: Sequence[StoredBatch]) -> None:
+        """Nothing of a checkpoint is known here but the number of its epoch, and what that has."""
+        if recorded.epoch > epoch:
+            why = f"is to be written, and its epoch {recorded.epoch} has been"
+        else:
+            before = _records_in(text.encode() for entry in recorded.entries for text in entry.notifications)
+            now = _records_in(batch.raw for batch in batches)
+            if before == now:
+                return
+            why = f"was notified with {before} records, and has {now} now"
+        raise Fenced(
+            f"epoch {epoch} of query {self._query} {why}: the query goes on from an older checkpoint, or another "
+            "driver of it has gone on. Nothing was written. Put the newer checkpoint back; or give the query a new "
+            f"checkpoint and have it begin where its records are missing; or remove {self._key}, and all epochs from "
+            f"{epoch} on are written, again if they were before"
+        )
+
+    def abort(self, epoch: int, batches: Sequence[StoredBatch]) -> None:
+        """Delete these batches, unless the epoch was recorded with them: then who commits it next goes on."""
+        stored = self._read()
+        while stored is None or stored[0].epoch < epoch:
+            # A commit that failed may have a write of the record under way, which would tell of what is deleted here.
+            before = SinkRecord(_NO_EPOCH, True, ()) if stored is None else stored[0]
+            try:
+                self._write(replace(before, aborts=before.aborts + 1), None if stored is None else stored[1])
+            except PreconditionFailed:
+                stored = self._read()  # by a rival, by that write, or by this one, whose answer was lost
+            else:
+                self._discard(None, batches)
+                return
+        if stored[0].epoch == epoch:
+            self._discard(stored[0], batches)
+
+    def _entries(self, epoch: int, batches: Sequence[StoredBatch]) -> tuple[_Entry, ...]:
+        """The batches over the read partitions in turn, other ones first in each epoch."""
+        entries: list[_Entry] = []
+        with self._topics.queue(self._topic) as queue:
+            count = queue.partitions
+            for turn in range(min(count, len(batches))):
+                partition = (epoch + turn) % count
+                texts = [batch.raw.decode() for batch in batches[turn::count]]
+                since = queue.end(partition)
+                entries += (
+                    _Entry(partition, since, tuple(texts[first : first + ENTRY_NOTIFICATIONS]))
+                    for first in range(0, len(texts), ENTRY_NOTIFICATIONS)
+                )
+        return tuple(entries)
+
+    def _finish(self, record: SinkRecord, etag: str) -> None:
+        """Notify of all that is recorded, and record that."""
+        deadline = Deadline.after(self._topics.settings.pubsub.delivery_timeout_ms / 1000)
+        with self._topics.queue(self._topic) as queue:
+            for number, entry in enumerate(record.entries):
+                mark = f"{self._query}/{record.epoch}/{number}"
+                raw = [text.encode() for text in entry.notifications]
+                try:
+                    queue.append_once(entry.partition, raw, mark, entry.since, deadline)
+                except DataLoss as error:
+                    raise DataLoss(
+                        f"{error}; whether epoch {record.epoch} of query {self._query} was notified there nobody knows"
+                        f": remove {self._key} if it was, or put its `since` at the queue's start to have it notified"
+                    ) from error
+        with contextlib.suppress(PreconditionFailed):  # somebody else has seen it through
+            self._write(replace(record, is_done=True), etag)
+
+    def _discard(self, recorded: SinkRecord | None, batches: Sequence[StoredBatch]) -> None:
+        kept = frozenset(() if recorded is None else recorded.keys())
+        self._topics.store.delete([batch.key for batch in batches if batch.key not in kept])
+
+    def _read(self) -> tuple[SinkRecord, str] | None:
+        try:
+            etag = self._topics.store.head(self._key).etag
+            record = read_sink(self._topics.folder, self._key)
+        except ObjectNotFound:
+            return None
+        if etag is None:
+            raise CorruptData(f"{self._key}: the store tells no etag, without which nothing can be replaced")
+        return record, etag
+
+    def _write(self, record: SinkRecord, etag: str | None) -> None:
+        entries = [
+            {"partition": entry.partition, "since": entry.since, "notifications": list(entry.notifications)}
+            for entry in record.entries
+        ]
+        body = json_body({"epoch": record.epoch, "isDone": record.is_done, "entries": entries, "aborts": record.aborts})
+        if etag is None:
+            self._topics.store.put(self._key, body, if_absent=True)
+        else:
+            self._topics.store.replace(self._key, body, etag)
+
+
+def read_sink(folder: OwnFolder, key: str) -> SinkRecord:
+    """What a record says; CorruptData for what is none, ObjectNotFound if it is not there."""
+    raw = folder.store.get_small(key, _MOST_RECORD_BYTES)
+    try:
+        document: Any = json.loads(raw or b"")
+        fields = cast("dict[str, Any]", document)
+        entries = tuple(_parse_entry(entry, key) for entry in fields["entries"])
+        aborts = number_in(fields, "aborts", key) if "aborts" in fields else 0
+        is_empty = fields.get("epoch") == _NO_EPOCH and not entries and aborts > 0
+        epoch = _NO_EPOCH if is_empty else number_in(fields, "epoch", key)
+        record = SinkRecord(epoch, fields["isDone"] is True, entries, aborts)
+        list(record.keys())
+    except (ValueError, KeyError, TypeError, RecursionError, NotificationCorrupt) as error:
+        raise CorruptData(f"{key} is not what pubsub wrote: {error!r:.200}") from error
+    return record
+
+
+def _records_in(notifications: Iterable[bytes]) -> int:
+    facts = (parse_notification(raw, "the record of a sink").facts for raw in notifications)
+    return sum(each.records for each in facts if each is not None)
+
+
+def _parse_entry(entry: dict[str, Any], key: str) -> _Entry:
+    texts = tuple(str(text) for text in entry["notifications"])
+    return _Entry(number_in(entry, "partition", key), number_in(entry, "since", key), texts)
+
+
+def pending_keys(topics: Topics, topic: Topic) -> Iterator[str]:
+    """The objects of epochs that are recorded and not notified yet: their queries go on with them."""
+    beginning = topics.folder.key("sinks", topic.name, "")
+    for info in topics.store.list(beginning):
+        try:
+            record = read_sink(topics.folder, info.key)
+        except ObjectNotFound:
+            continue
+        if not record.is_done:
+            yield from record.keys()
+
+
+def finished_batch_queries(topics: Topics, topic: Topic, before_ms: int) -> Iterator[str]:
+    """The records of queries that were no streams and are over since ``before_ms``, which nobody asks for again."""
+    beginning = topics.folder.key("sinks", topic.name, BATCH_QUERY)
+    for info in topics.store.list(beginning):
+        if info.modified_ms is not None and info.modified_ms < before_ms and read_sink(topics.folder, info.key).is_done:
+            yield info.key

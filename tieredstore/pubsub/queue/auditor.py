@@ -1,0 +1,71 @@
+"""Who tells of Messages that were stored and read: the auditor of the settings, and what a reader has to tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tieredstore.backends.base import Buffer
+from tieredstore.config.pubsub import PubsubSettings
+from tieredstore.pubsub.format.audit_records import IdsHash
+from tieredstore.pubsub.format.messages import MessageHeader
+from tieredstore.pubsub.queue.headers import headers_in
+from tieredstore.pubsub.queue.queues import Position
+
+if TYPE_CHECKING:
+    from tieredstore.pubsub.queue.kafka_audit import Auditor
+
+# What its type stubs say of arrays is partial.
+compute: Any = pc
+
+
+def auditor_of(settings: PubsubSettings, topic: str, *, is_producer: bool) -> Auditor | None:
+    """As ``pubsub.audit.topic`` says; None without it."""
+    if settings.audit_topic is None:
+        return None
+    from tieredstore.pubsub.queue.kafka_audit import Auditor  # noqa: PLC0415  the client of Kafka, an extra
+
+    return Auditor(settings, topic, is_producer=is_producer)
+
+
+class ReadMessages:
+    """The Messages of one object, as far as they were decoded and handed out; for one thread.
+
+    A Message is told of when its last record was handed out, with all ids that it has: what another reader of the
+    group has handed out before a position within it is among them.
+    """
+
+    def __init__(self, auditor: Auditor, body: Buffer, name: str, position: Position) -> None:
+        """What lies before ``position`` was told of by whoever has read it."""
+        self._auditor = auditor
+        self._headers = dict(headers_in(body, name))
+        first = self._headers.get(position.message)
+        if isinstance(first, MessageHeader) and first.record_count <= position.record:
+            del self._headers[position.message]
+        self._hashes: dict[int, IdsHash] = {}
+
+    def noting(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same batches of whole Messages, whose ids are seen as they pass."""
+        for batch in batches:
+            rows: Any = batch
+            runs, begin = compute.run_end_encode(rows.column("message")), 0
+            for number, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+                ids = rows.column("message_id").slice(begin, end - begin)
+                self._hashes.setdefault(number, IdsHash()).add_column(ids)
+                begin = end
+            yield batch
+
+    def handed_out(self, message: int, record: int) -> None:
+        """Up to this record, with it."""
+        while self._hashes:
+            number = next(iter(self._hashes))  # they were decoded in their order
+            header = self._headers.get(number)
+            is_within = isinstance(header, MessageHeader) and record + 1 < header.record_count
+            if number > message or (number == message and is_within):
+                return
+            hashed = self._hashes.pop(number)
+            if isinstance(header, MessageHeader) and header.request is not None:
+                self._auditor.tell(header.request, bytes(hashed), hashed.count)

@@ -1,0 +1,290 @@
+"""Groups of consumers on a store: who reads which partition, and how far it has come.
+
+::
+
+    <own folder>/groups/<group>/<topic>/members/<member>        {"beat": n}
+    <own folder>/groups/<group>/<topic>/partitions/<partition>  {"owner", "generation", "position"}
+
+Both are changed by conditional replace alone. A member is taken for dead when its beat stood still for 15 s of the
+clock of who looks; whoever takes its partition raises the generation, so that a commit of the one before is Fenced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from tieredstore.errors import ConfigError, CorruptData, Fenced, ObjectNotFound, PreconditionFailed, TieredStoreError
+from tieredstore.pubsub.queue.own_objects import OwnFolder, json_body, number_in
+from tieredstore.pubsub.queue.queues import GroupMember, GroupPartition, Position, named_partitions
+
+BEAT_S: Final = 5.0
+"""Seconds between two beats of a member: 0.2 PUTs a second."""
+
+PATIENCE_S: Final = 15.0
+"""Seconds after which a beat that stands still is that of a dead member."""
+
+_logger: Final = logging.getLogger(__name__)
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
+
+
+@dataclass(slots=True)
+class _Owned:
+    generation: int
+    position: Position | None
+    etag: str
+
+
+class StoreGroup(GroupMember):
+    """One member of a group. ``tick``, ``commit`` and ``leave`` are for one thread; beats come from another, its own.
+
+    A process that stands still for ``PATIENCE_S`` loses its partitions, and its later commits are Fenced.
+    """
+
+    def __init__(
+        self,
+        folder: OwnFolder,
+        group: str,
+        topic: str,
+        partitions: Callable[[], int],
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        beat_s: float = BEAT_S,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        _check_name(group)
+        self.member = uuid.uuid4().hex
+        self._folder = folder
+        self._group = group
+        self._topic = topic
+        self._partitions = partitions
+        self._monotonic = monotonic
+        self._beat_s = beat_s
+        self._patience_s = patience_s
+        self._owned: dict[int, _Owned] = {}
+        self._beats: dict[str, tuple[int, float]] = {}  # of other members: the beat, and since when it is that
+        self._ticked_s = self._next_tick_s = monotonic()
+        self._beat_number = 0
+        self._beat_etag: str | None = None
+        self._stopped = threading.Event()
+        self._beater: threading.Thread | None = None
+
+    def owned(self) -> dict[int, Position | None]:
+        """The partitions that this member has, with the position that was committed."""
+        return {partition: owned.position for partition, owned in self._owned.items()}
+
+    def terms(self) -> dict[int, int]:
+        """The generation of each partition that this member has."""
+        return {partition: owned.generation for partition, owned in self._owned.items()}
+
+    def tick(self) -> bool:
+        """Take what nobody reads, give up what others should; at most every ``beat_s``. True if something changed."""
+        if self._beater is None:
+            self._join()
+        now_s = self._monotonic()
+        if now_s < self._next_tick_s:
+            return False
+        slept_s, self._ticked_s = now_s - self._ticked_s, now_s
+        self._next_tick_s = now_s + self._beat_s
+        if slept_s >= self._patience_s and self._forget_lost():
+            return True  # whoever reads them is told before they may be taken again
+        members = self._living(now_s)
+        changed = False
+        for partition in range(self._partitions()):
+            meant_for = members[partition % len(members)]
+            if meant_for == self.member:
+                changed |= partition not in self._owned and self._take(partition, members)
+            elif partition in self._owned:
+                changed |= self._give_up(partition)
+        return changed
+
+    def commit(self, positions: dict[int, Position]) -> None:
+        """Make the positions durable, a partition after the other; Fenced, when all were tried, for those that other
+        members have by now."""
+        lost: list[int] = []
+        for partition, position in sorted(positions.items()):
+            owned = self._owned.get(partition)
+            if owned is None:
+                lost.append(partition)
+            elif owned.position != position:
+                try:
+                    self._write(partition, owned, position, self.member)
+                except Fenced:
+                    lost.append(partition)
+        if lost:
+            raise Fenced(self._lost(*lost))
+
+    def leave(self) -> None:
+        """Give all partitions up, for others to take at once."""
+        self._stopped.set()
+        if self._beater is not None:
+            self._beater.join(self._beat_s)  # a beat that is under way would make the member anew
+        for partition in list(self._owned):
+            self._give_up(partition)
+        self._folder.store.delete([self._member_key(self.member)])
+
+    def beat(self) -> None:
+        """Say that this member lives; its own thread does so every ``beat_s``."""
+        key, body = self._member_key(self.member), json_body({"beat": self._beat_number + 1})
+        etag, self._beat_etag = self._beat_etag, None
+        try:
+            etag = etag or self._folder.store.head(key).etag
+        except ObjectNotFound:
+            # Nobody has heard of it for so long that others have cleared it away: it is one of them again.
+            self._folder.store.put(key, body, if_absent=True)
+        else:
+            self._beat_etag = self._folder.store.replace(key, body, etag or "")
+        self._beat_number += 1
+
+    # --- the store ---
+
+    def _join(self) -> None:
+        with contextlib.suppress(PreconditionFailed):  # by itself, when the answer was lost
+            self._folder.store.put(self._member_key(self.member), json_body({"beat": 0}), if_absent=True)
+        self._beater = threading.Thread(target=self._beat, name="tieredstore-pubsub-beat", daemon=True)
+        self._beater.start()
+
+    def _beat(self) -> None:
+        while not self._stopped.wait(self._beat_s):
+            try:
+                self.beat()
+            except TieredStoreError as error:
+                # The next beat may come through; if none does, others take over, and commits say so.
+                _logger.warning("group %s: a beat failed: %s", self._group, error)
+
+    def _living(self, now_s: float) -> list[str]:
+        """The members that are taken for alive, this one among them, in one order for all."""
+        beginning = self._folder.key("groups", self._group, self._topic, "members", "")
+        living = {self.member}
+        for info in self._folder.store.list(beginning):
+            member = info.key.removeprefix(beginning)
+            if member == self.member:
+                continue
+            try:
+                beat = number_in(self._folder.read(info.key), "beat", info.key)
+            except ObjectNotFound:
+                continue  # it has left meanwhile
+            known, since_s = self._beats.get(member, (-1, now_s))
+            self._beats[member] = (beat, since_s if beat == known else now_s)
+            if now_s - self._beats[member][1] < self._patience_s:
+                living.add(member)
+            elif now_s - self._beats[member][1] > 20 * self._patience_s:
+                self._folder.store.delete([info.key])
+        return sorted(living)
+
+    def _forget_lost(self) -> bool:
+        """After a sleep: whether others have taken what this member had, which it reads no more."""
+        had = len(self._owned)
+        for partition, owned in list(self._owned.items()):
+            key = self._partition_key(partition)
+            stored = self._folder.read_with_etag(key)
+            state = None if stored is None else parse_group_partition(stored[0], partition, key)
+            if state is None or (state.owner, state.generation) != (self.member, owned.generation):
+                del self._owned[partition]
+        return len(self._owned) < had
+
+    def _take(self, partition: int, members: list[str]) -> bool:
+        key = self._partition_key(partition)
+        stored = self._folder.read_with_etag(key)
+        try:
+            if stored is None:
+                document = _document(self.member, 1, None)
+                self._folder.store.put(key, json_body(document), if_absent=True)
+                stored = self._folder.read_with_etag(key)
+                if stored is None or stored[0] != document:
+                    return False
+                self._owned[partition] = _Owned(1, None, stored[1])
+                return True
+            state = parse_group_partition(stored[0], partition, key)
+            if state.owner is not None and state.owner != self.member and state.owner in members:
+                return False  # it gives it up when it sees that it should
+            generation = (state.generation or 0) + 1
+            document = _document(self.member, generation, state.position)
+            etag = self._folder.store.replace(key, json_body(document), stored[1])
+        except PreconditionFailed:
+            return False  # somebody else was quicker
+        self._owned[partition] = _Owned(generation, state.position, etag)
+        return True
+
+    def _give_up(self, partition: int) -> bool:
+        owned = self._owned.pop(partition)
+        with contextlib.suppress(Fenced):  # it was taken already
+            self._write(partition, owned, owned.position, None)
+        return True
+
+    def _write(self, partition: int, owned: _Owned, position: Position | None, owner: str | None) -> None:
+        key = self._partition_key(partition)
+        body = json_body(_document(owner, owned.generation, position))
+        try:
+            owned.etag = self._folder.store.replace(key, body, owned.etag)
+        except PreconditionFailed:
+            # By another member, or by this one, when the answer to an earlier commit was lost.
+            stored = self._folder.read_with_etag(key)
+            state = None if stored is None else parse_group_partition(stored[0], partition, key)
+            if stored is None or state is None or (state.owner, state.generation) != (self.member, owned.generation):
+                self._owned.pop(partition, None)
+                raise Fenced(self._lost(partition)) from None
+            owned.etag = self._folder.store.replace(key, body, stored[1])
+        owned.position = position
+
+    def _lost(self, *partitions: int) -> str:
+        return (
+            f"{named_partitions(partitions)} of {self._topic} is read by another member of group {self._group} by now: "
+            "nothing of it was committed, and its records come again there"
+        )
+
+    def _member_key(self, member: str) -> str:
+        return self._folder.key("groups", self._group, self._topic, "members", member)
+
+    def _partition_key(self, partition: int) -> str:
+        return self._folder.key("groups", self._group, self._topic, "partitions", str(partition))
+
+
+def list_group(folder: OwnFolder, group: str, topic: str, partitions: int) -> list[GroupPartition]:
+    """How far a group has come in each partition that somebody has taken."""
+    _check_name(group)
+    states: list[GroupPartition] = []
+    for partition in range(partitions):
+        key = folder.key("groups", group, topic, "partitions", str(partition))
+        stored = folder.read_with_etag(key)
+        if stored is not None:
+            states.append(parse_group_partition(stored[0], partition, key))
+    return states
+
+
+def list_groups(folder: OwnFolder, topic: str) -> list[str]:
+    """The groups that have read a topic, by name."""
+    beginning = folder.key("groups", "")
+    names = (info.key.removeprefix(beginning).split("/") for info in folder.store.list(beginning))
+    return sorted({parts[0] for parts in names if len(parts) == 4 and parts[1] == topic and parts[2] == "partitions"})
+
+
+def parse_group_partition(document: dict[str, Any], partition: int, key: str) -> GroupPartition:
+    """What the object of a partition says; CorruptData if that is nothing."""
+    owner, raw = document.get("owner"), document.get("position")
+    if owner is not None and not isinstance(owner, str):
+        raise CorruptData(f"{key} is not what pubsub wrote: its owner is {owner!r:.60}")
+    position = None
+    if raw is not None:
+        listed = cast("list[object]", raw) if isinstance(raw, list) else []
+        parts = [part for part in listed if isinstance(part, int)]
+        if len(parts) != len(Position._fields) or len(parts) != len(listed) or min(parts) < 0:
+            raise CorruptData(f"{key} is not what pubsub wrote: its position is {raw!r:.60}")
+        position = Position(*parts)
+    return GroupPartition(partition, owner, number_in(document, "generation", key), position)
+
+
+def _document(owner: str | None, generation: int, position: Position | None) -> dict[str, Any]:
+    return {"owner": owner, "generation": generation, "position": None if position is None else list(position)}
+
+
+def _check_name(group: str) -> None:
+    if not _NAME.fullmatch(group) or group in {".", ".."}:
+        raise ConfigError(f"{group!r:.120} cannot name a group: letters, digits, dots, dashes and underscores can")

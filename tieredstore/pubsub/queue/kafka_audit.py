@@ -1,0 +1,83 @@
+"""What producers and consumers say of their Messages, into the audit topic in Kafka: as MemQ's ``KafkaBackedAuditor``.
+
+Nothing waits for it and nothing fails by it: what cannot be sent is counted, and the pairing names it as not told of.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException
+
+from tieredstore.config.pubsub import PubsubSettings
+from tieredstore.errors import ConfigError
+from tieredstore.live.clients import LiveProducer
+from tieredstore.process.closing import Closing
+from tieredstore.process.forks import begin_again_after_fork
+from tieredstore.process.per_process import PerProcess
+from tieredstore.pubsub.counts import AuditingCounts
+from tieredstore.pubsub.format.audit_records import AuditRecord
+from tieredstore.pubsub.format.messages import ProducerRequest
+from tieredstore.pubsub.queue.kafka_topics import TopicAdmin
+
+_CLOSE_S: Final = 5.0
+_logger: Final = logging.getLogger(__name__)
+
+
+class Auditor(Closing):
+    """Sends audit records of one topic, from producers or from consumers. Thread-safe; a forked child has its own
+    client."""
+
+    def __init__(self, settings: PubsubSettings, topic: str, *, is_producer: bool) -> None:
+        properties = {name: text.get_secret_value() for name, text in settings.kafka}
+        if settings.audit_topic is None or not properties.get("bootstrap.servers"):
+            raise ConfigError("audit records go to Kafka: set pubsub.kafka.bootstrap.servers beside pubsub.audit.topic")
+        self._audit_topic: str = settings.audit_topic
+        self._cluster, self._topic = settings.cluster, topic
+        self._is_producer = is_producer
+        self._has_warned = False
+        self.counts = AuditingCounts()
+        # Java's partitioner: a Message's records come to one partition, whoever sends them.
+        configuration = {**TopicAdmin.configuration(properties), "linger.ms": "10", "partitioner": "murmur2"}
+        self._producer = PerProcess(lambda: LiveProducer(configuration), _let_go)
+        self._forget_counts = self.counts.export()
+        begin_again_after_fork(self)
+
+    def begin_again(self) -> None:
+        """In a forked child: nothing was sent."""
+        self.counts.sent_records = self.counts.failed_records = 0
+
+    def tell(self, request: ProducerRequest, ids_hash: bytes, record_count: int) -> None:
+        """A Message was stored, or read to its end."""
+        record = AuditRecord(self._cluster, self._topic, request, ids_hash, record_count, self._is_producer)
+        producer = self._producer.get()
+        try:
+            producer.produce(self._audit_topic, record.to_bytes(), record.key(), on_delivery=self._delivered)
+        except (BufferError, KafkaException) as error:
+            self._failed(str(error))
+        producer.poll(0)
+
+    def close(self) -> None:
+        """Send what is left, for some seconds; the rest is counted as failed."""
+        self._producer.close()
+        self._forget_counts()
+
+    def _delivered(self, error: KafkaError | None, message: Any) -> None:
+        del message
+        if error is None:
+            self.counts.sent_records += 1
+        else:
+            self._failed(error.str())
+
+    def _failed(self, why: str) -> None:
+        self.counts.failed_records += 1
+        level, self._has_warned = logging.DEBUG if self._has_warned else logging.WARNING, True
+        _logger.log(level, "an audit record of topic %s was not sent: %s", self._topic, why)
+
+
+def _let_go(producer: LiveProducer) -> None:
+    producer.flush(_CLOSE_S)
+    # Their callbacks say that they failed.
+    producer.purge()
+    producer.flush(_CLOSE_S)

@@ -1,0 +1,205 @@
+"""Groups of Kafka's for a queue in Kafka: the client shares the partitions out, and positions are committed offsets.
+
+The offset is that of the notification whose batch comes next, as a consumer of MemQ's commits it; the place within the
+batch is the commit's metadata, ``message/record``, which MemQ passes over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from confluent_kafka import (
+    OFFSET_END,
+    ConsumerGroupState,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+
+from tieredstore.errors import BrokerUnavailable, Fenced
+from tieredstore.live.clients import LiveAdmin, LiveConsumer
+from tieredstore.live.cluster import LiveCluster
+from tieredstore.live.faults import fault
+from tieredstore.live.properties import member_configuration
+from tieredstore.pubsub.queue.kafka_topics import TopicAdmin
+from tieredstore.pubsub.queue.queues import GroupMember, GroupPartition, Position, named_partitions
+
+_LOOK_S: Final = 30.0
+_PLACE: Final = re.compile(r"(\d{1,10})/(\d{1,10})", re.ASCII)
+_OTHERS: Final = frozenset(
+    {
+        KafkaError._ASSIGNMENT_LOST,
+        KafkaError._FENCED,
+        KafkaError._STATE,
+        KafkaError.FENCED_INSTANCE_ID,
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.REBALANCE_IN_PROGRESS,
+        KafkaError.UNKNOWN_MEMBER_ID,
+    }
+)
+"""What the coordinator answers to a member that is none any more, or not of this generation."""
+
+
+class KafkaGroup(GroupMember):
+    """One member of the group. It reads nothing: what it is assigned is paused, and read by offsets elsewhere."""
+
+    def __init__(self, properties: Mapping[str, str], group: str, name: str, cluster: LiveCluster) -> None:
+        # Whole partitions are given up before others take them; only so is a position's owner always one.
+        theirs = {"group.protocol", "partition.assignment.strategy", "group.id"}
+        given = {key: value for key, value in properties.items() if key not in theirs}
+        self._configuration: dict[str, str] = {
+            **member_configuration(given),
+            "group.id": group,
+            "enable.auto.commit": "false",
+            "enable.auto.offset.store": "false",
+            "auto.offset.reset": "error",
+            "allow.auto.create.topics": "false",
+        }
+        self._group = group
+        self._name = name
+        self._cluster = cluster
+        self._consumer: LiveConsumer | None = None
+        self._owned: dict[int, Position | None] = {}
+        self._assigned: set[int] = set()  # some of them not looked up yet
+        self._term = 0  # how often the client was assigned partitions, or lost them
+
+    def owned(self) -> dict[int, Position | None]:
+        """The partitions that this member has, with the position that was committed."""
+        return dict(self._owned)
+
+    def terms(self) -> dict[int, int]:
+        """Each in the term of the last assignment."""
+        return dict.fromkeys(self._owned, self._term)
+
+    def tick(self) -> bool:
+        """Let the client take part, which its own threads do as long as somebody ticks."""
+        before = dict(self._owned)
+        self._serve()
+        if missing := self._assigned - self._owned.keys():
+            places = _committed(self._cluster, self._group, [(self._name, number) for number in sorted(missing)])
+            for number in missing:
+                self._owned[number] = places.get(number)
+        return before.keys() != self._owned.keys()
+
+    def commit(self, positions: dict[int, Position]) -> None:
+        """All in one request; Fenced as the coordinator says it, or when the client knows by itself."""
+        self._serve()
+        lost = sorted(positions.keys() - self._owned.keys())
+        owned = {number: place for number, place in positions.items() if number in self._owned}
+        self._commit({number: place for number, place in owned.items() if self._owned[number] != place})
+        if lost:
+            raise Fenced(self._lost(named_partitions(lost)))
+
+    def _commit(self, changed: dict[int, Position]) -> None:
+        if not changed or self._consumer is None:
+            return
+        offsets = [
+            TopicPartition(self._name, number, place.offset, f"{place.message}/{place.record}")
+            for number, place in sorted(changed.items())
+        ]
+        try:
+            answers = self._consumer.commit(offsets=offsets, asynchronous=False) or []
+            errors = [answer.error for answer in answers if answer.error is not None]
+        except KafkaException as error:
+            errors = [error.args[0]]
+        for refusal in errors:
+            if refusal.code() in _OTHERS:
+                # Whole assignments are given up: what comes next is the client's next assignment, in another term.
+                self._forget()
+                raise Fenced(self._lost("what was read"))
+            raise fault(refusal, f"group {self._group} cannot commit")
+        self._owned.update(changed)
+
+    def leave(self) -> None:
+        """Tell the coordinator, which gives the partitions to others at once."""
+        consumer, self._consumer = self._consumer, None
+        self._forget()
+        if consumer is not None:
+            consumer.close()
+
+    def _serve(self) -> None:
+        """Run the client's callbacks; it says here too what went wrong."""
+        if self._consumer is None:
+            self._consumer = LiveConsumer(self._configuration)
+            self._consumer.subscribe([self._name], on_assign=self._take, on_revoke=self._give_up, on_lost=self._give_up)
+        message = self._consumer.poll(0)
+        error = None if message is None else message.error()
+        if error is not None:
+            failure = fault(error, f"group {self._group} of {self._name}")
+            if not failure.retryable:
+                raise failure
+
+    def _take(self, consumer: Any, partitions: list[TopicPartition]) -> None:
+        consumer.assign([TopicPartition(part.topic, part.partition, OFFSET_END) for part in partitions])
+        consumer.pause(partitions)
+        self._forget()
+        self._assigned = {part.partition for part in partitions}
+
+    def _give_up(self, consumer: Any, partitions: list[TopicPartition]) -> None:
+        del partitions  # all: the strategies that are asked for give up everything before they share out again
+        self._forget()
+        consumer.unassign()
+
+    def _forget(self) -> None:
+        self._owned, self._assigned = {}, set()
+        self._term += 1
+
+    def _lost(self, what: str) -> str:
+        return (
+            f"{what} of {self._name} is another member's of group {self._group} by now, or soon: nothing was "
+            "committed, and its records come again from there"
+        )
+
+
+def _committed(cluster: LiveCluster, group: str, wheres: list[tuple[str, int]]) -> dict[int, Position]:
+    return {
+        partition: _position(offset, metadata)
+        for (_, partition), (offset, metadata) in cluster.commits(group, wheres).items()
+    }
+
+
+def _position(offset: int, metadata: str | None) -> Position:
+    """What was committed; the batch's beginning for a commit whose metadata is not ours."""
+    place = _PLACE.fullmatch(metadata or "")
+    return Position(offset) if place is None else Position(offset, int(place[1]), int(place[2]))
+
+
+def group_states(
+    properties: Mapping[str, str], name: str, cluster: LiveCluster, partitions: int, timeout_s: float
+) -> dict[str, list[GroupPartition]]:
+    """How far each of the cluster's groups has come in the topic ``name``, and who reads there."""
+    client: Any = LiveAdmin(TopicAdmin.configuration(properties))
+    wheres = [(name, partition) for partition in range(partitions)]
+    try:
+        listed = client.list_consumer_groups(
+            states={ConsumerGroupState.STABLE, ConsumerGroupState.EMPTY, ConsumerGroupState.PREPARING_REBALANCING,
+                    ConsumerGroupState.COMPLETING_REBALANCING},
+            request_timeout=timeout_s,
+        ).result(timeout_s)  # fmt: skip
+        groups = sorted(group.group_id for group in listed.valid)
+        described: dict[str, Any] = {}
+        if groups:
+            described = client.describe_consumer_groups(groups, request_timeout=timeout_s)
+        owners = {group: _owners(future.result(timeout_s), name) for group, future in described.items()}
+    except KafkaException as error:
+        raise fault(error.args[0], f"the groups of {name} cannot be looked up") from error
+    except TimeoutError as error:
+        raise BrokerUnavailable(f"the groups of {name} cannot be looked up in time") from error
+    states: dict[str, list[GroupPartition]] = {}
+    for group in groups:
+        places, owned = _committed(cluster, group, wheres), owners[group]
+        known = sorted({*places, *owned})
+        if known:
+            states[group] = [GroupPartition(each, owned.get(each), None, places.get(each)) for each in known]
+    return states
+
+
+def _owners(description: Any, name: str) -> dict[int, str]:
+    return {
+        place.partition: member.member_id
+        for member in description.members
+        for place in (member.assignment.topic_partitions if member.assignment is not None else ())
+        if place.topic == name
+    }

@@ -1,0 +1,173 @@
+"""MemQ's topic JSON as it is: what ``--topic-config`` and ``pubsub.topic.config`` name.
+
+A topic of MemQ's brokers has its objects in a bucket and its notifications in Kafka; what the file does not say is as
+MemQ has it. Fields that only brokers use, and those that are not known, have no effect here.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+from pydantic import SecretStr
+
+from tieredstore.backends.base import ObjectStore
+from tieredstore.config import Settings
+from tieredstore.config.fields import property_fields
+from tieredstore.config.pubsub import PubsubSettings
+from tieredstore.errors import ConfigError, excerpt
+from tieredstore.pubsub.format.keys import check_path
+from tieredstore.pubsub.queue.kinds import KAFKA
+from tieredstore.pubsub.queue.topics import Topic, Topics, check_topic_name
+
+_logger: Final = logging.getLogger(__name__)
+_MOST_BYTES: Final = 1 << 20
+_S3_HANDLERS: Final = frozenset({"s3", "s3v2", "customs3", "customs3aync2", "customs3async2"})
+_MIB: Final = 1 << 20
+_BOOTSTRAP: Final = "bootstrap.servers"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """What the JSON says, with MemQ's defaults. ``brokers`` are those of the notifications; empty: not named."""
+
+    topic: Topic
+    bucket: str
+    batch_bytes: int
+    batch_ms: int
+    batch_messages: int
+    uploads: int
+    brokers: tuple[str, ...]
+
+    def applied(self, settings: Settings) -> Settings:
+        """The settings with the topic's batches and its queue; ConfigError for values that ours do not take."""
+        given = settings.pubsub
+        kafka = given.kafka
+        if self.brokers and not any(name == _BOOTSTRAP for name, _ in kafka):
+            kafka = (*kafka, (_BOOTSTRAP, SecretStr(",".join(self.brokers))))
+        values = {
+            "batch_bytes": self.batch_bytes, "batch_ms": self.batch_ms, "batch_messages": self.batch_messages,
+            "uploads": self.uploads,
+        }  # fmt: skip
+        for name, value in values.items():
+            _check_setting(f"pubsub.{name.replace('_', '.')}", value, self.topic.name)
+        pubsub = given.model_copy(update={**values, "kafka": kafka})
+        return settings.model_copy(update={"pubsub": pubsub})
+
+
+def load_topic_config(path: Path) -> TopicConfig:
+    """The topic of a file; ConfigError, which names the file and the field, for what is no topic of MemQ's."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"the topic's configuration {path} cannot be read: {error.strerror}") from error
+    return parse_topic_config(raw, str(path), path.absolute().parent)
+
+
+def parse_topic_config(raw: bytes, source: str, folder: Path) -> TopicConfig:
+    """The same of bytes; a serverset is a file of ``host:port`` lines, relative to ``folder``."""
+    try:
+        document: object = json.loads(raw) if len(raw) <= _MOST_BYTES else None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{source} is not JSON: {excerpt(error)}") from error
+    topic = _Fields(document, source)
+    name = check_topic_name(topic.text("topic"))
+    handler = topic.text("storageHandlerName", "outputHandler")
+    if handler not in _S3_HANDLERS:
+        known = ", ".join(sorted(_S3_HANDLERS))
+        raise ConfigError(f"{source}: the storage handler {handler!r:.60} is not one of {known}")
+    output = _Fields(topic.value("storageHandlerConfig", "outputHandlerConfig"), f"{source}, storageHandlerConfig")
+    if output.flag("disableNotifications", default=False):
+        raise ConfigError(f"{source}: notifications are disabled (disableNotifications), so that no reader is told")
+    size = topic.number("batchSizeBytes") or (topic.number("batchSizeMB") or 100) * _MIB
+    return TopicConfig(
+        Topic(
+            name, 1, check_path(output.text("path", default=name)), output.flag("enableHashing", default=True), KAFKA,
+            output.text("notificationTopic"),
+        ),
+        output.text("bucket"),
+        size,
+        topic.number("batchMilliSeconds") or 60_000,
+        topic.number("maxDispatchCount") or 100,
+        topic.number("outputParallelism") or 2,
+        _brokers(output.text("notificationServerset", default=""), folder),
+    )  # fmt: skip
+
+
+def open_topics(store: ObjectStore, settings: Settings) -> Topics:
+    """The topics of a store, with the one of ``pubsub.topic.config`` among them if that is set."""
+    path = settings.pubsub.topic_config
+    return Topics(store, settings) if path is None else configured_topics(store, settings, load_topic_config(path))
+
+
+def configured_topics(store: ObjectStore, settings: Settings, config: TopicConfig) -> Topics:
+    """The topics of a store with the one of ``config`` among them; ConfigError for another bucket's."""
+    topics = Topics(store, config.applied(settings), configured=config.topic)
+    if topics.bucket_name not in ("", config.bucket):
+        raise ConfigError(f"topic {config.topic.name} is in bucket {config.bucket}, and this is {topics.bucket_name}")
+    topics.bucket_name = config.bucket
+    return topics
+
+
+def _check_setting(name: str, value: int, topic: str) -> None:
+    """ConfigError for a number that the setting of that name does not take."""
+    alias, kind = next((alias, kind) for alias, _, kind in property_fields(PubsubSettings) if alias == name)
+    try:
+        kind.parse(str(value))
+    except ValueError as error:
+        raise ConfigError(f"topic {topic}: {alias} cannot be {value}; it is {kind.allowed}") from error
+
+
+def _brokers(serverset: str, folder: Path) -> tuple[str, ...]:
+    if not serverset:
+        return ()
+    path = folder / serverset
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        _logger.warning("the serverset %s cannot be read: set pubsub.kafka.bootstrap.servers (%s)", path, error)
+        return ()
+    return tuple(line.strip() for line in lines if line.strip())
+
+
+class _Fields:
+    """The fields of an object; the first name that is there counts."""
+
+    def __init__(self, document: object, source: str) -> None:
+        if not isinstance(document, dict):
+            raise ConfigError(f"{source} is no object of JSON")
+        self._values = cast("dict[str, Any]", document)
+        self._source = source
+
+    def value(self, *names: str) -> object:
+        return next((self._values[name] for name in names if self._values.get(name) is not None), None)
+
+    def text(self, *names: str, default: str | None = None) -> str:
+        value = self.value(*names)
+        if value is None and default is not None:
+            return default
+        if not isinstance(value, str) or not value:
+            raise ConfigError(f"{self._source}: {names[0]} is {value!r:.60}, and must be text")
+        return value
+
+    def number(self, name: str) -> int | None:
+        """A number, which may be written as text."""
+        value = self.value(name)
+        if value is None:
+            return None
+        digits = "" if isinstance(value, bool) or not isinstance(value, int | str) else str(value)
+        if not digits.isascii() or not digits.isdecimal() or len(digits) > 18:
+            raise ConfigError(f"{self._source}: {name} is {value!r:.60}, and must be a number")
+        return int(digits)
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        value = self.value(name)
+        if value is None:
+            return default
+        if str(value).lower() not in ("true", "false"):
+            raise ConfigError(f"{self._source}: {name} is {value!r:.60}, and must be true or false")
+        return str(value).lower() == "true"

@@ -1,0 +1,385 @@
+"""A notification queue in the object store itself: entries under dense numbers, each put if it is absent.
+
+::
+
+    <own folder>/queues/<topic>/<partition>/<20 digits>    an entry: a line of JSON, and a line each notification
+    <own folder>/queues/<topic>/<partition>/start          the first number that retention has not freed; absent: 0
+
+Of writers who race for a number the store lets one win; the loser takes the next. An offset is number × 256 + place.
+Readers GET the next number; nobody lists.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from random import random
+from typing import Final
+
+from tieredstore.backends.base import ObjectStore
+from tieredstore.errors import (
+    DataLoss,
+    InvalidRange,
+    NotificationCorrupt,
+    ObjectNotFound,
+    PreconditionFailed,
+    StoreUnavailable,
+    TieredStoreError,
+)
+from tieredstore.process.deadline import Deadline
+from tieredstore.process.forks import ForkSafeLock
+from tieredstore.pubsub.queue.hedging import Hedge
+from tieredstore.pubsub.queue.kinds import QueueSite, TopicPartitions
+from tieredstore.pubsub.queue.own_objects import OwnFolder, json_body, number_in
+from tieredstore.pubsub.queue.queues import NotificationQueue, QueuedNotification
+
+ENTRY_NOTIFICATIONS: Final = 256
+"""Notifications of one entry at most."""
+
+_MOST_ENTRY_BYTES: Final = 8 << 20
+_LOSSES_BEFORE_SEARCH: Final = 4
+_FIRST_DELAY_S: Final = 0.1
+_MOST_DELAY_S: Final = 5.0
+# An idle reader asks for the next entry; every so many times it asks where the queue starts instead, lest it wait for
+# ever for an entry that retention has freed.
+_ASK_START_EVERY: Final = 15
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    mark: str
+    appended_ms: int
+    notifications: tuple[bytes, ...]
+
+    def to_bytes(self) -> bytes:
+        head = json_body({"mark": self.mark, "ms": self.appended_ms, "count": len(self.notifications)})
+        return head + b"".join(raw + b"\n" for raw in self.notifications)
+
+
+_PUTS_AT_ONCE: Final = 24
+"""Of all partitions, those that hang among them."""
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """An entry on its way; ``number`` is what it is tried under."""
+
+    partition: int
+    entry: _Entry
+    number: int | None = None
+    losses: int = 0
+
+
+class StoreQueue(NotificationQueue):
+    """The queue of ``topic`` in the store of ``folder``, which must have atomic conditional writes."""
+
+    def __init__(
+        self,
+        folder: OwnFolder,
+        topic: str,
+        partitions: Callable[[], int],
+        *,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._folder = folder
+        self._topic = topic
+        self._partitions = partitions
+        self._now_ms = now_ms
+        self._sleep = sleep
+        self._lock = ForkSafeLock()
+        self._tails: dict[int, int] = {}  # numbers below which all were seen taken
+        # A put that hangs keeps a thread until the store's own deadline, and nobody's ack.
+        self._hedge = Hedge("tieredstore-pubsub-queue", _PUTS_AT_ONCE)
+        self._appending: defaultdict[int, ForkSafeLock] = defaultdict(ForkSafeLock)  # of each partition
+        self._last_read: dict[int, tuple[int, int]] = {}  # of each partition: an entry, how many it holds
+        self._misses: dict[int, tuple[int, int]] = {}  # of each partition: an offset, how often nothing was there
+
+    @property
+    def _store(self) -> ObjectStore:
+        return self._folder.store
+
+    @classmethod
+    def open(cls, site: QueueSite) -> StoreQueue:
+        """The queue beside the objects."""
+        return cls(site.folder, site.topic, TopicPartitions(site))
+
+    def close(self) -> None:
+        """Let the threads go; the store is its owner's."""
+        self._hedge.close()
+
+    @property
+    def partitions(self) -> int:
+        """How many read partitions the topic has by now."""
+        return self._partitions()
+
+    def append(self, partition: int, notifications: Sequence[bytes], deadline: Deadline) -> list[int]:
+        """As the contract says, by one PUT and one GET when nobody else writes; 256 notifications at most."""
+        entry = self._new_entry(partition, notifications, uuid.uuid4().hex)
+        attempt = _Attempt(partition, entry)
+        with self._lock:
+            appending = self._appending[partition]
+        # This process's writers one after the other: who loses a number has put, and asked whose it is, in vain.
+        if not appending.acquire(max(0.0, deadline.remaining_s())):
+            raise StoreUnavailable(f"{self._where(partition)}: others before it were not appended in time")
+        try:
+            return self._offsets(entry, self._until_stored(partition, partial(self._try, attempt), deadline))
+        finally:
+            appending.release()
+
+    def append_once(
+        self, partition: int, notifications: Sequence[bytes], mark: str, since: int, deadline: Deadline
+    ) -> list[int]:
+        """As the contract says, and exact: every number from ``since`` on is looked at for the mark, and the entry put
+        at the first that is free, where a request that is still under way would put it too."""
+        entry = self._new_entry(partition, notifications, mark)
+        attempt = _Attempt(partition, entry, since // ENTRY_NOTIFICATIONS)
+        self._check_not_freed(partition, since)
+        return self._offsets(entry, self._until_stored(partition, partial(self._try_at_each, attempt), deadline))
+
+    def _new_entry(self, partition: int, notifications: Sequence[bytes], mark: str) -> _Entry:
+        self._check(partition)
+        if not 0 < len(notifications) <= ENTRY_NOTIFICATIONS or any(b"\n" in raw for raw in notifications):
+            raise InvalidRange(f"an entry holds 1 to {ENTRY_NOTIFICATIONS} notifications, each one line")
+        return _Entry(mark, self._now_ms(), tuple(notifications))
+
+    def _offsets(self, entry: _Entry, number: int) -> list[int]:
+        return [number * ENTRY_NOTIFICATIONS + place for place in range(len(entry.notifications))]
+
+    def _until_stored(self, partition: int, step: Callable[[], int | None], deadline: Deadline) -> int:
+        """The number under which a step has stored its entry."""
+        delay_s = _FIRST_DELAY_S
+        while True:
+            try:
+                number = step()
+            except TieredStoreError as error:
+                # Whether it was written is not known: the same entry is put under the same number again.
+                if not error.retryable:
+                    raise
+                if delay_s >= deadline.remaining_s():
+                    where = self._where(partition)
+                    raise StoreUnavailable(f"{where}: the notification was not appended: {error}") from error
+                self._sleep(delay_s * (0.5 + random() / 2))  # noqa: S311  writers that failed together come back apart
+                delay_s = min(2 * delay_s, _MOST_DELAY_S)
+                continue
+            if number is not None:
+                return number
+
+    def _try_at_each(self, attempt: _Attempt) -> int | None:
+        """One step that passes over no number: None until the entry stands."""
+        partition, number = attempt.partition, attempt.number or 0
+        stored = self._entry(partition, number)
+        is_ours = stored is not None and stored.mark == attempt.entry.mark
+        if not is_ours and (stored is not None or not self._put_at(partition, number, attempt.entry)):
+            attempt.number = number + 1
+            return None
+        self._saw_taken(partition, number)
+        # One that retention has freed is here no more, or nobody comes by: nobody knows whether it was ever read.
+        self._check_not_freed(partition, number * ENTRY_NOTIFICATIONS)
+        return number
+
+    def _try(self, attempt: _Attempt) -> int | None:
+        """One step on the way to an entry under a number that readers come by; None: another one is needed.
+
+        ``attempt.number`` changes only when the number is known to be another's: an entry of ours is never passed over.
+        """
+        partition = attempt.partition
+        if attempt.number is None:
+            attempt.number = self._tail(partition)
+        number = attempt.number
+        if not self._put_at(partition, number, attempt.entry):
+            attempt.losses += 1
+            is_far = attempt.losses % _LOSSES_BEFORE_SEARCH == 0
+            attempt.number = self._search_tail(partition, number) if is_far else number + 1
+            self._saw_taken(partition, number)
+            return None
+        start = self._start_number(partition)
+        self._saw_taken(partition, max(number, start - 1))
+        if number >= start:
+            return number
+        # Freed by retention before it was written: no reader comes by there any more.
+        attempt.number = self._search_tail(partition, start)
+        return None
+
+    def _put_at(self, partition: int, number: int, entry: _Entry) -> bool:
+        """Whether the entry stands under ``number``, written now or before; False: another does."""
+        return self._hedge.run(partial(self._put_or_compare, partition, number, entry))
+
+    def _put_or_compare(self, partition: int, number: int, entry: _Entry) -> bool:
+        try:
+            self._store.put(self._key(partition, number), entry.to_bytes(), if_absent=True)
+        except PreconditionFailed:
+            other = self._entry(partition, number)
+            return other is not None and other.mark == entry.mark
+        return True
+
+    def read(self, partition: int, offset: int) -> list[QueuedNotification]:
+        """The notifications of one entry, by one GET; where there is none, now and then another asks for the start."""
+        self._check(partition)
+        number, place = divmod(offset, ENTRY_NOTIFICATIONS)
+        last, count = self._last_read.get(partition, (-1, 0))
+        if number == last and place >= count:
+            # Behind the last of an entry that was read: whoever waits for the next one asks for that alone.
+            offset = (number + 1) * ENTRY_NOTIFICATIONS
+            number, place = number + 1, 0
+        known, misses = self._misses.get(partition, (-1, 0))
+        misses = misses if known == offset else 0
+        if misses and misses % _ASK_START_EVERY == 0:
+            self._misses[partition] = (offset, misses + 1)
+            self._check_not_freed(partition, offset)
+            return []
+        entry = self._entry(partition, number)
+        if entry is None:
+            self._misses[partition] = (offset, misses + 1)
+            if not misses:
+                self._check_not_freed(partition, offset)
+            return []
+        self._saw_taken(partition, number)
+        self._misses.pop(partition, None)
+        self._last_read[partition] = number, len(entry.notifications)
+        first = number * ENTRY_NOTIFICATIONS
+        rest = [
+            QueuedNotification(first + at, entry.appended_ms, raw)
+            for at, raw in enumerate(entry.notifications)
+            if at >= place
+        ]
+        # A place behind the entry's last is that of the next entry.
+        return rest or self.read(partition, first + ENTRY_NOTIFICATIONS)
+
+    def start(self, partition: int) -> int:
+        """By one GET."""
+        self._check(partition)
+        return self._start_number(partition) * ENTRY_NOTIFICATIONS
+
+    def end(self, partition: int) -> int:
+        """By a search: some HEADs, a logarithm of how many entries there are."""
+        self._check(partition)
+        return self._search_tail(partition, self._start_number(partition)) * ENTRY_NOTIFICATIONS
+
+    def offset_at(self, partition: int, ms: int) -> int:
+        """By a binary search over the entries. Writers' clocks may differ: by so much it may be wrong."""
+        first, stop = self.start(partition) // ENTRY_NOTIFICATIONS, self.end(partition) // ENTRY_NOTIFICATIONS
+        while first < stop:
+            middle = (first + stop) // 2
+            entry = self._entry(partition, middle)
+            # One that retention has freed meanwhile is older than all that stay.
+            if entry is None or entry.appended_ms < ms:
+                first = middle + 1
+            else:
+                stop = middle
+        return first * ENTRY_NOTIFICATIONS
+
+    def free(self, partition: int, offset: int) -> None:
+        """As the contract says; an entry of which a part stays stays whole."""
+        self._check(partition)
+        key, number = self._start_key(partition), offset // ENTRY_NOTIFICATIONS
+        stored = self._folder.read_with_etag(key)
+        start = 0 if stored is None else number_in(stored[0], "number", key)
+        if number > self._search_tail(partition, start):
+            raise InvalidRange(f"{self._where(partition)} does not reach up to offset {offset}")
+        if number > start:
+            body = json_body({"number": number})
+            if stored is None:
+                self._store.put(key, body, if_absent=True)
+            else:
+                self._store.replace(key, body, stored[1])
+        # Those too that an earlier run left when it was killed, and that a writer put there who had slept.
+        self._store.delete(list(self._freed_keys(partition, max(number, start))))
+
+    def _freed_keys(self, partition: int, start: int) -> Iterator[str]:
+        for info in self._store.list(self._folder.key("queues", self._topic, str(partition), "")):
+            if info.key >= self._key(partition, start):
+                return
+            yield info.key
+
+    # --- where things are ---
+
+    def _check(self, partition: int) -> None:
+        if not 0 <= partition < self.partitions:
+            raise InvalidRange(f"topic {self._topic} has {self.partitions} read partitions, and no {partition}")
+
+    def _where(self, partition: int) -> str:
+        return f"queue {self._topic}/{partition}"
+
+    def _key(self, partition: int, number: int) -> str:
+        return self._folder.key("queues", self._topic, str(partition), f"{number:020}")
+
+    def _start_key(self, partition: int) -> str:
+        return self._folder.key("queues", self._topic, str(partition), "start")
+
+    def _start_number(self, partition: int) -> int:
+        key = self._start_key(partition)
+        try:
+            return number_in(self._folder.read(key), "number", key)
+        except ObjectNotFound:
+            return 0
+
+    def _check_not_freed(self, partition: int, offset: int) -> None:
+        start = self._start_number(partition) * ENTRY_NOTIFICATIONS
+        if offset < start:
+            raise DataLoss(
+                f"{self._where(partition)}: retention has freed offsets {offset} to {start - 1}; go on at {start}"
+            )
+
+    def _entry(self, partition: int, number: int) -> _Entry | None:
+        key = self._key(partition, number)
+        try:
+            raw = self._store.get_small(key, _MOST_ENTRY_BYTES)
+        except ObjectNotFound:
+            return None
+        if raw is None:
+            raise NotificationCorrupt(f"{key} has more than the {_MOST_ENTRY_BYTES} bytes of an entry")
+        return _parse_entry(raw, key)
+
+    def _exists(self, partition: int, number: int) -> bool:
+        try:
+            self._store.head(self._key(partition, number))
+        except ObjectNotFound:
+            return False
+        return True
+
+    def _saw_taken(self, partition: int, number: int) -> None:
+        with self._lock:
+            self._tails[partition] = max(self._tails.get(partition, 0), number + 1)
+
+    def _tail(self, partition: int) -> int:
+        """Where to try first: a free number, unless others write too."""
+        with self._lock:
+            tail = self._tails.get(partition)
+        return self._search_tail(partition, self._start_number(partition)) if tail is None else tail
+
+    def _search_tail(self, partition: int, least: int) -> int:
+        """The first free number from ``least`` on, all before it being taken or freed."""
+        if not self._exists(partition, least):
+            return least
+        taken, step = least, 1
+        while self._exists(partition, taken + step):
+            taken, step = taken + step, 2 * step
+        free = taken + step
+        while free - taken > 1:
+            middle = (taken + free) // 2
+            if self._exists(partition, middle):
+                taken = middle
+            else:
+                free = middle
+        return free
+
+
+def _parse_entry(raw: bytes, key: str) -> _Entry:
+    head, _, rest = raw.partition(b"\n")
+    try:
+        fields = json.loads(head)
+        mark, ms, count = fields["mark"], fields["ms"], fields["count"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise NotificationCorrupt(f"{key} is no entry of a queue: {error!r:.120}") from error
+    lines = rest.split(b"\n")
+    if not isinstance(mark, str) or not isinstance(ms, int) or lines[-1] or len(lines) - 1 != count:
+        raise NotificationCorrupt(f"{key} is no entry of a queue: its head does not go with its {len(lines) - 1} lines")
+    if not 0 < count <= ENTRY_NOTIFICATIONS:
+        raise NotificationCorrupt(f"{key} has {count} notifications, of which an entry holds {ENTRY_NOTIFICATIONS}")
+    return _Entry(mark, ms, tuple(lines[:-1]))

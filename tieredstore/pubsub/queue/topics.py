@@ -1,0 +1,218 @@
+"""Topics of batches: what each is, where its objects and its queue lie."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from tieredstore.backends.base import ObjectStore
+from tieredstore.config import Settings
+from tieredstore.errors import (
+    ConfigError,
+    CorruptData,
+    NotificationCorrupt,
+    ObjectNotFound,
+    PreconditionFailed,
+    TopicNotFound,
+)
+from tieredstore.kafka.records._slabs import SlabPool
+from tieredstore.pubsub.format.keys import BatchKey, check_path, parse_batch_key
+from tieredstore.pubsub.format.notifications import Notification
+from tieredstore.pubsub.queue.groups import list_group, list_groups
+from tieredstore.pubsub.queue.kinds import STORE, QueueSite, open_queue, queue_name
+from tieredstore.pubsub.queue.own_objects import OwnFolder, json_body, number_in
+from tieredstore.pubsub.queue.queues import GroupPartition, NotificationQueue
+
+MOST_PARTITIONS: Final = 1000
+"""Read partitions of a topic at most."""
+
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic: its name, how many read partitions it was made with, the path of its keys, whether they have ``hh``
+    before, which queue it has and what that is called where it lies."""
+
+    name: str
+    partitions: int
+    path: str
+    is_hashed: bool
+    queue: str = STORE
+    queue_name: str = ""
+
+
+class Topics:
+    """The topics of a cluster in one store; ConfigError for a store whose conditional writes are not atomic."""
+
+    def __init__(self, store: ObjectStore, settings: Settings, *, configured: Topic | None = None) -> None:
+        """``configured`` is a topic that somebody else defines: it is what :meth:`get` gives for its name."""
+        if not store.conditional_writes:
+            raise ConfigError(
+                f"pubsub needs a store of which one of racing writers wins, and {store.identity} cannot promise that; "
+                "use one that can (S3, GCS, Azure Blob Storage or a folder that is not on NFS)"
+            )
+        self.store = store
+        self.settings = settings
+        self.folder = OwnFolder(store, settings.key_prefix, settings.pubsub.cluster)
+        self.bucket_name = bucket_name(settings)
+        # For batches, of whatever topic, that are written or were read. A try that hangs keeps what it sends: memory
+        # comes back when nobody sends it any more.
+        self.memory = SlabPool()
+        self._configured = configured
+
+    def create(self, name: str, partitions: int = 1) -> Topic:
+        """A new topic; PreconditionFailed if there is one of that name."""
+        check_topic_name(name)
+        self._refuse_configured(name)
+        _check_partitions(name, partitions)
+        path = check_path(f"{self.settings.key_prefix}{self.settings.pubsub.cluster}/topics/{name}")
+        kind = self.settings.pubsub.queue
+        called = queue_name(kind, name, self.settings.pubsub)
+        topic = Topic(name, partitions, path, self.settings.pubsub.hashing, kind, called)
+        # Before anybody sees the topic: who is killed in between runs the same again.
+        with self.queue(topic) as queue:
+            queue.provide(partitions)
+        try:
+            self.store.put(self._key(name), json_body(_document(topic)), if_absent=True)
+        except PreconditionFailed as error:
+            raise PreconditionFailed(f"there is a topic {name} already; `pubsub topics` shows it") from error
+        return topic
+
+    def get(self, name: str) -> Topic:
+        """The topic; TopicNotFound if there is none."""
+        check_topic_name(name)
+        if self._configured is not None and self._configured.name == name:
+            return self._configured
+        try:
+            return _parse(self.folder.read(self._key(name)), name, self._key(name))
+        except ObjectNotFound:
+            raise TopicNotFound(
+                f"there is no topic {name} in cluster {self.settings.pubsub.cluster}: create it "
+                f"(`tieredstore pubsub topics {name} --create`), or see pubsub.cluster"
+            ) from None
+
+    def _refuse_configured(self, name: str) -> None:
+        """ConfigError for a topic that a file describes: what was made by its name would be another one."""
+        if self._configured is not None and self._configured.name == name:
+            raise ConfigError(
+                f"topic {name} is MemQ's, as the file of its configuration says, and is not made or changed here: use "
+                "it as it is, make its notification topic by Kafka's tools, or leave the file out for a topic of ours"
+            )
+
+    def has(self, name: str) -> bool:
+        """Whether there is a topic of that name, which may be no name of one."""
+        try:
+            self.get(name)
+        except (ConfigError, TopicNotFound):
+            return False
+        return True
+
+    def list(self) -> Iterator[Topic]:
+        """All topics, by name; CorruptData for what is none among them."""
+        for name in self.names():
+            yield _parse(self.folder.read(self._key(name)), name, self._key(name))
+
+    def names(self) -> Iterator[str]:
+        """What all topics are called, also those that cannot be read."""
+        beginning = self.folder.key("topics", "")
+        for info in self.store.list(beginning):
+            if info.key.endswith(".json"):
+                yield info.key.removeprefix(beginning).removesuffix(".json")
+
+    def grow(self, name: str, partitions: int) -> Topic:
+        """The topic with more read partitions; ConfigError for fewer, since what they hold would be lost."""
+        _check_partitions(name, partitions)
+        self._refuse_configured(name)
+        self.get(name)
+        stored = self.folder.read_with_etag(self._key(name))
+        if stored is None:
+            raise TopicNotFound(f"topic {name} is gone")
+        topic = _parse(stored[0], name, self._key(name))
+        if partitions < topic.partitions:
+            raise ConfigError(f"topic {name} has {topic.partitions} read partitions, which never become fewer")
+        grown = replace(topic, partitions=partitions)
+        with self.queue(grown) as queue:
+            queue.provide(partitions)
+        self.store.replace(self._key(name), json_body(_document(grown)), stored[1])
+        return grown
+
+    def queue(self, topic: Topic) -> NotificationQueue:
+        """The topic's notifications; to be closed by whoever asked for it."""
+        site = QueueSite(
+            self.folder, topic.name, topic.partitions, topic.queue_name, self.settings.pubsub,
+            lambda: self.get(topic.name).partitions,
+        )  # fmt: skip
+        return open_queue(topic.queue, site)
+
+    def groups(self, topic: Topic) -> dict[str, Sequence[GroupPartition]]:
+        """The groups that have read the topic, by name, and how far each has come."""
+        with self.queue(topic) as queue:
+            states = queue.groups()
+            partitions = queue.partitions
+        if states is not None:
+            return dict(states)
+        names = list_groups(self.folder, topic.name)
+        return {name: list_group(self.folder, name, topic.name, partitions) for name in names}
+
+    def check_place(self, notification: Notification, topic: Topic, where: str) -> str:
+        """The key that a notification of the topic points to.
+
+        NotificationCorrupt, and nothing is fetched, if that is another topic, another store, or not under its path.
+        """
+        if notification.topic != topic.name or notification.key is None:
+            raise NotificationCorrupt(f"{where}: the notification is of topic {notification.topic!r:.80}")
+        if notification.bucket != self.bucket_name:
+            raise NotificationCorrupt(f"{where}: the notification points to bucket {notification.bucket!r:.80}")
+        parsed: BatchKey | None = parse_batch_key(notification.key, topic.path)
+        if parsed is None or parsed.is_hashed != topic.is_hashed:
+            raise NotificationCorrupt(
+                f"{where}: the notification points to {notification.key!r:.120}, which is no key under {topic.path}"
+            )
+        return notification.key
+
+    def _key(self, name: str) -> str:
+        return self.folder.key("topics", f"{name}.json")
+
+
+def bucket_name(settings: Settings) -> str:
+    """What notifications call the store's bucket; empty for stores that have none."""
+    if settings.s3 is not None:
+        return settings.s3.bucket_name
+    if settings.gcs is not None:
+        return settings.gcs.bucket_name
+    return settings.azure.container_name if settings.azure is not None else ""
+
+
+def check_topic_name(name: str) -> str:
+    """``name`` as it is; ConfigError for what cannot be one."""
+    if not _NAME.fullmatch(name) or name in {".", ".."}:
+        raise ConfigError(f"{name!r:.120} cannot name a topic: letters, digits, dots, dashes and underscores can")
+    return name
+
+
+def _check_partitions(name: str, partitions: int) -> None:
+    if not 1 <= partitions <= MOST_PARTITIONS:
+        raise ConfigError(f"topic {name} cannot have {partitions} read partitions: 1 to {MOST_PARTITIONS} can be")
+
+
+def _document(topic: Topic) -> dict[str, Any]:
+    document = {"topic": topic.name, "partitions": topic.partitions, "path": topic.path, "hashed": topic.is_hashed}
+    if topic.queue != STORE:
+        document |= {"queue": topic.queue, "queueName": topic.queue_name}
+    return document
+
+
+def _parse(document: dict[str, Any], name: str, key: str) -> Topic:
+    path, is_hashed = document.get("path"), document.get("hashed")
+    partitions = number_in(document, "partitions", key)
+    queue, called = document.get("queue", STORE), document.get("queueName", "")
+    if not isinstance(queue, str) or not isinstance(called, str):
+        raise CorruptData(f"{key} is not what pubsub wrote: its queue is {queue!r:.60}")
+    if document.get("topic") != name or not isinstance(path, str) or not isinstance(is_hashed, bool):
+        raise CorruptData(f"{key} is not what pubsub wrote: it is no topic {name}")
+    if not 1 <= partitions <= MOST_PARTITIONS:
+        raise CorruptData(f"{key} is not what pubsub wrote: it has {partitions} read partitions")
+    return Topic(name, partitions, check_path(path), is_hashed, queue, called)

@@ -1,0 +1,1 @@
+"""What an operator asks of a topic of batches: retention, garbage, audits, costs."""

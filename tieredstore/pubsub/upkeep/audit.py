@@ -1,0 +1,335 @@
+"""What became of each producer's requests, by the headers of a topic's Messages alone: lost, doubled, late, altered.
+
+A producer counts its requests from 0 without a gap, so that a hole between those that stand tells of a loss. What a
+producer sent last and lost leaves no hole, and nobody sees it here. MemQ's own producers number requests without
+records too, which no broker stores: a hole of theirs is lost or empty, unless a broker of ours tells that it was empty.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from tieredstore.errors import CorruptData, MessageCorrupt, NotificationCorrupt, ObjectNotFound
+from tieredstore.pubsub.format.batches import BatchIndex
+from tieredstore.pubsub.format.messages import MessageHeader, ProducerRequest, check_crc, checksum, is_own_address
+from tieredstore.pubsub.format.notifications import BatchFacts, Notification, parse_notification
+from tieredstore.pubsub.queue.headers import headers_in, stored_headers
+from tieredstore.pubsub.queue.queues import NotificationQueue, QueuedNotification
+from tieredstore.pubsub.queue.topics import Topic, Topics
+
+LATE_MS: Final = 60_000
+"""A request that was stored so long after a later one of its producer is late."""
+
+
+class AuditFault(enum.StrEnum):
+    """What is wrong with some requests; ``pending`` may still come, ``lost_or_empty`` may be nothing at all, and
+    ``unannounced`` was read all the same: these are no faults."""
+
+    LOST = "lost"
+    LOST_OR_EMPTY = "lost_or_empty"
+    DOUBLED = "doubled"
+    LATE = "late"
+    ALTERED = "altered"
+    PENDING = "pending"
+    UNANNOUNCED = "unannounced"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFinding:
+    """The requests ``first`` to ``last`` of a producer, and where it shows: a read partition's offset, its object.
+
+    Of a batch whose headers cannot be read it is not known whose requests they were.
+    """
+
+    fault: AuditFault
+    producer: tuple[bytes, int] | None
+    first: int | None
+    last: int | None
+    why: str
+    partition: int | None = None
+    offset: int | None = None
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Sighting:
+    """One Message that stands, or should: of an object that is not there only the request is known."""
+
+    request_id: int
+    appended_ms: int
+    partition: int
+    offset: int
+    number: int
+    key: str
+    header: MessageHeader | None
+
+    @property
+    def order(self) -> tuple[int, int, int, int]:
+        """By the queues' time."""
+        return self.appended_ms, self.partition, self.offset, self.number
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """A notification that was read, and the object it tells of."""
+
+    partition: int
+    queued: QueuedNotification
+    key: str
+    notification: Notification
+
+    def sighting(self, request_id: int, number: int, header: MessageHeader | None) -> _Sighting:
+        return _Sighting(
+            request_id, self.queued.appended_ms, self.partition, self.queued.offset, number, self.key, header
+        )
+
+    def finding(self, fault: AuditFault, why: str, request: ProducerRequest | None = None) -> AuditFinding:
+        producer = None if request is None else (request.address, request.epoch_ms)
+        first = None if request is None else request.request_id
+        return AuditFinding(fault, producer, first, first, why, self.partition, self.queued.offset, self.key)
+
+
+@dataclass(slots=True)
+class TopicAudit:
+    """One look at a topic, from the start of its queue to the end that it has at the beginning.
+
+    A GET a batch, or a small one a Message where these are large; with ``bodies`` every object is read, and its
+    checksums are looked at. Holds some 200 bytes a Message. ``settle_ms``: what may still be under way.
+    """
+
+    topics: Topics
+    topic: Topic
+    now_ms: int
+    settle_ms: int
+    late_ms: int = LATE_MS
+    bodies: bool = False
+    messages: int = 0
+    records: int = 0
+    batches: int = 0
+    """Batches whose headers were read, or, with ``bodies``, all of them."""
+    batch_bytes: int = 0
+    requests: Counter[AuditFault] = field(default_factory=Counter[AuditFault])
+    """How many requests, or batches whose requests are not known, each fault is about."""
+    _sightings: dict[tuple[bytes, int], list[_Sighting]] = field(
+        default_factory=dict[tuple[bytes, int], list[_Sighting]]
+    )
+    _empty: dict[tuple[bytes, int], list[tuple[int, int]]] = field(
+        default_factory=dict[tuple[bytes, int], list[tuple[int, int]]]
+    )
+    """Runs of requests without records, as brokers of ours tell."""
+    _is_cut: bool = False
+
+    @property
+    def producers(self) -> int:
+        """How many there were."""
+        return len(self._sightings)
+
+    def run(self) -> Iterator[AuditFinding]:
+        """What is wrong: batch by batch what is damaged, then producer by producer."""
+        for finding in self._findings():
+            known = finding.first is not None and finding.last is not None
+            self.requests[finding.fault] += (finding.last or 0) - (finding.first or 0) + 1 if known else 1
+            yield finding
+
+    def _findings(self) -> Iterator[AuditFinding]:
+        with self.topics.queue(self.topic) as queue:
+            for partition in range(queue.partitions):
+                self._is_cut = self._is_cut or queue.start(partition) > 0
+                for queued in _entries(queue, partition):
+                    yield from self._batch(partition, queued)
+        for producer, sightings in sorted(self._sightings.items(), key=lambda item: (item[0][1], item[0][0])):
+            yield from self._producer(producer, sightings)
+
+    # --- batches ---
+
+    def _batch(self, partition: int, queued: QueuedNotification) -> Iterator[AuditFinding]:
+        where = f"queue {self.topic.name}/{partition}, offset {queued.offset}"
+        try:
+            notification = parse_notification(queued.raw, where)
+            key = self.topics.check_place(notification, self.topic, where)
+        except NotificationCorrupt as error:
+            yield AuditFinding(AuditFault.ALTERED, None, None, None, str(error), partition, queued.offset)
+            return
+        batch = _Batch(partition, queued, key, notification)
+        for address, epoch_ms, runs in () if notification.facts is None else notification.facts.empty:
+            known = self._empty.setdefault((bytes.fromhex(address), epoch_ms), [])
+            known += zip(runs[::2], runs[1::2], strict=True)
+        try:
+            headers = self._headers(batch)
+        except ObjectNotFound:
+            yield from self._absent(batch)
+            return
+        except CorruptData as error:
+            yield batch.finding(AuditFault.ALTERED, str(error))
+            return
+        self.batches, self.batch_bytes = self.batches + 1, self.batch_bytes + notification.total_size
+        announced = None if notification.facts is None else _announced(notification.facts, notification.message_count)
+        for number, header in headers:
+            if isinstance(header, MessageCorrupt):
+                yield batch.finding(AuditFault.ALTERED, str(header))
+            elif header.request is not None:
+                self._see(batch, number, header, header.request)
+                if announced and header.request not in announced:
+                    why = f"{key}: Message {number} is not one that its notification tells of"
+                    yield batch.finding(AuditFault.ALTERED, why, header.request)
+
+    def _see(self, batch: _Batch, number: int, header: MessageHeader, request: ProducerRequest) -> None:
+        self.messages += 1
+        self.records += header.record_count
+        sighting = batch.sighting(request.request_id, number, header)
+        self._sightings.setdefault((request.address, request.epoch_ms), []).append(sighting)
+
+    def _headers(self, batch: _Batch) -> Sequence[tuple[int, MessageHeader | MessageCorrupt]]:
+        store, notification = self.topics.store, batch.notification
+        if not self.bodies:
+            headers = list(stored_headers(store, batch.key, notification))
+        else:
+            body = store.get(batch.key)
+            facts = notification.facts
+            if facts is not None and checksum(body) != facts.crc32:
+                # Which Message it is, if it is one, is said with more words.
+                headers = _checked(body, batch.key)
+                if not any(isinstance(header, MessageCorrupt) for _, header in headers):
+                    raise MessageCorrupt(f"{batch.key}: the object is not the one that was written")
+            else:
+                headers = _checked(body, batch.key)
+        if len(headers) != notification.message_count:
+            raise MessageCorrupt(f"{batch.key}: its notification has {notification.message_count} Messages")
+        return headers
+
+    def _absent(self, batch: _Batch) -> Iterator[AuditFinding]:
+        """The object is not there: whose requests it held is known if the notification tells."""
+        why = f"the object {batch.key} is not there"
+        facts = batch.notification.facts
+        if facts is None or not facts.producers:
+            yield batch.finding(AuditFault.LOST, why)
+            return
+        for request in _announced(facts, batch.notification.message_count):
+            sighting = batch.sighting(request.request_id, 0, None)
+            self._sightings.setdefault((request.address, request.epoch_ms), []).append(sighting)
+
+    # --- producers ---
+
+    def _producer(self, producer: tuple[bytes, int], sightings: list[_Sighting]) -> Iterator[AuditFinding]:
+        standing: dict[int, list[_Sighting]] = {}
+        absent: dict[int, _Sighting] = {}
+        for sighting in sorted(sightings, key=lambda each: each.order):
+            if sighting.header is None:
+                absent[sighting.request_id] = sighting
+            else:
+                standing.setdefault(sighting.request_id, []).append(sighting)
+        for request_id in sorted(absent.keys() - standing.keys()):
+            where = absent[request_id]
+            yield AuditFinding(
+                AuditFault.LOST, producer, request_id, request_id, f"the object {where.key} is not there",
+                where.partition, where.offset, where.key,
+            )  # fmt: skip
+        yield from self._holes(producer, sorted(standing.keys() | absent.keys()), standing)
+        for request_id in sorted(standing):
+            yield from _copies(producer, standing[request_id])
+        yield from self._latecomers(producer, standing)
+
+    def _holes(
+        self, producer: tuple[bytes, int], seen: Sequence[int], standing: dict[int, list[_Sighting]]
+    ) -> Iterator[AuditFinding]:
+        # Retention has taken the first ones, if it has taken any.
+        expected = seen[0] if self._is_cut else 0
+        empty = _Runs(self._empty.get(producer, ()))
+        absent = AuditFault.LOST if is_own_address(producer[0]) else AuditFault.LOST_OR_EMPTY
+        for request_id in seen:
+            behind = standing.get(request_id)
+            is_young = behind is not None and behind[0].appended_ms > self.now_ms - self.settle_ms
+            for first, last in empty.left_of(expected, request_id - 1):
+                why = f"request {request_id} stands, and {_range(first, last)} not"
+                yield AuditFinding(
+                    AuditFault.PENDING if is_young else absent, producer, first, last, f"{why} yet" if is_young else why
+                )
+            expected = max(expected, request_id + 1)
+
+    def _latecomers(self, producer: tuple[bytes, int], standing: dict[int, list[_Sighting]]) -> Iterator[AuditFinding]:
+        late: list[AuditFinding] = []
+        earliest_ms, earliest_id = None, 0
+        for request_id in sorted(standing, reverse=True):
+            first = standing[request_id][0]
+            if earliest_ms is not None and first.appended_ms - earliest_ms > self.late_ms:
+                seconds = (first.appended_ms - earliest_ms) / 1000
+                why = f"it was stored {seconds:.1f} s after request {earliest_id}"
+                late.append(
+                    AuditFinding(
+                        AuditFault.LATE, producer, request_id, request_id, why, first.partition, first.offset, first.key
+                    )
+                )
+            elif earliest_ms is None or first.appended_ms < earliest_ms:
+                earliest_ms, earliest_id = first.appended_ms, request_id
+        yield from reversed(late)
+
+
+class _Runs:
+    """Runs of numbers in their order, asked for holes that ascend."""
+
+    def __init__(self, runs: Sequence[tuple[int, int]]) -> None:
+        self._runs = sorted(runs)
+        self._next = 0
+
+    def left_of(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """What of ``first`` to ``last`` is in no run."""
+        while first <= last:
+            while self._next < len(self._runs) and self._runs[self._next][1] < first:
+                self._next += 1
+            begin, end = self._runs[self._next] if self._next < len(self._runs) else (last + 1, last + 1)
+            if begin > first:
+                yield first, min(last, begin - 1)
+            first = end + 1
+
+
+def _entries(queue: NotificationQueue, partition: int) -> Iterator[QueuedNotification]:
+    offset, end = queue.start(partition), queue.end(partition)
+    while offset < end and (entries := queue.read(partition, offset)):
+        yield from (entry for entry in entries if entry.offset < end)
+        offset = entries[-1].offset + 1
+
+
+def _announced(facts: BatchFacts, most: int) -> set[ProducerRequest]:
+    """The requests that a notification names: no more of a run than it has Messages."""
+    return {
+        ProducerRequest(bytes.fromhex(address), epoch_ms, request_id)
+        for address, epoch_ms, runs in facts.producers
+        for first, last in zip(runs[::2], runs[1::2], strict=True)
+        for request_id in range(first, min(last, first + most) + 1)
+    }
+
+
+def _checked(body: bytes, key: str) -> list[tuple[int, MessageHeader | MessageCorrupt]]:
+    """The headers of an object whose bodies have their checksums; what is wrong with the others."""
+    index = BatchIndex(body, key, len(body))
+    checked: list[tuple[int, MessageHeader | MessageCorrupt]] = []
+    for number, header in headers_in(body, key):
+        outcome = header
+        if isinstance(header, MessageHeader):
+            start, stop = index.extent(number)
+            try:
+                check_crc(header, memoryview(body)[start + header.size : stop], index.place(number))
+            except MessageCorrupt as error:
+                outcome = error
+        checked.append((number, outcome))
+    return checked
+
+
+def _copies(producer: tuple[bytes, int], sightings: Sequence[_Sighting]) -> Iterator[AuditFinding]:
+    first = sightings[0]
+    for other in sightings[1:]:
+        place = (other.partition, other.offset, other.key)
+        whence = f"partition {first.partition}, offset {first.offset}"
+        if other.header == first.header:
+            fault, why = AuditFault.DOUBLED, f"the same Message stands at {whence}"
+        else:
+            fault, why = AuditFault.ALTERED, f"another Message with this request stands at {whence}"
+        yield AuditFinding(fault, producer, other.request_id, other.request_id, why, *place)
+
+
+def _range(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first} to {last}"

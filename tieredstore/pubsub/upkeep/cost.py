@@ -1,0 +1,160 @@
+"""What a topic of batches costs a month, and what Kafka would for the same records: replicas, across zones.
+
+The queue tells what was published; the price file what it costs, and how it is read. No object is opened.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.ops.cost import GIB, MONTH_DAYS, RequestSizes, growth_days
+from tieredstore.pubsub.consume.partition_state import BUSY_LOOK_S, IDLE_LOOK_S
+from tieredstore.pubsub.queue.groups import BEAT_S
+from tieredstore.pubsub.queue.kinds import STORE
+from tieredstore.pubsub.queue.topics import Topic, Topics
+from tieredstore.pubsub.upkeep.retention import queued_batches
+
+if TYPE_CHECKING:
+    from tieredstore.ops.prices import KafkaPrices, PriceFile
+
+_DAY_MS: Final = 86_400_000
+_MONTH_S: Final = MONTH_DAYS * 86_400
+
+
+@dataclass(slots=True)
+class TopicFacts:
+    """What the queue of a topic tells: all that it holds, and of that what came within 30 days."""
+
+    partitions: int = 0
+    batches: int = 0
+    stored_size: int = 0
+    new_batches: int = 0
+    new_size: int = 0
+    new_writes: int = 0
+    oldest_ms: int | None = None
+    is_queue_stored: bool = True
+
+
+def topic_facts(topics: Topics, topic: Topic, now_ms: int) -> TopicFacts:
+    """The facts of a topic, by a walk along its queue."""
+    sizes = RequestSizes.of(topics.settings)
+    facts = TopicFacts(is_queue_stored=topic.queue == STORE)
+    with topics.queue(topic) as queue:
+        facts.partitions = queue.partitions
+        for partition in range(facts.partitions):
+            for batch in queued_batches(topics, topic, queue, partition):
+                facts.batches += 1
+                facts.stored_size += batch.size
+                facts.oldest_ms = min(batch.appended_ms, facts.oldest_ms or batch.appended_ms)
+                if batch.appended_ms > now_ms - MONTH_DAYS * _DAY_MS:
+                    facts.new_batches += 1
+                    facts.new_size += batch.size
+                    facts.new_writes += sizes.writes([batch.size])
+    return facts
+
+
+@dataclass(frozen=True, slots=True)
+class TopicCost:
+    """Amounts of a month in the price file's currency; bytes and requests are of a month too.
+
+    ``disks`` and ``cross_zone`` are what Kafka costs; None without prices of it.
+    """
+
+    published_size: float
+    kept_size: float
+    writes: float
+    reads: float
+    storage: float
+    requests: float
+    transfer: float
+    disks: float | None
+    cross_zone: float | None
+
+    @property
+    def batches(self) -> float:
+        """All that the batches cost."""
+        return self.storage + self.requests + self.transfer
+
+    @property
+    def kafka(self) -> float | None:
+        """All that Kafka costs."""
+        return None if self.disks is None or self.cross_zone is None else self.disks + self.cross_zone
+
+    @property
+    def saved_share(self) -> float | None:
+        """How much less the batches cost, as a share of Kafka's costs; None where nothing is known of these."""
+        kafka = self.kafka
+        return None if not kafka else 1 - self.batches / kafka
+
+
+def topic_cost(facts: TopicFacts, prices: PriceFile, now_ms: int, batch_bytes: int) -> TopicCost:
+    """What the topic costs by the prices; ``batch_bytes``: how large batches are taken to be where there are none."""
+    store, use = prices.store, prices.pubsub
+    published, batches, puts = _published(facts, prices, now_ms, batch_bytes)
+    kept = published / MONTH_DAYS * use.retention_days if use.retention_days else float(facts.stored_size)
+    looks_a_second = use.busy_share / BUSY_LOOK_S + (1 - use.busy_share) / IDLE_LOOK_S
+    looks = looks_a_second * _MONTH_S * facts.partitions * use.readers if facts.is_queue_stored else 0.0
+    entries = batches if facts.is_queue_stored else 0.0
+    beats = use.group_members * _MONTH_S / BEAT_S if facts.is_queue_stored else 0.0
+    writes = puts + entries + beats
+    # A writer asks after each entry where the queue begins; a reader gets each entry and each object.
+    reads = entries + (entries + batches) * use.readers + looks
+    kafka = None if prices.kafka is None else _kafka_cost(published, kept, prices.kafka, use.readers)
+    return TopicCost(
+        published_size=published,
+        kept_size=kept,
+        writes=writes,
+        reads=reads,
+        storage=kept / GIB * store.storage_gib_month,
+        requests=(writes * store.write_1000 + reads * store.read_1000) / 1000,
+        transfer=published / GIB * (store.write_gib + use.readers * store.read_gib),
+        disks=None if kafka is None else kafka[0],
+        cross_zone=None if kafka is None else kafka[1],
+    )
+
+
+def _published(facts: TopicFacts, prices: PriceFile, now_ms: int, batch_bytes: int) -> tuple[float, float, float]:
+    """Bytes, batches and their PUTs of a month: by the file's throughput, or as the last days were."""
+    throughput = prices.pubsub.throughput_mib_s
+    if not throughput:
+        factor = MONTH_DAYS / growth_days(facts.oldest_ms, now_ms)
+        return facts.new_size * factor, facts.new_batches * factor, facts.new_writes * factor
+    size = throughput * (1 << 20) * _MONTH_S
+    mean = facts.new_size / facts.new_batches if facts.new_batches else float(batch_bytes)
+    batches = math.ceil(size / mean)
+    return size, batches, batches * (facts.new_writes / facts.new_batches if facts.new_batches else 1.0)
+
+
+def _kafka_cost(published: float, kept: float, prices: KafkaPrices, readers: float) -> tuple[float, float]:
+    """Disks, and traffic between zones, of the same bytes on brokers that keep replicas in other zones."""
+    disks = kept / GIB * prices.replication_factor / prices.disk_fill * prices.disk_gib_month
+    # Producers and readers do not know in which zone a leader is; of the replicas at most one lies in a zone.
+    elsewhere = (prices.zones - 1) / prices.zones
+    replicas = min(prices.replication_factor, prices.zones) - 1
+    crossing = published / GIB * (elsewhere * (1 + readers) + replicas)
+    moved = kept / GIB * prices.replication_factor * prices.moved_per_month * elsewhere
+    return disks, (crossing + moved) * prices.cross_zone_gib
+
+
+def topic_assumptions(prices: PriceFile) -> list[str]:
+    """What the amounts rest on beside the queue, a sentence each."""
+    use = prices.pubsub
+    rate = f"{use.throughput_mib_s:g} MiB/s" if use.throughput_mib_s else "as much as in the 30 days before now"
+    kept = f"for {use.retention_days:g} days" if use.retention_days else "as much as is stored now"
+    looks = f"{1 / BUSY_LOOK_S:g} times a second {use.busy_share:.0%} of the time, else {1 / IDLE_LOOK_S:g} times"
+    sentences = [
+        f"{rate} is published and kept {kept}, and each record is read {use.readers:g} ×",
+        f"readers look for more {looks}; {use.group_members:g} members of groups beat every {BEAT_S:g} s",
+        "machines are not counted, neither those of brokers nor those of producers and readers",
+    ]
+    if prices.kafka is not None:
+        kafka = prices.kafka
+        sentences.append(
+            f"Kafka would keep the same bytes in {kafka.replication_factor:g} replicas on disks that are "
+            f"{kafka.disk_fill:.0%} full, in {kafka.zones:g} zones; producers and readers meet a leader in their "
+            f"own zone once in {kafka.zones:g}, and a replica is copied to another broker {kafka.moved_per_month:g} × "
+            "a month"
+        )
+    return [*sentences, *prices.assumptions]

@@ -1,0 +1,234 @@
+"""``pubsub gc``: what retention does not keep, what it has freed, and orphans, which no notification tells of. Ages are
+told by the store's clock.
+
+Without ``apply`` it only says what it would do. Killed anywhere and run again, it goes on. One at a time for a topic:
+of two that adopt and delete orphans at once, one may delete what the other has just notified.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import zlib
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Final
+
+from tieredstore.backends.base import ObjectInfo, store_time_ms
+from tieredstore.errors import ConfigError, MessageCorrupt
+from tieredstore.process.deadline import Deadline
+from tieredstore.pubsub.format.batches import START_SIZE, BatchIndex, announced_index_size
+from tieredstore.pubsub.format.keys import PREFIXES, parse_batch_key
+from tieredstore.pubsub.format.notifications import Notification
+from tieredstore.pubsub.produce.sink import finished_batch_queries, pending_keys
+from tieredstore.pubsub.queue.kinds import STORE
+from tieredstore.pubsub.queue.queues import NotificationQueue
+from tieredstore.pubsub.queue.topics import Topic, Topics
+from tieredstore.pubsub.upkeep.retention import Retired, expired_batches, free_expired, queued_batches, retired_of
+
+DAY_MS: Final = 86_400_000
+_DELIVERIES: Final = 3
+_ADOPTION_S: Final = 120.0
+
+
+class GarbageOutcome(enum.StrEnum):
+    """What became of something, or would become of it."""
+
+    FREED = "freed"
+    """A batch that retention does not keep: its notification is gone, its object is deleted later."""
+
+    DELETED = "deleted"
+    """An object."""
+
+    ADOPTED = "adopted"
+    """An orphan of which readers are told now."""
+
+    WAITING = "waiting"
+    """An object whose notification is freed, and which readers may still fetch."""
+
+    YOUNG = "young"
+    """An object without a notification, whose writer may yet notify."""
+
+    FORGOTTEN = "forgotten"
+    """An object older than what the queue remembers by itself: nobody can tell whether it was ever notified."""
+
+    DAMAGED = "damaged"
+    """An orphan that is no batch; it cannot be adopted."""
+
+
+@dataclass(frozen=True, slots=True)
+class GarbageStep:
+    """One object, and what is done about it. ``partition`` and ``offset`` where a notification told of it."""
+
+    outcome: GarbageOutcome
+    key: str
+    size: int | None = None
+    partition: int | None = None
+    offset: int | None = None
+
+
+@dataclass(slots=True)
+class GarbageCollection:
+    """One run over ``topic``; ``min_age_ms`` is how old an orphan must be. ConfigError for a store that does not tell
+    its time."""
+
+    topics: Topics
+    topic: Topic
+    _: KW_ONLY
+    min_age_ms: int = DAY_MS
+    adopt: bool = False
+    apply: bool = False
+    warnings: list[str] = field(default_factory=list[str])
+    _now_ms: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        settings = self.topics.settings.pubsub
+        if self.min_age_ms < _DELIVERIES * settings.delivery_timeout_ms:
+            raise ConfigError(
+                f"orphans of {self.min_age_ms} ms may yet be notified: the least age is {_DELIVERIES} delivery "
+                f"time-outs, {_DELIVERIES * settings.delivery_timeout_ms} ms (pubsub.delivery.timeout.ms)"
+            )
+
+    def run(self) -> Iterator[GarbageStep]:
+        """What is done, step by step; a step is done when it is given."""
+        self._now_ms = store_time_ms(self.topics.store)
+        with self.topics.queue(self.topic) as queue:
+            self._warn(queue)
+            # Listed before the queue is walked: what is old and listed was notified before that, or never.
+            objects = list(self._objects())
+            partitions = range(queue.partitions)
+            pending = {_digest(key) for key in pending_keys(self.topics, self.topic)}
+            for partition in partitions:
+                yield from self._expire(queue, partition)
+            known = pending | {
+                _digest(batch.key)
+                for partition in partitions
+                for batch in queued_batches(self.topics, self.topic, queue, partition)
+            }
+            for step in self._delete_retired(queue, partitions, frozenset(known)):
+                known.add(_digest(step.key))
+                yield step
+            forgotten_ms = self._forgotten_before(queue)
+            for info in objects:
+                if _digest(info.key) not in known:
+                    yield self._end(queue, info, forgotten_ms)
+            if self.apply:
+                before_ms = self._now_ms - self.min_age_ms
+                self.topics.store.delete(list(finished_batch_queries(self.topics, self.topic, before_ms)))
+
+    def _warn(self, queue: NotificationQueue) -> None:
+        forgets_ms, keeps_ms = queue.forgets_ms(), self.topics.settings.pubsub.retention_ms
+        if forgets_ms is not None and (keeps_ms is None or forgets_ms < keeps_ms):
+            kept = "for ever" if keeps_ms is None else f"for {keeps_ms} ms (pubsub.retention.ms)"
+            self.warnings.append(
+                f"the queue of {self.topic.name} forgets notifications after {forgets_ms} ms, and objects are kept "
+                f"{kept}: what it forgets no reader finds any more; raise the retention of {self.topic.queue_name}"
+            )
+
+    # --- what retention does not keep ---
+
+    def _expire(self, queue: NotificationQueue, partition: int) -> Iterator[GarbageStep]:
+        expired, until = expired_batches(self.topics, self.topic, queue, partition, self._now_ms)
+        if self.apply:
+            free_expired(self.topics, self.topic, queue, expired, until, self._now_ms)
+        for batch in expired:
+            yield GarbageStep(GarbageOutcome.FREED, batch.key, batch.size, partition, batch.offset)
+
+    def _delete_retired(
+        self, queue: NotificationQueue, partitions: range, referenced: frozenset[bytes]
+    ) -> Iterator[GarbageStep]:
+        delay_ms = self.topics.settings.pubsub.delete_delay_ms
+        due: list[tuple[int, Retired]] = []
+        kept = set(referenced)
+        for partition in partitions:
+            start = queue.start(partition)
+            for retired in retired_of(self.topics, self.topic, partition):
+                if self._now_ms - retired.retired_ms >= delay_ms:
+                    due.append((partition, retired))
+                    continue
+                for offset, key in self._freed(retired, start, referenced):
+                    # A batch may be notified twice, and its other notification was freed just now.
+                    kept.add(_digest(key))
+                    yield GarbageStep(GarbageOutcome.WAITING, key, None, partition, offset)
+        for partition, retired in due:
+            gone = self._freed(retired, queue.start(partition), kept)
+            if self.apply:
+                self.topics.store.delete([key for _, key in gone])
+                self.topics.store.delete([retired.record])
+            for offset, key in gone:
+                yield GarbageStep(GarbageOutcome.DELETED, key, None, partition, offset)
+
+    def _freed(self, retired: Retired, start: int, kept: AbstractSet[bytes]) -> list[tuple[int, str]]:
+        """What of a record is freed and not referred to elsewhere. What lies behind the start was recorded, and its run
+        killed before it freed it."""
+        path = self.topic.path
+        return [
+            (offset, key)
+            for offset, key in retired.batches
+            if offset < start and _digest(key) not in kept and parse_batch_key(key, path) is not None
+        ]
+
+    # --- orphans ---
+
+    def _objects(self) -> Iterator[ObjectInfo]:
+        path = self.topic.path
+        for folder in [f"{prefix}/{path}/" for prefix in PREFIXES] if self.topic.is_hashed else [f"{path}/"]:
+            for info in self.topics.store.list(folder):
+                if parse_batch_key(info.key, path) is not None:
+                    yield info
+
+    def _forgotten_before(self, queue: NotificationQueue) -> int | None:
+        """Objects before this moment may have been notified by what the queue itself has dropped since."""
+        if self.topic.queue == STORE:
+            return None
+        firsts: list[int] = []
+        moments: list[int] = []
+        for partition in range(queue.partitions):
+            start = queue.start(partition)
+            entries = queue.read(partition, start)
+            firsts.append(entries[0].appended_ms if entries else self._now_ms)
+            if start:
+                moments.append(firsts[-1])
+        # One that was made anew begins at 0 too, and never knew what was notified before.
+        moments.append(min(firsts) - _DELIVERIES * self.topics.settings.pubsub.delivery_timeout_ms)
+        return max(moments)
+
+    def _end(self, queue: NotificationQueue, info: ObjectInfo, forgotten_ms: int | None) -> GarbageStep:
+        """What becomes of an object of which no notification tells."""
+        settings = self.topics.settings.pubsub
+        written_ms = self._now_ms if info.modified_ms is None else info.modified_ms
+        age_ms = self._now_ms - written_ms
+        is_past = settings.retention_ms is not None and age_ms > settings.retention_ms + settings.delete_delay_ms
+        if age_ms < self.min_age_ms:
+            outcome = GarbageOutcome.YOUNG
+        elif forgotten_ms is not None and written_ms < forgotten_ms and not is_past:
+            outcome = GarbageOutcome.FORGOTTEN
+        elif self.adopt and not is_past:
+            outcome = self._adopt(queue, info)
+        else:
+            outcome = GarbageOutcome.DELETED
+            if self.apply:
+                self.topics.store.delete([info.key])
+        return GarbageStep(outcome, info.key, info.size)
+
+    def _adopt(self, queue: NotificationQueue, info: ObjectInfo) -> GarbageOutcome:
+        store = self.topics.store
+        try:
+            size = announced_index_size(store.get(info.key, 0, min(START_SIZE, info.size)), info.key)
+            index = BatchIndex(store.get(info.key, 0, min(size, info.size)), info.key, info.size)
+        except MessageCorrupt:
+            return GarbageOutcome.DAMAGED
+        if self.apply:
+            notification = Notification(
+                topic=self.topic.name, object_size=info.size - index.size, message_count=len(index), key=info.key,
+                bucket=self.topics.bucket_name,
+            )  # fmt: skip
+            partition = zlib.crc32(info.key.encode()) % queue.partitions
+            queue.append(partition, [notification.to_json()], Deadline.after(_ADOPTION_S))
+        return GarbageOutcome.ADOPTED
+
+
+def _digest(key: str) -> bytes:
+    """What stands for a key in memory: a topic may have millions."""
+    return hashlib.blake2b(key.encode(), digest_size=16).digest()
