@@ -35,6 +35,8 @@ from tieredstore.process.per_process import PerProcess
 
 _POLL_S: Final = 0.02
 _AGAIN_S: Final = 0.1
+_SILENT_S: Final = 1.0
+"""How long an answer may be missing before the brokers are asked who they are; twice as long each time."""
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__share_group_state", "__transaction_state"})
 """What Kafka itself calls internal, for patterns of topics too."""
 
@@ -287,12 +289,21 @@ class LiveCluster(Closing):
     def _answer(
         self, client: LiveAdmin, what: object, future: Future[Any], doing: str, end: float, watch: TopicWatch | None
     ) -> Any:
+        silent_s = _SILENT_S
+        refresh_at = time.monotonic() + silent_s
         while True:
             try:
                 answer = future.result(_POLL_S)
             except TimeoutError:
                 # A client that is denied says so by its callback, which runs only while it is polled.
                 self._listen(client, doing)
+                if time.monotonic() > refresh_at:
+                    # Some requests go to the controller. Where that is a broker that died librdkafka 2.16 waits for it
+                    # (and takes a whole core) until any answer to another question names a new one.
+                    with contextlib.suppress(KafkaException):
+                        client.list_topics(timeout=min(_SILENT_S, self._timeout_s))
+                    silent_s *= 2
+                    refresh_at = time.monotonic() + silent_s
                 if watch is not None and watch.is_due:
                     topic, partition = cast("TopicPartition", what)
                     faults = watch.faults(topic, [partition], f"{doing}, for {_named(what)}")
