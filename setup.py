@@ -36,7 +36,7 @@ KERNELS = {
         ("records/_bytes.h", "records/_fold.h", "records/_parse.pxd", "records/_batch.pxd"),
     ),
     "tieredstore/consumer": (("_message",), ()),
-    "tieredstore/pipelines": (("_json_scan",), ("_json_scan.h",)),
+    "tieredstore/pipelines/filing": (("_json_scan",), ("_json_scan.h",)),
     "tieredstore/pubsub/format": (("_checksums", "_packets", "_reading", "_writing"), ("_parse.h",)),
 }
 

@@ -32,10 +32,10 @@ from tests.support.stored_records import StoredTopic
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.model import Uuid
 from tieredstore.pipelines import Runner, load_pipeline
-from tieredstore.pipelines.commit_log import CommitLog
-from tieredstore.pipelines.entries import WrittenWindow
-from tieredstore.pipelines.opened import open_parts
-from tieredstore.pipelines.planner import Planner
+from tieredstore.pipelines.log.commit_log import CommitLog
+from tieredstore.pipelines.log.entries import WrittenWindow
+from tieredstore.pipelines.run.opened import open_parts
+from tieredstore.pipelines.run.planner import Planner
 from tieredstore.spark import start_pipelines
 from tieredstore.testing.segments import PARTITION, Record, build_batch
 

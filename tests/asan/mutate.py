@@ -31,7 +31,7 @@ from tieredstore.errors import PacketCorrupt
 from tieredstore.format import _written
 from tieredstore.kafka import _header_walk, _runs
 from tieredstore.kafka.records import _checks, _kernel
-from tieredstore.pipelines import _json_scan
+from tieredstore.pipelines.filing import _json_scan
 from tieredstore.pubsub.format import _checksums, _packets, _reading, _writing
 from tieredstore.pubsub.format.packet_writing import request_bytes
 from tieredstore.pubsub.format.packets import VERSIONS, Request, WriteRequest, received_request

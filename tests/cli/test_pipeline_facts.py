@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.pipelines.test_backfill import sequence_file
+from tests.pipelines.upkeep.test_backfill import sequence_file
 from tests.support.cli_process import Result, tieredstore
 from tests.support.pipeline_runs import listed
 from tests.support.spark_pipelines import ROOT, Kept

@@ -35,7 +35,7 @@ COMPILED = {
     "tieredstore/kafka/records/_columns",
     "tieredstore/kafka/records/_kernel",
     "tieredstore/kafka/records/_slabs",
-    "tieredstore/pipelines/_json_scan",
+    "tieredstore/pipelines/filing/_json_scan",
     "tieredstore/pubsub/format/_checksums",
     "tieredstore/pubsub/format/_packets",
     "tieredstore/pubsub/format/_reading",

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tieredstore.pipelines.times import BadMessage, EpochTime, JsonField
+from tieredstore.pipelines.filing.times import BadMessage, EpochTime, JsonField
 
 FIELD: Final = JsonField("a.t", ".")
 """Where the time is."""

@@ -14,13 +14,13 @@ from tests.support.servers.kafka import KafkaServer
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.partitions import LogSnapshot
 from tieredstore.pipelines import Entry, Runner, load_pipeline, with_generation
-from tieredstore.pipelines.backfill import Backfill
-from tieredstore.pipelines.backfill_sources import LogSource, Selected
-from tieredstore.pipelines.inspection import commit_log_of, verify_output
-from tieredstore.pipelines.kept_files import KeptFiles
-from tieredstore.pipelines.opened import open_parts
-from tieredstore.pipelines.origins import Backup, Origin, origins_of
-from tieredstore.pipelines.selection import query_of
+from tieredstore.pipelines.run.opened import open_parts
+from tieredstore.pipelines.run.selection import query_of
+from tieredstore.pipelines.upkeep.backfill import Backfill
+from tieredstore.pipelines.upkeep.backfill_sources import LogSource, Selected
+from tieredstore.pipelines.upkeep.inspection import commit_log_of, verify_output
+from tieredstore.pipelines.upkeep.kept_files import KeptFiles
+from tieredstore.pipelines.upkeep.origins import Backup, Origin, origins_of
 
 PARTITIONS = 2
 FIRST_MS = 1_700_000_000_000

@@ -1,6 +1,6 @@
 """What Secor's parsers make of odd messages, and the page that tells where ours differ.
 
-``tests/pipelines/secor_parsers.json`` has a message each: its properties, Secor's directory, ours, and ours with
+``tests/pipelines/filing/secor_parsers.json`` has a message each: its properties, Secor's directory, ours, and ours with
 ``secor.parser.strict`` (null: a bad message). Secor's were measured with the classes that its parsers call: json-smart
 2.3, ``SimpleDateFormat`` and ``Pattern`` of Java 17 in UTC, JAXB's ``DatatypeConverter`` 2.3.0, json-path 2.4.
 """
@@ -44,7 +44,7 @@ class SecorCase:
 
 def load_cases() -> list[SecorCase]:
     """Read all of them."""
-    rows: list[dict[str, Any]] = json.loads((REPOSITORY / "tests/pipelines/secor_parsers.json").read_text())
+    rows: list[dict[str, Any]] = json.loads((REPOSITORY / "tests/pipelines/filing/secor_parsers.json").read_text())
     return [
         SecorCase(
             row["properties"],

@@ -13,8 +13,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from tests.support.spark_pipelines import Kept
 from tieredstore.backends.base import ObjectStore
 from tieredstore.pipelines import Parts, Runner, load_pipeline
-from tieredstore.pipelines.opened import open_parts
-from tieredstore.pipelines.outage import Outage
+from tieredstore.pipelines.run.opened import open_parts
+from tieredstore.pipelines.run.outage import Outage
 from tieredstore.spark.pipelines.window_planning import given
 from tieredstore.spark.pipelines.window_sink import WindowSink
 from tieredstore.spark.pipelines.window_source import TASK, WindowReader

@@ -24,7 +24,7 @@ from tests.support.hostile_schemas import COLUMNS, GOOD, READER, SCHEMAS
 from tests.support.protobuf_messages import doubling_set
 from tests.support.schema_registry_server import framed
 from tieredstore.errors import ConfigError
-from tieredstore.pipelines.columns import OfRegistry
+from tieredstore.pipelines.files.columns import OfRegistry
 from tieredstore.values import Avro
 from tieredstore.values.avro import AvroData
 from tieredstore.values.protobuf import Protobuf

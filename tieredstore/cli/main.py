@@ -114,7 +114,7 @@ def options(
     for sdk in ("azure", "botocore", "google", "msal", "urllib3"):
         logging.getLogger(sdk).addHandler(logging.NullHandler())
     # What of a pipeline's file has no effect is said to whoever runs a verb, and not only with -v.
-    logging.getLogger("tieredstore.pipelines.settings").setLevel(logging.INFO)
+    logging.getLogger("tieredstore.pipelines.config.settings").setLevel(logging.INFO)
 
 
 def _say_more(_context: object, _parameter: object, verbose: bool) -> None:

@@ -152,7 +152,7 @@ def _address(listen: str) -> tuple[str, int]:
 
 def _run_once(file: Path, threads: int | None, take_over: int | None, *, as_json: bool) -> None:
     room: Any = extra_module("tieredstore.pipelines", "arrow")
-    opened: Any = extra_module("tieredstore.pipelines.opened", "arrow")
+    opened: Any = extra_module("tieredstore.pipelines.run.opened", "arrow")
     parallelism: Any = extra_module("tieredstore.query.topic_log", "arrow")
     settings = room.load_pipeline(file)
     written = Written()
@@ -178,11 +178,11 @@ def status(file: _File, as_json: Json = False, wide: Wide = False) -> None:
     Example: tieredstore pipeline status backup.properties
     """
     room: Any = extra_module("tieredstore.pipelines", "arrow")
-    opened: Any = extra_module("tieredstore.pipelines.opened", "arrow")
-    inspection: Any = extra_module("tieredstore.pipelines.inspection", "arrow")
+    opened: Any = extra_module("tieredstore.pipelines.run.opened", "arrow")
+    inspection: Any = extra_module("tieredstore.pipelines.upkeep.inspection", "arrow")
     partitions: Any = extra_module("tieredstore.partitions", "arrow")
-    selection: Any = extra_module("tieredstore.pipelines.selection", "arrow")
-    topics: Any = extra_module("tieredstore.pipelines.absent_topics", "arrow")
+    selection: Any = extra_module("tieredstore.pipelines.run.selection", "arrow")
+    topics: Any = extra_module("tieredstore.pipelines.run.absent_topics", "arrow")
     settings = room.load_pipeline(file)
     with opened.open_parts(settings) as parts:
         query = selection.query_of(settings)
@@ -233,8 +233,8 @@ def verify(
     Example: tieredstore pipeline verify backup.properties --against bucket
     """
     room: Any = extra_module("tieredstore.pipelines", "arrow")
-    opened: Any = extra_module("tieredstore.pipelines.opened", "arrow")
-    inspection: Any = extra_module("tieredstore.pipelines.inspection", "arrow")
+    opened: Any = extra_module("tieredstore.pipelines.run.opened", "arrow")
+    inspection: Any = extra_module("tieredstore.pipelines.upkeep.inspection", "arrow")
     settings = room.load_pipeline(file)
     with opened.open_parts(settings) as parts:
         inspection.check_written(settings, parts.store)
@@ -286,8 +286,8 @@ def _problem_json(one: Any) -> JsonValue:
 
 def _compared(settings: Any, against: Against, problems: list[Any]) -> Any:
     """Adds what is wrong beside the log; what was compared."""
-    comparing: Any = extra_module("tieredstore.pipelines.against", "arrow")
-    opened: Any = extra_module("tieredstore.pipelines.opened", "arrow")
+    comparing: Any = extra_module("tieredstore.pipelines.upkeep.comparison", "arrow")
+    opened: Any = extra_module("tieredstore.pipelines.run.opened", "arrow")
     sided = comparing.one_sided(settings, str(against))
     with opened.open_parts(sided) as parts:
         comparison = comparing.Against(sided, parts.store, parts.source)

@@ -17,7 +17,7 @@ from tieredstore.cli.record_places import check_window, parse_offset_or_time, pa
 from tieredstore.model import human_bytes
 
 if TYPE_CHECKING:
-    from tieredstore.pipelines.backfill import Backfill
+    from tieredstore.pipelines.upkeep.backfill import Backfill
 
 
 def backfill(
@@ -59,7 +59,7 @@ def backfill(
 
     Example: tieredstore pipeline backfill events.properties --topic orders --generation 2 --replace 1 --yes
     """
-    parts: Any = extra_module("tieredstore.pipelines.backfill_sources", "arrow")
+    parts: Any = extra_module("tieredstore.pipelines.upkeep.backfill_sources", "arrow")
     places = [None if text is None else parse_offset_or_time(text) for text in (start, stop)]
     check_window(*places)
     selected = parts.Selected(topic, *places, parse_partitions(partition))
@@ -74,18 +74,18 @@ def backfill(
 def _opened(
     file: Path, generation: int, replaced: int, backup: Path | None, threads: int | None, topic: str, stack: ExitStack
 ) -> Backfill:
-    sources: Any = extra_module("tieredstore.pipelines.backfill_sources", "arrow")
+    sources: Any = extra_module("tieredstore.pipelines.upkeep.backfill_sources", "arrow")
     parallelism: Any = extra_module("tieredstore.query.topic_log", "arrow")
     pipeline = room().with_generation(room().load_pipeline(file), generation)
-    parts = stack.enter_context(room(".opened").open_parts(pipeline))
+    parts = stack.enter_context(room(".run.opened").open_parts(pipeline))
     if backup is None:
         source = sources.LogSource(pipeline, parts.source, topic)
     else:
         other = room().load_pipeline(backup)
-        store = stack.enter_context(room(".opened").open_parts(other)).store
-        source = room(".kept_files").KeptFiles(other, store, topic, pipeline.own.max_file_bytes)
+        store = stack.enter_context(room(".run.opened").open_parts(other)).store
+        source = room(".upkeep.kept_files").KeptFiles(other, store, topic, pipeline.own.max_file_bytes)
     stack.callback(source.close)
-    work: Backfill = room(".backfill").Backfill(
+    work: Backfill = room(".upkeep.backfill").Backfill(
         pipeline, parts.store, source, replaces=replaced, threads=threads or parallelism.default_parallelism()
     )
     return work

@@ -22,11 +22,11 @@ from tieredstore.cli.steps import Report, say_what_stays, telling
 from tieredstore.model import human_bytes
 
 if TYPE_CHECKING:
-    from tieredstore.pipelines.changes import Change
-    from tieredstore.pipelines.entries import Entry, WrittenWindow
-    from tieredstore.pipelines.finalizing import Finished
-    from tieredstore.pipelines.origins import Origin
-    from tieredstore.pipelines.window_writing import Window
+    from tieredstore.pipelines.log.changes import Change
+    from tieredstore.pipelines.log.entries import Entry, WrittenWindow
+    from tieredstore.pipelines.run.finalizing import Finished
+    from tieredstore.pipelines.run.window_writing import Window
+    from tieredstore.pipelines.upkeep.origins import Origin
 
 PipelineFile: TypeAlias = Annotated[
     Path, typer.Argument(metavar="FILE", help="The pipeline's .properties file (docs/pipelines.md).")
@@ -129,11 +129,11 @@ def print_(
     from tieredstore.cli.record_rows import JsonBytes  # noqa: PLC0415  as above
 
     settings = room().load_pipeline(file)
-    topics: Any = extra_module("tieredstore.pipelines.origins", "arrow")
-    with room(".opened").open_parts(settings) as parts:
+    topics: Any = extra_module("tieredstore.pipelines.upkeep.origins", "arrow")
+    with room(".run.opened").open_parts(settings) as parts:
         for key in output:
-            topic, partition = topics.place_of(room(".setup").places_of(settings), key)
-            batches = _first(room(".printing").printed(settings, parts.store, key), count)
+            topic, partition = topics.place_of(room(".run.recipes").places_of(settings), key)
+            batches = _first(room(".upkeep.printing").printed(settings, parts.store, key), count)
             if as_json:
                 write_json(((partition, batch) for batch in batches), topic=topic, coding=JsonBytes.BOTH)
             else:
@@ -165,7 +165,7 @@ def sources(
 
     Example: tieredstore pipeline sources events.properties KEY --backup backup.properties
     """
-    opened, origins = room(".opened"), room(".origins")
+    opened, origins = room(".run.opened"), room(".upkeep.origins")
     partitions: Any = extra_module("tieredstore.partitions", "arrow")
     settings = room().load_pipeline(file)
     with ExitStack() as stack:
@@ -174,7 +174,7 @@ def sources(
         for path in backup or ():
             other = room().load_pipeline(path)
             backups.append(origins.Backup.of(other, stack.enter_context(opened.open_parts(other)).store))
-        snapshot = partitions.LogSnapshot.take(parts.source, room(".selection").query_of(settings))
+        snapshot = partitions.LogSnapshot.take(parts.source, room(".run.selection").query_of(settings))
         for origin in origins.origins_of(settings, parts.store, output, snapshot=snapshot, backups=backups):
             if as_json:
                 print_json_line(_origin_json(origin))
@@ -219,9 +219,9 @@ def changes(
     Example: tieredstore pipeline changes backup.properties --since 41
     """
     settings = room().load_pipeline(file)
-    with room(".opened").open_parts(settings) as parts:
-        log = room(".inspection").commit_log_of(settings, parts.store)
-        for change in room(".changes").changes_since(log, since):
+    with room(".run.opened").open_parts(settings) as parts:
+        log = room(".upkeep.inspection").commit_log_of(settings, parts.store)
+        for change in room(".log.changes").changes_since(log, since):
             if as_json:
                 print_json_line(_change_json(change))
             else:
@@ -269,7 +269,7 @@ def finalize(
     is_dry_run = is_dry(yes=yes, dry_run=dry_run)
     for file in files:
         settings = room().load_pipeline(file)
-        with room(".opened").open_parts(settings) as parts, room().Runner(settings, parts) as runner:
+        with room(".run.opened").open_parts(settings) as parts, room().Runner(settings, parts) as runner:
             finished: list[Finished] = runner.unfinalized() if is_dry_run else runner.finalize()
             if not is_dry_run:
                 runner.driver.mark_published()
@@ -317,8 +317,10 @@ def gc(
     settings = room().load_pipeline(file)
     outcomes: Counter[str] = Counter()
     freed = 0
-    with room(".opened").open_parts(settings) as parts, telling(as_json=as_json, report=report) as teller:
-        steps = room(".garbage").collect_garbage(settings, parts.store, min_age_ms=min_age_ms, apply=not is_dry_run)
+    with room(".run.opened").open_parts(settings) as parts, telling(as_json=as_json, report=report) as teller:
+        steps = room(".upkeep.garbage").collect_garbage(
+            settings, parts.store, min_age_ms=min_age_ms, apply=not is_dry_run
+        )
         for step in steps:
             outcome = str(step.outcome)
             outcomes[outcome] += 1
@@ -355,8 +357,8 @@ def drop(
     is_dry_run = is_dry(yes=yes, dry_run=dry_run)
     settings = room().load_pipeline(file)
     files = freed = 0
-    with room(".opened").open_parts(settings) as parts, telling(as_json=as_json, report=report) as teller:
-        for dropped in room(".dropping").drop_generation(settings, parts.store, apply=not is_dry_run):
+    with room(".run.opened").open_parts(settings) as parts, telling(as_json=as_json, report=report) as teller:
+        for dropped in room(".upkeep.dropping").drop_generation(settings, parts.store, apply=not is_dry_run):
             files += 1
             freed += dropped.size
             row: dict[str, JsonValue] = {"output_key": dropped.key, "size": dropped.size, "deleted": not is_dry_run}

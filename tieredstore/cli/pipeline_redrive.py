@@ -11,7 +11,7 @@ from tieredstore.cli.output import JsonValue, counted, print_json_line, print_li
 from tieredstore.cli.pipeline_files import PipelineFile, extent, room
 
 if TYPE_CHECKING:
-    from tieredstore.pipelines.redrive import Aside, Redriven
+    from tieredstore.pipelines.run.redrive import Aside, Redriven
 
 _REASONS: Final = 5
 """How many of them a file's lines have."""
@@ -28,11 +28,11 @@ def redrive(file: PipelineFile, yes: Yes = False, as_json: Json = False) -> None
     """
     settings = room().load_pipeline(file)
     if is_dry(yes=yes):
-        with room(".opened").open_parts(settings) as parts, room().Runner(settings, parts) as runner:
+        with room(".run.opened").open_parts(settings) as parts, room().Runner(settings, parts) as runner:
             _tell_plan(runner.bad_messages(), as_json=as_json)
         return
     files = records = filtered = bad = 0
-    with room(".opened").open_parts(settings) as parts, room().Runner(settings, parts) as runner:
+    with room(".run.opened").open_parts(settings) as parts, room().Runner(settings, parts) as runner:
         for one in runner.redrive():
             files += 1
             records += one.window.records

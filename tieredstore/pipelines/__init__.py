@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from tieredstore.pipelines.commit_log import CommitLog
-from tieredstore.pipelines.driver import Driver
-from tieredstore.pipelines.entries import Entry, OutputFile, WrittenWindow
-from tieredstore.pipelines.parts import Parts
-from tieredstore.pipelines.runner import Runner
-from tieredstore.pipelines.settings import Pipeline, PipelineSettings, load_pipeline, pipeline_from, with_generation
+from tieredstore.pipelines.config.settings import (
+    Pipeline,
+    PipelineSettings,
+    load_pipeline,
+    pipeline_from,
+    with_generation,
+)
+from tieredstore.pipelines.log.commit_log import CommitLog
+from tieredstore.pipelines.log.entries import Entry, OutputFile, WrittenWindow
+from tieredstore.pipelines.run.driver import Driver
+from tieredstore.pipelines.run.parts import Parts
+from tieredstore.pipelines.run.runner import Runner
 
 __all__ = [
     "CommitLog",

@@ -10,8 +10,8 @@ from typing import Any, Final, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tieredstore.pipelines.directories import MINUTE_MS, TimeDirectories, escaped, is_path
-from tieredstore.pipelines.times import BadMessage, Field, Time
+from tieredstore.pipelines.filing.directories import MINUTE_MS, TimeDirectories, escaped, is_path
+from tieredstore.pipelines.filing.times import BadMessage, Field, Time
 
 __all__ = ["BadMessage", "FieldParser", "Filed", "MessageParser", "OffsetParser", "Parser", "TimeParser"]
 

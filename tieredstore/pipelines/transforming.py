@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar, cast
 import pyarrow as pa
 
 from tieredstore.errors import ConfigError, TieredStoreError
-from tieredstore.pipelines.times import BadMessage
+from tieredstore.pipelines.filing.times import BadMessage
 
 # What its type stubs say of batches is partial.
 _arrow: Final[Any] = pa

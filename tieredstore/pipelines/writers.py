@@ -17,7 +17,7 @@ import pyarrow as pa
 import zstandard
 
 from tieredstore.errors import ConfigError
-from tieredstore.pipelines.row_groups import RowGroups
+from tieredstore.pipelines.files.row_groups import RowGroups
 
 _arrow: Final[Any] = pa
 

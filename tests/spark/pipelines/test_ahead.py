@@ -23,10 +23,10 @@ from tests.support.window_sinks import Driven
 from tieredstore.errors import DataLoss, StoreUnavailable
 from tieredstore.partitions.log_snapshot import LogSnapshot
 from tieredstore.pipelines import load_pipeline
-from tieredstore.pipelines.commit_log import Progress
-from tieredstore.pipelines.inspection import commit_log_of
-from tieredstore.pipelines.opened import open_parts
-from tieredstore.pipelines.planner import Planner
+from tieredstore.pipelines.log.commit_log import Progress
+from tieredstore.pipelines.run.opened import open_parts
+from tieredstore.pipelines.run.planner import Planner
+from tieredstore.pipelines.upkeep.inspection import commit_log_of
 from tieredstore.spark.pipelines import ahead, given_plan
 from tieredstore.spark.pipelines.ahead import AheadBatch
 from tieredstore.spark.pipelines.window_planning import given, whole_plan

@@ -27,7 +27,7 @@ from tests.support.spark_stream_topics import FIRST_ID
 from tieredstore.backends.s3.options import MIN_PART_SIZE
 from tieredstore.model import TopicIdPartition
 from tieredstore.pipelines import load_pipeline
-from tieredstore.pipelines.inspection import verify_output
+from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.testing.batches import Record, build_batch
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(1200)]

@@ -20,13 +20,13 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, InvalidValue, PreparedGone, TieredStoreError
 from tieredstore.pipelines import Parts, Runner, load_pipeline
-from tieredstore.pipelines.backfill import Backfill
-from tieredstore.pipelines.entries import OutputFile
-from tieredstore.pipelines.framing import frame_function
-from tieredstore.pipelines.inspection import commit_log_of, verify_output
-from tieredstore.pipelines.opened import open_parts
-from tieredstore.pipelines.outage import Outage
-from tieredstore.pipelines.window_writing import Window, marked
+from tieredstore.pipelines.files.framing import frame_function
+from tieredstore.pipelines.log.entries import OutputFile
+from tieredstore.pipelines.run.opened import open_parts
+from tieredstore.pipelines.run.outage import Outage
+from tieredstore.pipelines.run.window_writing import Window, marked
+from tieredstore.pipelines.upkeep.backfill import Backfill
+from tieredstore.pipelines.upkeep.inspection import commit_log_of, verify_output
 from tieredstore.spark import start_pipelines
 from tieredstore.spark.pipelines.frame_tasks import of_all
 from tieredstore.spark.pipelines.window_sink import WindowSink

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.pipelines.test_files import ROWS, batch, write
+from tests.pipelines.files.test_files import ROWS, batch, write
 from tests.support.hadoop_files import HadoopFiles
 from tests.support.pipeline_runs import listed, offsets_of, pipeline_of
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.pipelines import Pipeline, with_generation
-from tieredstore.pipelines.backfill import Backfill
-from tieredstore.pipelines.backfill_sources import Selected
-from tieredstore.pipelines.inspection import verify_output
-from tieredstore.pipelines.kept_files import KeptFiles
-from tieredstore.pipelines.messagepack import packed, packed_bytes, unpacked
-from tieredstore.pipelines.printing import printed
-from tieredstore.pipelines.sequence_format import SequenceFile
+from tieredstore.pipelines.files.sequence_format import SequenceFile
+from tieredstore.pipelines.filing.messagepack import packed, packed_bytes, unpacked
+from tieredstore.pipelines.upkeep.backfill import Backfill
+from tieredstore.pipelines.upkeep.backfill_sources import Selected
+from tieredstore.pipelines.upkeep.inspection import verify_output
+from tieredstore.pipelines.upkeep.kept_files import KeptFiles
+from tieredstore.pipelines.upkeep.printing import printed
 
 pytestmark = pytest.mark.slow
 

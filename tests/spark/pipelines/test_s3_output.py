@@ -23,10 +23,10 @@ from tests.support.spark_stream_topics import FIRST_ID, Bucket
 from tieredstore.backends.base import ObjectStore
 from tieredstore.model import TopicIdPartition
 from tieredstore.pipelines import load_pipeline, with_generation
-from tieredstore.pipelines.backfill import Backfill
-from tieredstore.pipelines.backfill_sources import LogSource, Selected
-from tieredstore.pipelines.inspection import verify_output
-from tieredstore.pipelines.opened import open_parts
+from tieredstore.pipelines.run.opened import open_parts
+from tieredstore.pipelines.upkeep.backfill import Backfill
+from tieredstore.pipelines.upkeep.backfill_sources import LogSource, Selected
+from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.spark import start_pipelines
 from tieredstore.testing.batches import Record, build_batch
 

@@ -17,8 +17,8 @@ from tests.support.pipeline_runs import listed
 from tests.support.pipeline_service import PipelineService, pipeline_service
 from tests.support.spark_pipelines import ROOT, TOPIC, Kept
 from tieredstore.pipelines import Runner, load_pipeline
-from tieredstore.pipelines.inspection import commit_log_of, verify_output
-from tieredstore.pipelines.opened import open_parts
+from tieredstore.pipelines.run.opened import open_parts
+from tieredstore.pipelines.upkeep.inspection import commit_log_of, verify_output
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
 

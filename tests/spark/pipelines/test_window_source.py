@@ -19,12 +19,12 @@ from tests.support.spark_pipelines import TOPIC, Kept
 from tests.support.spark_stream_topics import SECOND_ID, Clock
 from tieredstore.errors import ConfigError, DataLoss, StoreUnavailable, TieredStoreError
 from tieredstore.pipelines import Runner, load_pipeline
-from tieredstore.pipelines.commit_log import Progress
-from tieredstore.pipelines.opened import open_parts
-from tieredstore.pipelines.outage import Outage
-from tieredstore.pipelines.planner import Planner
-from tieredstore.pipelines.setup import fingerprint_of
-from tieredstore.pipelines.window_writing import Window
+from tieredstore.pipelines.log.commit_log import Progress
+from tieredstore.pipelines.run.opened import open_parts
+from tieredstore.pipelines.run.outage import Outage
+from tieredstore.pipelines.run.planner import Planner
+from tieredstore.pipelines.run.recipes import fingerprint_of
+from tieredstore.pipelines.run.window_writing import Window
 from tieredstore.spark.pipelines.window_planning import Planning
 from tieredstore.spark.pipelines.window_source import TASK, WindowReader
 from tieredstore.spark.pipelines.window_tasks import REPORT, Job, WindowTask, error_named, unpacked

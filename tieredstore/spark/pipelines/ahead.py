@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark import InheritableThread
 
-from tieredstore.pipelines.window_writing import discard_files
+from tieredstore.pipelines.run.window_writing import discard_files
 from tieredstore.spark.pipelines.window_tasks import WindowTask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tieredstore.backends.base import ObjectStore
-    from tieredstore.pipelines.window_writing import Batch
+    from tieredstore.pipelines.run.window_writing import Batch
 
 _CLOSING_S: Final = 10.0
 _CANCELLING_S: Final = 0.2

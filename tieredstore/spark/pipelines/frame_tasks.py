@@ -18,15 +18,15 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Observation, functions
 
 from tieredstore.errors import ConfigError, InvalidValue, TieredStoreError
-from tieredstore.pipelines.framing import as_records, of_rows
-from tieredstore.pipelines.window_writing import Window, discard_files, marked, write_window
+from tieredstore.pipelines.files.framing import as_records, of_rows
+from tieredstore.pipelines.run.window_writing import Window, discard_files, marked, write_window
 from tieredstore.pipelines.writers import ENVELOPE, envelope
 from tieredstore.spark.pipelines.window_tasks import REPORT, SCHEMA, SHOWN_REASONS, Report, WindowTask, opened, packed
 from tieredstore.spark.source.workers import spare_modules
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
-    from tieredstore.pipelines.window_writing import Written
+    from tieredstore.pipelines.run.window_writing import Written
 
 # What its type stubs say of batches is partial.
 _arrow: Final[Any] = pa

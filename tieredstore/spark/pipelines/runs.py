@@ -18,11 +18,11 @@ from pyspark.errors import PySparkAttributeError
 from pyspark.sql import SparkSession
 
 from tieredstore.errors import AlreadyClosed, ConfigError, TieredStoreError
-from tieredstore.pipelines.counts import Counts, CountsCollector
-from tieredstore.pipelines.opened import open_parts
-from tieredstore.pipelines.outage import Outage
-from tieredstore.pipelines.runner import Runner
-from tieredstore.pipelines.settings import load_pipeline
+from tieredstore.pipelines.config.settings import load_pipeline
+from tieredstore.pipelines.run.counts import Counts, CountsCollector
+from tieredstore.pipelines.run.opened import open_parts
+from tieredstore.pipelines.run.outage import Outage
+from tieredstore.pipelines.run.runner import Runner
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.health import Health
 from tieredstore.process.service import Service

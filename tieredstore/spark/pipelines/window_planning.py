@@ -11,22 +11,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import TieredStoreError
-from tieredstore.pipelines.commit_log import CommitLog, Progress
-from tieredstore.pipelines.opened import open_parts
-from tieredstore.pipelines.outage import Outage
-from tieredstore.pipelines.parts import Parts
-from tieredstore.pipelines.planner import Planner
-from tieredstore.pipelines.settings import load_pipeline
-from tieredstore.pipelines.setup import naming_of
-from tieredstore.pipelines.window_writing import Window
-from tieredstore.pipelines.windows import unwritten
+from tieredstore.pipelines.config.settings import load_pipeline
+from tieredstore.pipelines.log.commit_log import CommitLog, Progress
+from tieredstore.pipelines.run.opened import open_parts
+from tieredstore.pipelines.run.outage import Outage
+from tieredstore.pipelines.run.parts import Parts
+from tieredstore.pipelines.run.planner import Planner
+from tieredstore.pipelines.run.recipes import naming_of
+from tieredstore.pipelines.run.window_writing import Window
+from tieredstore.pipelines.run.windows import unwritten
 from tieredstore.spark.pipelines.given_plan import GivenPlan, Json
 from tieredstore.spark.pipelines.window_tasks import WindowTask, located, packed
 
 if TYPE_CHECKING:
     from tieredstore.model import TopicPartition
     from tieredstore.partitions.log_snapshot import LogSnapshot
-    from tieredstore.pipelines.settings import Pipeline
+    from tieredstore.pipelines.config.settings import Pipeline
 
 _logger: Final = logging.getLogger(__name__)
 

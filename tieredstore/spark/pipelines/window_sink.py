@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.errors import PySparkException
 
 from tieredstore.errors import AlreadyClosed, ResourceNotFound, TieredStoreError
-from tieredstore.pipelines.framing import frame_function
-from tieredstore.pipelines.outage import Outage
-from tieredstore.pipelines.window_writing import Batch, Failed, discard_files, marked, readable
-from tieredstore.pipelines.windows import unwritten
+from tieredstore.pipelines.files.framing import frame_function
+from tieredstore.pipelines.run.outage import Outage
+from tieredstore.pipelines.run.window_writing import Batch, Failed, discard_files, marked, readable
+from tieredstore.pipelines.run.windows import unwritten
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.stopping import nothing_under_way
 from tieredstore.spark.pipelines.ahead import AheadBatch
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tieredstore.partitions.split_plan import WindowSplit
-    from tieredstore.pipelines.counts import Counts
-    from tieredstore.pipelines.driver import Driver
-    from tieredstore.pipelines.runner import Runner
-    from tieredstore.pipelines.window_writing import Window, Written
+    from tieredstore.pipelines.run.counts import Counts
+    from tieredstore.pipelines.run.driver import Driver
+    from tieredstore.pipelines.run.runner import Runner
+    from tieredstore.pipelines.run.window_writing import Window, Written
 
 _logger: Final = logging.getLogger(__name__)
 

@@ -23,12 +23,12 @@ from tieredstore import errors
 from tieredstore.errors import ConfigError, TieredStoreError
 from tieredstore.partitions.live_window import LiveSplit, open_reader, read_live_split
 from tieredstore.partitions.stored_window import read_record_split
-from tieredstore.pipelines.opened import open_parts
-from tieredstore.pipelines.parts import COLUMNS, Parts
-from tieredstore.pipelines.selection import query_of
-from tieredstore.pipelines.settings import Pipeline, load_pipeline
-from tieredstore.pipelines.setup import fingerprint_of, recipe_of
-from tieredstore.pipelines.window_writing import UNREADABLE, Failed, ReadUpTo, Recipe, Window, Written, write_window
+from tieredstore.pipelines.config.settings import Pipeline, load_pipeline
+from tieredstore.pipelines.run.opened import open_parts
+from tieredstore.pipelines.run.parts import COLUMNS, Parts
+from tieredstore.pipelines.run.recipes import fingerprint_of, recipe_of
+from tieredstore.pipelines.run.selection import query_of
+from tieredstore.pipelines.run.window_writing import UNREADABLE, Failed, ReadUpTo, Recipe, Window, Written, write_window
 from tieredstore.process.per_process import PerProcess
 from tieredstore.records.numbers import int64_values
 from tieredstore.records.settings import ReadSettings

@@ -1,0 +1,159 @@
+"""Writers: what others read of their files, and that the same records become the same bytes."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.pipelines.files.parquet_format import Parquet
+from tieredstore.pipelines.files.text_format import Text
+from tieredstore.pipelines.filing.naming import Naming
+from tieredstore.pipelines.filing.places import Places
+from tieredstore.pipelines.parsers import OffsetParser
+from tieredstore.pipelines.run.window_writing import Recipe, Window, write_window
+from tieredstore.pipelines.writers import Format, JsonLines
+
+WINDOW = Window("events", "AAECAwQFBgcICQoLDA0ODw", 3, 0, 40)
+ROWS: Sequence[dict[str, Any]] = [
+    {"key": b"k", "value": b"one", "headers": [{"key": "h", "value": b"\x00"}, {"key": "h", "value": None}]},
+    {"key": None, "value": None, "headers": None},
+    {"key": b"", "value": b"", "headers": []},
+    {"key": b"\xff", "value": b"\xff\x00", "headers": None},
+    {"key": b"large", "value": b"v" * (1 << 20), "headers": None},
+]
+
+
+def batch(start: int = 0, rows: Sequence[dict[str, Any]] = ROWS) -> Any:
+    arrow: Any = pa
+    header = arrow.list_(arrow.struct([("key", arrow.string()), ("value", arrow.binary())]))
+    columns = [
+        arrow.array([row["key"] for row in rows], arrow.binary()),
+        arrow.array([row["value"] for row in rows], arrow.binary()),
+        arrow.array([row["headers"] for row in rows], header),
+        arrow.array(range(start, start + len(rows)), arrow.int64()),
+        arrow.array([1_000 + start + number for number in range(len(rows))], arrow.int64()),
+        arrow.array([0] * len(rows), arrow.int8()),
+    ]
+    return arrow.RecordBatch.from_arrays(
+        columns, names=["key", "value", "headers", "offset", "timestamp", "timestampType"]
+    )
+
+
+def write(how: Format, *batches: Any, file_bytes: int = 1 << 30, file_records: int = 0) -> dict[str, bytes]:
+    store = MemoryObjectStore()
+    naming = Naming(Places(""), "p", 1, how.ending)
+    recipe = Recipe(OffsetParser(), how, naming, file_bytes, file_records, "_tieredstore/staging/")
+    window, _ = write_window(WINDOW, iter(batches), recipe, store)
+    for file in window.files:
+        store.publish(file.prepared)
+    assert [info.key for info in store.list()] == sorted(file.key for file in window.files)
+    return {file.key: store.get(file.key) for file in window.files}
+
+
+def parquet_rows(data: bytes) -> list[dict[str, Any]]:
+    read: Any = pq
+    rows: list[dict[str, Any]] = read.read_table(io.BytesIO(data)).to_pylist()
+    return rows
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "zstd", "snappy"])
+def test_parquet_has_the_whole_envelope(codec: str) -> None:
+    ((key, data),) = write(Parquet(codec), batch()).items()
+    assert key == f"events/base_offset=0/1_3_{0:020}.parquet"
+    rows = parquet_rows(data)
+    assert [{name: row[name] for name in ("key", "value", "headers")} for row in rows] == list(ROWS)
+    assert [(row["topic"], row["partition"], row["offset"]) for row in rows] == [("events", 3, at) for at in range(5)]
+    assert rows[0]["timestamp"].isoformat() == "1970-01-01T00:00:01+00:00"
+
+
+def unpacked(data: bytes, codec: str) -> bytes:
+    if codec == "gzip":
+        return gzip.decompress(data)
+    return zstandard.ZstdDecompressor().decompressobj().decompress(data) if codec == "zstd" else data
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "zstd"])
+def test_json_has_a_line_a_record(codec: str) -> None:
+    ((key, data),) = write(JsonLines(codec), batch()).items()
+    assert key.endswith({"none": ".json", "gzip": ".json.gz", "zstd": ".json.zst"}[codec])
+    rows = [json.loads(line) for line in unpacked(data, codec).splitlines()]
+    assert [row["offset"] for row in rows] == [0, 1, 2, 3, 4]
+    assert [base64.b64decode(row["value"]) if "value" in row else None for row in rows] == [r["value"] for r in ROWS]
+    assert rows[0]["headers"] == [{"key": "h", "value": "AA=="}, {"key": "h", "value": None}]
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "zstd"])
+def test_text_has_the_values_and_a_file_beside_it_all_else(codec: str) -> None:
+    files = write(Text(codec), batch())
+    (data_key,) = (key for key in files if not key.endswith(".parquet"))
+    folder, _, name = data_key.rpartition("/")
+    assert unpacked(files[data_key], codec).split(b"\n")[:-1] == [row["value"] or b"" for row in ROWS]
+    beside = parquet_rows(files[f"{folder}/.{name}.parquet"])
+    assert [(row["offset"], row["key"], row["is_null"]) for row in beside] == [
+        (at, row["key"], row["value"] is None) for at, row in enumerate(ROWS)
+    ]
+    assert [row["headers"] for row in beside] == [row["headers"] for row in ROWS]
+
+
+def test_a_value_with_the_delimiter_inside_is_put_aside_and_never_split() -> None:
+    rows = [{"key": None, "value": value, "headers": None} for value in (b"one", b"two\nthree", b"four")]
+    files = write(Text(), batch(rows=rows))
+    (text,) = (data for key, data in files.items() if key.endswith(".txt"))
+    assert text == b"one\nfour\n"
+    (aside,) = (data for key, data in files.items() if "/quarantine/events/" in key)
+    (bad,) = parquet_rows(aside)
+    assert (bad["offset"], bad["value"]) == (1, b"two\nthree")
+    assert "delimiter" in bad["reason"]
+
+
+@pytest.mark.parametrize("how", [Parquet(), JsonLines("gzip"), Text("gzip")], ids=["parquet", "json", "text"])
+def test_the_same_records_are_the_same_files_in_whatever_batches_they_come(how: Format) -> None:
+    rows = [{"key": b"k", "value": b"v" * (number % 7), "headers": None} for number in range(40)]
+    whole = batch(rows=rows)
+    limits = {"file_bytes": 60, "file_records": 0}
+    expected = write(how, whole, **limits)
+    for cut in (1, 3, 17, 39):
+        assert write(how, whole.slice(0, cut), whole.slice(cut), **limits) == expected
+    assert write(how, *(whole.slice(number, 1) for number in range(40)), **limits) == expected
+
+
+def test_a_file_ends_at_the_record_that_reaches_a_limit() -> None:
+    rows = [{"key": None, "value": b"12345", "headers": None} for _ in range(7)]
+    by_bytes = write(Parquet(), batch(rows=rows), file_bytes=11)
+    assert [len(parquet_rows(data)) for data in by_bytes.values()] == [3, 3, 1]
+    assert [int(key[-28:-8]) for key in by_bytes] == [0, 3, 6]
+    by_number = write(Parquet(), batch(rows=rows), file_records=5)
+    assert [len(parquet_rows(data)) for data in by_number.values()] == [5, 2]
+
+
+def test_a_window_without_records_has_no_file() -> None:
+    assert write(Parquet()) == {}
+
+
+@pytest.mark.parametrize("values", [[b"a|", b"b"], [b"|"], [b"a||b"], [b"a|||"]])
+def test_a_value_whose_end_begins_the_delimiter_is_put_aside(values: list[bytes]) -> None:
+    how = Text("none", b"||")
+    rows = batch(rows=[{"key": None, "value": value, "headers": None} for value in [*values, b"good", None]])
+    assert list(how.faults(rows)) == [row for row, value in enumerate(values) if value != b"b"]
+
+
+@given(st.lists(st.binary(max_size=6).map(lambda value: bytes(b"|ab"[byte % 3] for byte in value))))
+def test_what_is_no_fault_is_read_back(values: list[bytes]) -> None:
+    for delimiter in (b"|", b"||", b"|a|", b"aba"):
+        how = Text("none", delimiter)
+        rows: Any = batch(rows=[{"key": None, "value": value, "headers": None} for value in values])
+        bad = how.faults(rows)
+        good = [value for row, value in enumerate(values) if row not in bad]
+        assert b"".join(value + delimiter for value in good).split(delimiter) == [*good, b""]

@@ -1,0 +1,96 @@
+"""Two attempts of one window at once, as of a task that Spark speculates on: the other one is seen by nobody."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.support.clouds import make_s3
+from tests.support.pipeline_runs import NUMBER, TOPIC, listed, listed_offsets, pipeline_of
+from tests.support.servers.s3_server import S3Server
+from tests.support.stored_records import StoredTopic
+from tieredstore.backends.base import Body, ObjectStore, Prepared
+from tieredstore.backends.filesystem import FilesystemObjectStore
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.partitions import LogSnapshot
+from tieredstore.pipelines.run.driver import Driver
+from tieredstore.pipelines.run.log_reading import LogReading
+from tieredstore.pipelines.run.recipes import naming_of, recipe_of
+from tieredstore.pipelines.run.selection import query_of
+from tieredstore.pipelines.run.window_writing import Window, Written, write_window
+from tieredstore.pipelines.upkeep.inspection import verify_output
+from tieredstore.testing.delegating import DelegatingObjectStore
+
+PIPELINE = pipeline_of(max__file__records="100")
+"""A window of 300 records is three files."""
+WAIT_S = 60
+
+
+@pytest.fixture(params=["memory", "folder", pytest.param("s3", marks=[pytest.mark.slow, pytest.mark.server])])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectStore]:
+    match request.param:
+        case "memory":
+            opened: ObjectStore = MemoryObjectStore()
+        case "folder":
+            (tmp_path / "output").mkdir()
+            opened = FilesystemObjectStore(tmp_path / "output")
+        case _:
+            server: S3Server = request.getfixturevalue("minio")
+            opened = make_s3(server.endpoint_url, server.make_bucket())
+    yield opened
+    opened.close()
+
+
+class Meeting(DelegatingObjectStore):
+    """Of two attempts neither goes on with a file before the other one has prepared one too."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self._both = threading.Barrier(2, timeout=WAIT_S)
+
+    def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
+        prepared = super().prepare(key, body, staging_prefix=staging_prefix)
+        self._both.wait()
+        return prepared
+
+
+def attempts_of(topic: StoredTopic, store: ObjectStore) -> list[Written]:
+    """Both of a window of all records."""
+    query = query_of(PIPELINE)
+    log = LogSnapshot.take(topic.manager, query).logs[TOPIC, NUMBER]
+    window = Window(TOPIC, str(log.topic_id), NUMBER, log.earliest, log.end)
+
+    def attempt(to: ObjectStore) -> Written:
+        with closing(LogReading(topic.manager, query)) as reading:
+            return write_window(window, reading.records(log, window.start, window.stop), recipe_of(PIPELINE), to)
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(attempt, [Meeting(store)] * 2))
+
+
+def unknown(window: Window) -> Written:
+    raise AssertionError(f"nothing is to be written again, and {window} is")
+
+
+@pytest.mark.parametrize("chosen", [0, 1])
+def test_one_is_committed_and_nothing_of_the_other_is_seen(topic: StoredTopic, store: ObjectStore, chosen: int) -> None:
+    attempts = attempts_of(topic, store)
+    keys = [file.key for file in attempts[0][0].files]
+    assert [file.key for file in attempts[1][0].files] == keys
+    assert len(keys) == 3
+    assert listed(store) == []
+    driver = Driver(store, PIPELINE.own, naming_of(PIPELINE))
+    driver.begin([TOPIC], unknown)
+    driver.commit([attempts[chosen]])
+    assert listed(store) == keys
+    assert listed_offsets(store) == list(range(300))
+    # What whoever cleans up takes away, or a life-cycle rule, is none of what is seen.
+    assert [store.discard(file.prepared) for file in attempts[1 - chosen][0].files] == [True] * 3
+    assert list(store.abandoned_writes()) == []
+    assert listed_offsets(store) == list(range(300))
+    assert list(verify_output(PIPELINE, store)) == []

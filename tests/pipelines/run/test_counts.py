@@ -1,0 +1,91 @@
+"""What a pipeline tells Prometheus, and the rules that ask for it."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import re
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from tests.support.paths import REPOSITORY
+from tests.support.pipeline_runs import TOPIC, pipeline_of
+from tests.support.stored_records import StoredTopic
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.errors import StoreUnavailable
+from tieredstore.pipelines import Parts, Runner
+from tieredstore.pipelines.run.counts import Counts, CountsCollector
+from tieredstore.pipelines.run.outage import Outage
+
+YAML: Any = importlib.import_module("yaml")
+"""It has no types."""
+STRICT = pipeline_of(secor__message__parser__class="kafka-timestamp", pipeline__finalize="true")
+"""The times of these records are 0 to 299 ms: the first has none that a day can have."""
+
+
+def sample(registry: CollectorRegistry, name: str) -> float | None:
+    labels = {"pipeline": "kept", "generation": "1"}
+    return registry.get_sample_value(f"tieredstore_pipeline_{name}", labels)
+
+
+def test_what_was_done_and_what_waits_is_counted(topic: StoredTopic) -> None:
+    registry = CollectorRegistry()
+    clock = itertools.count(0, 100).__next__
+    with Runner(STRICT, Parts(MemoryObjectStore(), topic.manager), threads=1, clock=clock) as runner:
+        runner.measure()
+        counts = runner.driver.counts
+        assert (counts.lag_offsets, counts.lag_seconds) == (300, 0)
+        runner.measure()
+        assert counts.lag_seconds >= 100
+        list(runner.run_once())
+        runner.driver.finalizer.tables = {TOPIC: "t"}
+        runner.driver.finalize({TOPIC: 10**12})
+        runner.measure()
+        collector = CountsCollector(lambda: [("kept", 1, counts)], registry)
+        assert {name: sample(registry, name) for name in ("records_total", "bad_messages_total", "files_total")} == {
+            "records_total": 299, "bad_messages_total": 1, "files_total": 1,
+        }  # fmt: skip
+        assert (sample(registry, "batches_total"), sample(registry, "finalized_total")) == (1, 1)
+        assert (sample(registry, "lag_offsets"), sample(registry, "lag_seconds")) == (0, 0)
+        assert (sample(registry, "bytes_total") or 0) > 299
+        assert (sample(registry, "last_commit_timestamp_seconds") or 0) > 1.7e9
+        topic.copy_plain(300, 50, size=100)
+        list(runner.run_once())
+        assert (sample(registry, "late_total"), sample(registry, "records_total")) == (1, 349)
+        collector.close()
+    assert sample(registry, "files_total") is None
+
+
+def test_an_outage_tells_for_how_long_and_why() -> None:
+    now = [10.0]
+    outage = Outage(60, clock=lambda: now[0])
+    assert outage.waiting_s == 0
+    outage.failed(StoreUnavailable("the store is away"))
+    now[0] += 7
+    assert (outage.waiting_s, outage.reason) == (7, "the store is away")
+    outage.over()
+    assert outage.waiting_s == 0
+
+
+def test_rules_ask_for_metrics_that_there_are() -> None:
+    collector = CountsCollector(lambda: [("p", 1, Counts())], CollectorRegistry())
+    names = {one.name for metric in collector.collect() for one in metric.samples} | {"up"}
+    (group,) = YAML.safe_load((REPOSITORY / "examples" / "pipelines" / "alerts.yml").read_text())["groups"]
+    rules = group["rules"]
+    assert len({rule["alert"] for rule in rules}) == len(rules) > 6
+    for rule in rules:
+        asked = set(re.findall(r"\b(?:tieredstore|up)\w*", re.sub(r"\{[^}]*\}", "", rule["expr"])))
+        assert asked, rule
+        assert asked <= names, rule
+        assert rule["labels"]["severity"] in ("critical", "warning")
+        assert "{{ $labels.instance }}" in rule["annotations"]["summary"]
+
+
+def test_each_metric_stands_on_the_page() -> None:
+    lines = (REPOSITORY / "docs" / "metrics.md").read_text().splitlines()
+    (row,) = [line for line in lines if "`tieredstore_pipe" in line]
+    collector = CountsCollector(list, CollectorRegistry())
+    named = {metric.name.removeprefix("tieredstore_pipeline_") for metric in collector.describe()}
+    assert len(named) == 13
+    assert {f"`{each}`" for each in named} <= set(re.findall(r"`\w+`", row))

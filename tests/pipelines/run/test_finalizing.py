@@ -1,0 +1,345 @@
+"""Directories whose time is over say that they are complete; late records are filed all the same, and that is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from tests.support.dying_store import DyingStore, Killed
+from tests.support.hourly_topics import BY_HOUR, HOUR_MS, HOURLY, NOON_MS, copy_times, day, hourly_topic, successes
+from tests.support.pipeline_runs import TOPIC, listed, offsets_of, pipeline_of
+from tests.support.stored_records import StoredTopic
+from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.errors import ConfigError, Fenced, TieredStoreError
+from tieredstore.model import Uuid
+from tieredstore.partitions.log_snapshot import LogSnapshot
+from tieredstore.partitions.partition_log import PartitionLog
+from tieredstore.pipelines import Parts, Pipeline, Runner
+from tieredstore.pipelines.filing.directories import TimeDirectories
+from tieredstore.pipelines.log.changes import changes_since
+from tieredstore.pipelines.log.commit_log import CommitLog, Progress
+from tieredstore.pipelines.log.entries import Entry
+from tieredstore.pipelines.run.finalizing import add_partition, watermarks
+from tieredstore.pipelines.run.recipes import parser_of
+from tieredstore.pipelines.upkeep.dropping import drop_generation
+from tieredstore.pipelines.upkeep.inspection import commit_log_of, verify_output
+from tieredstore.testing.faults import FaultyStore, Moment
+
+NEXT = pipeline_of(**BY_HOUR, secor__generation="2")
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> Iterator[StoredTopic]:
+    """Records of noon, of one, two and four o'clock: all before three is over."""
+    with hourly_topic(tmp_path, [0, 0, 1, 2, 4]) as topic:
+        yield topic
+
+
+def run(topic: StoredTopic, store: ObjectStore, pipeline: Pipeline = HOURLY, *, take_over: int | None = None) -> None:
+    with Runner(pipeline, Parts(store, topic.manager), threads=1, take_over=take_over) as runner:
+        list(runner.run_once())
+
+
+def kinds(store: ObjectStore, pipeline: Pipeline = HOURLY) -> list[str]:
+    return [entry.kind for entry in commit_log_of(pipeline, store).entries()]
+
+
+def test_what_is_over_is_finalized_oldest_first_and_late_records_are_told(
+    topic: StoredTopic, store: ObjectStore
+) -> None:
+    run(topic, store)
+    # An hour before four o'clock all but that is over.
+    assert successes(store) == {day(12): (1, 2, 2), day(13): (1, 1, 2), day(14): (1, 1, 2)}
+    log = commit_log_of(HOURLY, store)
+    assert kinds(store) == ["begin", "batch", "finalize", "published"]
+    assert log.entry(2).directories == (day(12), day(13), day(14))
+    assert list(verify_output(HOURLY, store)) == []
+    (statements,) = store.list("out/_tieredstore/kept/1/hive/")
+    first, *_, last = store.get(statements.key).decode().splitlines()
+    assert first == "ALTER TABLE `logs`.`events` ADD IF NOT EXISTS PARTITION (`dt`='2026-01-01', `hr`='12');"
+    assert last.endswith("`hr`='14');")
+    run(topic, store)
+    assert kinds(store)[4:] == ["begin"]
+    copy_times(topic, 5, [1, 5])
+    run(topic, store)
+    assert kinds(store)[5:] == ["begin", "batch", "published"]
+    assert successes(store)[day(13)] == (2, 2, 6)
+    late_change, *_ = list(changes_since(log, 2))
+    assert (late_change.kind, late_change.directories) == ("batch", (day(13),))
+
+
+def test_nothing_is_finalized_unless_asked_and_late_records_are_told_all_the_same(
+    topic: StoredTopic, store: ObjectStore
+) -> None:
+    quiet = pipeline_of(**(BY_HOUR | {"pipeline__finalize": "false"}))
+    run(topic, store, quiet)
+    assert successes(store) == {}
+    with Runner(quiet, Parts(store, topic.manager)) as runner:
+        assert [one.path for one in runner.unfinalized()] == [day(12), day(13), day(14)]
+        assert successes(store) == {}
+        assert [(one.files, one.records, one.statement) for one in runner.finalize()][:1] == [(1, 2, None)]
+    copy_times(topic, 5, [0])
+    run(topic, store, quiet)
+    assert successes(store)[day(12)] == (2, 3, commit_log_of(quiet, store).read().written)
+
+
+class Prepared:
+    """A store where noon to two o'clock are finalized, and a late record and a later one are to come."""
+
+    def __init__(self, topic: StoredTopic) -> None:
+        first = MemoryObjectStore()
+        run(topic, first)
+        self._objects = {info.key: first.get(info.key) for info in first.list("")}
+        copy_times(topic, 5, [1, 6])
+        whole = self.store()
+        run(topic, whole)
+        self.expected = {path: said[:2] for path, said in successes(whole).items()}
+        assert self.expected == {day(12): (1, 2), day(13): (2, 2), day(14): (1, 1), day(16): (1, 1)}
+
+    def store(self) -> ObjectStore:
+        inner = MemoryObjectStore()
+        for key, data in self._objects.items():
+            inner.put(key, data)
+        return inner
+
+
+@pytest.mark.parametrize("moment", ["before", "during", "after"])
+def test_each_operation_may_fail_and_the_driver_or_the_next_run_completes(topic: StoredTopic, moment: Moment) -> None:
+    prepared = Prepared(topic)
+    quiet = FaultyStore(prepared.store())
+    run(topic, quiet)
+    for number in range(len(quiet.operations)):
+        inner = prepared.store()
+        with Runner(HOURLY, Parts(FaultyStore(inner, number, moment=moment), topic.manager), threads=1) as runner:
+            try:
+                list(runner.run_once())
+            except TieredStoreError:
+                if number % 2:
+                    runner.resume()
+                    list(runner.run_once())
+        run(topic, inner)
+        check_whole(inner, prepared.expected)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_driver_may_die_at_each_operation(topic: StoredTopic, moment: Literal["before", "after"]) -> None:
+    prepared = Prepared(topic)
+    quiet = DyingStore(prepared.store())
+    run(topic, quiet)
+    for number in range(quiet.count):
+        inner = prepared.store()
+        with pytest.raises(Killed):
+            run(topic, DyingStore(inner, number, moment))
+        run(topic, inner)
+        check_whole(inner, prepared.expected)
+
+
+def check_whole(store: ObjectStore, expected: dict[str, tuple[int, int]]) -> None:
+    assert {path: said[:2] for path, said in successes(store).items()} == expected
+    assert list(verify_output(HOURLY, store)) == []
+    numbers = {entry.number: entry for entry in commit_log_of(HOURLY, store).entries()}
+    for path, (_, _, number) in successes(store).items():
+        assert path in numbers[number].directories
+    finalized = {path for entry in numbers.values() if entry.kind == "finalize" for path in entry.directories}
+    assert finalized == set(expected)
+    statements = [store.get(info.key).decode() for info in store.list("out/_tieredstore/kept/1/hive/")]
+    assert sum(text.count("ALTER TABLE") for text in statements) == len(expected)
+
+
+def test_a_driver_goes_on_after_an_answer_was_lost(topic: StoredTopic, store: ObjectStore) -> None:
+    commit = f"out/_tieredstore/kept/1/commits/{2:020}.json"
+    faulty = FaultyStore(
+        store, lambda operation: (operation.name, operation.keys) == ("put", (commit,)), moment="after"
+    )
+    with Runner(HOURLY, Parts(faulty, topic.manager), threads=1) as runner:
+        with pytest.raises(TieredStoreError):
+            list(runner.run_once())
+        assert successes(store) == {}
+        # Not before it is known what became of the entry.
+        assert runner.driver.finalize({TOPIC: NOON_MS * 2}) == []
+        runner.resume()
+        assert sorted(successes(store)) == [day(12), day(13), day(14)]
+        run(topic, store)
+        with pytest.raises(Fenced):
+            runner.driver.finalize({TOPIC: NOON_MS * 2})
+    assert day(16) not in successes(store)
+
+
+def test_what_is_not_wholly_told_is_never_marked_as_published(topic: StoredTopic, store: ObjectStore) -> None:
+    faulty = FaultyStore(store, lambda one: one.name == "put" and one.keys[0].endswith("hr=13/_SUCCESS"))
+    with Runner(HOURLY, Parts(faulty, topic.manager), threads=1) as runner:
+        with pytest.raises(TieredStoreError):
+            list(runner.run_once())
+        runner.driver.mark_published()
+        assert kinds(store)[-1] == "finalize"
+        faulty.fail_at = None
+        assert runner.finalize() == []
+        assert sorted(successes(store)) == [day(12), day(13), day(14)]
+        runner.driver.mark_published()
+    assert kinds(store)[-1] == "published"
+
+
+def test_a_generation_that_takes_over_finalizes_what_went_before(topic: StoredTopic, store: ObjectStore) -> None:
+    run(topic, store)
+    copy_times(topic, 5, [1, 4, 7])
+    run(topic, store, NEXT, take_over=1)
+    # Four o'clock was begun by the generation before.
+    assert successes(store)[day(16)][:2] == (2, 2)
+    assert successes(store)[day(13)][:2] == (2, 2)
+    assert "finalize" in kinds(store, NEXT)
+    list(drop_generation(NEXT, store, apply=True))
+    assert sorted(successes(store)) == [day(12), day(14)]
+    list(drop_generation(HOURLY, store, apply=True))
+    assert listed(store) == []
+
+
+def test_a_generation_beside_another_finalizes_for_itself(topic: StoredTopic, store: ObjectStore) -> None:
+    run(topic, store)
+    run(topic, store, NEXT)
+    list(drop_generation(HOURLY, store, apply=True))
+    assert sorted(successes(store)) == [day(12), day(13), day(14)]
+    with (
+        pytest.raises(ConfigError, match="was dropped"),
+        Runner(HOURLY, Parts(store, topic.manager)) as runner,
+    ):
+        runner.unfinalized()
+
+
+def log_of(partition: int, end: int, *, live: bool = True) -> PartitionLog:
+    return PartitionLog("t", partition, Uuid(bytes(16)), None, 0, 0, end, 0 if live else None)
+
+
+def written(next_offset: int, time_ms: int) -> Progress:
+    return Progress(str(Uuid(bytes(16))), next_offset, time_ms, 1, next_offset)
+
+
+@pytest.mark.parametrize(
+    ("logs", "positions", "expected"),
+    [
+        # The slowest partition counts.
+        ([log_of(0, 10), log_of(1, 10)], {0: written(9, NOON_MS), 1: written(10, NOON_MS + 5)}, NOON_MS),
+        # One that is read to its end and has been idle holds up nothing.
+        ([log_of(0, 10), log_of(1, 10)], {0: written(10, 5), 1: written(9, NOON_MS)}, NOON_MS),
+        ([log_of(0, 10)], {0: written(10, 5)}, NOON_MS + HOUR_MS),
+        # One that has something unread does, as does one of a bucket alone: more may be on its way there.
+        ([log_of(0, 11)], {0: written(10, 5)}, 5),
+        ([log_of(0, 10, live=False)], {0: written(10, 5)}, 5),
+        # So does one of which nothing is written, but not one that is empty.
+        ([log_of(0, 10), log_of(1, 3)], {0: written(10, NOON_MS)}, -1),
+        ([log_of(0, 10), log_of(1, 0)], {0: written(9, NOON_MS)}, NOON_MS),
+        # A time in the future is nobody's.
+        ([log_of(0, 11)], {0: written(10, NOON_MS * 2)}, NOON_MS + HOUR_MS),
+        # Of a partition that is not there any more, what it had.
+        ([], {0: written(10, 5)}, 5),
+    ],
+)
+def test_watermarks(logs: list[PartitionLog], positions: dict[int, Progress], expected: int) -> None:
+    limits = watermarks(
+        LogSnapshot({log.where: log for log in logs}),
+        {("t", number): progress for number, progress in positions.items()},
+        now_ms=NOON_MS + HOUR_MS,
+        delay_ms=1000,
+        starting="earliest",
+    )
+    assert limits == {"t": expected - 1000}
+
+
+@pytest.mark.parametrize(
+    ("directories", "path", "ends"),
+    [
+        (TimeDirectories(), "dt=2026-01-01", "2026-01-02T00:00Z"),
+        (TimeDirectories(hours=True), "dt=2026-01-01/hr=23", "2026-01-02T00:00Z"),
+        (TimeDirectories(hours=True, minutes=True), "dt=2026-01-01/hr=23/min=58", "2026-01-01T23:59Z"),
+        (TimeDirectories(formats=("%Y-%m", "%H", "%M")), "dt=2026-12", "2027-01-01T00:00Z"),
+        (TimeDirectories(formats=("%Y", "%H", "%M")), "dt=2026", "2027-01-01T00:00Z"),
+        (TimeDirectories(formats=("%Y/%m", "%H", "%M")), "dt=2026/11", "2026-12-01T00:00Z"),
+        # The day has 25 hours, and one of them comes twice.
+        (TimeDirectories("Europe/Berlin"), "dt=2025-10-26", "2025-10-26T23:00Z"),
+        (TimeDirectories("Europe/Berlin", hours=True), "dt=2025-10-26/hr=02", "2025-10-26T02:00Z"),
+        # Midnight does not come.
+        (TimeDirectories("Africa/Cairo"), "dt=2026-04-23", "2026-04-23T22:00Z"),
+        (TimeDirectories(), "base_offset=0", None),
+        (TimeDirectories(), "dt=2026-01-01/hr=00", None),
+        (TimeDirectories(formats=("%m-%d", "%H", "%M")), "dt=01-01", None),
+        (TimeDirectories(formats=("%Y-%d", "%H", "%M")), "dt=2026-01", None),
+        (TimeDirectories(), "dt=9999-12-31", None),
+    ],
+)
+def test_when_a_directory_is_over(directories: TimeDirectories, path: str, ends: str | None) -> None:
+    assert directories.end_ms(path) == (None if ends is None else datetime.fromisoformat(ends).timestamp() * 1000)
+
+
+def test_each_minute_lies_before_the_end_of_its_directory_and_not_long() -> None:
+    for zone in ("UTC", "Europe/Berlin", "Asia/Kolkata", "America/St_Johns"):
+        directories = TimeDirectories(zone, hours=True)
+        for minute in range(29_400_000, 29_400_000 + 527_040, 1_013):
+            ends_ms = directories.end_ms(directories.of_minute(minute))
+            assert ends_ms is not None
+            assert 0 < ends_ms - minute * 60_000 <= 2 * HOUR_MS
+
+
+def test_other_parsers_directories(topic: StoredTopic) -> None:
+    by_offset = {"secor__message__parser__class": "daily-offset", "secor__offsets__per__partition": "2"}
+    daily = pipeline_of(**by_offset, pipeline__finalize="true", hive__table__prefix="logs.raw_")
+    copy_times(topic, 5, [48])
+    store = MemoryObjectStore()
+    run(topic, store, daily)
+    assert {path: said[:2] for path, said in successes(store).items()} == {f"out/{TOPIC}/dt=2026-01-01": (3, 5)}
+    (statements,) = store.list("out/_tieredstore/kept/1/hive/")
+    assert store.get(statements.key).startswith(f"ALTER TABLE `logs`.`raw_{TOPIC}` ADD".encode())
+    backup = pipeline_of(pipeline__name="raw", secor__generation="3", pipeline__finalize="true")
+    run(topic, store, backup)
+    assert len(successes(store)) == 1
+    by_field = pipeline_of(secor__message__parser__class="split-by-field", message__split__field__name="a")
+    parser = parser_of(by_field.own)
+    assert parser.period("a%2Fb/dt=2026-01-01") == ("a%2Fb/dt=2026-01-01", NOON_MS + 12 * HOUR_MS)
+    assert parser.period("dt=2026-01-01") is None
+
+
+def test_statements_for_hive() -> None:
+    assert add_partition("", "t", "a=it's%2F`b`") == "ALTER TABLE `t` ADD IF NOT EXISTS PARTITION (`a`='it\\'s/`b`')"
+    assert add_partition("", "t", "dt=1/plain") is None
+    for name, text in (("hive__table__name__t", "a;b"), ("hive__table__name__", "t"), ("hive__table__prefix", "a-")):
+        with pytest.raises(ConfigError):
+            pipeline_of(**{name: text})
+
+
+def test_a_snapshot_holds_the_directories_and_an_older_one_is_passed_over() -> None:
+    store = MemoryObjectStore()
+    log = CommitLog(store, "", "p", 1)
+    log.read()
+    log.append("finalize", "f", directories=["t/dt=1"])
+    for _ in range(999):
+        log.append("begin", "f")
+    (info,) = store.list("_tieredstore/p/1/snapshots/")
+    store.put(f"_tieredstore/p/1/commits/{3:020}.json", b"not read")
+    assert CommitLog(store, "", "p", 1).read() == log.state
+    assert log.state.finalized == {"t/dt=1"}
+    store.put(f"_tieredstore/p/1/commits/{3:020}.json", replace(log.entry(4), number=3).to_bytes())
+    store.put(info.key, store.get(info.key).replace(b'"format": 6', b'"format": 1').replace(b'"finalized"', b'"x"'))
+    assert CommitLog(store, "", "p", 1).read() == log.state
+    assert b"directories" not in Entry(0, "begin", "w", "f").to_bytes()
+
+
+def test_a_clock_that_jumps_decides_when_a_directory_is_complete_and_nothing_else(
+    topic: StoredTopic, store: ObjectStore
+) -> None:
+    start = 5
+    # At the beginning of time, far ahead, and back on the day of the records.
+    for wall_s, complete in ((0.0, set[int]()), (4e9, {12, 13, 14}), (NOON_MS / 1000, {12, 13, 14})):
+        with Runner(HOURLY, Parts(store, topic.manager), threads=1, wall_clock=partial(float, wall_s)) as runner:
+            list(runner.run_once())
+        assert set(successes(store)) == {day(hour) for hour in complete}
+        copy_times(topic, start, [0, 4])
+        start += 2
+    run(topic, store)
+    files = [key for key in listed(store) if not key.endswith("_SUCCESS")]
+    assert sorted(offset for key in files for offset in offsets_of(store, key)) == list(range(start))
+    assert list(verify_output(HOURLY, store)) == []

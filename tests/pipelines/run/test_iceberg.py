@@ -1,0 +1,387 @@
+"""Files of pipelines in a table of Iceberg: each commit once, whatever fails or dies, read by pyiceberg's own scan."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Generator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from sqlalchemy.exc import OperationalError
+
+from tests.support.dying_store import Killed
+from tests.support.pipeline_runs import TOPIC, listed_offsets, pipeline_of, run_once, texts
+from tests.support.stored_records import StoredTopic
+from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.filesystem import FilesystemObjectStore
+from tieredstore.errors import ConfigError, Fenced, StoreError, StoreUnavailable
+from tieredstore.pipelines import Parts, Pipeline, Runner
+from tieredstore.pipelines.run.iceberg import IcebergTable
+from tieredstore.pipelines.upkeep.backfill import Backfill
+from tieredstore.pipelines.upkeep.backfill_sources import LogSource, Selected
+from tieredstore.pipelines.upkeep.dropping import drop_generation
+from tieredstore.process.stopping import is_without_work
+from tieredstore.testing.segments import Record, build_batch
+
+NAME = "logs.events"
+SMALL = {"secor__max__file__size__bytes": "5000"}
+
+
+class Folder:
+    """An output in a folder, and a catalog beside it."""
+
+    def __init__(self, path: Path) -> None:
+        self.output = path / "output"
+        self.output.mkdir()
+        (path / "warehouse").mkdir()
+        self.store: ObjectStore = FilesystemObjectStore(self.output)
+        self.catalog = {"type": "sql", "uri": f"sqlite:///{path}/catalog.db", "warehouse": f"file://{path}/warehouse"}
+
+    def pipeline(self, **changes: str) -> Pipeline:
+        output = {"output.storage.backend.class": "filesystem", "output.storage.root": str(self.output)}
+        return self.with_table(output, self.catalog, changes)
+
+    def with_table(self, output: dict[str, str], catalog: dict[str, str], changes: dict[str, str]) -> Pipeline:
+        given = {f"table.iceberg.catalog.{name}": text for name, text in catalog.items()}
+        table = {"table": "iceberg", "table.iceberg.name": NAME, **given}
+        return pipeline_of(**(texts(output | table) | changes))
+
+    @contextlib.contextmanager
+    def table(self) -> Generator[Any]:
+        with closing(load_catalog("default", **self.catalog)) as catalog:
+            yield catalog.load_table(NAME)
+
+    def drop_table(self) -> None:
+        with closing(load_catalog("default", **self.catalog)) as catalog:
+            catalog.drop_table(NAME)
+
+    def offsets(self) -> list[int]:
+        with self.table() as table:
+            return sorted(table.scan().to_arrow().column("offset").to_pylist())
+
+    def commits(self) -> list[int]:
+        """The numbers of commits that snapshots have."""
+        with self.table() as table:
+            return [int(one.summary.additional_properties["tieredstore.commit"]) for one in table.snapshots()]
+
+    def is_whole(self) -> None:
+        """The rows of the table are those of the files that are listed, each once."""
+        assert self.offsets() == listed_offsets(self.store)
+        assert max(Counter(self.offsets()).values()) == 1
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+def test_each_batch_is_a_snapshot_with_the_number_of_its_commit(topic: StoredTopic, folder: Folder) -> None:
+    pipeline = folder.pipeline(**SMALL)
+    run_once(topic, folder.store, pipeline)
+    topic.copy_plain(300, 50, size=100)
+    run_once(topic, folder.store, pipeline)
+    folder.is_whole()
+    assert folder.offsets() == list(range(350))
+    run_once(topic, folder.store, pipeline)
+    assert folder.commits() == [1, 4]
+    with folder.table() as table:
+        said = table.snapshots()[0].summary.additional_properties
+        assert (said["tieredstore.pipeline"], said["tieredstore.generation"]) == ("kept", "1")
+        rows = table.scan().to_arrow()
+        assert set(rows.column("topic").to_pylist()) == {TOPIC}
+        assert [field.name for field in table.schema().fields] == [
+            "key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers",
+        ]  # fmt: skip
+
+
+def test_filters_by_time_leave_nothing_out(folder: Folder, tmp_path: Path) -> None:
+    topic = StoredTopic(tmp_path / "timed")
+    topic.copy(0, [build_batch([Record(b"v", timestamp_ms=1_767_268_800_000 + at) for at in range(100)], 0)])
+    run_once(topic, folder.store, folder.pipeline())
+    topic.close()
+    with folder.table() as table:
+        rows = table.scan(row_filter="timestamp >= '2026-01-01T12:00:00.050+00:00'").to_arrow()
+        assert rows.column("offset").to_pylist() == list(range(50, 100))
+        assert table.scan(row_filter="offset >= 98").to_arrow().num_rows == 2
+
+
+def test_columns_that_come_later_widen_the_table(folder: Folder, tmp_path: Path) -> None:
+    topic = StoredTopic(tmp_path / "json")
+    topic.copy(0, [build_batch([Record(b'{"id": 1, "name": "a"}')], 0)])
+    columns = {"columns": "json", f"json__schema__{TOPIC}": "id INT"}
+    run_once(topic, folder.store, folder.pipeline(**columns))
+    topic.copy(1, [build_batch([Record(b'{"id": 5000000000, "name": "b"}')], 1)])
+    run_once(topic, folder.store, folder.pipeline(**columns | {f"json__schema__{TOPIC}": "id BIGINT, name STRING"}))
+    topic.close()
+    with folder.table() as table:
+        rows = table.scan().to_arrow().to_pylist()
+    assert sorted((row["kafka"]["offset"], row["id"], row["name"]) for row in rows) == [
+        (0, 1, None), (1, 5_000_000_000, "b"),
+    ]  # fmt: skip
+
+
+Failure = Callable[[Callable[[], Any]], Any]
+
+
+def before(_: Callable[[], Any]) -> Any:
+    raise OperationalError("commit", None, Exception("away"))
+
+
+def conflict(_: Callable[[], Any]) -> Any:
+    raise CommitFailedException("another came first")
+
+
+def answer_lost(commit: Callable[[], Any]) -> Any:
+    commit()
+    raise CommitStateUnknownException("no answer")
+
+
+def killed_before(_: Callable[[], Any]) -> Any:
+    raise Killed
+
+
+def killed_after(commit: Callable[[], Any]) -> Any:
+    commit()
+    raise Killed
+
+
+def fail_commit(monkeypatch: pytest.MonkeyPatch, failure: Failure, at: int = 0) -> list[int]:
+    """Have one commit of the catalog fail, that with this number; how many there were."""
+    original, seen = SqlCatalog.commit_table, list[int]()
+
+    def commit_table(self: SqlCatalog, *arguments: Any) -> Any:
+        seen.append(len(seen))
+        if seen[-1] == at:
+            return failure(lambda: original(self, *arguments))
+        return original(self, *arguments)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", commit_table)
+    return seen
+
+
+@pytest.mark.parametrize("failure", [before, conflict, answer_lost, killed_before, killed_after])
+def test_a_snapshot_that_failed_or_lost_its_answer_is_there_once(
+    topic: StoredTopic, folder: Folder, monkeypatch: pytest.MonkeyPatch, failure: Failure
+) -> None:
+    run_once(topic, folder.store, folder.pipeline())
+    topic.copy_plain(300, 50, size=100)
+    seen = fail_commit(monkeypatch, failure)
+    with contextlib.suppress(StoreUnavailable, Killed):
+        run_once(topic, folder.store, folder.pipeline())
+    assert seen
+    run_once(topic, folder.store, folder.pipeline())
+    folder.is_whole()
+    assert folder.offsets() == list(range(350))
+    assert len(folder.commits()) == 2
+
+
+def test_a_run_goes_on_by_itself_where_the_catalog_was_away(
+    topic: StoredTopic, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Runner(folder.pipeline(), Parts(folder.store, topic.manager), threads=1) as runner:
+        fail_commit(monkeypatch, answer_lost)
+        with pytest.raises(StoreUnavailable, match=r"catalog or a store of the table logs\.events is away"):
+            list(runner.run_once())
+        runner.resume()
+        assert list(runner.run_once()) == []
+    folder.is_whole()
+    assert len(folder.commits()) == 1
+
+
+def test_no_entry_is_written_while_the_catalog_is_away(
+    topic: StoredTopic, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> Any:
+        return before(lambda: None)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlCatalog, "load_table", away)
+        with pytest.raises(StoreUnavailable):
+            run_once(topic, folder.store, folder.pipeline())
+        assert [info.key for info in folder.store.list("out/_tieredstore/kept/1/commits/")] == []
+    run_once(topic, folder.store, folder.pipeline())
+    folder.is_whole()
+
+
+def test_of_two_drivers_one_enters_a_batch(topic: StoredTopic, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def overtaken(commit: Callable[[], Any]) -> Any:
+        """The first is stopped in its commit; the second does the whole of it, then the first is woken."""
+        run_once(topic, folder.store, folder.pipeline())
+        return commit()
+
+    run_once(topic, folder.store, folder.pipeline())
+    topic.copy_plain(300, 50, size=100)
+    fail_commit(monkeypatch, overtaken)
+    with pytest.raises(Fenced):
+        run_once(topic, folder.store, folder.pipeline())
+    folder.is_whole()
+    assert folder.offsets() == list(range(350))
+    assert len(folder.commits()) == 2
+
+
+def test_a_table_that_is_turned_on_later_gets_all_in_order(topic: StoredTopic, folder: Folder) -> None:
+    for start in (300, 350, 400):
+        run_once(topic, folder.store, folder.pipeline(table="none"))
+        topic.copy_plain(start, 50, size=100)
+    run_once(topic, folder.store, folder.pipeline())
+    folder.is_whole()
+    assert folder.commits() == [1, 4, 7, 10]
+    # One that was dropped is made anew.
+    folder.drop_table()
+    run_once(topic, folder.store, folder.pipeline())
+    folder.is_whole()
+
+
+def test_a_generation_that_took_over_brings_the_one_before(topic: StoredTopic, folder: Folder) -> None:
+    run_once(topic, folder.store, folder.pipeline(table="none"))
+    topic.copy_plain(300, 50, size=100)
+    second = folder.pipeline(secor__generation="2")
+    with Runner(second, Parts(folder.store, topic.manager), threads=1, take_over=1) as runner:
+        list(runner.run_once())
+    folder.is_whole()
+    folder.drop_table()
+    run_once(topic, folder.store, second)
+    folder.is_whole()
+    assert folder.offsets() == list(range(350))
+
+
+def backfill(folder: Folder, topic: StoredTopic, store: ObjectStore | None = None) -> None:
+    """The second generation in place of the first."""
+    new = folder.pipeline(secor__generation="2")
+    with closing(LogSource(new, topic.manager, TOPIC)) as source:
+        list(Backfill(new, store or folder.store, source, replaces=1, threads=1).run(Selected(TOPIC)))
+
+
+def test_files_that_give_way_leave_the_table_as_the_others_come(topic: StoredTopic, folder: Folder) -> None:
+    run_once(topic, folder.store, folder.pipeline(**SMALL))
+    before_it = folder.offsets()
+    backfill(folder, topic)
+    folder.is_whole()
+    assert folder.offsets() == before_it
+    with folder.table() as table:
+        # In one snapshot: no reader sees a row twice, or none.
+        assert [one.summary.operation.value for one in table.snapshots()] == ["append", "overwrite"]
+        assert all("/2_" in task.file.file_path for task in table.scan().plan_files())
+    topic.copy_plain(300, 50, size=100)
+    run_once(topic, folder.store, folder.pipeline(**SMALL))
+    folder.is_whole()
+    assert folder.offsets() == list(range(350))
+
+
+@pytest.mark.parametrize("failure", [before, conflict, answer_lost, killed_before, killed_after])
+def test_a_snapshot_of_a_replacement_is_there_once(
+    topic: StoredTopic, folder: Folder, monkeypatch: pytest.MonkeyPatch, failure: Failure
+) -> None:
+    run_once(topic, folder.store, folder.pipeline())
+    fail_commit(monkeypatch, failure)
+    with contextlib.suppress(StoreUnavailable, Killed):
+        backfill(folder, topic)
+    backfill(folder, topic)
+    folder.is_whole()
+    assert len(folder.commits()) == 2
+
+
+def rewrite_by_another(folder: Folder) -> None:
+    """As a compaction does: the same rows in a file of its own."""
+    with folder.table() as table:
+        table.overwrite(table.scan().to_arrow())
+
+
+def test_rows_that_others_have_rewritten_are_refused_before_anything_goes(topic: StoredTopic, folder: Folder) -> None:
+    run_once(topic, folder.store, folder.pipeline())
+    rewrite_by_another(folder)
+    files = listed_offsets(folder.store)
+    deletions: list[Callable[[], None]] = [lambda: backfill(folder, topic), lambda: drop(folder)]
+    for delete in deletions:
+        with pytest.raises(ConfigError, match="drop the table in its catalog, and start again"):
+            delete()
+        assert listed_offsets(folder.store) == files
+    # New ones are added all the same, and a table that was dropped is made anew.
+    topic.copy_plain(300, 50, size=100)
+    run_once(topic, folder.store, folder.pipeline())
+    assert folder.offsets() == list(range(350))
+    folder.drop_table()
+    run_once(topic, folder.store, folder.pipeline())
+    backfill(folder, topic)
+    folder.is_whole()
+
+
+def drop(folder: Folder) -> None:
+    list(drop_generation(folder.pipeline(), folder.store, apply=True))
+
+
+@pytest.mark.parametrize("failure", [None, before, answer_lost, killed_before, killed_after])
+def test_a_dropped_generation_leaves_the_table(
+    topic: StoredTopic, folder: Folder, monkeypatch: pytest.MonkeyPatch, failure: Failure | None
+) -> None:
+    run_once(topic, folder.store, folder.pipeline())
+    other = folder.pipeline(pipeline__name="other", output__key__prefix="beside/")
+    run_once(topic, folder.store, other)
+    assert len(folder.offsets()) == 600
+    if failure is not None:
+        fail_commit(monkeypatch, failure)
+        with contextlib.suppress(StoreUnavailable, Killed):
+            drop(folder)
+        assert len(listed_offsets(folder.store)) == 300
+    drop(folder)
+    assert listed_offsets(folder.store) == []
+    # What another pipeline has there stays.
+    assert folder.offsets() == list(range(300))
+    drop(folder)
+
+
+def test_what_cannot_be_a_table_is_refused(topic: StoredTopic, folder: Folder) -> None:
+    for changes, words in (
+        ({"secor.file.reader.writer.factory": "json", "secor.compression.codec": "none"}, "needs files of parquet"),
+        ({"output.storage.backend.class": "memory"}, "in a folder or on S3"),
+        ({"table.iceberg.name": "events"}, r"namespace\.table"),
+        ({"table.iceberg.name": ""}, r"table\.iceberg\.name is missing"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            folder.pipeline(**{name.replace(".", "__"): text for name, text in changes.items()})
+    # A secret is in no message.
+    secret = {"table__iceberg__catalog__uri": "nonsense+driver://me:hunter22@here/there"}
+    with pytest.raises(StoreError) as refused:
+        run_once(topic, folder.store, folder.pipeline(**secret))
+    assert "hunter22" not in str(refused.value)
+    assert "hunter22" not in repr(folder.pipeline(**secret))
+
+
+def test_a_partitioned_table_is_refused(topic: StoredTopic, folder: Folder) -> None:
+    run_once(topic, folder.store, folder.pipeline())
+    with folder.table() as table:
+        update: Any = table.update_spec()
+        with update as spec:
+            spec.add_identity("topic")
+    with pytest.raises(ConfigError, match="is partitioned"):
+        run_once(topic, folder.store, folder.pipeline())
+
+
+def test_without_the_extra_the_sentence_names_it(
+    topic: StoredTopic, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = folder.pipeline()
+    monkeypatch.setitem(sys.modules, "pyiceberg.catalog", None)
+    with pytest.raises(ConfigError, match=r"table=iceberg needs pyiceberg.*pip install .*\[iceberg\]"):
+        run_once(topic, folder.store, pipeline)
+
+
+def test_a_stop_while_the_catalog_is_silent_at_the_start_has_nothing_to_wait_for(
+    folder: Folder, topic: StoredTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+
+    def check(_: IcebergTable) -> None:
+        asked.append(is_without_work(threading.current_thread()))
+
+    monkeypatch.setattr(IcebergTable, "check", check)
+    run_once(topic, folder.store, folder.pipeline())
+    assert asked == [True]

@@ -1,0 +1,146 @@
+"""A ``_SUCCESS`` that is on its way while its process stops or sleeps, and reaches the store behind others' work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.pipelines.upkeep.test_backfill import RIGHT, backfill, clean, copied, offsets
+from tests.support.dying_store import Killed, PausedStore
+from tests.support.hourly_topics import HOURLY, day, hourly_topic, successes
+from tests.support.pipeline_runs import listed, run_once
+from tests.support.stored_records import StoredTopic
+from tieredstore.backends.base import Body, ObjectStore, Prepared
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.errors import PreconditionFailed, TieredStoreError
+from tieredstore.pipelines.upkeep.dropping import drop_generation
+from tieredstore.pipelines.upkeep.inspection import commit_log_of, verify_output
+from tieredstore.testing.delegating import DelegatingObjectStore
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> Iterator[StoredTopic]:
+    """Records of noon, of one, two and four o'clock: the first three are over."""
+    with hourly_topic(tmp_path, [0, 0, 1], [2, 4]) as topic:
+        yield topic
+
+
+class Stopping(DelegatingObjectStore):
+    """The store of a process that stops while its first ``_SUCCESS`` is on its way; ``land`` brings it there."""
+
+    under_way: tuple[str, bytes] | None = None
+
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+        if key.endswith("/_SUCCESS"):
+            assert if_absent
+            assert isinstance(body, bytes)
+            self.under_way = key, body
+            raise Killed
+        super().put(key, body, if_absent=if_absent)
+
+    def land(self) -> str:
+        """As the store carries out the request, late; its key."""
+        assert self.under_way is not None
+        key, body = self.under_way
+        with suppress(PreconditionFailed):
+            self.inner.put(key, body, if_absent=True)
+        return key
+
+
+def stopped(topic: StoredTopic, store: ObjectStore) -> Stopping:
+    stopping = Stopping(store)
+    with pytest.raises(Killed):
+        run_once(topic, stopping, HOURLY)
+    return stopping
+
+
+def test_one_that_comes_behind_a_drop_is_named_and_taken_away_by_the_next(
+    topic: StoredTopic, store: ObjectStore
+) -> None:
+    stopping = stopped(topic, store)
+    list(drop_generation(HOURLY, store, apply=True))
+    assert listed(store) == []
+    key = stopping.land()
+    assert listed(store) == [key]
+    (problem,) = verify_output(HOURLY, store)
+    assert (problem.kind, problem.subject) == ("stranger", key)
+    assert "drop it once more" in problem.words
+    assert [one.key for one in drop_generation(HOURLY, store, apply=False)] == [key]
+    assert [one.key for one in drop_generation(HOURLY, store, apply=True)] == [key]
+    assert listed(store) == []
+    assert list(verify_output(HOURLY, store)) == []
+
+
+def test_a_process_that_sleeps_at_an_operation_while_its_generation_is_dropped_leaves_nothing(
+    topic: StoredTopic,
+) -> None:
+    asked, at = [True], 0
+    while asked[-1]:
+        inner = MemoryObjectStore()
+        asked.append(False)
+
+        def drop(inner: MemoryObjectStore = inner) -> None:
+            asked[-1] = True
+            if commit_log_of(HOURLY, inner).read().number >= 0:
+                list(drop_generation(HOURLY, inner, apply=True))
+
+        with suppress(TieredStoreError):
+            run_once(topic, PausedStore(inner, at, drop), HOURLY)
+        if commit_log_of(HOURLY, inner).read().closed == "drop" and asked[-1]:
+            assert listed(inner) == [], at
+            assert list(verify_output(HOURLY, inner)) == [], at
+        at += 1
+    assert at > 20
+
+
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.soak)])
+def test_one_that_comes_while_files_give_way_says_nothing_at_the_end(topic: StoredTopic, step: int) -> None:
+    first = MemoryObjectStore()
+    stopping = stopped(topic, first)
+    run_once(topic, first, HOURLY)
+    objects = {info.key: first.get(info.key) for info in first.list("")}
+    # What was finalized is over, and files of other settings come in place of these.
+    asked, at = [True], 0
+    while asked[-1]:
+        inner = copied(objects)
+        asked.append(False)
+
+        def land(inner: MemoryObjectStore = inner) -> None:
+            asked[-1] = True
+            stopping.inner = inner
+            stopping.land()
+
+        backfill(topic, PausedStore(inner, at, land), pipeline=RIGHT, replaces=1)
+        assert (offsets(inner, 1), offsets(inner, 2)) == ([], [0, 1, 2, 3, 4]), at
+        assert set(successes(inner)) == {day(12), day(13), day(14)}, at
+        assert clean(inner, 1, 2), at
+        at += step
+
+
+def test_one_that_comes_behind_the_first_step_of_a_replacement_is_gone_before_its_files_appear(
+    topic: StoredTopic,
+) -> None:
+    store = MemoryObjectStore()
+    stopping = stopped(topic, store)
+    run_once(topic, store, HOURLY)
+    seen: list[list[str]] = []
+
+    class Late(DelegatingObjectStore):
+        """The request is carried out when the first new file is prepared."""
+
+        def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
+            if not seen:
+                stopping.land()
+            seen.append(sorted(successes(self.inner)))
+            return super().prepare(key, body, staging_prefix=staging_prefix)
+
+        def publish(self, prepared: Prepared) -> None:
+            assert successes(self.inner) == {}
+            super().publish(prepared)
+
+    backfill(topic, Late(store), pipeline=RIGHT, replaces=1)
+    assert seen[0] == [day(12)]
+    assert clean(store, 1, 2)

@@ -1,0 +1,163 @@
+"""Topics of a broker that change while a pipeline runs: created again, grown, new, and cut by retention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from tests.support.kafka_topics import Produced, add_partitions, delete_records, delete_topic, make_topic, produce
+from tests.support.pipeline_runs import listed, listed_offsets, pipeline_of, rows_of
+from tests.support.servers.kafka import KafkaServer
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.errors import ConfigError, DataLoss
+from tieredstore.partitions.log_snapshot import LogSnapshot
+from tieredstore.pipelines import Parts, Runner, with_generation
+from tieredstore.pipelines.run.opened import open_parts
+from tieredstore.pipelines.run.planner import Planner
+from tieredstore.pipelines.run.window_writing import Window
+from tieredstore.pipelines.upkeep.inspection import commit_log_of, verify_output
+
+pytestmark = pytest.mark.broker
+
+AGE_S = 60
+LOOK_S = 30
+
+
+class Running:
+    """A pipeline over all topics of a prefix that goes on in this process; a test moves its clock."""
+
+    def __init__(self, kafka: KafkaServer) -> None:
+        self._kafka = kafka
+        self.topic = make_topic(kafka)
+        self.store = MemoryObjectStore()
+        self.pipeline = pipeline_of(
+            kafka__bootstrap__servers=kafka.bootstrap_servers,
+            secor__kafka__topic_filter=f"{self.topic}.*",
+            secor__max__file__age__seconds=str(AGE_S),
+            secor__max__file__size__bytes="1000000",
+        )
+        self._now_s = 0.0
+        self._written: dict[tuple[str, int], list[bytes]] = {}
+        self._open = ExitStack()
+        source = self._open.enter_context(open_parts(self.pipeline)).source
+        self._runner = self._open.enter_context(
+            Runner(self.pipeline, Parts(self.store, source), threads=1, clock=lambda: self._now_s)
+        )
+
+    def write(self, count: int, topic: str | None = None, *, partition: int = 0) -> None:
+        """So many records that tell where they are."""
+        topic = topic or self.topic
+        written = self._written.setdefault((topic, partition), [])
+        values = [f"{topic}-{partition} {len(written) + number}".encode() for number in range(count)]
+        produce(self._kafka, topic, [Produced(None, value) for value in values], partition=partition)
+        written += values
+
+    def look(self) -> int:
+        """At what there is, and then, when all of that is old enough, once more; how many batches have files."""
+        batches = 0
+        # What was seen a moment ago counts.
+        for passed_s in (LOOK_S, AGE_S):
+            self._now_s += passed_s
+            while (entry := self._runner.step()) is not None:
+                batches += bool(entry.files)
+        return batches
+
+    def check(self, *, missing: int = 0) -> None:
+        """Each record is in the output once, but for so many at the end of the first topic's partition 0."""
+        rows = [row for key in listed(self.store) for row in rows_of(self.store, key)]
+        shown = sorted((row["topic"], row["partition"], row["offset"], row["value"]) for row in rows)
+        written = self._written | {(self.topic, 0): self._written[self.topic, 0][: -missing or None]}
+        assert shown == sorted(
+            (*where, offset, value) for where, values in written.items() for offset, value in enumerate(values)
+        )
+        assert list(verify_output(self.pipeline, self.store)) == []
+
+    def next_generation(self) -> list[int]:
+        """The offsets that one writes which has nothing yet."""
+        pipeline, store = with_generation(self.pipeline, 2), MemoryObjectStore()
+        with open_parts(pipeline) as parts, Runner(pipeline, Parts(store, parts.source)) as runner:
+            list(runner.run_once())
+        return listed_offsets(store)
+
+    def close(self) -> None:
+        self._open.close()
+
+
+@pytest.fixture
+def running(kafka: KafkaServer) -> Iterator[Running]:
+    running = Running(kafka)
+    yield running
+    running.close()
+
+
+def test_partitions_and_topics_that_come_while_it_runs_are_written_from_their_first_record(
+    running: Running, kafka: KafkaServer
+) -> None:
+    running.write(20)
+    assert running.look() == 1
+    add_partitions(kafka, running.topic, 3)
+    other = make_topic(kafka, name=f"{running.topic}-more")
+    running.write(5)
+    for topic, partition in ((running.topic, 2), (other, 0)):
+        running.write(10, topic, partition=partition)
+    assert running.look() == 1
+    running.check()
+    # The partition that has nothing is no reason for a batch, nor is any that has nothing new.
+    assert running.look() == 0
+    running.write(1, partition=1)
+    assert running.look() == 1
+    running.check()
+
+
+def test_a_topic_that_is_created_again_while_it_runs_is_no_continuation(running: Running, kafka: KafkaServer) -> None:
+    running.write(20)
+    running.look()
+    delete_topic(kafka, running.topic)
+    # That it is gone is no loss: what it had is written.
+    assert running.look() == 0
+    make_topic(kafka, name=running.topic)
+    produce(kafka, running.topic, [Produced(None, b"of another life")] * 30)
+    with pytest.raises(ConfigError, match=rf"the topic {running.topic} was created again.*secor\.generation"):
+        running.look()
+    running.check()
+
+
+def test_retention_that_passes_by_is_a_loss_that_names_what_is_gone(running: Running, kafka: KafkaServer) -> None:
+    running.write(20)
+    running.look()
+    # Below what is written it takes nothing away.
+    delete_records(kafka, running.topic, 20)
+    running.write(5)
+    running.look()
+    running.check()
+    running.write(30)
+    delete_records(kafka, running.topic, 40)
+    with pytest.raises(DataLoss, match=rf"offsets 25 to 39 of {running.topic}-0"):
+        running.look()
+    running.check(missing=30)
+    # Another generation begins with what is there.
+    assert running.next_generation() == list(range(40, 55))
+
+
+def test_retention_between_a_plan_and_its_reading_is_a_loss_that_names_what_is_gone(
+    running: Running, kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running.write(20)
+    running.look()
+    running.write(30)
+    due = Planner.due
+
+    def overtaken(planner: Planner, snapshot: LogSnapshot, *arguments: Any, **named: Any) -> list[Window]:
+        windows = due(planner, snapshot, *arguments, **named)
+        if windows:
+            delete_records(kafka, running.topic, 33)
+        return windows
+
+    monkeypatch.setattr(Planner, "due", overtaken)
+    with pytest.raises(DataLoss, match=rf"offsets 20 to 32 .*{running.topic}-0"):
+        running.look()
+    running.check(missing=30)
+    assert commit_log_of(running.pipeline, running.store).read().positions[running.topic, 0].next_offset == 20

@@ -1,0 +1,261 @@
+"""Records that are lost or damaged in a pipeline's source: each run tells of them, and writes what lies before them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from tests.support.dying_store import DyingStore, Killed
+from tests.support.pipeline_runs import NUMBER, TOPIC, listed, listed_offsets, pipeline_of, run_once
+from tests.support.stored_records import StoredTopic, plain_batch
+from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.errors import CorruptData, DataLoss, TieredStoreError
+from tieredstore.partitions.log_snapshot import LogSnapshot
+from tieredstore.pipelines import Entry, Parts, Runner, with_generation
+from tieredstore.pipelines.run.selection import query_of
+from tieredstore.pipelines.upkeep.backfill import Backfill
+from tieredstore.pipelines.upkeep.backfill_sources import LogSource, Selected
+from tieredstore.pipelines.upkeep.inspection import commit_log_of, losses_of, verify_output
+from tieredstore.testing.faults import FaultyStore, Moment
+from tieredstore.testing.segments import PARTITION
+
+SMALL = pipeline_of(secor__max__file__size__bytes="30000")
+OTHER = replace(PARTITION, partition=NUMBER + 1)
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> Iterator[StoredTopic]:
+    """Three segments of 100 records of 1 KB each, in chunks of 16 KiB; and one of another partition."""
+    with closing(StoredTopic(tmp_path / "logs")) as topic:
+        for start in (0, 100, 200):
+            topic.copy_plain(start, 100)
+        topic.copy(0, [plain_batch(range(50))], partition=OTHER)
+        yield topic
+
+
+def objects_of(topic: StoredTopic, segment: int) -> list[str]:
+    identity = str(topic.copied[segment].remote_log_segment_id.id)
+    return [info.key for info in topic.store.list("") if identity in info.key]
+
+
+def lose(topic: StoredTopic, segment: int) -> None:
+    """As retention does."""
+    topic.store.delete(objects_of(topic, segment))
+
+
+def damage(topic: StoredTopic, segment: int, at: int) -> bytes:
+    """One byte of a segment's log; what it was before."""
+    (key,) = (key for key in objects_of(topic, segment) if key.endswith(".log"))
+    data = topic.store.get(key)
+    topic.store.put(key, data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    return data
+
+
+def mend(topic: StoredTopic, segment: int, data: bytes) -> None:
+    (key,) = (key for key in objects_of(topic, segment) if key.endswith(".log"))
+    topic.store.put(key, data)
+
+
+def written(store: ObjectStore, partition: int = NUMBER) -> list[int]:
+    """Offsets in files of a partition, as often as they are there."""
+    mine = MemoryObjectStore()
+    for key in listed(store):
+        if f"_{partition}_" in key.rpartition("/")[2]:
+            mine.put(key, store.get(key))
+    return listed_offsets(mine)
+
+
+def told(topic: StoredTopic, store: ObjectStore) -> list[str]:
+    """What ``status`` says of losses."""
+    query = query_of(SMALL)
+    positions = commit_log_of(SMALL, store).read().positions
+    return [*losses_of(LogSnapshot.take(topic.manager, query), positions, query).values()]
+
+
+def test_a_loss_that_the_first_run_meets_is_met_by_all_that_follow(topic: StoredTopic, store: ObjectStore) -> None:
+    with Runner(SMALL, Parts(store, topic.manager), threads=1) as first:
+        run = first.run_once()
+        first.begin()
+        lose(topic, 0)
+        with pytest.raises(DataLoss, match=r"offsets 0 to 29 of .* were deleted while they were read"):
+            list(run)
+    for _ in range(2):
+        with pytest.raises(DataLoss, match=rf"offsets 0 to 99 of {TOPIC}-{NUMBER} are"):
+            run_once(topic, store, SMALL)
+        assert written(store) == []
+        (sentence,) = told(topic, store)
+        assert f"offsets 0 to 99 of {TOPIC}-{NUMBER} " in sentence
+    # Another generation begins with what is there.
+    run_once(topic, store, with_generation(SMALL, 2))
+    assert written(store) == list(range(100, 300))
+
+
+@pytest.mark.parametrize("moment", ["before", pytest.param("after", marks=pytest.mark.soak)])
+def test_whoever_dies_before_a_loss_leaves_a_log_that_knows_of_it(
+    topic: StoredTopic, moment: Literal["before", "after"]
+) -> None:
+    """A run dies at each of its operations, then retention takes the first segment."""
+    quiet = DyingStore(MemoryObjectStore())
+    run_once(topic, quiet, SMALL)
+    lost = objects_of(topic, 0)
+    kept = {key: topic.store.get(key) for key in lost}
+    outcomes: list[int] = []
+    for number in range(quiet.count):
+        store = MemoryObjectStore()
+        with pytest.raises(Killed):
+            run_once(topic, DyingStore(store, number, moment), SMALL)
+        state = commit_log_of(SMALL, store).read()
+        begun = state.positions[TOPIC, NUMBER].next_offset if state.number >= 0 else 100
+        topic.store.delete(lost)
+        topic.catalog()
+        if begun < 100:
+            with pytest.raises(DataLoss, match=f"offsets {begun} to 99"):
+                run_once(topic, store, SMALL)
+            assert written(store) == list(range(begun))
+            assert told(topic, store)
+        else:
+            run_once(topic, store, SMALL)
+            assert written(store) == list(range(0 if state.number >= 0 else 100, 300))
+        outcomes.append(begun)
+        for key, data in kept.items():
+            topic.store.put(key, data)
+        topic.catalog()
+    assert set(outcomes) == {0, 100, 300}
+
+
+def test_where_a_partition_begins_that_comes_later_is_committed_when_it_is_first_seen(tmp_path: Path) -> None:
+    store, now_s = MemoryObjectStore(), [0.0]
+    with closing(StoredTopic(tmp_path / "later")) as topic:
+        topic.copy_plain(0, 100)
+        with Runner(SMALL, Parts(store, topic.manager), threads=1, clock=lambda: now_s[0]) as runner:
+            while runner.step() is not None:
+                now_s[0] += 1000
+            for start in (0, 50):
+                topic.copy(start, [plain_batch(range(start, start + 50))], partition=OTHER)
+            now_s[0] += 1000
+            entry = runner.step()
+            assert entry is not None
+            assert [(one.partition, one.start, one.stop) for one in entry.windows] == [(OTHER.partition, 0, 0)]
+        lose(topic, 1)
+        with pytest.raises(DataLoss, match=rf"offsets 0 to 49 of {TOPIC}-{OTHER.partition}"):
+            run_once(topic, store, SMALL)
+
+
+def test_what_lies_before_a_hole_is_written(topic: StoredTopic, store: ObjectStore) -> None:
+    lose(topic, 1)
+    for _ in range(2):
+        with pytest.raises(DataLoss, match="offsets 100 to 199"):
+            run_once(topic, store, SMALL)
+        assert (written(store), written(store, OTHER.partition)) == (list(range(100)), list(range(50)))
+        (sentence,) = told(topic, store)
+        assert "offsets 100 to 199" in sentence
+        assert list(verify_output(SMALL, store)) == []
+
+
+def test_what_lies_before_a_manifest_that_nobody_can_read_is_written(topic: StoredTopic, store: ObjectStore) -> None:
+    (key,) = (key for key in objects_of(topic, 2) if key.endswith(".rsm-manifest"))
+    topic.store.put(key, b"{")
+    for _ in range(2):
+        with pytest.raises(DataLoss, match="manifest"):
+            run_once(topic, store, SMALL)
+        assert (written(store), written(store, OTHER.partition)) == (list(range(200)), list(range(50)))
+        assert len(told(topic, store)) == 1
+
+
+PLACES = [(0, 0), (0, 50_000), (1, 20), (1, 99_000), (2, 40_000)]
+
+
+@pytest.mark.parametrize(("segment", "at"), PLACES)
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.soak), 3])
+def test_what_lies_before_a_damaged_chunk_is_written(
+    topic: StoredTopic, store: ObjectStore, segment: int, at: int, threads: int
+) -> None:
+    whole = damage(topic, segment, at)
+    reached: list[list[int]] = []
+    for _ in range(2):
+        with (
+            pytest.raises(CorruptData),
+            Runner(SMALL, Parts(store, topic.manager), threads=threads) as runner,
+        ):
+            list(runner.run_once())
+        reached.append(written(store))
+        assert reached[-1] == list(range(len(reached[-1])))
+        assert written(store, OTHER.partition) == list(range(50))
+        assert list(verify_output(SMALL, store)) == []
+        assert list(store.abandoned_writes("out/")) == []
+    assert reached[0] == reached[1]
+    # Up to the batch of ten records that is damaged.
+    assert len(reached[0]) == 100 * segment + at // 10_200 * 10
+    mend(topic, segment, whole)
+    run_once(topic, store, SMALL)
+    assert written(store) == list(range(300))
+
+
+def backfill(topic: StoredTopic, store: ObjectStore) -> list[Entry]:
+    chosen = with_generation(SMALL, 2)
+    with closing(LogSource(chosen, topic.manager, TOPIC)) as source:
+        return list(Backfill(chosen, store, source, threads=1).run(Selected(TOPIC)))
+
+
+def test_a_backfill_writes_what_lies_before_a_damaged_chunk(topic: StoredTopic, store: ObjectStore) -> None:
+    whole = damage(topic, 1, 50_000)
+    for _ in range(2):
+        with pytest.raises(CorruptData):
+            backfill(topic, store)
+        assert (written(store), written(store, OTHER.partition)) == (list(range(140)), list(range(50)))
+    mend(topic, 1, whole)
+    backfill(topic, store)
+    assert written(store) == list(range(300))
+    assert list(verify_output(with_generation(SMALL, 2), store)) == []
+
+
+@pytest.mark.parametrize(
+    "moment", [pytest.param("before", marks=pytest.mark.soak), pytest.param("during", marks=pytest.mark.soak), "after"]
+)
+def test_each_operation_of_a_run_that_meets_damage_may_fail(topic: StoredTopic, moment: Moment) -> None:
+    whole = damage(topic, 1, 50_000)
+    quiet = FaultyStore(MemoryObjectStore())
+    with pytest.raises(CorruptData):
+        run_once(topic, quiet, SMALL)
+    expected = listed(quiet)
+    for number in range(len(quiet.operations)):
+        inner = MemoryObjectStore()
+        for store in (FaultyStore(inner, number, moment=moment), inner):
+            with pytest.raises(TieredStoreError):
+                run_once(topic, store, SMALL)
+            check_prefix(written(inner))
+        assert listed(inner) == expected
+        assert list(verify_output(SMALL, inner)) == []
+    mend(topic, 1, whole)
+
+
+@pytest.mark.parametrize("moment", ["before", pytest.param("after", marks=pytest.mark.soak)])
+def test_a_run_that_meets_damage_may_die_at_each_operation(
+    topic: StoredTopic, moment: Literal["before", "after"]
+) -> None:
+    whole = damage(topic, 1, 50_000)
+    quiet = DyingStore(MemoryObjectStore())
+    with pytest.raises(CorruptData):
+        run_once(topic, quiet, SMALL)
+    for number in range(quiet.count):
+        inner = MemoryObjectStore()
+        with pytest.raises(Killed):
+            run_once(topic, DyingStore(inner, number, moment), SMALL)
+        check_prefix(written(inner))
+        with pytest.raises(CorruptData):
+            run_once(topic, inner, SMALL)
+        assert written(inner) == list(range(140))
+        assert list(verify_output(SMALL, inner)) == []
+    mend(topic, 1, whole)
+
+
+def check_prefix(offsets: Sequence[int]) -> None:
+    """No offset twice; what was damaged, and what lies behind it, is not there."""
+    assert len(offsets) == len(set(offsets))
+    assert all(offset < 140 for offset in offsets)

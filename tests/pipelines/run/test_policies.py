@@ -1,0 +1,135 @@
+"""When windows are due: by size, records, age and the minute mark."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.support.pipeline_runs import NUMBER, TOPIC, pipeline_of, run_once
+from tests.support.stored_records import StoredTopic
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.model import Uuid
+from tieredstore.partitions.log_snapshot import LogSnapshot
+from tieredstore.partitions.partition_log import PartitionLog
+from tieredstore.pipelines.log.commit_log import Progress
+from tieredstore.pipelines.run.planner import look_s, policy_of
+from tieredstore.pipelines.run.windows import Policy, Waiting, due_windows
+from tieredstore.pipelines.upkeep.inspection import commit_log_of
+
+ID = Uuid(bytes(16))
+
+
+class Clocked:
+    """A partition of the broker alone, 1 KiB a record, looked at now and then."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy, self._waiting = policy, Waiting()
+
+    def due(
+        self, end: int, now_s: float, *, start: int = 0, wall_s: float = 0.0, progress: Progress | None = None
+    ) -> list[tuple[int, int]]:
+        log = PartitionLog("orders", 0, ID, None, 0, start, end, live_start=0)
+        snapshot = LogSnapshot({("orders", 0): log})
+        positions = {} if progress is None else {("orders", 0): progress}
+        windows = due_windows(
+            snapshot, positions, self._policy, self._waiting, now_s, starting="earliest", is_last=False, wall_s=wall_s
+        )
+        return [(window.start, window.stop) for window in windows]
+
+
+def test_the_age_is_that_of_the_first_unwritten_record_since_it_was_seen() -> None:
+    clocked = Clocked(Policy(1 << 30, 0, 60))
+    assert clocked.due(10, 100) == []
+    assert clocked.due(20, 159) == []
+    assert clocked.due(30, 160) == [(0, 30)]
+    # What comes behind that window is young.
+    assert clocked.due(40, 161, start=30) == []
+    assert clocked.due(40, 300, start=30) == [(30, 40)]
+    assert clocked.due(40, 301, start=40) == []
+
+
+def test_a_backlog_becomes_many_windows_and_the_rest_waits() -> None:
+    clocked = Clocked(Policy(10 * 1024, 0, 60))
+    assert clocked.due(35, 0) == [(0, 10), (10, 20), (20, 30)]
+    clocked = Clocked(Policy(1 << 30, 8, 60))
+    assert clocked.due(20, 0) == [(0, 8), (8, 16)]
+
+
+def test_windows_of_the_broker_are_as_large_as_those_before_tell() -> None:
+    clocked, small = (
+        Clocked(Policy(10 * 1024, 0, 60)),
+        Progress(str(ID), 0, -1, 1, 9, recent_bytes=900, recent_offsets=9),
+    )
+    assert clocked.due(250, 0, progress=small) == [(0, 103), (103, 206)]
+    # Offsets without records count, too.
+    assert clocked.due(250, 0, progress=replace(small, recent_offsets=90)) == []
+    # Nothing is known of a window that read nothing.
+    assert clocked.due(25, 0, progress=replace(small, recent_bytes=0, recent_offsets=0)) == [(0, 10), (10, 20)]
+
+
+def test_how_much_a_window_read_is_committed_and_known_after_a_restart(topic: StoredTopic) -> None:
+    store, pipeline = MemoryObjectStore(), pipeline_of(max__file__records="100")
+    entries = run_once(topic, store, pipeline)
+    read = [window.read_bytes for entry in entries for window in entry.windows]
+    # Values of 100 bytes, and their numbers as keys.
+    assert read == [100 * 100 + 190, 100 * 100 + 300, 100 * 100 + 300]
+    progress = commit_log_of(pipeline, store).read().positions[TOPIC, NUMBER]
+    assert progress.recent_bytes // progress.recent_offsets == 102
+    # An entry of an earlier version says nothing of it.
+    key = f"out/_tieredstore/kept/1/commits/{1:020}.json"
+    content = json.loads(store.get(key))
+    for window in content["windows"]:
+        del window["read_bytes"]
+    store.put(key, json.dumps(content).encode())
+    assert commit_log_of(pipeline, store).read().positions[TOPIC, NUMBER].recent_offsets == 0
+    topic.copy_plain(300, 100, size=50)
+    run_once(topic, store, pipeline)
+    progress = commit_log_of(pipeline, store).read().positions[TOPIC, NUMBER]
+    assert (progress.recent_bytes, progress.recent_offsets) == (5300, 100)
+
+
+def test_a_backlog_holds_up_no_other_partition() -> None:
+    """A batch has 64 windows: the first partition's alone would fill it, again and again."""
+    policy, waiting = Policy(1 << 30, 1, 60), Waiting()
+    numbers = range(70)
+    ends = {number: 1000 if number == 0 else 1 for number in numbers}
+    written = dict.fromkeys(numbers, 0)
+    for look in range(2):
+        logs = {
+            ("orders", number): PartitionLog("orders", number, ID, None, 0, written[number], ends[number], live_start=0)
+            for number in numbers
+        }
+        for window in due_windows(
+            LogSnapshot(logs), {}, policy, waiting, look, starting="earliest", is_last=False, wall_s=0
+        ):
+            assert window.start == written[window.partition]
+            written[window.partition] = window.stop
+    assert [written[number] for number in numbers[1:]] == [1] * 69
+    assert written[0] == 2 * 64 - 69
+
+
+@pytest.mark.parametrize(("topics", "windows"), [("orders|x", [(0, 9)]), ("order", []), ("", [])])
+def test_the_minute_mark_writes_what_was_seen_before_it(topics: str, windows: list[tuple[int, int]]) -> None:
+    clocked = Clocked(Policy(1 << 30, 0, 36_000, minute_mark=15, marked=topics))
+    hour = 1_700_000_000 // 3600 * 3600
+    assert clocked.due(5, 0, wall_s=hour + 14 * 60 + 30) == []
+    # The look falls behind the mark, and need not hit its minute.
+    assert clocked.due(9, 40, wall_s=hour + 15 * 60 + 10) == windows
+    assert clocked.due(12, 50, start=9, wall_s=hour + 15 * 60 + 20) == []
+
+
+def test_windows_leave_room_for_secors_limits_which_pass_over_the_mark() -> None:
+    mark = {"secor__upload__minute_mark": "7", "secor__kafka__upload_at_minute_mark__topic_filter": ".*"}
+    assert policy_of(pipeline_of(**mark).own) == Policy(200_000_000, 0, 3600, 7, ".*")
+    limits = {"secor__upload__deterministic": "true", "secor__max__input__payload__size__bytes": "1000000000"}
+    assert policy_of(pipeline_of(**mark, **limits).own) == Policy(1_000_000_000, 0, 3600, 7, "")
+    # An age that Secor passes over cuts no window in the middle of a range.
+    limits |= {"secor__max__file__timestamp__range__millis": "7200000", "secor__max__file__age__seconds": "60"}
+    assert policy_of(pipeline_of(**limits).own).age_s == 7200
+
+
+def test_looks_are_as_rare_as_the_age_allows() -> None:
+    ages = {age: look_s(pipeline_of(secor__max__file__age__seconds=age).own) for age in ("0", "5", "50", "3600")}
+    assert ages == {"0": 1.0, "5": 1.0, "50": 5.0, "3600": 30.0}

@@ -1,0 +1,277 @@
+"""Pipelines in one process: each record once for whoever lists the output, whatever fails, dies, or runs beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.dying_store import DyingStore, Killed
+from tests.support.pipeline_runs import NUMBER, TOPIC, listed, listed_offsets, offsets_of, pipeline_of, run_once
+from tests.support.stored_records import StoredTopic
+from tieredstore.backends.base import ObjectStore, Prepared
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.errors import (
+    CommitLogCorrupt,
+    ConfigError,
+    DataLoss,
+    Fenced,
+    InvalidValue,
+    PreconditionFailed,
+    TieredStoreError,
+)
+from tieredstore.partitions import LogSnapshot
+from tieredstore.pipelines import Parts, Runner
+from tieredstore.pipelines.filing.naming import Naming
+from tieredstore.pipelines.run.selection import query_of
+from tieredstore.pipelines.upkeep.inspection import commit_log_of, partition_statuses, verify_output
+from tieredstore.testing.faults import FaultyStore, Moment
+
+SMALL = pipeline_of(secor__max__file__size__bytes="9000", secor__offsets__per__partition="150")
+
+
+def check_seen(store: ObjectStore, written: int) -> None:
+    """No offset twice, and none missing below ``written``; none above what is committed."""
+    offsets = listed_offsets(store)
+    assert len(offsets) == len(set(offsets))
+    assert set(range(written)) <= set(offsets)
+    positions = commit_log_of(SMALL, store).read().positions
+    committed = positions[TOPIC, NUMBER].next_offset if positions else 0
+    assert all(offset < committed for offset in offsets)
+
+
+def test_who_slept_until_the_store_dropped_its_uploads_writes_them_again(
+    topic: StoredTopic, store: ObjectStore
+) -> None:
+    class Asleep(FaultyStore):
+        """Each file but the first of a batch is gone once its driver wakes."""
+
+        dropped = 0
+
+        def publish(self, prepared: Prepared) -> None:
+            if not self.dropped and not prepared.key.endswith(f"{0:020}.parquet"):
+                self.dropped += self.inner.discard(prepared)
+            super().publish(prepared)
+
+    asleep = Asleep(store)
+    run_once(topic, asleep, SMALL)
+    assert asleep.dropped == 1
+    assert listed_offsets(store) == list(range(300))
+    kinds = [entry.kind for entry in commit_log_of(SMALL, store).entries()]
+    assert kinds == ["begin", "batch", "rewrite", "published"]
+    assert list(verify_output(SMALL, store)) == []
+
+
+def test_a_backup_holds_every_record_once_and_goes_on(topic: StoredTopic, store: ObjectStore) -> None:
+    entries = run_once(topic, store, SMALL)
+    assert listed_offsets(store) == list(range(300))
+    assert sum(window.records for entry in entries for window in entry.windows) == 300
+    keys = listed(store)
+    assert keys[0] == f"out/{TOPIC}/base_offset=0/1_{NUMBER}_{0:020}.parquet"
+    assert {key.split("/")[2] for key in keys} == {"base_offset=0", "base_offset=150"}
+    assert [offsets_of(store, key)[0] for key in keys] == [int(key[-28:-8]) for key in keys]
+    assert run_once(topic, store, SMALL) == []
+    topic.copy_plain(300, 50, size=100)
+    run_once(topic, store, SMALL)
+    assert listed_offsets(store) == list(range(350))
+    assert list(verify_output(SMALL, store)) == []
+
+
+@pytest.mark.parametrize("moment", ["before", "during", "after"])
+def test_each_operation_may_fail_and_the_next_run_completes(topic: StoredTopic, tmp_path: Path, moment: Moment) -> None:
+    quiet = FaultyStore(MemoryObjectStore())
+    run_once(topic, quiet, SMALL)
+    for number in range(len(quiet.operations)):
+        inner = MemoryObjectStore()
+        try:
+            run_once(topic, FaultyStore(inner, number, moment=moment), SMALL)
+        except TieredStoreError:
+            check_seen(inner, 0)
+        run_once(topic, inner, SMALL)
+        check_seen(inner, 300)
+        assert list(verify_output(SMALL, inner)) == []
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_driver_may_die_at_each_operation_and_another_with_other_sizes_goes_on(
+    topic: StoredTopic, moment: str
+) -> None:
+    quiet = DyingStore(MemoryObjectStore())
+    run_once(topic, quiet, SMALL)
+    larger = pipeline_of(secor__max__file__size__bytes="20000", secor__message__parser__class="kafka-timestamp")
+    for number in range(quiet.count):
+        inner = MemoryObjectStore()
+        with pytest.raises(Killed):
+            run_once(topic, DyingStore(inner, number, "before" if moment == "before" else "after"), SMALL)
+        check_seen(inner, 0)
+        run_once(topic, inner, larger)
+        check_seen(inner, 0)
+        # The times of these records are 0 to 299 ms: the first has none that a day can have.
+        assert set(listed_offsets(inner)) >= set(range(1, 300))
+
+
+def test_two_drivers_never_both_commit_and_the_loser_leaves_nothing(topic: StoredTopic, store: ObjectStore) -> None:
+    with Runner(SMALL, Parts(store, topic.manager), threads=1) as first:
+        next(first.run_once())
+        with Runner(SMALL, Parts(store, topic.manager), threads=1) as second:
+            second_run = second.run_once()
+            topic.copy_plain(300, 50, size=100)
+        run_once(topic, store, SMALL)
+        topic.copy_plain(350, 50, size=100)
+        with pytest.raises(Fenced):
+            first.driver.log.append("batch", "")
+        list(second_run)
+    assert len(listed_offsets(store)) == len(set(listed_offsets(store)))
+
+
+def test_a_zombie_publishes_nothing_behind_a_foreign_entry(topic: StoredTopic) -> None:
+    store = MemoryObjectStore()
+    zombie = Runner(SMALL, Parts(store, topic.manager), threads=1)
+    with zombie:
+        run = zombie.run_once()
+        next(run)
+        topic.copy_plain(300, 100, size=100)
+        other = run_once(topic, store, SMALL)
+        assert other
+        before = listed(store)
+        # What it has read ends where the other began: all that it would do is to say that all is published.
+        with pytest.raises(Fenced):
+            list(run)
+        with pytest.raises(Fenced):
+            zombie.driver.log.check_alone()
+        with pytest.raises(Fenced):
+            zombie.driver.commit([])
+        assert listed(store) == before
+
+
+def test_uploads_that_the_store_dropped_are_written_again(topic: StoredTopic, store: ObjectStore) -> None:
+    faulty = FaultyStore(store, lambda operation: operation.name == "publish")
+    with pytest.raises(TieredStoreError):
+        run_once(topic, faulty, SMALL)
+    assert listed(store) == []
+    log = commit_log_of(SMALL, store)
+    entry = log.entry(log.read().written)
+    for file in entry.files[1:]:
+        store.discard(file.prepared)
+    other = pipeline_of(secor__max__file__size__bytes="20000", secor__offsets__per__partition="150")
+    with pytest.raises(ConfigError, match=r"committed under other settings"):
+        run_once(topic, store, other)
+    run_once(topic, store, SMALL)
+    assert listed_offsets(store) == list(range(300))
+    assert list(verify_output(SMALL, store)) == []
+    assert "rewrite" in {one.kind for one in commit_log_of(SMALL, store).entries()}
+
+
+def test_a_window_that_is_gone_from_its_source_is_data_loss(topic: StoredTopic, store: ObjectStore) -> None:
+    run_once(topic, store, SMALL)
+    topic.copy_plain(400, 100, size=100)
+    with pytest.raises(DataLoss):
+        run_once(topic, store, SMALL)
+    assert listed_offsets(store) == list(range(300))
+
+
+def test_an_output_name_that_somebody_else_has_is_an_error_that_names_it(
+    topic: StoredTopic, store: ObjectStore
+) -> None:
+    quiet = MemoryObjectStore()
+    run_once(topic, quiet, SMALL)
+    key = listed(quiet)[0]
+    # Too late for a refusal of strangers: behind the log's first entry.
+    Runner(SMALL, Parts(store, topic.manager)).driver.begin([TOPIC], lambda _: pytest.fail("there is nothing to write"))
+    store.put(key, b"another's")
+    with pytest.raises(PreconditionFailed, match=key.replace(".", r"\.")):
+        run_once(topic, store, SMALL)
+    store.delete([key])
+    run_once(topic, store, SMALL)
+    assert listed_offsets(store) == list(range(300))
+
+
+def test_a_root_with_files_and_no_log_is_refused_and_a_generation_has_one_owner(
+    topic: StoredTopic, store: ObjectStore
+) -> None:
+    store.put(f"out/{TOPIC}/base_offset=0/1_0_{7:020}.parquet", b"whose is it?")
+    with pytest.raises(ConfigError, match="no commit log"):
+        run_once(topic, store, SMALL)
+    second = pipeline_of(secor__generation="2", secor__max__file__size__bytes="9000")
+    run_once(topic, store, second)
+    with pytest.raises(ConfigError, match="belongs to the pipeline 'kept'"):
+        run_once(topic, store, pipeline_of(secor__generation="2", pipeline__name="other", output__key__prefix="out/"))
+
+
+def test_who_looks_at_another_pipelines_generation_is_told_whose_it_is(topic: StoredTopic, store: ObjectStore) -> None:
+    run_once(topic, store, pipeline_of())
+    other = pipeline_of(pipeline__name="other")
+    snapshot = LogSnapshot.take(topic.manager, query_of(other))
+    with pytest.raises(ConfigError, match="belongs to the pipeline 'kept'"):
+        list(verify_output(other, store))
+    with pytest.raises(ConfigError, match="belongs to the pipeline 'kept'"):
+        partition_statuses(other, store, snapshot)
+    later = pipeline_of(pipeline__name="other", secor__generation="2")
+    assert [one.next_offset for one in partition_statuses(later, store, snapshot)] == [0]
+
+
+def test_bad_messages_go_aside_whole_or_stop_the_batch(topic: StoredTopic, store: ObjectStore) -> None:
+    filing = {"secor__message__parser__class": "json"}
+    with pytest.raises(InvalidValue, match=r"secor\.consumer\.max_bad_messages is 10"):
+        run_once(topic, store, pipeline_of(secor__consumer__max_bad_messages="10", **filing))
+    assert listed(store) == []
+    assert not list(store.list("out/_tieredstore/kept/1/staging/"))
+    assert not list(store.abandoned_writes("out/"))
+    entries = run_once(topic, store, pipeline_of(secor__consumer__max_bad_messages="-1", **filing))
+    assert listed(store) == []
+    (window,) = entries[0].windows
+    assert (window.records, window.quarantined) == (0, 300)
+    assert offsets_of(store, window.files[0].key) == list(range(300))
+
+
+def test_a_commit_log_with_a_hole_or_other_bytes_is_refused(topic: StoredTopic, store: ObjectStore) -> None:
+    run_once(topic, store, SMALL)
+    keys = [info.key for info in store.list("out/_tieredstore/kept/1/commits/")]
+    content = store.get(keys[1])
+    for damaged in (b"", b"[]", content[:-1], content.replace(b'"kind":"batch"', b'"kind":"other"')):
+        store.put(keys[1], damaged)
+        with pytest.raises(CommitLogCorrupt):
+            run_once(topic, store, SMALL)
+    store.put(keys[1], content)
+    store.delete(keys[:1])
+    with pytest.raises(CommitLogCorrupt, match="some are missing"):
+        run_once(topic, store, SMALL)
+
+
+def test_planted_faults_are_named_by_verify(topic: StoredTopic, store: ObjectStore) -> None:
+    run_once(topic, store, SMALL)
+    missing, short, other = listed(store)[:3]
+    data = store.get(other)
+    store.delete([missing])
+    store.put(short, store.get(short)[:-1])
+    store.put(other, bytes([data[0] ^ 1]) + data[1:])
+    stranger = f"out/{TOPIC}/base_offset=0/1_9_{0:020}.parquet"
+    store.put(stranger, b"x")
+    problems = {problem.kind: problem.subject for problem in verify_output(SMALL, store)}
+    assert problems == {"missing": missing, "size": short, "content": other, "stranger": stranger}
+
+
+def unchecked(naming: Naming, store: ObjectStore, *, is_new: bool) -> None:
+    """As it was before anybody looked."""
+
+
+def test_a_new_root_without_a_slash_is_refused_and_one_that_was_begun_so_goes_on(
+    topic: StoredTopic, store: ObjectStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = {"output__key__prefix": "kafka", "secor__max__file__size__bytes": "9000"}
+    with pytest.raises(ConfigError, match=r"'kafka', without a slash.* in kafkaTOPIC/: give kafka/$"):
+        run_once(topic, store, pipeline_of(**own))
+    assert list(store.list()) == []
+    with monkeypatch.context() as before:
+        before.setattr(Naming, "check_root", unchecked)
+        run_once(topic, store, pipeline_of(**own))
+    topic.copy_plain(300, 50, size=100)
+    run_once(topic, store, pipeline_of(**own))
+    run_once(topic, store, pipeline_of(**own, secor__generation="2"))
+    warnings = [record.getMessage() for record in caplog.records]
+    assert [text.endswith("without a slash behind it, so that a topic's files lie in kafkaTOPIC/, as those that are "
+            "there do") for text in warnings] == [True, True]  # fmt: skip
+    for generation in ("1", "2"):
+        assert list(verify_output(pipeline_of(**own, secor__generation=generation), store)) == []
+        keys = [info.key for info in store.list(f"kafka{TOPIC}/") if f"/{generation}_" in info.key]
+        assert sorted(at for key in keys for at in offsets_of(store, key)) == list(range(350))

@@ -1,0 +1,391 @@
+"""Offsets written once more as a generation of their own, and the files of another one that give way to these."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import struct
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support.dying_store import DyingStore, Killed
+from tests.support.hourly_topics import BY_HOUR, HOUR_MS, NOON_MS, copy_times, day, hourly_topic, successes
+from tests.support.pipeline_runs import NUMBER, TOPIC, listed, offsets_of, pipeline_of, run_once
+from tests.support.stored_records import StoredTopic
+from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.errors import ConfigError, DataLoss, Fenced, ResourceNotFound, TieredStoreError
+from tieredstore.pipelines import Entry, Parts, Pipeline, Runner, with_generation
+from tieredstore.pipelines.files.sequencefile import LONG, SequenceFileWriter, bytes_writable
+from tieredstore.pipelines.log.changes import changes_since
+from tieredstore.pipelines.log.commit_log import CommitLog
+from tieredstore.pipelines.run.window_writing import Window
+from tieredstore.pipelines.upkeep.backfill import Backfill
+from tieredstore.pipelines.upkeep.backfill_sources import LogSource, Selected
+from tieredstore.pipelines.upkeep.dropping import drop_generation
+from tieredstore.pipelines.upkeep.inspection import commit_log_of, verify_output
+from tieredstore.pipelines.upkeep.kept_files import KeptFiles
+from tieredstore.testing.faults import FaultyStore, Moment
+
+WRONG = pipeline_of(**BY_HOUR, secor__parser__timezone="Asia/Tokyo", secor__max__file__size__bytes="2000")
+"""Files noon under 21 o'clock."""
+RIGHT = pipeline_of(**BY_HOUR, secor__max__file__size__bytes="2000")
+ALL = Selected(TOPIC)
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> Iterator[StoredTopic]:
+    """Records of noon, of one, two and four o'clock: all before three is over."""
+    with hourly_topic(tmp_path, [0, 0, 1], [2, 4]) as topic:
+        yield topic
+
+
+def backfill(
+    topic: StoredTopic,
+    store: ObjectStore,
+    selected: Selected = ALL,
+    *,
+    pipeline: Pipeline = RIGHT,
+    generation: int = 2,
+    replaces: int = -1,
+) -> list[Entry]:
+    chosen = with_generation(pipeline, generation)
+    source = LogSource(chosen, topic.manager, selected.topic)
+    try:
+        return list(Backfill(chosen, store, source, replaces=replaces, threads=1).run(selected))
+    finally:
+        source.close()
+
+
+def offsets(store: ObjectStore, generation: int) -> list[int]:
+    """Of all files of a generation that are listed, as often as they are there."""
+    names = f"{generation}_{NUMBER}_"
+    keys = [key for key in listed(store) if key.rpartition("/")[2].startswith(names)]
+    return sorted(offset for key in keys for offset in offsets_of(store, key))
+
+
+def clean(store: ObjectStore, *generations: int, pipeline: Pipeline = RIGHT) -> bool:
+    return all(list(verify_output(with_generation(pipeline, one), store)) == [] for one in generations)
+
+
+def test_chosen_offsets_are_written_beside_a_generation_that_goes_on(topic: StoredTopic, store: ObjectStore) -> None:
+    with Runner(RIGHT, Parts(store, topic.manager), threads=1, clock=itertools.count(0, 1000).__next__) as live:
+        list(live.run_once())
+        entries = backfill(topic, store, Selected(TOPIC, 1, 4))
+        assert [(one.start, one.stop) for entry in entries for one in entry.windows] == [(1, 4)]
+        assert offsets(store, 2) == [1, 2, 3]
+        copy_times(topic, 5, [5])
+        # Nobody has fenced it.
+        list(live.run_once())
+    assert offsets(store, 1) == [0, 1, 2, 3, 4, 5]
+    assert backfill(topic, store, Selected(TOPIC, 1, 4)) == []
+    assert clean(store, 1, 2)
+    for refused in (Selected(TOPIC, 0, 2), Selected(TOPIC, None, 2)):
+        with pytest.raises(ConfigError, match="before it needs another --generation"):
+            backfill(topic, store, refused)
+    backfill(topic, store, Selected(TOPIC, 2, 5))
+    assert offsets(store, 2) == [1, 2, 3, 4]
+    with pytest.raises(ConfigError, match="one of a backfill"):
+        run_once(topic, store, with_generation(RIGHT, 2))
+    with pytest.raises(ConfigError, match="a number of its own"):
+        backfill(topic, store, generation=1)
+
+
+def test_times_choose_offsets(topic: StoredTopic, store: ObjectStore) -> None:
+    one, three = (datetime.fromtimestamp((NOON_MS + hours * HOUR_MS) / 1000, UTC) for hours in (1, 3))
+    backfill(topic, store, Selected(TOPIC, one, three))
+    assert offsets(store, 2) == [2, 3]
+    backfill(topic, store, Selected(TOPIC, datetime(2030, 1, 1, tzinfo=UTC)), generation=3)
+    assert offsets(store, 3) == []
+    with pytest.raises(ResourceNotFound):
+        backfill(topic, store, Selected("another"), generation=4)
+    assert backfill(topic, store, Selected(TOPIC, partitions=(NUMBER + 1,)), generation=4) == []
+
+
+def test_a_backfill_that_is_not_done_goes_on_under_the_same_settings(topic: StoredTopic, store: ObjectStore) -> None:
+    with pytest.raises(TieredStoreError):
+        backfill(topic, FaultyStore(store, lambda one: one.name == "publish"), Selected(TOPIC, 0, 3))
+    with pytest.raises(ConfigError, match="begun under other settings"):
+        backfill(topic, store, Selected(TOPIC, 0, 3), pipeline=WRONG)
+    with pytest.raises(ConfigError, match="complete it first"):
+        backfill(topic, store, Selected(TOPIC, 0, 3), replaces=1)
+    backfill(topic, store, Selected(TOPIC, 0, 5))
+    assert offsets(store, 2) == [0, 1, 2, 3, 4]
+    assert clean(store, 2)
+
+
+def wrong(topic: StoredTopic) -> MemoryObjectStore:
+    """An output whose generation 1 has three directories that are complete, all of them wrong."""
+    store = MemoryObjectStore()
+    run_once(topic, store, WRONG)
+    assert sorted(successes(store)) == [day(21), day(22), day(23)]
+    return store
+
+
+def test_files_of_another_generation_give_way(topic: StoredTopic) -> None:
+    store = wrong(topic)
+    log = commit_log_of(WRONG, store)
+    before = log.read().number
+    seen: list[list[str]] = []
+
+    class Watched(FaultyStore):
+        def publish(self, prepared: Any) -> None:
+            seen.append(sorted(successes(self.inner)))
+            super().publish(prepared)
+
+    with Runner(WRONG, Parts(store, topic.manager), threads=1) as live:
+        list(live.run_once())
+        backfill(topic, Watched(store), replaces=1)
+        with pytest.raises(Fenced):
+            live.driver.commit([])
+    assert seen[0] == []
+    assert offsets(store, 1) == []
+    assert offsets(store, 2) == [0, 1, 2, 3, 4]
+    assert [entry.kind for entry in log.entries(before + 1)] == [
+        "begin", "begin", "replacing", "begin", "replaced", "replaced",
+    ]  # fmt: skip
+    changes = list(changes_since(log, before))
+    assert [change.kind for change in changes] == ["replacing", "replaced", "replaced"]
+    assert day(21) in changes[0].directories
+    assert changes[1].added == ()
+    assert len(changes[1].removed) == 4
+    assert clean(store, 1, 2)
+    # What was complete is empty now, and is said of nothing.
+    assert successes(store) == {}
+    assert log.read().positions[TOPIC, NUMBER].records == 0
+    copy_times(topic, 5, [5])
+    run_once(topic, store, RIGHT)
+    assert offsets(store, 1) == [5]
+    # It finalizes what is there in place of its own, too.
+    assert successes(store)[day(12)][:2] == (1, 2)
+    list(drop_generation(with_generation(RIGHT, 2), store, apply=True))
+    # It has nothing of that any more.
+    assert listed(store) == [f"{day(17)}/1_{NUMBER}_{5:020}.parquet"]
+
+
+def test_windows_give_way_whole_and_directories_are_complete_again(topic: StoredTopic) -> None:
+    store = MemoryObjectStore()
+    run_once(topic, store, RIGHT)
+    copy_times(topic, 5, [5, 0, 9])
+    run_once(topic, store, RIGHT)
+    said = successes(store)
+    entries = backfill(topic, store, Selected(TOPIC, 6, 7), replaces=1)
+    assert [(one.start, one.stop) for entry in entries for one in entry.windows] == [(5, 8)]
+    assert (offsets(store, 1), offsets(store, 2)) == ([0, 1, 2, 3, 4], [5, 6, 7])
+    after = successes(store)
+    assert {path: one[:2] for path, one in after.items()} == {path: one[:2] for path, one in said.items()}
+    content = json.loads(store.get(f"{day(12)}/_SUCCESS"))
+    assert (content["generation"], content["files"], content["records"]) == (2, 2, 3)
+    assert "beside" not in content
+    assert clean(store, 1, 2)
+    # The same once more is nothing, as is what it does not have.
+    assert backfill(topic, store, Selected(TOPIC, 6, 7), replaces=1) == []
+    for generation, words in ((5, "no commit log"), (2, "by itself")):
+        with pytest.raises(ConfigError, match=words):
+            backfill(topic, store, replaces=generation)
+    backfill(topic, store, generation=3, replaces=2)
+    assert offsets(store, 2) == []
+    assert clean(store, 1, 2, 3)
+
+
+def test_bad_messages_give_way_too(topic: StoredTopic, store: ObjectStore) -> None:
+    strict = pipeline_of(secor__message__parser__class="json")
+    run_once(topic, store, strict)
+    aside = "out/_tieredstore/kept/1/quarantine/"
+    assert len(list(store.list(aside))) == 1
+    backfill(topic, store, replaces=1)
+    assert list(store.list(aside)) == []
+    assert offsets(store, 2) == [0, 1, 2, 3, 4]
+    assert clean(store, 1, 2)
+
+
+def test_a_generation_that_took_over_finalizes_nothing_meanwhile(topic: StoredTopic) -> None:
+    store = wrong(topic)
+    parts, clock = Parts(store, topic.manager), itertools.count(0, 1000).__next__
+    with Runner(with_generation(WRONG, 3), parts, threads=1, take_over=1, clock=clock) as live:
+        list(live.run_once())
+        copy_times(topic, 5, [0])
+        seen: list[list[str]] = []
+
+        class Interfering(FaultyStore):
+            def publish(self, prepared: Any) -> None:
+                if not seen:
+                    list(live.run_once())
+                    live.finalize()
+                    seen.append(sorted(successes(self.inner)))
+                super().publish(prepared)
+
+        backfill(topic, Interfering(store), Selected(TOPIC, 0, 5), pipeline=WRONG, replaces=1)
+        assert seen == [[]]
+        assert {path: one[:2] for path, one in successes(store).items()} == {
+            day(21): (2, 3), day(22): (1, 1), day(23): (1, 1),
+        }  # fmt: skip
+        copy_times(topic, 6, [0])
+        list(live.run_once())
+    assert successes(store)[day(21)][:2] == (3, 4)
+    assert clean(store, 1, 2, 3, pipeline=WRONG)
+
+
+EACH = pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.soak)])
+"""How many operations are passed over."""
+
+
+@EACH
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_each_operation_may_be_the_last(topic: StoredTopic, moment: Literal["before", "after"], step: int) -> None:
+    first = wrong(topic)
+    objects = {info.key: first.get(info.key) for info in first.list("")}
+    whole = copied(objects)
+    backfill(topic, whole, replaces=1)
+    quiet = DyingStore(copied(objects))
+    backfill(topic, quiet, replaces=1)
+    for number in range(0, quiet.count, step):
+        inner = copied(objects)
+        with pytest.raises(Killed):
+            backfill(topic, DyingStore(inner, number, moment), replaces=1)
+        check_between(inner)
+        if number % 2:
+            # Whoever runs the generation may do so in between.
+            run_once(topic, inner, WRONG)
+        backfill(topic, inner, replaces=1)
+        assert records_of(inner) == records_of(whole)
+        assert clean(inner, 1, 2)
+
+
+@EACH
+@pytest.mark.parametrize("moment", ["before", "during", "after"])
+def test_each_operation_may_fail(topic: StoredTopic, moment: Moment, step: int) -> None:
+    first = wrong(topic)
+    objects = {info.key: first.get(info.key) for info in first.list("")}
+    quiet = FaultyStore(copied(objects))
+    backfill(topic, quiet, replaces=1)
+    for number in range(0, len(quiet.operations), step if moment == "after" else 2 * step):
+        inner = copied(objects)
+        try:
+            backfill(topic, FaultyStore(inner, number, moment=moment), replaces=1)
+        except TieredStoreError:
+            check_between(inner)
+            backfill(topic, inner, replaces=1)
+        assert (offsets(inner, 1), offsets(inner, 2)) == ([], [0, 1, 2, 3, 4])
+        assert clean(inner, 1, 2)
+
+
+def records_of(store: ObjectStore) -> list[str]:
+    return [key for key in listed(store) if not key.endswith("/_SUCCESS")]
+
+
+def copied(objects: dict[str, bytes]) -> MemoryObjectStore:
+    store = MemoryObjectStore()
+    for key, data in objects.items():
+        store.put(key, data)
+    return store
+
+
+def check_between(store: ObjectStore) -> None:
+    """No record is in neither; no directory is complete while it is in both, or changes."""
+    old, new = offsets(store, 1), offsets(store, 2)
+    assert set(old) | set(new) == {0, 1, 2, 3, 4}
+    assert len(new) == len(set(new))
+    if new:
+        assert not successes(store)
+
+
+# --- out of files ---------------------------------------------------------------------------------------------------
+
+
+def from_files(store: ObjectStore, kept: Pipeline, selected: Selected, generation: int = 2) -> list[Entry]:
+    chosen = with_generation(RIGHT, generation)
+    source = KeptFiles(kept, store, selected.topic, 1 << 20)
+    return list(Backfill(chosen, store, source, threads=1).run(selected))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "json", "text", "sequencefile", "orc", "avro"])
+def test_a_backup_is_as_good_as_the_log(topic: StoredTopic, kind: str) -> None:
+    store = MemoryObjectStore()
+    codec = "snappy" if kind == "avro" else "gzip"
+    names = {"secor__file__reader__writer__factory": kind, "secor__compression__codec": codec}
+    kept = pipeline_of(pipeline__name="backup", output__key__prefix="raw/", **names)
+    run_once(topic, store, kept)
+    copy_times(topic, 5, [5, 6])
+    run_once(topic, store, kept)
+    backfill(topic, store)
+    from_files(store, kept, ALL, 3)
+    by_log, by_files = ([key for key in listed(store) if f"/{one}_" in key] for one in (2, 3))
+    assert [key.replace("/3_", "/2_") for key in by_files] == by_log
+    # Neither text nor what lies beside it tells whose a timestamp is.
+    left_out = {"timestampType"} if kind in {"text", "sequencefile"} else set[str]()
+    assert [rows(store, key, left_out) for key in by_files] == [rows(store, key, left_out) for key in by_log]
+    from_files(store, kept, Selected(TOPIC, 4, 6), 4)
+    assert offsets(store, 4) == [4, 5]
+    assert clean(store, 3, 4)
+
+
+def test_files_by_day_and_bad_messages_are_read_in_the_order_of_offsets(topic: StoredTopic) -> None:
+    store = MemoryObjectStore()
+    copy_times(topic, 5, [1, 0, 1, -500_000])
+    kept = pipeline_of(pipeline__name="filed", output__key__prefix="raw/", **BY_HOUR)
+    run_once(topic, store, kept)
+    from_files(store, kept, ALL)
+    assert offsets(store, 2) == [0, 1, 2, 3, 4, 5, 6, 7]
+    from_files(store, kept, Selected(TOPIC, datetime(2026, 1, 1, 15, tzinfo=UTC)), 3)
+    assert offsets(store, 3) == [0, 1, 2, 3, 4, 5, 6, 7]
+    lost = KeptFiles(kept, store, TOPIC, 1)
+    with pytest.raises(DataLoss, match="offsets 2 to 2 of"):
+        list(lost.records(Window(TOPIC, "", 9, 2, 3)))
+
+
+def rows(store: ObjectStore, key: str, left_out: set[str]) -> list[dict[str, Any]]:
+    read: Any = pq
+    table = read.read_table(io.BytesIO(store.get(key)))
+    return list(table.drop_columns(list(left_out)).to_pylist())
+
+
+def sequence_file(records: dict[int, bytes]) -> bytes:
+    file = io.BytesIO()
+    writer = SequenceFileWriter(file, LONG, "none", b"seed")
+    for offset, value in records.items():
+        writer.append(struct.pack(">q", offset), bytes_writable(value))
+    writer.close()
+    return file.getvalue()
+
+
+def test_secors_files_tell_offsets_by_their_keys_and_double_nothing(store: ObjectStore) -> None:
+    kept = pipeline_of(pipeline__name="secor", output__key__prefix="secor/", secor__generation="7")
+    value = json.dumps({"timestamp": NOON_MS}).encode()
+    root = "secor/orders"
+    store.put(f"{root}/dt=1/7_0_{100:020}", sequence_file({100: value, 103: value}))
+    store.put(f"{root}/dt=2/7_0_{100:020}", sequence_file({101: value, 103: value}))
+    store.put(f"{root}/dt=2/7_0_{110:020}", sequence_file({110: value, 111: value}))
+    store.put(f"{root}/dt=2/6_0_{90:020}", b"another generation's")
+    by_field = pipeline_of(secor__message__parser__class="json")
+    source = KeptFiles(kept, store, "orders", 1 << 20)
+    list(Backfill(with_generation(by_field, 2), store, source, threads=1).run(Selected("orders")))
+    keys = [key for key in listed(store) if "/2_0_" in key]
+    assert sorted(offset for key in keys for offset in offsets_of(store, key)) == [100, 101, 103, 110, 111]
+    with pytest.raises(ConfigError, match="do not tell their times"):
+        source.extents(Selected("orders", datetime(2026, 1, 1, tzinfo=UTC)))
+    with pytest.raises(DataLoss, match="offsets 50 to 99"):
+        source.extents(Selected("orders", 50))
+    store.put(f"{root}/dt=2/7_0_{120:020}.gz", b"no offsets\n")
+    with pytest.raises(ConfigError, match="does not tell the offsets"):
+        KeptFiles(kept, store, "orders", 1 << 20)
+    with pytest.raises(ResourceNotFound):
+        KeptFiles(kept, store, "others", 1 << 20)
+
+
+def test_a_snapshot_of_the_log_knows_of_backfills(topic: StoredTopic) -> None:
+    store = wrong(topic)
+    backfill(topic, store, replaces=1)
+    for generation in (1, 2):
+        log = CommitLog(store, "out/", "kept", generation)
+        log.read()
+        for _ in range(1000):
+            log.append("begin", "f")
+        assert len(list(store.list(f"{log.folder}snapshots/"))) == 1
+        assert CommitLog(store, "out/", "kept", generation).read() == log.state

@@ -1,0 +1,373 @@
+"""Upkeep of a pipeline's output: bad messages parsed again, generations that end, and what killed runs leave."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any, Literal
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.pipelines.upkeep.test_backfill import backfill
+from tests.support.dying_store import DyingStore, Killed
+from tests.support.pipeline_runs import NUMBER, TOPIC, listed, listed_offsets, offsets_of, pipeline_of, run_once
+from tests.support.stored_records import StoredTopic
+from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.errors import CommitLogCorrupt, ConfigError, Fenced, PreparedGone, TieredStoreError
+from tieredstore.pipelines import Entry, Parts, Pipeline, Runner
+from tieredstore.pipelines.log.changes import changes_since
+from tieredstore.pipelines.log.commit_log import CommitLog
+from tieredstore.pipelines.log.entries import Entry as LogEntry
+from tieredstore.pipelines.run.redrive import Redriven
+from tieredstore.pipelines.upkeep.backfill_sources import Selected
+from tieredstore.pipelines.upkeep.comparison import Against
+from tieredstore.pipelines.upkeep.dropping import drop_generation
+from tieredstore.pipelines.upkeep.garbage import GarbageOutcome, collect_garbage
+from tieredstore.pipelines.upkeep.inspection import commit_log_of, verify_output
+from tieredstore.pipelines.upkeep.kept_files import KeptFiles
+from tieredstore.testing.delegating import Operation
+from tieredstore.testing.faults import FaultyStore, Moment
+
+SMALL = pipeline_of(secor__max__file__size__bytes="9000", secor__offsets__per__partition="150")
+NEXT = pipeline_of(secor__generation="2", secor__max__file__size__bytes="20000")
+STRICT = pipeline_of(secor__message__parser__class="regex", message__timestamp__input__pattern=r"(\d{13})")
+"""The values of these records have no such number: all are bad."""
+LENIENT = pipeline_of(secor__max__file__size__bytes="20000")
+DAY_MS = 86_400_000
+
+
+def redrive(topic: StoredTopic, store: ObjectStore, pipeline: Pipeline) -> list[Entry]:
+    return [one.entry for one in redriven(topic, store, pipeline) if one.entry is not None]
+
+
+def redriven(topic: StoredTopic, store: ObjectStore, pipeline: Pipeline) -> list[Redriven]:
+    with Runner(pipeline, Parts(store, topic.manager), threads=1) as runner:
+        return list(runner.redrive())
+
+
+def take_over(topic: StoredTopic, store: ObjectStore, pipeline: Pipeline = NEXT, generation: int = 1) -> list[Entry]:
+    with Runner(pipeline, Parts(store, topic.manager), threads=1, take_over=generation) as runner:
+        return list(runner.run_once())
+
+
+def aside(store: ObjectStore) -> list[str]:
+    return [info.key for info in store.list("out/_tieredstore/kept/1/quarantine/")]
+
+
+def unpublished(operation: Operation) -> bool:
+    """No file of records is published."""
+    return operation.name == "publish" and "/quarantine/" not in operation.keys[0]
+
+
+def check_each_failure(
+    prepare: Callable[[], ObjectStore], work: Callable[[ObjectStore], object], moment: Moment
+) -> None:
+    """``work`` fails at each of its operations in turn; done again it completes, and each record is there once."""
+    quiet = FaultyStore(prepare())
+    work(quiet)
+    expected = listed(quiet)
+    for number in range(len(quiet.operations)):
+        inner = prepare()
+        try:
+            work(FaultyStore(inner, number, moment=moment))
+        except TieredStoreError:
+            work(inner)
+        assert listed(inner) == expected
+        assert list(verify_output(SMALL, inner)) == []
+
+
+def test_bad_messages_are_filed_once_by_settings_that_know_them(topic: StoredTopic, store: ObjectStore) -> None:
+    run_once(topic, store, STRICT)
+    assert listed_offsets(store) == []
+    assert redrive(topic, store, STRICT) == []
+    (before,) = aside(store)
+    assert offsets_of(store, before) == list(range(300))
+    (entry,) = redrive(topic, store, LENIENT)
+    assert entry.removed == (before,)
+    assert aside(store) == []
+    assert listed_offsets(store) == list(range(300))
+    assert list(verify_output(LENIENT, store)) == []
+    assert redrive(topic, store, LENIENT) == []
+    progress = commit_log_of(LENIENT, store).read().positions[TOPIC, NUMBER]
+    assert (progress.records, progress.next_offset) == (300, 300)
+    topic.copy_plain(300, 50, size=100)
+    run_once(topic, store, LENIENT)
+    assert listed_offsets(store) == list(range(350))
+
+
+def test_what_is_still_bad_stays_aside_with_its_reason(topic: StoredTopic, store: ObjectStore) -> None:
+    run_once(topic, store, STRICT)
+    (before,) = aside(store)
+    (same,) = redriven(topic, store, STRICT)
+    assert (same.entry, same.key, same.window.records, same.window.quarantined) == (None, before, 0, 300)
+    assert sorted(same.reasons) == list(range(300))
+    # The times of these records are 0 to 299 ms: the first has none that a day can have.
+    partly = pipeline_of(secor__message__parser__class="kafka-timestamp")
+    (one,) = redriven(topic, store, partly)
+    entry = one.entry
+    assert entry is not None
+    assert [(window.records, window.quarantined) for window in entry.windows] == [(299, 1)]
+    (rest,) = aside(store)
+    assert (one.key, list(one.reasons), one.window) == (rest, [0], entry.windows[0])
+    assert rest.endswith(f"1_{NUMBER}_{0:020}.r1.parquet")
+    assert offsets_of(store, rest) == [0]
+    read: Any = pq
+    assert "time" in read.read_table(io.BytesIO(store.get(rest))).column("reason")[0].as_py()
+    assert list(verify_output(partly, store)) == []
+    redrive(topic, store, LENIENT)
+    assert aside(store) == []
+    assert listed_offsets(store) == list(range(300))
+    assert list(verify_output(LENIENT, store)) == []
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_redriving_may_fail_at_each_operation(topic: StoredTopic, moment: Moment) -> None:
+    def prepared() -> ObjectStore:
+        inner = MemoryObjectStore()
+        run_once(topic, inner, STRICT)
+        return inner
+
+    def work(inner: ObjectStore) -> None:
+        redrive(topic, inner, LENIENT)
+
+    check_each_failure(prepared, work, moment)
+
+
+def test_redriven_files_that_the_store_dropped_are_written_again(topic: StoredTopic, store: ObjectStore) -> None:
+    run_once(topic, store, STRICT)
+    with pytest.raises(TieredStoreError):
+        redrive(topic, FaultyStore(store, unpublished), LENIENT)
+    log = commit_log_of(LENIENT, store)
+    for file in log.entry(log.read().written).files[1:]:
+        store.discard(file.prepared)
+    run_once(topic, store, LENIENT)
+    assert listed_offsets(store) == list(range(300))
+    assert aside(store) == []
+    assert list(verify_output(LENIENT, store)) == []
+
+
+BY_TIME = pipeline_of(secor__message__parser__class="kafka-timestamp", secor__generation="2")
+"""The times of these records are 0 to 299 ms: the first has none that a day can have."""
+
+
+def test_bad_messages_of_generations_that_were_taken_over_are_filed_by_the_next(
+    topic: StoredTopic, store: ObjectStore
+) -> None:
+    run_once(topic, store, STRICT)
+    (before,) = aside(store)
+    take_over(topic, store, BY_TIME)
+    with pytest.raises(ConfigError, match="generation 2 took it over: run that one"):
+        redriven(topic, store, STRICT)
+    with Runner(BY_TIME, Parts(store, topic.manager), threads=1) as runner:
+        assert [(one.generation, one.file.key) for one in runner.bad_messages()] == [(1, before)]
+    (one,) = redriven(topic, store, BY_TIME)
+    assert one.entry is not None
+    assert (one.entry.removed, one.entry.other) == ((before,), 1)
+    assert (one.window.records, one.window.quarantined) == (299, 1)
+    assert aside(store) == []
+    third = pipeline_of(secor__generation="3")
+    take_over(topic, store, third, generation=2)
+    assert [one.window.records for one in redriven(topic, store, third)] == [1]
+    assert redriven(topic, store, third) == []
+    assert listed_offsets(store) == list(range(300))
+    for pipeline in (STRICT, BY_TIME, third):
+        assert list(verify_output(pipeline, store)) == []
+        its = pipeline_of(secor__generation=str(pipeline.own.generation))
+        assert list(Against(its, store, topic.manager).problems()) == []
+    # The log says still what was taken over.
+    topic.copy_plain(300, 50, size=100)
+    take_over(topic, store, third, generation=2)
+    assert listed_offsets(store) == list(range(350))
+    with pytest.raises(ConfigError, match=r"offsets 0 to 299 .* were filed by a generation that took it over"):
+        backfill(topic, store, pipeline=LENIENT, generation=7, replaces=1)
+    with closing(KeptFiles(pipeline_of(), store, TOPIC, 1 << 20)) as kept:
+        batches: list[Any] = list(kept.records(*kept.extents(Selected(TOPIC))))
+    assert sorted(offset for batch in batches for offset in batch.column("offset").to_pylist()) == list(range(300))
+
+
+@pytest.mark.parametrize("moment", ["before", pytest.param("during", marks=pytest.mark.soak), "after"])
+def test_redriving_what_was_taken_over_may_fail_at_each_operation(topic: StoredTopic, moment: Moment) -> None:
+    def prepared() -> ObjectStore:
+        inner = MemoryObjectStore()
+        run_once(topic, inner, STRICT)
+        take_over(topic, inner)
+        return inner
+
+    def work(inner: ObjectStore) -> None:
+        redrive(topic, inner, NEXT)
+        assert listed_offsets(inner) == list(range(300))
+        assert aside(inner) == []
+        assert list(verify_output(NEXT, inner)) == []
+
+    check_each_failure(prepared, work, moment)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_who_redrives_what_was_taken_over_may_die_at_each_operation(
+    topic: StoredTopic, moment: Literal["before", "after"]
+) -> None:
+    def prepared() -> ObjectStore:
+        inner = MemoryObjectStore()
+        run_once(topic, inner, STRICT)
+        take_over(topic, inner)
+        return inner
+
+    quiet = DyingStore(prepared())
+    redrive(topic, quiet, NEXT)
+    for number in range(quiet.count):
+        inner = prepared()
+        with pytest.raises(Killed):
+            redrive(topic, DyingStore(inner, number, moment), NEXT)
+        assert len(listed_offsets(inner)) == len(set(listed_offsets(inner)))
+        redrive(topic, inner, NEXT)
+        assert listed_offsets(inner) == list(range(300))
+        assert aside(inner) == []
+        for pipeline in (SMALL, NEXT):
+            assert list(verify_output(pipeline, inner)) == []
+
+
+def test_a_generation_goes_on_where_another_is_sealed(topic: StoredTopic, store: ObjectStore) -> None:
+    with Runner(SMALL, Parts(store, topic.manager), threads=1) as old:
+        list(old.run_once())
+        topic.copy_plain(300, 50, size=100)
+        entries = take_over(topic, store)
+        with pytest.raises(Fenced):
+            old.driver.commit([])
+    assert [(window.start, window.stop) for entry in entries for window in entry.windows] == [(300, 350)]
+    with pytest.raises(ConfigError, match="generation 2 took it over"):
+        run_once(topic, store, SMALL)
+    assert listed_offsets(store) == list(range(350))
+    assert list(verify_output(SMALL, store)) == []
+    assert list(verify_output(NEXT, store)) == []
+    topic.copy_plain(350, 50, size=100)
+    take_over(topic, store)
+    run_once(topic, store, NEXT)
+    assert listed_offsets(store) == list(range(400))
+    third = pipeline_of(secor__generation="3")
+    with pytest.raises(ConfigError, match="generation 2 took it over"):
+        take_over(topic, store, third)
+    with pytest.raises(ConfigError, match="nothing to take over"):
+        take_over(topic, store, third, generation=7)
+    run_once(topic, store, third)
+    with pytest.raises(ConfigError, match="begun without taking over generation 2"):
+        take_over(topic, store, third, generation=2)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_taking_over_may_die_at_each_operation(topic: StoredTopic, moment: Literal["before", "after"]) -> None:
+    whole = MemoryObjectStore()
+    run_once(topic, whole, SMALL)
+    quiet = DyingStore(whole)
+    take_over(topic, quiet)
+    for number in range(quiet.count):
+        inner = MemoryObjectStore()
+        run_once(topic, inner, SMALL)
+        with pytest.raises(Killed):
+            take_over(topic, DyingStore(inner, number, moment))
+        take_over(topic, inner)
+        assert listed_offsets(inner) == list(range(300))
+
+
+def test_a_dropped_generation_is_gone_for_good_and_nothing_else_is(topic: StoredTopic, store: ObjectStore) -> None:
+    run_once(topic, store, SMALL)
+    run_once(topic, store, NEXT)
+    others = [key for key in listed(store) if "/2_" in key]
+    stranger = f"out/{TOPIC}/base_offset=0/1_9_{0:020}.parquet"
+    store.put(stranger, b"x")
+    going = list(drop_generation(SMALL, store, apply=False))
+    assert len(going) == len(listed(store)) - len(others) - 1
+    assert commit_log_of(SMALL, store).read().closed == ""
+    assert list(drop_generation(SMALL, store, apply=True)) == going
+    assert listed(store) == sorted([*others, stranger])
+    with pytest.raises(ConfigError, match="generation 1 was dropped"):
+        run_once(topic, store, SMALL)
+    assert list(drop_generation(SMALL, store, apply=True)) == []
+    assert [(one.kind, one.subject) for one in verify_output(SMALL, store)] == [("stranger", stranger)]
+    assert [change.kind for change in changes_since(commit_log_of(SMALL, store), -1)][-1] == "drop"
+    with pytest.raises(ConfigError, match="nothing to drop"):
+        list(drop_generation(pipeline_of(secor__generation="5"), store, apply=True))
+
+
+@pytest.mark.parametrize("moment", ["before", "during", "after"])
+def test_dropping_may_fail_at_each_operation(topic: StoredTopic, moment: Moment) -> None:
+    def prepared() -> ObjectStore:
+        inner = MemoryObjectStore()
+        run_once(topic, inner, SMALL)
+        return inner
+
+    def work(inner: ObjectStore) -> None:
+        list(drop_generation(SMALL, inner, apply=True))
+
+    check_each_failure(prepared, work, moment)
+
+
+def test_what_is_committed_never_appears_once_it_is_dropped(topic: StoredTopic, store: ObjectStore) -> None:
+    with pytest.raises(TieredStoreError):
+        run_once(topic, FaultyStore(store, lambda operation: operation.name == "publish"), SMALL)
+    log = commit_log_of(SMALL, store)
+    entry = log.entry(log.read().written)
+    list(drop_generation(SMALL, store, apply=True))
+    for file in entry.files:
+        with pytest.raises(PreparedGone):
+            store.publish(file.prepared)
+    assert listed(store) == []
+
+
+class Later(FaultyStore):
+    """A store whose clock is ahead by so many ms."""
+
+    ahead_ms = 2 * DAY_MS
+
+    def now_ms(self) -> int | None:
+        now = super().now_ms()
+        return None if now is None else now + self.ahead_ms
+
+
+def test_gc_takes_what_nobody_will_publish_and_leaves_what_is_committed(topic: StoredTopic, store: ObjectStore) -> None:
+    with pytest.raises(TieredStoreError):
+        run_once(topic, FaultyStore(store, lambda operation: operation.name == "publish"), SMALL)
+    key = f"out/{TOPIC}/base_offset=0/1_7_{0:020}.parquet"
+    zombie = store.prepare(key, b"of a task that was killed", staging_prefix=commit_log_of(SMALL, store).staging_prefix)
+    later = Later(store)
+    young = list(collect_garbage(SMALL, store, min_age_ms=DAY_MS, apply=True))
+    assert {step.outcome for step in young} == {GarbageOutcome.YOUNG, GarbageOutcome.COMMITTED}
+    for apply in (False, True):
+        steps = list(collect_garbage(SMALL, later, min_age_ms=DAY_MS, apply=apply))
+        assert [step.outcome for step in steps].count(GarbageOutcome.DELETED) == 1
+    with pytest.raises(PreparedGone):
+        store.publish(zombie)
+    run_once(topic, store, SMALL)
+    assert listed_offsets(store) == list(range(300))
+    assert list(collect_garbage(SMALL, later, min_age_ms=DAY_MS, apply=True)) == []
+    with pytest.raises(ConfigError, match="below an hour"):
+        list(collect_garbage(SMALL, store, min_age_ms=5, apply=True))
+
+
+def test_changes_are_told_entry_by_entry(topic: StoredTopic, store: ObjectStore) -> None:
+    entries = run_once(topic, store, SMALL)
+    log = commit_log_of(SMALL, store)
+    changed = list(changes_since(log, -1))
+    assert sorted(file.key for change in changed for file in change.added) == listed(store)
+    assert list(changes_since(log, entries[-1].number)) == []
+
+
+def test_entries_with_other_fields_are_refused_and_those_of_before_are_read() -> None:
+    plain = LogEntry(3, "begin", "w", "f")
+    assert b"removed" not in plain.to_bytes()
+    assert LogEntry.from_bytes(plain.to_bytes(), "k") == plain
+    seal = LogEntry(4, "seal", "w", "f", removed=("a",), other=7)
+    assert LogEntry.from_bytes(seal.to_bytes(), "k") == seal
+    for damaged in (b'"removed":[7]', b'"removed":"a"'):
+        with pytest.raises(CommitLogCorrupt):
+            LogEntry.from_bytes(seal.to_bytes().replace(b'"removed":["a"]', damaged), "k")
+    store = MemoryObjectStore()
+    log = CommitLog(store, "", "p", 1)
+    log.read()
+    for _ in range(999):
+        log.append("begin", "f")
+    log.append("seal", "f", other=7)
+    again = CommitLog(store, "", "p", 1).read()
+    assert (again.closed, again.other, again.number) == ("seal", 7, 999)

@@ -1,0 +1,327 @@
+"""Values decoded to columns, beside a struct ``kafka`` of what Kafka tells of each record."""
+
+from __future__ import annotations
+
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, BinaryIO, ClassVar, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tieredstore.errors import ConfigError, SchemaNotFound, quoted
+from tieredstore.pipelines.filing.schemas import Schemas
+from tieredstore.pipelines.writers import DECODED, ENVELOPE, KAFKA, FileWriter, Format, GroupedFile
+from tieredstore.values.avro import Avro, AvroSchema, SchemaLookup, arrow_type_of, is_framed, parsed_schema, schema_id
+from tieredstore.values.avro_union import CannotUnite, united
+from tieredstore.values.base import ValueType
+from tieredstore.values.json_rest import JsonRest
+from tieredstore.values.json_text import Json
+
+# What their type stubs say is partial.
+_arrow: Final[Any] = pa
+_compute: Final[Any] = pc
+_ipc: Final[Any] = pa.ipc
+
+REST: Final = "_rest"
+
+_BESIDE: Final = ("offset", "partition", "timestamp", "key", "headers")
+KAFKA_FIELD: Final = _arrow.field(KAFKA, _arrow.struct([ENVELOPE.field(name) for name in _BESIDE]))
+
+
+Taken = tuple[tuple[str, str], ...]
+"""The names of partitions in paths, in small letters, each with the setting that gives it: no column may have one."""
+
+
+def _place(row: int) -> str:
+    return f"the value of row {row}"
+
+
+class Decoder(ABC):
+    """Decodes the values of a topic. Frozen, and picklable."""
+
+    @abstractmethod
+    def for_window(self, topic: str) -> Decoder:
+        """For the values of a window of a topic; ConfigError where the settings do not say what these are."""
+
+    @abstractmethod
+    def decoded(self, values: Any) -> tuple[Any, dict[int, str]]:
+        """A column of structs, None where only the end of a file tells its type; and why rows are none, by number."""
+
+    @abstractmethod
+    def open(self, file: BinaryIO, inner: Format, local_path: str | None) -> FileWriter:
+        """A writer of rows that have such a column."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfOneSchema(Decoder):
+    """Values of a topic that have one schema, which is known before they are read."""
+
+    schemas: Schemas
+    kind: str
+    taken: Taken = ()
+    value_type: ValueType | None = None
+    rest: JsonRest | None = None
+
+    def for_window(self, topic: str) -> OfOneSchema:
+        """With the schema of the topic."""
+        match self.kind:
+            case "json":
+                schema = self.schemas.ddl_of(topic)
+                _check_names(schema, topic, self.taken)
+                return replace(self, value_type=Json(schema, on_invalid="null"), rest=JsonRest(schema))
+            case "protobuf":
+                value_type: ValueType = replace(self.schemas.protobuf_of(topic), on_invalid="null")
+            case _:
+                data = self.schemas.avro_of(topic)
+                assert data.schema is not None
+                value_type = Avro(data.schema, data.lookup, on_invalid="null")
+        _check_names(_fields_of(value_type.arrow_type), topic, self.taken)
+        return replace(self, value_type=value_type)
+
+    def decoded(self, values: Any) -> tuple[Any, dict[int, str]]:
+        """All of them by the one type."""
+        assert self.value_type is not None
+        column = self.value_type.convert(values, _place)
+        faults = dict.fromkeys(_lost(values, column), f"its value is not {_NAMES[self.kind]} of its columns")
+        if self.rest is None:
+            return column, faults
+        rest: list[str | None] = []
+        for row, value in enumerate(values.to_pylist()):
+            text = None
+            if value is not None and row not in faults:
+                try:
+                    text = self.rest.of(value.decode())
+                except ValueError:
+                    faults[row] = "its value is no object of JSON, or has a field twice"
+            rest.append(text)
+        kind = _arrow.struct([*_fields_of(column.type), _arrow.field(REST, _arrow.string())])
+        arrays = [*column.flatten(), _arrow.array(rest, _arrow.string())]
+        return _arrow.StructArray.from_arrays(arrays, fields=list(kind)), faults
+
+    def open(self, file: BinaryIO, inner: Format, local_path: str | None) -> FileWriter:  # noqa: ARG002  none is needed
+        """As the rows come."""
+        assert self.value_type is not None
+        fields = _fields_of(self.value_type.arrow_type)
+        rest = [_arrow.field(REST, _arrow.string())] if self.rest is not None else []
+        schema = _arrow.schema([*fields, *rest, KAFKA_FIELD])
+        return ColumnsFile(inner.open_columns(file, schema), schema)
+
+
+_NAMES: Final = {"json": "JSON", "protobuf": "a message of Protocol Buffers", "avro": "Avro"}
+
+
+def _lost(values: Any, column: Any) -> list[int]:
+    """The rows that are null, and were not."""
+    rows = _compute.indices_nonzero(_compute.and_(column.is_null(), values.is_valid()))
+    numbers: list[int] = rows.to_pylist()
+    return numbers
+
+
+def _fields_of(kind: Any) -> list[Any]:
+    if not _arrow.types.is_struct(kind):
+        raise ConfigError("a schema that is no record has no columns")
+    return [kind.field(number) for number in range(kind.num_fields)]
+
+
+def _check_names(fields: Any, topic: str, taken: Taken) -> None:
+    directories = dict(taken)
+    for name in (one.name for one in fields):
+        if name in (KAFKA, REST):
+            raise ConfigError(f"the schema of {topic} has a column {quoted(name)}, which is the pipeline's own name")
+        if (setting := directories.get(name.lower())) is not None:
+            raise ConfigError(
+                f"the schema of {topic} has a column {quoted(name)}, and directories have that name too: "
+                f"give {setting} another one"
+            )
+
+
+class ColumnsFile(FileWriter):
+    """A file of columns under way; its rows are of the envelope, with the decoded values beside."""
+
+    def __init__(self, inner: FileWriter, schema: Any) -> None:
+        self._inner, self._schema = inner, schema
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Append; a group ends by the bytes of keys and values."""
+        untyped: Any = rows
+        beside = _arrow.StructArray.from_arrays(
+            [untyped.column(name) for name in _BESIDE], fields=list(KAFKA_FIELD.type)
+        )
+        arrays = [*untyped.column(DECODED).flatten(), beside]
+        batch = _arrow.RecordBatch.from_arrays(arrays, schema=self._schema)
+        try:
+            if isinstance(self._inner, GroupedFile):
+                self._inner.append(batch, rows)
+            else:
+                self._inner.write(batch)
+        except NotImplementedError as error:
+            raise ConfigError(f"files of this format cannot hold a column of the schema: {error}") from None
+
+    def close(self) -> None:
+        """End the file."""
+        self._inner.close()
+
+
+@dataclass(frozen=True, slots=True)
+class OfRegistry(Decoder):
+    """Avro whose schemas a registry has: a file has the columns of all that its records were written by."""
+
+    lookup: SchemaLookup
+    taken: Taken = ()
+    seen: _Seen | None = field(default=None, compare=False)
+    """The schemas of a window, of which each is united with those before it."""
+
+    def for_window(self, topic: str) -> OfRegistry:
+        """A window's schemas are united anew, so that the same window gives the same files."""
+        return replace(self, seen=_Seen(self.lookup, topic, self.taken))
+
+    def decoded(self, values: Any) -> tuple[Any, dict[int, str]]:
+        """Each by the schema that wrote it, to see that it is whole; which columns it has, the file's end tells."""
+        assert self.seen is not None
+        faults: dict[int, str] = {}
+        rows_of: dict[int, list[int]] = {}
+        for row, value in enumerate(values.to_pylist()):
+            if value is None:
+                continue
+            if not is_framed(value):
+                faults[row] = "its value does not begin with the id of a schema"
+            elif (reason := self.seen.reason_against(number := schema_id(value))) is not None:
+                faults[row] = reason
+            else:
+                rows_of.setdefault(number, []).append(row)
+        for number, rows in rows_of.items():
+            taken = values.take(_arrow.array(rows, _arrow.int64()))
+            lost = _lost(taken, self.seen.reader(number).convert(taken, _place))
+            faults |= dict.fromkeys((rows[one] for one in lost), "its value is not Avro of its schema")
+        return None, dict(sorted(faults.items()))
+
+    def open(self, file: BinaryIO, inner: Format, local_path: str | None) -> FileWriter:
+        """The rows are kept aside until it ends."""
+        return _UnitedFile(file, inner, self.lookup, local_path)
+
+
+class _Seen:
+    """The schemas that a window has shown so far, in its order."""
+
+    def __init__(self, lookup: SchemaLookup, topic: str, taken: Taken) -> None:
+        self._lookup, self._topic, self._taken = lookup, topic, taken
+        self._reasons: dict[int, str | None] = {}
+        self._readers: dict[int, Avro] = {}
+        self._united: Any = None
+
+    def reader(self, number: int) -> Avro:
+        """Reads what was written by a schema as that one has it."""
+        return self._readers[number]
+
+    def reason_against(self, number: int) -> str | None:
+        """Why values of this schema are bad; None if they are not."""
+        if number not in self._reasons:
+            self._reasons[number] = self._judged(number)
+        return self._reasons[number]
+
+    def _judged(self, number: int) -> str | None:
+        try:
+            schema = self._lookup(number)
+            parsed = parsed_schema(schema)
+            _check_names(_fields_of(arrow_type_of(parsed)), self._topic, self._taken)
+            self._readers[number] = Avro(schema, self._lookup, on_invalid="null")
+            whole = parsed if self._united is None else parsed_schema(united(self._united, parsed))
+            arrow_type_of(whole)
+        except (SchemaNotFound, LookupError):
+            return "the registry does not have its schema"
+        except ConfigError as error:
+            return f"of its schema, {number}: {error}"
+        except CannotUnite as error:
+            return f"its schema, {number}, cannot be united with those before it: {error}"
+        self._united = whole
+        return None
+
+
+_NOTHING: Final = {"type": "record", "name": "Nothing", "fields": list[Any]()}
+
+
+class _UnitedFile(FileWriter):
+    """Rows as they came in a temporary file, until it is known which schemas wrote them."""
+
+    def __init__(self, file: BinaryIO, inner: Format, lookup: SchemaLookup, local_path: str | None) -> None:
+        self._file, self._inner, self._lookup = file, inner, lookup
+        self._numbers: dict[int, None] = {}
+        self._aside = tempfile.TemporaryFile(dir=local_path)  # noqa: SIM115  it lives as long as this one
+        options = _ipc.IpcWriteOptions(compression="lz4")
+        self._rows = _ipc.new_stream(self._aside, ENVELOPE, options=options)
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Note the schemas, and keep the rows."""
+        untyped: Any = rows
+        for value in untyped.column("value").to_pylist():
+            if value is not None:
+                self._numbers[schema_id(value)] = None
+        self._rows.write_batch(untyped)
+
+    def close(self) -> None:
+        """Decode all by the schema that reads each of them."""
+        self._rows.close()
+        try:
+            self._write_out()
+        finally:
+            self._aside.close()
+
+    def abandon(self) -> None:
+        """Nothing is decoded any more: what was the matter may be a registry that is away."""
+        self._rows.close()
+        self._aside.close()
+
+    def _write_out(self) -> None:
+        # Where all values are null there is no schema, and no column but Kafka's.
+        avro = Avro(self._schema(list(self._numbers)) if self._numbers else _NOTHING, self._lookup)
+        schema = _arrow.schema([*_fields_of(avro.arrow_type), KAFKA_FIELD])
+        writer = ColumnsFile(self._inner.open_columns(self._file, schema), schema)
+        self._aside.seek(0)
+        for batch in _ipc.open_stream(self._aside):
+            column = avro.convert(batch.column("value"), _place)
+            writer.write(batch.append_column(DECODED, column))
+        writer.close()
+
+    def _schema(self, numbers: Sequence[int]) -> AvroSchema:
+        parsed = [parsed_schema(self._lookup(number)) for number in numbers]
+        whole = parsed[0]
+        for other in parsed[1:]:
+            whole = parsed_schema(united(whole, other))
+        schema: AvroSchema = whole
+        return schema
+
+
+@dataclass(frozen=True, slots=True)
+class Columns(Format):
+    """Files of another format that hold decoded values."""
+
+    inner: Format
+    decoder: Decoder
+    local_path: str | None = None
+    name: ClassVar[str] = "columns"
+
+    @property
+    def ending(self) -> str:
+        """That of the files themselves."""
+        return self.inner.ending
+
+    @property
+    def writes_forward(self) -> bool:
+        """As those of the files themselves."""
+        return self.inner.writes_forward
+
+    def for_window(self, topic: str) -> Columns:
+        """With the topic's schema."""
+        return replace(self, decoder=self.decoder.for_window(topic))
+
+    def decoded(self, records: pa.RecordBatch) -> tuple[Any, dict[int, str]]:
+        """What of records is no row of columns."""
+        untyped: Any = records
+        return self.decoder.decoded(untyped.column("value"))
+
+    def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
+        """Rows have a column more than the envelope, where the type of that is known."""
+        return self.decoder.open(file, self.inner, self.local_path)

@@ -1,0 +1,268 @@
+"""Files of an output, read back: whatever the format, known by their first bytes."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import gzip
+import importlib
+import json
+import struct
+from collections.abc import Iterator
+from typing import Any, BinaryIO, Final, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import zstandard
+
+from tieredstore.errors import ConfigError, CorruptData
+from tieredstore.pipelines.files.container_formats import fastavro_module
+from tieredstore.pipelines.files.sequence_format import sequence_rows
+from tieredstore.pipelines.files.sequencefile import MAGIC as SEQUENCE_FILE
+from tieredstore.pipelines.files.sequencefile import SequenceFileReader
+from tieredstore.pipelines.writers import ENVELOPE
+from tieredstore.values.avro import check_bounded
+
+_arrow: Final[Any] = pa
+_parquet: Final[Any] = pq
+
+_BATCH: Final = 4096
+_PIECE: Final = 1 << 20
+_MOST_BYTES: Final = 64 << 20
+"""Of one value of text: more is no text."""
+
+RECORDS: Final[Any] = _arrow.schema(
+    [
+        _arrow.field("offset", _arrow.int64()),
+        _arrow.field("timestamp", _arrow.int64()),
+        _arrow.field("timestampType", _arrow.int32()),
+        _arrow.field("key", _arrow.binary()),
+        _arrow.field("value", _arrow.binary()),
+        _arrow.field("headers", ENVELOPE.field("headers").type),
+    ]
+)
+"""What is read; null where the file does not tell."""
+
+Row = dict[str, Any]
+
+
+def read_output(
+    file: BinaryIO, name: str, *, sidecar: BinaryIO | None = None, delimiter: bytes = b"\n"
+) -> Iterator[pa.RecordBatch]:
+    """The records of a file of any format that pipelines write; ``name`` is for messages.
+
+    ``sidecar`` is the file beside one of text: without it there are values alone, and without a delimiter too one that
+    is all of the file. CorruptData for a file that breaks off, or is none.
+    """
+    magic = _magic(file)
+    try:
+        if magic == b"PAR1":
+            yield from _parquet_records(file)
+        elif magic.startswith(b"ORC"):
+            yield from _orc_records(file)
+        elif magic == b"Obj\x01":
+            yield from _batches(_avro_rows(file))
+        elif magic.startswith(SEQUENCE_FILE):
+            rows = sequence_rows(SequenceFileReader(file))
+            yield from (
+                _batches(_row(None) | row for row in rows)
+                if sidecar is None
+                else _beside((row["value"] for row in rows), sidecar)
+            )
+        else:
+            stream = _unpacked(file, magic)
+            if sidecar is not None:
+                values = pieces_of(stream, delimiter) if delimiter else _by_lengths(stream, sidecar)
+                yield from _beside(values, sidecar)
+            elif not delimiter:
+                yield from _batches(_row(value) for value in _whole(stream))
+            else:
+                yield from _batches(_lines(stream, delimiter))
+    except (_arrow.ArrowInvalid, OSError, EOFError, zstandard.ZstdError, StopIteration, ValueError) as error:
+        raise CorruptData(f"{name} cannot be read as a file of a pipeline: it is damaged, or another's") from error
+
+
+def _magic(file: BinaryIO) -> bytes:
+    start = file.read(4)
+    file.seek(0)
+    return start
+
+
+def _unpacked(file: BinaryIO, magic: bytes) -> BinaryIO:
+    if magic.startswith(b"\x1f\x8b"):
+        return cast("BinaryIO", gzip.GzipFile(fileobj=file))
+    if magic == b"\x28\xb5\x2f\xfd":
+        return cast("BinaryIO", zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True))
+    return file
+
+
+def _parquet_records(file: BinaryIO) -> Iterator[pa.RecordBatch]:
+    for batch in _parquet.ParquetFile(file).iter_batches(_BATCH):
+        yield as_records(batch)
+
+
+def as_records(batch: Any) -> pa.RecordBatch:
+    """A batch of the envelope as records; of any other columns each row is a value of JSON."""
+    if not {"key", "value", "offset"} <= set(batch.schema.names):
+        return _records([_of_columns(row) for row in batch.to_pylist(maps_as_pydicts="lossy")])
+    columns = [
+        _plain(batch.column(name)).cast(RECORDS.field(name).type)
+        if name in batch.schema.names
+        else _arrow.nulls(batch.num_rows, RECORDS.field(name).type)
+        for name in RECORDS.names
+    ]
+    records: pa.RecordBatch = _arrow.RecordBatch.from_arrays(columns, schema=RECORDS)
+    return records
+
+
+def _plain(column: Any) -> Any:
+    """Times in ms, whatever the file counts them in."""
+    if _arrow.types.is_timestamp(column.type):
+        return column.cast(_arrow.timestamp("ms", column.type.tz), safe=False).cast(_arrow.int64())
+    return column
+
+
+def _orc_records(file: BinaryIO) -> Iterator[pa.RecordBatch]:
+    orc: Any = importlib.import_module("pyarrow.orc")
+    reader = orc.ORCFile(file)
+    for number in range(reader.nstripes):
+        yield as_records(reader.read_stripe(number))
+
+
+def _avro_rows(file: BinaryIO) -> Iterator[Row]:
+    for row in _avro_objects(file):
+        content = cast("dict[str, Any]", row) if isinstance(row, dict) else {}
+        if {"key", "value", "offset", "timestamp"} <= content.keys():
+            moment = content["timestamp"]
+            time = moment if isinstance(moment, int) else round(moment.timestamp() * 1000)
+            yield {**{name: content.get(name) for name in RECORDS.names}, "timestamp": time}
+        else:
+            yield _of_columns(content or row)
+
+
+def _of_columns(row: Any) -> Row:
+    """A row of columns as a record whose value is their JSON; what ``kafka`` tells beside them is the record's own."""
+    value: Any = row
+    kafka: Row = value.pop("kafka") if isinstance(row, dict) and isinstance(value.get("kafka"), dict) else {}
+    moment: Any = kafka.get("timestamp")
+    return {
+        **_row(json.dumps(value, default=str).encode()),
+        **{name: kafka[name] for name in ("offset", "key", "headers") if name in kafka},
+        "timestamp": moment if moment is None or isinstance(moment, int) else round(moment.timestamp() * 1000),
+    }
+
+
+def _avro_objects(file: BinaryIO) -> Iterator[Any]:
+    try:
+        objects = fastavro_module("fastavro").reader(file)
+        check_bounded(objects.writer_schema)
+        yield from objects
+    except (
+        ConfigError, LookupError, TypeError, AttributeError, ArithmeticError, MemoryError, RecursionError, struct.error,
+    ) as error:  # fmt: skip
+        # It checks little of what it reads.
+        raise ValueError("damaged Avro") from error
+
+
+def _lines(stream: BinaryIO, delimiter: bytes) -> Iterator[Row]:
+    """Of JSON, or values of text."""
+    for value in pieces_of(stream, delimiter):
+        envelope = _of_json(value)
+        yield _row(value) if envelope is None else envelope
+
+
+def pieces_of(stream: BinaryIO, delimiter: bytes) -> Iterator[bytes]:
+    """What the delimiter parts, and it has to end the last one as well."""
+    rest = b""
+    while piece := stream.read(_PIECE):
+        *whole, rest = (rest + piece).split(delimiter)
+        yield from whole
+        if len(rest) > _MOST_BYTES:
+            raise ValueError("a value of text does not end")
+    if rest:
+        raise ValueError("the last value of text does not end")
+
+
+def _by_lengths(stream: BinaryIO, sidecar: BinaryIO) -> Iterator[bytes]:
+    """Values that nothing parts, as long as the file beside them says."""
+    for batch in _parquet.ParquetFile(sidecar).iter_batches(_BATCH, columns=["length"]):
+        for length in batch.column(0).to_pylist():
+            value = stream.read(length)
+            if len(value) < length:
+                raise ValueError("there are fewer values than the file beside them tells of")
+            yield value
+    if stream.read(1):
+        raise ValueError("there are more values than the file beside them tells of")
+
+
+def _whole(stream: BinaryIO) -> Iterator[bytes]:
+    """All that there is, as one value."""
+    value = stream.read(_MOST_BYTES + 1)
+    if len(value) > _MOST_BYTES:
+        raise ValueError("a value of text does not end")
+    if value:
+        yield value
+
+
+def _of_json(line: bytes) -> Row | None:
+    """A line that the format ``json`` wrote; None for any other."""
+    if not line.startswith(b"{"):
+        return None
+    try:
+        row: Any = json.loads(line)
+        if not {"topic", "partition", "offset", "timestamp"} <= row.keys():
+            return None
+        moment = _arrow.scalar(row["timestamp"]).cast(_arrow.timestamp("ms", "UTC")).cast(_arrow.int64()).as_py()
+        return {
+            **_row(_bytes(row.get("value"))),
+            "key": _bytes(row.get("key")),
+            "offset": row["offset"],
+            "timestamp": moment,
+            "timestampType": row.get("timestampType"),
+            "headers": None
+            if row.get("headers") is None
+            else [{"key": one["key"], "value": _bytes(one["value"])} for one in row["headers"]],
+        }
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, binascii.Error, _arrow.ArrowInvalid):
+        return None
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text, validate=True)
+
+
+def _beside(values: Iterator[bytes], sidecar: BinaryIO) -> Iterator[pa.RecordBatch]:
+    """Values, and what the file beside them has of each."""
+    for batch in _parquet.ParquetFile(sidecar).iter_batches(_BATCH):
+        rows: list[Row] = []
+        for beside in batch.to_pylist():
+            value = next(values, None)
+            if value is None:
+                raise ValueError("there are fewer values than the file beside them tells of")
+            moment = beside["timestamp"]
+            row = _row(None if beside["is_null"] else value)
+            row |= {"offset": beside["offset"], "key": beside["key"], "headers": beside["headers"]}
+            rows.append({**row, "timestamp": None if moment is None else round(moment.timestamp() * 1000)})
+        yield _records(rows)
+    if next(values, None) is not None:
+        raise ValueError("there are more values than the file beside them tells of")
+
+
+def _row(value: bytes | None) -> Row:
+    return {**dict.fromkeys(RECORDS.names), "value": value}
+
+
+def _batches(rows: Iterator[Row]) -> Iterator[pa.RecordBatch]:
+    pending: list[Row] = []
+    for row in rows:
+        pending.append(row)
+        if len(pending) == _BATCH:
+            yield _records(pending)
+            pending = []
+    if pending:
+        yield _records(pending)
+
+
+def _records(rows: list[Row]) -> pa.RecordBatch:
+    records: pa.RecordBatch = _arrow.RecordBatch.from_pylist(rows, schema=RECORDS)
+    return records

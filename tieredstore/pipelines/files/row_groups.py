@@ -1,0 +1,84 @@
+"""Rows as they come, cut into groups that depend on the rows alone, and copied as little as that allows."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tieredstore.pipelines.files.sizes import running_sizes, total_size
+
+_arrow: Final[Any] = pa
+
+GROUP_ROWS: Final = 65_536
+GROUP_BYTES: Final = 64 << 20
+"""A row group ends at the record that reaches one of these: so it does not matter how records came in batches."""
+
+PIECE_ROWS: Final = 1024
+"""A group is handed on in pieces of so many rows: as many as pyarrow encodes at once, so that they cost nothing there,
+and few enough that most of them lie within one batch, and are not copied."""
+
+
+class RowGroups:
+    """Cuts rows of one schema into groups."""
+
+    def __init__(self, schema: Any) -> None:
+        self._schema = schema
+        self._pieces: list[Any] = []
+        self._edge: list[Any] = []
+        """Less than a piece, out of one batch or several."""
+        self._edge_rows = self._rows = self._bytes = 0
+
+    def add(self, rows: Any, records: Any) -> Iterator[pa.Table]:
+        """Take in rows, and give the groups that they fill.
+
+        A group ends by the bytes of keys and values of ``records``, which the rows are made of; None: by rows alone.
+        """
+        count, size = int(rows.num_rows), 0 if records is None else total_size(records)
+        if self._rows + count < GROUP_ROWS and self._bytes + size < GROUP_BYTES:
+            self._take(rows, size)
+            return
+        running, start, before = [0] * count if records is None else running_sizes(records), 0, 0
+        while start < count:
+            full = bisect_left(running, before + GROUP_BYTES - self._bytes, start) + 1
+            stop = min(count, start + GROUP_ROWS - self._rows, full)
+            self._take(rows.slice(start, stop - start), running[stop - 1] - before)
+            if self._rows >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
+                yield self._group()
+            start, before = stop, running[stop - 1]
+
+    def rest(self) -> pa.Table | None:
+        """The last group; None if there are no more rows."""
+        return self._group() if self._rows else None
+
+    def _take(self, rows: Any, size: int) -> None:
+        count, start = int(rows.num_rows), 0
+        self._rows += count
+        self._bytes += size
+        if self._edge_rows:
+            start = min(PIECE_ROWS - self._edge_rows, count)
+            self._add_to_edge(rows.slice(0, start))
+        while count - start >= PIECE_ROWS:
+            self._pieces.append(rows.slice(start, PIECE_ROWS))
+            start += PIECE_ROWS
+        if start < count:
+            self._add_to_edge(rows.slice(start))
+
+    def _add_to_edge(self, rows: Any) -> None:
+        self._edge.append(rows)
+        self._edge_rows += rows.num_rows
+        if self._edge_rows >= PIECE_ROWS:
+            self._end_edge()
+
+    def _end_edge(self) -> None:
+        if self._edge:
+            self._pieces += _arrow.Table.from_batches(self._edge, self._schema).combine_chunks().to_batches()
+        self._edge, self._edge_rows = [], 0
+
+    def _group(self) -> pa.Table:
+        self._end_edge()
+        group: pa.Table = _arrow.Table.from_batches(self._pieces, self._schema)
+        self._pieces, self._rows, self._bytes = [], 0, 0
+        return group

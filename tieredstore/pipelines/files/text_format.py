@@ -1,0 +1,71 @@
+"""Text: the values alone, each ended by a delimiter, and a file of Parquet beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO, ClassVar, Final, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tieredstore.errors import ConfigError
+from tieredstore.pipelines.files.parquet_format import Sidecar
+from tieredstore.pipelines.writers import CODECS, FileWriter, Format, compressed
+
+# What its type stubs say is partial.
+_compute: Final[Any] = pc
+
+
+@dataclass(frozen=True, slots=True)
+class Text(Format):
+    """The values alone, each ended by the delimiter; beside it a file of Parquet for all else, lengths too where the
+    delimiter is none."""
+
+    codec: str = "none"
+    delimiter: bytes = b"\n"
+    name: ClassVar[str] = "text"
+    has_sidecar: ClassVar[bool] = True
+
+    @property
+    def ending(self) -> str:
+        """With the codec's."""
+        return f".txt{CODECS[self.codec].ending}"
+
+    @property
+    def writes_forward(self) -> bool:
+        """They do."""
+        return True
+
+    def faults(self, records: pa.RecordBatch) -> dict[int, str]:
+        """A value with the delimiter inside would be two."""
+        if not self.delimiter:
+            return {}
+        values = cast("Any", records).column("value")
+        # A value's end may complete the delimiter before it begins ("|" before "||"), so look in both together.
+        ended = _compute.binary_join_element_wise(values, self.delimiter, b"")
+        first = _compute.find_substring(ended, self.delimiter)
+        inside = _compute.fill_null(_compute.less(first, _compute.binary_length(values)), False)
+        rows = cast("Sequence[int]", _compute.indices_nonzero(inside).to_pylist())
+        return dict.fromkeys(rows, "its value has the delimiter of text inside")
+
+    def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:
+        """Values into one, the rest into the other."""
+        if sidecar is None:
+            raise ConfigError("text needs a file beside it for offsets, keys and headers")
+        return _TextFile(compressed(file, self.codec), self.delimiter, sidecar)
+
+
+class _TextFile(FileWriter):
+    def __init__(self, stream: BinaryIO, delimiter: bytes, sidecar: BinaryIO) -> None:
+        self._stream, self._delimiter = stream, delimiter
+        self._beside = Sidecar(sidecar, has_lengths=not delimiter)
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        values = cast("Any", rows).column("value").to_pylist()
+        self._stream.write(b"".join(part for value in values for part in (value or b"", self._delimiter)))
+        self._beside.write(rows)
+
+    def close(self) -> None:
+        self._stream.close()
+        self._beside.close()

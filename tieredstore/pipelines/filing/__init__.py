@@ -1,0 +1,1 @@
+"""Where a record is filed: times and fields of messages, directories, names of files."""

@@ -1,0 +1,294 @@
+"""Times and other fields in values: where the parsers find them, and what is none."""
+
+from __future__ import annotations
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Protocol, Self, cast
+from zoneinfo import ZoneInfo
+
+from tieredstore.pipelines.filing.json_times import json_times
+from tieredstore.pipelines.filing.messagepack import unpacked
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_INTEGER: Final = re.compile(r"[0-9]{1,19}")
+_NUMBER: Final = re.compile(r"[\x00-\x20]*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?[\x00-\x20]*")
+"""What Java's ``Double.valueOf`` takes, but for hexadecimal numbers."""
+_XML_DATE: Final = re.compile(
+    r"(\d{4})(?:-(\d\d)(?:-(\d\d)(?:T(\d\d):(\d\d):(\d\d(?:\.\d+)?))?)?)?(Z|[+-](?:0\d|1[0-3]):[0-5]\d|[+-]14:00)?",
+    re.ASCII,
+)
+"""A dateTime, date, gYearMonth or gYear of XML Schema, part 2, as Secor's parser takes them."""
+_OTHER_DATE: Final = re.compile(r"(?:\d{4}-\d\d-\d\d|\d{8}|\d{4}-?W\d\d(?:-?\d)?)(?:[Tt ].+)?", re.ASCII)
+"""Dates of ISO 8601 that XML Schema does not have."""
+
+
+class BadMessage(ValueError):
+    """Why a message cannot be filed; in words without its content."""
+
+
+class Millis(int):
+    """A time that is known to be in ms since the epoch."""
+
+    __slots__ = ()
+
+
+class Field(Protocol):
+    """A field in values, wherever that is in them."""
+
+    @property
+    def name(self) -> str:
+        """As the settings have it."""
+        ...
+
+    def for_topic(self, topic: str) -> Self:
+        """The same in the values of a topic."""
+        ...
+
+    def of(self, payload: bytes) -> object:
+        """The field's value, a :class:`Millis` where its unit is known; BadMessage where there is none."""
+        ...
+
+
+class Time(ABC):
+    """Finds a time in values. Frozen, and picklable."""
+
+    def for_topic(self, topic: str) -> Time:  # noqa: ARG002  for those that know schemas of topics
+        """The same in the values of a topic; ConfigError where the settings do not say what these are."""
+        return self
+
+    @abstractmethod
+    def __call__(self, payload: bytes) -> int:
+        """In ms since the epoch; BadMessage where there is none."""
+
+    def quick(self, values: Any) -> Any:  # noqa: ARG002  for those that know a quick way
+        """The times of a column of values, null where only a call tells; None if that is so of all of them."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _TimeInField(Time, ABC):
+    field: Field
+
+    def for_topic(self, topic: str) -> Time:
+        return replace(self, field=self.field.for_topic(topic))
+
+
+@dataclass(frozen=True, slots=True)
+class JsonField:
+    """A field of JSON objects, by its name, or by several parted by ``separator`` where objects hold objects."""
+
+    name: str
+    separator: str = ""
+    is_strict: bool = False
+    """Whether control characters in texts, and bytes that are not UTF-8, make a message bad."""
+
+    @property
+    def path(self) -> list[str]:
+        """The names that lead to it."""
+        return self.name.split(self.separator) if self.separator else [self.name]
+
+    def of(self, payload: bytes) -> object:
+        """The field's value; BadMessage where there is none."""
+        try:
+            content: object = json.loads(payload) if self.is_strict else _read_leniently(payload)
+        except (ValueError, RecursionError):
+            raise BadMessage("its value is not JSON") from None
+        for part in self.path:
+            if not isinstance(content, dict):
+                raise BadMessage(f"its value has no field {self.name}")
+            content = cast("Mapping[str, object]", content).get(part)
+        if content is None:
+            raise BadMessage(f"its value has no field {self.name}")
+        return content
+
+    def for_topic(self, topic: str) -> JsonField:  # noqa: ARG002  JSON says itself what it is
+        """The same."""
+        return self
+
+
+def _read_leniently(payload: bytes) -> object:
+    """Read JSON as Secor's reader does where it meets what real topics have: Latin-1, and raw control characters."""
+    text = payload.decode(json.detect_encoding(payload), "replace")
+    return json.loads(text, strict=False)
+
+
+def _text_of(field: Field, payload: bytes) -> str:
+    """The field's value, which must be a text."""
+    content = field.of(payload)
+    if not isinstance(content, str):
+        raise BadMessage(f"its field {field.name} is no text")
+    return content
+
+
+@dataclass(frozen=True, slots=True)
+class EpochTime(_TimeInField):
+    """A time since the epoch, in s, ms, us or ns, in a field."""
+
+    is_strict: bool = False
+    """Whether a text must be a whole number alone."""
+
+    def quick(self, values: Any) -> Any:
+        """Of whole numbers in JSON."""
+        return json_times(values, self.field.path) if isinstance(self.field, JsonField) else None
+
+    def __call__(self, payload: bytes) -> int:
+        """In ms."""
+        content = self.field.of(payload)
+        # A Timestamp that is not set is 0.
+        if isinstance(content, Millis) and content:
+            return content
+        number = _whole_number(content, is_strict=self.is_strict)
+        if number is None:
+            raise BadMessage(f"its field {self.field.name} is no number since the epoch")
+        return to_millis(number)
+
+
+def _whole_number(content: object, *, is_strict: bool = False) -> int | None:
+    """Return a number, or the number in a text, without its fraction; None if there is none above 0."""
+    if isinstance(content, str):
+        number = None if is_strict else _NUMBER.fullmatch(content)
+        if _INTEGER.fullmatch(content):
+            content = int(content)
+        elif number is not None:
+            content = float(number[1])
+    if isinstance(content, float) and 0 < content < 2**63:
+        content = int(content)
+    return content if isinstance(content, int) and not isinstance(content, bool) and content > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePackTime(Time):
+    """A time since the epoch, in s, ms, us or ns, under a name in a map of MessagePack."""
+
+    name: str
+
+    def __call__(self, payload: bytes) -> int:
+        """In ms."""
+        try:
+            content = unpacked(payload)
+        except (ValueError, RecursionError):
+            raise BadMessage("its value is not MessagePack") from None
+        time = _whole_number(content.get(self.name) if isinstance(content, dict) else None, is_strict=True)
+        if time is None:
+            raise BadMessage(f"its value has no field {self.name} with a number since the epoch")
+        return to_millis(time)
+
+
+@dataclass(frozen=True, slots=True)
+class Iso8601Time(_TimeInField):
+    """A date of XML Schema, or another of ISO 8601, in a field; without a zone it is in UTC."""
+
+    is_strict: bool = False
+    """Whether only what XML Schema has is a date."""
+
+    def __call__(self, payload: bytes) -> int:
+        """In ms."""
+        content = _text_of(self.field, payload).strip(" \t\r\n")
+        try:
+            if (parts := _XML_DATE.fullmatch(content)) is not None:
+                return _xml_millis(parts)
+            if not self.is_strict and _OTHER_DATE.fullmatch(content):
+                moment = datetime.fromisoformat(content)
+                return millis_of(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+        except (ValueError, OverflowError):
+            pass
+        raise BadMessage(f"its field {self.field.name} is no date by ISO 8601")
+
+
+def _xml_millis(parts: re.Match[str]) -> int:
+    year, month, day, hour, minute, second, zone = parts.groups()
+    whole, _, fraction = (second or "0").partition(".")
+    ahead = timedelta()
+    if zone is not None and zone != "Z":
+        ahead = timedelta(hours=int(zone[1:3]), minutes=int(zone[4:])) * (-1 if zone[0] == "-" else 1)
+    since = _time_of_day(int(hour or 0), int(minute or 0), int(whole))
+    millis = int(fraction[:3].ljust(3, "0"))
+    return millis_of(datetime(int(year), int(month or 1), int(day or 1), tzinfo=UTC) + since - ahead) + millis
+
+
+def _time_of_day(hour: int, minute: int, second: int) -> timedelta:
+    """Return the time since midnight, 24:00:00 and leap seconds among them; ValueError for what is none."""
+    since = timedelta(hours=hour, minutes=minute, seconds=second)
+    if minute > 59 or second > 60 or (hour > 23 and since != timedelta(days=1)):
+        raise ValueError
+    return since
+
+
+def millis_of(moment: datetime) -> int:
+    """Return the milliseconds since the epoch of a moment with a zone."""
+    return (moment - EPOCH) // timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class DateTime(_TimeInField):
+    """A date in a pattern of Java's, in a field, in a zone; a number stands for its digits."""
+
+    expression: str
+    """See :func:`~tieredstore.pipelines.filing.directories.date_expression`."""
+    zone: str = "UTC"
+
+    def __call__(self, payload: bytes) -> int:
+        """In ms."""
+        content = self.field.of(payload)
+        if isinstance(content, int) and not isinstance(content, bool):
+            content = str(content)
+        if not isinstance(content, str):
+            raise BadMessage(f"its field {self.field.name} is no text")
+        try:
+            if (match := re.match(self.expression, content)) is not None:
+                return self._millis(match.groupdict())
+        except (ValueError, OverflowError):
+            pass
+        raise BadMessage(f"its field {self.field.name} is no date of the pattern")
+
+    def _millis(self, fields: Mapping[str, str]) -> int:
+        year = int(fields.get("yyyy") or _full_year(fields.get("yy", "0")))
+        month, day = int(fields.get("MM", 1)), int(fields.get("dd", 1))
+        hour, minute, second = (int(fields.get(unit, 0)) for unit in ("HH", "mm", "ss"))
+        day_start = datetime(year, month, day, tzinfo=ZoneInfo(self.zone))
+        return millis_of((day_start + _time_of_day(hour, minute, second)).astimezone(UTC))
+
+
+def _full_year(text: str) -> int:
+    """Return the year that ``yy`` parses: of exactly two digits one from 1950 to 2049.
+
+    Java's window moves with its clock (80 years back, 20 ahead), which would file the same message differently later.
+    """
+    year = int(text)
+    if len(text.strip()) != 2:
+        return year
+    return year + (1900 if year >= 50 else 2000)
+
+
+@dataclass(frozen=True, slots=True)
+class RegexTime(Time):
+    """A time since the epoch in the first group of an expression that the value matches."""
+
+    pattern: str
+
+    def __call__(self, payload: bytes) -> int:
+        """In ms."""
+        match = re.search(self.pattern.encode(), payload)
+        digits = match[1] if match is not None else None
+        number = (
+            None
+            if digits is None
+            else _whole_number(digits.decode("ascii", "replace").removeprefix("+"), is_strict=True)
+        )
+        if number is None:
+            raise BadMessage("its value does not match the expression of the time")
+        return to_millis(number)
+
+
+def to_millis(number: int) -> int:
+    """A time of unknown unit, as Secor takes it: by how large it is, ns, us, ms or s."""
+    if number >= 10**18:
+        return number // 10**6
+    if number >= 10**15:
+        return number // 10**3
+    return number if number >= 10**12 else number * 1000

@@ -1,0 +1,1 @@
+"""The commit log of a generation, and what its entries say together."""

@@ -1,0 +1,1 @@
+"""A pipeline at work: it plans, writes, commits, publishes and finalizes."""

@@ -1,0 +1,316 @@
+"""The driver's part of a pipeline: recovery, commit and publication. It needs no Spark and no thread."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.errors import ConfigError, Fenced, InvalidValue, PreconditionFailed, PreparedGone
+from tieredstore.pipelines.filing.naming import Naming
+from tieredstore.pipelines.log.commit_log import CommitLog, LogState, Progress
+from tieredstore.pipelines.log.entries import Entry, OutputFile, WrittenWindow
+from tieredstore.pipelines.run.counts import Counts
+from tieredstore.pipelines.run.finalizing import Finalizer, Finished
+from tieredstore.pipelines.run.recipes import fingerprint_of
+from tieredstore.pipelines.run.window_writing import Window, Written, discard_files, marked
+from tieredstore.process.stopping import nothing_under_way
+
+if TYPE_CHECKING:
+    from tieredstore.backends.base import ObjectStore
+    from tieredstore.model import TopicPartition
+    from tieredstore.pipelines.config.settings import PipelineSettings
+    from tieredstore.pipelines.run.iceberg import IcebergTable
+    from tieredstore.pipelines.run.redrive import Aside
+
+_logger: Final = logging.getLogger(__name__)
+
+Rewrite = Callable[[Window], Written]
+"""Writes a window once more."""
+
+RewriteAside = Callable[[Window, str], Written]
+"""Parses the bad messages of a window once more, which are in the file of this key."""
+
+_SHOWN: Final = 10
+_BEGINS: Final = 5
+
+
+class Driver:
+    """Commits what tasks have prepared, then publishes it. For one thread.
+
+    Truth is the commit log alone. At any moment at most the last batch is committed and not wholly published: it is
+    published before the next one is committed, and by whoever starts first.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        own: PipelineSettings,
+        naming: Naming,
+        tables: Mapping[str, str] | None = None,
+        table: IcebergTable | None = None,
+    ) -> None:
+        """``tables`` are Hive's, by topic; ``table`` is the one that has all that is published."""
+        self.store, self._own, self.naming = store, own, naming
+        self.log = CommitLog(store, naming.root, own.name, own.generation)
+        self.fingerprint = fingerprint_of(own)
+        self._rewrite: Rewrite = _nothing_known
+        self.rewrite_aside: RewriteAside | None = None
+        """To complete what was redriven; without it that is refused."""
+        self.on_published: Callable[[Mapping[TopicPartition, Progress]], None] | None = None
+        """Is told how far each partition is, once all of that is published."""
+        self.finalizer = Finalizer(store, self.log, own, naming, tables or {})
+        self.table = table
+        self.counts = Counts()
+        self.is_complete = False
+        """Whether all that is committed is published: after a failure ``resume`` sees to that."""
+
+    def begin(self, topics: Sequence[str], rewrite: Rewrite, starts: Sequence[Window] = ()) -> None:
+        """Take over: read the log, write an entry of one's own, and finish what is committed.
+
+        The entry says where partitions begin (``starts``) of which nothing is committed: so what is lost before it is
+        read is lost to each later run as well, which would otherwise begin behind it.
+
+        ConfigError for a generation that is another pipeline's, has ended, or has files and no log, and for a root that
+        would run together with the topics' names.
+        """
+        state = self.log.read()
+        self._rewrite = rewrite
+        refuse_closed(state, self._own.generation)
+        self.naming.check_root(self.store, is_new=state.number < 0)
+        self.naming.claim(self.store)
+        if state.number < 0:
+            self.refuse_strangers(topics)
+        if self.table is not None:
+            # Each try of one that waits for the catalog would be an entry.
+            with nothing_under_way():
+                self.table.check()
+        self._append_begin(starts)
+        self._finish_last()
+
+    def refuse_strangers(self, topics: Sequence[str]) -> None:
+        """ConfigError if there are files of the generation and no log; Fenced if another driver has begun meanwhile."""
+        try:
+            self.naming.refuse_strangers(self.store, topics)
+        except ConfigError:
+            self.log.check_alone()
+            raise
+
+    def _append_begin(self, starts: Sequence[Window]) -> None:
+        """Append the entry; another driver may append one as it ends, so begin behind that."""
+        for attempt in range(_BEGINS + 1):
+            known = self.log.state.positions
+            new = [window for window, _ in marked(starts) if window.where not in known]
+            try:
+                self.log.append("begin", self.fingerprint, new)
+            except Fenced:
+                if attempt == _BEGINS:
+                    raise
+                refuse_closed(self.log.read(), self._own.generation)
+            else:
+                return
+
+    def resume(self) -> None:
+        """Go on after an operation that failed, or whose answer was lost: publish what was committed all the same.
+
+        Fenced if another driver has taken over meanwhile.
+        """
+        self.log.catch_up()
+        self._finish_last()
+
+    def mark_published(self) -> None:
+        """Write down that all that is committed was published: it is not published again, whatever becomes of it.
+
+        Nothing is written if the log says so already, or if something failed meanwhile. A batch that is followed by
+        another one needs no such mark.
+        """
+        state = self.log.state
+        # It would end a backfill too, and of one that is not done only the same command knows what is left.
+        if self.is_complete and state.written >= 0 and not state.is_published and state.is_backfilled:
+            self.log.append("published", self.fingerprint)
+
+    def commit(self, written: Sequence[Written]) -> Entry:
+        """Commit windows that were prepared, and publish them; what is not committed is discarded.
+
+        It is another entry that is returned, of this driver too, if that had lost its answer and stands there now.
+
+        InvalidValue if more messages are bad than the settings allow: nothing of it appears then.
+        """
+        windows = [window for window, _ in written]
+        files = [file for window in windows for file in window.files]
+        try:
+            self._judge(written)
+            self.is_complete = False
+            entry = self.log.append("batch", self.fingerprint, windows, directories=self.finalizer.late(windows))
+        except (InvalidValue, Fenced):
+            # Any other failure may be a commit whose answer was lost.
+            discard_files(self.store, files)
+            raise
+        if entry.windows != tuple(windows):
+            # One that this driver had given up came to the store after all: this one is none.
+            discard_files(self.store, files)
+        self._complete(entry)
+        return entry
+
+    def finalize(self, limits: Mapping[str, int]) -> list[Finished]:
+        """Write ``_SUCCESS`` to the directories that are over by the watermarks of their topics, the oldest first.
+
+        Nothing is done while files that are committed are not published.
+        """
+        finished: list[Finished] = []
+        while self.is_complete and (due := self.finalizer.due(limits)):
+            self.is_complete = False
+            entry = self.log.append("finalize", self.fingerprint, directories=[one.path for one in due])
+            self._complete(entry)
+            # It may be another one, which had been given up.
+            finished += [one for one in due if entry.kind == "finalize" and one.path in entry.directories]
+        return finished
+
+    def redrive(self, window: WrittenWindow, aside: Aside) -> Entry:
+        """Commit and publish what has become of bad messages, whose file is deleted then.
+
+        The entry names the generation that put them aside, where this one has taken that over.
+        """
+        try:
+            self.is_complete = False
+            late = self.finalizer.late([window])
+            other = -1 if aside.generation == self._own.generation else aside.generation
+            entry = self.log.append(
+                "redrive", self.fingerprint, [window], removed=[aside.file.key], other=other, directories=late
+            )
+        except Fenced:
+            discard_files(self.store, window.files)
+            raise
+        if entry.windows != (window,):
+            discard_files(self.store, window.files)
+        self._complete(entry)
+        return entry
+
+    def finalize_again(self, paths: Sequence[str]) -> None:
+        """Have directories whose ``_SUCCESS`` was taken away say again that they are complete."""
+        if paths:
+            self.is_complete = False
+            self._complete(self.log.append("finalize", self.fingerprint, directories=paths))
+
+    def _complete(self, entry: Entry) -> None:
+        self._finish(entry)
+        self._is_published()
+        self.counts.published(entry, time.time())
+
+    def _judge(self, written: Sequence[Written]) -> None:
+        bad = [
+            (window.topic, window.partition, offset, reason)
+            for window, reasons in written
+            for offset, reason in sorted(reasons.items())
+        ]
+        count = sum(window.quarantined for window, _ in written)
+        if 0 <= self._own.max_bad_messages < count:
+            shown = "; ".join(f"{topic}-{number} at {offset}: {why}" for topic, number, offset, why in bad[:_SHOWN])
+            raise InvalidValue(
+                f"{count} messages of a batch are bad, and secor.consumer.max_bad_messages is "
+                f"{self._own.max_bad_messages}, so nothing of it is written ({shown}); mend the parser's settings, or "
+                "allow more"
+            )
+
+    def _publish_one(self, file: OutputFile) -> None:
+        try:
+            self.store.publish(file.prepared)
+        except PreconditionFailed as error:
+            raise PreconditionFailed(
+                f"{file.key} is committed and cannot be published: somebody else has written an object of that name; "
+                "move it away, and start again"
+            ) from error
+
+    def _finish_last(self) -> None:
+        state = self.log.state
+        if state.written >= 0 and not state.is_published:
+            self._finish(self.log.entry(state.written))
+        self._is_published()
+
+    def _is_published(self) -> None:
+        if self.table is not None:
+            self.table.enter(self.log)
+        self.is_complete = True
+        if self.on_published is not None:
+            self.on_published(self.log.state.positions)
+
+    def _finish(self, entry: Entry) -> None:
+        """Publish what this driver committed, or one before it; write anew what the store has dropped since."""
+        missing: list[OutputFile] = []
+        self.log.check_alone()
+        for file in entry.files:
+            try:
+                self._publish_one(file)
+            except PreparedGone:
+                missing.append(file)
+        if missing:
+            # Of who slept meanwhile it may be another one that has discarded it.
+            self.log.check_alone()
+            _logger.warning("%d committed files were dropped by the store before they were published", len(missing))
+            discard_files(self.store, missing)  # of some it may still hold a part
+            entry = self._write_again(entry, {file.key for file in missing})
+        self.finalizer.write(entry)
+        self.store.delete(entry.removed)
+
+    def _write_again(self, entry: Entry, missing: set[str]) -> Entry:
+        if entry.fingerprint != self.fingerprint:
+            raise ConfigError(
+                f"{min(missing)} is committed under other settings of parser and files than these, and the store "
+                "has dropped it before it was published: start once more with the settings that wrote it"
+            )
+        rewrite = _rewriting(entry, self._rewrite, self.rewrite_aside)
+        windows: list[WrittenWindow] = []
+        renewed: list[OutputFile] = []
+        for window in entry.windows:
+            if missing.isdisjoint(file.key for file in window.files):
+                windows.append(window)
+                continue
+            again, _ = rewrite(Window(window.topic, window.topic_id, window.partition, window.start, window.stop))
+            fresh = {file.key: file for file in again.files}
+            if fresh.keys() != {file.key for file in window.files}:
+                discard_files(self.store, again.files)
+                raise ConfigError(
+                    f"offsets {window.start} to {window.stop - 1} of {window.topic}-{window.partition} become other "
+                    "files now than those that are committed: its records are not those that they were"
+                )
+            discard_files(self.store, [file for file in again.files if file.key not in missing])
+            files = tuple(fresh[file.key] if file.key in missing else file for file in window.files)
+            renewed += [file for file in files if file.key in missing]
+            windows.append(replace(window, files=files))
+        # Also where the bytes are the same: what is prepared now is known to the log, should this process die here.
+        again_entry = self.log.append(
+            "rewrite", self.fingerprint, windows, removed=entry.removed, directories=entry.directories
+        )
+        self.log.check_alone()
+        for file in renewed:
+            self._publish_one(file)
+        return again_entry
+
+
+def _nothing_known(window: Window) -> Written:
+    raise AssertionError(f"nobody has begun, and {window} is to be written again")
+
+
+def refuse_closed(state: LogState, generation: int) -> None:
+    """ConfigError for a log that has ended."""
+    if state.closed == "drop":
+        raise ConfigError(f"generation {generation} was dropped: give the pipeline another secor.generation")
+    if state.closed:
+        raise ConfigError(
+            f"generation {generation} was sealed when generation {state.other} took it over: run that one"
+        )
+
+
+def _rewriting(entry: Entry, rewrite: Rewrite, aside: RewriteAside | None) -> Rewrite:
+    """How the windows of an entry are written again: one of ``redrive`` out of the files that it removes, in order."""
+    if not entry.removed:
+        return rewrite
+    if aside is None:
+        raise ConfigError(
+            f"entry {entry.number} of the commit log is of messages that were redriven, and not wholly published: run "
+            "tieredstore pipeline redrive --yes, which completes it"
+        )
+    keys = {(*window.where, window.start): key for window, key in zip(entry.windows, entry.removed, strict=True)}
+    return lambda window: aside(window, keys[window.topic, window.partition, window.start])

@@ -1,0 +1,352 @@
+"""A table of Iceberg that has each commit's files once: the numbers that it took are properties of the table itself."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from tieredstore.errors import AccessDenied, ConfigError, StoreError, StoreUnavailable, TieredStoreError, excerpt
+from tieredstore.installation import install_command
+from tieredstore.pipelines.log.commit_log import CommitLog
+from tieredstore.pipelines.run.table_places import TablePlace, place_of
+from tieredstore.redaction import redacted
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table, Transaction
+
+    from tieredstore.pipelines.config.settings import Pipeline
+
+_logger: Final = logging.getLogger(__name__)
+
+_NUMBER: Final = "tieredstore.commit."
+_REMOVED: Final = "tieredstore.removed."
+_FILES_AT_ONCE: Final = 500
+_ATTEMPTS: Final = 10
+_SHORTEST_SECRET: Final = 4
+_PERMANENT: Final = frozenset({"BadRequestError", "OAuthError", "NotInstalledError", "ValidationException"})
+_DENIED: Final = frozenset({"UnauthorizedError", "ForbiddenError", "AuthorizationExpiredError"})
+_AWAY: Final = frozenset(
+    {
+        "OSError", "RESTError", "OperationalError", "InterfaceError", "TimeoutError",
+        "CommitFailedException", "CommitStateUnknownException", "WaitingForLockException",
+    }
+)  # fmt: skip
+"""Names of classes, or of those that they derive from: catalogs have errors of libraries that are not all installed."""
+
+
+class IcebergTable:
+    """Enters what commit logs say in a table, and takes out what is to be deleted. For one thread.
+
+    Of each log the table keeps the number of the last entry that it has, changed by the very commit that adds the
+    files and on condition that no other snapshot came between: whoever repeats it finds the number.
+    """
+
+    def __init__(self, catalog: str, name: str, properties: Mapping[str, str], place: TablePlace) -> None:
+        """``catalog`` is its name, by which it may be known to pyiceberg's own settings too."""
+        self._catalog, self._name, self._place = catalog, name, place
+        self._properties = {**place.properties, **properties}
+        self._entered: dict[str, int] = {}
+
+    def check(self) -> None:
+        """ConfigError or StoreUnavailable where nothing could be entered."""
+        self._do(self._loaded)
+
+    def enter(self, log: CommitLog) -> None:
+        """Add what the log has published and the table lacks; of a log that took over another one, that one's first."""
+        if log.folder not in self._entered:
+            for before in _logs_before(log):
+                self._do(partial(self._enter, log=before))
+        if self._entered.get(log.folder, -1) < _last(log):
+            self._do(partial(self._enter, log=log))
+
+    def refuse_rewritten(self, log: CommitLog, keys: Iterable[str] | None = None) -> None:
+        """ConfigError if rows of files (all of the log's, without ``keys``) are in files of others by now."""
+        self._do(lambda catalog: self._going(self._loaded(catalog), log, keys))
+
+    def replace(self, old: CommitLog, new: CommitLog) -> None:
+        """One snapshot takes out what ``old`` says is replaced, and adds all that ``new`` has published."""
+        gone = [entry for entry in old.entries() if entry.kind == "replaced"]
+        keys = {file.key for entry in gone for window in entry.windows for file in window.data_files}
+        number = max((entry.number for entry in gone), default=-1)
+
+        def swap(catalog: Catalog) -> None:
+            table = self._loaded(catalog)
+            if table is not None and self._number(table, old, _REMOVED) >= number:
+                keys.clear()
+            pending = _pending(new, self._number(table, new), new.state.number)
+            added = [key for _, files in pending for key in files]
+            going = self._going(table, old, keys)
+            properties = {self._property(old, _REMOVED): str(number)}
+            if pending:
+                properties[self._property(new)] = str(pending[-1][0])
+            if added or going:
+                self._overwrite(table or self._created(catalog, added), added, going, properties, new)
+
+        self._do(swap)
+        self.enter(old)
+
+    def take_out(self, log: CommitLog) -> None:
+        """Take out all files of a log that has ended by ``drop``."""
+
+        def clear(catalog: Catalog) -> None:
+            table = self._loaded(catalog)
+            if table is None or self._number(table, log, _REMOVED) >= log.state.number:
+                return
+            if going := self._going(table, log, None):
+                self._overwrite(table, [], going, {self._property(log, _REMOVED): str(log.state.number)}, log)
+
+        self._do(clear)
+
+    def _enter(self, catalog: Catalog, *, log: CommitLog) -> None:
+        table, last = self._loaded(catalog), _last(log)
+        number = self._number(table, log)
+        pending = _pending(log, number, last)
+        is_first = number < 0
+        while pending:
+            piece = _first_piece(pending)
+            pending = pending[len(piece) :]
+            files = [key for _, keys in piece for key in keys]
+            table = table or self._created(catalog, files)
+            log.check_alone()
+            self._append(table, files, piece[-1][0], log, is_first=is_first)
+            table, is_first = self._loaded(catalog), False
+        self._entered[log.folder] = last
+
+    def _append(self, table: Table, keys: Sequence[str], number: int, log: CommitLog, *, is_first: bool) -> None:
+        paths = [self._place.path(key) for key in keys]
+        with table.transaction() as transaction:
+            _widen(transaction, table, paths)
+            transaction.set_properties({self._property(log): str(number)})
+            # A table that was filled by hand may have them.
+            transaction.add_files(paths, _said(log, number), check_duplicate_files=is_first)
+
+    def _overwrite(
+        self, table: Table, added: Sequence[str], going: Sequence[Any], properties: Mapping[str, str], log: CommitLog
+    ) -> None:
+        arrow: Any = importlib.import_module("pyiceberg.io.pyarrow")
+        paths = [self._place.path(key) for key in added]
+        with table.transaction() as transaction:
+            _widen(transaction, table, paths)
+            mapping = table.name_mapping() or table.schema().name_mapping
+            transaction.set_properties({"schema.name-mapping.default": mapping.model_dump_json(), **properties})
+            said = _said(log, log.state.number)
+            with transaction.update_snapshot(snapshot_properties=said).overwrite() as snapshot:
+                for file in arrow.parquet_files_to_data_files(table.io, transaction.table_metadata, iter(paths)):
+                    snapshot.append_data_file(file)
+                for file in going:
+                    snapshot.delete_data_file(file)
+
+    def _going(self, table: Table | None, log: CommitLog, keys: Iterable[str] | None) -> list[Any]:
+        """The data files of these keys that the table took; ConfigError if it has not all of them any more."""
+        number = self._number(table, log)
+        if table is None or number < 0:
+            return []
+        expected = _taken(log, number, self._number(table, log, _REMOVED))
+        if keys is not None:
+            expected &= set(keys)
+        paths = {self._place.path(key) for key in expected}
+        files = {task.file.file_path: task.file for task in table.scan().plan_files()} if paths else {}
+        missing = sorted(paths - files.keys())
+        if missing:
+            raise ConfigError(
+                f"the table {self._name} does not have {missing[0]} and {len(missing) - 1} other files any more that "
+                "were added to it, though rows of theirs may be in files that somebody wrote since: drop the table "
+                "in its catalog, and start again; it is made anew from the commit log"
+            )
+        return [files[path] for path in sorted(paths)]
+
+    def _property(self, log: CommitLog, kind: str = _NUMBER) -> str:
+        return f"{kind}{self._place.path(log.folder).rstrip('/')}"
+
+    def _number(self, table: Table | None, log: CommitLog, kind: str = _NUMBER) -> int:
+        text = "-1" if table is None else table.properties.get(self._property(log, kind), "-1")
+        try:
+            return int(text)
+        except ValueError:
+            name = self._property(log, kind)
+            raise ConfigError(f"the property {name} of the table {self._name} is no number: mend it") from None
+
+    def _loaded(self, catalog: Catalog) -> Table | None:
+        errors: Any = importlib.import_module("pyiceberg.exceptions")
+        try:
+            table = catalog.load_table(self._name)
+        except (errors.NoSuchTableError, errors.NoSuchNamespaceError):
+            return None
+        if not table.spec().is_unpartitioned():
+            raise ConfigError(
+                f"the table {self._name} is partitioned, and files of pipelines are not cut by that: name another one"
+            )
+        # Here alone: repeated by pyiceberg, a commit would not look at the number again.
+        properties = {**table.metadata.properties, "commit.retry.num-retries": "0"}
+        table.metadata = table.metadata.model_copy(update={"properties": properties})
+        return table
+
+    def _created(self, catalog: Catalog, keys: Sequence[str]) -> Table:
+        io_module: Any = importlib.import_module("pyiceberg.io")
+        errors: Any = importlib.import_module("pyiceberg.exceptions")
+        path = self._place.path(keys[0])
+        schema = _arrow_schema(io_module.load_file_io(self._properties, path), path)
+        namespace = self._name.rpartition(".")[0]
+        with contextlib.suppress(errors.TableAlreadyExistsError):
+            catalog.create_namespace_if_not_exists(namespace)
+            catalog.create_table(self._name, schema)
+        table = self._loaded(catalog)
+        if table is None:
+            raise StoreUnavailable(f"the table {self._name} was made, and is gone again")
+        return table
+
+    def _do(self, step: Callable[[Catalog], object]) -> None:
+        """One step with a catalog of its own, again where another commit came first."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                with self._translated(), self._opened() as catalog:
+                    step(catalog)
+            except _Conflict:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+            else:
+                return
+
+    @contextlib.contextmanager
+    def _opened(self) -> Generator[Catalog]:
+        try:
+            module = importlib.import_module("pyiceberg.catalog")
+            catalog = module.load_catalog(self._catalog, **self._properties)
+        except ImportError as error:
+            raise ConfigError(f"table=iceberg needs {error.name}: {install_command('iceberg')}") from error
+        with contextlib.closing(catalog):
+            yield catalog
+
+    @contextlib.contextmanager
+    def _translated(self) -> Generator[None]:
+        try:
+            yield
+        except TieredStoreError:
+            raise
+        except Exception as error:  # noqa: BLE001  catalogs raise errors of many libraries, and these decide
+            raise self._error(error) from None
+
+    def _error(self, error: Exception) -> TieredStoreError:
+        text = str(error)
+        for value in self._properties.values():
+            if len(value) >= _SHORTEST_SECRET:
+                text = text.replace(value, "…")
+        kinds = {kind.__name__ for kind in type(error).__mro__}
+        says = f"{type(error).__name__}: {excerpt(redacted(text), 400)}"
+        if kinds & _DENIED:
+            return AccessDenied(f"the catalog of the table {self._name} refuses: {says}")
+        if isinstance(error, FileNotFoundError):
+            return StoreError(
+                f"the table {self._name} cannot be given a file that is committed and not there any more: {says}"
+            )
+        if "CommitFailedException" in kinds:
+            return _Conflict(f"the table {self._name} was changed by others all the while: {says}")
+        if kinds & _AWAY and not kinds & _PERMANENT:
+            return StoreUnavailable(f"the catalog or a store of the table {self._name} is away: {says}")
+        return StoreError(
+            f"the table {self._name} does not take what the pipeline writes: {says}; mend the table or "
+            "table.iceberg.*, or leave table=iceberg out"
+        )
+
+
+class _Conflict(StoreUnavailable):
+    """Another commit of the table came first."""
+
+
+def table_of(pipeline: Pipeline) -> IcebergTable | None:
+    """The table of the settings; None without one."""
+    if pipeline.own.table == "none":
+        return None
+    own = pipeline.own
+    return IcebergTable(own.table_catalog, own.table_name, dict(pipeline.catalog), place_of(pipeline.output))
+
+
+def _last(log: CommitLog) -> int:
+    """Up to which entry the table may have all: files that others give way to come with the end of these."""
+    state = log.state
+    if state.is_backfilled or log.entry(state.backfill).other < 0:
+        return state.number
+    return state.backfill
+
+
+def _logs_before(log: CommitLog) -> list[CommitLog]:
+    """Those that the log took over, the first one first."""
+    logs: list[CommitLog] = []
+    while log.state.number >= 0:
+        first = log.entry(0)
+        if first.kind != "take-over":
+            break
+        log = log.of_generation(first.other)
+        if log.read().closed == "drop":
+            break
+        logs.insert(0, log)
+    return logs
+
+
+def _pending(log: CommitLog, number: int, last: int) -> list[tuple[int, list[str]]]:
+    """By entry the files that came behind ``number``, up to ``last``, and have not gone since."""
+    if number >= last:
+        return []
+    came: list[tuple[int, list[str]]] = []
+    gone: set[str] = set()
+    for entry in log.entries(number + 1):
+        keys = [file.key for window in entry.windows for file in window.data_files]
+        if entry.kind == "replaced":
+            gone.update(keys)
+        elif entry.kind in {"batch", "redrive"} and entry.number <= last:
+            came.append((entry.number, keys))
+    left = [(at, [key for key in keys if key not in gone]) for at, keys in came]
+    return [(at, keys) for at, keys in left if keys]
+
+
+def _taken(log: CommitLog, number: int, removed: int) -> set[str]:
+    """Keys of the files that a table took with ``number``, without those that left it with ``removed``."""
+    taken: set[str] = set()
+    for entry in log.entries():
+        keys = {file.key for window in entry.windows for file in window.data_files}
+        if entry.kind in {"batch", "redrive"} and entry.number <= number:
+            taken |= keys
+        elif entry.kind == "replaced" and entry.number <= removed:
+            taken -= keys
+    return taken
+
+
+def _first_piece(pending: Sequence[tuple[int, list[str]]]) -> Sequence[tuple[int, list[str]]]:
+    """One entry; of many that are behind so many that they have this many files together."""
+    count, files = 1, len(pending[0][1])
+    while count < len(pending) and len(pending) > _FILES_AT_ONCE and files + len(pending[count][1]) <= _FILES_AT_ONCE:
+        files += len(pending[count][1])
+        count += 1
+    return pending[:count]
+
+
+def _said(log: CommitLog, number: int) -> dict[str, str]:
+    pipeline, generation = log.folder.rstrip("/").split("/")[-2:]
+    return {
+        "tieredstore.pipeline": pipeline,
+        "tieredstore.generation": generation,
+        "tieredstore.commit": str(number),
+    }
+
+
+def _widen(transaction: Transaction, table: Table, paths: Sequence[str]) -> None:
+    """Columns that files have and the table has not are added to it, and types grow as Iceberg lets them."""
+    schemas: list[Any] = []
+    for path in paths:
+        schema = _arrow_schema(table.io, path)
+        if schema not in schemas:
+            schemas.append(schema)
+    with transaction.update_schema() as update:
+        for schema in schemas:
+            update.union_by_name(schema)
+
+
+def _arrow_schema(io: Any, path: str) -> Any:
+    parquet: Any = importlib.import_module("pyarrow.parquet")
+    with io.new_input(path).open() as stream:
+        return parquet.read_schema(stream)

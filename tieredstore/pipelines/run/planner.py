@@ -1,0 +1,153 @@
+"""What a pipeline has to write: it looks at bucket and broker again and again, and cuts what is due into windows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.errors import DataLoss
+from tieredstore.limits import MAX_INT64
+from tieredstore.partitions.snapshots import LogSnapshots
+from tieredstore.partitions.split_plan import SplitLimits, plan_windows
+from tieredstore.partitions.unreadable import check_readable
+from tieredstore.pipelines.log.commit_log import Progress
+from tieredstore.pipelines.run.selection import PAST_A_LOSS, query_of
+from tieredstore.pipelines.run.starting import Starts, chosen, mark
+from tieredstore.pipelines.run.window_writing import Window
+from tieredstore.pipelines.run.windows import Policy, Waiting, due_windows, is_of
+
+if TYPE_CHECKING:
+    from tieredstore.model import TopicPartition
+    from tieredstore.partitions.log_snapshot import LogSnapshot
+    from tieredstore.partitions.partition_log import PartitionLog
+    from tieredstore.partitions.split_plan import WindowSplit
+    from tieredstore.pipelines.config.settings import Pipeline, PipelineSettings
+    from tieredstore.remote.source import SegmentSource
+
+_SHORTEST_LOOK_S: Final = 1.0
+_LONGEST_LOOK_S: Final = 30.0
+
+
+class Planner:
+    """Plans the windows of one pipeline. For one thread; to be closed.
+
+    ``clock`` gives seconds that only ever go up, ``wall_clock`` the time of day, for the minute mark alone.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        source: SegmentSource,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        own = pipeline.own
+        self.query = query_of(pipeline)
+        self.starting = "chosen" if chosen(own) else "earliest"
+        """Where partitions begin of which nothing is committed."""
+        self._starts, self._clock, self._wall_clock = Starts(pipeline), clock, wall_clock
+        self._policy = policy_of(own)
+        self._waiting = Waiting()
+        self._logs = LogSnapshots(lambda: source, self.query, fresh_s=look_s(own), clock=clock)
+
+    def close(self) -> None:
+        """Close the connection to the broker; the source is its owner's."""
+        self._logs.close()
+
+    def snapshot(self) -> LogSnapshot:
+        """The logs that the pipeline reads, as of now or a moment ago."""
+        return self._logs.current()
+
+    def snapshot_reaching(self, ends: Mapping[TopicPartition, int]) -> LogSnapshot:
+        """The same, but not as of before what is written up to these offsets: another process may have seen more."""
+        snapshot = self.snapshot()
+        if any(where in snapshot.logs and snapshot.logs[where].end < end for where, end in ends.items()):
+            self._logs.last = None
+            snapshot = self.snapshot()
+        return snapshot
+
+    def due(
+        self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress], *, is_last: bool
+    ) -> list[Window]:
+        """The windows to be written now, a batch at the most; all that there is if ``is_last``.
+
+        An error for what is there and cannot be read. Where partitions begin that are new comes first, in windows of
+        no offsets: that is committed before anything is read.
+        """
+        if marks := self._marks(snapshot, positions):
+            for one in marks:
+                # Its records wait from now on.
+                self._waiting.age_s((one.topic, one.partition), one.start, self._clock())
+            return marks
+        windows = due_windows(
+            snapshot, positions, self._policy, self._waiting, self._clock(),
+            starting=self.starting, is_last=is_last, wall_s=self._wall_clock(),
+            answers=self._logs.epoch_ends({where: one.position for where, one in positions.items()}),
+        )  # fmt: skip
+        reach: dict[TopicPartition, tuple[int, int]] = {}
+        for window in windows:
+            where = window.topic, window.partition
+            reach[where] = reach.get(where, (window.start, 0))[0], window.stop
+        # What lies behind windows is met by those that come next; behind a log that is written to its end, now.
+        ends = {
+            where: (log.end, log.end) for where, log in snapshot.logs.items()
+            if where not in reach and where in positions and positions[where].next_offset >= log.end
+        }  # fmt: skip
+        if snapshot.unreadable:
+            check_readable(snapshot, self.query, reach | ends, starts_there=reach | ends, stops_there=reach)
+        return windows
+
+    def splits(self, source: SegmentSource, snapshot: LogSnapshot, window: Window) -> tuple[WindowSplit, ...]:
+        """What a window is read from, for another process; DataLoss if its log has it no more."""
+        log_of(snapshot, window)
+        if window.is_mark:
+            return ()
+        where = {(window.topic, window.partition): (window.start, window.stop)}
+        return tuple(plan_windows(source, snapshot, where, self.query, SplitLimits(max_bytes=MAX_INT64)))
+
+    def firsts(self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress]) -> list[Window]:
+        """Marks of partitions that have records, of which nothing is committed, and that begin with the first one."""
+        if self.starting != "earliest":
+            return []
+        new = (log for where, log in snapshot.logs.items() if where not in positions)
+        return [mark(log, log.earliest) for log in new if log.end_from(log.earliest) > log.earliest]
+
+    def _marks(self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress]) -> list[Window]:
+        if self.starting == "earliest":
+            return self.firsts(snapshot, positions)
+        new = [log for where, log in snapshot.logs.items() if where not in positions]
+        begins = self._starts.of(new, is_new=not positions) if new else {}
+        return [mark(log, begins[log.where]) for log in new if log.where in begins]
+
+
+def policy_of(own: PipelineSettings) -> Policy:
+    """When windows of these settings end.
+
+    Where files end by Secor's limits, a window is so large and so old that its files can reach either, and the minute
+    mark is passed over, as Secor does; its age still counts, since no file waits for ever.
+    """
+    window_bytes, age_s, marked = own.max_file_bytes, float(own.max_file_age_s), own.minute_mark_filter
+    if own.is_deterministic:
+        window_bytes, marked = max(window_bytes, own.max_payload_bytes), ""
+        age_s = max(age_s, own.max_range_ms / 1000)
+    return Policy(window_bytes, own.max_file_records, age_s, own.minute_mark, marked)
+
+
+def log_of(snapshot: LogSnapshot, window: Window) -> PartitionLog:
+    """The log that has a window; DataLoss, which names the offsets, if none has it or its beginning any more."""
+    log = snapshot.logs.get((window.topic, window.partition))
+    is_there = log is not None and is_of(log, window.topic_id)
+    if log is None or not is_there or window.start < log.earliest:
+        stop = min(window.stop, log.earliest) if log is not None and is_there else window.stop
+        raise DataLoss(
+            f"offsets {window.start} to {stop - 1} of {window.topic}-{window.partition} are in neither "
+            f"bucket nor broker any more; {PAST_A_LOSS} to go on"
+        )
+    return log
+
+
+def look_s(own: PipelineSettings) -> float:
+    """How often the bucket is listed: each time costs requests, and nothing is due before its age."""
+    return min(_LONGEST_LOOK_S, max(_SHORTEST_LOOK_S, own.max_file_age_s / 10))

@@ -1,0 +1,93 @@
+"""Bad messages that were put aside, parsed once more by the settings of now."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tieredstore.errors import CorruptData
+from tieredstore.pipelines.files.downloads import downloaded
+from tieredstore.pipelines.run.window_writing import Recipe, Window, Written, write_window
+
+if TYPE_CHECKING:
+    from tieredstore.backends.base import ObjectStore
+    from tieredstore.pipelines.log.commit_log import CommitLog
+    from tieredstore.pipelines.log.entries import Entry, OutputFile, WrittenWindow
+
+_arrow: Final[Any] = pa
+_parquet: Final[Any] = pq
+
+_AGAIN: Final = re.compile(r"\.r(\d{1,9})\.parquet")
+_NEEDED: Final = ("key", "value", "headers", "offset", "timestamp", "timestampType")
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """A file of bad messages, the offsets it reaches over, and the generation that put it aside."""
+
+    file: OutputFile
+    window: Window
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Redriven:
+    """What became of the messages in a file of bad ones: ``window`` has those that are good by now.
+
+    ``reasons`` tell of the others by their offsets; they lie in the file ``key``, None if none is left. Without an
+    ``entry`` none is good, and nothing was written.
+    """
+
+    window: WrittenWindow
+    reasons: Mapping[int, str]
+    key: str | None
+    entry: Entry | None
+
+
+def redriven_into(written: Written, aside: Aside, entry: Entry | None) -> Redriven:
+    """As the entry says, or as before."""
+    window, reasons = written
+    renewed = next((file.key for file in window.files if file.kind == "quarantine"), None)
+    return Redriven(window, reasons, aside.file.key if entry is None else renewed, entry)
+
+
+def asides(logs: Mapping[int, CommitLog]) -> list[Aside]:
+    """Those that are committed and were not redriven since, in the order of their entries.
+
+    ``logs`` by their generations: each goes on behind the one before it, whose bad messages are its own.
+    """
+    files: dict[str, Aside] = {}
+    for generation, log in logs.items():
+        for entry in log.entries():
+            for window in entry.windows:
+                for file in window.files:
+                    if file.kind == "quarantine":
+                        reach = Window(*window.where_in_life, file.first_offset, file.last_offset + 1)
+                        files[file.key] = Aside(file, reach, generation)
+            for key in entry.removed:
+                files.pop(key, None)
+    return list(files.values())
+
+
+def redriven(store: ObjectStore, recipe: Recipe, window: Window, key: str) -> Written:
+    """The bad messages in a file, written once more: those that are good now filed, the others aside again."""
+    match = _AGAIN.search(key)
+    naming = replace(recipe.naming, redriven=1 + (int(match[1]) if match else 0))
+    with downloaded(store, key) as file:
+        return write_window(window, _records(file, key), replace(recipe, naming=naming), store)
+
+
+def _records(file: BinaryIO, key: str) -> Iterator[pa.RecordBatch]:
+    """As they came out of the log."""
+    try:
+        for batch in _parquet.ParquetFile(file).iter_batches():
+            columns = [batch.column(name) for name in _NEEDED]
+            columns[4] = columns[4].cast(_arrow.int64())
+            yield _arrow.RecordBatch.from_arrays(columns, names=list(_NEEDED))
+    except (_arrow.ArrowInvalid, KeyError) as error:
+        raise CorruptData(f"{key} is no file of bad messages that this pipeline wrote") from error

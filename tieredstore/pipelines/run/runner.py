@@ -1,0 +1,284 @@
+"""A pipeline in this process: it plans, writes windows on threads, commits and publishes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Self
+
+from tieredstore.errors import ConfigError, ObjectNotFound
+from tieredstore.pipelines.files.framing import NEEDS_SPARK
+from tieredstore.pipelines.log.committed import Committed
+from tieredstore.pipelines.log.entries import Entry
+from tieredstore.pipelines.run.absent_topics import check_topics
+from tieredstore.pipelines.run.driver import Driver, Rewrite, RewriteAside, refuse_closed
+from tieredstore.pipelines.run.finalizing import Finished, watermarks
+from tieredstore.pipelines.run.group_progress import GroupProgress
+from tieredstore.pipelines.run.iceberg import table_of
+from tieredstore.pipelines.run.log_reading import LogReading
+from tieredstore.pipelines.run.parts import Parts
+from tieredstore.pipelines.run.planner import Planner, log_of
+from tieredstore.pipelines.run.recipes import naming_of, recipe_of
+from tieredstore.pipelines.run.redrive import Aside, Redriven, asides, redriven, redriven_into
+from tieredstore.pipelines.run.take_over import take_over
+from tieredstore.pipelines.run.window_writing import (
+    ReadUpTo,
+    Recipe,
+    Window,
+    Written,
+    discard_files,
+    marked,
+    write_window,
+    written_at_once,
+)
+from tieredstore.pipelines.run.windows import Waiting, lag_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tieredstore.partitions.log_snapshot import LogSnapshot
+    from tieredstore.partitions.split_plan import WindowSplit
+    from tieredstore.pipelines.config.settings import Pipeline
+    from tieredstore.pipelines.filing.naming import Naming
+
+    WriteByFrame = Callable[[Window, tuple[WindowSplit, ...]], Written]
+
+
+class Runner:
+    """One pipeline at work in this process. For one thread; to be closed."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        parts: Parts,
+        *,
+        threads: int = 2,
+        take_over: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._parts, self._threads, self._wall_clock = parts, threads, wall_clock
+        self.driver = Driver(parts.store, pipeline.own, naming_of(pipeline), dict(pipeline.tables), table_of(pipeline))
+        self._recipe = recipe_of(pipeline)
+        self._planner = Planner(pipeline, parts.source, clock=clock, wall_clock=wall_clock)
+        self._clock, self._waiting = clock, Waiting()
+        self._reading = LogReading(parts.source, self._planner.query)
+        self._own, self._has_begun, self._take_over = pipeline.own, False, take_over
+        self.write_by_frame: WriteByFrame | None = None
+        """Writes a window by way of Spark, where the settings have a frame."""
+        self.source_name = _source_name(pipeline, parts)
+        self._group = GroupProgress.of(pipeline)
+        self.driver.on_published = self._group.note if self._group else None
+        self.driver.rewrite_aside = partial(redriven, parts.store, self._recipe)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections to the broker; the parts are their owner's. What a group lacks it gets before that."""
+        if self._group is not None:
+            self._group.close()
+        self._planner.close()
+        self._reading.close()
+
+    @property
+    def frame(self) -> str:
+        """What the settings name to change the records of windows as a DataFrame; empty for nothing."""
+        return self._own.frame
+
+    def run_once(self) -> Iterator[Entry]:
+        """Write all that there is by now, batch by batch; each is told of when it is published.
+
+        ResourceNotFound, before anything is written, for topics that are named and nowhere.
+        """
+        self._refuse_frame()
+        self.refuse_backfill()
+        snapshot = self.begin()
+        self.check_topics(snapshot)
+        while windows := self._due(snapshot, is_last=True):
+            yield from self._write_batch(snapshot, windows)
+        if self.finalizes:
+            self.finalize()
+        self.driver.mark_published()
+
+    @property
+    def finalizes(self) -> bool:
+        """Whether the settings ask for that."""
+        return self._own.finalize
+
+    def finalize(self) -> list[Finished]:
+        """Have directories whose time is over say that they are complete; those that now do, the oldest first."""
+        snapshot = self.begin()
+        if not self.driver.is_complete:
+            self.resume()
+        return self.driver.finalize(self._watermarks(snapshot))
+
+    def unfinalized(self) -> list[Finished]:
+        """The oldest of those that ``finalize`` would tell of, by what is committed now; nothing is written."""
+        refuse_closed(self.driver.log.read(), self._own.generation)
+        return self.driver.finalizer.due(self._watermarks(self._planner.snapshot()))
+
+    def _watermarks(self, snapshot: LogSnapshot) -> dict[str, int]:
+        return watermarks(
+            snapshot,
+            self.driver.log.state.positions,
+            now_ms=int(self._wall_clock() * 1000),
+            delay_ms=self._own.finalizer_delay_s * 1000,
+            starting=self._planner.starting,
+        )
+
+    def refuse_backfill(self) -> None:
+        """ConfigError for a generation that holds chosen offsets, and does not go on."""
+        if self.driver.log.read().backfill >= 0:
+            raise ConfigError(
+                f"generation {self._own.generation} is one of a backfill, which does not go on: run the one that does, "
+                "or go on behind this one by --take-over"
+            )
+
+    def _refuse_frame(self) -> None:
+        if self._own.frame:
+            raise ConfigError(NEEDS_SPARK)
+
+    def measure(self) -> None:
+        """Count how much is not written, and for how long that is known to this process."""
+        counts, snapshot = self.driver.counts, self._planner.snapshot()
+        positions, now_s = self.driver.log.state.positions, self._clock()
+        counts.lag_offsets, counts.lag_seconds = lag_of(
+            snapshot, positions, self._waiting, now_s, starting=self._planner.starting
+        )
+
+    def step(self) -> Entry | None:
+        """Write what is due by the policies; None if nothing is."""
+        self._refuse_frame()
+        self.refuse_backfill()
+        snapshot = self.begin()
+        entries = self._write_batch(snapshot, self._due(snapshot, is_last=False))
+        return next(iter([*entries]), None)
+
+    def check_topics(self, snapshot: LogSnapshot) -> None:
+        """ResourceNotFound if the settings select what is neither there nor written, once this has begun."""
+        written = {topic for topic, _ in self.driver.log.state.positions}
+        check_topics(self._planner.query, snapshot, self._parts.source, written)
+
+    def look(self) -> LogSnapshot:
+        """What there is, as of now or a moment ago; nothing is written."""
+        return self._planner.snapshot()
+
+    def begin(self) -> LogSnapshot:
+        """Take over, unless that is done; what there is."""
+        if self._take_over is not None:
+            self._refuse_frame()
+        snapshot = self._planner.snapshot()
+        if not self._has_begun:
+            topics = sorted({topic for topic, _ in snapshot.logs})
+            if self._take_over is not None:
+                take_over(self._own, self.driver, self._parts.store, self._take_over, topics, self._rewriters)
+            starts = self._planner.firsts(snapshot, self.driver.log.read().positions)
+            self.driver.begin(topics, self._write_again, starts)
+            self._has_begun = True
+            positions = self.driver.log.state.positions
+            snapshot = self._planner.snapshot_reaching({where: one.next_offset for where, one in positions.items()})
+        return snapshot
+
+    def bad_messages(self) -> list[Aside]:
+        """Return the files that ``redrive`` would parse again; nothing is written."""
+        self._refuse_frame()
+        refuse_closed(self.driver.log.read(), self._own.generation)
+        return self._asides()
+
+    def _asides(self) -> list[Aside]:
+        """Those of this generation, and of all that it took over; ConfigError where they give way at this moment."""
+        family = self.driver.finalizer.family
+        family.refresh()
+        logs = {**family.taken_over(), self._own.generation: self.driver.log}
+        for generation, log in logs.items():
+            if log.state.replacing >= 0:
+                raise ConfigError(
+                    f"files of generation {generation} are giving way to generation {log.state.replacing}, and its bad "
+                    "messages with them: complete that backfill first"
+                )
+        return asides(logs)
+
+    def redrive(self) -> Iterator[Redriven]:
+        """Parse the bad messages once more that were put aside, file by file; one of which any is good has an entry."""
+        self._refuse_frame()
+        self.begin()
+        committed = Committed.of(self.driver.log).files.keys()
+        for aside in self._asides():
+            try:
+                written = redriven(self._parts.store, self._recipe, aside.window, aside.file.key)
+            except ObjectNotFound:
+                # Of who slept meanwhile it may be another one that has filed these.
+                self.driver.log.check_alone()
+                raise
+            window = written[0]
+            if not committed.isdisjoint(file.key for file in window.files):
+                discard_files(self._parts.store, window.files)
+                raise ConfigError(
+                    f"{aside.file.key} was put aside under name.offset=window, and what is good in it has the name of "
+                    "another file otherwise: redrive it with that"
+                )
+            entry: Entry | None = None
+            if window.records or window.filtered:
+                entry = self.driver.redrive(window, aside)
+            else:
+                discard_files(self._parts.store, window.files)
+            yield redriven_into(written, aside, entry)
+        self.driver.mark_published()
+
+    def _rewriters(self, naming: Naming) -> tuple[Rewrite, RewriteAside]:
+        """How windows are written again under the names of another generation."""
+        recipe = replace(self._recipe, naming=naming)
+        return partial(self._write_again, recipe=recipe), partial(redriven, self._parts.store, recipe)
+
+    def resume(self) -> None:
+        """Go on after a failure: find out what of one's own was committed, and publish it.
+
+        Where the failure was before anything was begun, that is left to ``begin``.
+        """
+        if self._has_begun:
+            self.driver.resume()
+
+    def _due(self, snapshot: LogSnapshot, *, is_last: bool) -> list[Window]:
+        return self._planner.due(snapshot, self.driver.log.state.positions, is_last=is_last)
+
+    def _write_batch(self, snapshot: LogSnapshot, windows: Sequence[Window]) -> Iterator[Entry]:
+        """Write windows, as far as they can be read; then raise what could not be read."""
+        if not windows:
+            return
+        if windows[0].is_mark:
+            yield self.driver.commit(marked(windows))
+            return
+        batch = written_at_once(windows, partial(self._write, snapshot), self._parts.store, self._threads)
+        if batch.written:
+            yield self.driver.commit(batch.written)
+        batch.check()
+
+    def _write_again(self, window: Window, recipe: Recipe | None = None) -> Written:
+        snapshot = self._planner.snapshot_reaching({(window.topic, window.partition): window.stop})
+        return self._write(snapshot, window, recipe=recipe)
+
+    def _write(
+        self, snapshot: LogSnapshot, window: Window, reached: ReadUpTo | None = None, *, recipe: Recipe | None = None
+    ) -> Written:
+        if self._own.frame:
+            if self.write_by_frame is None:
+                raise ConfigError(NEEDS_SPARK)
+            return self.write_by_frame(window, self._planner.splits(self._parts.source, snapshot, window))
+        records = self._reading.records(log_of(snapshot, window), window.start, window.stop)
+        try:
+            return write_window(window, records, recipe or self._recipe, self._parts.store, reached)
+        finally:
+            records.close()
+
+
+def _source_name(pipeline: Pipeline, parts: Parts) -> str:
+    """Bucket, broker or both, as sentences name them."""
+    brokers = dict(pipeline.client).get("bootstrap.servers")
+    bucket = [f"the bucket {parts.source.store.identity}"] if pipeline.source is not None else []
+    return " or ".join([*([f"the broker {brokers}"] if brokers else []), *bucket])

@@ -1,0 +1,142 @@
+"""Where partitions begin of which nothing is written: by rule, or where a consumer group stands."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.errors import ConfigError, CorruptData, DataLoss, excerpt
+from tieredstore.pipelines.run.selection import query_of
+from tieredstore.pipelines.run.window_writing import Window
+
+if TYPE_CHECKING:
+    from tieredstore.model import TopicPartition
+    from tieredstore.partitions.partition_log import PartitionLog
+    from tieredstore.pipelines.config.settings import Pipeline, PipelineSettings
+
+_logger: Final = logging.getLogger(__name__)
+
+_SESSION_S: Final = 30.0
+_AT_ONCE: Final = 1000
+_MOST_DIGITS: Final = 19
+
+
+class Starts:
+    """Where each partition begins, for one thread; connects when it is asked, and lets go again.
+
+    Of a group it is asked once in the life of a generation's partition: what it says is committed before anything is
+    written, and holds from then on, whatever becomes of the group.
+    """
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._own, self._query = pipeline.own, query_of(pipeline)
+        self._is_waiting: set[TopicPartition] = set()
+
+    def of(self, logs: Sequence[PartitionLog], *, is_new: bool) -> dict[TopicPartition, int]:
+        """By partition. Those are missing whose group is further than what can be read by now: they wait.
+
+        With ``is_new``, of a generation that has nothing at all, a group that stands nowhere is a ConfigError.
+        DataLoss for one that stands before a log's first offset, or behind its end.
+        """
+        if not self._own.starting_group:
+            return {log.where: self._by_rule(log) for log in logs}
+        standing = self._standing([log.where for log in logs])
+        if is_new and logs and not standing:
+            raise ConfigError(
+                f"startingOffsets: the group {self._own.starting_group} has no committed offset of any of the "
+                f"{len(logs)} partitions in {self._place}: give the name of one that has, or leave startingOffsets out"
+            )
+        begins: dict[TopicPartition, int] = {}
+        beyond: list[PartitionLog] = []
+        for log in logs:
+            at = standing.get(log.where)
+            if at is None:
+                begins[log.where] = self._by_rule(log)
+            elif at < log.earliest:
+                raise DataLoss(
+                    f"the group {self._own.starting_group} stands at offset {at} of {log.topic}-{log.partition}, whose "
+                    f"log begins at {log.earliest}: offsets {at} to {log.earliest - 1} are in neither bucket nor "
+                    "broker any more; to go on behind them, move the group there"
+                )
+            elif at > log.end:
+                beyond.append(log)
+            else:
+                begins[log.where] = at
+        self._check_beyond(beyond, standing)
+        return begins
+
+    @property
+    def _place(self) -> str:
+        return "ZooKeeper" if self._own.group_storage == "zookeeper" else "Kafka"
+
+    def _by_rule(self, log: PartitionLog) -> int:
+        return log.earliest if self._own.starting == "earliest" else log.end
+
+    def _check_beyond(self, logs: Sequence[PartitionLog], standing: Mapping[TopicPartition, int]) -> None:
+        """A group may have read what is not decided yet, or has come since the look; not what the broker never had."""
+        known = [log.where for log in logs if log.on_broker]
+        ends: dict[TopicPartition, int] = {}
+        if known and (cluster := self._query.open_cluster()) is not None:
+            with cluster:
+                ends = cluster.end_offsets(known, "read_uncommitted")
+        for log in logs:
+            at = standing[log.where]
+            if at > ends.get(log.where, at):
+                raise DataLoss(
+                    f"the group {self._own.starting_group} stands at offset {at} of {log.topic}-{log.partition}, whose "
+                    f"log ends before offset {ends[log.where]}: records were lost in Kafka, or the topic was created "
+                    "again; move the group, or leave startingOffsets out"
+                )
+            if log.where not in self._is_waiting:
+                self._is_waiting.add(log.where)
+                _logger.warning(
+                    "%s-%d begins at offset %d, where the group stands, once there is that much to read: it ends "
+                    "before %d by now", log.topic, log.partition, at, log.end,
+                )  # fmt: skip
+
+    def _standing(self, wheres: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        if self._own.group_storage == "zookeeper":
+            return _in_zookeeper(self._own, wheres)
+        cluster = self._query.open_cluster()
+        if cluster is None:
+            raise ConfigError("startingOffsets: the group's offsets are in Kafka: give kafka.bootstrap.servers")
+        with cluster:
+            offsets = cluster.committed_offsets(self._own.starting_group, wheres)
+        return {where: offset for where, offset in offsets.items() if offset is not None}
+
+
+def chosen(own: PipelineSettings) -> bool:
+    """Whether partitions begin elsewhere than with their first record."""
+    return bool(own.starting_group) or own.starting != "earliest"
+
+
+def mark(log: PartitionLog, offset: int) -> Window:
+    """A window of no offsets: committed, it says where a partition begins."""
+    return Window(log.topic, str(log.topic_id), log.partition, offset, offset, log.position(offset).epoch_number)
+
+
+def _in_zookeeper(own: PipelineSettings, wheres: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    """Where Secor and Kafka's old consumers keep them: the next offset, in digits."""
+    # Needs the extra `kafka`, as all of that room, and `zookeeper`.
+    from tieredstore.live.zookeeper_session import ZooKeeperSession  # noqa: PLC0415
+
+    above = f"{own.zookeeper_path}/consumers/{own.starting_group}/offsets"
+    paths = {f"{above}/{topic}/{partition}": (topic, partition) for topic, partition in wheres}
+    session = ZooKeeperSession(own.zookeeper, _SESSION_S, answer_s=_SESSION_S)
+    standing: dict[TopicPartition, int] = {}
+    try:
+        names = list(paths)
+        for first in range(0, len(names), _AT_ONCE):
+            for path, (raw, _) in session.get_all(names[first : first + _AT_ONCE]).items():
+                standing[paths[path]] = _offset(raw, path)
+    finally:
+        session.close()
+    return standing
+
+
+def _offset(raw: bytes, path: str) -> int:
+    text = raw.decode("ascii", "replace").strip()
+    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
+        raise CorruptData(f"ZooKeeper has {excerpt(text)!r} at {path}, which is no offset: mend it, or delete the node")
+    return int(text)

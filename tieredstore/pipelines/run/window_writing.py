@@ -1,0 +1,444 @@
+"""One window of a partition into prepared files: read, filed, encoded, uploaded, and seen by nobody."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tieredstore.errors import CorruptData, DataLoss, TieredStoreError
+from tieredstore.pipelines.files.file_bodies import Bodies, FileBody
+from tieredstore.pipelines.files.input_limits import InputLimits, Reached
+from tieredstore.pipelines.files.parquet_format import ParquetFile
+from tieredstore.pipelines.files.sizes import running_sizes, total_size
+from tieredstore.pipelines.filing.naming import Naming
+from tieredstore.pipelines.log.entries import OutputFile, WrittenWindow
+from tieredstore.pipelines.parsers import Parser
+from tieredstore.pipelines.transforming import Transforming
+from tieredstore.pipelines.writers import DECODED, ENVELOPE, FileWriter, Format, envelope
+from tieredstore.process.parallel import in_parallel
+from tieredstore.process.thread_pool import ThreadPool
+
+if TYPE_CHECKING:
+    from tieredstore.backends.base import ObjectStore
+
+# What its type stubs say of batches is partial.
+_arrow: Final[Any] = pa
+_compute: Final[Any] = pc
+
+UNREADABLE: Final = (CorruptData, DataLoss)
+"""Errors of records that are lost or damaged: what lies before them is committed, and trying again is of no use."""
+
+_QUARANTINE_SCHEMA: Final = _arrow.schema([*ENVELOPE, _arrow.field("reason", _arrow.string())])
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Offsets ``start`` up to ``stop`` (half-open) of one life of a partition. Small, and picklable."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    start: int
+    stop: int
+    leader_epoch: int = -1
+    """That of what lies before ``stop``, or a later one; -1 if it is not known."""
+
+    @property
+    def where(self) -> tuple[str, int]:
+        """Topic and partition."""
+        return self.topic, self.partition
+
+    @property
+    def is_mark(self) -> bool:
+        """Whether it has no offsets, and only says where a partition begins."""
+        return self.start == self.stop
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """All that decides what a window becomes, but its records. Picklable."""
+
+    parser: Parser
+    format: Format
+    naming: Naming
+    file_bytes: int
+    file_records: int
+    """0 for no such end of a file."""
+    staging_prefix: str
+    local_path: str | None = None
+    transforming: Transforming | None = None
+    limits: InputLimits | None = None
+    """With these all files end together, as often as they are reached."""
+    open_files: int = 0
+    """So many are under way at most, the stalest of which is ended; 0 for any number."""
+
+
+Written: TypeAlias = tuple[WrittenWindow, dict[int, str]]
+"""A window's files, and why some of its records were put aside, by offset: the first of them at least."""
+
+
+@dataclass(slots=True)
+class ReadUpTo:
+    """How far the records of a window were read: ``offset`` is behind the last one."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A window that cannot be read beyond ``reached``: it is lost or damaged there, and stays so."""
+
+    window: Window
+    reached: int
+    error: TieredStoreError
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Windows that were prepared, and what is to be raised once they are committed."""
+
+    written: Sequence[Written]
+    failure: TieredStoreError | None = None
+
+    def check(self) -> None:
+        """Raise what kept other windows from being written."""
+        if self.failure is not None:
+            raise self.failure
+
+
+def write_window(
+    window: Window,
+    records: Iterable[pa.RecordBatch],
+    recipe: Recipe,
+    store: ObjectStore,
+    reached: ReadUpTo | None = None,
+) -> Written:
+    """Prepare the files of a window, whose records come ascending; why some of them were put aside, by offset.
+
+    The same records become the same files, in whatever batches they come. What was prepared before an error is
+    discarded again, as far as the store lets; ``reached`` says then how far the records were read.
+    """
+    bodies = Bodies(store, recipe.staging_prefix, recipe.local_path)
+    with bodies, _WindowWriting(window, recipe, bodies) as writing:
+        for batch in records:
+            writing.take(batch)
+            if reached is not None:
+                reached.offset = cast("Any", batch).column("offset")[-1].as_py() + 1
+        return writing.written(), writing.reasons
+
+
+def marked(windows: Sequence[Window]) -> list[Written]:
+    """Windows of no offsets as they are committed: there is nothing to write."""
+    return [
+        (
+            WrittenWindow(
+                one.topic, one.topic_id, one.partition, one.start, one.stop, 0, 0, 0, (), leader_epoch=one.leader_epoch
+            ),
+            {},
+        )
+        for one in windows
+    ]
+
+
+def written_at_once(
+    windows: Sequence[Window], write: Callable[[Window, ReadUpTo], Written], store: ObjectStore, threads: int
+) -> Batch:
+    """Windows written by ``write`` on threads, in their order, as far as they can be read.
+
+    What was prepared before any other error is discarded.
+    """
+
+    prepared: list[OutputFile] = []
+
+    def attempt(window: Window) -> Written | Failed:
+        reached = ReadUpTo(window.start)
+        try:
+            written = write(window, reached)
+        except UNREADABLE as error:
+            return Failed(window, reached.offset, error)
+        prepared.extend(written[0].files)
+        return written
+
+    try:
+        with ThreadPool(threads, "tieredstore-pipeline") as pool:
+            outcomes = list(in_parallel(pool, attempt, windows, at_once=threads))
+        return readable(outcomes, attempt, store)
+    except BaseException:
+        discard_files(store, prepared)
+        raise
+
+
+def readable(
+    outcomes: Sequence[Written | Failed], attempt: Callable[[Window], Written | Failed], store: ObjectStore
+) -> Batch:
+    """Of each partition what lies before the first offset that cannot be read; the rest is discarded.
+
+    Outcomes are in the order of their windows. ``attempt`` writes the beginning of a window that failed.
+    """
+    written: list[Written] = []
+    failures: dict[tuple[str, int], Failed] = {}
+    for one in outcomes:
+        if isinstance(one, Failed):
+            failures.setdefault((one.window.topic, one.window.partition), one)
+        elif one[0].where in failures:
+            discard_files(store, one[0].files)
+        else:
+            written.append(one)
+    for failed in failures.values():
+        if failed.reached > failed.window.start:
+            again = attempt(replace(failed.window, stop=failed.reached))
+            if not isinstance(again, Failed):
+                written.append(again)
+    return Batch(written, next((failed.error for failed in failures.values()), None))
+
+
+def discard_files(store: ObjectStore, files: Sequence[OutputFile]) -> None:
+    """Take back what was prepared. What cannot be is for ``gc``, and the life-cycle rule."""
+    for file in files:
+        try:
+            store.discard(file.prepared)
+        except TieredStoreError:
+            continue
+
+
+class _WindowWriting:
+    """A window under way; a context manager, which after an error lets the writers of its files go."""
+
+    def __init__(self, window: Window, recipe: Recipe, bodies: Bodies) -> None:
+        self._window, self._recipe, self._bodies = window, recipe, bodies
+        self._parser = recipe.parser.for_topic(window.topic)
+        self._format = recipe.format.for_window(window.topic)
+        self._open: dict[str, _OpenFile] = {}
+        self._reached_input = Reached(recipe.limits) if recipe.limits else None
+        self._start, self._begun = window.start, set[str]()
+        self._aside: _OpenFile | None = None
+        self._ended: list[_Ended] = []
+        self.reasons: dict[int, str] = {}
+        self.records = self.filtered = self._read_bytes = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            return
+        self._bodies.abandon()
+        for file in [*self._open.values(), *([self._aside] if self._aside else [])]:
+            # Nobody will read these files, but their writers hold memory and would complain. One that has failed may
+            # do so again, and says no more by that.
+            with suppress(Exception):
+                file.writer.abandon()
+
+    def take(self, batch: Any) -> None:
+        self._read_bytes += total_size(batch)
+        if self._reached_input is None:
+            self._take(batch)
+            return
+        for piece, is_full in self._reached_input.pieces(batch):
+            self._take(piece)
+            if is_full:
+                self._end_all()
+                self._begun.clear()
+                self._start = piece.column("offset")[-1].as_py() + 1
+
+    def _take(self, batch: Any) -> None:
+        if self._recipe.transforming is None:
+            faults = self._write_good(batch)
+        else:
+            after = self._recipe.transforming.apply(batch, self._window.topic, self._window.partition)
+            self.filtered += after.filtered
+            bad = self._write_good(after.records) if after.records.num_rows else {}
+            faults = {**after.faults, **_of_originals(batch, after.records, bad)}
+        if faults:
+            # As they came: a transformer's work is not kept.
+            self._put_aside(envelope(batch, self._window.topic, self._window.partition), dict(sorted(faults.items())))
+
+    def _write_good(self, batch: Any) -> dict[int, str]:
+        """Write what is good; why the others are not, by their numbers."""
+        filed = self._parser.file(batch)
+        # Those of a class of somebody's own too, over batches, which escapes nothing.
+        filed.put_aside_strays()
+        beside, faults = self._format.decoded(batch)
+        faults |= filed.reasons
+        rows = envelope(batch, self._window.topic, self._window.partition)
+        if beside is not None:
+            rows = cast("Any", rows).append_column(DECODED, beside)
+        if len(filed.directories) == 1 and not faults:
+            self._write(filed.directories[0], rows)
+            return faults
+        good = [(row, code) for row, code in enumerate(filed.codes) if row not in faults]
+        most = self._recipe.open_files
+        if most and len(self._open.keys() | {filed.directories[code] for _, code in good}) > most:
+            # In the order of the records, so that the same files end at the same ones, in whatever batches they come.
+            for code, run in groupby(good, key=lambda one: one[1]):
+                self._write(filed.directories[code], rows.take(_arrow.array([row for row, _ in run])))
+        else:
+            numbers: dict[int, list[int]] = {}
+            for row, code in good:
+                numbers.setdefault(code, []).append(row)
+            for code, taken in numbers.items():
+                self._write(filed.directories[code], rows.take(_arrow.array(taken)))
+        return faults
+
+    def written(self) -> WrittenWindow:
+        self._end_all()
+        if self._aside is not None:
+            aside, self._aside = self._aside, None
+            self._end(aside)
+        window = self._window
+        return WrittenWindow(
+            window.topic, window.topic_id, window.partition, window.start, window.stop,
+            self.records, self.filtered, len(self.reasons), tuple(one.file() for one in self._ended), self._read_bytes,
+            window.leader_epoch,
+        )  # fmt: skip
+
+    def _write(self, directory: str, rows: Any) -> None:
+        """A file ends at the record that reaches one of the limits."""
+        self.records += rows.num_rows
+        file, size = self._file_for(directory, rows), total_size(rows)
+        if self._has_room(file, rows.num_rows, size):
+            file.write(rows, size)
+            return
+        running, start, before = running_sizes(rows), 0, 0
+        while start < rows.num_rows:
+            file = self._file_for(directory, rows.slice(start))
+            full = self._reached(file, running, before, start)
+            stop = min(full, rows.num_rows)
+            file.write(rows.slice(start, stop - start), running[stop - 1] - before)
+            if stop == full:
+                self._end(self._open.pop(directory))
+            start, before = stop, running[stop - 1]
+
+    def _file_for(self, directory: str, rows: Any) -> _OpenFile:
+        """The file that the first of these rows belongs to."""
+        file = self._open.get(directory)
+        if file is None:
+            self._make_room()
+            file = self._open[directory] = self._begin("data", self._key(directory, rows.column("offset")[0]))
+        return file
+
+    def _has_room(self, file: _OpenFile, records: int, size: int) -> bool:
+        """Whether so much more reaches none of the limits: as it nearly always is."""
+        recipe = self._recipe
+        is_short = not recipe.file_records or file.records + records < recipe.file_records
+        return is_short and file.bytes + size < recipe.file_bytes
+
+    def _key(self, directory: str, first: Any) -> str:
+        """Of the next file in a directory, by the offset of its first record."""
+        naming, window = self._recipe.naming, self._window
+        offset = naming.named_offset(first.as_py(), self._start, is_first=directory not in self._begun)
+        self._begun.add(directory)
+        return naming.data_key(window.topic, directory, window.partition, offset)
+
+    def _reached(self, file: _OpenFile, running: Sequence[int], before: int, start: int) -> int:
+        """Behind the row with which the file reaches one of the limits; beyond the last one if none does."""
+        recipe = self._recipe
+        stop = bisect_left(running, before + recipe.file_bytes - file.bytes, start) + 1
+        if recipe.file_records:
+            stop = min(stop, start + recipe.file_records - file.records)
+        return stop
+
+    def _make_room(self) -> None:
+        """End the file whose last record is the oldest, where there are as many as may be."""
+        if self._recipe.open_files and len(self._open) >= self._recipe.open_files:
+            stalest = min(self._open, key=lambda directory: self._open[directory].last)
+            self._end(self._open.pop(stalest))
+
+    def _put_aside(self, rows: Any, faults: dict[int, str]) -> None:
+        bad = rows.take(_arrow.array(list(faults)))
+        offsets = bad.column("offset").to_pylist()
+        self.reasons.update(zip(offsets, faults.values(), strict=True))
+        if self._aside is None:
+            key = self._recipe.naming.quarantine_key(self._window.topic, self._window.partition, offsets[0])
+            self._aside = self._begin("quarantine", key)
+        arrays = [*bad.columns[: len(ENVELOPE)], _arrow.array(list(faults.values()), _arrow.string())]
+        self._aside.write(_arrow.RecordBatch.from_arrays(arrays, schema=_QUARANTINE_SCHEMA), 0)
+
+    def _begin(self, kind: str, key: str) -> _OpenFile:
+        if kind == "quarantine":
+            body = self._bodies.begin(key, writes_forward=True)
+            return _OpenFile(kind, body, None, ParquetFile(body.file, _QUARANTINE_SCHEMA))
+        how = self._format
+        body, beside = self._bodies.begin(key, writes_forward=how.writes_forward), None
+        if how.has_sidecar:
+            beside = self._bodies.begin(self._recipe.naming.sidecar_key(key), writes_forward=how.writes_forward)
+        return _OpenFile(kind, body, beside, how.open(body.file, None if beside is None else beside.file))
+
+    def _end_all(self) -> None:
+        for directory in sorted(self._open):
+            self._end(self._open.pop(directory))
+
+    def _end(self, file: _OpenFile) -> None:
+        file.writer.close()
+        span = file.first, file.last, file.records, file.earliest, file.latest
+        for kind, body in ((file.kind, file.body), ("sidecar", file.sidecar)):
+            if body is not None:
+                body.end()
+                self._ended.append(_Ended(kind, body, span))
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """A file that is whole, and that the store has soon; ``span`` says which records are in it."""
+
+    kind: str
+    body: FileBody
+    span: tuple[int, int, int, int, int]
+
+    def file(self) -> OutputFile:
+        """What is committed of it, once the store has it."""
+        prepared = self.body.prepared()
+        return OutputFile(self.kind, prepared.key, prepared.size, prepared.sha256, *self.span, prepared)
+
+
+@dataclass(slots=True)
+class _OpenFile:
+    """A file under way, and what is in it."""
+
+    kind: str
+    body: FileBody
+    sidecar: FileBody | None
+    writer: FileWriter
+    records: int = 0
+    bytes: int = 0
+    first: int = -1
+    last: int = -1
+    earliest: int = -1
+    latest: int = -1
+
+    def write(self, rows: Any, size: int) -> None:
+        """Append rows with so many bytes of keys and values."""
+        self.records += rows.num_rows
+        self.bytes += size
+        self.writer.write(rows)
+        for body in filter(None, (self.body, self.sidecar)):
+            body.check()
+        offsets = rows.column("offset")
+        if self.first < 0:
+            self.first = offsets[0].as_py()
+        self.last = offsets[-1].as_py()
+        times = rows.column("timestamp").cast(_arrow.int64())
+        extent = _compute.min_max(times)
+        if (lowest := extent["min"].as_py()) is not None and lowest < 0:
+            # Kafka's -1, where a record has no time.
+            extent = _compute.min_max(times.filter(_compute.greater_equal(times, 0)))
+        earliest, latest = extent["min"].as_py(), extent["max"].as_py()
+        if latest is not None:
+            self.earliest = earliest if self.earliest < 0 else min(self.earliest, earliest)
+            self.latest = max(self.latest, latest)
+
+
+def _of_originals(batch: Any, changed: Any, faults: dict[int, str]) -> dict[int, str]:
+    """Faults of rows that a transformer left, by the numbers of the rows that it was given."""
+    if not faults:
+        return {}
+    places = {offset: row for row, offset in enumerate(batch.column("offset").to_pylist())}
+    offsets = changed.column("offset").to_pylist()
+    return {places[offsets[row]]: reason for row, reason in faults.items()}

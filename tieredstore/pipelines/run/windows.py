@@ -1,0 +1,235 @@
+"""Which offsets are written next: what is due by size, age or number, cut into windows that many may write at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.errors import ConfigError, DataLoss
+from tieredstore.model import Uuid
+from tieredstore.partitions.losses import losses_between
+from tieredstore.partitions.position import stand
+from tieredstore.pipelines.log.commit_log import Progress
+from tieredstore.pipelines.run.window_writing import Window
+
+if TYPE_CHECKING:
+    from tieredstore.live import EpochEnd
+    from tieredstore.model import TopicPartition
+    from tieredstore.partitions.log_snapshot import LogSnapshot
+    from tieredstore.partitions.partition_log import PartitionLog
+
+_BATCH_WINDOWS: Final = 64
+_NO_ANSWERS: Final[Mapping[TopicPartition, EpochEnd]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """When records are written: at so many bytes of the log, so many offsets (0: never), or at an age in seconds.
+
+    Those of ``marked`` topics (a regular expression) also at a minute of each hour, if they were seen before it.
+    """
+
+    window_bytes: int
+    records: int
+    age_s: float
+    minute_mark: int = 0
+    marked: str = ""
+
+    def age_of(self, topic: str, wall_s: float) -> float:
+        """The age from which on a topic's records are written at the time ``wall_s`` (since the epoch)."""
+        if not self.marked or re.fullmatch(self.marked, topic) is None:
+            return self.age_s
+        return min(self.age_s, (wall_s - 60 * self.minute_mark) % 3600)
+
+
+class Waiting:
+    """Since when records wait of which none is written. For one thread; ``now_s`` only ever goes up."""
+
+    def __init__(self) -> None:
+        self._since_s: dict[TopicPartition, tuple[int, float]] = {}
+
+    def age_s(self, where: TopicPartition, start: int, now_s: float) -> float:
+        """For how long the records from ``start`` on are known."""
+        known = self._since_s.get(where)
+        if known is None or known[0] != start:
+            known = self._since_s[where] = start, now_s
+        return now_s - known[1]
+
+    def clear(self, where: TopicPartition) -> None:
+        """There is nothing that waits."""
+        self._since_s.pop(where, None)
+
+
+def position_of(log: PartitionLog, progress: Progress | None, starting: str, answer: EpochEnd | None = None) -> int:
+    """Where a partition is gone on with; ``answer`` is what the broker says of the end of the progress's epoch.
+
+    DataLoss for an offset beyond the log's end, or beyond where an election has cut the log; ConfigError for another
+    life.
+
+    With nothing committed, the first record if ``starting`` is ``earliest``; else the end, so that nothing is due.
+    """
+    if progress is None:
+        return log.earliest if starting == "earliest" else log.end
+    if not is_of(log, progress.topic_id):
+        raise _other_life(log.topic)
+    standing = stand(progress.position, log, answer)
+    if standing.kind in {"cut", "beyond"}:
+        what = (
+            f"its log ends before offset {log.end}"
+            if standing.kind == "beyond"
+            else f"from offset {standing.at} on a later leader epoch has written another log"
+        )
+        raise DataLoss(
+            f"{log.topic}-{log.partition} is written up to offset {progress.next_offset - 1}, and {what}: records that "
+            "are written were lost in Kafka; leave the topic out by secor.kafka.topic_blacklist, or begin another "
+            "secor.generation, to go on"
+        )
+    return progress.next_offset
+
+
+def is_of(log: PartitionLog, topic_id: str) -> bool:
+    """Return whether this may be the log of a topic that was written under this id."""
+    known = Uuid.spelled(topic_id)
+    return known is not None and log.is_of(known)
+
+
+def due_windows(
+    snapshot: LogSnapshot,
+    positions: Mapping[TopicPartition, Progress],
+    policy: Policy,
+    waiting: Waiting,
+    now_s: float,
+    *,
+    starting: str,
+    is_last: bool,
+    wall_s: float = 0.0,
+    answers: Mapping[TopicPartition, EpochEnd] = _NO_ANSWERS,
+) -> list[Window]:
+    """The windows to be written now, a batch at the most; all that there is if ``is_last``.
+
+    ``wall_s`` is the time of day, for the minute mark alone; ``answers`` are as for :func:`position_of`.
+    Those of one partition follow each other without a gap; partitions take turns. An offset range without any record
+    has a window too: it is committed, and not looked at again. A window ends where offsets are missing, so that what
+    lies before them is written; one that begins there is DataLoss to whoever reads it. Partitions that do not begin at
+    the ``earliest`` record and of which nothing is committed are left out: where they begin has to be committed first.
+    """
+    waits: list[tuple[float, TopicPartition, Iterator[Window]]] = []
+    for where, log in snapshot.logs.items():
+        start = position_of(log, positions.get(where), starting, answers.get(where))
+        end = log.end_from(start)
+        if end <= start:
+            waiting.clear(where)
+            continue
+        end = next((loss.start for loss in losses_between(log, start, end) if loss.start > start), end)
+        age_s = waiting.age_s(where, start, now_s)
+        is_old = is_last or age_s >= policy.age_of(log.topic, wall_s)
+        waits.append((age_s, where, _cut(_Sized(log, positions.get(where)), start, end, policy, with_rest=is_old)))
+    # Whose records wait for longest comes first: a backlog that fills each batch must not hold up all others for ever.
+    waits.sort(key=lambda one: (-one[0], one[1]))
+    batch = islice(_in_turns([windows for _, _, windows in waits]), _BATCH_WINDOWS)
+    return sorted(batch, key=lambda window: (window.topic, window.partition, window.start))
+
+
+def _in_turns(rows: Sequence[Iterator[Window]]) -> Iterator[Window]:
+    while rows:
+        going: list[Iterator[Window]] = []
+        for windows in rows:
+            if (window := next(windows, None)) is not None:
+                going.append(windows)
+                yield window
+        rows = going
+
+
+def lag_of(
+    snapshot: LogSnapshot,
+    positions: Mapping[TopicPartition, Progress],
+    waiting: Waiting,
+    now_s: float,
+    *,
+    starting: str,
+) -> tuple[int, float]:
+    """How many offsets are not written, and for how many seconds the first of them are known at most."""
+    offsets, longest_s = 0, 0.0
+    for where, log in snapshot.logs.items():
+        start = position_of(log, positions.get(where), starting)
+        if log.end <= start:
+            waiting.clear(where)
+            continue
+        offsets += log.end - start
+        longest_s = max(longest_s, waiting.age_s(where, start, now_s))
+    return offsets, longest_s
+
+
+def unwritten(windows: Sequence[Window], positions: Mapping[TopicPartition, Progress]) -> list[Window]:
+    """What of windows that were planned once is not committed yet, in their order.
+
+    DataLoss for one that begins beyond what is: its planner knew of windows that the commit log has not. ConfigError
+    for one of another life of its topic.
+    """
+    rest: list[Window] = []
+    reached = {where: progress.next_offset for where, progress in positions.items()}
+    for window in windows:
+        where = window.topic, window.partition
+        progress = positions.get(where)
+        if progress is not None and progress.topic_id != window.topic_id:
+            raise _other_life(window.topic)
+        start = reached.get(where, window.start)
+        if window.start > start:
+            raise DataLoss(
+                f"offsets {window.start} to {window.stop - 1} of {window.topic}-{window.partition} are to be written, "
+                f"and the commit log ends before offset {start}: was the log, or a part of it, deleted?"
+            )
+        if window.stop > start or (progress is None and window.start == window.stop == start):
+            rest.append(replace(window, start=start))
+        reached[where] = max(start, window.stop)
+    return rest
+
+
+def _other_life(topic: str) -> ConfigError:
+    return ConfigError(
+        f"the topic {topic} was created again since it was written: its files would have the names of the old "
+        "one's; give the pipeline another secor.generation"
+    )
+
+
+class _Sized:
+    """A log, and how many bytes its offsets take, about."""
+
+    def __init__(self, log: PartitionLog, progress: Progress | None) -> None:
+        self.log, self._progress = log, progress
+        # The commit log goes by one id, also where a broker came or went that tells another one than the bucket.
+        self.topic_id = str(log.topic_id) if progress is None else progress.topic_id
+
+    def bytes_between(self, start: int, stop: int) -> int:
+        """By its segments; where the bucket has none of it, as the latest windows were."""
+        progress = self._progress
+        if self.log.lineage is None and progress is not None and progress.recent_offsets:
+            return (stop - start) * progress.recent_bytes // progress.recent_offsets
+        return self.log.bytes_between(start, stop)
+
+
+def _cut(sized: _Sized, start: int, end: int, policy: Policy, *, with_rest: bool) -> Iterator[Window]:
+    log = sized.log
+    while start < end:
+        stop = min(end, start + policy.records) if policy.records else end
+        if sized.bytes_between(start, stop) > policy.window_bytes:
+            stop = _stop_by_bytes(sized, start, stop, policy.window_bytes)
+        elif stop == end and not with_rest and not (policy.records and stop - start >= policy.records):
+            return
+        yield Window(log.topic, sized.topic_id, log.partition, start, stop, log.position(stop).epoch_number)
+        start = stop
+
+
+def _stop_by_bytes(log: _Sized, start: int, stop: int, most: int) -> int:
+    """The first offset at which the window has its bytes, about."""
+    low, high = start + 1, stop
+    while low < high:
+        middle = (low + high) // 2
+        if log.bytes_between(start, middle) >= most:
+            high = middle
+        else:
+            low = middle + 1
+    return low

@@ -1,0 +1,1 @@
+"""What is done to an output besides writing it: backfills, dropping, verification."""

@@ -1,0 +1,180 @@
+"""An output beside the log that it was made of: each record that the bucket or the broker still has, once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from tieredstore.errors import ConfigError, CorruptData, ObjectNotFound
+from tieredstore.partitions.log_snapshot import LogSnapshot
+from tieredstore.partitions.selections import Subscribe
+from tieredstore.pipelines.log.entries import WrittenWindow
+from tieredstore.pipelines.log.family import Family
+from tieredstore.pipelines.log.holdings import Holdings
+from tieredstore.pipelines.run.log_reading import LogReading
+from tieredstore.pipelines.run.selection import query_of
+from tieredstore.pipelines.upkeep.inspection import OutputProblem, commit_log_of
+from tieredstore.pipelines.upkeep.named_output import Upload, named_topics, offsets_in, uploads_of
+from tieredstore.pipelines.upkeep.printing import printed
+
+if TYPE_CHECKING:
+    from tieredstore.backends.base import ObjectStore
+    from tieredstore.partitions.partition_log import PartitionLog
+    from tieredstore.pipelines.config.settings import Pipeline
+    from tieredstore.pipelines.log.commit_log import CommitLog
+    from tieredstore.remote.source import SegmentSource
+
+Side: TypeAlias = Literal["bucket", "broker"]
+
+_SHOWN: Final = 5
+
+
+def one_sided(pipeline: Pipeline, side: Side) -> Pipeline:
+    """The pipeline as it would read one of the two alone; ConfigError if it does not have that."""
+    if side == "bucket" and pipeline.source is None:
+        raise ConfigError(
+            "--against bucket: the pipeline reads none; compare with the broker, or give storage.backend.class"
+        )
+    if side == "broker" and not pipeline.client:
+        raise ConfigError(
+            "--against broker: the pipeline asks none; compare with the bucket, or give kafka.bootstrap.servers"
+        )
+    return replace(pipeline, client=()) if side == "bucket" else replace(pipeline, source=None)
+
+
+class Against:
+    """Compares the files of a generation with what one side of its source still has. For one thread.
+
+    ``compared`` and ``gone`` are offsets: what was looked at, and what the source does not have any more, or not yet.
+    """
+
+    def __init__(self, pipeline: Pipeline, store: ObjectStore, source: SegmentSource) -> None:
+        """``pipeline`` and ``source`` are of that side alone."""
+        self._pipeline, self._store, self._source = pipeline, store, source
+        own = pipeline.own
+        # Others hold what they made of the records.
+        self._has_contents = own.columns == "none" and not own.transformer and not own.frame
+        self._has_keys = True
+        self.compared = self.gone = 0
+
+    def problems(self) -> Iterator[OutputProblem]:
+        """What is in the log and in no file, in files and not in the log, in several, or there with other bytes."""
+        windows = self._windows()
+        topics = tuple(sorted({window.topic for window, _ in windows}))
+        if not topics:
+            return
+        query = replace(query_of(self._pipeline), selection=Subscribe(topics))
+        logs = LogSnapshot.take(self._source, query).logs
+        reading = LogReading(self._source, query)
+        try:
+            for window, keys in windows:
+                yield from self._compared(window, logs.get(window.where), keys, reading)
+        finally:
+            reading.close()
+
+    def _windows(self) -> list[tuple[WrittenWindow, list[str]]]:
+        """With the files of each: by the commit log; without one, as Secor's are, by names."""
+        log = commit_log_of(self._pipeline, self._store)
+        if log.read().number < 0:
+            return self._named()
+        return [
+            (window, [file.key for file in window.files if file.kind != "sidecar"])
+            for window in Holdings.of(log, self._family_of(log).redriven()).held()
+        ]
+
+    def _family_of(self, log: CommitLog) -> Family:
+        return Family(self._store, log, self._pipeline.output.key_prefix, self._pipeline.own.name)
+
+    def _named(self) -> list[tuple[WrittenWindow, list[str]]]:
+        self._has_keys = False
+        windows: list[tuple[WrittenWindow, list[str]]] = []
+        for one in uploads_of(self._pipeline, self._store, sorted(named_topics(self._pipeline, self._store))):
+            # How far the newest reaches is in its files alone.
+            stop = self._end(one) if one.stop is None else one.stop
+            windows.append((WrittenWindow(one.topic, "", one.partition, one.start, stop, 0, 0, 0, ()), list(one.keys)))
+        return windows
+
+    def _contents(self, batch: Any) -> dict[int, int]:
+        """Of each offset a hash of key and value; of value alone, where Secor wrote it."""
+        offsets, values = (batch.column(name).to_pylist() for name in ("offset", "value"))
+        keys = batch.column("key").to_pylist() if self._has_keys else [None] * len(offsets)
+        return {offset: hash((key, value)) for offset, key, value in zip(offsets, keys, values, strict=True)}
+
+    def _end(self, upload: Upload) -> int:
+        last = upload.start - 1
+        for key in upload.keys:
+            for offsets in offsets_in(self._pipeline, self._store, key):
+                last = max([last, *offsets])
+        return last + 1
+
+    def _compared(
+        self, window: WrittenWindow, log: PartitionLog | None, keys: Sequence[str], reading: LogReading
+    ) -> Iterator[OutputProblem]:
+        start, stop = window.start, window.start
+        if log is not None and window.topic_id in {"", str(log.topic_id)}:
+            start, stop = max(window.start, log.earliest), min(window.stop, log.end)
+        self.compared += max(0, stop - start)
+        self.gone += window.stop - window.start - max(0, stop - start)
+        if log is None or start >= stop:
+            return
+        there: dict[int, int] = {}
+        for batch in reading.records(log, start, stop):
+            there |= self._contents(batch)
+        files = _Files(self._contents)
+        for key in keys:
+            try:
+                for batch in printed(self._pipeline, self._store, key):
+                    files.take(key, batch)
+            except (ObjectNotFound, CorruptData) as error:
+                yield OutputProblem("unread", key, f"cannot be compared: {error}")
+                return
+        yield from self._told(window, files, there, start, stop)
+
+    def _told(
+        self, window: WrittenWindow, files: _Files, there: Mapping[int, int], start: int, stop: int
+    ) -> Iterator[OutputProblem]:
+        where = f"{window.topic}-{window.partition}"
+        strange = [offset for offset in files.counts if not window.start <= offset < window.stop]
+        seen = {offset: count for offset, count in files.counts.items() if start <= offset < stop}
+        if twice := [offset for offset, count in seen.items() if count > 1]:
+            yield OutputProblem("twice", where, f"has {_said(twice)} in several files, or several times in one")
+        if invented := sorted([*strange, *(seen.keys() - there.keys())]):
+            yield OutputProblem(
+                "invented", where, f"has {_said(invented)} in files, and the source has no such records"
+            )
+        lost = sorted(there.keys() - seen.keys())
+        if len(lost) > window.filtered:
+            left_out = f", of which {window.filtered} were left out on purpose" if window.filtered else ""
+            yield OutputProblem("lost", where, f"has {_said(lost)} in no file{left_out}")
+        if not self._has_contents:
+            return
+        if other := sorted(at for at in there.keys() & seen.keys() if files.contents.get(at) != there[at]):
+            yield OutputProblem("changed", where, f"has other keys or values at {_said(other)}")
+
+
+class _Files:
+    """What files have: how often each offset, and a hash of key and value."""
+
+    def __init__(self, contents: Callable[[Any], dict[int, int]]) -> None:
+        self._contents = contents
+        self.counts: Counter[int] = Counter()
+        self.contents: dict[int, int] = {}
+
+    def take(self, key: str, batch: Any) -> None:
+        if batch.column("offset").null_count:
+            raise CorruptData(f"{key} does not tell the offsets of its records")
+        self.counts.update(batch.column("offset").to_pylist())
+        self.contents |= self._contents(batch)
+
+
+def _said(offsets: Sequence[int]) -> str:
+    """Runs of offsets, the first ones."""
+    runs = [
+        [offset for _, offset in run] for _, run in groupby(enumerate(sorted(offsets)), key=lambda one: one[1] - one[0])
+    ]
+    texts = [str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs[:_SHOWN]]
+    rest = sum(map(len, runs[_SHOWN:]))
+    return f"offsets {', '.join(texts)}{f' and {rest} more' if rest else ''}"

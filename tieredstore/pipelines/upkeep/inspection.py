@@ -1,0 +1,360 @@
+"""What of a pipeline is written, and whether it is all there: by its commit log and by plain listings."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.errors import DataLoss, ObjectNotFound, ResourceNotFound
+from tieredstore.partitions.losses import losses_between, report_losses
+from tieredstore.partitions.unreadable import check_readable
+from tieredstore.pipelines.log.commit_log import CommitLog
+from tieredstore.pipelines.log.committed import Committed, CommittedFile
+from tieredstore.pipelines.log.family import Family, with_those_above
+from tieredstore.pipelines.log.holdings import Holdings
+from tieredstore.pipelines.run.planner import log_of
+from tieredstore.pipelines.run.recipes import naming_of, places_of
+from tieredstore.pipelines.run.starting import Starts, chosen
+from tieredstore.pipelines.run.successes import SUCCESS, is_said_by, read_success
+from tieredstore.pipelines.run.window_writing import Window
+from tieredstore.pipelines.run.windows import is_of, position_of
+from tieredstore.pipelines.upkeep.named_output import named_faults, named_topics, uploads_of
+from tieredstore.process.parallel import READERS, in_parallel
+from tieredstore.process.thread_pool import ThreadPool
+
+if TYPE_CHECKING:
+    from tieredstore.backends.base import ObjectStore
+    from tieredstore.model import TopicPartition
+    from tieredstore.partitions.log_query import LogQuery
+    from tieredstore.partitions.log_snapshot import LogSnapshot
+    from tieredstore.pipelines.config.settings import Pipeline
+    from tieredstore.pipelines.log.commit_log import Progress
+    from tieredstore.pipelines.log.entries import OutputFile
+
+_PIECE: Final = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """Offsets ``first`` to ``last`` (inclusive) whose files gave way to those of a generation."""
+
+    generation: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """How far a partition is written. ``end_offset`` is that of its log, None where it is not known any more."""
+
+    topic: str
+    partition: int
+    next_offset: int
+    end_offset: int | None
+    max_timestamp: int
+    files: int
+    records: int
+    replaced: tuple[Replaced, ...] = ()
+    """Offsets that the generation wrote and another one holds by now."""
+
+    @property
+    def lag(self) -> int | None:
+        """Offsets that are not written."""
+        return None if self.end_offset is None else max(0, self.end_offset - self.next_offset)
+
+    def lag_s(self, now_ms: int) -> float | None:
+        """How old the latest written record is where some are not written, in seconds; None where none is."""
+        if not self.lag:
+            return None if self.lag is None else 0.0
+        return None if self.max_timestamp < 0 else max(0, now_ms - self.max_timestamp) / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class OutputProblem:
+    """What is wrong with an output. ``kind``: ``missing``, ``size``, ``content``, ``stranger`` or ``offsets``.
+
+    Beside the log that it was made of: ``lost``, ``twice``, ``invented`` or ``changed`` of a partition, or ``unread``.
+    """
+
+    kind: str
+    subject: str
+    words: str
+
+
+def commit_log_of(pipeline: Pipeline, store: ObjectStore) -> CommitLog:
+    """The log of a pipeline's generation, not read yet."""
+    return CommitLog(store, pipeline.output.key_prefix, pipeline.own.name, pipeline.own.generation)
+
+
+def partition_statuses(pipeline: Pipeline, store: ObjectStore, snapshot: LogSnapshot) -> list[PartitionStatus]:
+    """Of each partition that is there or was written, in their order; of the others where they will begin.
+
+    ConfigError for a generation that another pipeline writes.
+    """
+    commits = commit_log_of(pipeline, store)
+    state = commits.read()
+    if state.number < 0:
+        naming_of(pipeline).is_claimed(store)
+    replaced = _replaced(pipeline, store, commits) if state.linked else {}
+    positions = state.positions
+    new = [log for where, log in snapshot.logs.items() if where not in positions]
+    begins = Starts(pipeline).of(new, is_new=False) if new and chosen(pipeline.own) else {}
+    statuses: list[PartitionStatus] = []
+    skipped = re.compile(pipeline.own.topic_blacklist) if pipeline.own.topic_blacklist else None
+    for topic, number in sorted(positions.keys() | snapshot.logs.keys()):
+        if skipped is not None and skipped.fullmatch(topic):
+            continue
+        progress, log = positions.get((topic, number)), snapshot.logs.get((topic, number))
+        # One whose group is further than what can be read begins behind the end.
+        first = 0 if log is None else begins.get(log.where, log.end if chosen(pipeline.own) else log.earliest)
+        statuses.append(
+            PartitionStatus(
+                topic,
+                number,
+                first if progress is None else progress.next_offset,
+                None if log is None else log.end,
+                -1 if progress is None else progress.max_timestamp,
+                0 if progress is None else progress.files,
+                0 if progress is None else progress.records,
+                tuple(replaced.get((topic, number), ())),
+            )
+        )
+    return statuses
+
+
+def _replaced(pipeline: Pipeline, store: ObjectStore, log: CommitLog) -> dict[TopicPartition, list[Replaced]]:
+    """By partition what gave way, and which generation holds it now; of one that was dropped, which it gave way to."""
+    family = Family(store, log, pipeline.output.key_prefix, pipeline.own.name)
+    replaced: dict[TopicPartition, list[Replaced]] = {}
+    for where, holdings in Holdings.of(log).windows.items():
+        for one in (one for one in holdings if not one.is_held):
+            held = family.holder(Window(*one.window.where_in_life, one.window.start, one.window.stop))
+            ranges = replaced.setdefault(where, [])
+            now = Replaced(one.given_to if held is None else held[0], one.window.start, one.window.stop - 1)
+            if ranges and (ranges[-1].generation, ranges[-1].last + 1) == (now.generation, now.first):
+                now = replace(now, first=ranges.pop().first)
+            ranges.append(now)
+    return replaced
+
+
+def losses_of(
+    snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress], query: LogQuery
+) -> dict[TopicPartition, str]:
+    """A sentence for each partition whose next offsets are lost, as the next run will end with it."""
+    sentences: dict[TopicPartition, str] = {}
+    for where, progress in sorted(positions.items()):
+        log = snapshot.logs.get(where)
+        if log is None or not is_of(log, progress.topic_id):
+            continue
+        start = progress.next_offset
+        window = Window(log.topic, progress.topic_id, log.partition, start, max(start, log.end))
+        try:
+            position_of(log, progress, "earliest")
+            log_of(snapshot, window)
+            report_losses(losses_between(log, start, window.stop), query)
+            check_readable(snapshot, query, {where: (start, window.stop)}, starts_there={where})
+        except DataLoss as error:
+            sentences[where] = str(error)
+    return sentences
+
+
+def check_written(pipeline: Pipeline, store: ObjectStore) -> None:
+    """ResourceNotFound where there is nothing of the generation that could be verified: a name may be misspelt.
+
+    ConfigError for a generation that another pipeline writes.
+    """
+    own, root = pipeline.own, pipeline.output.key_prefix
+    if commit_log_of(pipeline, store).read().number < 0:
+        naming_of(pipeline).is_claimed(store)
+        if not named_topics(pipeline, store):
+            raise ResourceNotFound(
+                f"generation {own.generation} of {own.name} has neither a commit log nor files below "
+                f"{root or store.identity}: check pipeline.name, secor.generation and output.key.prefix"
+            )
+
+
+def verify_output(pipeline: Pipeline, store: ObjectStore, *, contents: bool = True) -> Iterator[OutputProblem]:
+    """See :meth:`Verification.problems`."""
+    return Verification(pipeline, store, contents=contents).problems()
+
+
+class Verification:
+    """Looks at the files of a generation, and counts what it has read of them. For one thread.
+
+    ``files`` and ``size`` are of all files that it knows of, ``read_files`` and ``read_size`` of those whose bytes were
+    read to their ends. ``has_log`` says whether a commit log told which files there are: without one, as Secor's
+    output has none, nothing tells of a file that is missing.
+    """
+
+    def __init__(self, pipeline: Pipeline, store: ObjectStore, *, contents: bool = True) -> None:
+        """With ``contents`` each file is read; without a log anyway."""
+        self._pipeline, self._store, self._contents = pipeline, store, contents
+        self.files = self.size = self.read_files = self.read_size = 0
+        self.has_log = False
+
+    def problems(self) -> Iterator[OutputProblem]:
+        """All that is wrong with the files of the generation.
+
+        Entries that contradict each other are CommitLogCorrupt, as for a driver that starts.
+        """
+        log = commit_log_of(self._pipeline, self._store)
+        self.has_log = log.read().number >= 0
+        if not self.has_log:
+            yield from self._faults_without_log()
+            return
+        committed = Committed.of(log, prepared=False)
+        for entry in Family(self._store, log, self._pipeline.output.key_prefix, self._pipeline.own.name).redriven():
+            # Bad messages that a later generation has filed.
+            committed.going |= set(entry.removed)
+            for key in entry.removed:
+                committed.files.pop(key, None)
+        successes: set[str] = set()
+        listed = listed_files(self._pipeline, self._store, committed, successes)
+        for key in sorted(listed.keys() - committed.files.keys() - committed.going):
+            words = "is of this generation by its name, and no entry of the commit log has it"
+            yield OutputProblem("stranger", key, words)
+
+        def look(item: tuple[str, CommittedFile]) -> tuple[CommittedFile, OutputProblem | None, bool]:
+            key, one = item
+            if key not in listed:
+                return one, OutputProblem("missing", key, "is committed, and is not there"), False
+            if listed[key] != one.file.size:
+                words = f"has {listed[key]} bytes, and {one.file.size} are committed"
+                return one, OutputProblem("size", key, words), False
+            problem = _content_problem(self._store, one.file) if self._contents else None
+            return one, problem, self._contents and (problem is None or problem.kind == "content")
+
+        with ThreadPool(READERS, "tieredstore-verify") as pool:
+            files = sorted(committed.files.items())
+            looks = in_parallel(pool, look, files, at_once=2 * READERS) if self._contents else map(look, files)
+            for one, problem, was_read in looks:
+                self._count(1, one.file.size, was_read=was_read)
+                yield from _offset_problems(one)
+                if problem is not None:
+                    yield problem
+        yield from _success_problems(self._pipeline, self._store, log, successes)
+
+    def _count(self, files: int, size: int, *, was_read: bool) -> None:
+        self.files, self.size = self.files + files, self.size + size
+        if was_read:
+            self.read_files, self.read_size = self.read_files + files, self.read_size + size
+
+    def _faults_without_log(self) -> Iterator[OutputProblem]:
+        """Secor's files have none; ours do, and then an object says whose the generation is."""
+        naming, topics = naming_of(self._pipeline), named_topics(self._pipeline, self._store)
+        uploads = uploads_of(self._pipeline, self._store, topics)
+        if naming.is_claimed(self._store):
+            for one in uploads:
+                self._count(len(one.keys), one.size, was_read=False)
+            if topics:
+                words = "is there, and so are files; but the commit log is not"
+                yield OutputProblem("missing", naming.claim_keys[0], words)
+            return
+        for one in uploads:
+            damaged = False
+            for kind, key, words in named_faults(self._pipeline, self._store, [one]):
+                damaged = damaged or kind == "content"
+                yield OutputProblem(kind, key, words)
+            self._count(len(one.keys), one.size, was_read=not damaged)
+
+
+def _success_problems(
+    pipeline: Pipeline, store: ObjectStore, log: CommitLog, successes: set[str]
+) -> Iterator[OutputProblem]:
+    """Directories that are complete have to say so, with what lies in them, and no others."""
+    family = Family(store, log, pipeline.output.key_prefix, pipeline.own.name)
+    if log.state.closed == "drop":
+        yield from _late_successes(pipeline, store, successes)
+        return
+    # What the last entry says is perhaps not written yet, and where another generation was dropped, that took it away.
+    last = set[str]() if log.state.is_published or log.state.written < 0 else _told_last(log)
+    expected = log.state.finalized - family.withheld - last
+    inside = {above for path in log.state.directories for above in with_those_above(path)}
+    paths = sorted((inside & successes | expected) - last)
+    held = family.held(paths)
+    for path in paths:
+        success = read_success(store, path)
+        said = [] if success is None else [
+            one for one in success.statements if family.has_said(pipeline.own.generation, one)
+        ]  # fmt: skip
+        key, (files, records) = f"{path}/{SUCCESS}", held[path]
+        if not said:
+            if path in expected and files and not family.has_dropped:
+                yield OutputProblem(
+                    "missing", key, "is committed, and is not there, or says nothing of this generation"
+                )
+        elif path in family.withheld or path not in family.finalized:
+            yield OutputProblem("stranger", key, "says that a directory is complete of which no entry says so")
+        elif (said[0].get("files"), said[0].get("records")) != (files, records):
+            yield OutputProblem(
+                "content", key, f"tells of {said[0].get('files')} files with {said[0].get('records')} records, and "
+                f"{files} with {records} are committed",
+            )  # fmt: skip
+
+
+def _late_successes(pipeline: Pipeline, store: ObjectStore, successes: set[str]) -> Iterator[OutputProblem]:
+    """What a process had under way when it stopped, and reached the store behind ``drop``, which takes it away."""
+    for path in sorted(successes):
+        success = read_success(store, path)
+        own = pipeline.own.name, pipeline.own.generation
+        if success is not None and any(is_said_by(one, *own) for one in success.statements):
+            words = "says that a directory is complete, and the generation was dropped: drop it once more"
+            yield OutputProblem("stranger", f"{path}/{SUCCESS}", words)
+
+
+def _told_last(log: CommitLog) -> set[str]:
+    return set(log.entry(log.state.written).directories)
+
+
+def _offset_problems(one: CommittedFile) -> Iterator[OutputProblem]:
+    file, window = one.file, one.window
+    if not window.start <= file.first_offset <= file.last_offset < window.stop:
+        yield OutputProblem(
+            "offsets",
+            file.key,
+            f"has offsets {file.first_offset} to {file.last_offset}, and its window has {window.start} to "
+            f"{window.stop - 1}",
+        )
+
+
+def listed_files(
+    pipeline: Pipeline, store: ObjectStore, committed: Committed, successes: set[str] | None = None
+) -> dict[str, int]:
+    """Sizes of all files of the generation, those of bad messages too, by plain listings.
+
+    ``successes`` gets the directories that have a ``_SUCCESS``.
+    """
+    places = places_of(pipeline)
+    # Under other settings some of them were perhaps written elsewhere.
+    others = {
+        key.rpartition("/")[0]
+        for key, one in committed.files.items()
+        if one.file.kind == "data" and places.directory(one.window.topic, key.rpartition("/")[0]) is None
+    }
+    naming = naming_of(pipeline)
+    name = re.compile(rf"\.?{naming.generation}_\d+_\d{{20}}(\..*)?")
+    sizes: dict[str, int] = {}
+    rest = (store.list(prefix) for prefix in [*(f"{path}/" for path in sorted(others)), f"{naming.folder}quarantine/"])
+    for info in itertools.chain(places.listed(store, committed.topics), *rest):
+        path, _, last = info.key.rpartition("/")
+        if name.fullmatch(last):
+            sizes[info.key] = info.size
+        elif last == SUCCESS and successes is not None:
+            successes.add(path)
+    return sizes
+
+
+def _content_problem(store: ObjectStore, file: OutputFile) -> OutputProblem | None:
+    sha256 = hashlib.sha256()
+    try:
+        for start in range(0, file.size, _PIECE):
+            sha256.update(store.get(file.key, start, min(start + _PIECE, file.size)))
+    except ObjectNotFound:
+        return OutputProblem("missing", file.key, "is committed, and went away while it was read")
+    if sha256.hexdigest() == file.sha256:
+        return None
+    return OutputProblem("content", file.key, "has other bytes than those that are committed")

@@ -1,0 +1,241 @@
+"""A backup's files as a source of records: a pipeline's by its commit log, Secor's by their names."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from tieredstore.errors import ConfigError, ObjectNotFound, ResourceNotFound
+from tieredstore.pipelines.log.family import Family
+from tieredstore.pipelines.log.holdings import Holdings
+from tieredstore.pipelines.run.parts import COLUMNS
+from tieredstore.pipelines.run.window_writing import Window
+from tieredstore.pipelines.upkeep.backfill_sources import Place, RecordSource, Selected, gone
+from tieredstore.pipelines.upkeep.inspection import commit_log_of
+from tieredstore.pipelines.upkeep.named_output import uploads_of
+from tieredstore.pipelines.upkeep.printing import printed
+
+if TYPE_CHECKING:
+    from tieredstore.backends.base import ObjectStore
+    from tieredstore.pipelines.config.settings import Pipeline
+
+_arrow: Final[Any] = pa
+_BATCH_WINDOWS: Final = 64
+_UNKNOWN: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Offsets ``start`` up to ``stop`` of a partition, and the files that hold all records of them."""
+
+    start: int
+    stop: int
+    keys: tuple[str, ...]
+    size: int
+    max_timestamp: int = _UNKNOWN
+    ordered: bool = False
+    """Whether each of the files ends before the next begins."""
+    given_to: int = _UNKNOWN
+    """The generation whose files took the place of these."""
+
+
+class KeptFiles(RecordSource):
+    """The files of one generation of a pipeline, or of Secor's, that keeps messages as they came."""
+
+    def __init__(self, pipeline: Pipeline, store: ObjectStore, topic: str, window_bytes: int) -> None:
+        """``window_bytes``: of files that are read into one window, about."""
+        self._pipeline, self._store, self._window_bytes = pipeline, store, window_bytes
+        self._log = commit_log_of(pipeline, store)
+        self._topic_ids: dict[int, str] = {}
+        self._pieces = self._committed(topic) if self._log.read().number >= 0 else self._named(topic)
+        if not self._pieces:
+            raise ResourceNotFound(
+                f"{pipeline.own.name} has no files of generation {pipeline.own.generation} of the topic {topic}"
+            )
+
+    def extents(self, selected: Selected) -> list[Window]:
+        """Whole files where a time is given; ConfigError for offsets whose files gave way to another generation's."""
+        selected.check_reached({number: max(one.stop for one in its) for number, its in sorted(self._pieces.items())})
+        windows = [
+            Window(selected.topic, self._topic_ids.get(number, ""), number, *self._extent(number, selected))
+            for number in sorted(self._pieces)
+            if selected.has(selected.topic, number)
+        ]
+        for window in windows:
+            for piece in self._pieces[window.partition]:
+                if piece.given_to != _UNKNOWN and piece.start < window.stop and window.start < piece.stop:
+                    raise self._given(window, piece)
+        return windows
+
+    def _family(self) -> Family:
+        return Family(self._store, self._log, self._pipeline.output.key_prefix, self._pipeline.own.name)
+
+    def _given(self, window: Window, piece: _Piece) -> ConfigError:
+        """The error of offsets that the files read here do not hold any more: it names the generation that does."""
+        own = self._pipeline.own
+        given = replace(window, start=max(window.start, piece.start), stop=min(window.stop, piece.stop))
+        held = self._family().holder(given, but={own.generation})
+        if held is None:
+            return ConfigError(
+                f"offsets {given.start} to {given.stop - 1} of {given.topic}-{given.partition} gave way to generation "
+                f"{piece.given_to} of {own.name}, which holds them no more: choose others by --from and --to"
+            )
+        generation, its = held
+        return ConfigError(
+            f"offsets {its.start} to {its.stop - 1} of {its.topic}-{its.partition} are held by generation {generation} "
+            f"of {own.name}, not by generation {own.generation}: read them with secor.generation={generation} in its "
+            "file, or choose others by --from and --to"
+        )
+
+    def due(self, rest: Sequence[Window]) -> list[Window]:
+        """Cut where files end."""
+        windows: list[Window] = []
+        for one in rest:
+            start = one.start
+            while start < one.stop:
+                if len(windows) == _BATCH_WINDOWS:
+                    return windows
+                stop = self._stop(replace(one, start=start))
+                windows.append(replace(one, start=start, stop=stop))
+                start = stop
+        return windows
+
+    def records(self, window: Window) -> Generator[pa.RecordBatch]:
+        """Piece by piece; a record that Secor wrote twice is given once."""
+        for piece in self._over(window):
+            reading = self._streamed if piece.ordered else self._sorted
+            for batch in reading(piece):
+                offsets = batch.column("offset")
+                inside = _arrow.compute.and_(
+                    _arrow.compute.greater_equal(offsets, max(piece.start, window.start)),
+                    _arrow.compute.less(offsets, min(piece.stop, window.stop)),
+                )
+                if (rest := batch.filter(inside)).num_rows:
+                    yield rest
+
+    def close(self) -> None:
+        """Nothing is open between two windows."""
+
+    def _extent(self, number: int, selected: Selected) -> tuple[int, int]:
+        pieces = self._pieces[number]
+        first, last = pieces[0].start, pieces[-1].stop
+        if isinstance(selected.start, int) and 0 < selected.start < first:
+            raise gone(Window(selected.topic, "", number, selected.start, first), self._here)
+        start = min(max(self._offset(pieces, selected.start, first), first), last)
+        return start, max(start, min(self._offset(pieces, selected.stop, last), last))
+
+    def _offset(self, pieces: Sequence[_Piece], place: Place, default: int) -> int:
+        if not isinstance(place, datetime):
+            return default if place is None else place
+        if any(piece.max_timestamp == _UNKNOWN and piece.keys for piece in pieces):
+            raise ConfigError(f"the files of {self._pipeline.own.name} do not tell their times: give offsets")
+        moment = int(place.timestamp() * 1000)
+        return next((piece.start for piece in pieces if piece.max_timestamp >= moment), pieces[-1].stop)
+
+    @property
+    def _here(self) -> str:
+        return f"in no file of {self._pipeline.own.name}"
+
+    def _stop(self, window: Window) -> int:
+        """The end of the last piece that goes into a window."""
+        size = 0
+        stop = window.start
+        for piece in self._over(window):
+            if size and size + piece.size > self._window_bytes:
+                break
+            size, stop = size + piece.size, min(piece.stop, window.stop)
+        return stop
+
+    def _over(self, window: Window) -> Iterator[_Piece]:
+        """The pieces that a window reaches into; DataLoss for offsets that none has."""
+        pieces = self._pieces.get(window.partition, [])
+        at = max(0, bisect.bisect_right(pieces, window.start, key=lambda piece: piece.start) - 1)
+        reached = window.start
+        for piece in pieces[at:]:
+            if piece.start >= window.stop:
+                break
+            if piece.start <= reached < piece.stop:
+                reached = piece.stop
+                yield piece
+        if reached < window.stop:
+            raise gone(replace(window, start=reached), self._here)
+
+    def _committed(self, topic: str) -> dict[int, list[_Piece]]:
+        """By the commit log: bad messages too, which lie aside whole."""
+        pieces: dict[int, list[_Piece]] = {}
+        redriven = self._family().redriven()
+        for (its_topic, number), holdings in Holdings.of(self._log, redriven).windows.items():
+            for one in holdings if its_topic == topic else ():
+                self._topic_ids[number] = one.window.topic_id
+                files = [file for file in one.window.files if file.kind != "sidecar"]
+                piece = _Piece(
+                    one.window.start,
+                    one.window.stop,
+                    tuple(file.key for file in files),
+                    sum(file.size for file in files),
+                    max((file.max_timestamp for file in files), default=_UNKNOWN),
+                    all(file.last_offset < after.first_offset for file, after in itertools.pairwise(files)),
+                    one.given_to,
+                )
+                pieces.setdefault(number, []).append(piece)
+        return pieces
+
+    def _named(self, topic: str) -> dict[int, list[_Piece]]:
+        """By the names of Secor's files."""
+        pieces: dict[int, list[_Piece]] = {}
+        for one in uploads_of(self._pipeline, self._store, [topic]):
+            stop = self._end(one.keys) if one.stop is None else one.stop
+            pieces.setdefault(one.partition, []).append(_Piece(one.start, stop, one.keys, one.size))
+        return pieces
+
+    def _end(self, keys: Sequence[str]) -> int:
+        """Behind the last record of the newest upload, which no name tells."""
+        batches = (batch for key in keys for batch in self._read(key))
+        return 1 + max((max(batch.column("offset").to_pylist()) for batch in batches), default=-1)
+
+    def _streamed(self, piece: _Piece) -> Iterator[Any]:
+        for key in piece.keys:
+            yield from self._read(key)
+
+    def _sorted(self, piece: _Piece) -> Iterator[Any]:
+        batches = [batch for key in piece.keys for batch in self._read(key)]
+        if batches:
+            table = _arrow.Table.from_batches(batches).sort_by("offset")
+            yield from _once(table.to_batches(max_chunksize=4096))
+
+    def _read(self, key: str) -> Iterator[Any]:
+        try:
+            for batch in printed(self._pipeline, self._store, key):
+                yield self._as_read(batch, key)
+        except ObjectNotFound as error:
+            raise ObjectNotFound(f"{error}: verify the pipeline {self._pipeline.own.name}") from error
+
+    def _as_read(self, batch: Any, key: str) -> Any:
+        """As records come out of a log."""
+        if batch.column("offset").null_count:
+            raise ConfigError(
+                f"{key} does not tell the offsets of its records, so that they cannot be filed again by them: "
+                "backfill from bucket or broker, or from files that do (Parquet, ORC, Avro, JSON, SequenceFiles)"
+            )
+        columns = {name: batch.column(name) for name in COLUMNS}
+        for name in ("timestamp", "timestampType"):
+            columns[name] = _arrow.compute.fill_null(columns[name], _UNKNOWN)
+        return _arrow.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _once(batches: Iterable[Any]) -> Iterator[Any]:
+    """Without offsets that were given before; they ascend."""
+    last = _UNKNOWN
+    for batch in batches:
+        rows: list[int] = []
+        for row, offset in enumerate(batch.column("offset").to_pylist()):
+            if offset > last:
+                rows.append(row)
+                last = offset
+        yield batch if len(rows) == batch.num_rows else batch.take(_arrow.array(rows, _arrow.int64()))

@@ -1,0 +1,97 @@
+"""An output without a commit log, as Secor's: the names of files tell which offsets they are to have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tieredstore.errors import CorruptData, ObjectNotFound
+from tieredstore.pipelines.run.recipes import places_of
+from tieredstore.pipelines.upkeep.printing import printed
+
+if TYPE_CHECKING:
+    from tieredstore.backends.base import ObjectStore
+    from tieredstore.pipelines.config.settings import Pipeline
+
+_NAME: Final = re.compile(r"(\d{1,9})_(\d{1,10})_(\d{20})(\..+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """Files that Secor uploaded together: all are named by its first offset. ``stop`` is the next one's, None: none."""
+
+    topic: str
+    partition: int
+    start: int
+    stop: int | None
+    keys: tuple[str, ...]
+    size: int
+
+
+def uploads_of(pipeline: Pipeline, store: ObjectStore, topics: Iterable[str]) -> list[Upload]:
+    """Those of the pipeline's generation, by topic, partition and offset."""
+    places = places_of(pipeline)
+    groups: dict[tuple[str, int, int], list[tuple[str, int]]] = {}
+    for info in places.listed(store, topics):
+        match = _NAME.fullmatch(info.key.rpartition("/")[2])
+        if match is not None and int(match[1]) == pipeline.own.generation:
+            topic = (places.inner(info.key) or "").partition("/")[0]
+            groups.setdefault((topic, int(match[2]), int(match[3])), []).append((info.key, info.size))
+    ordered = sorted(groups.items())
+    uploads: list[Upload] = []
+    for at, ((topic, partition, start), files) in enumerate(ordered):
+        following = ordered[at + 1][0] if at + 1 < len(ordered) else None
+        stop = following[2] if following is not None and following[:2] == (topic, partition) else None
+        keys, size = tuple(key for key, _ in files), sum(size for _, size in files)
+        uploads.append(Upload(topic, partition, start, stop, keys, size))
+    return uploads
+
+
+def named_topics(pipeline: Pipeline, store: ObjectStore) -> set[str]:
+    """The topics of the settings that there are files of this generation of."""
+    own, places = pipeline.own, places_of(pipeline)
+    names = {part.strip() for part in own.topic_list.split(",")} - {""}
+    topics: set[str] = set()
+    for prefix in places.prefixes:
+        for info in store.list(prefix):
+            topic, is_below, _ = (places.inner(info.key) or "").partition("/")
+            match = _NAME.fullmatch(info.key.rpartition("/")[2])
+            if is_below and match is not None and int(match[1]) == own.generation:
+                topics.add(topic)
+    skipped = {topic for topic in topics if own.topic_blacklist and re.fullmatch(own.topic_blacklist, topic)}
+    return {
+        topic for topic in topics - skipped if topic in names or (not names and re.fullmatch(own.topic_filter, topic))
+    }
+
+
+def offsets_in(pipeline: Pipeline, store: ObjectStore, key: str) -> Iterator[list[int]]:
+    """Those of a file, batch by batch; none of records whose offset it does not tell."""
+    for batch in printed(pipeline, store, key):
+        untyped: Any = batch
+        yield [offset for offset in untyped.column("offset").to_pylist() if offset is not None]
+
+
+def named_faults(pipeline: Pipeline, store: ObjectStore, uploads: Iterable[Upload]) -> Iterator[tuple[str, str, str]]:
+    """Kind, key and words: offsets in a file that its name does not allow, or another has as well, and damage.
+
+    Whether something is missing no name tells.
+    """
+    for upload in uploads:
+        seen: set[int] = set()
+        for key in upload.keys:
+            outside = twice = 0
+            try:
+                for offsets in offsets_in(pipeline, store, key):
+                    for offset in offsets:
+                        outside += offset < upload.start or (upload.stop is not None and offset >= upload.stop)
+                        twice += offset in seen
+                        seen.add(offset)
+            except (CorruptData, ObjectNotFound) as error:
+                yield "content", key, str(error)
+            if outside:
+                end = "" if upload.stop is None else f", and before {upload.stop}, where the next file begins"
+                yield "offsets", key, f"has {outside} records that are not behind offset {upload.start - 1}{end}"
+            if twice:
+                yield "twice", key, f"has {twice} records that are there before it"

@@ -1,0 +1,130 @@
+"""Where the records of an output's files came from: their offsets, and what else holds them raw."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.errors import ObjectNotFound
+from tieredstore.pipelines.filing.naming import OWN_FOLDER
+from tieredstore.pipelines.log.committed import Committed
+from tieredstore.pipelines.run.recipes import places_of
+from tieredstore.pipelines.upkeep.inspection import commit_log_of
+
+if TYPE_CHECKING:
+    from tieredstore.backends.base import ObjectStore
+    from tieredstore.partitions.log_snapshot import LogSnapshot
+    from tieredstore.pipelines.config.settings import Pipeline
+    from tieredstore.pipelines.filing.places import Places
+
+_NAME: Final = re.compile(r"\.?(\d{1,9})_(\d{1,10})_(\d{20})(\..*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Offsets ``first`` up to ``last`` (inclusive) of a partition hold all records of a file.
+
+    ``last`` is None where only the file's own name tells: Secor's, the newest of its partition. ``committed`` says
+    whether a commit log told it. ``backups`` and ``segments`` hold the same records raw.
+    """
+
+    key: str
+    topic: str
+    partition: int
+    first: int
+    last: int | None
+    committed: bool
+    backups: tuple[str, ...] = ()
+    segments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """A pipeline that keeps messages as they came, and its committed files."""
+
+    pipeline: str
+    files: Committed
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, store: ObjectStore) -> Backup:
+        """By its commit log."""
+        return cls(pipeline.own.name, Committed.of(commit_log_of(pipeline, store)))
+
+    def holding(self, topic: str, partition: int, first: int, last: int | None) -> list[str]:
+        """Its files that reach into these offsets."""
+        return sorted(
+            key
+            for key, one in self.files.files.items()
+            if one.file.kind == "data"
+            and one.window.where == (topic, partition)
+            and one.file.last_offset >= first
+            and (last is None or one.file.first_offset <= last)
+        )
+
+
+def origins_of(
+    pipeline: Pipeline,
+    store: ObjectStore,
+    keys: Sequence[str],
+    *,
+    snapshot: LogSnapshot | None = None,
+    backups: Sequence[Backup] = (),
+) -> Iterator[Origin]:
+    """Of each file, by the commit log; of one that is in none, as Secor's are, by the names of its partition's files.
+
+    ObjectNotFound for a key that neither tells of.
+    """
+    committed = Committed.of(commit_log_of(pipeline, store))
+    for key in keys:
+        one = committed.files.get(key)
+        if one is not None:
+            topic, partition = one.window.where
+            span = one.file.first_offset, one.file.last_offset
+            yield _with_copies(Origin(key, topic, partition, *span, committed=True), snapshot, backups)
+        else:
+            yield _with_copies(_by_names(store, places_of(pipeline), key), snapshot, backups)
+
+
+def _with_copies(origin: Origin, snapshot: LogSnapshot | None, backups: Sequence[Backup]) -> Origin:
+    where, stop = (origin.topic, origin.partition), None if origin.last is None else origin.last + 1
+    held = [key for backup in backups for key in backup.holding(*where, origin.first, origin.last)]
+    log = snapshot.logs.get(where) if snapshot is not None else None
+    segments: list[str] = []
+    if log is not None and log.lineage is not None:
+        for span in log.lineage.spans_between(origin.first, log.seam if stop is None else min(stop, log.seam)):
+            identity = span.segment.remote_log_segment_id
+            segments.append(f"{span.segment.start_offset:020}-{identity.id}")
+    return Origin(origin.key, *where, origin.first, origin.last, origin.committed, tuple(held), tuple(segments))
+
+
+def place_of(places: Places, key: str) -> tuple[str, int]:
+    """The topic and the partition that a file's key tells; ObjectNotFound for a key that is none of an output's."""
+    match = _NAME.fullmatch(key.rpartition("/")[2])
+    is_own = key.startswith(f"{places.root}{OWN_FOLDER}/")
+    inner = key.removeprefix(places.root) if is_own else places.inner(key) or ""
+    topic = inner.rpartition("/quarantine/")[2].partition("/")[0]
+    if match is None or not topic or "/" not in inner:
+        raise ObjectNotFound(
+            f"{key} has not the name of an output's file, as Secor's have: "
+            "<root><topic>/<partitions>/<generation>_<partition>_<offset>"
+        )
+    return topic, int(match[2])
+
+
+def _by_names(store: ObjectStore, places: Places, key: str) -> Origin:
+    """Secor names all files of an upload by the first offset of it: the next upload's name ends this one."""
+    match = _NAME.fullmatch(key.rpartition("/")[2])
+    topic, partition = place_of(places, key)
+    generation, first = (match[1], int(match[3])) if match else ("", 0)
+    is_there = False
+    following: list[int] = []
+    for info in places.listed(store, [topic]):
+        is_there = is_there or info.key == key
+        other = _NAME.fullmatch(info.key.rpartition("/")[2])
+        if other is not None and (other[1], int(other[2])) == (generation, partition) and int(other[3]) > first:
+            following.append(int(other[3]))
+    if not is_there:
+        raise ObjectNotFound(f"{key} is not there: give the key of a file of the output")
+    return Origin(key, topic, partition, first, min(following) - 1 if following else None, committed=False)
