@@ -1,31 +1,121 @@
-"""Stores that wrap another one to count what is asked of it, or to answer as slowly as a distant one."""
+"""Stores over another one that log and count what is asked of them, and fail, wait or lie as a test's script says."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import chain
+from typing import Any, Literal, Self, TypeAlias, TypeVar
 
-from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore, Prepared
+from tieredstore.backends.base import AbandonedWrite, Body, Buffer, DelegatingStore, ObjectInfo, ObjectStore, Prepared
 from tieredstore.backends.contract.bodies import open_body
-from tieredstore.testing.delegating import DelegatingObjectStore, Operation, OperationName
+from tieredstore.errors import StoreUnavailable, TieredStoreError
+
+OperationName: TypeAlias = Literal[
+    "put",
+    "get",
+    "get_into",
+    "list",
+    "delete",
+    "head",
+    "replace",
+    "prepare",
+    "publish",
+    "abandoned_writes",
+    "discard",
+    "now_ms",
+]
+
+Moment: TypeAlias = Literal["before", "during", "after"]
+"""``before``: the operation has had no effect. ``during``: the body of a ``put`` or ``prepare`` has given half of its
+first buffer, half of a ``get_into`` is filled, half the keys of a ``delete`` are gone, a listing has given an object;
+others have had no effect. ``after``: it took effect, and its answer is not known yet."""
+
+Answer = TypeVar("Answer")
 
 
-class CountingStore(DelegatingObjectStore):
-    """Counts requests and bytes, failed calls included. Safe from several threads.
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One call of a store: the ``number``-th since the double was made or reset, from 0.
 
-    A request is one call of the contract; an empty range is none, and a listing is one when its first object is asked
-    for. ``bytes_up`` are the bytes taken from bodies, ``bytes_down`` those that reached the caller.
+    ``keys`` are those of a delete, the one key of another call, or the prefix of a listing. A small read, and one of
+    the whole, is a ``get``. A listing is an operation when its first object is asked for; an empty range is none.
     """
 
-    def __init__(self, inner: ObjectStore) -> None:
+    number: int
+    name: OperationName
+    keys: tuple[str, ...]
+
+
+Act: TypeAlias = Callable[[Operation], object]
+_Due: TypeAlias = list[tuple[Moment, Act]]
+
+
+class DelegatingObjectStore(DelegatingStore):
+    """Hands every call on to ``inner``; a double overrides what it observes or disturbs."""
+
+    @property
+    def small_batch(self) -> int:
+        """1: a double sees each read by itself."""
+        return 1
+
+    def get_whole(self, key: str, buffer: bytearray | memoryview) -> None:
+        """By ``get``."""
+        ObjectStore.get_whole(self, key, buffer)
+
+    def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
+        """By ``get_small``, one after the other."""
+        return ObjectStore.get_small_batch(self, keys, most)
+
+
+class ScriptedStore(DelegatingObjectStore):
+    """Logs every operation, counts bytes, and plays the rules of its script. Safe from several threads::
+
+        store = ScriptedStore(MemoryObjectStore())
+        store.on("delete", "*/0/*", AccessDenied("locked"))              # fails, each time
+        store.on("put", "*_SUCCESS", StoreUnavailable("lost"), moment="after", times=1)
+        store.on(("get", "head"), do=lambda operation: asked.set())      # runs, then goes on
+        store.change("now_ms", change=lambda now_ms: now_ms + DAY_MS)    # another answer, or another body
+
+    ``bytes_up`` are the bytes taken from bodies, ``bytes_down`` those that reached the caller.
+    """
+
+    def __init__(self, inner: ObjectStore, *, conditional_writes: bool | None = None) -> None:
         super().__init__(inner)
+        self._conditional_writes = conditional_writes
         self._lock = threading.Lock()
+        self._rules: list[_Rule] = []
+        self._changes: list[tuple[_Rule, Callable[[Any], Any]]] = []
         self.reset()
 
+    def on(
+        self,
+        names: OperationName | Collection[OperationName] | None = None,
+        key: str = "*",
+        do: Act | BaseException | None = None,
+        *,
+        moment: Moment = "before",
+        skip: int = 0,
+        times: int | None = None,
+    ) -> Self:
+        """At each operation of these ``names`` (None: all) about a ``key`` of this pattern, ``do`` something.
+
+        An exception is raised. The first ``skip`` such operations are left alone; ``times``: those after as many too.
+        """
+        self._rules.append(_Rule(names, key, moment, _act_of(do), skip, times))
+        return self
+
+    def change(self, names: OperationName, key: str = "*", *, change: Callable[[Any], Any]) -> Self:
+        """Change the whole body of writes, and the answer of other operations, of a listing the iterator."""
+        self._changes.append((_Rule(names, key), change))
+        return self
+
     def reset(self) -> None:
-        """Forget everything counted so far."""
+        """Forget everything counted so far; the rules stay."""
         with self._lock:
             self.operations: list[Operation] = []
             self.requests: Counter[OperationName] = Counter()
@@ -37,100 +127,176 @@ class CountingStore(DelegatingObjectStore):
         with self._lock:
             return [key for operation in self.operations if operation.name == name for key in operation.keys]
 
+    @property
+    def conditional_writes(self) -> bool:
+        """As the constructor was told, or as ``inner``."""
+        return super().conditional_writes if self._conditional_writes is None else self._conditional_writes
+
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """One request."""
-        self._count("put", key)
-        with open_body(body) as parts:
-            super().put(key, self._counted(parts), if_absent=if_absent)
+        """One operation."""
+        with open_body(body) as parts, self._operation("put", key) as call:
+            super().put(key, self._taken(parts, call), if_absent=if_absent)
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """One request, none for an empty range."""
-        if start != stop:
-            self._count("get", key)
-        data = super().get(key, start, stop)
-        self._add(down=len(data))
-        return data
+        """One operation, none for an empty range."""
+        if start == stop:
+            return super().get(key, start, stop)
+        with self._operation("get", key) as call:
+            data = call.changed(call.whole(lambda: super(ScriptedStore, self).get(key, start, stop)))
+            self._add(down=len(data))
+            return data
 
     def get_small(self, key: str, most: int) -> bytes | None:
-        """One request, a ``get``."""
-        self._count("get", key)
-        data = super().get_small(key, most)
-        self._add(down=len(data or b""))
-        return data
+        """One operation, a ``get``."""
+        with self._operation("get", key) as call:
+            data = call.changed(call.whole(lambda: super(ScriptedStore, self).get_small(key, most)))
+            self._add(down=len(data or b""))
+            return data
 
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
-        """One request, none for an empty buffer."""
-        size = memoryview(buffer).nbytes
-        if size:
-            self._count("get_into", key)
-        super().get_into(key, start, buffer)
-        self._add(down=size)
+        """One operation, none for an empty buffer."""
+        view = memoryview(buffer).cast("B")
+        if not len(view):
+            super().get_into(key, start, buffer)
+            return
+        with self._operation("get_into", key) as call:
+            if call.has("during"):
+                super().get_into(key, start, view[: len(view) // 2])
+                call.reach("during")
+            super().get_into(key, start, buffer)
+            self._add(down=len(view))
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """One request, however many pages."""
-        self._count("list", prefix)
-        yield from super().list(prefix, start_after)
+        """One operation, however many pages; ``during`` is behind each object."""
+        with self._operation("list", prefix) as call:
+            for info in call.changed(super().list(prefix, start_after)):
+                yield info
+                call.reach("during")
 
     def delete(self, keys: Iterable[str]) -> None:
-        """One request, however many keys."""
+        """One operation, however many keys; ``during``: the first half of the keys, rounded up, is deleted."""
         named = tuple(keys)
-        self._count("delete", *named)
-        super().delete(named)
+        with self._operation("delete", *named) as call:
+            if call.has("during"):
+                super().delete(named[: (len(named) + 1) // 2])
+                call.reach("during")
+            super().delete(named)
 
     def head(self, key: str) -> ObjectInfo:
-        """One request."""
-        self._count("head", key)
-        return super().head(key)
+        """One operation."""
+        with self._operation("head", key) as call:
+            return call.changed(call.whole(lambda: super(ScriptedStore, self).head(key)))
 
     def replace(self, key: str, body: Buffer, etag: str) -> str:
-        """One request."""
-        self._count("replace", key)
-        self._add(up=memoryview(body).nbytes)
-        return super().replace(key, body, etag)
+        """One operation."""
+        with self._operation("replace", key) as call:
+            self._add(up=memoryview(body).nbytes)
+            return call.whole(lambda: super(ScriptedStore, self).replace(key, call.changed(body), etag))
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
-        """One request."""
-        self._count("prepare", key)
-        with open_body(body) as parts:
-            return super().prepare(key, self._counted(parts), staging_prefix=staging_prefix)
+        """One operation."""
+        with open_body(body) as parts, self._operation("prepare", key) as call:
+            return super().prepare(key, self._taken(parts, call), staging_prefix=staging_prefix)
 
     def publish(self, prepared: Prepared) -> None:
-        """One request."""
-        self._count("publish", prepared.key)
-        super().publish(prepared)
+        """One operation."""
+        with self._operation("publish", prepared.key) as call:
+            call.whole(lambda: super(ScriptedStore, self).publish(prepared))
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
-        """One request, however many pages."""
-        self._count("abandoned_writes", prefix)
-        yield from super().abandoned_writes(prefix)
+        """One operation, however many pages; ``during`` is behind each write."""
+        with self._operation("abandoned_writes", prefix) as call:
+            for write in call.changed(super().abandoned_writes(prefix)):
+                yield write
+                call.reach("during")
 
     def discard(self, write: AbandonedWrite | Prepared) -> bool:
-        """One request."""
-        self._count("discard", write.key)
-        return super().discard(write)
+        """One operation."""
+        with self._operation("discard", write.key) as call:
+            return call.changed(call.whole(lambda: super(ScriptedStore, self).discard(write)))
 
     def now_ms(self) -> int | None:
-        """One request."""
-        self._count("now_ms")
-        return super().now_ms()
+        """One operation."""
+        with self._operation("now_ms") as call:
+            return call.changed(call.whole(super().now_ms))
 
-    def _count(self, name: OperationName, *keys: str) -> None:
+    def _operation(self, name: OperationName, *keys: str) -> _Call:
         with self._lock:
-            self.operations.append(Operation(len(self.operations), name, keys))
+            operation = Operation(len(self.operations), name, keys)
+            self.operations.append(operation)
             self.requests[name] += 1
+            return _Call(
+                operation, self._due(operation), [change for rule, change in self._changes if rule.fits(operation)]
+            )
+
+    def _due(self, operation: Operation) -> _Due:
+        """Return what is to happen at the operation. The caller holds the lock."""
+        return [(rule.moment, rule.act) for rule in self._rules if rule.is_due(operation)]
 
     def _add(self, *, up: int = 0, down: int = 0) -> None:
         with self._lock:
             self.bytes_up += up
             self.bytes_down += down
 
-    def _counted(self, parts: Iterator[memoryview]) -> Generator[memoryview]:
+    def _taken(self, parts: Iterator[memoryview], call: _Call) -> Generator[Buffer]:
+        if call.changes:
+            parts = iter([memoryview(call.changed(b"".join(parts)))])
+        if call.has("during"):
+            first = next(parts, memoryview(b""))
+            self._add(up=len(first))
+            yield first[: len(first) // 2]
+            call.reach("during")
+            parts = chain([first[len(first) // 2 :]], parts)
         for part in parts:
             self._add(up=len(part))
             yield part
 
 
-class LatencyStore(DelegatingObjectStore):
+CountingStore = ScriptedStore
+"""One without a script."""
+
+
+def _unavailable() -> Exception:
+    return StoreUnavailable("the store double was told to fail here; try again")
+
+
+class FaultyStore(ScriptedStore):
+    """Fails at chosen operations, which ``failed`` lists.
+
+    ``fail_at`` is the number of one operation, from 0, or a predicate that is asked at each operation. With
+    ``for_good`` everything after the first failure fails too, and has no effect: the process that calls is dead.
+    """
+
+    def __init__(
+        self,
+        inner: ObjectStore,
+        fail_at: int | Callable[[Operation], bool] | None = None,
+        *,
+        error: Callable[[], BaseException] = _unavailable,
+        moment: Moment = "before",
+        for_good: bool = False,
+    ) -> None:
+        super().__init__(inner)
+        self.fail_at = fail_at
+        self.error = error
+        self.moment: Moment = moment
+        self.failed: list[Operation] = []
+        self._for_good = for_good
+
+    def _due(self, operation: Operation) -> _Due:
+        due = super()._due(operation)
+        if self._for_good and self.failed:
+            return [*due, ("before", self._fail)]
+        if self.fail_at(operation) if callable(self.fail_at) else operation.number == self.fail_at:
+            self.failed.append(operation)
+            due.append((self.moment, self._fail))
+        return due
+
+    def _fail(self, _: Operation) -> None:
+        raise self.error()
+
+
+class LatencyStore(ScriptedStore):
     """Answers after ``request_s`` seconds and moves at most ``bytes_per_s`` in each call, by calling ``sleep``.
 
     The bodies of ``put`` wait buffer by buffer, downloads once for all their bytes; an empty range waits for nothing.
@@ -146,93 +312,107 @@ class LatencyStore(DelegatingObjectStore):
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         super().__init__(inner)
-        self._request_s, self._bytes_per_s, self._sleep = request_s, bytes_per_s, sleep
+        self._bytes_per_s, self._sleep = bytes_per_s, sleep
+        if request_s:
+            self.on(do=lambda _: sleep(request_s))
 
-    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """Waits for the request, then for each buffer."""
-        with open_body(body) as parts:
-            self._wait()
-            super().put(key, self._slowed(parts), if_absent=if_absent)
+    def _add(self, *, up: int = 0, down: int = 0) -> None:
+        super()._add(up=up, down=down)
+        if up + down and self._bytes_per_s is not None:
+            self._sleep((up + down) / self._bytes_per_s)
 
-    def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Waits for the request, then for the bytes that came."""
-        if start != stop:
-            self._wait()
-        data = super().get(key, start, stop)
-        self._move(len(data))
-        return data
 
-    def get_small(self, key: str, most: int) -> bytes | None:
-        """Waits for the request, then for the bytes that came."""
-        self._wait()
-        data = super().get_small(key, most)
-        self._move(len(data or b""))
-        return data
+def sweep(
+    make: Callable[[], ObjectStore],
+    work: Callable[[ObjectStore], object],
+    *,
+    moment: Moment = "before",
+    error: Callable[[], BaseException] = _unavailable,
+    for_good: bool = False,
+) -> Iterator[FaultyStore]:
+    """Yield, for each operation that undisturbed ``work`` asks of a store of ``make``, a new store that fails there."""
+    quiet = FaultyStore(make())
+    work(quiet)
+    for number in range(len(quiet.operations)):
+        yield FaultyStore(make(), number, error=error, moment=moment, for_good=for_good)
 
-    def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
-        """Waits for the request, then for the bytes that came."""
-        size = memoryview(buffer).nbytes
-        if size:
-            self._wait()
-        super().get_into(key, start, buffer)
-        self._move(size)
 
-    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """Waits once, however many pages."""
-        self._wait()
-        yield from super().list(prefix, start_after)
+class _Rule:
+    """Says at which operations of a store something is to happen, and counts them."""
 
-    def delete(self, keys: Iterable[str]) -> None:
-        """Waits once, however many keys."""
-        self._wait()
-        super().delete(keys)
+    def __init__(
+        self,
+        names: OperationName | Collection[OperationName] | None,
+        key: str,
+        moment: Moment = "before",
+        act: Act = lambda _: None,
+        skip: int = 0,
+        times: int | None = None,
+    ) -> None:
+        self._names = (names,) if isinstance(names, str) else names
+        self._key = key
+        self.moment: Moment = moment
+        self.act = act
+        self._skip, self._times = skip, times
 
-    def head(self, key: str) -> ObjectInfo:
-        """Waits for the request."""
-        self._wait()
-        return super().head(key)
+    def fits(self, operation: Operation) -> bool:
+        """Whether it is about such an operation."""
+        named = self._names is None or operation.name in self._names
+        return named and (self._key == "*" or any(fnmatchcase(key, self._key) for key in operation.keys))
 
-    def replace(self, key: str, body: Buffer, etag: str) -> str:
-        """Waits for the request and the bytes."""
-        self._wait()
-        self._move(memoryview(body).nbytes)
-        return super().replace(key, body, etag)
+    def is_due(self, operation: Operation) -> bool:
+        """Whether it is to be played now. The caller holds the store's lock."""
+        if not self.fits(operation) or self._times == 0:
+            return False
+        if self._skip:
+            self._skip -= 1
+            return False
+        if self._times is not None:
+            self._times -= 1
+        return True
 
-    def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
-        """Waits for the request, then for each buffer."""
-        with open_body(body) as parts:
-            self._wait()
-            return super().prepare(key, self._slowed(parts), staging_prefix=staging_prefix)
 
-    def publish(self, prepared: Prepared) -> None:
-        """Waits for the request."""
-        self._wait()
-        super().publish(prepared)
+class _Call:
+    """One operation while it runs; a context manager around it."""
 
-    def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
-        """Waits once, however many pages."""
-        self._wait()
-        yield from super().abandoned_writes(prefix)
+    __slots__ = ("_acts", "_operation", "changes")
 
-    def discard(self, write: AbandonedWrite | Prepared) -> bool:
-        """Waits for the request."""
-        self._wait()
-        return super().discard(write)
+    def __init__(self, operation: Operation, acts: _Due, changes: list[Callable[[Any], Any]]) -> None:
+        self._operation, self._acts, self.changes = operation, acts, changes
 
-    def now_ms(self) -> int | None:
-        """Waits for the request."""
-        self._wait()
-        return super().now_ms()
+    def has(self, moment: Moment) -> bool:
+        return any(due == moment for due, _ in self._acts)
 
-    def _wait(self) -> None:
-        if self._request_s:
-            self._sleep(self._request_s)
+    def reach(self, moment: Moment) -> None:
+        for due, act in self._acts:
+            if due == moment:
+                act(self._operation)
 
-    def _move(self, count: int) -> None:
-        if count and self._bytes_per_s is not None:
-            self._sleep(count / self._bytes_per_s)
+    def whole(self, operation: Callable[[], Answer]) -> Answer:
+        """Run an operation that is done whole or not at all."""
+        self.reach("during")
+        return operation()
 
-    def _slowed(self, parts: Iterator[memoryview]) -> Generator[memoryview]:
-        for part in parts:
-            self._move(len(part))
-            yield part
+    def changed(self, answer: Answer) -> Answer:
+        for change in self.changes:
+            answer = change(answer)
+        return answer
+
+    def __enter__(self) -> Self:
+        self.reach("before")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        # What the store itself raised is told: only an operation that succeeded has an answer to lose.
+        if kind is None:
+            self.reach("after")
+
+
+def _act_of(do: Act | BaseException | None) -> Act:
+    def act(operation: Operation) -> None:
+        if isinstance(do, BaseException):
+            raise do
+        if do is not None:
+            do(operation)
+
+    return act
