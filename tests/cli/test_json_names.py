@@ -19,8 +19,8 @@ from tests.support.pubsub_brokers import message_of
 from tests.support.screens import demo_bucket
 from tieredstore.cli.help import command_of
 from tieredstore.cli.main import app
-from tieredstore.cli.pubsub_commands import opened_topics
 from tieredstore.cli.version import JSON_VERSION
+from tieredstore.pubsub.cli.commands import opened_topics
 from tieredstore.pubsub.produce.producer import Producer
 
 PAGE = (REPOSITORY / "docs" / "json.md").read_text()

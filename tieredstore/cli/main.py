@@ -14,7 +14,6 @@ import typer
 
 from tieredstore.cli import (
     cat,
-    consume,
     copy,
     cost,
     cp,
@@ -30,12 +29,9 @@ from tieredstore.cli import (
     keys,
     lifecycle,
     ls,
-    pipeline,
-    pubsub,
     query,
     records,
     rm,
-    uploader,
     verify,
 )
 from tieredstore.cli.arguments import Json
@@ -45,8 +41,12 @@ from tieredstore.cli.output import complain, print_json
 from tieredstore.cli.streams import StandardOutputFailed
 from tieredstore.cli.usage import UsageProblem, tell_usage
 from tieredstore.cli.version import JSON_VERSION, version_text
+from tieredstore.consumer.cli import consume
 from tieredstore.errors import TieredStoreError
 from tieredstore.installation import version as package_version
+from tieredstore.pipelines.cli import pipeline
+from tieredstore.pubsub.cli import pubsub
+from tieredstore.uploader.cli import uploader
 
 _HELP: Final = """Tiered storage for Kafka's log without the broker: copy, list, read and delete the segments that
 Kafka's tiered storage (Aiven's plugin) keeps in an object store.

@@ -16,7 +16,7 @@ from tieredstore.cli.record_writer import AsJson, AsText, CodedBytes, Format, re
 from tieredstore.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tieredstore.cli.consumed import Start
+    from tieredstore.consumer.cli.consumed import Start
 
 _OFFSET_WIDTH: Final = 8
 
@@ -85,7 +85,7 @@ def consume(
         "tiered.storage.on.data.loss": data_loss.value,
     }
     named = chosen_settings(settings, store)
-    from tieredstore.cli.consumed import ConsumedTopic, ConsumeRequest  # noqa: PLC0415  most commands do without it
+    from tieredstore.consumer.cli.consumed import ConsumedTopic, ConsumeRequest  # noqa: PLC0415  most commands do without it
 
     consumed = ConsumedTopic(ConsumeRequest(topic, group, place, named, properties, columns))
     with closing(consumed), closing(consumed.records(count=count, exits_at_end=exit_eof)) as records:

@@ -11,10 +11,10 @@ import typer
 from tieredstore.cli.arguments import Json
 from tieredstore.cli.confirmation import Yes, is_dry, way_to_apply
 from tieredstore.cli.output import counted, print_json_line, print_lines
-from tieredstore.cli.pipeline_files import PipelineFile, Written, extent, room
 from tieredstore.cli.query_output import extra_module
 from tieredstore.cli.record_places import check_window, parse_offset_or_time, parse_partitions
 from tieredstore.model import human_bytes
+from tieredstore.pipelines.cli.files import PipelineFile, Written, extent, room
 
 if TYPE_CHECKING:
     from tieredstore.pipelines.upkeep.backfill import Backfill

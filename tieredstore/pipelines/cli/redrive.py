@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from tieredstore.cli.arguments import Json
 from tieredstore.cli.confirmation import Yes, is_dry, way_to_apply
 from tieredstore.cli.output import JsonValue, counted, print_json_line, print_lines
-from tieredstore.cli.pipeline_files import PipelineFile, extent, room
+from tieredstore.pipelines.cli.files import PipelineFile, extent, room
 
 if TYPE_CHECKING:
     from tieredstore.pipelines.run.redrive import Aside, Redriven

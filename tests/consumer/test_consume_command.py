@@ -18,9 +18,9 @@ from tests.support.live_topics import TieredTopic
 from tests.support.servers.kafka import KafkaServer
 from tests.support.servers.process import unanswered_port
 from tests.support.spark_stream_topics import Bucket
-from tieredstore.cli import consumed
-from tieredstore.cli.consumed import ConsumedTopic, ConsumeRequest
 from tieredstore.config import load_settings
+from tieredstore.consumer.cli import consumed
+from tieredstore.consumer.cli.consumed import ConsumedTopic, ConsumeRequest
 
 COUNT = 300
 

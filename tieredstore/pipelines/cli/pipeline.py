@@ -22,16 +22,16 @@ from tieredstore.cli.output import (
     print_lines,
     print_table,
 )
-from tieredstore.cli.pipeline_backfill import backfill
-from tieredstore.cli.pipeline_files import PipelineFile as _File
-from tieredstore.cli.pipeline_files import Written, changes, drop, finalize, gc, print_, sources
-from tieredstore.cli.pipeline_redrive import redrive
 from tieredstore.cli.query_output import extra_module
 from tieredstore.cli.service_logs import log_lines
 from tieredstore.cli.tables import moment, number, text
 from tieredstore.config.values import host_and_port
 from tieredstore.errors import ConfigError, CorruptData, ResourceNotFound, excerpt
 from tieredstore.model import human_bytes
+from tieredstore.pipelines.cli.backfill import backfill
+from tieredstore.pipelines.cli.files import PipelineFile as _File
+from tieredstore.pipelines.cli.files import Written, changes, drop, finalize, gc, print_, sources
+from tieredstore.pipelines.cli.redrive import redrive
 
 _STATUS: Final = (
     text("TOPIC"),

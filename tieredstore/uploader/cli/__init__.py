@@ -1,0 +1,1 @@
+"""The uploader's command."""
