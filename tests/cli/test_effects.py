@@ -28,8 +28,7 @@ from tests.support.paths import GOLDEN
 from tests.support.spark_pipelines import ROOT, Kept
 from tests.support.spark_stream_topics import FIRST_ID
 from tieredstore.backends.filesystem import FilesystemObjectStore
-from tieredstore.cli.help import command_of
-from tieredstore.cli.main import app
+from tieredstore.cli.main import program
 from tieredstore.format.keys import Suffix
 from tieredstore.model import TopicIdPartition
 from tieredstore.pipelines.transforming import Message
@@ -197,7 +196,7 @@ def check(scene: Scene) -> None:
 
 
 def test_every_command_says_what_it_does() -> None:
-    commands = dict(below(command_of(app)))
+    commands = dict(below(program()))
     rewriting = {path for path, command in commands.items() if any("--yes" in one.opts for one in command.params)}
     assert rewriting == REWRITE.keys() | {"lifecycle apply"}
     assert commands.keys() - rewriting == READ | ADD
@@ -247,7 +246,7 @@ def test_a_number_beyond_the_log_is_refused_with_the_way_to_write_a_time(
 def test_no_other_command_takes_a_place() -> None:
     taking = {
         path
-        for path, command in below(command_of(app))
+        for path, command in below(program())
         if any({"--from", "--to", "--before", "--since", "--until"} & set(one.opts) for one in command.params)
     }
     # A store, an age, a number of an entry, an age, and a word.

@@ -17,8 +17,7 @@ from tests.support.paths import REPOSITORY
 from tests.support.planted_messages import store_messages
 from tests.support.pubsub_brokers import message_of
 from tests.support.screens import demo_bucket
-from tieredstore.cli.help import command_of
-from tieredstore.cli.main import app
+from tieredstore.cli.main import program
 from tieredstore.cli.version import JSON_VERSION
 from tieredstore.pubsub.cli.commands import opened_topics
 from tieredstore.pubsub.produce.producer import Producer
@@ -163,7 +162,7 @@ def test_the_page_has_the_version_that_the_program_speaks() -> None:
 def test_every_command_that_prints_json_is_here() -> None:
     printing = {
         path
-        for path, command in _commands(command_of(app))
+        for path, command in _commands(program())
         if any("--json" in parameter.opts for parameter in command.params)
     }
     assert printing == set(PRINTING)

@@ -12,15 +12,14 @@ import pytest
 from tests.support.cli_process import ORIGINALS, spawn, tieredstore, write_settings
 from tests.support.fresh_python import run_fresh
 from tieredstore.cli import ls
-from tieredstore.cli.help import command_of
-from tieredstore.cli.main import app, main
+from tieredstore.cli.main import main, program
 
 pytestmark = pytest.mark.slow
 
 
 def command_paths(group: Any = None, path: str = "") -> Iterator[str]:
     """All commands: "ls", "keys list" …"""
-    group = command_of(app) if group is None else group
+    group = program() if group is None else group
     for name, command in group.commands.items():
         yield from command_paths(command, f"{path}{name} ") if hasattr(command, "commands") else (path + name,)
 

@@ -32,8 +32,7 @@ from tests.support.cli_process import tieredstore
 from tests.support.odd_bucket import make_it_odd
 from tests.support.paths import GOLDEN, REPOSITORY
 from tests.support.safe_key_service import install_safe
-from tieredstore.cli.help import command_of
-from tieredstore.cli.main import app, main
+from tieredstore.cli.main import main, program
 from tieredstore.model import Uuid
 
 FOLDER: Final = Path(__file__).resolve().parent.parent / "cli" / "screens"
@@ -85,7 +84,7 @@ class Screen:
 
 def all_commands() -> list[str]:
     """Every command that there is: ``ls``, ``keys list``."""
-    return sorted(_commands_below(command_of(app)))
+    return sorted(_commands_below(program()))
 
 
 def all_sessions() -> dict[str, list[str]]:

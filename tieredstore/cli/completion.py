@@ -64,20 +64,20 @@ def complete_offset(ctx: Any, incomplete: str) -> list[str]:
 
 
 def _look_for_topics(place: Any, until: float) -> Iterable[str]:
-    from tieredstore.catalog.names import topic_names  # noqa: PLC0415  only in the child that looks
+    from tieredstore.catalog.names import topic_names
 
     return topic_names(place.store, place.prefix, until=until)
 
 
 def _look_for_partitions(place: Any, topic: str, until: float) -> Iterable[str]:
-    from tieredstore.catalog.names import partition_numbers  # noqa: PLC0415
+    from tieredstore.catalog.names import partition_numbers
 
     by_id = partition_numbers(place.store, place.prefix, topic, until=until)
     return map(str, sorted({number for numbers in by_id.values() for number in numbers}))
 
 
 def _look_for_offsets(place: Any, topic: str, partition: int, until: float) -> Iterable[str]:
-    from tieredstore.catalog.names import base_offsets  # noqa: PLC0415
+    from tieredstore.catalog.names import base_offsets
 
     return map(str, base_offsets(place.store, place.prefix, topic, partition, most=_MOST, until=until))
 
@@ -86,7 +86,7 @@ def _names(ctx: Any, question: str, look: Callable[[Any, float], Iterable[str]])
     """The answer to a question about the bucket that the options name; none where there is no answer in time."""
     # Nobody who types wants to read what is wrong: the command itself will say so.
     logging.disable(logging.CRITICAL)
-    from tieredstore.cli.completion_cache import CompletionCache  # noqa: PLC0415  commands do without it
+    from tieredstore.cli.completion_cache import CompletionCache
 
     try:
         settings = _text(ctx, "settings") or os.environ.get("TIEREDSTORE_SETTINGS")
@@ -110,7 +110,7 @@ def _names(ctx: Any, question: str, look: Callable[[Any, float], Iterable[str]])
 
 
 def _looked_up(settings: str | None, store: str | None, look: Callable[[Any, float], Iterable[str]]) -> Names:
-    from tieredstore.cli.opened import opened  # noqa: PLC0415  pydantic and the stores come with it
+    from tieredstore.cli.opened import opened
 
     until = time.monotonic() + _LOOK_S
     with opened(None if settings is None else Path(settings), store) as place:

@@ -49,7 +49,7 @@ def keep_table(group: Any) -> None:
 
 def command_row(command: Any, name: str = "tieredstore") -> CommandRow:
     """The table of a command of typer's, and of all below it."""
-    import typer  # noqa: PLC0415  who reads the table does without it
+    import typer
 
     completers = _completers(command)
     context = typer.Context(command, info_name=name)
@@ -80,8 +80,8 @@ def _parameter_row(parameter: Any, completer: str | None) -> ParameterRow:
 
 def _completers(command: Any) -> dict[str, str]:
     """The names of the functions that complete a command's parameters."""
-    import inspect  # noqa: PLC0415
-    from typing import get_type_hints  # noqa: PLC0415
+    import inspect
+    from typing import get_type_hints
 
     hints = get_type_hints(inspect.unwrap(command.callback), include_extras=True) if command.callback else {}
     declared = ((name, info) for name, hint in hints.items() for info in getattr(hint, "__metadata__", ()))

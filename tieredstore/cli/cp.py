@@ -86,7 +86,7 @@ def cp(
 
     Example: tieredstore cp -c store.properties --to-store s3://backup/kafka/ --dry-run
     """
-    from tieredstore.ops.copies import copy_segments  # noqa: PLC0415  loads cryptography
+    from tieredstore.ops.copies import copy_segments
 
     if to is None and to_store is None:
         raise ConfigError("no target is named: give --to SETTINGS or --to-store URL")

@@ -19,25 +19,30 @@ def run() -> NoReturn:
     elif "_TIEREDSTORE_COMPLETE" in os.environ:
         command = _complete
     else:
-        from tieredstore.cli.main import main as command  # noqa: PLC0415  the signals above are taken for this time
-    from tieredstore.cli import running  # noqa: PLC0415
+        from tieredstore.cli.main import main as command
+    from tieredstore.cli import running
 
     running.run(command)
 
 
-def _show_version() -> int:
-    from tieredstore.cli.version import version_text  # noqa: PLC0415
+def version_text() -> str:
+    """Return the program's name and version."""
+    from tieredstore.installation import version
 
+    return f"tieredstore {version()}"
+
+
+def _show_version() -> int:
     sys.stdout.write(version_text() + "\n")
     return 0
 
 
 def _complete() -> int:
-    from tieredstore.cli.quick_completion import quick_answer  # noqa: PLC0415
+    from tieredstore.cli.quick_completion import quick_answer
 
     code = quick_answer(os.environ)
     if code is None:
-        from tieredstore.cli.main import complete  # noqa: PLC0415
+        from tieredstore.cli.main import complete
 
         code = complete()
     return code

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import logging
 import re
-from collections.abc import Generator, Iterator
-from typing import Any, Final
+from collections.abc import Generator, Iterator, Mapping
+from typing import Annotated, Any, Final, TypeAlias, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from tieredstore.cli.table import Entry, all_entries, entry_of
 from tieredstore.cli.usage import UsageProblem, no_such_command
 
-_MARGIN: Final = "  "
+Verbose: TypeAlias = Annotated[bool, typer.Option("-v", "--verbose", help="Say more on stderr.")]
+
 _RANGE: Final = re.compile(r"(\d+)<=x<=(\d+)")
 _LEAST: Final = re.compile(r"x>=(\d+)")
 _CHOICE: Final = re.compile(r"<(\w+(?:\|[\w-]+)*)>")
@@ -46,9 +50,10 @@ class Group(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that is named; ConfigError names the one that was meant."""
-        if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
+        command = self.commands.get(args[0])
+        if command is None and not ctx.resilient_parsing:
             raise no_such_command(ctx, args[0])
-        return super().resolve_command(ctx, args)
+        return (args[0] if command else None), command, args[1:]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """The options of all commands, then the commands."""
@@ -63,22 +68,71 @@ class Group(TyperGroup):
             formatter.write_dl(rows)
 
 
-def command_of(app: typer.Typer) -> Any:
-    """The command that ``app`` describes: all of its commands have such help, whoever registered them."""
-    for each in _apps(app):
-        each.info.cls = Group
-        for command in each.registered_commands:
-            command.cls = Command
-    return typer.main.get_command(app)
+class AllCommands(Group):
+    """The commands of the table: listed by their summaries, and imported when they are named."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = cast("dict[str, Any]", _Commands())
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  the parser's signature
+        """Return the names of all commands."""
+        return list(self.commands)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002  the parser's signature
+        """Return what lists of commands show of one."""
+        entry = entry_of(cmd_name)
+        return entry and TyperCommand(cmd_name, help=entry.summary)
 
 
-def commands_below(group: Any) -> Iterator[TyperCommand]:
-    """All commands of a group, and of the groups in it."""
-    for command in group.commands.values():
-        if isinstance(command, TyperGroup):
-            yield from commands_below(command)
-        else:
-            yield command
+class _Commands(Mapping[str, Any]):
+    """The parser's commands by name."""
+
+    def __getitem__(self, name: str) -> Any:
+        entry = entry_of(name)
+        if entry is None:
+            raise KeyError(name)
+        return load_command(entry)
+
+    def __iter__(self) -> Iterator[str]:
+        return (entry.name for entry in all_entries())
+
+    def __len__(self) -> int:
+        return len(all_entries())
+
+
+@functools.cache
+def load_command(entry: Entry) -> Any:
+    """Import a command and give it, and all below it, our help and the option ``-v`` behind it."""
+    loaded = entry.load()
+    if not isinstance(loaded, typer.Typer):
+        app = typer.Typer(add_completion=False)
+        app.command(entry.name)(loaded)
+        loaded = app
+    loaded.info.name, loaded.info.cls, loaded.rich_markup_mode = entry.name, Group, None
+    for each in loaded.registered_commands:
+        each.cls = Command
+    command: Any = typer.main.get_command(loaded)
+    for below in command.commands.values() if isinstance(command, Group) else (command,):
+        below.params.append(_verbose_option())
+    return command
+
+
+@functools.cache
+def _verbose_option() -> Any:
+    def declare(verbose: Verbose = False) -> None: ...
+
+    app = typer.Typer(add_completion=False)
+    app.command()(declare)
+    (option,) = typer.main.get_command(app).params
+    # It stands behind a command too, where people look for it.
+    option.expose_value, option.callback = False, _say_more
+    return option
+
+
+def _say_more(_context: object, _parameter: object, verbose: bool) -> None:
+    if verbose:
+        logging.getLogger("tieredstore").setLevel(logging.INFO)
 
 
 @contextlib.contextmanager
@@ -90,13 +144,6 @@ def _of_context(context: Any) -> Generator[None]:
         untyped: Any = problem
         untyped.ctx = untyped.ctx or context
         raise
-
-
-def _apps(app: typer.Typer) -> Iterator[typer.Typer]:
-    yield app
-    for group in app.registered_groups:
-        if group.typer_instance is not None:
-            yield from _apps(group.typer_instance)
 
 
 def _first_sentence(words: str | None) -> str:

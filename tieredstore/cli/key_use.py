@@ -93,7 +93,7 @@ def rotate(
 
     Example: tieredstore keys rotate -c store.properties --yes
     """
-    from tieredstore.ops.rotation import rotate_keys  # noqa: PLC0415  loads cryptography
+    from tieredstore.ops.rotation import rotate_keys
 
     is_dry_run = is_dry(yes=yes, dry_run=dry_run)
     scope = chosen_scope(topic, topic_id, partition)
@@ -238,7 +238,7 @@ def check(
 
 
 def _required_ring(settings: Settings) -> KeyRing:
-    from tieredstore.remote.key_ring import key_ring_of  # noqa: PLC0415  loads cryptography
+    from tieredstore.remote.key_ring import key_ring_of
 
     ring = key_ring_of(settings)
     if ring is None:

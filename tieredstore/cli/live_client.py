@@ -50,8 +50,8 @@ def opened_brokers(client: Mapping[str, str] | None) -> Generator[BrokersView | 
     if client is None:
         yield None
         return
-    from tieredstore.live import LiveReader  # noqa: PLC0415  loads librdkafka
-    from tieredstore.ops.brokers import BrokersView, MetadataTopic  # noqa: PLC0415
+    from tieredstore.live import LiveReader
+    from tieredstore.ops.brokers import BrokersView, MetadataTopic
 
     with (
         LiveReader(client, isolation="read_uncommitted") as reader,

@@ -6,47 +6,18 @@ import contextlib
 import functools
 import logging
 import sys
-from collections.abc import Callable, Sequence
-from copy import copy as copy_of
+from collections.abc import Sequence
 from typing import Annotated, Any, Final, cast
 
 import typer
 
-from tieredstore.cli import (
-    cat,
-    copy,
-    cost,
-    cp,
-    delete,
-    doctor,
-    du,
-    dump,
-    export,
-    fetch,
-    gc,
-    hold,
-    inspect,
-    keys,
-    lifecycle,
-    ls,
-    query,
-    records,
-    rm,
-    verify,
-)
-from tieredstore.cli.arguments import Json
 from tieredstore.cli.completion_table import keep_table
-from tieredstore.cli.help import command_of, commands_below
-from tieredstore.cli.output import complain, print_json
+from tieredstore.cli.entry import version_text
+from tieredstore.cli.help import AllCommands, Verbose
+from tieredstore.cli.output import complain
 from tieredstore.cli.streams import StandardOutputFailed
 from tieredstore.cli.usage import UsageProblem, tell_usage
-from tieredstore.cli.version import JSON_VERSION, version_text
-from tieredstore.consumer.cli import consume
 from tieredstore.errors import TieredStoreError
-from tieredstore.installation import version as package_version
-from tieredstore.pipelines.cli import pipeline
-from tieredstore.pubsub.cli import pubsub
-from tieredstore.uploader.cli import uploader
 
 _HELP: Final = """Tiered storage for Kafka's log without the broker: copy, list, read and delete the segments that
 Kafka's tiered storage (Aiven's plugin) keeps in an object store.
@@ -76,6 +47,7 @@ Exit codes:
 
 app: Final = typer.Typer(
     name="tieredstore",
+    cls=AllCommands,
     help=_HELP,
     epilog=_EPILOG,
     no_args_is_help=True,
@@ -100,7 +72,7 @@ def _print_version(asked: bool) -> None:
 
 @app.callback()
 def options(
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Say more on stderr.")] = False,
+    verbose: Verbose = False,
     _version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
@@ -113,69 +85,12 @@ def options(
     # Without a handler Python prints warnings of the SDKs itself, beside the sentence that we make of their errors.
     for sdk in ("azure", "botocore", "google", "msal", "urllib3"):
         logging.getLogger(sdk).addHandler(logging.NullHandler())
-    # What of a pipeline's file has no effect is said to whoever runs a verb, and not only with -v.
-    logging.getLogger("tieredstore.pipelines.config.settings").setLevel(logging.INFO)
-
-
-def _say_more(_context: object, _parameter: object, verbose: bool) -> None:
-    if verbose:
-        logging.getLogger("tieredstore").setLevel(logging.INFO)
-
-
-app.command()(copy.copy)
-app.command()(ls.ls)
-app.command()(inspect.inspect)
-app.command()(fetch.fetch)
-app.command()(fetch.index)
-app.command()(cat.cat)
-app.command()(consume.consume)
-app.command()(query.query)
-app.command()(export.export)
-app.command()(records.offsets)
-app.command()(dump.dump)
-app.command()(delete.delete)
-app.command()(cp.cp)
-app.command()(rm.rm)
-app.command()(gc.gc)
-app.command()(du.du)
-app.command()(cost.cost)
-app.command()(verify.verify)
-app.command()(uploader.uploader)
-app.command()(doctor.doctor)
-app.add_typer(keys.app, name="keys")
-app.add_typer(hold.app, name="hold")
-app.add_typer(lifecycle.app, name="lifecycle")
-app.add_typer(pipeline.app, name="pipeline")
-app.add_typer(pubsub.app, name="pubsub")
-
-
-@app.command()
-def version(as_json: Json = False) -> None:
-    """Show the version; with --json also that of the JSON which commands print.
-
-    Example: tieredstore version
-    """
-    if as_json:
-        print_json({"version": package_version(), "json_version": JSON_VERSION})
-    else:
-        sys.stdout.write(version_text() + "\n")
 
 
 @functools.cache
-def program() -> Callable[..., object]:
-    """All commands.
-
-    Made once: for a caller that runs many commands, as the tests do, it is most of what a command costs.
-    """
-    group: Any = command_of(app)
-    (verbose,) = (parameter for parameter in group.params if parameter.name == "verbose")
-    # Behind the command too, where people look for it.
-    behind = copy_of(verbose)
-    behind.expose_value, behind.callback = False, _say_more
-    for command in commands_below(group):
-        command.params.append(behind)
-    run: Callable[..., object] = group
-    return run
+def program() -> Any:
+    """Make the parser once: for a caller that runs many commands, as tests do, it is most of what a command costs."""
+    return typer.main.get_command(app)
 
 
 def complete() -> int:

@@ -64,6 +64,6 @@ def progress(what: str, total_bytes: int) -> Generator[Bar, None, None]:
 
 def _bars() -> ModuleType:
     """What draws on a terminal, imported where there is one."""
-    from tieredstore.cli import bars  # noqa: PLC0415
+    from tieredstore.cli import bars
 
     return bars

@@ -107,7 +107,7 @@ def query(
 
 def _batches_in(place: Bucket) -> Topics | None:
     """The bucket's topics of batches; None for a store in which there can be none."""
-    from tieredstore.pubsub.queue.memq_topics import open_topics  # noqa: PLC0415  only a query needs them
+    from tieredstore.pubsub.queue.memq_topics import open_topics
 
     return open_topics(place.store, place.settings) if place.store.conditional_writes else None
 

@@ -112,13 +112,13 @@ def verify(
 
     Example: tieredstore verify -c store.properties --level data --topic events
     """
-    from tieredstore.ops.verification import (  # noqa: PLC0415  loads cryptography
+    from tieredstore.ops.verification import (
         Level,
         Sample,
         Selection,
         VerifyState,
     )
-    from tieredstore.ops.verification import verify as verify_bucket  # noqa: PLC0415
+    from tieredstore.ops.verification import verify as verify_bucket
 
     scope = chosen_scope(topic, topic_id, partition)
     chosen = Sample(percent(sample), seed) if sample is not None else None
@@ -170,8 +170,8 @@ class Brokers:
 @contextlib.contextmanager
 def opened_brokers(client: Mapping[str, str]) -> Generator[Brokers]:
     """What the brokers that a client's properties name believe."""
-    from tieredstore.live import LiveReader  # noqa: PLC0415  loads librdkafka
-    from tieredstore.ops.verification import BrokersBelief, MetadataTopic  # noqa: PLC0415
+    from tieredstore.live import LiveReader
+    from tieredstore.ops.verification import BrokersBelief, MetadataTopic
 
     with LiveReader(client, isolation="read_uncommitted") as reader, BrokersBelief() as belief:
         yield Brokers(MetadataTopic(reader), belief)
@@ -220,7 +220,7 @@ class Report:
 
     def tell(self, finding: Finding) -> None:
         """One more finding."""
-        from tieredstore.ops.verification import finding_row  # noqa: PLC0415
+        from tieredstore.ops.verification import finding_row
 
         self.kinds[finding.kind] += 1
         if self.as_json:
@@ -243,7 +243,7 @@ class Report:
 
     def sentence(self) -> str:
         """What was done so far."""
-        from tieredstore.ops.verification import Severity  # noqa: PLC0415
+        from tieredstore.ops.verification import Severity
 
         counts = self.severities
         worst = ", ".join(f"{counts[severity]} {severity.value}" for severity in Severity if severity in counts)
@@ -262,7 +262,7 @@ class Report:
 
     def finish(self) -> None:
         """The sums, and what each kind of finding means and asks for."""
-        from tieredstore.ops.verification import FindingKind, Severity  # noqa: PLC0415
+        from tieredstore.ops.verification import FindingKind, Severity
 
         if self.as_json:
             counts: dict[str, JsonValue] = {severity.value: self.severities.get(severity, 0) for severity in Severity}

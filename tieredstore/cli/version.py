@@ -1,15 +1,25 @@
-"""Which version this is."""
+"""``tieredstore version``."""
 
 from __future__ import annotations
 
+import sys
 from typing import Final
 
-from tieredstore.installation import version
+from tieredstore.cli.arguments import Json
+from tieredstore.cli.entry import version_text
+from tieredstore.cli.output import print_json
+from tieredstore.installation import version as package_version
 
 JSON_VERSION: Final = 1
 """The version of docs/json.md: of the names in the JSON that commands print, and of their meanings."""
 
 
-def version_text() -> str:
-    """Name and version."""
-    return f"tieredstore {version()}"
+def version(as_json: Json = False) -> None:
+    """Show the version; with --json also that of the JSON which commands print.
+
+    Example: tieredstore version
+    """
+    if as_json:
+        print_json({"version": package_version(), "json_version": JSON_VERSION})
+    else:
+        sys.stdout.write(version_text() + "\n")

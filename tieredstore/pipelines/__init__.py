@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from tieredstore.pipelines.config.settings import (
-    Pipeline,
-    PipelineSettings,
-    load_pipeline,
-    pipeline_from,
-    with_generation,
-)
-from tieredstore.pipelines.log.commit_log import CommitLog
-from tieredstore.pipelines.log.entries import Entry, OutputFile, WrittenWindow
-from tieredstore.pipelines.run.driver import Driver
-from tieredstore.pipelines.run.parts import Parts
-from tieredstore.pipelines.run.runner import Runner
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tieredstore.pipelines.config.settings import (
+        Pipeline,
+        PipelineSettings,
+        load_pipeline,
+        pipeline_from,
+        with_generation,
+    )
+    from tieredstore.pipelines.log.commit_log import CommitLog
+    from tieredstore.pipelines.log.entries import Entry, OutputFile, WrittenWindow
+    from tieredstore.pipelines.run.driver import Driver
+    from tieredstore.pipelines.run.parts import Parts
+    from tieredstore.pipelines.run.runner import Runner
 
 __all__ = [
     "CommitLog",
@@ -29,3 +32,15 @@ __all__ = [
     "pipeline_from",
     "with_generation",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # The table of commands needs none of these, and is read by every `tieredstore --help`.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tieredstore.pipelines.config import settings  # noqa: PLC0415
+    from tieredstore.pipelines.log import commit_log, entries  # noqa: PLC0415
+    from tieredstore.pipelines.run import driver, parts, runner  # noqa: PLC0415
+
+    modules = (commit_log, driver, entries, parts, runner, settings)
+    return next(getattr(module, name) for module in modules if name in vars(module))

@@ -85,7 +85,7 @@ def consume(
         "tiered.storage.on.data.loss": data_loss.value,
     }
     named = chosen_settings(settings, store)
-    from tieredstore.consumer.cli.consumed import ConsumedTopic, ConsumeRequest  # noqa: PLC0415  most commands do without it
+    from tieredstore.consumer.cli.consumed import ConsumedTopic, ConsumeRequest
 
     consumed = ConsumedTopic(ConsumeRequest(topic, group, place, named, properties, columns))
     with closing(consumed), closing(consumed.records(count=count, exits_at_end=exit_eof)) as records:

@@ -157,8 +157,8 @@ class ConsumedTopic:
             if described.error is not None:
                 raise self._kafka.KafkaException(described.error)
             return sorted(described.partitions)
-        from tieredstore.catalog.planning import load_catalog  # noqa: PLC0415  this way alone needs it
-        from tieredstore.remote import RemoteStorageManager  # noqa: PLC0415
+        from tieredstore.catalog.planning import load_catalog
+        from tieredstore.remote import RemoteStorageManager
 
         with RemoteStorageManager(self._request.settings) as manager:
             catalog = load_catalog(manager, topic=topic)

@@ -125,8 +125,8 @@ def print_(
 
     Example: tieredstore pipeline print backup.properties kafka/orders/base_offset=0/1_0_00000000000000000000.parquet
     """
-    from tieredstore.cli.record_output import write_json, write_table  # noqa: PLC0415  loads what records need
-    from tieredstore.cli.record_rows import JsonBytes  # noqa: PLC0415  as above
+    from tieredstore.cli.record_output import write_json, write_table
+    from tieredstore.cli.record_rows import JsonBytes
 
     settings = room().load_pipeline(file)
     topics: Any = extra_module("tieredstore.pipelines.upkeep.origins", "arrow")

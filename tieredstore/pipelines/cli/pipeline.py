@@ -6,6 +6,7 @@ What the commands do lies in modules that are imported when one of them is asked
 from __future__ import annotations
 
 import enum
+import logging
 import time
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -64,6 +65,8 @@ class Against(enum.StrEnum):
 @app.callback()
 def pipeline() -> None:
     """Topics kept as files, each record exactly once."""
+    # What of a pipeline's file has no effect is said to whoever runs a verb, and not only with -v.
+    logging.getLogger("tieredstore.pipelines.config.settings").setLevel(logging.INFO)
 
 
 @app.command()

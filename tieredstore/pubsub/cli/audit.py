@@ -39,7 +39,7 @@ def pair_records(
     topics: Topics, name: str, *, since_ms: int | None, settle_ms: int | None, late_ms: int, as_json: bool
 ) -> None:
     """The command with --records; typer.Exit as above."""
-    from tieredstore.pubsub.upkeep.audit_log import AuditLog, now_ms  # noqa: PLC0415  the client of Kafka, an extra
+    from tieredstore.pubsub.upkeep.audit_log import AuditLog, now_ms
 
     topics.get(name)
     pairs = _pairs(settle_ms, late_ms, since_ms)
@@ -64,7 +64,7 @@ def follow_records(
     topics: Topics, name: str, *, since_ms: int, settle_ms: int | None, late_ms: int, as_json: bool
 ) -> None:
     """The command with --follow; typer.Exit with the service's code."""
-    from tieredstore.pubsub.upkeep.audit_log import AuditLog, audit_service  # noqa: PLC0415  as above
+    from tieredstore.pubsub.upkeep.audit_log import AuditLog, audit_service
 
     topics.get(name)
     with AuditLog(topics, name, _pairs(settle_ms, late_ms, since_ms), since_ms) as log:

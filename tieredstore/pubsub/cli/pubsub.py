@@ -50,7 +50,7 @@ def inspect(
 
     Example: tieredstore pubsub inspect 28/prod/topics/orders/42_7_1700000000000_0_host-1 --store s3://logs
     """
-    from tieredstore.pubsub.cli.inspect import show_batch  # noqa: PLC0415  loads the codec
+    from tieredstore.pubsub.cli.inspect import show_batch
 
     show_batch(batch, settings, store, records=records, as_json=as_json, wide=wide)
 
@@ -74,7 +74,7 @@ def topics(
 
     Example: tieredstore pubsub topics orders --create --partitions 4 -c store.properties
     """
-    from tieredstore.pubsub.cli.commands import change_topic, opened_topics, show_topics  # noqa: PLC0415  as above
+    from tieredstore.pubsub.cli.commands import change_topic, opened_topics, show_topics
 
     with opened_topics(settings, store, topic_config) as all_topics:
         change_topic(all_topics, topic, create=create, partitions=partitions)
@@ -102,7 +102,7 @@ def produce(
 
     Example: seq 1000 | tieredstore pubsub produce orders -c store.properties
     """
-    from tieredstore.pubsub.cli.commands import opened_producer, produce_lines  # noqa: PLC0415  as above
+    from tieredstore.pubsub.cli.commands import opened_producer, produce_lines
 
     with opened_producer(settings, store, topic, bootstrap, topic_config) as producer:
         produce_lines(producer, topic, key_separator)
@@ -123,7 +123,7 @@ def broker(
 
     Example: tieredstore pubsub broker -c broker.properties
     """
-    from tieredstore.pubsub.cli.broker import run_broker  # noqa: PLC0415  as above
+    from tieredstore.pubsub.cli.broker import run_broker
 
     run_broker(settings, serve_reads=serve_reads, json_logs=json_logs)
 
@@ -155,7 +155,7 @@ def consume(
 
     Example: tieredstore pubsub consume orders -c store.properties --group billing --follow
     """
-    from tieredstore.pubsub.cli.commands import consume_records, opened_topics  # noqa: PLC0415  as above
+    from tieredstore.pubsub.cli.commands import consume_records, opened_topics
 
     with opened_topics(settings, store, topic_config) as all_topics:
         consume_records(
@@ -184,7 +184,7 @@ def groups(
 
     Example: tieredstore pubsub groups orders -c store.properties
     """
-    from tieredstore.pubsub.cli.commands import opened_topics, show_groups  # noqa: PLC0415  as above
+    from tieredstore.pubsub.cli.commands import opened_topics, show_groups
 
     with opened_topics(settings, store, topic_config) as all_topics:
         show_groups(all_topics, topic, as_json=as_json)
@@ -216,8 +216,8 @@ def gc(
 
     Example: tieredstore pubsub gc orders -c store.properties --yes
     """
-    from tieredstore.pubsub.cli.commands import opened_topics  # noqa: PLC0415  as above
-    from tieredstore.pubsub.cli.gc import collect_garbage  # noqa: PLC0415  as above
+    from tieredstore.pubsub.cli.commands import opened_topics
+    from tieredstore.pubsub.cli.gc import collect_garbage
 
     is_dry_run, min_age_ms = is_dry(yes=yes, dry_run=dry_run), parse_duration_ms("--min-age", min_age)
     with opened_topics(settings, store, topic_config) as all_topics:
@@ -267,8 +267,8 @@ def audit(
 
     Example: tieredstore pubsub audit orders -c store.properties
     """
-    from tieredstore.pubsub.cli.audit import follow_records, pair_records, show_audit  # noqa: PLC0415  as above
-    from tieredstore.pubsub.cli.commands import opened_topics  # noqa: PLC0415  as above
+    from tieredstore.pubsub.cli.audit import follow_records, pair_records, show_audit
+    from tieredstore.pubsub.cli.commands import opened_topics
 
     if bodies and (records or follow):
         raise ConfigError("--bodies looks at objects, and --records and --follow at what Kafka has: give one of them")
@@ -311,8 +311,8 @@ def cost(
 
     Example: tieredstore pubsub cost orders -c store.properties --prices examples/prices.toml
     """
-    from tieredstore.pubsub.cli.commands import opened_topics  # noqa: PLC0415  as above
-    from tieredstore.pubsub.cli.cost import show_cost  # noqa: PLC0415  as above
+    from tieredstore.pubsub.cli.commands import opened_topics
+    from tieredstore.pubsub.cli.cost import show_cost
 
     with opened_topics(settings, store, topic_config) as all_topics:
         show_cost(all_topics, topic, prices, as_json=as_json)

@@ -59,7 +59,7 @@ def uploader(
         raise ConfigError("--check writes nothing and --once ships: give one of them")
     if as_json and not (once or check):
         raise ConfigError("--json is for --once and --check; a running uploader logs JSON with --json-logs")
-    from tieredstore.uploader import Uploader  # noqa: PLC0415  no other command needs it, nor what it imports
+    from tieredstore.uploader import Uploader
 
     own, store = load_uploader_settings(settings), load_settings(settings)
     if not check and not once:
@@ -75,8 +75,8 @@ def uploader(
 
 
 def _run(path: Path, settings: Settings, own: UploaderSettings, *, json_logs: bool) -> None:
-    from tieredstore.uploader import Uploader  # noqa: PLC0415  as above
-    from tieredstore.uploader.service import uploader_service  # noqa: PLC0415
+    from tieredstore.uploader import Uploader
+    from tieredstore.uploader.service import uploader_service
 
     log_lines(as_json=json_logs)
     if own.nice:
