@@ -12,6 +12,7 @@ from confluent_kafka import Consumer as LibraryConsumer
 
 from tests.consumer.buckets import DEADLINE_S, offsets_of, read, reader_of, until
 from tests.support.spark_stream_topics import FIRST_ID, Bucket, value_of
+from tieredstore.catalog.watermark import MoveBack, Watermark, watermark_key
 from tieredstore.consumer import Consumer, Message
 from tieredstore.consumer.client import MemberClient
 from tieredstore.errors import ConfigError
@@ -56,6 +57,24 @@ def test_where_it_starts(bucket: Bucket, start: int, first: int) -> None:
         until(consumer, lambda _: consumer.position([ORDERS])[0].offset >= 0 or first < 60, count=1)
         bucket.write(5)
         assert offsets_of(read(consumer, 65 - first)) == list(range(first, 65))
+
+
+def test_it_waits_where_a_watermark_says_that_a_later_leader_goes_on(bucket: Bucket) -> None:
+    """What the bucket has behind that is a deposed leader's."""
+    epochs = ((0, 0), (3, 20))
+    bucket.write(60, epochs=epochs)
+    where = TopicIdPartition(FIRST_ID, "orders", 0)
+    mark = Watermark(where, 25, 4, moved_back=(MoveBack(60, 25, 4, 0),))
+    bucket.manager.store.put(watermark_key("", where), mark.to_bytes())
+    with reader_of(bucket, ORDERS) as consumer:
+        assert consumer.get_watermark_offsets(ORDERS, DEADLINE_S) == (0, 25)
+        (found,) = consumer.offsets_for_times([TopicPartition("orders", 0, OFFSET_END)], DEADLINE_S)
+        assert found.offset == 25
+        assert offsets_of(read(consumer, 25)) == list(range(25))
+        assert consumer.consume(10, 0.1) == []
+        bucket.ends["orders", 0, FIRST_ID] = 25
+        bucket.write(75, epochs=(*epochs, (4, 25)))
+        assert offsets_of(read(consumer, 75)) == list(range(25, 100))
 
 
 def test_one_by_one_many_and_in_columns_together(bucket: Bucket) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import cast
 
@@ -14,13 +15,19 @@ from tests.support.small_segments import new_metadata
 from tests.support.spark_stream_topics import FIRST_ID, Bucket
 from tieredstore.catalog.lineage import Lineage, Span
 from tieredstore.catalog.watermark import MoveBack, Watermark, watermark_key
+from tieredstore.config import settings_from
 from tieredstore.errors import BrokerUnavailable, DataLoss
 from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.live import EpochEnd, LiveCluster, LiveEnd, LiveTopic
 from tieredstore.model import Isolation, TopicIdPartition, TopicPartition
 from tieredstore.partitions import LogQuery, LogSnapshot, PartitionLog, Subscribe, read_window
-from tieredstore.partitions.history import Cut, cut_by_broker, cut_by_watermark
+from tieredstore.partitions.epoch_inquiry import EpochInquiry
+from tieredstore.partitions.history import Cut, History, cut_by_broker, cut_by_watermark
+from tieredstore.partitions.snapshots import LogSnapshots
 from tieredstore.records.numbers import int64_values
+from tieredstore.remote import RemoteStorageManager
+from tieredstore.testing.doubles import CountingStore
+from tieredstore.testing.segments import Producer, Record, build_batch, build_end_marker
 
 ORDERS: TopicPartition = ("orders", 0)
 WHERE = TopicIdPartition(FIRST_ID, *ORDERS)
@@ -66,7 +73,7 @@ def bucket(tmp_path: Path) -> Iterator[Bucket]:
 
 def taken(
     bucket: Bucket,
-    broker: Broker,
+    broker: Broker | None,
     *,
     lenient: bool = False,
     before: LogSnapshot | None = None,
@@ -196,4 +203,86 @@ def test_outcomes_of_the_history_that_was_left_decide_nothing(tmp_path: Path) ->
     cut = EpochEnd(3, 27)
     assert extent(taken(bucket, Broker(5, 90, 4, cut), isolation="read_committed").logs[ORDERS]) == (0, 20, 90)
     assert extent(taken(bucket, Broker(25, 90, 4, cut), isolation="read_committed").logs[ORDERS]) == (0, 27, 90)
+    bucket.close()
+
+
+def alone(bucket: Bucket, isolation: Isolation = "read_uncommitted", before: LogSnapshot | None = None) -> LogSnapshot:
+    """What the bucket alone tells."""
+    return taken(bucket, None, isolation=isolation, before=before)
+
+
+def test_without_a_broker_the_watermark_tells_where_a_later_epoch_rules(bucket: Bucket) -> None:
+    assert (extent(alone(bucket).logs[ORDERS]), alone(bucket).problems) == ((0, 60, 60), ())
+    note_move(bucket, 30, 3)
+    assert extent(alone(bucket).logs[ORDERS]) == (0, 60, 60), "the bucket has that epoch by now"
+    note_move(bucket, 27, 4)
+    snapshot = alone(bucket)
+    log = snapshot.logs[ORDERS]
+    assert (extent(log), log.cut) == ((0, 27, 27), Cut(27, 3, "watermark"))
+    (problem,) = snapshot.problems
+    assert problem.startswith(f"offsets 27 to 59 of {WHERE} in the bucket are of leader epoch 3 or before")
+    # The later leader's first segment settles it.
+    bucket.ends["orders", 0, FIRST_ID] = 27
+    bucket.write(40, epochs=((0, 0), (3, 20), (4, 27)))
+    settled = alone(bucket)
+    assert (extent(settled.logs[ORDERS]), settled.logs[ORDERS].cut, settled.problems) == ((0, 67, 67), None, ())
+
+
+def test_where_nothing_is_left_of_the_bucket_the_log_is_empty_at_the_cut(bucket: Bucket) -> None:
+    lineage = alone(bucket).logs[ORDERS].lineage
+    assert lineage is not None
+    bucket.delete(lineage.spans[0].segment)
+    note_move(bucket, 20, 4)
+    log = alone(bucket).logs[ORDERS]
+    assert (extent(log), log.lineage) == ((20, 20, 20), None)
+
+
+def test_segments_that_tell_no_epoch_are_cut_by_no_watermark(bucket: Bucket) -> None:
+    note_move(bucket, 20, 4)
+    inquiry, told, silent = EpochInquiry(bucket.manager, None), lineage(LOST, 60), lineage(((-1, 0),), 60)
+    inquiry.look_at_watermarks([told])
+    assert inquiry.stored_history(told) == History(3, 60, None, Cut(20, 3, "watermark"))
+    assert inquiry.stored_history(silent) is None
+
+
+def test_a_watermark_that_cannot_be_read_is_named_and_cuts_nothing(
+    bucket: Bucket, caplog: pytest.LogCaptureFixture
+) -> None:
+    bucket.manager.store.put(watermark_key("", WHERE), b"{}")
+    assert extent(alone(bucket).logs[ORDERS]) == (0, 60, 60)
+    assert f"the watermark of {WHERE} cannot be read" in caplog.text
+
+
+def test_a_watermark_is_read_once_and_again_if_it_has_changed(bucket: Bucket) -> None:
+    store = CountingStore(bucket.manager.store)
+    note_move(bucket, 30, 4)
+    with (
+        RemoteStorageManager(settings_from(bucket.options | {"chunk.size": "16384"}), store=store) as manager,
+        closing(LogSnapshots(lambda: manager, LogQuery(Subscribe(("orders",))), fresh_s=0)) as snapshots,
+    ):
+        requests: list[dict[str, int]] = []
+        for at in (30, 30, 25):
+            if at != 30:
+                note_move(bucket, at, 4)
+            store.reset()
+            assert snapshots.current().logs[ORDERS].end == at
+            requests.append({name: count for name, count in store.requests.items() if name in ("list", "get")})
+    assert requests[1:] == [{"list": 2}, {"list": 2, "get": 1}]
+
+
+def test_a_transaction_that_is_open_at_a_cut_waits_for_the_log_that_goes_on(tmp_path: Path) -> None:
+    """Its outcome in the bucket is the deposed leader's; what is decided before the cut is given."""
+    bucket = Bucket(tmp_path)
+    who = Producer(7, 0, 0, transactional=True)
+    batches = [
+        build_batch([Record(b"v")] * 10, 0, leader_epoch=3),
+        build_batch([Record(b"v")] * 10, 10, producer=who, leader_epoch=3),
+        build_end_marker(20, Producer(7, 0), commit=True),
+        build_batch([Record(b"v")] * 9, 21, leader_epoch=3),
+    ]
+    bucket.copy(WHERE, batches, range(30), epochs=((3, 0),))
+    assert alone(bucket, "read_committed").logs[ORDERS].end == 30
+    for at, end in ((25, 25), (21, 21), (20, 10), (10, 10)):
+        note_move(bucket, at, 4)
+        assert alone(bucket, "read_committed").logs[ORDERS].end == end, at
     bucket.close()

@@ -14,9 +14,10 @@ import pytest
 
 from tests.support.spark_stream_topics import FIRST_ID, SECOND_ID, Bucket
 from tieredstore import live
+from tieredstore.catalog.watermark import MoveBack, Watermark, watermark_key
 from tieredstore.errors import DataLoss, StoreUnavailable
 from tieredstore.live import EpochEnd, LiveEnd, LiveEvent, LiveTopic
-from tieredstore.model import TopicPartition, Uuid
+from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
 from tieredstore.partitions import (
     LogQuery,
     LogSnapshot,
@@ -345,3 +346,20 @@ def test_a_bucket_that_has_the_later_epoch_by_now_tells_it_without_a_broker(buck
     with LogTail(bucket.manager, ALONE, {ORDERS: Position(60, 5)}, settings=SETTINGS) as tail:
         given = [offset for records in all_of(tail) for offset in offsets_of(records)]
     assert given == list(range(25, 100))
+
+
+def test_a_watermark_that_was_moved_back_tells_it_before_that(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
+    """And what lies behind comes once the later leader's first segment does."""
+    bucket.write(60, epochs=WRITTEN)
+    clock, where = Clock(), TopicIdPartition(FIRST_ID, *ORDERS)
+    with LogTail(bucket.manager, ALONE, {ORDERS: 0}, settings=SETTINGS, clock=clock) as tail:
+        assert [offset for records in all_of(tail) for offset in offsets_of(records)] == list(range(60))
+        mark = Watermark(where, 25, 6, moved_back=(MoveBack(60, 25, 6, 0),))
+        bucket.manager.store.put(watermark_key("", where), mark.to_bytes())
+        poll_for(tail, clock)
+        assert tail.places == {ORDERS: Position(25, 5)}
+        assert caplog.text.count("read up to offset 60, and from offset 25 on a later leader epoch") == 1
+        bucket.ends["orders", 0, FIRST_ID] = 25
+        bucket.write(75, epochs=(*WRITTEN, (6, 25)))
+        clock.now += 20
+        assert [offset for records in all_of(tail) for offset in offsets_of(records)] == list(range(25, 100))

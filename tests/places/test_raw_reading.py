@@ -13,16 +13,18 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem.store import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import ProblemKind, load_catalog
+from tieredstore.catalog.watermark import MoveBack, Watermark
 from tieredstore.config import Settings, settings_from
 from tieredstore.errors import StoreError
 from tieredstore.kafka.checkpoints import parse_leader_epochs
 from tieredstore.kafka.logdir import discover
 from tieredstore.model import IndexType
+from tieredstore.partitions import LogQuery, LogSnapshot, Subscribe
 from tieredstore.places.entropy_bits import entropy_bits
 from tieredstore.places.opening import placed
 from tieredstore.records import read_records
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.batches import Record, build_batch
+from tieredstore.testing.batches import Producer, Record, build_batch, build_end_marker
 from tieredstore.testing.doubles import CountingStore
 from tieredstore.testing.segments import write_segment
 
@@ -184,6 +186,27 @@ def test_an_open_transaction_is_undecided_where_its_segment_ends() -> None:
         assert snapshot.exists()
         with manager.fetch_index(spans[0].segment, IndexType.PRODUCER_SNAPSHOT) as stream:
             assert stream.read()
+
+
+def test_at_a_cut_within_a_segment_what_is_open_there_is_undecided(tmp_path: Path) -> None:
+    """Its end, and so the snapshot that is made of it, are those of a log that was left behind."""
+    store, settings = MemoryObjectStore(), raw_settings()
+    who = Producer(7, 0, 0, transactional=True)
+    batches = [
+        build_batch([Record(b"k")] * 10, 0, leader_epoch=3),
+        build_batch([Record(b"k")] * 10, 10, producer=who, leader_epoch=3),
+        build_end_marker(20, who, commit=True),
+        build_batch([Record(b"k")] * 9, 21, leader_epoch=3),
+    ]
+    write_segment(tmp_path, batches, base_offset=0)
+    put_raw(store, tmp_path)
+    with RemoteStorageManager(settings, store=placed(store, settings)) as manager:
+        query = LogQuery(Subscribe(("events",)))
+        where = LogSnapshot.take(manager, query).logs["events", 0].stored_partition
+        for at, end in ((25, 25), (20, 10), (15, 10)):
+            mark = Watermark(where, at, 4, moved_back=(MoveBack(30, at, 4, 0),))
+            store.put("p/!tieredstore/watermarks/events/0.json", mark.to_bytes())
+            assert LogSnapshot.take(manager, query).logs["events", 0].end == end
 
 
 def test_deleting_takes_the_log_first_and_writes_are_refused(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from tieredstore.catalog import load_catalog
 from tieredstore.config.loading import uploader_settings_from
 from tieredstore.errors import ConfigError, SegmentConflict
 from tieredstore.kafka.logdir import PARTITION_METADATA, LogSegment, describe, discover
-from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.model import Isolation, TopicIdPartition, Uuid
+from tieredstore.partitions import LogQuery, LogSnapshot, Subscribe
 from tieredstore.places.opening import placed
 from tieredstore.records import read_records
 from tieredstore.remote import RemoteStorageManager
@@ -275,3 +276,16 @@ def test_a_broker_that_knows_topic_ids_since_now_goes_on_where_it_did_not(disk: 
         assert run_once(disk, store) == []
         assert watermark_in(store)["next_offset"] == disk.bases[-1]
         assert watermark_in(store)["holes"] == []
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_where_its_watermark_was_moved_back_another_log_goes_on(disk: BrokerDisk, isolation: Isolation) -> None:
+    store, settings = MemoryObjectStore(), raw_settings(0)
+    assert run_once(disk, store) == []
+    key = "p/!tieredstore/watermarks/events/0.json"
+    document: dict[str, Any] = json.loads(store.get(key))
+    document["moved_back"] = [{"from_offset": 30, "to_offset": 15, "leader_epoch": 90, "at_ms": 0}]
+    store.put(key, json.dumps(document).encode())
+    with RemoteStorageManager(settings, store=placed(store, settings)) as manager:
+        log = LogSnapshot.take(manager, LogQuery(Subscribe(("events",)), isolation)).logs["events", 0]
+    assert (log.earliest, log.end, log.cut is None) == (0, 15, False)

@@ -9,18 +9,27 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import logging
+import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 from pydantic import AfterValidator, Field, Strict, TypeAdapter
 
-from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.base import ObjectInfo, ObjectStore
 from tieredstore.errors import ConfigError, CorruptData, ObjectNotFound
 from tieredstore.kafka.checkpoints import LeaderEpochs, segment_leader_epochs
 from tieredstore.limits import MAX_INT32, MAX_INT64
 from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.process.parallel import READERS, in_parallel
+from tieredstore.process.thread_pool import ThreadPool
+
+if TYPE_CHECKING:
+    from tieredstore.remote.source import SegmentSource
+
+_logger: Final = logging.getLogger(__name__)
 
 VERSION: Final = 1
 MAX_BYTES: Final = 8 << 20
@@ -238,6 +247,66 @@ def read_watermark(
         return None
 
 
+class StoredMoves:
+    """The moves back of a bucket's watermarks. A watermark is read again if its object has changed. For one thread."""
+
+    def __init__(self, source: SegmentSource) -> None:
+        self._source = source
+        self._known: dict[TopicIdPartition, tuple[ObjectInfo, tuple[MoveBack, ...]]] = {}
+
+    def look(self, partitions: Iterable[TopicIdPartition]) -> None:
+        """Bring those of these partitions up to date: one listing, and a request for each watermark that is new.
+
+        One that is corrupt is logged, and tells of no move.
+        """
+        layout = self._source.layout
+        keys = {
+            watermark_key(layout.prefix, where, is_derived=layout.derived_id(where.topic) is not None): where
+            for where in partitions
+        }
+        if not keys:
+            return
+        listed: dict[TopicIdPartition, ObjectInfo] = {}
+        last = max(keys)
+        common = os.path.commonprefix([*keys])  # noqa: RUF071  a store lists by characters
+        for info in self._source.store.list(common):
+            if info.key in keys:
+                listed[keys[info.key]] = info
+            if info.key >= last:
+                break
+        changed = {where: info for where, info in listed.items() if not self._knows(where, info)}
+        for where in keys.values():
+            if where not in listed:
+                self._known.pop(where, None)
+        if changed:
+            with ThreadPool(READERS, "tieredstore-watermarks") as pool:
+                read = in_parallel(pool, self._read, changed, at_once=4 * READERS)
+                self._known.update(zip(changed, zip(changed.values(), read, strict=True), strict=True))
+
+    def of(self, where: TopicIdPartition) -> tuple[MoveBack, ...]:
+        """The moves of a partition as of the last look; none without a watermark."""
+        return self._known[where][1] if where in self._known else ()
+
+    def _knows(self, where: TopicIdPartition, info: ObjectInfo) -> bool:
+        # Folders tell no etag; one with another move is longer.
+        is_told = info.etag is not None or info.modified_ms is not None
+        return is_told and where in self._known and self._known[where][0] == info
+
+    def _read(self, where: TopicIdPartition) -> tuple[MoveBack, ...]:
+        return read_moves(self._source, where)
+
+
+def read_moves(source: SegmentSource, where: TopicIdPartition) -> tuple[MoveBack, ...]:
+    """Read the moves back of a partition's watermark, with one request; of one that is corrupt a warning tells."""
+    made_id = source.layout.derived_id(where.topic)
+    try:
+        mark = read_watermark(source.store, source.layout.prefix, where, made_id)
+    except CorruptData as error:
+        _logger.warning("%s", error)
+        return ()
+    return () if mark is None else mark.moved_back
+
+
 def hole_key(prefix: str, where: TopicIdPartition) -> str:
     """The key of the mark that a partition's watermark has holes: only a hint of where to look."""
     return f"{prefix}{_HOLES}{where.topic}-{where.topic_id}/{where.partition}"
@@ -270,9 +339,9 @@ def epochs_within(epochs: LeaderEpochs, first: int, last: int) -> LeaderEpochs:
     return tuple(entry for entry in epochs if entry[1] <= last) or epochs[:1]
 
 
-def watermark_key(prefix: str, where: TopicIdPartition) -> str:
-    """The key of a partition's watermark."""
-    return f"{prefix}{_FOLDER}{where.topic}-{where.topic_id}/{where.partition}.json"
+def watermark_key(prefix: str, where: TopicIdPartition, *, is_derived: bool = False) -> str:
+    """The key of a partition's watermark; with an id that is derived from the name, the key that a listing has."""
+    return f"{prefix}{_FOLDER}{where.topic}{'' if is_derived else f'-{where.topic_id}'}/{where.partition}.json"
 
 
 def reason_of(error: object) -> str:

@@ -27,6 +27,7 @@ from tieredstore.records.split_planning import decided_end
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Lineage
     from tieredstore.live import LiveCluster
+    from tieredstore.partitions.history import History
     from tieredstore.remote.source import SegmentSource
 
 Result = TypeVar("Result")
@@ -246,6 +247,8 @@ class Lookups:
             self._listed_at.update((one.look.where, begun) for one in known if one.look.where[0] in listed)
             # Of all at once: what each finds out then is known.
             self._epochs.histories({one.look.where: both for one in known if (both := self._both(one)) is not None})
+            alone = [self._logs.lineage(one.look.where) for one in known if one.live is None]
+            self._epochs.look_at_watermarks(lineage for lineage in alone if lineage is not None)
         except Exception as error:  # noqa: BLE001  as above
             self._failed([one.look for one in known], error)
             return
@@ -266,13 +269,26 @@ class Lookups:
 
     def _lineage(self, one: KnownLook) -> Lineage | None:
         """What the bucket has, without what the broker's log left behind after an unclean election."""
-        where, both = one.look.where, self._both(one)
-        lineage = self._logs.lineage(where)
-        history = None if both is None else self._epochs.histories({where: both}).get(where)
+        lineage, history = self._logs.lineage(one.look.where), self._history(one)
         if lineage is None or history is None or history.cut is None:
             return lineage
         self._logs.say(history.cut.sentence(lineage))
         return history.cut.applied(lineage)
+
+    def alone(self, lineage: Lineage) -> Lineage | None:
+        """What counts of the bucket's log of a partition where no broker is asked. On the bucket's thread."""
+        self._epochs.look_at_watermarks([lineage])
+        history = self._epochs.stored_history(lineage)
+        return lineage if history is None or history.cut is None else history.cut.applied(lineage)
+
+    def _history(self, one: KnownLook) -> History | None:
+        where, lineage = one.look.where, self._logs.lineage(one.look.where)
+        if lineage is None or self._is_recreated(one):
+            return None
+        if one.live is None:
+            return self._epochs.stored_history(lineage)
+        both = BothSides(lineage, one.live[0], one.live_epoch)
+        return self._epochs.histories({where: both}).get(where)
 
     def _answer(self, one: KnownLook) -> Answer:
         where = one.look.where

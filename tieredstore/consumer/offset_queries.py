@@ -118,7 +118,8 @@ class OffsetQueries:
         logs.load({where[0]}, ids)
         if fresh and logs.listings == before and logs.lineage(where) is not None:
             logs.refresh(where)
-        return logs.lineage(where)
+        lineage = logs.lineage(where)
+        return self._lookups.alone(lineage) if self._is_remote and lineage is not None else lineage
 
     def _stored_extent(self, logs: StoredLogs, where: TopicPartition) -> tuple[int, int] | None:
         lineage = self._lineage(logs, where, fresh=self._is_remote)

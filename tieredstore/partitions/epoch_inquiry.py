@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from tieredstore.catalog.lineage import NO_EPOCH
-from tieredstore.catalog.watermark import read_watermark
-from tieredstore.errors import BrokerUnavailable, CorruptData
+from tieredstore.catalog.watermark import StoredMoves, read_moves
+from tieredstore.errors import BrokerUnavailable
 from tieredstore.model import TopicIdPartition, TopicPartition
-from tieredstore.partitions.history import Cut, History, cut_by_broker, cut_by_watermark, last_epoch
+from tieredstore.partitions.history import History, cut_by_broker, cut_by_watermark, last_epoch
 
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Lineage
     from tieredstore.live import EpochEnd, LiveCluster
     from tieredstore.remote.source import SegmentSource
-
-_logger: Final = logging.getLogger(__name__)
 
 
 class BothSides(NamedTuple):
@@ -39,9 +36,10 @@ class BothSides(NamedTuple):
 
 
 class EpochInquiry:
-    """Asks the broker where the bucket's last leader epochs end, and watermarks where it cannot tell.
+    """Asks the broker where the bucket's last leader epochs end, and watermarks where it cannot tell or is not asked.
 
-    Each is asked once as long as nothing has changed. ``known`` are earlier answers.
+    Each is asked once as long as nothing has changed. ``known`` are earlier answers, ``moves`` the watermarks that were
+    read before.
     """
 
     def __init__(
@@ -49,10 +47,12 @@ class EpochInquiry:
         source: SegmentSource,
         cluster: LiveCluster | None,
         known: Mapping[TopicIdPartition, History] | None = None,
+        moves: StoredMoves | None = None,
     ) -> None:
         self._source = source
         self._cluster = cluster
         self._known = dict(known or {})
+        self._moves = StoredMoves(source) if moves is None else moves
 
     def histories(self, partitions: Mapping[TopicPartition, BothSides]) -> dict[TopicPartition, History]:
         """What is found out of those whose leaders are of later epochs than the bucket; one inquiry for all of them.
@@ -71,13 +71,23 @@ class EpochInquiry:
             self._known[both.lineage.partition] = self._history(both, answers.get(where))
         return {where: self._known[both.lineage.partition] for where, both in behind.items()}
 
+    def look_at_watermarks(self, lineages: Iterable[Lineage]) -> None:
+        """Read the watermarks of logs that no broker has, with one listing; not of those that tell no leader epoch."""
+        self._moves.look(lineage.partition for lineage in lineages if last_epoch(lineage) > NO_EPOCH)
+
+    def stored_history(self, lineage: Lineage) -> History | None:
+        """What the watermark tells of a log that no broker has; None if no later epoch is known to have left it."""
+        left = last_epoch(lineage)
+        cut = cut_by_watermark(lineage, self._moves.of(lineage.partition)) if left > NO_EPOCH else None
+        return None if cut is None else History(left, lineage.end_offset, None, cut)
+
     def _history(self, both: BothSides, answer: EpochEnd | None) -> History:
         lineage, left = both.lineage, last_epoch(both.lineage)
         assert both.live_epoch is not None
         cuts = [None if answer is None else cut_by_broker(lineage, answer)]
         # A log that begins behind the epoch's end tells its beginning: what ruled before that it does not know.
         if answer is None or answer.end <= both.live_start:
-            cuts.append(self._cut_by_watermark(lineage))
+            cuts.append(cut_by_watermark(lineage, read_moves(self._source, lineage.partition)))
             if answer is None and cuts == [None, None]:
                 raise BrokerUnavailable(
                     f"the broker does not tell where leader epoch {left} of {lineage.partition} ends, the last one in "
@@ -85,11 +95,3 @@ class EpochInquiry:
                 )
         cut = min((known for known in cuts if known is not None), key=lambda known: known.at, default=None)
         return History(left, lineage.end_offset, both.live_epoch, cut)
-
-    def _cut_by_watermark(self, lineage: Lineage) -> Cut | None:
-        try:
-            mark = read_watermark(self._source.store, self._source.layout.prefix, lineage.partition)
-        except CorruptData as error:
-            _logger.warning("%s", error)
-            return None
-        return None if mark is None else cut_by_watermark(lineage, mark.moved_back)

@@ -40,11 +40,14 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What was found out about a partition. It holds as long as the first three are what they are."""
+    """What was found out about a partition. It holds as long as the first three are what they are.
+
+    ``live_epoch`` is None where no broker was asked.
+    """
 
     stored_epoch: int
     stored_end: int
-    live_epoch: int
+    live_epoch: int | None
     cut: Cut | None = None
 
 

@@ -16,6 +16,7 @@ from tieredstore.partitions.selections import Assign, Selection, named_topics
 
 if TYPE_CHECKING:
     from tieredstore.catalog.catalog_file import CatalogFile
+    from tieredstore.catalog.watermark import StoredMoves
     from tieredstore.live import LiveCluster
     from tieredstore.partitions.log_query import LogQuery
     from tieredstore.remote.source import SegmentSource
@@ -42,6 +43,7 @@ class LogSnapshot:
         catalog_file: CatalogFile | None = None,
         cluster: LiveCluster | None = None,
         before: LogSnapshot | None = None,
+        moves: StoredMoves | None = None,
     ) -> LogSnapshot:
         """List the bucket and ask the broker, if the query has one; it is asked by ``cluster`` if that is given.
 
@@ -50,12 +52,13 @@ class LogSnapshot:
         DataLoss by the query's policy where the two do not belong together: the broker has no such topic, has it under
         an id that the bucket does not know, or its log ends before the bucket's. ConfigError for a topic that was
         created again where nothing tells which one is meant. ``before`` is an earlier snapshot by the same isolation:
-        where nothing came to a partition in the bucket, its segments are not asked again.
+        where nothing came to a partition in the bucket, its segments are not asked again. ``moves`` are watermarks that
+        were read before: those of partitions that no broker has are looked at.
         """
         with contextlib.ExitStack() as closed_after_an_error:
             if cluster is None and (cluster := query.open_cluster()) is not None:
                 closed_after_an_error.callback(cluster.close)
-            survey = LogSurvey(source, query, cluster, before.logs if before is not None else None)
+            survey = LogSurvey(source, query, cluster, before.logs if before is not None else None, moves)
             # In this order: what the broker deletes after it is in the bucket is a hole otherwise, and what it gets and
             # copies into the bucket meanwhile lies behind its end.
             survey.ask_for_beginnings()

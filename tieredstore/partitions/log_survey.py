@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tieredstore.catalog.catalog_file import CatalogFile
     from tieredstore.catalog.lineage import Lineage
     from tieredstore.catalog.view import Catalog
+    from tieredstore.catalog.watermark import StoredMoves
     from tieredstore.live import LiveCluster, LiveTopic
     from tieredstore.partitions.log_query import LogQuery
     from tieredstore.remote.source import SegmentSource
@@ -79,15 +80,17 @@ class LogSurvey:
         query: LogQuery,
         cluster: LiveCluster | None,
         before: Mapping[TopicPartition, PartitionLog] | None = None,
+        moves: StoredMoves | None = None,
     ) -> None:
         """``before`` are logs of an earlier look by the same isolation: of a lineage that is as it was nothing is
-        asked for again, since segments never change."""
+        asked for again, since segments never change. ``moves`` are the watermarks that earlier looks have read."""
         self.losses: list[str] = []
         """Sentences about what of bucket and broker does not belong together, as far as the query puts up with it."""
         self._source = source
         self._query = query
         self._cluster = cluster
         self._before = before or {}
+        self._moves = moves
         self._settings = ReadSettings(columns=("offset",), isolation=query.isolation, on_data_loss="report")
         selection = query.selection
         self._assigned = frozenset(selection.partitions) if isinstance(selection, Assign) else None
@@ -170,7 +173,11 @@ class LogSurvey:
         """Each with what its broker's log left of the bucket's, and without a bucket's log that is none of its own."""
         before = {log.stored_partition: log.history for log in self._before.values() if log.history is not None}
         both = {one.where: one.both for one in known if one.both is not None}
-        histories = EpochInquiry(self._source, self._cluster, before).histories(both)
+        inquiry = EpochInquiry(self._source, self._cluster, before, self._moves)
+        histories: dict[TopicPartition, History | None] = {**inquiry.histories(both)}
+        alone = {one.where: one.lineage for one in known if one.lineage is not None and one.live is None}
+        inquiry.look_at_watermarks(alone.values())
+        histories |= {where: inquiry.stored_history(lineage) for where, lineage in alone.items()}
         return [self._cut(self._of_one_log(one), histories.get(one.where)) for one in known]
 
     def _cut(self, one: _FoundPartition, history: History | None) -> _FoundPartition:
@@ -207,7 +214,10 @@ class LogSurvey:
         return self._assigned is None or where in self._assigned
 
     def _log_of(self, known: _FoundPartition, stored_end: int) -> PartitionLog:
-        live_start, live_end, live_epoch = known.live or (0, 0, None)
+        cut = None if known.history is None else known.history.cut
+        # Where the cut leaves nothing of the bucket's log, and no broker has it, it goes on there.
+        empty = 0 if cut is None or known.lineage is not None else cut.at
+        live_start, live_end, live_epoch = known.live or (empty, empty, None)
         log = PartitionLog(
             *known.where, known.topic_id, known.lineage,
             seam=live_start, earliest=live_start, end=live_end,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.catalog_file import CatalogFile
+from tieredstore.catalog.watermark import StoredMoves
 from tieredstore.model import TopicPartition
 from tieredstore.partitions.log_snapshot import LogSnapshot
 from tieredstore.partitions.position import Position, needs_answer
@@ -58,6 +59,7 @@ class LogSnapshots:
         """Problems that were told, in that order."""
         # In memory, though planners may share one in the bucket: who reads needs no right to write there.
         self._file = CatalogFile(MemoryObjectStore(), "catalog.arrows")
+        self._moves: StoredMoves | None = None
         self._cluster = cluster
         self._own_cluster: LiveCluster | None = None
         self._ends: dict[TopicPartition, tuple[tuple[int | None, int | None], EpochEnd | None]] = {}
@@ -66,10 +68,12 @@ class LogSnapshots:
     def current(self) -> LogSnapshot:
         """The last one if it is fresh, or a new one."""
         if self.last is None or self._clock() - self._taken_at >= self._fresh_s:
-            before = self.last if self.query.isolation == self._isolation else None
+            before, source = self.last if self.query.isolation == self._isolation else None, self._open_source()
+            if self._moves is None:
+                self._moves = StoredMoves(source)
             self.last = LogSnapshot.take(
-                self._open_source(), self.query, catalog_file=self._file, cluster=self._cluster or self._live(),
-                before=before,
+                source, self.query, catalog_file=self._file, cluster=self._cluster or self._live(), before=before,
+                moves=self._moves,
             )  # fmt: skip
             self._isolation = self.query.isolation
             # Only now: a look that itself took longer than fresh_s would otherwise be stale at once.

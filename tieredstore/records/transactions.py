@@ -30,6 +30,7 @@ class Transactions:
     def __init__(self, source: SegmentSource, spans: Sequence[Span], start: int) -> None:
         self._source = source
         self._spans = spans
+        self._start = start
         self._known: Mapping[Span, Sequence[AbortedTransaction]] = {}
         self._looked_into = 0
         self._stable = -1
@@ -86,10 +87,11 @@ class Transactions:
         if self._stable >= stop:
             return None
         last = self._spans[-1]
-        if self._crossings is None:
-            opened: Mapping[int, int] = opened_at_end(self._source, last.segment)
-        else:
-            opened = self._crossings.opened_at_end()
+        crossings = self._crossings
+        if crossings is None and last.stop <= last.segment.end_offset:
+            # At a cut another log goes on, of which the segment's snapshot tells nothing: only its batches do.
+            crossings = Crossings(self._source, self._spans, self._start)
+        opened = opened_at_end(self._source, last.segment) if crossings is None else crossings.opened_at_end()
         offset, producer = min(((first, producer) for producer, first in opened.items()), default=(stop, -1))
         if offset >= stop:
             return None

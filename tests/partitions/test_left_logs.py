@@ -1,0 +1,128 @@
+"""The bucket alone after an unclean election, before the new leader's first segment: a watermark tells where it begins.
+
+Offsets 0 to 59 are stored, those from 20 on by a leader of epoch 3, and one of epoch 6 went on at 25.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.places.test_raw_readers import written
+from tests.support.cli_process import tieredstore
+from tests.support.pipeline_runs import listed, pipeline_of, rows_of
+from tests.support.spark_stream_topics import FIRST_ID, Bucket, Query, value_of
+from tests.support.spark_tasks import rows_in
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.catalog.watermark import MoveBack, Watermark, watermark_key
+from tieredstore.duckdb import attach
+from tieredstore.errors import DataLoss
+from tieredstore.kafka.checkpoints import LeaderEpochs
+from tieredstore.model import TopicIdPartition
+from tieredstore.pipelines import Parts, Runner
+from tieredstore.polars import scan
+from tieredstore.query import read_topic
+from tieredstore.values import Binary
+
+EPOCHS: Final[LeaderEpochs] = ((0, 0), (3, 20))
+CUT: Final = 25
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Iterator[Bucket]:
+    topics = Bucket(tmp_path)
+    topics.options |= {"chunk.size": "16384"}
+    topics.write(60, epochs=EPOCHS)
+    yield topics
+    topics.close()
+
+
+def move_back(bucket: Bucket) -> None:
+    where = TopicIdPartition(FIRST_ID, "orders", 0)
+    mark = Watermark(where, CUT, 6, moved_back=(MoveBack(60, CUT, 6, 0),))
+    bucket.manager.store.put(watermark_key("", where), mark.to_bytes())
+
+
+def by_cat(bucket: Bucket) -> list[bytes]:
+    printed = tieredstore("cat", "orders", "0", "--json", "-c", written(bucket.options, bucket.root.parent))
+    assert printed.code == 0, printed.stderr
+    assert f"the log left behind at offset {CUT}" in printed.stderr
+    return [base64.b64decode(json.loads(line)["value"]) for line in printed.text.splitlines()]
+
+
+def by_export(bucket: Bucket) -> list[bytes]:
+    file = bucket.root.parent / "orders.parquet"
+    printed = tieredstore("export", "orders", "--output", file, "-c", written(bucket.options, bucket.root.parent))
+    assert printed.code == 0, printed.stderr
+    read: Any = pq
+    values: list[bytes] = read.read_table(file).sort_by("offset").column("value").to_pylist()
+    return values
+
+
+def by_duckdb(bucket: Bucket) -> list[bytes]:
+    with duckdb.connect() as connection:
+        attach(connection, bucket.manager, value=Binary())
+        rows: list[tuple[bytes]] = connection.sql('SELECT value FROM orders ORDER BY "offset"').fetchall()
+        return [value for (value,) in rows]
+
+
+def by_polars(bucket: Bucket) -> list[bytes]:
+    frame: Any = scan(bucket.options, "orders", value=Binary())
+    values: list[bytes] = frame.sort("offset").collect()["value"].to_list()
+    return values
+
+
+def by_stream(bucket: Bucket) -> list[bytes]:
+    query = Query(bucket.reader())
+    query.run()
+    return query.rows
+
+
+def files_of(bucket: Bucket, store: MemoryObjectStore) -> list[bytes]:
+    with Runner(pipeline_of(secor__kafka__topic_filter="orders"), Parts(store, bucket.manager), threads=1) as runner:
+        list(runner.run_once())
+    rows = sorted((row["offset"], row["value"]) for key in listed(store) for row in rows_of(store, key))
+    return [value for _, value in rows]
+
+
+READERS: Final[Mapping[str, Callable[[Bucket], list[Any]]]] = {
+    "cat": by_cat,
+    "export": by_export,
+    "query": lambda bucket: pa.table(read_topic(bucket.manager, "orders")).column("value").to_pylist(),
+    "duckdb": by_duckdb,
+    "polars": by_polars,
+    "spark": lambda bucket: [bytes(row["value"]) for row in rows_in({**bucket.options, "subscribe": "orders"})],
+    "stream": by_stream,
+    "pipeline": lambda bucket: files_of(bucket, MemoryObjectStore()),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_nothing_of_the_log_that_was_left_is_given(bucket: Bucket, reader: str) -> None:
+    move_back(bucket)
+    assert READERS[reader](bucket) == [value_of("orders", 0, offset) for offset in range(CUT)]
+
+
+def test_a_stream_that_has_read_it_is_told(bucket: Bucket) -> None:
+    query = Query(bucket.reader())
+    query.run()
+    assert len(query.rows) == 60
+    move_back(bucket)
+    with pytest.raises(DataLoss, match=f"from offset {CUT} on a later leader epoch has written another log"):
+        query.run()
+
+
+def test_a_pipeline_that_has_written_it_is_told(bucket: Bucket) -> None:
+    store = MemoryObjectStore()
+    assert len(files_of(bucket, store)) == 60
+    move_back(bucket)
+    with pytest.raises(DataLoss, match=f"written up to offset 59, and from offset {CUT} on a later leader epoch"):
+        files_of(bucket, store)
