@@ -169,7 +169,7 @@ def _killed_run(store: DyingStore) -> list[bytes]:
             if future.done() and future.exception(0) is None:
                 acked.append(value)
     except BaseException as death:
-        if not store.died.is_set():
+        if not store.failed:
             raise
         del death
     return acked
@@ -179,7 +179,7 @@ def _flush(producer: Producer, future: Future[RecordPlace], store: DyingStore) -
     done = threading.Event()
     future.add_done_callback(lambda _: done.set())
     threading.Thread(target=_quietly, args=(producer,), daemon=True).start()
-    while not done.is_set() and not store.died.is_set():
+    while not done.is_set() and not store.failed:
         done.wait(0.005)
 
 
