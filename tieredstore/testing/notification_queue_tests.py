@@ -15,12 +15,7 @@ _LONG_S = 120.0
 
 def read_all(queue: NotificationQueue, partition: int, offset: int | None = None) -> list[QueuedNotification]:
     """What a reader sees who goes along the partition from ``offset``, or from its start, until nothing comes."""
-    entries: list[QueuedNotification] = []
-    at = queue.start(partition) if offset is None else offset
-    while more := queue.read(partition, at):
-        entries += more
-        at = more[-1].offset + 1
-    return entries
+    return list(queue.walk(partition, offset))
 
 
 class NotificationQueueTests:

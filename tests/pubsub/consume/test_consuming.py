@@ -216,10 +216,8 @@ def test_what_is_ahead_is_given_before_a_loss_behind_it_is_told() -> None:
     for number in range(6):
         publish(topics, [b"%d" % number])
     slow = Consumer(topics, "orders", on_data_loss="report")
-    (reader,) = slow._readers.values()
-    reader.at_once = 1
-    read = reader.queue.read
-    reader.queue.read = lambda partition, offset: read(partition, offset)[:1]  # type: ignore[method-assign]
+    (reader,) = slow._partitions.values()
+    slow._shared.fetches.at_once = 1
     for _ in range(3):
         reader.look()  # the second asks for more beside the first object, the third takes it
     topics.queue(topics.get("orders")).free(0, 5 * 256)
@@ -239,13 +237,13 @@ def test_a_backlog_is_asked_for_ahead_more_and_more_at_a_time_and_its_end_once()
             producer.send(b"%d" % number)
             producer.flush()
     with Consumer(topics, "orders") as consumer:
-        reader = consumer._readers[0]
+        reader = consumer._partitions[0]
         store.operations.clear()
         asked: list[int] = []
         for _ in range(6):
             reader.look()  # an entry; then its object is there to go on with, and nothing waits for the queue
-            if reader._looking is not None:
-                reader._looking.exception(LONG_S)
+            if reader.lookout.looking is not None:
+                reader.lookout.looking.exception(LONG_S)
             asked.append(sum("/queues/" in operation.keys[0] for operation in store.operations))
         assert asked == [1, 3, 3, 7, 7, 13]
         values: list[bytes] = []

@@ -108,7 +108,7 @@ class History:
 
     def forget(self, member: Member) -> None:
         """What it reads no more comes again elsewhere: work that was not committed is thrown away."""
-        for partition in member.given.keys() - member.consumer._readers.keys():
+        for partition in member.given.keys() - member.consumer._partitions.keys():
             del member.given[partition]
 
     def commit(self) -> None:
@@ -117,10 +117,10 @@ class History:
             self.commit_of(member)
 
     def commit_of(self, member: Member) -> None:
-        partitions = list(member.consumer._readers)
+        partitions = list(member.consumer._partitions)
         self.source.shuffle(partitions)
         for partition in partitions:
-            if partition not in member.consumer._readers:
+            if partition not in member.consumer._partitions:
                 continue
             given = member.given.get(partition, [])
             position = member.consumer.position()[partition]

@@ -332,7 +332,7 @@ def test_rows_of_a_loop_are_made_once() -> None:
     with consumer_of(topics) as consumer:
         records = consumer.records(WAIT_S)
         next(records)
-        reader = consumer._readers[0]
+        reader = consumer._partitions[0]
         before = reader.at_hand
         next(records)
         assert reader.at_hand is before

@@ -151,7 +151,7 @@ def test_no_more_is_fetched_ahead_than_there_is_room_for() -> None:
     for properties, ahead in (({"fetch_bytes": "1048576"}, 3), ({"fetches": "5"}, 5), ({}, 8)):
         store = FaultyStore(inner)
         with Consumer(topics_on(store, **properties), "orders") as consumer:
-            (reader,) = consumer._readers.values()
+            (reader,) = consumer._partitions.values()
             while reader.position.message == reader.position.record == 0:
                 consumer.poll(0.1)
             for each in reader._ahead:

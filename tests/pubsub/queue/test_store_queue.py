@@ -141,12 +141,13 @@ def test_freeing_ends_what_an_earlier_run_left() -> None:
 def test_an_idle_reader_of_a_freed_place_hears_of_it_in_the_end() -> None:
     topics = _created(MemoryObjectStore())
     queue, writer = queue_on(topics), queue_on(topics)
-    assert queue.read(0, 0) == []
+    cursor = queue.cursor(0, 0)
+    assert cursor.read() == []
     for number in range(4):
         writer.append(0, [b"%d" % number], soon())
     writer.free(0, 3 * 256)
     with pytest.raises(DataLoss, match="go on at 768"):
-        deque((queue.read(0, 0) for _ in range(20)), maxlen=0)
+        deque((cursor.read() for _ in range(20)), maxlen=0)
 
 
 def test_requests_of_writers_and_readers() -> None:
@@ -158,10 +159,12 @@ def test_requests_of_writers_and_readers() -> None:
     store.reset()
     queue.append(0, [b"b"], soon())
     assert (len(store.keys_of("put")), len(store.keys_of("get")), len(store.keys_of("head"))) == (1, 1, 0)
-    read_all(queue, 0)
+    cursor = queue.cursor(0, 0)
+    while cursor.read():
+        pass
     store.reset()
     for _ in range(60):
-        queue.read(0, 512)
+        assert cursor.read() == []
     assert len(store.keys_of("get")) == 60  # one a look, those for the start among them
     assert store.keys_of("list") == []
 
@@ -209,3 +212,15 @@ def test_notifications_of_one_entry() -> None:
     for wrong in ([], [b"x"] * 257, [b"two\nlines"]):
         with pytest.raises(InvalidRange):
             queue.append(0, wrong, soon())
+
+
+def test_a_reader_that_has_read_all_that_was_freed_has_lost_nothing() -> None:
+    queue = queue_on(_created(MemoryObjectStore()))
+    for number in range(3):
+        queue.append(0, [b"%d" % number], soon())
+    cursor = queue.cursor(0, 0)
+    assert [cursor.read()[0].raw for _ in range(3)] == [b"0", b"1", b"2"]
+    queue.free(0, 3 * 256)
+    assert [cursor.read() for _ in range(20)] == [[]] * 20
+    queue.append(0, [b"3"], soon())
+    assert [entry.raw for entry in cursor.read()] == [b"3"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 import pyarrow as pa
@@ -12,15 +12,12 @@ from tieredstore.errors import AlreadyClosed, ConfigError, DataLoss, Fenced, Inv
 from tieredstore.kafka.records._slabs import shared_pool
 from tieredstore.process.closing import Closing
 from tieredstore.process.futures import any_done
-from tieredstore.process.thread_pool import ThreadPool
-from tieredstore.pubsub.consume.partition_state import FetchRoom, PartitionReader, rotated
+from tieredstore.pubsub.consume.partition_state import Fetches, PartitionState, SharedReading
 from tieredstore.pubsub.consume.rows_at_hand import ConsumedRecord, with_places
-from tieredstore.pubsub.consume.seen_messages import SeenMessages
-from tieredstore.pubsub.counts import ConsumerCounts
 from tieredstore.pubsub.format.batches import BatchIndex
 from tieredstore.pubsub.format.decoder import BatchDecoder, OnCorrupt
-from tieredstore.pubsub.format.notifications import parse_notification
 from tieredstore.pubsub.queue.auditor import auditor_of
+from tieredstore.pubsub.queue.batch_log import BatchLog
 from tieredstore.pubsub.queue.groups import StoreGroup
 from tieredstore.pubsub.queue.queues import GroupMember, Position
 from tieredstore.pubsub.queue.topics import Topics
@@ -32,7 +29,6 @@ Start: TypeAlias = Literal["earliest", "latest"]
 OnDataLoss: TypeAlias = Literal["fail", "report"]
 Delivery: TypeAlias = Literal["at-least-once", "effectively-once"]
 
-_LOOKS_AHEAD: Final = 2
 _LONGEST_WAIT_S: Final = 0.2
 _SHORTEST_WAIT_S: Final = 0.005
 
@@ -66,45 +62,52 @@ class Consumer(Closing):
             raise ConfigError(f"start={start!r} or on_data_loss={on_data_loss!r} is not known")
         if delivery not in ("at-least-once", "effectively-once"):
             raise ConfigError(f"delivery={delivery!r} is not known: it is at-least-once or effectively-once")
-        self._settings = topics.settings.pubsub
-        self._topics = topics
-        self._topic = topics.get(topic)
-        self._queue = topics.queue(self._topic)
+        settings = topics.settings.pubsub
+        self._topic = topic
+        self._log = BatchLog(topics, topics.get(topic))
+        self._queue = self._log.queue
         self._start: Start = start
-        self._on_corrupt: OnCorrupt = on_corrupt
         self._on_data_loss = on_data_loss
-        self._is_once = delivery == "effectively-once"
         self._monotonic = monotonic
         self._sleep = sleep
-        self._room = FetchRoom(self._settings.fetches, self._settings.fetch_bytes)
-        # Objects take no more threads than there is room for; the others look for what comes behind them.
-        self._pool = ThreadPool(self._settings.fetches + _LOOKS_AHEAD, "tieredstore-pubsub-fetch")
-        self._slabs = shared_pool()
-        self._readers: dict[int, PartitionReader] = {}
+        slabs = shared_pool()
+        self._shared = SharedReading(
+            self._log,
+            Fetches(self._log, settings.fetches, settings.fetch_bytes),
+            lambda: BatchDecoder(on_corrupt=on_corrupt, max_expanded_bytes=settings.max_expanded_bytes, pool=slabs),
+            auditor_of(settings, topic, is_producer=False),
+            on_corrupt == "skip",
+            settings.dedup_window_ms if delivery == "effectively-once" else None,
+            monotonic,
+        )
+        self._partitions: dict[int, PartitionState] = {}
         self._turn = 0
-        self._auditor = auditor_of(self._settings, topic, is_producer=False)
         self._group: GroupMember | None = None
         self._is_closed = False
         self.losses: list[str] = []
-        self.skipped: list[str] = []
-        self.doubles = 0
-        self.counts = ConsumerCounts()
+        self.skipped = self._shared.skipped
+        self.counts = self._shared.counts
         self._forget_counts = self.counts.export()
         if group is not None:
             self._group = self._queue.member(group) or StoreGroup(
-                topics.folder, group, self._topic.name, lambda: self._queue.partitions, monotonic=monotonic
+                topics.folder, group, topic, lambda: self._queue.partitions, monotonic=monotonic
             )
         else:
             for partition in range(self._queue.partitions):
                 self._open(partition, None)
 
+    @property
+    def doubles(self) -> int:
+        """How many Messages were left out since they came before."""
+        return self.counts.repeated_messages
+
     def poll(self, timeout_s: float = 1.0) -> pa.RecordBatch | None:
         """The next records of one batch, as Arrow: ``key value headers message_id timestamp message record partition
         offset``; None when none came in time. What it gives counts as handed out."""
-        reader = self._poll(timeout_s)
-        if reader is None:
+        state = self._poll(timeout_s)
+        if state is None:
             return None
-        rows: Any = reader.take_rest()
+        rows: Any = state.take_rest()
         self.counts.records += rows.num_rows
         given: pa.RecordBatch = rows
         return given
@@ -115,18 +118,18 @@ class Consumer(Closing):
         Before each record the group is asked whether its partition is still this member's. A loop may be left at any
         record: whoever asks next gets the one behind it.
         """
-        while (reader := self._poll(timeout_s)) is not None:
+        while (state := self._poll(timeout_s)) is not None:
             self.counts.records += 1
-            yield reader.take()
+            yield state.take()
 
     def assignment(self) -> list[int]:
         """The partitions that this consumer reads by now; takes part in the group, as polling does."""
         self._follow_group()
-        return sorted(self._readers)
+        return sorted(self._partitions)
 
     def position(self) -> dict[int, Position]:
         """Behind what was handed out, of each partition that this consumer reads."""
-        return {partition: reader.position for partition, reader in self._readers.items()}
+        return {partition: state.position for partition, state in self._partitions.items()}
 
     def committed(self) -> dict[int, Position | None]:
         """What the group has committed, of each partition that this consumer reads."""
@@ -142,7 +145,7 @@ class Consumer(Closing):
             raise ConfigError("a consumer without a group has nowhere to commit: give it a group, or keep position()")
         wanted = self.position() if positions is None else dict(positions)
         for partition, position in wanted.items():
-            if partition in self._readers and position > self._readers[partition].position:
+            if partition in self._partitions and position > self._partitions[partition].position:
                 raise InvalidRange(f"partition {partition} was not handed out up to {tuple(position)}")
         try:
             self._group.commit(wanted)
@@ -153,13 +156,13 @@ class Consumer(Closing):
 
     def seek(self, partition: int, position: Position | int) -> None:
         """Read a partition from another place on; a number is an offset."""
-        if partition not in self._readers:
-            raise InvalidRange(f"this consumer does not read partition {partition} of {self._topic.name}")
+        if partition not in self._partitions:
+            raise InvalidRange(f"this consumer does not read partition {partition} of {self._topic}")
         self._move(partition, position if isinstance(position, Position) else Position(position))
 
     def seek_to_time(self, ms: int) -> None:
         """Read all partitions from the first batch on that was notified at ``ms`` or later."""
-        for partition in list(self._readers):
+        for partition in list(self._partitions):
             self._move(partition, Position(self._queue.offset_at(partition, ms)))
 
     def read_at(self, partition: int, offset: int, message: int = -1, record: int = -1) -> pa.RecordBatch:
@@ -167,152 +170,119 @@ class Consumer(Closing):
         second. InvalidRange if there is no such place."""
         entries = self._queue.read(partition, offset)
         if not entries or entries[0].offset != offset:
-            raise InvalidRange(f"queue {self._topic.name}/{partition} has no offset {offset}")
-        where = f"queue {self._topic.name}/{partition}, offset {offset}"
-        notification = parse_notification(entries[0].raw, where)
-        key = self._topics.check_place(notification, self._topic, where)
-        store, decoder = self._topics.store, self._decoder()
+            raise InvalidRange(f"queue {self._topic}/{partition} has no offset {offset}")
+        batch = self._log.batch_of(partition, entries[0])
+        store, key, decoder = self._log.store, batch.key, self._shared.decoder()
         if message < 0:
-            batches = list(decoder.decode(store.get(key), key))
+            batches: list[Any] = list(decoder.decode(store.get(key), key))
         else:
-            index = BatchIndex(store.get(key, 0, notification.header_size), key, notification.total_size)
+            index = BatchIndex(store.get(key, 0, batch.notification.header_size), key, batch.size)
             batches = list(decoder.decode_message(store.get(key, *index.extent(message)), index.place(message)))
-        one: pa.RecordBatch = self._one(partition, offset, batches, record if message >= 0 else -1)
+            if record >= 0:
+                batches = [rows for each in batches if (rows := _only(each, record)).num_rows]
+                if not batches:
+                    raise InvalidRange(f"{self._log.place(partition, offset)} has no record {record} there")
+        table = arrow.Table.from_batches(batches, decoder.schema).combine_chunks()
+        (rows,) = table.to_batches() or [arrow.RecordBatch.from_pylist([], schema=decoder.schema)]
+        one: pa.RecordBatch = with_places(rows, partition, offset)
         return one
 
     def close(self) -> None:
         """Give up partitions and threads. What was not committed comes again."""
         self._is_closed = True
-        for reader in self._readers.values():
-            reader.close()
-        self._readers.clear()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for partition in list(self._partitions):
+            self._release(partition)
+        self._shared.fetches.close()
         if self._group is not None:
             self._group.leave()
-        self._queue.close()
-        if self._auditor is not None:
-            self._auditor.close()
-        self.counts.partitions = 0
+        self._log.close()
+        if self._shared.auditor is not None:
+            self._shared.auditor.close()
         self._forget_counts()
 
     # ---
 
-    def _decoder(self) -> BatchDecoder:
-        return BatchDecoder(
-            on_corrupt=self._on_corrupt, max_expanded_bytes=self._settings.max_expanded_bytes, pool=self._slabs
-        )
-
     def _open(self, partition: int, position: Position | None, term: int = 0) -> None:
         """Read ``partition`` from there on, or from where the consumer starts."""
-        if (before := self._readers.pop(partition, None)) is not None:
-            before.close()
+        self._release(partition)
         if position is None:
             is_late = self._start == "latest"
             position = Position(self._queue.end(partition) if is_late else self._queue.start(partition))
-        self._readers[partition] = PartitionReader(
-            self._topics, self._topic, self._queue, self._pool, self._room, partition, position, self._decoder,
-            self._settings.fetches, self._seen(partition), self._monotonic, self._auditor, self._on_corrupt == "skip",
-            term,
-        )  # fmt: skip
+        self._partitions[partition] = PartitionState(self._shared, partition, position, term)
+        self.counts.partitions = len(self._partitions)
+
+    def _release(self, partition: int) -> None:
+        if (state := self._partitions.pop(partition, None)) is not None:
+            state.close()
+        self.counts.partitions = len(self._partitions)
 
     def _move(self, partition: int, position: Position) -> None:
-        self._open(partition, position, self._readers[partition].term)
-
-    def _seen(self, partition: int) -> SeenMessages | None:
-        if not self._is_once:
-            return None
-        return SeenMessages(self._topics, self._topic, self._queue, partition, self._settings.dedup_window_ms)
+        self._open(partition, position, self._partitions[partition].term)
 
     def _follow_group(self) -> None:
         if self._group is None:
             return
         self._group.tick()
         terms = self._group.terms()
-        if terms == {partition: reader.term for partition, reader in self._readers.items()}:
+        if terms == {partition: state.term for partition, state in self._partitions.items()}:
             return
         self._let_go()
         for partition, committed in self._group.owned().items():
-            if partition not in self._readers:
+            if partition not in self._partitions:
                 self._open(partition, committed, terms[partition])
 
     def _let_go(self) -> None:
         """Read nothing more of what is another member's by now, or was meanwhile: it goes on at what was committed."""
         terms = {} if self._group is None else self._group.terms()
-        for partition, reader in list(self._readers.items()):
-            if terms.get(partition) != reader.term:
-                self._readers.pop(partition).close()
+        for partition, state in list(self._partitions.items()):
+            if terms.get(partition) != state.term:
+                self._release(partition)
 
-    def _poll(self, timeout_s: float) -> PartitionReader | None:
+    def _poll(self, timeout_s: float) -> PartitionState | None:
         """A partition that has rows at hand and is this consumer's now; None when none came in time."""
         end_s = self._monotonic() + timeout_s
         while True:
             if self._is_closed:
-                raise AlreadyClosed(f"this consumer of {self._topic.name} was closed; open another one to read on")
+                raise AlreadyClosed(f"this consumer of {self._topic} was closed; open another one to read on")
             self._follow_group()
-            readers = list(self._readers.values())
-            for reader in readers:
-                if reader.at_hand is not None:
-                    return reader
+            states = list(self._partitions.values())
+            for state in states:
+                if state.at_hand is not None:
+                    return state
             self._turn += 1
-            for reader in rotated(readers, self._turn) if readers else ():
-                if self._ask(reader):
-                    return reader
+            # Each time another first: no partition waits for a busy one.
+            first = self._turn % len(states) if states else 0
+            for state in states[first:] + states[:first]:
+                if self._ask(state):
+                    return state
             left_s = end_s - self._monotonic()
             if left_s <= 0:
                 return None
-            self._wait(readers, left_s)
+            self._wait(states, left_s)
 
-    def _wait(self, readers: Sequence[PartitionReader], left_s: float) -> None:
+    def _wait(self, states: list[PartitionState], left_s: float) -> None:
         """Pass the time until something may be there: an object that is under way, or the next look at a queue."""
-        under_way = [future for reader in readers for future in reader.under_way]
-        looks_s = [reader.next_look_s - self._monotonic() for reader in readers if not reader.has_ahead]
+        under_way = [future for state in states for future in state.under_way]
+        looks_s = [state.lookout.next_look_s - self._monotonic() for state in states if not state.has_ahead]
         wait_s = max(0.001, min([left_s, _LONGEST_WAIT_S, *looks_s]))
         if under_way:
             any_done(under_way, wait_s)
         else:
-            is_ahead = any(reader.has_ahead for reader in readers)
+            is_ahead = any(state.has_ahead for state in states)
             self._sleep(min(wait_s, _SHORTEST_WAIT_S) if is_ahead else wait_s)
 
-    def _ask(self, reader: PartitionReader) -> bool:
+    def _ask(self, state: PartitionState) -> bool:
         """Whether a partition has rows at hand now; a loss is raised, or noted and passed over."""
         try:
-            reader.look()
-            has_rows = reader.fill()
+            state.look()
+            return state.fill()
         except DataLoss as error:
             self.counts.losses += 1
             if self._on_data_loss == "fail":
                 raise
             self.losses.append(str(error))
-            reader.pass_over()
+            state.pass_over()
             return False
-        self._take_counts(reader)
-        return has_rows
-
-    def _take_counts(self, reader: PartitionReader) -> None:
-        """What the reader left out, and what it has fetched since."""
-        self.counts.damaged_messages += len(reader.skipped)
-        self.counts.repeated_messages += reader.doubles
-        self.counts.looks += reader.looks
-        self.counts.batches += reader.fetched
-        self.counts.stored_bytes += reader.fetched_bytes
-        self.counts.partitions = len(self._readers)
-        self.skipped += reader.skipped
-        reader.skipped.clear()
-        self.doubles += reader.doubles
-        reader.doubles = reader.looks = reader.fetched = reader.fetched_bytes = 0
-
-    def _one(self, partition: int, offset: int, batches: list[Any], record: int) -> Any:
-        if record >= 0:
-            batches = [rows for batch in batches if (rows := _only(batch, record)).num_rows]
-            if not batches:
-                raise InvalidRange(
-                    f"queue {self._topic.name}/{partition}, offset {offset} has no record {record} there"
-                )
-        if not batches:
-            batches = [arrow.RecordBatch.from_pylist([], schema=self._decoder().schema)]
-        table = arrow.Table.from_batches(batches).combine_chunks()
-        whole = table.to_batches()
-        return with_places(whole[0] if whole else batches[0], partition, offset)
 
 
 def _only(batch: Any, record: int) -> Any:

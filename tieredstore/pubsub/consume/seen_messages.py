@@ -12,29 +12,16 @@ from dataclasses import dataclass
 
 from tieredstore.backends.base import Buffer
 from tieredstore.errors import CorruptData, MessageCorrupt, ObjectNotFound
-from tieredstore.pubsub.format.batches import BatchIndex
+from tieredstore.pubsub.format.batches import BatchIndex, headers_in
 from tieredstore.pubsub.format.messages import MessageHeader, ProducerRequest, check_crc, parse_message_header
-from tieredstore.pubsub.format.notifications import Notification, parse_notification
-from tieredstore.pubsub.queue.headers import headers_in, stored_headers
-from tieredstore.pubsub.queue.queues import NotificationQueue, QueuedNotification
-from tieredstore.pubsub.queue.topics import Topic, Topics
-
-
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """A notification that came before."""
-
-    offset: int
-    appended_ms: int
-    key: str
-    notification: Notification
+from tieredstore.pubsub.queue.batch_log import BatchLog, QueuedBatch
 
 
 @dataclass(frozen=True, slots=True)
 class _Sighting:
     """A request in a batch; the header is None where only the notification was read, which tells requests alone."""
 
-    batch: _Batch
+    batch: QueuedBatch
     number: int
     header: MessageHeader | None
 
@@ -46,27 +33,22 @@ class SeenMessages:
     request came before: a copy is left out only when the first one is there and whole.
     """
 
-    def __init__(self, topics: Topics, topic: Topic, queue: NotificationQueue, partition: int, window_ms: int) -> None:
-        self._topics = topics
-        self._topic = topic
-        self._queue = queue
+    def __init__(self, log: BatchLog, partition: int, window_ms: int) -> None:
+        self._log = log
         self._partition = partition
         self._window_ms = window_ms
         self._seen: dict[ProducerRequest, list[_Sighting]] = {}
         self._order: deque[tuple[int, ProducerRequest]] = deque()
         self._is_rebuilt = False
 
-    def doubles(
-        self, queued: QueuedNotification, notification: Notification, key: str, body: Buffer | None
-    ) -> frozenset[int]:
-        """The numbers of those Messages of an object that came before it, or before in it; the others are seen now.
+    def doubles(self, batch: QueuedBatch, body: Buffer | None) -> frozenset[int]:
+        """The numbers of those Messages of a batch that came before it, or before in it; the others are seen now.
         Without the object's ``body`` its headers are fetched."""
         if not self._is_rebuilt:
-            self._rebuild(queued)
+            self._rebuild(batch)
             self._is_rebuilt = True
-        batch = _Batch(queued.offset, queued.appended_ms, key, notification)
         repeated: set[int] = set()
-        headers = stored_headers(self._topics.store, key, notification) if body is None else headers_in(body, key)
+        headers = self._log.headers(batch) if body is None else headers_in(body, batch.key)
         for number, header in headers:
             # Without a request nothing tells a copy from a record that somebody sent twice.
             if not isinstance(header, MessageHeader) or (request := header.request) is None:
@@ -75,10 +57,10 @@ class SeenMessages:
                 repeated.add(number)
             else:
                 self._note(request, _Sighting(batch, number, header))
-        self._forget(queued.appended_ms - self._window_ms)
+        self._forget(batch.appended_ms - self._window_ms)
         return frozenset(repeated)
 
-    def _is_earlier(self, sighting: _Sighting, batch: _Batch, number: int, header: MessageHeader) -> bool:
+    def _is_earlier(self, sighting: _Sighting, batch: QueuedBatch, number: int, header: MessageHeader) -> bool:
         before = sighting.batch
         if (before.offset, sighting.number) >= (batch.offset, number):
             return False  # itself, read again
@@ -88,10 +70,10 @@ class SeenMessages:
             return False
         return self._is_whole(before, header)
 
-    def _is_whole(self, batch: _Batch, header: MessageHeader) -> bool:
+    def _is_whole(self, batch: QueuedBatch, header: MessageHeader) -> bool:
         """Whether a Message with this header stands in the batch, undamaged: else the copy is all there is."""
         try:
-            body = self._topics.store.get(batch.key)
+            body = self._log.store.get(batch.key)
             index = BatchIndex(body, batch.key, len(body))
         except (ObjectNotFound, MessageCorrupt):
             return False
@@ -106,28 +88,17 @@ class SeenMessages:
 
     # --- what was seen before the place at which reading begins ---
 
-    def _rebuild(self, queued: QueuedNotification) -> None:
-        least_ms = queued.appended_ms - self._window_ms
-        offset = max(self._queue.start(self._partition), self._queue.offset_at(self._partition, least_ms))
-        while offset < queued.offset and (entries := self._queue.read(self._partition, offset)):
-            for entry in entries:
-                if entry.offset < queued.offset:
-                    self._see(entry)
-            offset = entries[-1].offset + 1
+    def _rebuild(self, batch: QueuedBatch) -> None:
+        queue, least_ms = self._log.queue, batch.appended_ms - self._window_ms
+        begin = max(queue.start(self._partition), queue.offset_at(self._partition, least_ms))
+        for entry in queue.walk(self._partition, begin, batch.offset):
+            try:
+                for request, sighting in self._sightings(self._log.batch_of(self._partition, entry)):
+                    self._note(request, sighting)
+            except (CorruptData, ObjectNotFound, ValueError):
+                continue  # nobody could read it, so nothing in it was given out
 
-    def _see(self, queued: QueuedNotification) -> None:
-        where = f"queue {self._topic.name}/{self._partition}, offset {queued.offset}"
-        try:
-            notification = parse_notification(queued.raw, where)
-            key = self._topics.check_place(notification, self._topic, where)
-            batch = _Batch(queued.offset, queued.appended_ms, key, notification)
-            for request, sighting in self._sightings(batch):
-                self._note(request, sighting)
-        except (CorruptData, ObjectNotFound, ValueError):
-            # Nobody could read it, so nothing in it was given out.
-            return
-
-    def _sightings(self, batch: _Batch) -> Iterator[tuple[ProducerRequest, _Sighting]]:
+    def _sightings(self, batch: QueuedBatch) -> Iterator[tuple[ProducerRequest, _Sighting]]:
         facts = batch.notification.facts
         if facts is not None and facts.producers:
             for address, epoch_ms, runs in facts.producers:
@@ -135,15 +106,10 @@ class SeenMessages:
                     for request_id in range(first, min(last, first + batch.notification.message_count) + 1):
                         yield ProducerRequest(bytes.fromhex(address), epoch_ms, request_id), _Sighting(batch, -1, None)
             return
-        for number, header in self._stored_headers(batch):
-            if header.request is not None:
+        for number, header in self._log.headers(batch):
+            # What says nothing is damage, which decoding tells of.
+            if isinstance(header, MessageHeader) and header.request is not None:
                 yield header.request, _Sighting(batch, number, header)
-
-    def _stored_headers(self, batch: _Batch) -> Iterator[tuple[int, MessageHeader]]:
-        """Those that say something; the others are damage, which decoding tells of."""
-        for number, header in stored_headers(self._topics.store, batch.key, batch.notification):
-            if isinstance(header, MessageHeader):
-                yield number, header
 
     def _note(self, request: ProducerRequest, sighting: _Sighting) -> None:
         sightings = self._seen.setdefault(request, [])

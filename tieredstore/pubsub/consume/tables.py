@@ -9,26 +9,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow.fs import LocalFileSystem
 
-from tieredstore.errors import (
-    AlreadyClosed,
-    DataLoss,
-    MessageCorrupt,
-    ObjectNotFound,
-    TieredStoreError,
-)
+from tieredstore.errors import AlreadyClosed, TieredStoreError
 from tieredstore.process.closing import Closing
 from tieredstore.process.futures import outcome
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.format.decoder import BatchDecoder
 from tieredstore.pubsub.format.messages import checksum
-from tieredstore.pubsub.format.notifications import Notification, parse_notification
+from tieredstore.pubsub.queue.batch_log import BatchLog, QueuedBatch
 from tieredstore.pubsub.queue.memq_topics import open_topics
 from tieredstore.pubsub.queue.topics import Topic, Topics
 from tieredstore.records.arrow_stream import stream_reader
@@ -46,14 +39,6 @@ _DECODED: Final = {"messageId": "message_id"}  # of columns that the decoder cal
 _OF_THE_BATCH: Final = ("topic", "partition", "offset")
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    partition: int
-    offset: int
-    key: str
-    notification: Notification
-
-
 class BatchTable:
     """A topic of batches that can be scanned often; ``keeps_snapshot``: always up to where its queue ended at first."""
 
@@ -67,11 +52,11 @@ class BatchTable:
         keeps_snapshot: bool = True,
     ) -> None:
         self.topic = topic.name
-        self._topics = topics
-        self._topic = topic
+        self._log = BatchLog(topics, topic)
+        self._settings = topics.settings.pubsub
         self._types = {"key": key, "value": value}
         self._keeps_snapshot = keeps_snapshot
-        self._batches: list[_Batch] | None = None
+        self._batches: list[QueuedBatch] | None = None
         self._scans: list[BatchScan] = []
         self.is_closed = False
         self.schema: pa.Schema = batch_schema(key, value)
@@ -103,10 +88,13 @@ class BatchTable:
         self.is_closed = True
         for scan in self._scans:
             scan.close()
+        self._log.close()
 
-    def batches(self, filter: Any) -> list[_Batch]:
+    def batches(self, filter: Any) -> list[QueuedBatch]:
         """The batches that may have records for which the filter holds."""
-        batches = list(self._queued()) if self._batches is None else self._batches
+        batches = self._batches
+        if batches is None:
+            batches = [batch for partition in range(self._log.queue.partitions) for batch in self._log.walk(partition)]
         if self._keeps_snapshot:
             self._batches = batches
         if filter is None:
@@ -116,43 +104,24 @@ class BatchTable:
         except (_arrow.ArrowException, TypeError) as error:
             raise refused_filter(filter, self.schema, error) from None
 
-    def _queued(self) -> Iterator[_Batch]:
-        topics, topic = self._topics, self._topic
-        with topics.queue(topic) as queue:
-            for partition in range(queue.partitions):
-                offset = queue.start(partition)
-                while entries := queue.read(partition, offset):
-                    for entry in entries:
-                        where = f"queue {topic.name}/{partition}, offset {entry.offset}"
-                        notification = parse_notification(entry.raw, where)
-                        key = topics.check_place(notification, topic, where)
-                        yield _Batch(partition, entry.offset, key, notification)
-                    offset = entries[-1].offset + 1
-
-    def fetch(self, batch: _Batch) -> bytes:
+    def fetch(self, batch: QueuedBatch) -> bytes:
         """The object of a batch, checked against its notification; DataLoss if it is not there."""
-        try:
-            body = self._topics.store.get(batch.key)
-        except ObjectNotFound as error:
-            where = f"queue {self.topic}/{batch.partition}, offset {batch.offset}"
-            raise DataLoss(f"{where}: the object {batch.key} is not there") from error
-        facts = batch.notification.facts
-        if facts is not None and checksum(body) != facts.crc32:
-            raise MessageCorrupt(f"{batch.key}: the object is not the one that was written: it has another CRC-32")
+        body = self._log.fetch(batch)
+        batch.check(checksum(body))
         return body
 
     def decoder(self, columns: Sequence[str]) -> BatchDecoder:
         """What decodes these columns."""
         names = [_DECODED.get(name, name) for name in columns if name not in _OF_THE_BATCH]
-        return BatchDecoder(names or ["record"], max_expanded_bytes=self._topics.settings.pubsub.max_expanded_bytes)
+        return BatchDecoder(names or ["record"], max_expanded_bytes=self._settings.max_expanded_bytes)
 
-    def convert(self, records: Any, batch: _Batch, columns: Sequence[str]) -> Any:
+    def convert(self, records: Any, batch: QueuedBatch, columns: Sequence[str]) -> Any:
         """Decoded records with these columns."""
         schema: Any = self.schema
         arrays = [self._array(name, records, batch, schema.field(name).type) for name in columns]
         return _arrow.RecordBatch.from_arrays(arrays, schema=_arrow.schema([schema.field(name) for name in columns]))
 
-    def _array(self, name: str, records: Any, batch: _Batch, kind: Any) -> Any:
+    def _array(self, name: str, records: Any, batch: QueuedBatch, kind: Any) -> Any:
         if name in _OF_THE_BATCH:
             of_all = {"topic": self.topic, "partition": batch.partition, "offset": batch.offset}[name]
             return _arrow.repeat(_arrow.scalar(of_all, kind), records.num_rows)
@@ -169,7 +138,7 @@ class BatchTable:
 
     def fetches(self) -> int:
         """How many objects are fetched ahead."""
-        return self._topics.settings.pubsub.fetches
+        return self._settings.fetches
 
 
 class BatchScan(Closing):
@@ -211,7 +180,7 @@ class BatchScan(Closing):
         wanted = list(self._columns)
         if self._filter is not None:
             wanted += [name for name in _columns_in(self._filter, table.schema) if name not in wanted]
-        waiting, ahead = deque(table.batches(self._filter)), deque[tuple[_Batch, Future[bytes]]]()
+        waiting, ahead = deque(table.batches(self._filter)), deque[tuple[QueuedBatch, Future[bytes]]]()
         decoder = table.decoder(wanted)
         pool = ThreadPool(table.fetches(), "tieredstore-pubsub-scan")
         try:
@@ -251,7 +220,7 @@ def batches_beside(manager: RemoteStorageManager) -> Topics | None:
     return open_topics(manager.store, manager.settings) if manager.store.conditional_writes else None
 
 
-def _possible(batches: Sequence[_Batch], filter: Any, schema: Any, topic: str) -> list[_Batch]:
+def _possible(batches: Sequence[QueuedBatch], filter: Any, schema: Any, topic: str) -> list[QueuedBatch]:
     """Arrow itself decides, as it leaves out files of a dataset by what is known of these; none is ever opened."""
     guarantees = [_known(batch, topic) for batch in batches]
     names = [str(number) for number in range(len(batches))]
@@ -262,7 +231,7 @@ def _possible(batches: Sequence[_Batch], filter: Any, schema: Any, topic: str) -
     return [batch for number, batch in enumerate(batches) if str(number) in kept]
 
 
-def _known(batch: _Batch, topic: str) -> Any:
+def _known(batch: QueuedBatch, topic: str) -> Any:
     field = _dataset.field
     known = (
         (field("topic") == _arrow.scalar(topic))

@@ -23,9 +23,11 @@ from tieredstore.limits import MAX_INT32
 from tieredstore.pubsub.format._checksums import joined_crc
 from tieredstore.pubsub.format.messages import (
     BARE_HEADER_SIZE,
+    MessageHeader,
     MessagePlace,
     checksum,
     message_checksum,
+    parse_message_header,
     split_checksum,
 )
 
@@ -108,6 +110,15 @@ class BatchIndex:
         for number in range(len(self)):
             start, stop = self.extent(number)
             yield MessagePlace(self.name, number, start), view[start:stop]
+
+
+def headers_in(batch: Buffer, name: str) -> Iterator[tuple[int, MessageHeader | MessageCorrupt]]:
+    """Each Message's number and its header, or what is wrong with that; MessageCorrupt for a damaged index."""
+    for place, message in BatchIndex(batch, name, len(batch)).messages(batch):
+        try:
+            yield place.number, parse_message_header(message, place)
+        except MessageCorrupt as error:
+            yield place.number, error
 
 
 def build_batch(messages: Sequence[Buffer]) -> bytes:

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 from tieredstore.backends.base import Buffer
 from tieredstore.config.pubsub import PubsubSettings
 from tieredstore.pubsub.format.audit_records import IdsHash
+from tieredstore.pubsub.format.batches import headers_in
 from tieredstore.pubsub.format.messages import MessageHeader
-from tieredstore.pubsub.queue.headers import headers_in
 from tieredstore.pubsub.queue.queues import Position
 
 if TYPE_CHECKING:

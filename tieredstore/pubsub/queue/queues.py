@@ -7,7 +7,7 @@ offsets grow and need not be dense. ``tieredstore.testing.notification_queue_tes
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -74,6 +74,22 @@ class GroupMember(ABC):
         """Give all partitions up, for others to take at once."""
 
 
+class QueueCursor:
+    """A reader's place in one partition of a queue: ``offset`` comes next. For one thread at a time."""
+
+    def __init__(self, queue: NotificationQueue, partition: int, offset: int) -> None:
+        self.offset = offset
+        self._queue = queue
+        self._partition = partition
+
+    def read(self) -> list[QueuedNotification]:
+        """What :meth:`NotificationQueue.read` gives, and go on behind it; after an error the place is the same."""
+        entries = self._queue.read(self._partition, self.offset)
+        if entries:
+            self.offset = entries[-1].offset + 1
+        return entries
+
+
 class NotificationQueue(Closing):
     """The notifications of one topic. Used from many threads at once."""
 
@@ -97,6 +113,19 @@ class NotificationQueue(Closing):
         DataLoss if retention has freed ``offset``.
         """
 
+    def cursor(self, partition: int, offset: int) -> QueueCursor:
+        """A reader's place, kept as long as it reads on: a queue may ask less for it than for :meth:`read`."""
+        return QueueCursor(self, partition, offset)
+
+    def walk(self, partition: int, begin: int | None = None, end: int | None = None) -> Iterator[QueuedNotification]:
+        """The notifications from ``begin``, or the start, up to ``end`` (half-open), or until nothing comes."""
+        cursor = self.cursor(partition, self.start(partition) if begin is None else begin)
+        while (end is None or cursor.offset < end) and (entries := cursor.read()):
+            for entry in entries:
+                if end is not None and entry.offset >= end:
+                    return
+                yield entry
+
     def append_once(
         self, partition: int, notifications: Sequence[bytes], mark: str, since: int, deadline: Deadline
     ) -> list[int]:
@@ -108,11 +137,8 @@ class NotificationQueue(Closing):
         DataLoss where retention has freed ``since``, so that nobody knows.
         """
         del mark
-        wanted, stand = frozenset(notifications), dict[bytes, int]()
-        offset = since
-        while entries := self.read(partition, offset):
-            stand |= {entry.raw: entry.offset for entry in entries if entry.raw in wanted}
-            offset = entries[-1].offset + 1
+        wanted = frozenset(notifications)
+        stand = {entry.raw: entry.offset for entry in self.walk(partition, since) if entry.raw in wanted}
         missing = [raw for raw in notifications if raw not in stand]
         if missing:
             stand |= dict(zip(missing, self.append(partition, missing, deadline), strict=True))

@@ -16,7 +16,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from random import random
 from typing import Final
@@ -36,7 +36,7 @@ from tieredstore.process.forks import ForkSafeLock
 from tieredstore.pubsub.queue.hedging import Hedge
 from tieredstore.pubsub.queue.kinds import QueueSite, TopicPartitions
 from tieredstore.pubsub.queue.own_objects import OwnFolder, json_body, number_in
-from tieredstore.pubsub.queue.queues import NotificationQueue, QueuedNotification
+from tieredstore.pubsub.queue.queues import NotificationQueue, QueueCursor, QueuedNotification
 
 ENTRY_NOTIFICATIONS: Final = 256
 """Notifications of one entry at most."""
@@ -63,6 +63,16 @@ class _Entry:
 
 _PUTS_AT_ONCE: Final = 24
 """Of all partitions, those that hang among them."""
+
+
+@dataclass(slots=True)
+class _Tail:
+    """Where this process appends to one partition. ``turn`` is held by who does: of two who put at once, one would lose
+    the number and ask whose it is, in vain."""
+
+    turn: ForkSafeLock = field(default_factory=ForkSafeLock)
+    free: int | None = None
+    """The number below which all were seen taken."""
 
 
 @dataclass(slots=True)
@@ -93,12 +103,9 @@ class StoreQueue(NotificationQueue):
         self._now_ms = now_ms
         self._sleep = sleep
         self._lock = ForkSafeLock()
-        self._tails: dict[int, int] = {}  # numbers below which all were seen taken
+        self._tails: defaultdict[int, _Tail] = defaultdict(_Tail)  # by partition
         # A put that hangs keeps a thread until the store's own deadline, and nobody's ack.
         self._hedge = Hedge("tieredstore-pubsub-queue", _PUTS_AT_ONCE)
-        self._appending: defaultdict[int, ForkSafeLock] = defaultdict(ForkSafeLock)  # of each partition
-        self._last_read: dict[int, tuple[int, int]] = {}  # of each partition: an entry, how many it holds
-        self._misses: dict[int, tuple[int, int]] = {}  # of each partition: an offset, how often nothing was there
 
     @property
     def _store(self) -> ObjectStore:
@@ -123,14 +130,13 @@ class StoreQueue(NotificationQueue):
         entry = self._new_entry(partition, notifications, uuid.uuid4().hex)
         attempt = _Attempt(partition, entry)
         with self._lock:
-            appending = self._appending[partition]
-        # This process's writers one after the other: who loses a number has put, and asked whose it is, in vain.
-        if not appending.acquire(max(0.0, deadline.remaining_s())):
+            turn = self._tails[partition].turn
+        if not turn.acquire(max(0.0, deadline.remaining_s())):
             raise StoreUnavailable(f"{self._where(partition)}: others before it were not appended in time")
         try:
             return self._offsets(entry, self._until_stored(partition, partial(self._try, attempt), deadline))
         finally:
-            appending.release()
+            turn.release()
 
     def append_once(
         self, partition: int, notifications: Sequence[bytes], mark: str, since: int, deadline: Deadline
@@ -139,7 +145,7 @@ class StoreQueue(NotificationQueue):
         at the first that is free, where a request that is still under way would put it too."""
         entry = self._new_entry(partition, notifications, mark)
         attempt = _Attempt(partition, entry, since // ENTRY_NOTIFICATIONS)
-        self._check_not_freed(partition, since)
+        self.check_not_freed(partition, since)
         return self._offsets(entry, self._until_stored(partition, partial(self._try_at_each, attempt), deadline))
 
     def _new_entry(self, partition: int, notifications: Sequence[bytes], mark: str) -> _Entry:
@@ -180,7 +186,7 @@ class StoreQueue(NotificationQueue):
             return None
         self._saw_taken(partition, number)
         # One that retention has freed is here no more, or nobody comes by: nobody knows whether it was ever read.
-        self._check_not_freed(partition, number * ENTRY_NOTIFICATIONS)
+        self.check_not_freed(partition, number * ENTRY_NOTIFICATIONS)
         return number
 
     def _try(self, attempt: _Attempt) -> int | None:
@@ -219,37 +225,26 @@ class StoreQueue(NotificationQueue):
         return True
 
     def read(self, partition: int, offset: int) -> list[QueuedNotification]:
-        """The notifications of one entry, by one GET; where there is none, now and then another asks for the start."""
+        """The notifications of one entry, by one GET; where there is none, another asks for the start."""
+        return self.cursor(partition, offset).read()
+
+    def cursor(self, partition: int, offset: int) -> QueueCursor:
+        """One that asks for the start now and then alone, while there is nothing new."""
+        return _EntryCursor(self, partition, offset)
+
+    def read_entry(self, partition: int, number: int, place: int) -> list[QueuedNotification] | None:
+        """The notifications of an entry from a place in it on; None if there is no such entry."""
         self._check(partition)
-        number, place = divmod(offset, ENTRY_NOTIFICATIONS)
-        last, count = self._last_read.get(partition, (-1, 0))
-        if number == last and place >= count:
-            # Behind the last of an entry that was read: whoever waits for the next one asks for that alone.
-            offset = (number + 1) * ENTRY_NOTIFICATIONS
-            number, place = number + 1, 0
-        known, misses = self._misses.get(partition, (-1, 0))
-        misses = misses if known == offset else 0
-        if misses and misses % _ASK_START_EVERY == 0:
-            self._misses[partition] = (offset, misses + 1)
-            self._check_not_freed(partition, offset)
-            return []
         entry = self._entry(partition, number)
         if entry is None:
-            self._misses[partition] = (offset, misses + 1)
-            if not misses:
-                self._check_not_freed(partition, offset)
-            return []
+            return None
         self._saw_taken(partition, number)
-        self._misses.pop(partition, None)
-        self._last_read[partition] = number, len(entry.notifications)
         first = number * ENTRY_NOTIFICATIONS
-        rest = [
+        return [
             QueuedNotification(first + at, entry.appended_ms, raw)
             for at, raw in enumerate(entry.notifications)
             if at >= place
         ]
-        # A place behind the entry's last is that of the next entry.
-        return rest or self.read(partition, first + ENTRY_NOTIFICATIONS)
 
     def start(self, partition: int) -> int:
         """By one GET."""
@@ -319,7 +314,8 @@ class StoreQueue(NotificationQueue):
         except ObjectNotFound:
             return 0
 
-    def _check_not_freed(self, partition: int, offset: int) -> None:
+    def check_not_freed(self, partition: int, offset: int) -> None:
+        """DataLoss if retention has freed ``offset``."""
         start = self._start_number(partition) * ENTRY_NOTIFICATIONS
         if offset < start:
             raise DataLoss(
@@ -345,13 +341,14 @@ class StoreQueue(NotificationQueue):
 
     def _saw_taken(self, partition: int, number: int) -> None:
         with self._lock:
-            self._tails[partition] = max(self._tails.get(partition, 0), number + 1)
+            tail = self._tails[partition]
+            tail.free = max(tail.free or 0, number + 1)
 
     def _tail(self, partition: int) -> int:
         """Where to try first: a free number, unless others write too."""
         with self._lock:
-            tail = self._tails.get(partition)
-        return self._search_tail(partition, self._start_number(partition)) if tail is None else tail
+            free = self._tails[partition].free
+        return self._search_tail(partition, self._start_number(partition)) if free is None else free
 
     def _search_tail(self, partition: int, least: int) -> int:
         """The first free number from ``least`` on, all before it being taken or freed."""
@@ -368,6 +365,31 @@ class StoreQueue(NotificationQueue):
             else:
                 free = middle
         return free
+
+
+class _EntryCursor(QueueCursor):
+    """Goes from entry to entry, each by one GET. Whoever waits for the next one asks for that alone: where retention
+    begins is asked when it is missed first, and every so often after that."""
+
+    def __init__(self, queue: StoreQueue, partition: int, offset: int) -> None:
+        super().__init__(queue, partition, offset)
+        self._entries = queue
+        self._number, self._place = divmod(offset, ENTRY_NOTIFICATIONS)
+        self._misses = 0
+
+    def read(self) -> list[QueuedNotification]:
+        is_asking_start = self._misses % _ASK_START_EVERY == 0
+        if not self._misses or not is_asking_start:
+            # A place behind an entry's last is that of the next entry.
+            while (found := self._entries.read_entry(self._partition, self._number, self._place)) is not None:
+                self._number, self._place, self._misses = self._number + 1, 0, 0
+                if found:
+                    self.offset = found[-1].offset + 1
+                    return found
+        if is_asking_start:
+            self._entries.check_not_freed(self._partition, self._number * ENTRY_NOTIFICATIONS + self._place)
+        self._misses += 1
+        return []
 
 
 def _parse_entry(raw: bytes, key: str) -> _Entry:

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tieredstore.errors import CorruptData, MessageCorrupt, NotificationCorrupt, ObjectNotFound
-from tieredstore.pubsub.format.batches import BatchIndex
+from tieredstore.pubsub.format.batches import BatchIndex, headers_in
 from tieredstore.pubsub.format.messages import MessageHeader, ProducerRequest, check_crc, checksum, is_own_address
-from tieredstore.pubsub.format.notifications import BatchFacts, Notification, parse_notification
-from tieredstore.pubsub.queue.headers import headers_in, stored_headers
-from tieredstore.pubsub.queue.queues import NotificationQueue, QueuedNotification
+from tieredstore.pubsub.format.notifications import BatchFacts
+from tieredstore.pubsub.queue.batch_log import BatchLog, QueuedBatch
+from tieredstore.pubsub.queue.queues import QueuedNotification
 from tieredstore.pubsub.queue.topics import Topic, Topics
 
 LATE_MS: Final = 60_000
@@ -60,37 +60,25 @@ class _Sighting:
     """One Message that stands, or should: of an object that is not there only the request is known."""
 
     request_id: int
-    appended_ms: int
-    partition: int
-    offset: int
+    batch: QueuedBatch
     number: int
-    key: str
     header: MessageHeader | None
 
     @property
     def order(self) -> tuple[int, int, int, int]:
         """By the queues' time."""
-        return self.appended_ms, self.partition, self.offset, self.number
+        return self.batch.appended_ms, self.batch.partition, self.batch.offset, self.number
+
+    @property
+    def whence(self) -> tuple[int, int, str]:
+        """As a finding has it."""
+        return self.batch.partition, self.batch.offset, self.batch.key
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """A notification that was read, and the object it tells of."""
-
-    partition: int
-    queued: QueuedNotification
-    key: str
-    notification: Notification
-
-    def sighting(self, request_id: int, number: int, header: MessageHeader | None) -> _Sighting:
-        return _Sighting(
-            request_id, self.queued.appended_ms, self.partition, self.queued.offset, number, self.key, header
-        )
-
-    def finding(self, fault: AuditFault, why: str, request: ProducerRequest | None = None) -> AuditFinding:
-        producer = None if request is None else (request.address, request.epoch_ms)
-        first = None if request is None else request.request_id
-        return AuditFinding(fault, producer, first, first, why, self.partition, self.queued.offset, self.key)
+def _finding(fault: AuditFault, batch: QueuedBatch, why: str, request: ProducerRequest | None = None) -> AuditFinding:
+    producer = None if request is None else (request.address, request.epoch_ms)
+    first = None if request is None else request.request_id
+    return AuditFinding(fault, producer, first, first, why, batch.partition, batch.offset, batch.key)
 
 
 @dataclass(slots=True)
@@ -136,80 +124,73 @@ class TopicAudit:
             yield finding
 
     def _findings(self) -> Iterator[AuditFinding]:
-        with self.topics.queue(self.topic) as queue:
-            for partition in range(queue.partitions):
-                self._is_cut = self._is_cut or queue.start(partition) > 0
-                for queued in _entries(queue, partition):
-                    yield from self._batch(partition, queued)
+        with BatchLog(self.topics, self.topic) as log:
+            for partition in range(log.queue.partitions):
+                start, end = log.queue.start(partition), log.queue.end(partition)
+                self._is_cut = self._is_cut or start > 0
+                for entry in log.queue.walk(partition, start, end):
+                    yield from self._entry(log, partition, entry)
         for producer, sightings in sorted(self._sightings.items(), key=lambda item: (item[0][1], item[0][0])):
             yield from self._producer(producer, sightings)
 
     # --- batches ---
 
-    def _batch(self, partition: int, queued: QueuedNotification) -> Iterator[AuditFinding]:
-        where = f"queue {self.topic.name}/{partition}, offset {queued.offset}"
+    def _entry(self, log: BatchLog, partition: int, entry: QueuedNotification) -> Iterator[AuditFinding]:
         try:
-            notification = parse_notification(queued.raw, where)
-            key = self.topics.check_place(notification, self.topic, where)
+            batch = log.batch_of(partition, entry)
         except NotificationCorrupt as error:
-            yield AuditFinding(AuditFault.ALTERED, None, None, None, str(error), partition, queued.offset)
+            yield AuditFinding(AuditFault.ALTERED, None, None, None, str(error), partition, entry.offset)
             return
-        batch = _Batch(partition, queued, key, notification)
+        notification = batch.notification
         for address, epoch_ms, runs in () if notification.facts is None else notification.facts.empty:
             known = self._empty.setdefault((bytes.fromhex(address), epoch_ms), [])
             known += zip(runs[::2], runs[1::2], strict=True)
         try:
-            headers = self._headers(batch)
+            headers = self._headers(log, batch)
         except ObjectNotFound:
             yield from self._absent(batch)
             return
         except CorruptData as error:
-            yield batch.finding(AuditFault.ALTERED, str(error))
+            yield _finding(AuditFault.ALTERED, batch, str(error))
             return
         self.batches, self.batch_bytes = self.batches + 1, self.batch_bytes + notification.total_size
         announced = None if notification.facts is None else _announced(notification.facts, notification.message_count)
         for number, header in headers:
             if isinstance(header, MessageCorrupt):
-                yield batch.finding(AuditFault.ALTERED, str(header))
+                yield _finding(AuditFault.ALTERED, batch, str(header))
             elif header.request is not None:
                 self._see(batch, number, header, header.request)
                 if announced and header.request not in announced:
-                    why = f"{key}: Message {number} is not one that its notification tells of"
-                    yield batch.finding(AuditFault.ALTERED, why, header.request)
+                    why = f"{batch.key}: Message {number} is not one that its notification tells of"
+                    yield _finding(AuditFault.ALTERED, batch, why, header.request)
 
-    def _see(self, batch: _Batch, number: int, header: MessageHeader, request: ProducerRequest) -> None:
+    def _see(self, batch: QueuedBatch, number: int, header: MessageHeader, request: ProducerRequest) -> None:
         self.messages += 1
         self.records += header.record_count
-        sighting = batch.sighting(request.request_id, number, header)
+        sighting = _Sighting(request.request_id, batch, number, header)
         self._sightings.setdefault((request.address, request.epoch_ms), []).append(sighting)
 
-    def _headers(self, batch: _Batch) -> Sequence[tuple[int, MessageHeader | MessageCorrupt]]:
-        store, notification = self.topics.store, batch.notification
+    def _headers(self, log: BatchLog, batch: QueuedBatch) -> Sequence[tuple[int, MessageHeader | MessageCorrupt]]:
         if not self.bodies:
-            headers = list(stored_headers(store, batch.key, notification))
+            headers = list(log.headers(batch))
         else:
-            body = store.get(batch.key)
-            facts = notification.facts
-            if facts is not None and checksum(body) != facts.crc32:
-                # Which Message it is, if it is one, is said with more words.
-                headers = _checked(body, batch.key)
-                if not any(isinstance(header, MessageCorrupt) for _, header in headers):
-                    raise MessageCorrupt(f"{batch.key}: the object is not the one that was written")
-            else:
-                headers = _checked(body, batch.key)
-        if len(headers) != notification.message_count:
-            raise MessageCorrupt(f"{batch.key}: its notification has {notification.message_count} Messages")
+            body = log.store.get(batch.key)
+            headers = _checked(body, batch.key)
+            # Which Message it is, if it is one, is said with more words.
+            if not any(isinstance(header, MessageCorrupt) for _, header in headers):
+                batch.check(checksum(body))
+        batch.check_count(len(headers))
         return headers
 
-    def _absent(self, batch: _Batch) -> Iterator[AuditFinding]:
+    def _absent(self, batch: QueuedBatch) -> Iterator[AuditFinding]:
         """The object is not there: whose requests it held is known if the notification tells."""
         why = f"the object {batch.key} is not there"
         facts = batch.notification.facts
         if facts is None or not facts.producers:
-            yield batch.finding(AuditFault.LOST, why)
+            yield _finding(AuditFault.LOST, batch, why)
             return
         for request in _announced(facts, batch.notification.message_count):
-            sighting = batch.sighting(request.request_id, 0, None)
+            sighting = _Sighting(request.request_id, batch, 0, None)
             self._sightings.setdefault((request.address, request.epoch_ms), []).append(sighting)
 
     # --- producers ---
@@ -223,11 +204,9 @@ class TopicAudit:
             else:
                 standing.setdefault(sighting.request_id, []).append(sighting)
         for request_id in sorted(absent.keys() - standing.keys()):
-            where = absent[request_id]
-            yield AuditFinding(
-                AuditFault.LOST, producer, request_id, request_id, f"the object {where.key} is not there",
-                where.partition, where.offset, where.key,
-            )  # fmt: skip
+            where = absent[request_id].whence
+            why = f"the object {where[-1]} is not there"
+            yield AuditFinding(AuditFault.LOST, producer, request_id, request_id, why, *where)
         yield from self._holes(producer, sorted(standing.keys() | absent.keys()), standing)
         for request_id in sorted(standing):
             yield from _copies(producer, standing[request_id])
@@ -242,7 +221,7 @@ class TopicAudit:
         absent = AuditFault.LOST if is_own_address(producer[0]) else AuditFault.LOST_OR_EMPTY
         for request_id in seen:
             behind = standing.get(request_id)
-            is_young = behind is not None and behind[0].appended_ms > self.now_ms - self.settle_ms
+            is_young = behind is not None and behind[0].batch.appended_ms > self.now_ms - self.settle_ms
             for first, last in empty.left_of(expected, request_id - 1):
                 why = f"request {request_id} stands, and {_range(first, last)} not"
                 yield AuditFinding(
@@ -255,16 +234,12 @@ class TopicAudit:
         earliest_ms, earliest_id = None, 0
         for request_id in sorted(standing, reverse=True):
             first = standing[request_id][0]
-            if earliest_ms is not None and first.appended_ms - earliest_ms > self.late_ms:
-                seconds = (first.appended_ms - earliest_ms) / 1000
-                why = f"it was stored {seconds:.1f} s after request {earliest_id}"
-                late.append(
-                    AuditFinding(
-                        AuditFault.LATE, producer, request_id, request_id, why, first.partition, first.offset, first.key
-                    )
-                )
-            elif earliest_ms is None or first.appended_ms < earliest_ms:
-                earliest_ms, earliest_id = first.appended_ms, request_id
+            stored_ms = first.batch.appended_ms
+            if earliest_ms is not None and stored_ms - earliest_ms > self.late_ms:
+                why = f"it was stored {(stored_ms - earliest_ms) / 1000:.1f} s after request {earliest_id}"
+                late.append(AuditFinding(AuditFault.LATE, producer, request_id, request_id, why, *first.whence))
+            elif earliest_ms is None or stored_ms < earliest_ms:
+                earliest_ms, earliest_id = stored_ms, request_id
         yield from reversed(late)
 
 
@@ -284,13 +259,6 @@ class _Runs:
             if begin > first:
                 yield first, min(last, begin - 1)
             first = end + 1
-
-
-def _entries(queue: NotificationQueue, partition: int) -> Iterator[QueuedNotification]:
-    offset, end = queue.start(partition), queue.end(partition)
-    while offset < end and (entries := queue.read(partition, offset)):
-        yield from (entry for entry in entries if entry.offset < end)
-        offset = entries[-1].offset + 1
 
 
 def _announced(facts: BatchFacts, most: int) -> set[ProducerRequest]:
@@ -322,13 +290,12 @@ def _checked(body: bytes, key: str) -> list[tuple[int, MessageHeader | MessageCo
 def _copies(producer: tuple[bytes, int], sightings: Sequence[_Sighting]) -> Iterator[AuditFinding]:
     first = sightings[0]
     for other in sightings[1:]:
-        place = (other.partition, other.offset, other.key)
-        whence = f"partition {first.partition}, offset {first.offset}"
+        whence = f"partition {first.batch.partition}, offset {first.batch.offset}"
         if other.header == first.header:
             fault, why = AuditFault.DOUBLED, f"the same Message stands at {whence}"
         else:
             fault, why = AuditFault.ALTERED, f"another Message with this request stands at {whence}"
-        yield AuditFinding(fault, producer, other.request_id, other.request_id, why, *place)
+        yield AuditFinding(fault, producer, other.request_id, other.request_id, why, *other.whence)
 
 
 def _range(first: int, last: int) -> str:

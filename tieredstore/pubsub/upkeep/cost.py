@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 from tieredstore.ops.cost import GIB, MONTH_DAYS, RequestSizes, growth_days
 from tieredstore.pubsub.consume.partition_state import BUSY_LOOK_S, IDLE_LOOK_S
+from tieredstore.pubsub.queue.batch_log import BatchLog
 from tieredstore.pubsub.queue.groups import BEAT_S
 from tieredstore.pubsub.queue.kinds import STORE
 from tieredstore.pubsub.queue.topics import Topic, Topics
-from tieredstore.pubsub.upkeep.retention import queued_batches
 
 if TYPE_CHECKING:
     from tieredstore.ops.prices import KafkaPrices, PriceFile
@@ -41,10 +41,10 @@ def topic_facts(topics: Topics, topic: Topic, now_ms: int) -> TopicFacts:
     """The facts of a topic, by a walk along its queue."""
     sizes = RequestSizes.of(topics.settings)
     facts = TopicFacts(is_queue_stored=topic.queue == STORE)
-    with topics.queue(topic) as queue:
-        facts.partitions = queue.partitions
+    with BatchLog(topics, topic) as log:
+        facts.partitions = log.queue.partitions
         for partition in range(facts.partitions):
-            for batch in queued_batches(topics, topic, queue, partition):
+            for batch in log.walk(partition):
                 facts.batches += 1
                 facts.stored_size += batch.size
                 facts.oldest_ms = min(batch.appended_ms, facts.oldest_ms or batch.appended_ms)

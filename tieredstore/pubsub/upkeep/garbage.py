@@ -22,10 +22,11 @@ from tieredstore.pubsub.format.batches import START_SIZE, BatchIndex, announced_
 from tieredstore.pubsub.format.keys import PREFIXES, parse_batch_key
 from tieredstore.pubsub.format.notifications import Notification
 from tieredstore.pubsub.produce.sink import finished_batch_queries, pending_keys
+from tieredstore.pubsub.queue.batch_log import BatchLog
 from tieredstore.pubsub.queue.kinds import STORE
 from tieredstore.pubsub.queue.queues import NotificationQueue
 from tieredstore.pubsub.queue.topics import Topic, Topics
-from tieredstore.pubsub.upkeep.retention import Retired, expired_batches, free_expired, queued_batches, retired_of
+from tieredstore.pubsub.upkeep.retention import Retired, expired_batches, free_expired, retired_of
 
 DAY_MS: Final = 86_400_000
 _DELIVERIES: Final = 3
@@ -93,20 +94,17 @@ class GarbageCollection:
     def run(self) -> Iterator[GarbageStep]:
         """What is done, step by step; a step is done when it is given."""
         self._now_ms = store_time_ms(self.topics.store)
-        with self.topics.queue(self.topic) as queue:
+        with BatchLog(self.topics, self.topic) as log:
+            queue = log.queue
             self._warn(queue)
             # Listed before the queue is walked: what is old and listed was notified before that, or never.
             objects = list(self._objects())
             partitions = range(queue.partitions)
             pending = {_digest(key) for key in pending_keys(self.topics, self.topic)}
             for partition in partitions:
-                yield from self._expire(queue, partition)
-            known = pending | {
-                _digest(batch.key)
-                for partition in partitions
-                for batch in queued_batches(self.topics, self.topic, queue, partition)
-            }
-            for step in self._delete_retired(queue, partitions, frozenset(known)):
+                yield from self._expire(log, partition)
+            known = pending | {_digest(batch.key) for partition in partitions for batch in log.walk(partition)}
+            for step in self._delete_retired(log, partitions, frozenset(known)):
                 known.add(_digest(step.key))
                 yield step
             forgotten_ms = self._forgotten_before(queue)
@@ -128,22 +126,20 @@ class GarbageCollection:
 
     # --- what retention does not keep ---
 
-    def _expire(self, queue: NotificationQueue, partition: int) -> Iterator[GarbageStep]:
-        expired, until = expired_batches(self.topics, self.topic, queue, partition, self._now_ms)
+    def _expire(self, log: BatchLog, partition: int) -> Iterator[GarbageStep]:
+        expired, until = expired_batches(log, partition, self._now_ms)
         if self.apply:
-            free_expired(self.topics, self.topic, queue, expired, until, self._now_ms)
+            free_expired(log, expired, until, self._now_ms)
         for batch in expired:
             yield GarbageStep(GarbageOutcome.FREED, batch.key, batch.size, partition, batch.offset)
 
-    def _delete_retired(
-        self, queue: NotificationQueue, partitions: range, referenced: frozenset[bytes]
-    ) -> Iterator[GarbageStep]:
+    def _delete_retired(self, log: BatchLog, partitions: range, referenced: frozenset[bytes]) -> Iterator[GarbageStep]:
         delay_ms = self.topics.settings.pubsub.delete_delay_ms
         due: list[tuple[int, Retired]] = []
         kept = set(referenced)
         for partition in partitions:
-            start = queue.start(partition)
-            for retired in retired_of(self.topics, self.topic, partition):
+            start = log.queue.start(partition)
+            for retired in retired_of(log, partition):
                 if self._now_ms - retired.retired_ms >= delay_ms:
                     due.append((partition, retired))
                     continue
@@ -152,7 +148,7 @@ class GarbageCollection:
                     kept.add(_digest(key))
                     yield GarbageStep(GarbageOutcome.WAITING, key, None, partition, offset)
         for partition, retired in due:
-            gone = self._freed(retired, queue.start(partition), kept)
+            gone = self._freed(retired, log.queue.start(partition), kept)
             if self.apply:
                 self.topics.store.delete([key for _, key in gone])
                 self.topics.store.delete([retired.record])

@@ -18,24 +18,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 from tieredstore.errors import CorruptData
-from tieredstore.pubsub.format.notifications import Notification, parse_notification
-from tieredstore.pubsub.queue.own_objects import OwnFolder, json_body, number_in
-from tieredstore.pubsub.queue.queues import NotificationQueue, QueuedNotification
-from tieredstore.pubsub.queue.topics import Topic, Topics
+from tieredstore.pubsub.queue.batch_log import BatchLog, QueuedBatch
+from tieredstore.pubsub.queue.own_objects import json_body, number_in
 
 _AT_ONCE: Final = 1000
 _MOST_RECORD_BYTES: Final = 16 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class QueuedBatch:
-    """A batch that the queue tells of."""
-
-    partition: int
-    offset: int
-    appended_ms: int
-    key: str
-    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,36 +35,18 @@ class Retired:
     """Offsets and keys."""
 
 
-def queued_batches(topics: Topics, topic: Topic, queue: NotificationQueue, partition: int) -> Iterator[QueuedBatch]:
-    """All batches of a read partition, from its start; NotificationCorrupt for what may refer to anything."""
-    offset = queue.start(partition)
-    while entries := queue.read(partition, offset):
-        for entry in entries:
-            yield _batch(topics, topic, partition, entry)
-        offset = entries[-1].offset + 1
-
-
-def _batch(topics: Topics, topic: Topic, partition: int, entry: QueuedNotification) -> QueuedBatch:
-    where = f"queue {topic.name}/{partition}, offset {entry.offset}"
-    notification: Notification = parse_notification(entry.raw, where)
-    key = topics.check_place(notification, topic, where)
-    return QueuedBatch(partition, entry.offset, entry.appended_ms, key, notification.total_size)
-
-
-def expired_batches(
-    topics: Topics, topic: Topic, queue: NotificationQueue, partition: int, now_ms: int
-) -> tuple[list[QueuedBatch], int]:
+def expired_batches(log: BatchLog, partition: int, now_ms: int) -> tuple[list[QueuedBatch], int]:
     """Those of the oldest that ``pubsub.retention.ms`` and ``pubsub.retention.bytes`` do not keep, and the offset up to
     which they lie. One goes when all before it go: who reads along meets one start, and no holes."""
-    settings, end = topics.settings.pubsub, queue.end(partition)
+    settings, end = log.topics.settings.pubsub, log.queue.end(partition)
     least_ms = None if settings.retention_ms is None else now_ms - settings.retention_ms
     over = 0
     if settings.retention_bytes is not None:
-        over = sum(each.size for each in queued_batches(topics, topic, queue, partition)) - settings.retention_bytes
+        over = sum(batch.size for batch in log.walk(partition)) - settings.retention_bytes
     expired: list[QueuedBatch] = []
     if least_ms is None and over <= 0:
-        return expired, queue.start(partition)
-    for batch in queued_batches(topics, topic, queue, partition):
+        return expired, log.queue.start(partition)
+    for batch in log.walk(partition):
         if not (over > 0 or (least_ms is not None and batch.appended_ms < least_ms)):
             return expired, batch.offset
         over -= batch.size
@@ -85,29 +54,23 @@ def expired_batches(
     return expired, end
 
 
-def free_expired(
-    topics: Topics, topic: Topic, queue: NotificationQueue, expired: Sequence[QueuedBatch], until: int, now_ms: int
-) -> None:
+def free_expired(log: BatchLog, expired: Sequence[QueuedBatch], until: int, now_ms: int) -> None:
     """Free these batches, all that one partition has before ``until``: recorded, then freed, a thousand at a time."""
     for first in range(0, len(expired), _AT_ONCE):
         some, rest = expired[first : first + _AT_ONCE], expired[first + _AT_ONCE :]
-        key = _record_key(topics.folder, topic, some[0].partition, some[0].offset)
+        partition = some[0].partition
+        key = log.topics.folder.key("retired", log.topic.name, str(partition), f"{some[0].offset:020}")
         document = {"ms": now_ms, "batches": [[batch.offset, batch.key] for batch in some]}
-        topics.store.put(key, json_body(document))
-        queue.free(some[0].partition, rest[0].offset if rest else until)
+        log.store.put(key, json_body(document))
+        log.queue.free(partition, rest[0].offset if rest else until)
 
 
-def retired_of(topics: Topics, topic: Topic, partition: int) -> Iterator[Retired]:
+def retired_of(log: BatchLog, partition: int) -> Iterator[Retired]:
     """What was retired of a partition and is not deleted yet."""
-    beginning = topics.folder.key("retired", topic.name, str(partition), "")
-    for info in topics.store.list(beginning):
-        raw = topics.store.get_small(info.key, _MOST_RECORD_BYTES)
+    for info in log.store.list(log.topics.folder.key("retired", log.topic.name, str(partition), "")):
+        raw = log.store.get_small(info.key, _MOST_RECORD_BYTES)
         retired = _parse_retired(raw or b"", info.key)
         yield retired if info.modified_ms is None else replace(retired, retired_ms=info.modified_ms)
-
-
-def _record_key(folder: OwnFolder, topic: Topic, partition: int, offset: int) -> str:
-    return folder.key("retired", topic.name, str(partition), f"{offset:020}")
 
 
 def _parse_retired(raw: bytes, key: str) -> Retired:

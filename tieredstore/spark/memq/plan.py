@@ -19,9 +19,8 @@ from tieredstore.partitions.offset_specs import (
 )
 from tieredstore.pubsub.format.batches import START_SIZE, BatchIndex, announced_index_size
 from tieredstore.pubsub.format.keys import PREFIXES, check_path, parse_batch_key
-from tieredstore.pubsub.format.notifications import parse_notification
+from tieredstore.pubsub.queue.batch_log import BatchLog, QueuedBatch
 from tieredstore.pubsub.queue.memq_topics import open_topics
-from tieredstore.pubsub.queue.queues import NotificationQueue, QueuedNotification
 from tieredstore.pubsub.queue.topics import Topic, Topics
 from tieredstore.spark.memq.options import TopicOptions
 from tieredstore.spark.source.managers import manager_of
@@ -32,16 +31,19 @@ _logger: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PlannedBatch:
-    """One batch to read, or the Messages ``first`` up to ``stop`` (half-open; None: all) of it. ``queued`` is its
-    notification in ``partition``; None for one that was listed."""
+    """One batch to read, ``size`` bytes: all of it, or the Messages ``first`` up to ``stop`` (half-open). ``queued`` is
+    what the queue tells of it; None for one that was listed."""
 
     key: str
     size: int
-    partition: int | None = None
-    queued: QueuedNotification | None = None
-    message_count: int | None = None
+    queued: QueuedBatch | None = None
     first: int = 0
     stop: int | None = None
+
+    @property
+    def partition(self) -> int | None:
+        """Its read partition, if the queue tells of it."""
+        return None if self.queued is None else self.queued.partition
 
 
 def topics_of(source: StoreSource) -> Topics:
@@ -50,8 +52,9 @@ def topics_of(source: StoreSource) -> Topics:
     return open_topics(manager.store, manager.settings)
 
 
-def offset_of(queue: NotificationQueue, topic: str, partition: int, spec: OffsetSpec) -> int:
+def offset_of(log: BatchLog, partition: int, spec: OffsetSpec) -> int:
     """The offset in a read partition that the options mean; ConfigError where they say nothing of it."""
+    queue, topic = log.queue, log.topic.name
     match spec:
         case Earliest():
             return queue.start(partition)
@@ -70,32 +73,21 @@ def offset_of(queue: NotificationQueue, topic: str, partition: int, spec: Offset
             raise ConfigError(f"{spec!r:.80} means nothing to a queue")
 
 
-def begin_of(queue: NotificationQueue, where: str, partition: int, offset: int, *, fail_on_data_loss: bool) -> int:
-    """Where reading begins that is to begin at ``offset``: behind what retention has freed, if that is accepted."""
-    start = queue.start(partition)
-    if offset >= start:
-        return offset
-    lost = f"{where}-{partition}: retention has freed offsets {offset} to {start - 1}"
-    if fail_on_data_loss:
-        raise DataLoss(f"{lost}; set failOnDataLoss to false to go on at {start}")
-    _logger.warning("%s; reading goes on at %d", lost, start)
-    return start
-
-
 def batches_from(
-    topics: Topics, topic: Topic, queue: NotificationQueue, partition: int, begin: int, end: int | None
+    log: BatchLog, partition: int, offset: int, end: int | None, *, fail_on_data_loss: bool
 ) -> Iterator[PlannedBatch]:
-    """The batches of a read partition from ``begin`` up to ``end`` (half-open; None: to where nothing comes)."""
-    offset = begin
-    while (end is None or offset < end) and (entries := queue.read(partition, offset)):
-        for queued in entries:
-            if end is not None and queued.offset >= end:
-                return
-            where = f"queue {topic.name}/{partition}, offset {queued.offset}"
-            notification = parse_notification(queued.raw, where)
-            key = topics.check_place(notification, topic, where)
-            yield PlannedBatch(key, notification.total_size, partition, queued, notification.message_count)
-        offset = entries[-1].offset + 1
+    """The batches of a read partition from ``offset`` up to ``end`` (half-open; None: to where nothing comes); behind
+    what retention has freed, if that is accepted."""
+    if end is not None and offset >= end:
+        return iter(())
+    start = log.queue.start(partition)
+    if offset < start:
+        lost = f"{log.topic.name}-{partition}: retention has freed offsets {offset} to {start - 1}"
+        if fail_on_data_loss:
+            raise DataLoss(f"{lost}; set failOnDataLoss to false to go on at {start}")
+        _logger.warning("%s; reading goes on at %d", lost, start)
+    walk = log.walk(partition, max(offset, start), end)
+    return (PlannedBatch(batch.key, batch.size, batch) for batch in walk)
 
 
 def planned_batches(options: TopicOptions) -> Sequence[PlannedBatch]:
@@ -103,19 +95,14 @@ def planned_batches(options: TopicOptions) -> Sequence[PlannedBatch]:
     topics = topics_of(options.store)
     if options.by_listing:
         return listed_batches(topics, options)
-    topic = topics.get(options.topic)
     planned: list[PlannedBatch] = []
-    with topics.queue(topic) as queue:
+    with BatchLog(topics, topics.get(options.topic)) as log:
         windows = {
-            partition: (
-                offset_of(queue, topic.name, partition, options.starting),
-                offset_of(queue, topic.name, partition, options.ending),
-            )
-            for partition in range(queue.partitions)
+            partition: [offset_of(log, partition, spec) for spec in (options.starting, options.ending)]
+            for partition in range(log.queue.partitions)
         }
         for partition, (begin, end) in windows.items():
-            first = begin_of(queue, topic.name, partition, begin, fail_on_data_loss=options.fail_on_data_loss)
-            planned += batches_from(topics, topic, queue, partition, first, end)
+            planned += batches_from(log, partition, begin, end, fail_on_data_loss=options.fail_on_data_loss)
     return planned
 
 
@@ -194,7 +181,7 @@ def tasks_of(
 def _pieces(
     batch: PlannedBatch, max_bytes: int, index_of: Callable[[PlannedBatch], BatchIndex]
 ) -> Iterator[PlannedBatch]:
-    if batch.size <= max_bytes or batch.message_count == 1:
+    if batch.size <= max_bytes or (batch.queued is not None and batch.queued.notification.message_count == 1):
         yield batch
         return
     index = index_of(batch)
@@ -208,18 +195,11 @@ def _pieces(
 
 
 def index_in(topics: Topics, batch: PlannedBatch) -> BatchIndex:
-    """The index of a batch, by one small read, or by two where nobody tells how long it is."""
+    """The index of a batch, by one small read, or by two or three where nobody tells how long it is."""
     store = topics.store
     if batch.queued is not None:
-        head = parse_notification(batch.queued.raw, batch.key).header_size
+        size, head = batch.queued.size, batch.queued.notification.header_size
     else:
-        head = announced_index_size(store.get(batch.key, 0, min(START_SIZE, batch_size(topics, batch))), batch.key)
-    size = batch_size(topics, batch)
+        size = batch.size if batch.stop is None else store.head(batch.key).size
+        head = announced_index_size(store.get(batch.key, 0, min(START_SIZE, size)), batch.key)
     return BatchIndex(store.get(batch.key, 0, min(head, size)), batch.key, size)
-
-
-def batch_size(topics: Topics, batch: PlannedBatch) -> int:
-    """Bytes of the whole object, of which ``batch`` may be a part."""
-    if batch.queued is not None:
-        return parse_notification(batch.queued.raw, batch.key).total_size
-    return batch.size if batch.stop is None else topics.store.head(batch.key).size

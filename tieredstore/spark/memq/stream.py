@@ -21,15 +21,14 @@ from pyspark.sql.streaming.datasource import (
 
 from tieredstore.errors import ConfigError
 from tieredstore.limits import MAX_OFFSET
-from tieredstore.pubsub.queue.queues import NotificationQueue
-from tieredstore.spark.memq.plan import PlannedBatch, admitted, batches_from, begin_of, offset_of, topics_of
+from tieredstore.pubsub.queue.batch_log import BatchLog
+from tieredstore.spark.memq.plan import PlannedBatch, admitted, batches_from, offset_of, topics_of
 from tieredstore.spark.memq.tasks import plan_tasks, read_task
 from tieredstore.spark.source.sentences import each_in_one_sentence, one_sentence
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tieredstore.pubsub.queue.topics import Topic, Topics
     from tieredstore.spark.memq.options import TopicOptions
 
 _VERSION: Final = 1
@@ -49,7 +48,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Mapping[int, int] | None = None
         self._planned: tuple[Json, Json, list[PlannedBatch]] | None = None
         self._quiet_until_s = 0.0
-        self._opened: tuple[Topics, Topic, NotificationQueue] | None = None
+        self._log: BatchLog | None = None
 
     def __reduce__(self) -> tuple[type[MemqStreamReader], tuple[TopicOptions]]:
         return MemqStreamReader, (self._options,)
@@ -57,11 +56,9 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Json:  # noqa: N802 - Spark's name, as the others are
         """Where a new stream begins."""
         with one_sentence():
-            _, topic, queue = self._open()
-            begins = {
-                partition: offset_of(queue, topic.name, partition, self._options.starting)
-                for partition in range(queue.partitions)
-            }
+            log = self._open()
+            partitions = range(log.queue.partitions)
+            begins = {partition: offset_of(log, partition, self._options.starting) for partition in partitions}
             return self._json(begins) | {_INITIAL: _texts(begins)}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -82,8 +79,8 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             offsets = _offsets_in(start, self._options.topic)
             begun = dict(offsets)
             for batch in planned:
-                if batch.partition is not None and batch.queued is not None:
-                    offsets[batch.partition] = batch.queued.offset + 1
+                if batch.queued is not None:
+                    offsets[batch.queued.partition] = batch.queued.offset + 1
             end = self._json(offsets)
             if start.get(_INITIAL) == start.get("offsets"):
                 end[_INITIAL] = _texts(begun)  # the first batch keeps where it began
@@ -93,7 +90,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the ends up to which this run reads."""
         with one_sentence():
-            _, _, queue = self._open()
+            queue = self._open().queue
             self._target = {partition: queue.end(partition) for partition in range(queue.partitions)}
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
@@ -118,26 +115,26 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Let the queue go."""
-        if self._opened is not None:
-            self._opened[2].close()
-            self._opened = None
+        if self._log is not None:
+            self._log.close()
+            self._log = None
 
-    def _open(self) -> tuple[Topics, Topic, NotificationQueue]:
+    def _open(self) -> BatchLog:
         topics = topics_of(self._options.store)
         topic = topics.get(self._options.topic)
         # Asked anew each time, since read partitions may be added: a queue in the store is nothing but a name.
-        if self._opened is None or self._opened[1] != topic:
+        if self._log is None or self._log.topic != topic:
             self.stop()
-            self._opened = topics, topic, topics.queue(topic)
-        return self._opened
+            self._log = BatchLog(topics, topic)
+        return self._log
 
     def _admit(self, start: Json, limit: ReadLimit) -> list[PlannedBatch]:
-        _, _, queue = self._open()
+        partitions = range(self._open().queue.partitions)
         offsets = _offsets_in(start, self._options.topic)
         target = self._target
         walks = {
             partition: self._from(partition, offsets.get(partition), None if target is None else target[partition])
-            for partition in (range(queue.partitions) if target is None else target)
+            for partition in (partitions if target is None else target)
         }
         most, size = self._options.max_batches, self._options.max_bytes
         match limit:
@@ -155,12 +152,9 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _from(self, partition: int, offset: int | None, stop: int | None) -> Iterator[PlannedBatch]:
         """The batches from there on; one that was added begins at its start."""
-        topics, topic, queue = self._open()
-        begin = queue.start(partition) if offset is None else offset
-        if stop is not None and begin >= stop:
-            return iter(())
-        begin = begin_of(queue, topic.name, partition, begin, fail_on_data_loss=self._options.fail_on_data_loss)
-        return batches_from(topics, topic, queue, partition, begin, stop)
+        log = self._open()
+        begin = log.queue.start(partition) if offset is None else offset
+        return batches_from(log, partition, begin, stop, fail_on_data_loss=self._options.fail_on_data_loss)
 
     def _json(self, offsets: Mapping[int, int]) -> Json:
         return {"version": _VERSION, "topic": self._options.topic, "offsets": _texts(offsets)}

@@ -6,12 +6,12 @@ import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from tieredstore.errors import DataLoss, MessageCorrupt, ObjectNotFound
+from tieredstore.errors import DataLoss, ObjectNotFound
 from tieredstore.kafka.arrow_values import repeated
 from tieredstore.process.futures import outcome
 from tieredstore.process.thread_pool import ThreadPool
@@ -19,15 +19,12 @@ from tieredstore.pubsub.consume.seen_messages import SeenMessages
 from tieredstore.pubsub.format.batches import BatchIndex
 from tieredstore.pubsub.format.decoder import BatchDecoder
 from tieredstore.pubsub.format.messages import checksum
-from tieredstore.pubsub.format.notifications import parse_notification
-from tieredstore.pubsub.queue.topics import Topic, Topics
+from tieredstore.pubsub.queue.batch_log import BatchLog
+from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.spark.memq.options import TopicOptions
 from tieredstore.spark.memq.plan import PlannedBatch, index_in, planned_batches, tasks_of, topics_of
 from tieredstore.spark.memq.rows import BatchRows
 from tieredstore.spark.source.workers import spare_modules
-
-if TYPE_CHECKING:
-    from tieredstore.pubsub.queue.queues import NotificationQueue
 
 # What its type stubs say of tables is partial.
 arrow: Any = pa
@@ -64,9 +61,8 @@ def _index(topics: Topics, batch: PlannedBatch, options: TopicOptions) -> BatchI
 
 
 def _loss(batch: PlannedBatch, options: TopicOptions) -> DataLoss:
-    where = (
-        options.topic if batch.queued is None else f"{options.topic}-{batch.partition}, offset {batch.queued.offset}"
-    )
+    queued = batch.queued
+    where = options.topic if queued is None else f"{options.topic}-{queued.partition}, offset {queued.offset}"
     return DataLoss(f"{where}: the object {batch.key} is not there; set failOnDataLoss to false to go on without it")
 
 
@@ -154,11 +150,8 @@ class _Reading:
         body = store.get(batch.key)
         index = BatchIndex(body, batch.key, len(body))
         if batch.queued is not None:
-            notification = parse_notification(batch.queued.raw, batch.key)
-            if notification.facts is not None and notification.facts.crc32 != checksum(body):
-                raise MessageCorrupt(f"{batch.key}: the object is not the one that was written: it has another CRC-32")
-            if notification.message_count != len(index):
-                raise MessageCorrupt(f"{batch.key}: its notification has {notification.message_count} Messages")
+            batch.queued.check(checksum(body))
+            batch.queued.check_count(len(index))
         return index, body
 
     def _decoded(
@@ -168,9 +161,7 @@ class _Reading:
         begin = 0 if batch.stop is None else index.extent(batch.first)[0]
         repeated_numbers: frozenset[int] = frozenset()
         if seen is not None and batch.queued is not None:
-            notification = parse_notification(batch.queued.raw, batch.key)
-            whole = body if batch.stop is None else None
-            repeated_numbers = seen.doubles(batch.queued, notification, batch.key, whole)
+            repeated_numbers = seen.doubles(batch.queued, body if batch.stop is None else None)
         view = memoryview(body)
         if batch.stop is None and not repeated_numbers:
             yield from self._decoder.decode(body, batch.key)
@@ -184,6 +175,5 @@ class _Reading:
         first = task.batches[0]
         if not self._options.is_once or first.partition is None:
             return None
-        topic: Topic = self._topics.get(self._options.topic)
-        queue: NotificationQueue = self._topics.queue(topic)
-        return SeenMessages(self._topics, topic, queue, first.partition, self._topics.settings.pubsub.dedup_window_ms)
+        log = BatchLog(self._topics, self._topics.get(self._options.topic))
+        return SeenMessages(log, first.partition, self._topics.settings.pubsub.dedup_window_ms)
