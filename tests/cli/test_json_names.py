@@ -173,11 +173,6 @@ def _commands(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield from _commands(command, f"{path}{name} ") if hasattr(command, "commands") else [(path + name, command)]
 
 
-def test_names_are_spelled_one_way() -> None:
-    assert all(re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name) for name in DOCUMENTED)
-    assert list(DOCUMENTED) == sorted(DOCUMENTED)
-
-
 def _run(command: str, line: str) -> Result:
     settings = () if command in WITHOUT_SETTINGS else ("-c", "store.properties")
     return tieredstore(*line.split(), "--json", *settings)

@@ -4,10 +4,10 @@
     python -m tests.support.screens du-day 'du --by day'               one more file, or a file of other commands
     python -m tests.support.screens keys-add 'keys add key2' 'keys list'    a session: one command after the other
 
-A file names its own commands, in the lines that begin with ``$ tieredstore``. Those of help come by themselves, one for
-each command that there is. Each file has the working folder anew: ``store.properties`` with ``store`` and ``key1``, the
-log directories in ``kafka``, ``kept.properties`` of a pipeline into ``kept``, a ``batch`` of MemQ's, ``odd.properties``
-with the store ``odd``, in which all that can be is odd, and a key management service, ``safe``.
+A file names its own commands, in the lines that begin with ``$ tieredstore``; one file is the help of a command. Each
+has the working folder anew: ``store.properties`` with ``store`` and ``key1``, the log directories in ``kafka``,
+``kept.properties`` of a pipeline into ``kept``, a ``batch`` of MemQ's, ``odd.properties`` with the store ``odd``, in
+which all that can be is odd, and a key management service, ``safe``.
 """
 
 from __future__ import annotations
@@ -88,10 +88,8 @@ def all_commands() -> list[str]:
 
 
 def all_sessions() -> dict[str, list[str]]:
-    """The commands of each file: those of help, and what the files themselves name."""
-    helps = {f"help-{command.replace(' ', '-')}": [f"{command} --help"] for command in all_commands()}
-    kept = (path for path in sorted(FOLDER.glob("*.txt")) if not path.stem.startswith("help-"))
-    return {**helps, **{path.stem: _commands_in(path) for path in kept}}
+    """Return the commands of each file, which the files themselves name."""
+    return {path.stem: _commands_in(path) for path in sorted(FOLDER.glob("*.txt"))}
 
 
 @contextlib.contextmanager
@@ -192,13 +190,11 @@ def _commands_in(path: Path) -> list[str]:
 
 
 def write_screens(sessions: Mapping[str, Sequence[str]]) -> None:
-    """Write the files of ``sessions``; those of commands that are gone go too."""
+    """Write the files of ``sessions``."""
     with both_buckets() as bucket:
         texts = {name: text_of(session_of(bucket, commands)) for name, commands in sessions.items()}
     for name, text in texts.items():
         (FOLDER / f"{name}.txt").write_text(text)
-    for stale in {path.stem for path in FOLDER.glob("help-*.txt")} - all_sessions().keys():
-        (FOLDER / f"{stale}.txt").unlink()
 
 
 if __name__ == "__main__":
