@@ -16,7 +16,6 @@ import pytest
 from tests.support.cli_process import tieredstore
 from tests.support.golden.segments import case_path
 from tieredstore.cli import completion
-from tieredstore.cli.completion_cache import CompletionCache
 
 TXN = case_path("07-txn") / "rsm.properties"
 
@@ -113,21 +112,23 @@ def test_a_look_that_takes_long_is_not_waited_for() -> None:
     completion._look_in_child(lambda: 1 // 0, wait_s=60)  # pyright: ignore[reportPrivateUsage]
 
 
-def test_names_that_a_shell_would_run_are_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_that_a_shell_would_run_are_not_offered() -> None:
     names = ["good", "$(reboot)", "a b", "`x`", "x;y", "", "é", "a" * 250, "-rf", "t.o-p_1"]
-    answer = completion._looked_up(str(TXN), None, lambda _place, _until: names)  # pyright: ignore[reportPrivateUsage]
-    assert answer == ("good", "-rf", "t.o-p_1")
+    assert completion.legal_names(names) == ("good", "-rf", "t.o-p_1")
 
 
 def test_the_cache_has_no_secrets_and_is_this_users_alone(tmp_path: Path) -> None:
-    cache = CompletionCache.of_user(None, "s3://key:secret@bucket/prefix?token=secret")
-    assert "secret" not in cache.bucket
-    cache.write("topics", ("orders",))
-    answer = cache.read("topics")
+    paths = [
+        completion.answer_path(None, f"s3://key:{secret}@bucket/prefix?token={secret}", "topics")
+        for secret in ("secret", "another")
+    ]
+    assert paths[0] == paths[1] != completion.answer_path(None, "s3://bucket/prefix", "topics")
+    path = paths[0]
+    completion.write_answer(path, ("orders",))
+    answer = completion.read_answer(path)
     assert answer is not None
-    assert answer.names == ("orders",)
-    assert cache.read("another question") is None
-    (path,) = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    assert answer[0] == ("orders",)
+    assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == [path]
     assert json.loads(path.read_text()) == ["orders"]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
@@ -135,24 +136,42 @@ def test_the_cache_has_no_secrets_and_is_this_users_alone(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"[", b"\xff", b"null", b"[" * 100_000])
 def test_a_file_that_is_none_of_ours_is_no_answer(content: bytes, tmp_path: Path) -> None:
-    cache = CompletionCache(tmp_path, "bucket")
-    cache.write("topics", ("orders",))
-    (path,) = tmp_path.iterdir()
+    path = tmp_path / "topics"
     path.write_bytes(content)
-    assert cache.read("topics") is None
+    assert completion.read_answer(path) is None
+    assert completion.read_answer(tmp_path / "another question") is None
 
 
 def test_the_oldest_answers_go(tmp_path: Path) -> None:
-    cache = CompletionCache(tmp_path, "bucket")
     for number in range(203):
-        cache.write(str(number), ())
+        completion.write_answer(tmp_path / str(number), ())
     assert len([*tmp_path.iterdir()]) == 200
-    assert cache.read("202") is not None
+    assert completion.read_answer(tmp_path / "202") is not None
 
 
 def test_another_settings_file_has_other_answers(tmp_path: Path) -> None:
     settings = tmp_path / "s.properties"
     settings.write_text("a=1")
-    before = CompletionCache.of_user(str(settings), None)
+    before = completion.answer_path(str(settings), None, "topics")
     settings.write_text("a=12")
-    assert CompletionCache.of_user(str(settings), None) != before
+    assert completion.answer_path(str(settings), None, "topics") != before
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (("l",), ["ls", "lifecycle"]),
+        (("keys", "l"), ["list"]),
+        (("pipeline", "re"), ["redrive"]),
+        (("du", "--by", "d"), ["day"]),
+        (("cat", "--isolation", "read_c"), ["read_committed"]),
+        (("cat", "--fr"), ["--from"]),
+        (("--v",), ["--verbose", "--version"]),
+        (("ls", "-v", "--s"), ["--settings", "--store"]),
+        (("nonsense", ""), []),
+    ],
+)
+def test_commands_options_and_choices_are_offered(
+    words: tuple[str, ...], names: list[str], offered: Callable[..., list[str]]
+) -> None:
+    assert offered(*words)[: len(names)] == names

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from tieredstore.catalog.listing import Scope
 from tieredstore.cli.completion import complete_offset, complete_partition, complete_topic
 from tieredstore.errors import ConfigError
 from tieredstore.model import Uuid
+
+if TYPE_CHECKING:
+    from tieredstore.catalog.listing import Scope
 
 SettingsPath: TypeAlias = Annotated[
     Path | None,
@@ -114,4 +116,6 @@ def chosen_scope(topic: str | None, topic_id: str | None, partition: int | None)
     """The segments that --topic, --topic-id and --partition leave; ConfigError for a partition of no topic."""
     if topic is None and (partition is not None or topic_id is not None):
         raise ConfigError("--partition and --topic-id narrow a topic: give --topic too")
+    from tieredstore.catalog.listing import Scope
+
     return Scope(topic, None if topic_id is None else Uuid.parse(topic_id), partition)

@@ -16,8 +16,6 @@ def run() -> NoReturn:
             signal.signal(signum, _end)
     if sys.argv[1:] in (["--version"], ["version"]):
         command = _show_version  # without the half second that the commands take to be imported
-    elif "_TIEREDSTORE_COMPLETE" in os.environ:
-        command = _complete
     else:
         from tieredstore.cli.main import main as command
     from tieredstore.cli import running
@@ -35,17 +33,6 @@ def version_text() -> str:
 def _show_version() -> int:
     sys.stdout.write(version_text() + "\n")
     return 0
-
-
-def _complete() -> int:
-    from tieredstore.cli.quick_completion import quick_answer
-
-    code = quick_answer(os.environ)
-    if code is None:
-        from tieredstore.cli.main import complete
-
-        code = complete()
-    return code
 
 
 def _end(signum: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001  a handler's signature

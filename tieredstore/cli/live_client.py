@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
-from tieredstore.config.properties import read_properties
 from tieredstore.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -69,6 +68,8 @@ def client_properties(
     """
     if bootstrap_server is None and config is None and not properties:
         return None
+    from tieredstore.config.properties import read_properties
+
     client = {} if config is None else dict(read_properties(config))
     for text in properties or ():
         name, equals, value = text.partition("=")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import sys
@@ -11,7 +10,6 @@ from typing import Annotated, Any, Final, cast
 
 import typer
 
-from tieredstore.cli.completion_table import keep_table
 from tieredstore.cli.entry import version_text
 from tieredstore.cli.help import AllCommands, Verbose
 from tieredstore.cli.output import complain
@@ -91,14 +89,6 @@ def options(
 def program() -> Any:
     """Make the parser once: for a caller that runs many commands, as tests do, it is most of what a command costs."""
     return typer.main.get_command(app)
-
-
-def complete() -> int:
-    """Answer the shell, and keep what will answer it sooner the next time."""
-    code = main()
-    with contextlib.suppress(OSError):
-        keep_table(program())
-    return code
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
