@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,9 +28,13 @@ from tieredstore.duckdb import attach
 from tieredstore.errors import DataLoss
 from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.model import TopicIdPartition
+from tieredstore.partitions import LogQuery, LogTail, Position, Subscribe
 from tieredstore.pipelines import Parts, Runner
+from tieredstore.pipelines.log.commit_log import Progress
+from tieredstore.pipelines.run.planner import Planner
 from tieredstore.polars import scan
 from tieredstore.query import read_topic
+from tieredstore.spark.source.stream_offsets import StreamOffsets
 from tieredstore.values import Binary
 
 EPOCHS: Final[LeaderEpochs] = ((0, 0), (3, 20))
@@ -126,3 +131,41 @@ def test_a_pipeline_that_has_written_it_is_told(bucket: Bucket) -> None:
     move_back(bucket)
     with pytest.raises(DataLoss, match=f"written up to offset 59, and from offset {CUT} on a later leader epoch"):
         files_of(bucket, store)
+
+
+def read_elsewhere(bucket: Bucket) -> int:
+    """By a broker, whose later leader's records no uploader has stored yet: they would go on at 25."""
+    bucket.ends["orders", 0, FIRST_ID] = CUT
+    bucket.write(75, epochs=(*EPOCHS, (6, CUT)))
+    return 100
+
+
+def test_a_tail_waits_for_the_log_that_it_has_read(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
+    query = LogQuery(Subscribe(("orders",)))
+    where = "orders", 0
+    with LogTail(bucket.manager, query, {where: Position(40, 6)}, look_s=0) as tail:
+        assert [tail.poll(0), tail.poll(0), tail.places] == [None, None, {where: Position(40, 6)}]
+        assert caplog.text.count("orders-0 (AAECAwQFBgcICQoLDA0ODw) was read up to offset 40, and what the bucket") == 1
+        end = read_elsewhere(bucket)
+        records = tail.poll(0)
+        assert records is not None
+        assert (records.records.num_rows, records.next_offset) == (end - 40, end)
+
+
+def test_a_stream_waits_for_the_log_that_it_has_read(bucket: Bucket) -> None:
+    query = Query(bucket.reader())
+    query.start = StreamOffsets({("orders", 0): 40}, {"orders": FIRST_ID}, epochs={("orders", 0): 6}).to_json()
+    assert query.trigger() == []
+    end = read_elsewhere(bucket)
+    assert query.trigger() == [value_of("orders", 0, offset) for offset in range(40, end)]
+
+
+def test_a_pipeline_waits_for_the_log_that_it_has_written(bucket: Bucket) -> None:
+    own = pipeline_of(secor__kafka__topic_filter="orders")
+    positions = {("orders", 0): Progress(str(FIRST_ID), 40, -1, 0, 0, leader_epoch=6)}
+    with closing(Planner(own, bucket.manager)) as planner:
+        assert planner.due(planner.snapshot(), positions, is_last=True) == []
+        end = read_elsewhere(bucket)
+    with closing(Planner(own, bucket.manager)) as planner:
+        (window,) = planner.due(planner.snapshot(), positions, is_last=True)
+        assert (window.start, window.stop, window.leader_epoch) == (40, end, 6)

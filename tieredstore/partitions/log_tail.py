@@ -235,6 +235,7 @@ class LogTail(Closing):
         self._snapshots.query = replace(self._query, selection=Assign(tuple(sorted(self._to_look_at))))
         snapshot = self._snapshots.current()
         ends = self._snapshots.epoch_ends({where: self.places[where] for where in self._to_look_at})
+        stale = self._snapshots.stale({where: self.places[where] for where in self._to_look_at})
         for where in sorted(self._to_look_at):
             log = snapshot.logs.get(where)
             if log is None:
@@ -243,7 +244,8 @@ class LogTail(Closing):
             else:
                 self._identify(log)
                 self._go_back_to_cut(log, ends.get(where))
-                self._place(log)
+                if where not in stale:
+                    self._place(log)
 
     def _tell_of_gone(self, where: TopicPartition) -> None:
         followed = self._followed[where]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from tieredstore.catalog.lineage import NO_EPOCH
 from tieredstore.model import Uuid
+from tieredstore.partitions.history import last_epoch
 
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Lineage
@@ -71,9 +73,18 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What has become of a position: reading goes on at ``at``, and all but ``stands`` is a loss."""
+    """What has become of a position: reading goes on at ``at``.
 
-    kind: Literal["stands", "cut", "before", "beyond"]
+    | kind | when | a loss |
+    |---|---|---|
+    | ``cut`` | a later leader epoch than the position's begins before it | yes |
+    | ``before`` | the log begins behind it | yes |
+    | ``beyond`` | the log ends before it | yes |
+    | ``stale`` | only the bucket is there, and ends in an older epoch: a reader waits for later segments | no |
+    | ``stands`` | otherwise | no |
+    """
+
+    kind: Literal["stands", "cut", "before", "beyond", "stale"]
     at: int
 
     def sentence(self, named: str, position: int, log: LogBounds) -> str:
@@ -89,6 +100,11 @@ class Standing:
                 return f"{named} ({log.topic_id}) begins at offset {log.earliest}, and it was read up to {position}"
             case "beyond":
                 return f"{named} ({log.topic_id}) ends at offset {log.end}, and it was read up to {position}"
+            case "stale":
+                return (
+                    f"{named} ({log.topic_id}) was read up to offset {position}, and what the bucket has behind "
+                    "that is of an older leader epoch: later segments have to come"
+                )
             case "stands":
                 return f"{named} ({log.topic_id}) is read on from offset {position}"
 
@@ -102,7 +118,17 @@ def stand(position: Position, log: LogBounds, answer: EpochEnd | None = None) ->
         return Standing("before", log.earliest)
     if position.offset > log.end:
         return Standing("beyond", log.end)
+    if is_stale(position, log):
+        return Standing("stale", position.offset)
     return Standing("stands", position.offset)
+
+
+def is_stale(position: Position, log: LogBounds) -> bool:
+    """Return whether what the bucket has behind the position is of an older epoch, and no broker tells what is not."""
+    if position.epoch is None or log.lineage is None or log.live_epoch is not None:
+        return False
+    is_older = NO_EPOCH < last_epoch(log.lineage) < position.epoch
+    return is_older and log.lineage.earliest_offset <= position.offset < log.lineage.end_offset
 
 
 def needs_answer(position: Position, log: LogBounds) -> bool:

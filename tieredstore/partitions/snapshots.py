@@ -12,7 +12,8 @@ from tieredstore.catalog.catalog_file import CatalogFile
 from tieredstore.catalog.watermark import StoredMoves
 from tieredstore.model import TopicPartition
 from tieredstore.partitions.log_snapshot import LogSnapshot
-from tieredstore.partitions.position import Position, needs_answer
+from tieredstore.partitions.losses import name_of
+from tieredstore.partitions.position import Position, Standing, is_stale, needs_answer
 
 if TYPE_CHECKING:
     from tieredstore.live import EpochEnd, LiveCluster
@@ -99,6 +100,15 @@ class LogSnapshots:
             self._ends |= {where: (wanted[where], answers.get(where)) for where in asked}
         return {where: end for where in wanted if (end := self._ends[where][1]) is not None}
 
+    def stale(self, positions: Mapping[TopicPartition, Position]) -> set[TopicPartition]:
+        """Those of which the last snapshot has an older log than was read, each logged once: see ``Standing``."""
+        logs: Mapping[TopicPartition, PartitionLog] = {} if self.last is None else self.last.logs
+        stale = {where for where, position in positions.items() if where in logs and is_stale(position, logs[where])}
+        for where in sorted(stale):
+            offset = positions[where].offset
+            self._warn(Standing("stale", offset).sentence(name_of(where), offset, logs[where]))
+        return stale
+
     def close(self) -> None:
         """Close the connection to the broker, and forget what was seen; the next snapshot opens it again."""
         self.last = None
@@ -117,8 +127,11 @@ class LogSnapshots:
         One that comes and goes is told once too, as where ``query`` is another one from look to look.
         """
         for problem in snapshot.problems:
-            if problem not in self._logged:
-                _logger.warning("%s", problem)
-                self._logged[problem] = None
-        for problem in list(self._logged)[: max(0, len(self._logged) - _LOGGED)]:
-            del self._logged[problem]
+            self._warn(problem)
+
+    def _warn(self, sentence: str) -> None:
+        if sentence not in self._logged:
+            _logger.warning("%s", sentence)
+            self._logged[sentence] = None
+            if len(self._logged) > _LOGGED:
+                del self._logged[next(iter(self._logged))]

@@ -81,10 +81,11 @@ class Planner:
                 # Its records wait from now on.
                 self._waiting.age_s((one.topic, one.partition), one.start, self._clock())
             return marks
+        at = {where: one.position for where, one in positions.items()}
         windows = due_windows(
             snapshot, positions, self._policy, self._waiting, self._clock(),
             starting=self.starting, is_last=is_last, wall_s=self._wall_clock(),
-            answers=self._logs.epoch_ends({where: one.position for where, one in positions.items()}),
+            answers=self._logs.epoch_ends(at), stale=self._logs.stale(at),
         )  # fmt: skip
         reach: dict[TopicPartition, tuple[int, int]] = {}
         for window in windows:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -107,10 +107,12 @@ def due_windows(
     is_last: bool,
     wall_s: float = 0.0,
     answers: Mapping[TopicPartition, EpochEnd] = _NO_ANSWERS,
+    stale: Collection[TopicPartition] = (),
 ) -> list[Window]:
     """The windows to be written now, a batch at the most; all that there is if ``is_last``.
 
-    ``wall_s`` is the time of day, for the minute mark alone; ``answers`` are as for :func:`position_of`.
+    ``wall_s`` is the time of day, for the minute mark alone; ``answers`` are as for :func:`position_of`;
+    of ``stale`` partitions nothing is due before later segments come.
     Those of one partition follow each other without a gap; partitions take turns. An offset range without any record
     has a window too: it is committed, and not looked at again. A window ends where offsets are missing, so that what
     lies before them is written; one that begins there is DataLoss to whoever reads it. Partitions that do not begin at
@@ -120,7 +122,7 @@ def due_windows(
     for where, log in snapshot.logs.items():
         start = position_of(log, positions.get(where), starting, answers.get(where))
         end = log.end_from(start)
-        if end <= start:
+        if end <= start or where in stale:
             waiting.clear(where)
             continue
         end = next((loss.start for loss in losses_between(log, start, end) if loss.start > start), end)

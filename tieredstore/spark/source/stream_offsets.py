@@ -13,7 +13,7 @@ the first one begins if that has to be read once more; by then ``latest`` or a t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -128,16 +128,25 @@ class StreamOffsets:
         return {where: Position(offset, self.epochs.get(where)) for where, offset in self.offsets.items()}
 
     def begins(
-        self, logs: Mapping[TopicPartition, LogBounds], on_loss: OnLoss, answers: Answers = _NO_ANSWERS
+        self,
+        logs: Mapping[TopicPartition, LogBounds],
+        on_loss: OnLoss,
+        answers: Answers = _NO_ANSWERS,
+        stale: Collection[TopicPartition] = (),
     ) -> dict[TopicPartition, int]:
         """Where reading each of ``logs`` goes on, between its earliest offset and its end.
 
         Partitions that are new here begin at their earliest offset, and so do those of a topic that was created again.
-        Of what cannot be read any more ``on_loss`` is told, and of what an election took back after it was read.
+        Of what cannot be read any more ``on_loss`` is told, and of what an election took back after it was read. Of
+        those that are ``stale`` nothing is read yet.
         """
         self._tell_of_gone(logs, on_loss)
         self._tell_of_other_ids(logs, on_loss)
-        return {where: self._begin(where, log, on_loss, answers.get(where)) for where, log in sorted(logs.items())}
+        return {
+            where: self._begin(where, log, on_loss, answers.get(where))
+            for where, log in sorted(logs.items())
+            if where not in stale or self._known(where, log.topic_id, log.derived_id) is None
+        }
 
     def windows_to(
         self,
