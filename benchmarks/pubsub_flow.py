@@ -21,6 +21,7 @@ from typing import Any, Final
 from benchmarks.measuring import interleaved, to_the_limit
 from benchmarks.process_tree import ProcessTree
 from tests.support.fault_proxy import FaultProxy
+from tests.support.paths import REPOSITORY
 from tests.support.pubsub_topics import topics_on
 from tests.support.servers.minio import start_minio
 from tests.support.servers.s3_server import REGION, S3Server
@@ -47,7 +48,7 @@ PUTS_A_GIB = GETS_A_GIB = 72
 SAVED_TARGET = 0.8
 THROUGHPUT_MIB_S: Final = 20.0
 RETENTION_DAYS: Final = 3.0
-PRICES: Final = Path(__file__).resolve().parent.parent / "examples" / "prices.toml"
+PRICES: Final = REPOSITORY / "examples" / "prices.toml"
 
 
 @contextmanager

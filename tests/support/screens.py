@@ -35,7 +35,7 @@ from tests.support.safe_key_service import install_safe
 from tieredstore.cli.main import main, program
 from tieredstore.model import Uuid
 
-FOLDER: Final = Path(__file__).resolve().parent.parent / "cli" / "screens"
+FOLDER: Final = REPOSITORY / "tests" / "cli" / "screens"
 RULE: Final = "──"
 """What a screen with a table has."""
 
