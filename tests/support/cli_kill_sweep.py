@@ -1,6 +1,6 @@
 """Run as a process: ``copy``, killed at every operation of the store in turn, then run again.
 
-Forks, so it must stay a process of one thread of its own: python -m tests.support.cli_kill_sweep WORK_FOLDER LOG_DIR
+Forks, so it must stay a process of one thread: python -m tests.support.cli_kill_sweep WORK_FOLDER LOG_DIR
 Prints one JSON line a kill: how the child ended, and what a second and a third run left in the store.
 """
 

@@ -1,8 +1,8 @@
 """The Python of Spark's workers in the tests: it connects to the JVM first, and then imports what takes long.
 
 A worker that has not connected ten seconds after its start is given up by Spark, which has no setting for that; PySpark
-alone takes more to import on a machine that does much else. Run as ``python -m tests.support.early_connection`` with
-the arguments of a Python, by the program that ``worker_python`` writes.
+alone takes more to import on a busy machine. Run as ``python -m tests.support.early_connection`` with the
+arguments of a Python, by the program that ``worker_python`` writes.
 """
 
 from __future__ import annotations

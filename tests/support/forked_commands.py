@@ -1,6 +1,6 @@
 """Commands in processes of their own, forked from one that has imported all they need: a signal's tests need many.
 
-Run as a process it is the parent: python -m tests.support.forked_commands MODULE... with requests on stdin, one a line.
+Run as a process it is the parent: python -m tests.support.forked_commands MODULE...; requests on stdin, one a line.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A member of a group in a process of its own, which may be killed: python -m tests.support.group_member CONFIG OUTPUT.
+"""A member of a group in a process that may be killed: python -m tests.support.group_member CONFIG OUTPUT.
 
 It notes in OUTPUT, a line each and at once: partitions that it is assigned, offsets that a call gave it, and commits
 that the coordinator has confirmed. SIGTERM has it leave.

@@ -1,6 +1,6 @@
 """Run as a process that is killed: a stream from one topic of batches to another, until nothing is new.
 
-python -m tests.support.memq_stream_job JOB_FILE, which has JSON: the store's options, the topics and the checkpoint.
+python -m tests.support.memq_stream_job JOB_FILE; its JSON has the store's options, the topics and the checkpoint.
 Prints a line when the query is about to start.
 """
 

@@ -1,6 +1,6 @@
 """Run as a process that is killed: a query over a stream into files, until nothing is new.
 
-python -m tests.support.spark_stream_job JOB_FILE, which has JSON: the source's options, the checkpoint and the sink;
+python -m tests.support.spark_stream_job JOB_FILE; its JSON has the source's options, the checkpoint and the sink;
 ``conf`` of the session if it is to be another one. Prints a line when the query is about to start.
 """
 
