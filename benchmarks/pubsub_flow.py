@@ -132,7 +132,7 @@ def measure_throughput(mib: int, runs: int) -> dict[str, object]:
                 store.get_small("plain/start", ENTRY)
 
         def all_put(by: Callable[[bytes], None]) -> None:
-            with ThreadPoolExecutor(topics.settings.pubsub.uploads) as uploads:
+            with ThreadPoolExecutor(topics.batches.uploads) as uploads:
                 list(uploads.map(by, bodies))
 
         writing = interleaved(

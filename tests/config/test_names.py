@@ -13,8 +13,9 @@ from tests.support.paths import REPOSITORY
 from tieredstore.config import load_settings, settings_from
 from tieredstore.config.effects import REFUSED, WITHOUT_EFFECT, Effect, effect_of
 from tieredstore.config.fields import property_names
-from tieredstore.config.names import GROUPS, KNOWN
-from tieredstore.config.reference import SECTIONS, reference
+from tieredstore.config.names import GROUPS, KNOWN, known_names
+from tieredstore.config.reference import all_sections, reference
+from tieredstore.config.sections import wing_groups
 from tieredstore.errors import ConfigError
 
 BASE = {"storage.backend.class": "memory", "chunk.size": "4194304"}
@@ -67,7 +68,7 @@ def test_a_name_like_no_other_has_no_nearest() -> None:
 @given(name=st.text(st.characters(codec="utf-8"), max_size=40))
 def test_no_unknown_name_passes(name: str) -> None:
     families = ("iceberg.catalog.", "structure.provider.serde.", "rsm.config.")
-    if name not in KNOWN and not name.startswith(families):
+    if name not in known_names() and not name.startswith(families):
         assert " is " in error_of({**BASE, name: "1"})
 
 
@@ -283,13 +284,14 @@ def test_the_committed_reference_is_the_generated_one() -> None:
 def test_the_reference_has_every_property_once_with_its_effect() -> None:
     rows = [line.split(" | ") for line in reference().splitlines() if line.startswith("| `")]
     names = [row[0].removeprefix("| ").strip("`") for row in rows]
-    assert set(names) >= KNOWN
+    assert set(names) >= known_names()
     assert len(names) == len(set(names))
     assert {row[-1].removesuffix(" |") for row in rows} == {effect.value for effect in Effect}
     assert all(row[4].endswith(".") for row in rows if len(row) == 6)
 
 
 def test_every_part_is_in_the_reference_and_no_name_is_read_twice() -> None:
-    assert {group for section in SECTIONS for group in section.groups} >= set(GROUPS)
-    names = [name for group in GROUPS for name in property_names(group)]
+    groups = [*GROUPS, *wing_groups()]
+    assert {group for section in all_sections() for group in section.groups} >= set(groups)
+    names = [name for group in groups for name in property_names(group)]
     assert len(names) == len(set(names))

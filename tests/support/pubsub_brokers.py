@@ -23,6 +23,7 @@ from tieredstore.pubsub.format.packets import (
     parse_response,
 )
 from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.pubsub.settings import BatchBrokerSettings
 
 LONG_S = 120.0
 
@@ -102,8 +103,8 @@ def running_broker(topics: Topics, **given: Any) -> Generator[RunningBroker]:
 
 def listening_anywhere(topics: Topics, host: str = "127.0.0.1", **given: Any) -> Topics:
     """The same topics for a broker on the loopback interface, with whatever other settings of a broker."""
-    own = topics.settings.broker.model_copy(update={"listen": (host, free_port()), **given})
-    return Topics(topics.store, topics.settings.model_copy(update={"broker": own}))
+    own = topics.settings.section(BatchBrokerSettings).model_copy(update={"listen": (host, free_port()), **given})
+    return Topics(topics.store, topics.settings.with_section(own))
 
 
 class PacketClient:

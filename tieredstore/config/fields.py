@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
@@ -17,6 +18,9 @@ class SettingsGroup(BaseModel):
     # hide_input_in_errors: pydantic's own error text must not hold a secret either
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
+    client_properties: ClassVar[str] = ""
+    """What precedes the properties of a Kafka client, which a field ``kafka`` has as pairs of name and text, if any."""
+
 
 def property_fields(group: type[SettingsGroup]) -> Iterator[tuple[str, FieldInfo, Kind]]:
     """Name, field and kind of each property that ``group`` reads, in the order of the class."""
@@ -28,6 +32,12 @@ def property_fields(group: type[SettingsGroup]) -> Iterator[tuple[str, FieldInfo
 def property_names(group: type[SettingsGroup]) -> list[str]:
     """The names of the properties that ``group`` reads."""
     return [name for name, _, _ in property_fields(group)]
+
+
+def reads(group: type[SettingsGroup], name: str) -> bool:
+    """Whether ``group`` has the property ``name``."""
+    is_clients = bool(group.client_properties) and name.startswith(group.client_properties)
+    return is_clients or any(info.alias == name for info in group.model_fields.values())
 
 
 def broken_rule(name: str, why: str) -> PydanticCustomError:

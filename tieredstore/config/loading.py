@@ -10,17 +10,15 @@ from typing import Any, Final
 
 from pydantic import SecretStr
 
-from tieredstore.config.broker import BrokerClientSettings, BrokerSettings
 from tieredstore.config.effects import Effect, effect_of
 from tieredstore.config.encryption import read_encryption
 from tieredstore.config.endpoint import ENDPOINT, UPLOADER_LAYOUT, read_endpoint
 from tieredstore.config.fetch import read_fetch
 from tieredstore.config.fields import SettingsGroup
 from tieredstore.config.jvm import JvmProperties
-from tieredstore.config.names import check_names, forgotten_names
+from tieredstore.config.names import check_names, forgotten_names, groups_named
 from tieredstore.config.pinterest import translated
 from tieredstore.config.properties import OwnProperties, own_properties, read_properties, shown_name
-from tieredstore.config.pubsub import PUBSUB_KAFKA, PubsubSettings
 from tieredstore.config.settings import Settings
 from tieredstore.config.source import SettingsReader
 from tieredstore.config.storage import (
@@ -32,7 +30,7 @@ from tieredstore.config.storage import (
     S3Settings,
     backend_name,
 )
-from tieredstore.config.uploader import KAFKA, UploaderSettings
+from tieredstore.config.uploader import UploaderSettings
 from tieredstore.config.values import is_quoted, plain
 from tieredstore.errors import ConfigError
 from tieredstore.model import Properties
@@ -77,15 +75,15 @@ def settings_from(properties: Properties, *, base_dir: Path | None = None, sourc
     groups = {
         "encryption": read_encryption(reader),
         "fetch": read_fetch(reader),
-        "pubsub": reader.read(PubsubSettings, fields={"kafka": _client_properties(reader, PUBSUB_KAFKA)}),
         "endpoint": read_endpoint(reader),
-        "broker": reader.read(BrokerSettings),
-        "broker_client": reader.read(BrokerClientSettings),
         **_read_store(reader, backend),
     }
-    present = {name: group for name, group in groups.items() if group is not None}
-    options = _storage_options(reader) if own_class else ()
-    settings = reader.result(reader.read(Settings, fields={**present, "storage_options": options}))
+    present: dict[str, object] = {name: group for name, group in groups.items() if group is not None}
+    beyond: dict[str, object] = {
+        "storage_options": _storage_options(reader) if own_class else (),
+        "sections": tuple(filter(None, [reader.read(group) for group in groups_named(reader.values)])),
+    }
+    settings = reader.result(reader.read(Settings, fields=present | beyond))
     _say_what_is_odd(reader, own)
     return settings
 
@@ -106,16 +104,7 @@ def uploader_settings_from(
     reader = SettingsReader(OwnProperties(source, "", {**own.texts, **beside}), base_dir or Path())
     check_names(reader, ("storage.",))
     reader.problems = [problem for problem in reader.problems if problem.name.startswith(_UPLOADER)]
-    return reader.result(reader.read(UploaderSettings, fields={"kafka": _client_properties(reader, KAFKA)}))
-
-
-def _client_properties(reader: SettingsReader, beginning: str) -> tuple[tuple[str, SecretStr], ...]:
-    """The properties of a Kafka client that stand under ``beginning``."""
-    return tuple(
-        (name.removeprefix(beginning), SecretStr(text))
-        for name, text in reader.values.items()
-        if name.startswith(beginning)
-    )
+    return reader.result(reader.read(UploaderSettings))
 
 
 def _check_texts(properties: Mapping[Any, Any], source: str) -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterable
 from typing import Final
 
-from tieredstore.config.broker import BrokerClientSettings, BrokerSettings
 from tieredstore.config.encryption import PAIRS, EncryptionProperties, pair_id
 from tieredstore.config.endpoint import EndpointSettings, rule_of
 from tieredstore.config.fetch import ChunkCacheSettings, FetchSettings, IndexCacheSettings, ManifestCacheSettings
-from tieredstore.config.fields import SettingsGroup, property_names
+from tieredstore.config.fields import SettingsGroup, property_names, reads
 from tieredstore.config.jvm import FAMILIES, OLD_NAMES, JvmProperties
 from tieredstore.config.nearest import nearest_name
 from tieredstore.config.properties import DEFAULT_PREFIX, shown_name
-from tieredstore.config.pubsub import PUBSUB_KAFKA, PubsubSettings
+from tieredstore.config.sections import wing_groups
 from tieredstore.config.settings import Settings
 from tieredstore.config.source import MAX_SHOWN, SettingProblem, SettingsReader
 from tieredstore.config.storage import AwsCredentials, AzureSettings, GcsSettings, ProxySettings, S3Settings
@@ -30,20 +31,30 @@ GROUPS: Final[tuple[type[SettingsGroup], ...]] = (
     ManifestCacheSettings,
     IndexCacheSettings,
     ChunkCacheSettings,
-    PubsubSettings,
     EndpointSettings,
-    BrokerSettings,
-    BrokerClientSettings,
     JvmProperties,
     UploaderSettings,
 )
-"""All that reads properties by fixed names."""
+"""All of the core that reads properties by fixed names."""
 
 BESIDE: Final = ("uploader.", "endpoint.")
 """Beginnings of names that are read with the prefix of the others and without it."""
 
 KNOWN: Final = frozenset(name for group in GROUPS for name in property_names(group))
-"""All fixed names, without prefix."""
+"""All fixed names of the core, without prefix."""
+
+
+@functools.cache
+def known_names() -> frozenset[str]:
+    """Those of the installed wings too."""
+    return KNOWN.union(*map(property_names, wing_groups()))
+
+
+def groups_named(names: Iterable[str]) -> list[type[SettingsGroup]]:
+    """The groups of wings that have one of these properties."""
+    others = [name for name in names if name not in KNOWN]
+    return [group for group in wing_groups() if any(reads(group, name) for name in others)] if others else []
+
 
 _MAX_COMPARED: Final = MAX_SHOWN  # more are not shown, and looking for the nearest name is slow
 
@@ -51,12 +62,14 @@ _MAX_COMPARED: Final = MAX_SHOWN  # more are not shown, and looking for the near
 def check_names(reader: SettingsReader, open_beginnings: tuple[str, ...] = ()) -> None:
     """Note every name that does not exist; under ``open_beginnings`` any name is right."""
     # Beginnings under which anything may stand.
-    right = (*FAMILIES, KAFKA, PUBSUB_KAFKA, *open_beginnings)
+    right = (*FAMILIES, KAFKA, *open_beginnings)
     unknown = [
         name
         for name in reader.values
         if name not in KNOWN and not name.startswith(right) and pair_id(name) is None and rule_of(name) is None
     ]
+    wings = groups_named(unknown)
+    unknown = [name for name in unknown if not any(reads(group, name) for group in wings)]
     for place, name in enumerate(unknown):
         why = _what_is_wrong(name, reader) if place < _MAX_COMPARED else "is not known"
         reader.problems.append(SettingProblem(name, f"{reader.own.prefix}{shown_name(name)} {why}"))
@@ -66,7 +79,7 @@ def _what_is_wrong(name: str, reader: SettingsReader) -> str:
     for old, new in OLD_NAMES.items():
         if name.startswith(old):
             return f"is an old name: today's is {reader.written(new + name.removeprefix(old))}"
-    if KNOWN.isdisjoint(reader.values):
+    if known_names().isdisjoint(reader.values):
         return f"is not known, nor is any other property here, and none starts with {DEFAULT_PREFIX}"
     meant = nearest_name(name, candidates(reader))
     return f"is not known; the nearest is {reader.written(meant)}" if meant else "is not known"
@@ -75,7 +88,8 @@ def _what_is_wrong(name: str, reader: SettingsReader) -> str:
 def candidates(reader: SettingsReader) -> frozenset[str]:
     """All names that could have been meant, with those of the listed key pairs."""
     ids = [key_id.strip() for key_id in reader.values.get(PAIRS, "").split(",")]
-    return KNOWN | {f"{PAIRS}.{key_id}.{half}.key.file" for key_id in ids if key_id for half in ("public", "private")}
+    halves = ("public", "private")
+    return known_names() | {f"{PAIRS}.{key_id}.{half}.key.file" for key_id in ids if key_id for half in halves}
 
 
 def forgotten_names(reader: SettingsReader) -> list[str]:
@@ -83,4 +97,7 @@ def forgotten_names(reader: SettingsReader) -> list[str]:
 
     A broker has properties ``metrics.*`` of its own, and some of ours are read with and without prefix.
     """
-    return [name for name in reader.own.others if name in KNOWN and not name.startswith(("metrics.", *BESIDE))]
+    if not reader.own.others:
+        return []
+    known = known_names()
+    return [name for name in reader.own.others if name in known and not name.startswith(("metrics.", *BESIDE))]

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from pydantic.fields import FieldInfo
 
-from tieredstore.config.broker import BrokerClientSettings, BrokerSettings
 from tieredstore.config.effects import Effect, effect_of
 from tieredstore.config.encryption import PAIRS, EncryptionProperties, KeyPairSettings
 from tieredstore.config.endpoint import RULES, EndpointRule, EndpointSettings
 from tieredstore.config.fetch import ChunkCacheSettings, FetchSettings, IndexCacheSettings, ManifestCacheSettings
-from tieredstore.config.fields import SettingsGroup, property_fields
+from tieredstore.config.fields import property_fields
 from tieredstore.config.jvm import FAMILIES, OLD_NAMES, JvmProperties
-from tieredstore.config.pubsub import PUBSUB_KAFKA, PubsubSettings
+from tieredstore.config.sections import Section, wing_sections
 from tieredstore.config.settings import Settings
 from tieredstore.config.storage import (
     JAVA_BACKENDS,
@@ -74,16 +72,6 @@ _OWN_STORE: Final = """A Python class of your own gets every `storage.*` propert
 `Settings.storage_options`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
-    """One table of the reference."""
-
-    title: str
-    intro: str
-    groups: tuple[type[SettingsGroup], ...]
-    under: str = ""
-
-
 SECTIONS: Final = (
     Section("Segments and the store", "", (Settings,)),
     Section("Encryption", "", (EncryptionProperties,)),
@@ -128,21 +116,15 @@ SECTIONS: Final = (
         (EndpointRule,),
         f"{RULES}.<name>.",
     ),
-    Section(
-        "Batches on object storage",
-        f"What [pubsub](pubsub.md) does. Not of the plugin. `{PUBSUB_KAFKA}*` are properties of the Kafka client "
-        "([live.md](live.md)) of a queue in Kafka.",
-        (PubsubSettings,),
-    ),
-    Section(
-        "Brokers of batches",
-        "Of `tieredstore pubsub broker` and of producers that write to brokers ([broker.md](broker.md)). Not of the "
-        "plugin.",
-        (BrokerSettings, BrokerClientSettings),
-    ),
-    Section("Of the JVM plugin only", "", (JvmProperties,)),
 )
-"""All tables, in the page's order."""
+"""The core's tables, in the page's order."""
+
+_LAST: Final = Section("Of the JVM plugin only", "", (JvmProperties,))
+
+
+def all_sections() -> tuple[Section, ...]:
+    """All tables, in the page's order: those of the installed wings behind the core's."""
+    return *SECTIONS, *wing_sections(), _LAST
 
 
 def reference() -> str:
@@ -150,7 +132,7 @@ def reference() -> str:
     old = ", ".join(f"`{before}*` is `{after}*` today" for before, after in OLD_NAMES.items())
     stores = [f"- `{name}`: `{java}`" for java, name in JAVA_BACKENDS.items()]
     lines = [_INTRO.replace("{old_names}", old), _STORES, "", *stores, "- `memory`: no Java class", "", _OWN_STORE]
-    for section in SECTIONS:
+    for section in all_sections():
         lines += ["", f"## {section.title}", ""]
         lines += [section.intro, ""] if section.intro else []
         lines += [_HEADER, *_rows(section)]

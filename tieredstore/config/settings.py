@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 from pydantic import Field, SecretStr, model_validator
 
-from tieredstore.config.broker import BrokerClientSettings, BrokerSettings
 from tieredstore.config.encryption import EncryptionSettings
 from tieredstore.config.endpoint import LAYOUT, EndpointSettings
 from tieredstore.config.fetch import FetchSettings
 from tieredstore.config.fields import SettingsGroup, broken_rule
-from tieredstore.config.pubsub import PubsubSettings
 from tieredstore.config.storage import BACKEND_CLASS, AzureSettings, GcsSettings, ProxySettings, S3Settings
 from tieredstore.config.values import BOOLEAN, PATH, choices, integer, long, string
+
+GroupT = TypeVar("GroupT", bound=SettingsGroup)
 
 # Threads of a catalog's pool, which lies above this room and cannot be asked.
 _CATALOG_READERS: Final = 16
@@ -90,15 +90,23 @@ class Settings(SettingsGroup):
     )
     encryption: EncryptionSettings | None = None
     fetch: FetchSettings = FetchSettings()
-    pubsub: PubsubSettings = PubsubSettings()
     endpoint: EndpointSettings = EndpointSettings()
-    broker: BrokerSettings = BrokerSettings()
-    broker_client: BrokerClientSettings = BrokerClientSettings()
     s3: S3Settings | None = None
     gcs: GcsSettings | None = None
     azure: AzureSettings | None = None
     proxy: ProxySettings | None = None
     storage_options: tuple[tuple[str, SecretStr], ...] = ()
+    sections: tuple[SettingsGroup, ...] = ()
+    """Groups of wings of which the source names something."""
+
+    def section(self, group: type[GroupT]) -> GroupT:
+        """A wing's group, with its defaults where the source names nothing of it."""
+        return next((each for each in self.sections if isinstance(each, group)), None) or group()
+
+    def with_section(self, group: SettingsGroup) -> Settings:
+        """The same settings with another group of a wing."""
+        others = (each for each in self.sections if not isinstance(each, type(group)))
+        return self.model_copy(update={"sections": (*others, group)})
 
     @property
     def requests_at_once(self) -> int:

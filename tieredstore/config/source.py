@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
 
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 
 from tieredstore.config.fields import SettingsGroup, property_fields, property_names
@@ -50,8 +50,12 @@ class SettingsReader:
         """
         # Only names that the group knows are handed over; unknown ones are another module's finding (names.py).
         texts = {name: self.values[under + name] for name in property_names(group) if under + name in self.values}
+        given: dict[str, object] = {**texts, **(fields or {})}
+        if beginning := group.client_properties:
+            client = ((name, text) for name, text in self.values.items() if name.startswith(beginning))
+            given["kafka"] = tuple((name.removeprefix(beginning), SecretStr(text)) for name, text in client)
         try:
-            return group.model_validate({**texts, **(fields or {})}, context={"base_dir": self.base_dir})
+            return group.model_validate(given, context={"base_dir": self.base_dir})
         except ValidationError as error:
             kinds = {name: kind for name, _, kind in property_fields(group)}
             self.problems += [self._problem(details, kinds, under) for details in error.errors()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
 
 from pydantic import Field, SecretStr
 
@@ -45,6 +45,8 @@ def _not_empty(text: str) -> None:
 
 class UploaderSettings(SettingsGroup):
     """What the uploader ships, from where, and how. ``kafka`` are pairs of a client's property and its text."""
+
+    client_properties: ClassVar[str] = KAFKA
 
     server_properties: Annotated[Path | None, PATH] = Field(
         default=None,

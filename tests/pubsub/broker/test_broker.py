@@ -38,6 +38,7 @@ from tieredstore.pubsub.format.packets import (
     WriteRequest,
 )
 from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.pubsub.settings import BatchBrokerSettings
 from tieredstore.pubsub.upkeep.audit import TopicAudit
 from tieredstore.testing.delegating import DelegatingObjectStore
 from tieredstore.testing.faults import FaultyStore
@@ -278,8 +279,8 @@ def test_a_full_buffer_stops_reading_and_drops_nothing() -> None:
     topics = topics_on(store, batch_ms="1", compression="none")
     topics.create("orders")
     size, count = 1 << 20, 40  # 40 MiB through a buffer of 16
-    own = topics.settings.broker.model_copy(update={"buffer_bytes": 16 << 20})
-    small = Topics(store, topics.settings.model_copy(update={"broker": own}))
+    own = topics.settings.section(BatchBrokerSettings).model_copy(update={"buffer_bytes": 16 << 20})
+    small = Topics(store, topics.settings.with_section(own))
     with running_broker(small) as running:
         client = PacketClient(running.place)
         client.socket.settimeout(LONG_S)
@@ -336,8 +337,8 @@ def test_the_authorizer_decides_over_writes_and_reads() -> None:
 
 
 def reading(topics: Topics) -> Topics:
-    own = topics.settings.broker.model_copy(update={"serve_reads": True})
-    return Topics(topics.store, topics.settings.model_copy(update={"broker": own}))
+    own = topics.settings.section(BatchBrokerSettings).model_copy(update={"serve_reads": True})
+    return Topics(topics.store, topics.settings.with_section(own))
 
 
 def test_reads_give_an_object_its_index_or_a_range_and_of_the_topic_alone() -> None:
@@ -394,8 +395,8 @@ def test_reads_of_large_objects_come_whole_beside_acknowledgements() -> None:
 def test_a_producers_messages_stay_in_one_partition_if_batches_are_by_producer() -> None:
     topics = topics_on(None, batch_ms="20")
     topics.create("orders", 4)
-    own = topics.settings.broker.model_copy(update={"batch_by": "producer"})
-    sorted_topics = Topics(topics.store, topics.settings.model_copy(update={"broker": own}))
+    own = topics.settings.section(BatchBrokerSettings).model_copy(update={"batch_by": "producer"})
+    sorted_topics = Topics(topics.store, topics.settings.with_section(own))
     with running_broker(sorted_topics) as running, PacketClient(running.place) as client:
         for request in range(3):
             for producer in range(6):
@@ -415,7 +416,7 @@ def test_a_broker_that_is_no_server_says_so() -> None:
     topics = fresh()
     with running_broker(topics) as running:
         own = running.broker.own
-        again = Topics(topics.store, topics.settings.model_copy(update={"broker": own}))
+        again = Topics(topics.store, topics.settings.with_section(own))
         other = RunningBroker(Broker(again))
         with pytest.raises(Exception, match="no broker can listen"):
             other.begin()

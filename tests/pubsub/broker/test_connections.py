@@ -15,6 +15,7 @@ from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.format.packet_writing import request_bytes
 from tieredstore.pubsub.format.packets import Code, MetadataRequest, Request
 from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.pubsub.settings import BatchBrokerSettings
 
 
 def fresh(**properties: str) -> Topics:
@@ -79,8 +80,8 @@ def test_frames_come_in_pieces_of_any_size() -> None:
 
 def test_more_connections_than_may_be_are_closed() -> None:
     topics = fresh()
-    own = topics.settings.broker.model_copy(update={"connections": 1})
-    few = Topics(topics.store, topics.settings.model_copy(update={"broker": own}))
+    own = topics.settings.section(BatchBrokerSettings).model_copy(update={"connections": 1})
+    few = Topics(topics.store, topics.settings.with_section(own))
     with running_broker(few) as running, PacketClient(running.place) as first:
         assert first.ask(MetadataRequest()).code is Code.OK
         with PacketClient(running.place) as second:
@@ -108,8 +109,8 @@ def test_what_many_connections_send_in_pieces_stays_apart(buffer: str) -> None:
             size = dice.choice([1, 14, 4_000, 65_536, 262_144, 400_000])
             pieces.append((client, sent[:size]))
             sent = sent[size:]
-    own = topics.settings.broker.model_copy(update={"buffer_bytes": int(buffer)})
-    small = Topics(topics.store, topics.settings.model_copy(update={"broker": own}))
+    own = topics.settings.section(BatchBrokerSettings).model_copy(update={"buffer_bytes": int(buffer)})
+    small = Topics(topics.store, topics.settings.with_section(own))
     with running_broker(small) as running:
         clients = [PacketClient(running.place) for _ in range(4)]
         answers: list[list[int]] = [[] for _ in clients]

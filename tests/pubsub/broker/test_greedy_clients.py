@@ -28,6 +28,7 @@ from tieredstore.pubsub.format.notifications import Notification
 from tieredstore.pubsub.format.packet_writing import request_bytes
 from tieredstore.pubsub.format.packets import Code, MetadataRequest, PacketType, ReadRequest, Request
 from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.pubsub.settings import BatchBrokerSettings
 from tieredstore.testing.delegating import DelegatingObjectStore
 
 LONG_S = 120.0
@@ -41,8 +42,8 @@ def fresh(**properties: str) -> Topics:
 
 
 def of_a_broker(topics: Topics, **settings: Any) -> Topics:
-    own = topics.settings.broker.model_copy(update=settings)
-    return Topics(topics.store, topics.settings.model_copy(update={"broker": own}))
+    own = topics.settings.section(BatchBrokerSettings).model_copy(update=settings)
+    return Topics(topics.store, topics.settings.with_section(own))
 
 
 def eventually(holds: Callable[[], bool], running: RunningBroker) -> None:

@@ -30,6 +30,7 @@ from tieredstore.pubsub.broker.handshakes import (
 )
 from tieredstore.pubsub.format.packets import Code, MetadataRequest
 from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.pubsub.settings import BatchBrokerSettings
 
 _T = TypeVar("_T")
 
@@ -81,8 +82,8 @@ def ended(client: socket.socket) -> bool:
 def running_with_tls(certificate: Path, **given: Any) -> contextlib.AbstractContextManager[RunningBroker]:
     topics = fresh_topics(1, batch_ms="20")
     update = {"certificate": certificate, "key": certificate, "buffer_bytes": BUFFER, **given}
-    own = topics.settings.broker.model_copy(update=update)
-    return running_broker(Topics(topics.store, topics.settings.model_copy(update={"broker": own})))
+    own = topics.settings.section(BatchBrokerSettings).model_copy(update=update)
+    return running_broker(Topics(topics.store, topics.settings.with_section(own)))
 
 
 def of(running: RunningBroker) -> Handshakes:

@@ -18,6 +18,7 @@ from tests.support.pubsub_topics import topics_on, values_of
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.format.packet_writing import request_bytes
 from tieredstore.pubsub.format.packets import MetadataRequest, Request, parse_response
+from tieredstore.pubsub.settings import BatchBrokerSettings
 
 GOOD = b"a good one"
 
@@ -87,8 +88,8 @@ def test_ten_thousand_damaged_packets_at_a_broker(seed: int) -> None:
 def test_messages_that_never_come_whole_take_the_buffer_and_give_it_back() -> None:
     topics = topics_on(None, batch_ms="1")
     topics.create("orders")
-    own = topics.settings.broker.model_copy(update={"buffer_bytes": 16 << 20})
-    small = type(topics)(topics.store, topics.settings.model_copy(update={"broker": own}))
+    own = topics.settings.section(BatchBrokerSettings).model_copy(update={"buffer_bytes": 16 << 20})
+    small = type(topics)(topics.store, topics.settings.with_section(own))
     head = request_bytes(Request(5, 1, write_of(bytes(4_000_000))))[:100]
     with running_broker(small) as running:
         slow = [PacketClient(running.place) for _ in range(10)]

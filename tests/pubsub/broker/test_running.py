@@ -26,6 +26,7 @@ from tieredstore.pubsub.format.packets import Code, MetadataAnswer, MetadataRequ
 from tieredstore.pubsub.governor.zookeeper_governor import ZooKeeperGovernor
 from tieredstore.pubsub.produce.broker_producer import BrokerProducer
 from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.pubsub.settings import BatchClientSettings
 from tieredstore.testing.delegating import DelegatingObjectStore
 
 
@@ -95,8 +96,8 @@ def served(topics: Topics) -> Generator[Served]:
 
 
 def published(topics: Topics, place: str, count: int) -> None:
-    client = topics.settings.broker_client.model_copy(update={"bootstrap": (place,), "linger_ms": 1})
-    settings = topics.settings.model_copy(update={"broker_client": client})
+    client = topics.settings.section(BatchClientSettings).model_copy(update={"bootstrap": (place,), "linger_ms": 1})
+    settings = topics.settings.with_section(client)
     with BrokerProducer(settings, "orders") as producer:
         futures = [producer.send(b"%d" % number) for number in range(count)]
     for future in futures:

@@ -128,7 +128,7 @@ def test_a_store_that_does_not_tell_of_partitions_changes_none() -> None:
         raise StoreUnavailable("away")
 
     topics = topics_on()
-    site = queue_kinds.QueueSite(topics.folder, "orders", 2, "orders", topics.settings.pubsub, away)
+    site = queue_kinds.QueueSite(topics.folder, "orders", 2, "orders", topics.batches, away)
     clock = SimulatedClock()
     partitions = queue_kinds.TopicPartitions(site, monotonic=lambda: clock.now)
     clock.sleep(1000)

@@ -181,7 +181,7 @@ def test_what_nobody_has_read_is_lost_and_another_topic_is_no_part_of_it(kafka: 
     settings = tmp_path / "s.properties"
     lines = {
         "storage.backend.class": "filesystem", "storage.root": str(tmp_path), "chunk.size": "4194304",
-        "pubsub.audit.topic": str(topics.settings.pubsub.audit_topic),
+        "pubsub.audit.topic": str(topics.batches.audit_topic),
         "pubsub.kafka.bootstrap.servers": kafka.bootstrap_servers,
     }  # fmt: skip
     settings.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))

@@ -29,6 +29,7 @@ from tieredstore.pubsub.governor.zookeeper_governor import ZooKeeperGovernor
 from tieredstore.pubsub.produce.broker_producer import BrokerProducer
 from tieredstore.pubsub.produce.futures import UNTOLD, RecordPlace
 from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.pubsub.settings import BatchClientSettings
 from tieredstore.testing.delegating import DelegatingObjectStore
 
 # A broker that is killed while clients come leaves a connection to the collector now and then, as kill -9 would.
@@ -191,14 +192,14 @@ def orders() -> Topics:
 
 
 def producer_to(members: list[Member], topics: Topics, *, request_timeout_ms: int) -> BrokerProducer:
-    client = topics.settings.broker_client.model_copy(
+    client = topics.settings.section(BatchClientSettings).model_copy(
         update={
             "bootstrap": tuple(member.running.place for member in members),
             "linger_ms": 1,
             "request_timeout_ms": request_timeout_ms,
         }
     )
-    return BrokerProducer(topics.settings.model_copy(update={"broker_client": client}), "orders")
+    return BrokerProducer(topics.settings.with_section(client), "orders")
 
 
 def holder(members: list[Member]) -> Member:

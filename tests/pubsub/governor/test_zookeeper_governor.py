@@ -237,7 +237,7 @@ def test_memqs_topics_are_assigned_to_both_kinds_by_their_traffic_and_others_to_
         assert clicks is not None
         assert (clicks.load.input_mb, clicks.load.batch_bytes, clicks.load.partitions(1)) == (9.5, 1 << 20, 3)
         assert clicks.topics is not None
-        assert (clicks.topics.settings.pubsub.batch_ms, clicks.topics.settings.pubsub.batch_bytes) == (250, 1 << 20)
+        assert (clicks.topics.batches.batch_ms, clicks.topics.batches.batch_bytes) == (250, 1 << 20)
         assert [directory.look(name) for name in ("nothing", "a/b", "..", "bad")] == [None] * 4
         for member in all_members:
             member.topics = directory.all()

@@ -180,7 +180,7 @@ def test_a_buffer_of_the_usual_size_holds_as_many_whole_batches_as_are_sent_at_o
     store = WaitingStore(4)
     topics = topics_on(store, compression="none", batch_ms="60000")
     topics.create("orders")
-    settings = topics.settings.pubsub
+    settings = topics.batches
     value = bytes(10_000)
     with Producer(topics, "orders") as producer:
         # As much as the buffer holds: the fourth batch goes on its way while none has come to its end.

@@ -41,6 +41,7 @@ from tieredstore.pubsub.produce.broker_producer import BrokerProducer
 from tieredstore.pubsub.produce.futures import UNTOLD, RecordPlace
 from tieredstore.pubsub.produce.record_producer import Acks
 from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.pubsub.settings import BatchBrokerSettings, BatchClientSettings
 from tieredstore.testing.notification_queue_tests import read_all
 
 
@@ -53,8 +54,8 @@ def fresh(**properties: str) -> Topics:
 def client_of(topics: Topics, *places: str, **changes: object) -> Settings:
     """Settings of a producer that knows these brokers."""
     given = {"bootstrap": places, "linger_ms": 1, **changes}
-    client = topics.settings.broker_client.model_copy(update=given)
-    return topics.settings.model_copy(update={"broker_client": client})
+    client = topics.settings.section(BatchClientSettings).model_copy(update=given)
+    return topics.settings.with_section(client)
 
 
 def read(topics: Topics, at_least: int) -> list[bytes]:
@@ -121,9 +122,9 @@ def several(topics: Topics, *racks: str) -> Generator[tuple[list[RunningBroker],
     try:
         for rack in racks:
             own = listening_anywhere(topics)
-            with_rack = own.settings.broker.model_copy(update={"rack": rack})
-            own = Topics(own.store, own.settings.model_copy(update={"broker": with_rack}))
-            broker = Broker(own, assignment=Shared(assigned, own.settings.broker.listen[1]))
+            with_rack = own.settings.section(BatchBrokerSettings).model_copy(update={"rack": rack})
+            own = Topics(own.store, own.settings.with_section(with_rack))
+            broker = Broker(own, assignment=Shared(assigned, own.settings.section(BatchBrokerSettings).listen[1]))
             running.append(RunningBroker(broker).begin())
             assigned.append(broker.address)
         yield running, assigned
@@ -345,7 +346,7 @@ def test_brokers_that_speak_tls_and_know_their_clients_by_certificates(tmp_path:
     topics = fresh()
     hurried = Topics(topics.store, fresh(delivery_timeout_ms="2000").settings)
     files = {"certificate": paths["broker"], "key": paths["broker"], "client_ca": authority_path}
-    own = topics.settings.model_copy(update={"broker": topics.settings.broker.model_copy(update=files)})
+    own = topics.settings.with_section(topics.settings.section(BatchBrokerSettings).model_copy(update=files))
     with running_broker(Topics(topics.store, own), authorizer=OnlyTheWriter()) as running:
 
         def of(name: str) -> Settings:

@@ -14,6 +14,7 @@ from tieredstore.errors import BrokerUnavailable
 from tieredstore.pubsub.format.packets import BrokerAddress
 from tieredstore.pubsub.produce.brokers import TopicBrokers
 from tieredstore.pubsub.produce.link import BrokerLink, Place
+from tieredstore.pubsub.settings import BatchClientSettings
 
 PLACES: list[Place] = [(f"10.0.0.{number}", 9092) for number in range(4)]
 
@@ -27,8 +28,8 @@ class Cluster:
         self.cut_off = PLACES[0]
         self.has_topic = PLACES[0]
         monkeypatch.setattr(time, "monotonic", lambda: self.now_s)
-        settings = topics_on(bootstrap=",".join(f"{host}:{port}" for host, port in PLACES)).settings.broker_client
-        self.brokers = TopicBrokers("orders", settings)
+        topics = topics_on(bootstrap=",".join(f"{host}:{port}" for host, port in PLACES))
+        self.brokers = TopicBrokers("orders", topics.settings.section(BatchClientSettings))
         monkeypatch.setattr(self.brokers, "_ask", self.ask)
         monkeypatch.setattr(self.brokers, "_connected", self.connected)
 

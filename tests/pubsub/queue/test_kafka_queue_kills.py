@@ -89,9 +89,7 @@ class ReapedQueue(KafkaQueue):
 
 class ReapedTopics(Topics):
     def queue(self, topic: Topic) -> NotificationQueue:
-        return ReapedQueue.open(
-            QueueSite(self.folder, topic.name, topic.partitions, topic.queue_name, self.settings.pubsub)
-        )
+        return ReapedQueue.open(QueueSite(self.folder, topic.name, topic.partitions, topic.queue_name, self.batches))
 
 
 def produce_until_killed(topics: Topics, folder: Path, reaper: Reaper, acks: int) -> None:

@@ -12,6 +12,7 @@ from tests.support.pubsub_topics import topics_on
 from tieredstore.errors import ConfigError
 from tieredstore.pubsub.queue.memq_topics import configured_topics, load_topic_config, parse_topic_config
 from tieredstore.pubsub.queue.topics import Topic
+from tieredstore.pubsub.settings import BatchSettings
 
 HANDLER: dict[str, Any] = {
     "bucket": "logs", "path": "prod/topics/orders", "region": "us-east-1", "notificationTopic": "orders_told",
@@ -35,14 +36,14 @@ def test_all_of_it_is_as_the_file_says(tmp_path: Path) -> None:
     plain = topics_on()
     topics = configured_topics(plain.store, plain.settings, config)
     assert topics.get("orders") == config.topic
-    pubsub = topics.settings.pubsub
+    pubsub = topics.batches
     assert (pubsub.batch_bytes, pubsub.batch_ms, pubsub.batch_messages, pubsub.uploads) == (8 << 20, 2000, 50, 3)
     assert [(name, text.get_secret_value()) for name, text in pubsub.kafka] == [
         ("bootstrap.servers", "kafka-1:9092,kafka-2:9092")
     ]
     assert topics.bucket_name == "logs"
     own = topics_on(None, kafka_bootstrap_servers="mine:9092")
-    applied = configured_topics(own.store, own.settings, config).settings.pubsub
+    applied = configured_topics(own.store, own.settings, config).settings.section(BatchSettings)
     assert [text.get_secret_value() for _, text in applied.kafka] == ["mine:9092"]
 
 

@@ -40,6 +40,7 @@ from tieredstore.pubsub.format.packets import (
 )
 from tieredstore.pubsub.governor.directory import AllTopics, Assignment, Directory, KnownTopic, StoreTopics
 from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.pubsub.settings import BatchBrokerSettings, BatchSettings
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ class Broker:
         directory: Directory | None = None,
     ) -> None:
         settings: Settings = topics.settings
-        self.own = settings.broker
+        self.own = settings.section(BatchBrokerSettings)
         self.counts = BrokerCounts()
         self.directory = Directory(StoreTopics(topics)) if directory is None else directory
         self.room = Room(self.own.buffer_bytes)
@@ -83,7 +84,7 @@ class Broker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._lookups = ThreadPool(_LOOKUPS, "tieredstore-broker-lookup")
         self._processors = TopicProcessors(
-            settings.pubsub.uploads,
+            settings.section(BatchSettings).uploads,
             self.own.batch_by,
             directory=self.directory,
             assignment=self._assignment,

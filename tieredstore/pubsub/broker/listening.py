@@ -7,6 +7,7 @@ import ssl
 
 from tieredstore.config import Settings
 from tieredstore.errors import ConfigError
+from tieredstore.pubsub.settings import BatchBrokerSettings
 
 
 def own_address(host: str) -> str:
@@ -23,7 +24,7 @@ def own_address(host: str) -> str:
 
 def server_tls(settings: Settings) -> ssl.SSLContext | None:
     """How clients must speak; ConfigError for files that cannot be used."""
-    own = settings.broker
+    own = settings.section(BatchBrokerSettings)
     if own.certificate is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -111,7 +111,7 @@ class TopicProcessors:
         topic, topics = known.topic, known.topics
         if topic is None or topics is None:
             raise ConfigError(f"this broker cannot store topic {known.name}: see its log")
-        pubsub = topics.settings.pubsub
+        pubsub = topics.batches
         limits = BatchLimits(
             pubsub.batch_bytes, pubsub.batch_ms / 1000, pubsub.batch_messages, pubsub.delivery_timeout_ms / 1000
         )

@@ -25,6 +25,7 @@ from tieredstore.pubsub.governor.store_governor import StoreGovernor, broker_nam
 from tieredstore.pubsub.governor.zookeeper_governor import ZooKeeperGovernor
 from tieredstore.pubsub.governor.zookeeper_topics import ZooKeeperTopics
 from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.pubsub.settings import BatchBrokerSettings
 
 REFRESH_S: Final = 10.0
 """How often topics are read again, as at MemQ's brokers."""
@@ -39,7 +40,7 @@ _logger: Final = logging.getLogger(__name__)
 
 def governed_broker(topics: Topics) -> tuple[Broker, Governor | None]:
     """A broker as its settings say, and its part in governing, if there is more than one."""
-    own = topics.settings.broker
+    own = topics.settings.section(BatchBrokerSettings)
     authorizer = authorizer_of(own.authorizer)
     if own.coordinator == "none":
         return Broker(topics, authorizer=authorizer), None

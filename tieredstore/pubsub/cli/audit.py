@@ -21,7 +21,7 @@ def show_audit(
     topics: Topics, name: str, *, now_ms: int, settle_ms: int | None, late_ms: int, bodies: bool, as_json: bool
 ) -> None:
     """The command; typer.Exit with 4 if anything is lost, doubled, late or altered."""
-    settle_ms = topics.settings.pubsub.delivery_timeout_ms if settle_ms is None else settle_ms
+    settle_ms = topics.batches.delivery_timeout_ms if settle_ms is None else settle_ms
     audit = TopicAudit(topics, topics.get(name), now_ms, settle_ms, late_ms, bodies)
     for finding in audit.run():
         _show(name, finding, as_json=as_json)

@@ -11,6 +11,7 @@ from tieredstore.cli.service_logs import log_lines
 from tieredstore.errors import ConfigError
 from tieredstore.pubsub.broker.running import broker_service, governed_broker
 from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.pubsub.settings import BatchBrokerSettings
 
 
 def run_broker(settings: Path | None, *, serve_reads: bool, json_logs: bool) -> None:
@@ -21,6 +22,7 @@ def run_broker(settings: Path | None, *, serve_reads: bool, json_logs: bool) -> 
     with opened(settings) as bucket:
         chosen = bucket.settings
         if serve_reads:
-            chosen = chosen.model_copy(update={"broker": chosen.broker.model_copy(update={"serve_reads": True})})
+            own = chosen.section(BatchBrokerSettings).model_copy(update={"serve_reads": True})
+            chosen = chosen.with_section(own)
         code = broker_service(*governed_broker(Topics(bucket.store, chosen))).run()
     raise typer.Exit(code)

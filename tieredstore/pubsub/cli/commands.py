@@ -26,6 +26,7 @@ from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.pubsub.produce.record_producer import RecordProducer
 from tieredstore.pubsub.queue.memq_topics import configured_topics, load_topic_config, open_topics
 from tieredstore.pubsub.queue.topics import Topic, Topics
+from tieredstore.pubsub.settings import BatchClientSettings
 
 if TYPE_CHECKING:
     from tieredstore.pubsub.consume.consumer import Consumer
@@ -65,7 +66,7 @@ def show_topics(topics: Topics, name: str | None, *, as_json: bool) -> None:
     if as_json:
         print_json(rows)
     elif not rows:
-        print_lines([f"no topics in cluster {topics.settings.pubsub.cluster}"])
+        print_lines([f"no topics in cluster {topics.batches.cluster}"])
     else:
         columns = [
             text("TOPIC"),
@@ -111,10 +112,10 @@ def opened_producer(
     else:
         chosen = chosen_settings(settings, store)
         if bootstrap is not None:
-            client = settings_from({**_NO_STORE, **given}, source="--bootstrap").broker_client
-            named = chosen.broker_client.model_copy(update={"bootstrap": client.bootstrap})
-            chosen = chosen.model_copy(update={"broker_client": named})
-    if chosen.broker_client.bootstrap:
+            client = settings_from({**_NO_STORE, **given}, source="--bootstrap").section(BatchClientSettings)
+            named = chosen.section(BatchClientSettings).model_copy(update={"bootstrap": client.bootstrap})
+            chosen = chosen.with_section(named)
+    if chosen.section(BatchClientSettings).bootstrap:
         with BrokerProducer(chosen, topic) as producer:
             yield producer
         return

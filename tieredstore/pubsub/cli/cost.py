@@ -30,7 +30,7 @@ def show_cost(topics: Topics, name: str | None, prices_path: Path | None, *, as_
     rows: list[tuple[str, TopicFacts, TopicCost]] = []
     for topic in chosen:
         facts = topic_facts(topics, topic, now_ms)
-        rows.append((topic.name, facts, topic_cost(facts, prices, now_ms, topics.settings.pubsub.batch_bytes)))
+        rows.append((topic.name, facts, topic_cost(facts, prices, now_ms, topics.batches.batch_bytes)))
     rows.sort(key=lambda row: (-row[2].batches, row[0]))
     assumed = topic_assumptions(prices)
     if as_json:
@@ -45,7 +45,7 @@ def show_cost(topics: Topics, name: str | None, prices_path: Path | None, *, as_
             }
         )  # fmt: skip
     elif not rows:
-        complain(f"no topics in cluster {topics.settings.pubsub.cluster}")
+        complain(f"no topics in cluster {topics.batches.cluster}")
     else:
         print_table(_COLUMNS, ([topic_name, *_cells(facts, cost)] for topic_name, facts, cost in rows))
         for sentence in (f"a month by {prices.title}", *(f"assumed: {one}" for one in assumed)):

@@ -62,7 +62,7 @@ class Consumer(Closing):
             raise ConfigError(f"start={start!r} or on_data_loss={on_data_loss!r} is not known")
         if delivery not in ("at-least-once", "effectively-once"):
             raise ConfigError(f"delivery={delivery!r} is not known: it is at-least-once or effectively-once")
-        settings = topics.settings.pubsub
+        settings = topics.batches
         self._topic = topic
         self._log = BatchLog(topics, topics.get(topic))
         self._queue = self._log.queue

@@ -53,7 +53,7 @@ class BatchTable:
     ) -> None:
         self.topic = topic.name
         self._log = BatchLog(topics, topic)
-        self._settings = topics.settings.pubsub
+        self._settings = topics.batches
         self._types = {"key": key, "value": value}
         self._keeps_snapshot = keeps_snapshot
         self._batches: list[QueuedBatch] | None = None

@@ -15,6 +15,7 @@ from tieredstore.pubsub.format.packets import BrokerAddress, TopicMetadata
 from tieredstore.pubsub.governor.assigning import TopicLoad
 from tieredstore.pubsub.queue.kinds import KAFKA
 from tieredstore.pubsub.queue.topics import Topic, Topics
+from tieredstore.pubsub.settings import BatchSettings
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -126,7 +127,7 @@ class StoreTopics(TopicSource):
 
     def _known(self, topic: Topic) -> KnownTopic:
         settings = self._topics.settings
-        load = TopicLoad(topic.name, settings.pubsub.batch_bytes)
+        load = TopicLoad(topic.name, settings.section(BatchSettings).batch_bytes)
         handler, properties = _handler(topic, settings)
         return KnownTopic(load, handler, tuple(properties.items()), topic, self._topics)
 

@@ -51,7 +51,7 @@ class BatchWriter:
         self._topics = topics
         self._topic = topic
         self._queue = queue
-        self._puts = BatchPuts(topics.store, topics.settings.pubsub.uploads)
+        self._puts = BatchPuts(topics.store, topics.batches.uploads)
         self._host = host or socket.gethostname().partition(".")[0].replace("/", "-")[:63] or "host"
         self._lock = threading.Lock()
         # Both begin at random: keys of two writers never meet, and partitions fill alike.

@@ -20,6 +20,7 @@ from tieredstore.pubsub.format.packets import MAX_PACKET_BYTES, Code, PacketType
 from tieredstore.pubsub.produce.batch_writer import SealedMessage
 from tieredstore.pubsub.produce.brokers import VERSION, TopicBrokers
 from tieredstore.pubsub.produce.record_producer import Acks, OpenMessage, RecordProducer
+from tieredstore.pubsub.settings import BatchClientSettings, BatchSettings
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -49,18 +50,18 @@ class BrokerProducer(RecordProducer):
         acks: Acks = "all",
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        if not settings.broker_client.bootstrap:
+        if not settings.section(BatchClientSettings).bootstrap:
             raise ConfigError("no broker is named: set pubsub.bootstrap")
         self._topic = topic
-        self._client = settings.broker_client
+        self._client = settings.section(BatchClientSettings)
         self._producer_id = str(uuid.uuid4())
         most = MAX_PACKET_BYTES - _ROOM_FOR_HEADERS
         super().__init__(
-            settings.pubsub,
+            settings.section(BatchSettings),
             topic,
             acks=acks,
             monotonic=monotonic,
-            message_bytes=min(settings.pubsub.message_bytes, most),
+            message_bytes=min(settings.section(BatchSettings).message_bytes, most),
         )
 
     def _begin(self) -> None:

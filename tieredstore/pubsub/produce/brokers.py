@@ -10,7 +10,6 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from tieredstore.config.broker import BrokerClientSettings
 from tieredstore.errors import BrokerUnavailable, ConfigError, TieredStoreError, TopicNotFound
 from tieredstore.pubsub.format.packets import (
     BrokerAddress,
@@ -22,6 +21,7 @@ from tieredstore.pubsub.format.packets import (
     Response,
 )
 from tieredstore.pubsub.produce.link import BrokerLink, Place
+from tieredstore.pubsub.settings import BatchClientSettings
 
 VERSION: Final = 5
 
@@ -46,7 +46,7 @@ class _Rest:
 class TopicBrokers:
     """Used on one loop. ``link`` gives a connection to the broker whose turn it is."""
 
-    def __init__(self, topic: str, settings: BrokerClientSettings) -> None:
+    def __init__(self, topic: str, settings: BatchClientSettings) -> None:
         self._topic = topic
         self._settings = settings
         self._tls = client_tls(settings)
@@ -190,7 +190,7 @@ def _place(text: str) -> Place:
     return host.strip("[]"), int(port)
 
 
-def client_tls(settings: BrokerClientSettings) -> ssl.SSLContext | None:
+def client_tls(settings: BatchClientSettings) -> ssl.SSLContext | None:
     """How brokers are spoken to; ConfigError for files that cannot be used."""
     if settings.tls == "none":
         return None

@@ -48,7 +48,7 @@ class Producer(RecordProducer):
             raise ConfigError("acks=1 says that a broker has the record, and there is none: use all, or 0")
         self._topics = topics
         self._topic = topics.get(topic)
-        super().__init__(topics.settings.pubsub, topic, acks=acks, monotonic=monotonic)
+        super().__init__(topics.batches, topic, acks=acks, monotonic=monotonic)
 
     def _begin(self) -> None:
         super()._begin()

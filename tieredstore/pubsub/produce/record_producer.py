@@ -13,7 +13,6 @@ from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
 from typing import Final, Literal, TypeAlias
 
-from tieredstore.config.pubsub import PubsubSettings
 from tieredstore.errors import AlreadyClosed, BufferFull, DeliveryFailed, InvalidRecord
 from tieredstore.process.closing import Closing
 from tieredstore.process.forks import begin_again_after_fork
@@ -24,6 +23,7 @@ from tieredstore.pubsub.produce.batch_memory import BatchMemory
 from tieredstore.pubsub.produce.batch_writer import SealedMessage
 from tieredstore.pubsub.produce.futures import UNTOLD, MessageOutcome, RecordFuture, RecordPlace
 from tieredstore.pubsub.queue.auditor import auditor_of
+from tieredstore.pubsub.settings import BatchSettings
 
 Acks: TypeAlias = Literal["0", "1", "all"]
 
@@ -69,7 +69,7 @@ class RecordProducer(Closing):
 
     def __init__(
         self,
-        settings: PubsubSettings,
+        settings: BatchSettings,
         topic: str,
         *,
         acks: Acks,

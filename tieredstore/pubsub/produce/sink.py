@@ -159,7 +159,7 @@ class SinkCommits:
 
     def _finish(self, record: SinkRecord, etag: str) -> None:
         """Notify of all that is recorded, and record that."""
-        deadline = Deadline.after(self._topics.settings.pubsub.delivery_timeout_ms / 1000)
+        deadline = Deadline.after(self._topics.batches.delivery_timeout_ms / 1000)
         with self._topics.queue(self._topic) as queue:
             for number, entry in enumerate(record.entries):
                 mark = f"{self._query}/{record.epoch}/{number}"

@@ -32,7 +32,7 @@ class SinkBatches(Closing):
 
     def __init__(self, topics: Topics, topic: Topic, name: str) -> None:
         self._topics = topics
-        self._settings = topics.settings.pubsub
+        self._settings = topics.batches
         self._compression = Compression.named(self._settings.compression)
         self._writer = BatchWriter(topics, topic, topics.queue(topic), host=name)
         self._pool = ThreadPool(self._settings.uploads, "tieredstore-pubsub-sink")

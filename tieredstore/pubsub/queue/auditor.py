@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tieredstore.backends.base import Buffer
-from tieredstore.config.pubsub import PubsubSettings
 from tieredstore.pubsub.format.audit_records import IdsHash
 from tieredstore.pubsub.format.batches import headers_in
 from tieredstore.pubsub.format.messages import MessageHeader
 from tieredstore.pubsub.queue.queues import Position
+from tieredstore.pubsub.settings import BatchSettings
 
 if TYPE_CHECKING:
     from tieredstore.pubsub.queue.kafka_audit import Auditor
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 compute: Any = pc
 
 
-def auditor_of(settings: PubsubSettings, topic: str, *, is_producer: bool) -> Auditor | None:
+def auditor_of(settings: BatchSettings, topic: str, *, is_producer: bool) -> Auditor | None:
     """As ``pubsub.audit.topic`` says; None without it."""
     if settings.audit_topic is None:
         return None

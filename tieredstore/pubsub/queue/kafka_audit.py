@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
 
-from tieredstore.config.pubsub import PubsubSettings
 from tieredstore.errors import ConfigError
 from tieredstore.live.clients import LiveProducer
 from tieredstore.process.closing import Closing
@@ -20,6 +19,7 @@ from tieredstore.pubsub.counts import AuditingCounts
 from tieredstore.pubsub.format.audit_records import AuditRecord
 from tieredstore.pubsub.format.messages import ProducerRequest
 from tieredstore.pubsub.queue.kafka_topics import TopicAdmin
+from tieredstore.pubsub.settings import BatchSettings
 
 _CLOSE_S: Final = 5.0
 _logger: Final = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ class Auditor(Closing):
     """Sends audit records of one topic, from producers or from consumers. Thread-safe; a forked child has its own
     client."""
 
-    def __init__(self, settings: PubsubSettings, topic: str, *, is_producer: bool) -> None:
+    def __init__(self, settings: BatchSettings, topic: str, *, is_producer: bool) -> None:
         properties = {name: text.get_secret_value() for name, text in settings.kafka}
         if settings.audit_topic is None or not properties.get("bootstrap.servers"):
             raise ConfigError("audit records go to Kafka: set pubsub.kafka.bootstrap.servers beside pubsub.audit.topic")

@@ -10,10 +10,10 @@ from importlib import import_module
 from typing import Final, Protocol, cast
 
 from tieredstore.config.installed import QUEUES, installed_class
-from tieredstore.config.pubsub import PubsubSettings
 from tieredstore.errors import ConfigError, TieredStoreError
 from tieredstore.pubsub.queue.own_objects import OwnFolder
 from tieredstore.pubsub.queue.queues import NotificationQueue
+from tieredstore.pubsub.settings import BatchSettings
 
 STORE: Final = "store"
 KAFKA: Final = "kafka"
@@ -35,7 +35,7 @@ class QueueSite:
     topic: str
     partitions: int
     name: str
-    settings: PubsubSettings
+    settings: BatchSettings
     partitions_now: Callable[[], int] | None = None
 
 
@@ -71,7 +71,7 @@ def open_queue(kind: str, site: QueueSite) -> NotificationQueue:
     return cast("_OpenedBySite", _queue_class(kind)).open(site)
 
 
-def queue_name(kind: str, topic: str, settings: PubsubSettings) -> str:
+def queue_name(kind: str, topic: str, settings: BatchSettings) -> str:
     """What the queue of a new topic is called."""
     return topic if kind == STORE else settings.queue_topic or f"{topic}_notifications"
 

@@ -17,11 +17,11 @@ from pydantic import SecretStr
 from tieredstore.backends.base import ObjectStore
 from tieredstore.config import Settings
 from tieredstore.config.fields import property_fields
-from tieredstore.config.pubsub import PubsubSettings
 from tieredstore.errors import ConfigError, excerpt
 from tieredstore.pubsub.format.keys import check_path
 from tieredstore.pubsub.queue.kinds import KAFKA
 from tieredstore.pubsub.queue.topics import Topic, Topics, check_topic_name
+from tieredstore.pubsub.settings import BatchSettings
 
 _logger: Final = logging.getLogger(__name__)
 _MOST_BYTES: Final = 1 << 20
@@ -44,7 +44,7 @@ class TopicConfig:
 
     def applied(self, settings: Settings) -> Settings:
         """The settings with the topic's batches and its queue; ConfigError for values that ours do not take."""
-        given = settings.pubsub
+        given = settings.section(BatchSettings)
         kafka = given.kafka
         if self.brokers and not any(name == _BOOTSTRAP for name, _ in kafka):
             kafka = (*kafka, (_BOOTSTRAP, SecretStr(",".join(self.brokers))))
@@ -54,8 +54,7 @@ class TopicConfig:
         }  # fmt: skip
         for name, value in values.items():
             _check_setting(f"pubsub.{name.replace('_', '.')}", value, self.topic.name)
-        pubsub = given.model_copy(update={**values, "kafka": kafka})
-        return settings.model_copy(update={"pubsub": pubsub})
+        return settings.with_section(given.model_copy(update={**values, "kafka": kafka}))
 
 
 def load_topic_config(path: Path) -> TopicConfig:
@@ -100,7 +99,7 @@ def parse_topic_config(raw: bytes, source: str, folder: Path) -> TopicConfig:
 
 def open_topics(store: ObjectStore, settings: Settings) -> Topics:
     """The topics of a store, with the one of ``pubsub.topic.config`` among them if that is set."""
-    path = settings.pubsub.topic_config
+    path = settings.section(BatchSettings).topic_config
     return Topics(store, settings) if path is None else configured_topics(store, settings, load_topic_config(path))
 
 
@@ -115,7 +114,7 @@ def configured_topics(store: ObjectStore, settings: Settings, config: TopicConfi
 
 def _check_setting(name: str, value: int, topic: str) -> None:
     """ConfigError for a number that the setting of that name does not take."""
-    alias, kind = next((alias, kind) for alias, _, kind in property_fields(PubsubSettings) if alias == name)
+    alias, kind = next((alias, kind) for alias, _, kind in property_fields(BatchSettings) if alias == name)
     try:
         kind.parse(str(value))
     except ValueError as error:

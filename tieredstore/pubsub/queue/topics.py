@@ -24,6 +24,7 @@ from tieredstore.pubsub.queue.groups import list_group, list_groups
 from tieredstore.pubsub.queue.kinds import STORE, QueueSite, open_queue, queue_name
 from tieredstore.pubsub.queue.own_objects import OwnFolder, json_body, number_in
 from tieredstore.pubsub.queue.queues import GroupPartition, NotificationQueue
+from tieredstore.pubsub.settings import BatchSettings
 
 MOST_PARTITIONS: Final = 1000
 """Read partitions of a topic at most."""
@@ -56,7 +57,8 @@ class Topics:
             )
         self.store = store
         self.settings = settings
-        self.folder = OwnFolder(store, settings.key_prefix, settings.pubsub.cluster)
+        self.batches = settings.section(BatchSettings)
+        self.folder = OwnFolder(store, settings.key_prefix, self.batches.cluster)
         self.bucket_name = bucket_name(settings)
         # For batches, of whatever topic, that are written or were read. A try that hangs keeps what it sends: memory
         # comes back when nobody sends it any more.
@@ -68,10 +70,10 @@ class Topics:
         check_topic_name(name)
         self._refuse_configured(name)
         _check_partitions(name, partitions)
-        path = check_path(f"{self.settings.key_prefix}{self.settings.pubsub.cluster}/topics/{name}")
-        kind = self.settings.pubsub.queue
-        called = queue_name(kind, name, self.settings.pubsub)
-        topic = Topic(name, partitions, path, self.settings.pubsub.hashing, kind, called)
+        path = check_path(f"{self.settings.key_prefix}{self.batches.cluster}/topics/{name}")
+        kind = self.batches.queue
+        called = queue_name(kind, name, self.batches)
+        topic = Topic(name, partitions, path, self.batches.hashing, kind, called)
         # Before anybody sees the topic: who is killed in between runs the same again.
         with self.queue(topic) as queue:
             queue.provide(partitions)
@@ -90,7 +92,7 @@ class Topics:
             return _parse(self.folder.read(self._key(name)), name, self._key(name))
         except ObjectNotFound:
             raise TopicNotFound(
-                f"there is no topic {name} in cluster {self.settings.pubsub.cluster}: create it "
+                f"there is no topic {name} in cluster {self.batches.cluster}: create it "
                 f"(`tieredstore pubsub topics {name} --create`), or see pubsub.cluster"
             ) from None
 
@@ -142,7 +144,7 @@ class Topics:
     def queue(self, topic: Topic) -> NotificationQueue:
         """The topic's notifications; to be closed by whoever asked for it."""
         site = QueueSite(
-            self.folder, topic.name, topic.partitions, topic.queue_name, self.settings.pubsub,
+            self.folder, topic.name, topic.partitions, topic.queue_name, self.batches,
             lambda: self.get(topic.name).partitions,
         )  # fmt: skip
         return open_queue(topic.queue, site)

@@ -29,7 +29,7 @@ class AuditLog(Closing):
 
     def __init__(self, topics: Topics, topic: str, pairs: AuditPairs, since_ms: int | None = None) -> None:
         """From the records on that were written at ``since_ms``; from the first that is there without it."""
-        settings = topics.settings.pubsub
+        settings = topics.batches
         properties = {name: text.get_secret_value() for name, text in settings.kafka}
         if settings.audit_topic is None or not properties.get("bootstrap.servers"):
             raise ConfigError(
@@ -125,7 +125,7 @@ def audit_service(
                 break
         health.rest("pairs")
 
-    return Service("audit", {"pairs": follow}, health=health, listen=topics.settings.pubsub.audit_pages)
+    return Service("audit", {"pairs": follow}, health=health, listen=topics.batches.audit_pages)
 
 
 def _next(findings: Iterator[AuditFinding]) -> AuditFinding | None:

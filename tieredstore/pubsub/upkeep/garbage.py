@@ -84,7 +84,7 @@ class GarbageCollection:
     _now_ms: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        settings = self.topics.settings.pubsub
+        settings = self.topics.batches
         if self.min_age_ms < _DELIVERIES * settings.delivery_timeout_ms:
             raise ConfigError(
                 f"orphans of {self.min_age_ms} ms may yet be notified: the least age is {_DELIVERIES} delivery "
@@ -116,7 +116,7 @@ class GarbageCollection:
                 self.topics.store.delete(list(finished_batch_queries(self.topics, self.topic, before_ms)))
 
     def _warn(self, queue: NotificationQueue) -> None:
-        forgets_ms, keeps_ms = queue.forgets_ms(), self.topics.settings.pubsub.retention_ms
+        forgets_ms, keeps_ms = queue.forgets_ms(), self.topics.batches.retention_ms
         if forgets_ms is not None and (keeps_ms is None or forgets_ms < keeps_ms):
             kept = "for ever" if keeps_ms is None else f"for {keeps_ms} ms (pubsub.retention.ms)"
             self.warnings.append(
@@ -134,7 +134,7 @@ class GarbageCollection:
             yield GarbageStep(GarbageOutcome.FREED, batch.key, batch.size, partition, batch.offset)
 
     def _delete_retired(self, log: BatchLog, partitions: range, referenced: frozenset[bytes]) -> Iterator[GarbageStep]:
-        delay_ms = self.topics.settings.pubsub.delete_delay_ms
+        delay_ms = self.topics.batches.delete_delay_ms
         due: list[tuple[int, Retired]] = []
         kept = set(referenced)
         for partition in partitions:
@@ -187,12 +187,12 @@ class GarbageCollection:
             if start:
                 moments.append(firsts[-1])
         # One that was made anew begins at 0 too, and never knew what was notified before.
-        moments.append(min(firsts) - _DELIVERIES * self.topics.settings.pubsub.delivery_timeout_ms)
+        moments.append(min(firsts) - _DELIVERIES * self.topics.batches.delivery_timeout_ms)
         return max(moments)
 
     def _end(self, queue: NotificationQueue, info: ObjectInfo, forgotten_ms: int | None) -> GarbageStep:
         """What becomes of an object of which no notification tells."""
-        settings = self.topics.settings.pubsub
+        settings = self.topics.batches
         written_ms = self._now_ms if info.modified_ms is None else info.modified_ms
         age_ms = self._now_ms - written_ms
         is_past = settings.retention_ms is not None and age_ms > settings.retention_ms + settings.delete_delay_ms

@@ -38,7 +38,7 @@ class Retired:
 def expired_batches(log: BatchLog, partition: int, now_ms: int) -> tuple[list[QueuedBatch], int]:
     """Those of the oldest that ``pubsub.retention.ms`` and ``pubsub.retention.bytes`` do not keep, and the offset up to
     which they lie. One goes when all before it go: who reads along meets one start, and no holes."""
-    settings, end = log.topics.settings.pubsub, log.queue.end(partition)
+    settings, end = log.topics.batches, log.queue.end(partition)
     least_ms = None if settings.retention_ms is None else now_ms - settings.retention_ms
     over = 0
     if settings.retention_bytes is not None:

@@ -22,6 +22,7 @@ from tieredstore.pubsub.format.keys import PREFIXES, check_path, parse_batch_key
 from tieredstore.pubsub.queue.batch_log import BatchLog, QueuedBatch
 from tieredstore.pubsub.queue.memq_topics import open_topics
 from tieredstore.pubsub.queue.topics import Topic, Topics
+from tieredstore.pubsub.settings import BatchSettings
 from tieredstore.spark.memq.options import TopicOptions
 from tieredstore.spark.source.managers import manager_of
 from tieredstore.spark.source.store_source import StoreSource
@@ -113,8 +114,8 @@ def listed_batches(topics: Topics, options: TopicOptions) -> Sequence[PlannedBat
     except TopicNotFound:
         # What told of the topic may be gone with its queue: then it lies where new ones would.
         settings = topics.settings
-        path = check_path(f"{settings.key_prefix}{settings.pubsub.cluster}/topics/{options.topic}")
-        topic = Topic(options.topic, 1, path, settings.pubsub.hashing)
+        path = check_path(f"{settings.key_prefix}{settings.section(BatchSettings).cluster}/topics/{options.topic}")
+        topic = Topic(options.topic, 1, path, settings.section(BatchSettings).hashing)
     since, until = _time_of(options.starting), _time_of(options.ending)
     listed: list[tuple[int, str, int]] = []
     for folder in [f"{prefix}/{topic.path}/" for prefix in PREFIXES] if topic.is_hashed else [f"{topic.path}/"]:

@@ -87,7 +87,7 @@ class _Reading:
         columns = self._shape.decoder_columns
         if options.sort_by_key:
             columns = tuple(dict.fromkeys((*columns, "key", *_PLACE)))
-        self._decoder = BatchDecoder(columns, max_expanded_bytes=self._topics.settings.pubsub.max_expanded_bytes)
+        self._decoder = BatchDecoder(columns, max_expanded_bytes=self._topics.batches.max_expanded_bytes)
 
     def rows(self, task: MemqTask) -> Iterator[pa.RecordBatch]:
         """In the order of the queue."""
@@ -176,4 +176,4 @@ class _Reading:
         if not self._options.is_once or first.partition is None:
             return None
         log = BatchLog(self._topics, self._topics.get(self._options.topic))
-        return SeenMessages(log, first.partition, self._topics.settings.pubsub.dedup_window_ms)
+        return SeenMessages(log, first.partition, self._topics.batches.dedup_window_ms)
