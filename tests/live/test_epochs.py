@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import pytest
 from confluent_kafka import KafkaError, Producer
@@ -11,18 +12,21 @@ from tests.support.kafka_topics import Produced, make_topic, produce
 from tests.support.mock_kafka import OFFSET_FOR_LEADER_EPOCH, MockKafka, mock_kafka
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.errors import BrokerDenied, BrokerUnavailable
-from tieredstore.live import EpochEnd, LiveCluster
+from tieredstore.live import EpochEnd, LiveCluster, LiveEvent, LiveFollower
+from tieredstore.model import TopicPartition
+from tieredstore.records.numbers import int64_values
 
 
 def cluster_of(servers: str, timeout_s: float = 60) -> LiveCluster:
     return LiveCluster({"bootstrap.servers": servers}, isolation="read_uncommitted", timeout_s=timeout_s)
 
 
-def filled(mock: MockKafka, count: int) -> None:
+def filled(mock: MockKafka, count: int, partitions: Sequence[int] = (0,)) -> None:
     mock.make_topic("orders", 2)
     producer = Producer({"bootstrap.servers": mock.bootstrap_servers, "log_level": 0})
     for _ in range(count):
-        producer.produce("orders", b"value", partition=0)
+        for partition in partitions:
+            producer.produce("orders", b"value", partition=partition)
     assert producer.flush(30) == 0
 
 
@@ -58,6 +62,34 @@ def test_a_broker_that_is_away_is_an_error_in_time() -> None:
         with cluster_of(mock.bootstrap_servers, timeout_s=1.5) as cluster, pytest.raises(BrokerUnavailable):
             cluster.epoch_ends({("orders", 0): 0})
         assert time.monotonic() - begun < 15
+
+
+def records_of(follower: LiveFollower, where: TopicPartition) -> LiveEvent:
+    """What comes next of a partition."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        event = follower.poll(1)
+        if event is not None and event.where == where:
+            return event
+    raise AssertionError(f"nothing comes of {where}")
+
+
+@pytest.mark.parametrize(("epoch", "is_in_log"), [(0, True), (7, False), (None, True)])
+def test_a_place_is_checked_by_its_epoch_before_anything_of_it_is_given(epoch: int | None, is_in_log: bool) -> None:
+    """Also if the client knows the topic's leader already, as of a partition that is followed."""
+    first, second = ("orders", 0), ("orders", 1)
+    with mock_kafka() as mock:
+        filled(mock, 10, partitions=(0, 1))
+        properties = {"bootstrap.servers": mock.bootstrap_servers}
+        with LiveFollower(properties, isolation="read_uncommitted", columns=("offset",)) as follower:
+            follower.add({second: 0})
+            assert records_of(follower, second).next_offset > 0
+            for _ in range(3):
+                follower.add({first: 5}, {} if epoch is None else {first: epoch})
+                event = records_of(follower, first)
+                assert (event.records is not None) == is_in_log
+                if event.records is not None:
+                    assert int64_values(event.records, "offset")[0] == 5
 
 
 @pytest.mark.broker

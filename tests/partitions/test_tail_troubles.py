@@ -74,8 +74,13 @@ class Broker:
     def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
         return {} if self.epoch_end is None else dict.fromkeys(epochs, self.epoch_end)
 
-    def add(self, positions: Mapping[TopicPartition, int]) -> None:
+    def add(self, positions: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int]) -> None:
+        """As a client does, it finds out from a later leader whether a place is of its log."""
         self.positions.update(positions)
+        for where, epoch in epochs.items():
+            is_later = self.leader_epoch is not None and epoch < self.leader_epoch
+            if is_later and self.epoch_end is not None and self.epoch_end.end < positions[where]:
+                self.events.insert(0, LiveEvent(where, None, positions[where]))
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
         for where in partitions:
@@ -296,6 +301,38 @@ def test_an_election_that_cut_the_log_below_a_tail_is_told(bucket: Bucket, broke
             poll_for(tail, clock)
         assert "offsets 25 to 59 were of one that was left behind" in str(error.value)
         assert tail.places == {ORDERS: Position(60, 5)}
+
+
+def test_an_election_while_a_tail_comes_to_the_seam_is_told(bucket: Bucket, broker: type[Broker]) -> None:
+    """The broker had been looked at a moment before; its records behind the seam are of another log now."""
+    bucket.write(60, epochs=WRITTEN)
+    broker.topics_by_name, broker.extents = {"orders": FIRST_ID}, {ORDERS: (0, 60)}
+    broker.leader_epoch, broker.epoch_end = 5, EpochEnd(5, 60)
+    clock = Clock()
+    with LogTail(bucket.manager, LIVE, {ORDERS: 0}, settings=SETTINGS, clock=clock) as tail:
+        given = tail.poll(0)
+        assert given is not None
+        assert given.next_offset == 60
+        broker.leader_epoch, broker.epoch_end, broker.extents = 6, EpochEnd(5, 25), {ORDERS: (0, 900)}
+        other: Any = pa.RecordBatch.from_pydict({"offset": [60, 61]})
+        broker.events.append(LiveEvent(ORDERS, other, 62, 6))
+        with pytest.raises(DataLoss, match="read up to offset 60, and from offset 25 on a later leader epoch"):
+            poll_for(tail, clock)
+        assert tail.places == {ORDERS: Position(60, 5)}
+
+
+def test_a_place_that_only_the_client_doubts_is_followed_unchecked(bucket: Bucket, broker: type[Broker]) -> None:
+    """A look finds it in the leader's log; otherwise the tail would look for ever."""
+    bucket.write(60, epochs=WRITTEN)
+    broker.topics_by_name, broker.extents = {"orders": FIRST_ID}, {ORDERS: (0, 62)}
+    broker.leader_epoch = 5
+    clock = Clock()
+    records: Any = pa.RecordBatch.from_pydict({"offset": [60, 61]})
+    with LogTail(bucket.manager, LIVE, {ORDERS: 60}, settings=SETTINGS, clock=clock) as tail:
+        broker.events += [LiveEvent(ORDERS, None, 60), LiveEvent(ORDERS, records, 62, 5)]
+        assert tail.poll(0) is None
+        clock.now += 20
+        assert [given.next_offset for given in all_of(tail)] == [62]
 
 
 def test_a_tail_that_puts_up_with_losses_goes_on_at_the_cut(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 import pyarrow as pa
@@ -72,6 +74,8 @@ class LiveFollower(Closing):
         self._timeout_s = timeout_s
         self._consumer = LiveConsumer(reading_configuration(configuration, timeout_s))
         self._positions: dict[TopicPartition, int] = {}
+        self._unchecked: dict[TopicPartition, int] = {}
+        """Leader epochs of places that the client has yet to check: nothing of these is given."""
         self._silent: set[TopicPartition] = set()
         """Those of which neither a record nor the end has come yet."""
         self._ready: deque[LiveEvent] = deque()
@@ -94,14 +98,21 @@ class LiveFollower(Closing):
         """Whether :meth:`poll` has something to give without asking."""
         return bool(self._ready)
 
-    def add(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Follow these partitions too, from these offsets on; one that is followed already moves there."""
+    def add(
+        self, positions: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int] = MappingProxyType({})
+    ) -> None:
+        """Follow these partitions too, from these offsets on; one that is followed already moves there.
+
+        ``epochs`` are of leaders that had the offsets in their logs: if an election has cut a log below its offset
+        since, an event without records tells it.
+        """
         self.remove(positions)
         if positions:
             # Incremental: the others are fetched on, and what was read ahead of them is kept.
             with translated(self._doing):
                 self._consumer.incremental_assign([KafkaPartition(*where, at) for where, at in positions.items()])
             self._positions.update(positions)
+            self._unchecked.update(epochs)
             self._silent.update(positions)
             self._answered_at = time.monotonic()
             self._watch.begin()
@@ -115,6 +126,7 @@ class LiveFollower(Closing):
             self._consumer.incremental_unassign([KafkaPartition(*where) for where in known])
         for where in known:
             del self._positions[where]
+            self._unchecked.pop(where, None)
             self._silent.discard(where)
             self._failed.pop(where, None)
         self._ready = deque(event for event in self._ready if event.where in self._positions)
@@ -146,6 +158,7 @@ class LiveFollower(Closing):
             left = max(0.0, end - time.monotonic())
             self._raise_failure()
             if self._positions:
+                self._check_places()
                 # Asked to wait for many, a consumer waits its whole time for the last of them.
                 messages = self._consumer.consume(self._rows, 0)
                 self._take(messages or self._consumer.consume(1, min(left, _WAIT_S)))
@@ -154,6 +167,14 @@ class LiveFollower(Closing):
                 time.sleep(min(left, _WAIT_S))
             if not left:
                 return
+
+    def _check_places(self) -> None:
+        """Have the client ask the leaders: only a seek always does, which drops what was fetched before it."""
+        for where, epoch in list(self._unchecked.items()):
+            place = KafkaPartition(*where, self._positions[where], leader_epoch=epoch)
+            with contextlib.suppress(KafkaException):  # the assignment has not begun yet
+                self._consumer.seek(place)
+                del self._unchecked[where]
 
     def close(self) -> None:
         """End the connections; AlreadyClosed from then on."""
@@ -165,6 +186,8 @@ class LiveFollower(Closing):
         runs: dict[TopicPartition, list[Message]] = {}
         for message in messages:
             where = _partition_of(message)
+            if where in self._unchecked:
+                continue
             error = message.error()
             if error is not None:
                 self._judge(error, where, runs)

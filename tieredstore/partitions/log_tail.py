@@ -78,6 +78,10 @@ class _Followed:
     """That of the record before it, if it is known: a later one that begins below has cut the log."""
     topic_id: Uuid | None = None
     identified_at: float = -math.inf
+    leader: int | None = None
+    """The epoch of the leader in whose log the position was found."""
+    refused: int | None = None
+    """The same where the broker did not go on from there."""
     lost: list[LostOffsets] = field(default_factory=list[LostOffsets])
     """Those to be told with the records behind them; they ascend."""
 
@@ -296,7 +300,11 @@ class LogTail(Closing):
             )
             followed.move(log, log.end)
         assert self._follower is not None
-        self._follower.add({log.where: followed.position})
+        leader, refused = log.live_epoch, followed.refused
+        followed.leader, followed.refused = leader, None
+        # A place that a look has found all the same, since the broker refused it, is not checked again.
+        epochs = {} if leader is None or leader == refused or not followed.position else {log.where: leader}
+        self._follower.add({log.where: followed.position}, epochs)
         self._to_look_at.discard(log.where)
 
     def _lose(self, losses: Iterable[LostOffsets], followed: _Followed) -> None:
@@ -363,7 +371,8 @@ class LogTail(Closing):
             followed = self._followed[event.where]
             followed.position, followed.epoch = event.next_offset, event.leader_epoch
             return self._given(event.where, event.records)
-        # The broker deletes what is in the bucket, so that is where the records may be now.
+        # The broker deletes what is in the bucket, so that is where the records may be now; or the log was cut.
+        self._followed[event.where].refused = self._followed[event.where].leader
         self._look_at_soon(event.where)
         return None
 
