@@ -41,10 +41,10 @@ from benchmarks.ops_store import PAIRS, EncryptedStoreBuilder, key_files, key_se
 from tieredstore.catalog.listing import Scope, list_in_scope
 from tieredstore.config import Settings, settings_from
 from tieredstore.ops.bucket import Bucket, open_bucket
-from tieredstore.ops.garbage import collect_garbage
+from tieredstore.ops.cost.usage import UsageBy, usage_of
+from tieredstore.ops.garbage.collection import collect_garbage
+from tieredstore.ops.keys.rotation import rotate_keys
 from tieredstore.ops.listing import load_stream
-from tieredstore.ops.rotation import rotate_keys
-from tieredstore.ops.usage import UsageBy, usage_of
 from tieredstore.ops.verification import verify
 from tieredstore.remote.key_ring import key_ring_of
 from tieredstore.transform.keyring import KeyRing

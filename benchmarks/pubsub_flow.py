@@ -30,7 +30,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.backends.s3.options import AccessKeys, Compatibility, S3Options
 from tieredstore.backends.s3.store import S3ObjectStore
 from tieredstore.errors import ObjectNotFound
-from tieredstore.ops.prices import read_prices
+from tieredstore.ops.cost.prices import read_prices
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.pubsub.queue.topics import Topics

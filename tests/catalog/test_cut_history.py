@@ -13,7 +13,7 @@ from tieredstore.catalog.committed import CommittedSegments
 from tieredstore.config import settings_from
 from tieredstore.format.keys import parse_key
 from tieredstore.kafka.logdir import discover
-from tieredstore.ops.shipping import SegmentStatus, ship_segment
+from tieredstore.ops.copies.shipping import SegmentStatus, ship_segment
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.doubles import CountingStore
 from tieredstore.testing.segments import PARTITION

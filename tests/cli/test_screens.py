@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.screens import FOLDER, RULE, all_commands, all_sessions, both_buckets, session_of, text_of
-from tieredstore.cli.tables import cell_count
+from tieredstore.cli.terminal.tables import cell_count
 
 SESSIONS = all_sessions()
 TABLES = [path.stem for path in sorted(FOLDER.glob("*.txt")) if RULE in path.read_text()]

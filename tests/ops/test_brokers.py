@@ -14,10 +14,10 @@ from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope, li
 from tieredstore.catalog.metadata_records import PartitionDelete, PartitionDeleteState, SegmentState, SegmentUpdate
 from tieredstore.errors import ConfigError, CorruptData
 from tieredstore.ops.brokers import BrokersView
-from tieredstore.ops.garbage import collect_garbage
-from tieredstore.ops.garbage_steps import GarbageOutcome, GarbageStep
-from tieredstore.ops.holds import LegalHold, place_hold
-from tieredstore.ops.removal import Before, RemovalOutcome, RemovalStep, remove_segments
+from tieredstore.ops.garbage.collection import collect_garbage
+from tieredstore.ops.garbage.holds import LegalHold, place_hold
+from tieredstore.ops.garbage.removal import Before, RemovalOutcome, RemovalStep, remove_segments
+from tieredstore.ops.garbage.steps import GarbageOutcome, GarbageStep
 
 MADE = run_of(5, partition_of())
 STATES = [
@@ -123,7 +123,7 @@ def test_what_is_copied_while_the_store_is_listed_stays(
         yield before[-1]
 
     if tool == "gc":
-        monkeypatch.setattr("tieredstore.ops.garbage.list_in_scope", list_slowly)
+        monkeypatch.setattr("tieredstore.ops.garbage.collection.list_in_scope", list_slowly)
         collect(store, topic, unknown_too=True)
     else:
         with topic.view() as brokers:

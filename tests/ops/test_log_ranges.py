@@ -14,8 +14,8 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import StoredSegment, list_segments, load_segment
 from tieredstore.catalog.committed import CommittedSegments
 from tieredstore.model import ByteRange
+from tieredstore.ops.copies.shipping import ship_segment
 from tieredstore.ops.log_ranges import range_of_slice, read_range, read_sizes
-from tieredstore.ops.shipping import ship_segment
 from tieredstore.remote import RemoteStorageManager
 
 

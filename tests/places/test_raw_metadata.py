@@ -20,7 +20,7 @@ from tieredstore.config.loading import uploader_settings_from
 from tieredstore.errors import PreconditionFailed, TieredStoreError
 from tieredstore.kafka.logdir import LogSegment, describe, discover
 from tieredstore.model import TopicIdPartition, Uuid
-from tieredstore.ops.removal import Before, remove_segments
+from tieredstore.ops.garbage.removal import Before, remove_segments
 from tieredstore.places.opening import placed
 from tieredstore.places.raw_metadata import NamedSegment, completed, metadata_bytes, parse_metadata
 from tieredstore.remote import RemoteStorageManager

@@ -12,11 +12,11 @@ from tests.places.test_raw_reading import put_raw
 from tests.support.disk_segments import write_segments
 from tests.support.paths import REPOSITORY
 from tieredstore.backends.filesystem.store import FilesystemObjectStore
-from tieredstore.cli.main import app
+from tieredstore.cli.app.main import app
 from tieredstore.config import load_settings
 from tieredstore.kafka.logdir import describe
 from tieredstore.model import TopicIdPartition, Uuid
-from tieredstore.ops.checkup import Outcome, checked
+from tieredstore.ops.doctor.checkup import Outcome, checked
 from tieredstore.remote import RemoteStorageManager
 
 _ID = Uuid(bytes([7] * 16))

@@ -28,7 +28,7 @@ from tests.support.paths import REPOSITORY
 from tests.support.spark_session import jvm_of_seconds
 from tieredstore import errors
 from tieredstore.backends.registry import BY_SETTING
-from tieredstore.cli.main import app
+from tieredstore.cli.app.main import app
 from tieredstore.config import load_settings, settings_from
 from tieredstore.config.encryption import pair_id
 from tieredstore.config.names import known_names

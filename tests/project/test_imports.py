@@ -30,13 +30,13 @@ print(json.dumps(sorted(set(sys.modules) - before)))
     [
         ("import tieredstore", 12, LATER_STILL),
         # Nothing but Python's own: a tenth of a second.
-        ("import tieredstore.cli.entry, tieredstore.cli.running", 90, LATER_STILL),
+        ("import tieredstore.cli.app.entry, tieredstore.cli.app.running", 90, LATER_STILL),
         # A shell waits for these while it completes a line.
-        ("import tieredstore.cli.main, tieredstore.cli.cat", 250, NEEDED_LATER | {"pydantic"}),
-        ("import tieredstore.cli.main", 250, NEEDED_LATER),
-        ("import tieredstore.cli.copy", 400, NEEDED_LATER),
-        ("import tieredstore.cli.fetch", 405, NEEDED_LATER),
-        ("import tieredstore.cli.ls", 395, NEEDED_LATER),
+        ("import tieredstore.cli.app.main, tieredstore.cli.records.cat", 250, NEEDED_LATER | {"pydantic"}),
+        ("import tieredstore.cli.app.main", 250, NEEDED_LATER),
+        ("import tieredstore.cli.bucket.copy", 400, NEEDED_LATER),
+        ("import tieredstore.cli.bucket.fetch", 405, NEEDED_LATER),
+        ("import tieredstore.cli.bucket.ls", 395, NEEDED_LATER),
         ("from tieredstore.remote import RemoteStorageManager", 355, NEEDED_LATER | {"typer"}),
         ("import tieredstore.remote, tieredstore.errors, tieredstore.model", 60, NEEDED_LATER | {"pydantic"}),
     ],

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from tests.support.paths import GOLDEN
 from tieredstore.config import Settings, settings_from
 from tieredstore.errors import ConfigError, KeyRingError
-from tieredstore.ops.key_pairs import Passphrase, generate_key_pair, passphrase_from
+from tieredstore.ops.keys.pairs import Passphrase, generate_key_pair, passphrase_from
 from tieredstore.remote.key_ring import key_ring_of
 
 KEYS = GOLDEN / "08-keyring" / "keys"

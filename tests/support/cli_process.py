@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.paths import COVERAGE_VARIABLE, GOLDEN, REPOSITORY
-from tieredstore.cli.main import main
+from tieredstore.cli.app.main import main
 
 ORIGINALS = GOLDEN / "11-single-record" / "original"  # three segments of one record
 TXN = GOLDEN / "07-txn" / "original" / "txn-0"  # five segments of 300 KB
@@ -59,7 +59,7 @@ def measured_command(*arguments: object) -> list[str]:
     """The command line of a process of its own that counts for coverage, where that is measured."""
     if COVERAGE_VARIABLE not in os.environ:
         return command(*arguments)
-    begin = "import tests.support.measured_process\nfrom tieredstore.cli.entry import run\nrun()"
+    begin = "import tests.support.measured_process\nfrom tieredstore.cli.app.entry import run\nrun()"
     return [sys.executable, "-c", begin, *map(str, arguments)]
 
 

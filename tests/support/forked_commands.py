@@ -182,11 +182,11 @@ def become(request: Mapping[str, Any]) -> None:
                 os.dup2(opened, descriptor)
                 os.close(opened)
     sys.argv = ["tieredstore", *request["arguments"]]
-    importlib.import_module("tieredstore.cli.entry").run()
+    importlib.import_module("tieredstore.cli.app.entry").run()
 
 
 def _main() -> None:
-    for module in ("tieredstore.cli.main", *sys.argv[1:]):
+    for module in ("tieredstore.cli.app.main", *sys.argv[1:]):
         importlib.import_module(module)
     request = serve()
     if request is not None:

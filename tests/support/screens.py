@@ -32,7 +32,7 @@ from tests.support.cli_process import tieredstore
 from tests.support.odd_bucket import make_it_odd
 from tests.support.paths import GOLDEN, REPOSITORY
 from tests.support.safe_key_service import install_safe
-from tieredstore.cli.main import main, program
+from tieredstore.cli.app.main import main, program
 from tieredstore.model import Uuid
 
 FOLDER: Final = REPOSITORY / "tests" / "cli" / "screens"
@@ -110,7 +110,7 @@ def demo_bucket() -> Generator[Path]:
         (folder / "kept.properties").write_text("\n".join([*source, _PIPELINE]))
         ids = (Uuid(bytes([0x54, *([number] * 15)])) for number in range(1, 100))
         with (
-            mock.patch("tieredstore.ops.shipping.time.time_ns", return_value=_COPIED_AT_NS),
+            mock.patch("tieredstore.ops.copies.shipping.time.time_ns", return_value=_COPIED_AT_NS),
             mock.patch.object(Uuid, "random", side_effect=ids),
         ):
             assert tieredstore("copy", "-c", settings, "kafka").code == 0
@@ -146,7 +146,7 @@ def text_of(session: Sequence[Screen]) -> str:
 def _screen_of(command: str, folder: Path, columns: int) -> Screen:
     with (
         mock.patch.dict(os.environ, {"COLUMNS": str(columns), "TIEREDSTORE_SETTINGS": "store.properties"}),
-        mock.patch("tieredstore.cli.cost.time.time_ns", return_value=_COPIED_AT_NS + _TEN_DAYS_NS),
+        mock.patch("tieredstore.cli.bucket.cost.time.time_ns", return_value=_COPIED_AT_NS + _TEN_DAYS_NS),
         contextlib.redirect_stdout(_TerminalText()) as stdout,
         contextlib.redirect_stderr(io.StringIO()) as stderr,
     ):

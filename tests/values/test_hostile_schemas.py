@@ -1,7 +1,7 @@
 """No schema and no message ends the process that reads it, or takes more than its bytes are worth.
 
-Each in a process of its own, under a limit of memory and of processor time; tests/cli/test_hostile_messages.py has the
-ways by which messages come.
+Each in a process of its own, under a limit of memory and of processor time; tests/cli/records/test_hostile_messages.py
+has the ways by which messages come.
 """
 
 from __future__ import annotations

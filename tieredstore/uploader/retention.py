@@ -13,8 +13,8 @@ from tieredstore.config.uploader import UploaderSettings, parse_topic_ms
 from tieredstore.errors import StoreError
 from tieredstore.format.keys import Suffix
 from tieredstore.model import TopicIdPartition, human_bytes
-from tieredstore.ops.deletion import delete_objects
-from tieredstore.ops.removal import Before, RemovalOutcome, RemovalStep, remove_segments
+from tieredstore.ops.garbage.deletion import delete_objects
+from tieredstore.ops.garbage.removal import Before, RemovalOutcome, RemovalStep, remove_segments
 from tieredstore.process.stopping import nothing_under_way
 from tieredstore.uploader.metrics import Counts
 from tieredstore.uploader.target import Target

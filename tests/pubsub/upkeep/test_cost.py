@@ -11,8 +11,8 @@ import pytest
 from tests.support.cli_process import tieredstore
 from tests.support.paths import REPOSITORY
 from tests.support.pubsub_topics import topics_in, topics_on
-from tieredstore.ops.cost import GIB
-from tieredstore.ops.prices import KafkaPrices, PriceFile, PubsubUse, StorePrices, read_prices
+from tieredstore.ops.cost.monthly import GIB
+from tieredstore.ops.cost.prices import KafkaPrices, PriceFile, PubsubUse, StorePrices, read_prices
 from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.pubsub.upkeep.cost import TopicFacts, topic_assumptions, topic_cost, topic_facts
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 import typer
 
-from tieredstore.cli.arguments import SettingsPath, StoreUrl, Topic
-from tieredstore.cli.cat import DataLoss, DataLossPolicy, Isolation, IsolationLevel
-from tieredstore.cli.live_client import BootstrapServer, KafkaConfig, KafkaProperties, client_properties
-from tieredstore.cli.opened import chosen_settings
-from tieredstore.cli.record_places import parse_offset_or_time, parse_place
-from tieredstore.cli.record_writer import AsJson, AsText, CodedBytes, Format, record_writer
+from tieredstore.cli.app.arguments import SettingsPath, StoreUrl, Topic
+from tieredstore.cli.app.broker_options import BootstrapServer, KafkaConfig, KafkaProperties, client_properties
+from tieredstore.cli.app.chosen_bucket import chosen_settings
+from tieredstore.cli.records.cat import DataLoss, DataLossPolicy, Isolation, IsolationLevel
+from tieredstore.cli.records.record_places import parse_offset_or_time, parse_place
+from tieredstore.cli.records.record_writer import AsJson, AsText, CodedBytes, Format, record_writer
 from tieredstore.errors import ConfigError
 
 if TYPE_CHECKING:

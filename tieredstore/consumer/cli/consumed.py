@@ -7,14 +7,14 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from tieredstore.cli.left_out import say_left_out, undecided
-from tieredstore.cli.record_places import LastRecords, RecordPlace
-from tieredstore.cli.record_rows import arrow_module
+from tieredstore.cli.records.left_out import say_left_out, undecided
+from tieredstore.cli.records.record_places import LastRecords, RecordPlace
+from tieredstore.cli.records.record_rows import arrow_module
 from tieredstore.errors import ResourceNotFound
 from tieredstore.model import check_offset
 
 if TYPE_CHECKING:
-    from tieredstore.cli.record_filter import PartitionRecords
+    from tieredstore.cli.records.record_filter import PartitionRecords
     from tieredstore.config import Settings
     from tieredstore.consumer import Consumer
     from tieredstore.model import TopicPartition

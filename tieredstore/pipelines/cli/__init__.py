@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tieredstore.cli.table import Entry, Loaded
+from tieredstore.cli.app.table import Entry, Loaded
 
 
 def _pipeline() -> Loaded:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 
-from tieredstore.cli.arguments import DryRun, Json
-from tieredstore.cli.confirmation import Yes, is_dry, way_to_apply
-from tieredstore.cli.durations import parse_duration_ms
-from tieredstore.cli.output import JsonValue, counted, iso_utc, print_json_line, print_lines
-from tieredstore.cli.query_output import extra_module
-from tieredstore.cli.steps import Report, say_what_stays, telling
+from tieredstore.cli.app.arguments import DryRun, Json
+from tieredstore.cli.app.confirmation import Yes, is_dry, way_to_apply
+from tieredstore.cli.app.durations import parse_duration_ms
+from tieredstore.cli.app.steps import Report, say_what_stays, telling
+from tieredstore.cli.records.query_output import extra_module
+from tieredstore.cli.terminal.output import JsonValue, counted, iso_utc, print_json_line, print_lines
 from tieredstore.model import human_bytes
 
 if TYPE_CHECKING:
@@ -125,8 +125,8 @@ def print_(
 
     Example: tieredstore pipeline print backup.properties kafka/orders/base_offset=0/1_0_00000000000000000000.parquet
     """
-    from tieredstore.cli.record_output import write_json, write_table
-    from tieredstore.cli.record_rows import JsonBytes
+    from tieredstore.cli.records.record_output import write_json, write_table
+    from tieredstore.cli.records.record_rows import JsonBytes
 
     settings = room().load_pipeline(file)
     topics: Any = extra_module("tieredstore.pipelines.upkeep.origins", "arrow")

@@ -13,8 +13,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from tieredstore.cli.arguments import Json, Wide
-from tieredstore.cli.output import (
+from tieredstore.cli.app.arguments import Json, Wide
+from tieredstore.cli.records.query_output import extra_module
+from tieredstore.cli.terminal.log_lines import log_lines
+from tieredstore.cli.terminal.output import (
     JsonValue,
     complain,
     counted,
@@ -23,9 +25,7 @@ from tieredstore.cli.output import (
     print_lines,
     print_table,
 )
-from tieredstore.cli.query_output import extra_module
-from tieredstore.cli.service_logs import log_lines
-from tieredstore.cli.tables import moment, number, text
+from tieredstore.cli.terminal.tables import moment, number, text
 from tieredstore.config.values import host_and_port
 from tieredstore.errors import ConfigError, CorruptData, ResourceNotFound, excerpt
 from tieredstore.model import human_bytes

@@ -7,7 +7,7 @@ from typing import Final
 
 import typer
 
-from tieredstore.cli.output import JsonValue, counted, iso_utc, print_json_line, print_lines
+from tieredstore.cli.terminal.output import JsonValue, counted, iso_utc, print_json_line, print_lines
 from tieredstore.model import human_bytes
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.upkeep.audit import AuditFault, AuditFinding, TopicAudit

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import typer
 
-from tieredstore.cli.opened import opened
-from tieredstore.cli.service_logs import log_lines
+from tieredstore.cli.app.chosen_bucket import opened
+from tieredstore.cli.terminal.log_lines import log_lines
 from tieredstore.errors import ConfigError
 from tieredstore.pubsub.broker.running import broker_service, governed_broker
 from tieredstore.pubsub.queue.topics import Topics

@@ -13,10 +13,10 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from tieredstore.cli.opened import chosen_settings, opened
-from tieredstore.cli.output import JsonValue, complain, iso_utc, print_json, print_lines, print_table
-from tieredstore.cli.record_rows import arrow_module, shown_text
-from tieredstore.cli.tables import number, plain, text, word
+from tieredstore.cli.app.chosen_bucket import chosen_settings, opened
+from tieredstore.cli.records.record_rows import arrow_module, shown_text
+from tieredstore.cli.terminal.output import JsonValue, complain, iso_utc, print_json, print_lines, print_table
+from tieredstore.cli.terminal.tables import number, plain, text, word
 from tieredstore.config import settings_from
 from tieredstore.errors import ConfigError, InvalidRecord
 from tieredstore.process.futures import outcome

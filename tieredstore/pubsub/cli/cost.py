@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 from typing import Final
 
-from tieredstore.cli.output import JsonValue, complain, human_amount, human_count, print_json_line, print_table
-from tieredstore.cli.tables import Column, number, text
+from tieredstore.cli.terminal.output import JsonValue, complain, human_amount, human_count, print_json_line, print_table
+from tieredstore.cli.terminal.tables import Column, number, text
 from tieredstore.errors import ConfigError
 from tieredstore.model import human_bytes
-from tieredstore.ops.prices import read_prices
+from tieredstore.ops.cost.prices import read_prices
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.upkeep.cost import TopicCost, TopicFacts, topic_assumptions, topic_cost, topic_facts
 

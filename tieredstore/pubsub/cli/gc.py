@@ -6,8 +6,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
-from tieredstore.cli.output import JsonValue, complain, counted
-from tieredstore.cli.steps import Teller, tell_sum, telling
+from tieredstore.cli.app.steps import Teller, tell_sum, telling
+from tieredstore.cli.terminal.output import JsonValue, complain, counted
 from tieredstore.model import human_bytes
 from tieredstore.pubsub.queue.topics import Topic, Topics
 from tieredstore.pubsub.upkeep.garbage import GarbageCollection, GarbageOutcome, GarbageStep

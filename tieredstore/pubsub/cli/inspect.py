@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from tieredstore.backends.base import ObjectStore
-from tieredstore.cli.opened import opened
-from tieredstore.cli.output import JsonValue, counted, iso_utc, print_growing_table, print_json, print_lines
-from tieredstore.cli.record_rows import arrow_module, rows_of, shown_text
-from tieredstore.cli.tables import Column, number, text, word
+from tieredstore.cli.app.chosen_bucket import opened
+from tieredstore.cli.records.record_rows import arrow_module, rows_of, shown_text
+from tieredstore.cli.terminal.output import JsonValue, counted, iso_utc, print_growing_table, print_json, print_lines
+from tieredstore.cli.terminal.tables import Column, number, text, word
 from tieredstore.errors import ConfigError
 from tieredstore.model import human_bytes
 from tieredstore.pubsub.format.batches import BatchIndex

@@ -11,10 +11,10 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 import typer
 
-from tieredstore.cli.arguments import DryRun, Json, SettingsPath, StoreUrl, Wide
-from tieredstore.cli.confirmation import Yes, is_dry
-from tieredstore.cli.durations import parse_duration_ms
-from tieredstore.cli.steps import Report
+from tieredstore.cli.app.arguments import DryRun, Json, SettingsPath, StoreUrl, Wide
+from tieredstore.cli.app.confirmation import Yes, is_dry
+from tieredstore.cli.app.durations import parse_duration_ms
+from tieredstore.cli.app.steps import Report
 from tieredstore.errors import ConfigError
 
 _Topic: TypeAlias = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]

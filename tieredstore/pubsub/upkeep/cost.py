@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.ops.cost import GIB, MONTH_DAYS, RequestSizes, growth_days
+from tieredstore.ops.cost.monthly import GIB, MONTH_DAYS, RequestSizes, growth_days
 from tieredstore.pubsub.consume.partition_state import BUSY_LOOK_S, IDLE_LOOK_S
 from tieredstore.pubsub.queue.batch_log import BatchLog
 from tieredstore.pubsub.queue.groups import BEAT_S
@@ -17,7 +17,7 @@ from tieredstore.pubsub.queue.kinds import STORE
 from tieredstore.pubsub.queue.topics import Topic, Topics
 
 if TYPE_CHECKING:
-    from tieredstore.ops.prices import KafkaPrices, PriceFile
+    from tieredstore.ops.cost.prices import KafkaPrices, PriceFile
 
 _DAY_MS: Final = 86_400_000
 _MONTH_S: Final = MONTH_DAYS * 86_400

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tieredstore.cli.arguments import Json, SettingsPath, Wide
-from tieredstore.cli.output import JsonValue, complain, print_json, print_lines, print_table
-from tieredstore.cli.service_logs import log_lines
-from tieredstore.cli.tables import number, text, word
+from tieredstore.cli.app.arguments import Json, SettingsPath, Wide
+from tieredstore.cli.terminal.log_lines import log_lines
+from tieredstore.cli.terminal.output import JsonValue, complain, print_json, print_lines, print_table
+from tieredstore.cli.terminal.tables import number, text, word
 from tieredstore.config import Settings, load_settings
 from tieredstore.config.loading import load_uploader_settings
 from tieredstore.config.uploader import UploaderSettings

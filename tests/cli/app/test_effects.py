@@ -1,0 +1,253 @@
+"""What deletes or rewrites changes no byte of a store without ``--yes``; every command says whether it does."""
+
+from __future__ import annotations
+
+import os
+import pty
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+import javaproperties
+import pytest
+
+from tests.cli.bucket.test_clean_up import LEFT
+from tests.cli.bucket.test_lifecycle import patch_store
+from tests.ops.garbage.test_lifecycle import S3Rules
+from tests.support.catalog_stores import partition_of, run_of
+from tests.support.cli_process import ORIGINALS, tieredstore, write_settings
+from tests.support.faulty_server.server import FaultyServer
+from tests.support.faulty_stores import store_on
+from tests.support.golden.segments import settings_text
+from tests.support.hourly_topics import BY_HOUR, HOUR_MS, NOON_MS
+from tests.support.paths import GOLDEN
+from tests.support.spark_pipelines import ROOT, Kept
+from tests.support.spark_stream_topics import FIRST_ID
+from tieredstore.backends.filesystem import FilesystemObjectStore
+from tieredstore.cli.app.main import program
+from tieredstore.format.keys import Suffix
+from tieredstore.model import TopicIdPartition
+from tieredstore.pipelines.transforming import Message
+from tieredstore.testing.segments import Record, build_batch
+
+READ: Final = {
+    "cat", "consume", "cost", "doctor", "du", "dump", "export", "fetch", "hold list", "index", "inspect", "keys check",
+    "keys list", "lifecycle show", "ls", "offsets", "pipeline changes", "pipeline print", "pipeline sources",
+    "pipeline status", "pipeline verify", "pubsub audit", "pubsub consume", "pubsub cost", "pubsub groups",
+    "pubsub inspect", "query", "verify", "version",
+}  # fmt: skip
+"""Nothing that is stored is deleted, replaced or added, but by ``doctor`` an object that it takes away again, and by a
+group of ``consume`` its position."""
+ADD: Final = {
+    "copy", "cp", "hold place", "keys add", "keys generate", "keys seal", "pipeline run", "pubsub broker",
+    "pubsub produce", "pubsub topics", "uploader",
+}  # fmt: skip
+"""What is stored stays; what a service deletes, its settings say."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A store on which a command has something to do: what to run, and the bytes that it must not change."""
+
+    arguments: tuple[object, ...]
+    look: Callable[[], object]
+
+
+Prepare = Callable[[Path], Scene]
+
+
+def in_folder(folder: Path, *arguments: object) -> Scene:
+    return Scene(
+        arguments,
+        lambda: {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()},
+    )
+
+
+def of_segments(*arguments: object) -> Prepare:
+    def prepare(folder: Path) -> Scene:
+        settings = write_settings(folder)
+        assert tieredstore("copy", "-c", settings, ORIGINALS).code == 0
+        assert tieredstore("hold", "place", "case", "--topic", "other", "-c", settings).code == 0
+        return in_folder(folder, *arguments, "-c", settings)
+
+    return prepare
+
+
+def of_leftovers(folder: Path) -> Scene:
+    root = folder / "store"
+    root.mkdir()
+    store = FilesystemObjectStore(root)
+    for segment in [*run_of(2, partition_of()), LEFT]:
+        segment.put(store)
+    store.delete([LEFT.key()])
+    for suffix in (Suffix.LOG, Suffix.INDEXES):
+        two_days_older(root / LEFT.key(suffix))
+    return in_folder(folder, "gc", "--store", root.as_uri())
+
+
+def of_two_pairs(folder: Path) -> Scene:
+    shutil.copytree(GOLDEN / "08-keyring" / "store", folder / "store")
+    settings = folder / "both.properties"
+    texts = settings_text("08-keyring") | {"storage.root": str(folder / "store")}
+    settings.write_text(javaproperties.dumps(texts, timestamp=False))
+    return in_folder(folder, "keys", "rotate", "-c", settings)
+
+
+def of_orphans(folder: Path) -> Scene:
+    assert tieredstore("pubsub", "topics", "events", "--create", "--store", folder).code == 0
+    orphan = folder / "db/default/topics/events/0_1_1_0_host"
+    orphan.parent.mkdir(parents=True)
+    orphan.write_bytes(b"an object of which no notification tells")
+    two_days_older(orphan)
+    return in_folder(folder, "pubsub", "gc", "--store", folder)
+
+
+def two_days_older(path: Path) -> None:
+    status = path.stat()
+    os.utime(path, (status.st_mtime - 172_800, status.st_mtime - 172_800))
+
+
+def refuse_each(_: Message) -> Message:
+    raise ValueError("bad")
+
+
+TRANSFORMER: Final = {"secor__message__transformer__class": f"{__name__}:refuse_each"}
+
+
+def of_pipeline(verb: str, *options: str, first: dict[str, str] | None = None) -> Prepare:
+    """Five hours of a topic, written by the settings ``first``, and what a killed run left."""
+
+    def prepare(folder: Path) -> Scene:
+        with closing(Kept(folder)) as kept:
+            records = [Record(b"v", timestamp_ms=NOON_MS + hours * HOUR_MS) for hours in range(5)]
+            kept.bucket.copy(TopicIdPartition(FIRST_ID, "orders", 0), [build_batch(records, 0)], range(5))
+            assert tieredstore("pipeline", "run", "--once", kept.file(**HOURS | (first or {}))).code == 0
+            left = kept.output / ROOT / "orders" / ".~tieredstore-left"
+            left.parent.mkdir(parents=True, exist_ok=True)
+            left.write_bytes(b"of a killed run")
+            two_days_older(left)
+            return in_folder(kept.output, "pipeline", verb, kept.file(**HOURS), *options)
+
+    return prepare
+
+
+HOURS: Final = BY_HOUR | {"pipeline__finalize": "false"}
+REWRITE: Final[dict[str, Prepare]] = {
+    "delete": of_segments("delete", "single", 0, 1),
+    "gc": of_leftovers,
+    "hold release": of_segments("hold", "release", "case"),
+    "keys rotate": of_two_pairs,
+    "pipeline backfill": of_pipeline("backfill", "--topic", "orders", "--generation", "2", "--replace", "1"),
+    "pipeline drop": of_pipeline("drop"),
+    "pipeline finalize": of_pipeline("finalize"),
+    "pipeline gc": of_pipeline("gc"),
+    "pipeline redrive": of_pipeline("redrive", first=TRANSFORMER),
+    "pubsub gc": of_orphans,
+    "rm": of_segments("rm", "single"),
+}
+
+
+@pytest.fixture(params=["terminal", "no terminal", "closed"])
+def stdin(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    keyboard, terminal = pty.openpty()
+    os.write(keyboard, b"y\nyes\n")  # the answers to what is not asked
+    with os.fdopen(terminal) if request.param == "terminal" else Path(os.devnull).open() as stream:
+        if request.param == "closed":
+            stream.close()
+        monkeypatch.setattr(sys, "stdin", stream)
+        yield
+    os.close(keyboard)
+    if request.param != "terminal":
+        os.close(terminal)
+
+
+@pytest.mark.usefixtures("stdin")
+@pytest.mark.parametrize("command", REWRITE)
+def test_nothing_changes_without_yes(command: str, tmp_path: Path) -> None:
+    check(REWRITE[command](tmp_path))
+
+
+@pytest.mark.usefixtures("stdin")
+def test_no_rule_of_a_bucket_changes_without_yes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = S3Rules("<LifecycleConfiguration/>")
+    with FaultyServer(service) as server:
+        patch_store(monkeypatch, store_on(server))
+        settings = write_settings(tmp_path)
+        check(Scene(("lifecycle", "apply", "-c", settings), lambda: service.text))
+
+
+def check(scene: Scene) -> None:
+    before = scene.look()
+    planned = tieredstore(*scene.arguments)
+    assert (planned.code, planned.stderr) == (0, ""), planned
+    assert planned.text.splitlines()[-1].endswith(": --yes does it")
+    if "release" not in scene.arguments:
+        as_json = tieredstore(*scene.arguments, "--json")
+        assert as_json.code == 0
+        assert '"dry_run": true' in as_json.text
+    assert scene.look() == before
+    done = tieredstore(*scene.arguments, "--yes")
+    assert done.code == 0, done
+    assert scene.look() != before
+
+
+def test_every_command_says_what_it_does() -> None:
+    commands = dict(below(program()))
+    rewriting = {path for path, command in commands.items() if any("--yes" in one.opts for one in command.params)}
+    assert rewriting == REWRITE.keys() | {"lifecycle apply"}
+    assert commands.keys() - rewriting == READ | ADD
+
+
+def below(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    for name, command in cast("dict[str, Any]", group.commands).items():
+        yield from below(command, f"{path}{name} ") if hasattr(command, "commands") else [(path + name, command)]
+
+
+PLACED: Final = {
+    "rm": ["--before", "rm single 0 -c {}"],
+    "cat": ["--from --to", "cat single -c {}"],
+    "consume": ["--from", "consume single --exit-eof -c {}"],
+    "pipeline backfill": ["--from --to", "pipeline backfill {} --topic single --generation 2 --replace 1 --yes"],
+}
+"""Commands whose options take an offset or a time."""
+
+
+@pytest.mark.parametrize("command", PLACED)
+@pytest.mark.parametrize(
+    ("place", "hint"),
+    [("1795428000000", "@1795428000000"), ("1795428000", "@1795428000000"), ("20260131", "2026-01-31"), ("4", "@")],
+)
+def test_a_number_beyond_the_log_is_refused_with_the_way_to_write_a_time(
+    command: str, place: str, hint: str, tmp_path: Path
+) -> None:
+    more = {"pipeline.name": "kept", "output.storage.backend.class": "filesystem", "output.storage.root": "output"}
+    (tmp_path / "output").mkdir()
+    settings = write_settings(tmp_path)
+    assert tieredstore("copy", "-c", settings, ORIGINALS).code == 0
+    if "pipeline" in command:
+        write_settings(tmp_path, more)
+        assert tieredstore("pipeline", "run", "--once", settings).code == 0
+    options, line = PLACED[command]
+    for option in options.split():
+        scene = in_folder(tmp_path, *line.format(settings).split())
+        before = scene.look()
+        refused = tieredstore(*scene.arguments, option, place)
+        assert (refused.code, refused.text) == (2, ""), refused
+        assert "is beyond the end of single-0 (3)" in refused.stderr or "is no offset of a log" in refused.stderr
+        assert "is written " in refused.stderr
+        assert hint in refused.stderr
+        assert scene.look() == before
+
+
+def test_no_other_command_takes_a_place() -> None:
+    taking = {
+        path
+        for path, command in below(program())
+        if any({"--from", "--to", "--before", "--since", "--until"} & set(one.opts) for one in command.params)
+    }
+    # A store, an age, a number of an entry, an age, and a word.
+    assert taking == PLACED.keys() | {"cp", "verify", "pipeline changes", "pubsub audit", "pubsub consume"}

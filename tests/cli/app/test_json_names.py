@@ -1,0 +1,218 @@
+"""docs/json.md is all that commands print as JSON: every name, under the commands that print it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tests.support.cli_process import Result, tieredstore
+from tests.support.odd_bucket import make_it_odd
+from tests.support.paths import REPOSITORY
+from tests.support.planted_messages import store_messages
+from tests.support.pubsub_brokers import message_of
+from tests.support.screens import demo_bucket
+from tieredstore.cli.app.main import program
+from tieredstore.cli.app.version import JSON_VERSION
+from tieredstore.pubsub.cli.commands import opened_topics
+from tieredstore.pubsub.produce.producer import Producer
+
+PAGE = (REPOSITORY / "docs" / "json.md").read_text()
+ROW = re.compile(r"^\| `(\w+)` \| .* \| ([^|]+) \|$", re.MULTILINE)
+DOCUMENTED = {name: set(commands.split(", ")) for name, commands in ROW.findall(PAGE)}
+LOG = "kafka/txn-0/00000000000000000605"
+MEMQ = next((REPOSITORY / "tests/pubsub/golden/batches").glob("v02*"))
+
+KEPT = "none/base_offset=0/1_1_00000000000000000000.parquet"
+PRINTING = {
+    "ls": ["ls"],
+    "copy": ["copy kafka --dry-run", "copy active --dry-run"],
+    "inspect": ["inspect txn 0 605 --chunks"],
+    "index": [f"index txn 0 605 {kind}" for kind in ("index", "timeindex", "snapshot", "leader-epoch", "txnindex")],
+    "cat": ["cat none --partition 1 -n 3"],
+    "consume": ["consume none --exit-eof -n 3"],
+    "query": [],  # its names are the query's own
+    "offsets": ["offsets txn", "offsets none"],
+    "dump": [f"dump {LOG}.log", f"dump {LOG}.log --records"]
+    + [f"dump {LOG}.{suffix}" for suffix in ("index", "timeindex", "snapshot", "txnindex")],
+    "delete": ["delete txn 0 605 --dry-run"],
+    "keys list": ["keys list"],
+    "keys rotate": ["keys rotate --dry-run"],
+    "keys check": ["keys check --retire key1"],
+    "verify": ["verify"],
+    "gc": ["gc --dry-run"],
+    "rm": ["rm txn --dry-run"],
+    "cp": ["cp --to-store ./backup --dry-run"],
+    "du": ["du", "du --by day"],
+    "cost": ["cost --prices prices.toml"],
+    "hold list": ["hold list"],
+    "lifecycle show": ["lifecycle show"],
+    "lifecycle apply": ["lifecycle apply --dry-run"],
+    "doctor": ["doctor"],
+    "pipeline run": ["pipeline run kept.properties --once"],
+    "pipeline status": [f"pipeline status {file}.properties" for file in ("kept", "replaced")],
+    "pipeline verify": ["pipeline verify kept.properties --against bucket"],
+    "pubsub audit": ["pubsub audit holes --store ./batches --settle 0s"],
+    "pipeline print": [f"pipeline print kept.properties {KEPT} -n 3"],
+    "pipeline sources": [f"pipeline sources kept.properties {KEPT} --backup kept.properties"],
+    "pipeline changes": ["pipeline changes kept.properties"],
+    "pipeline redrive": [
+        "pipeline redrive strict.properties",
+        *(f"pipeline redrive {file}.properties --yes" for file in ("strict", "mended")),
+    ],
+    "pipeline backfill": [
+        f"pipeline backfill kept.properties --topic none --generation {options}" for options in ("9", "8 --replace 1")
+    ],
+    "pipeline finalize": ["pipeline finalize timed.properties"],
+    "pipeline gc": ["pipeline gc kept.properties"],
+    "pipeline drop": ["pipeline drop kept.properties"],
+    "pubsub topics": ["pubsub topics --store ./batches"],
+    "pubsub consume": ["pubsub consume events --group readers --store ./batches"],
+    "pubsub groups": ["pubsub groups events --store ./batches"],
+    "pubsub gc": ["pubsub gc events --store ./batches"],
+    "pubsub cost": ["pubsub cost events --store ./batches --prices prices.toml"],
+    "pubsub inspect": [f"pubsub inspect {MEMQ}", f"pubsub inspect {MEMQ} --records"],
+    "uploader": ["uploader --check", "uploader --once"],
+    "version": ["version"],
+}
+WITHOUT_SETTINGS = {command for command in PRINTING if command.startswith("pipeline ")} | {
+    "dump",
+    "version",
+    "pubsub audit",
+    "pubsub inspect",
+    "pubsub topics",
+    "pubsub consume",
+    "pubsub gc",
+    "pubsub cost",
+    "pubsub groups",
+}
+SELDOM = {"fault", "output_key", "problem", "path", "broker_earliest_offset", "broker_end_offset"}
+"""Names of which the lines above print none, by what the demo's bucket holds and as no broker is asked."""
+OF_RULES = {("lifecycle show", name) for name in ("name", "enabled", "prefixes", "limited", "action")}
+"""A folder has no rules."""
+
+
+@pytest.fixture(scope="module")
+def printed() -> Iterator[dict[str, set[str]]]:
+    """The names that each command prints."""
+    with demo_bucket() as folder:
+        _make_it_odd(folder)
+        with (folder / "kept.properties").open("a") as kept:
+            kept.write("kafka.new.consumer.topic.list=none\n")  # of those that are whole
+        _kept_twice(folder)
+        _publish()
+        yield {
+            command: {
+                name for line in lines for document in _documents(_run(command, line)) for name in _names(document)
+            }
+            for command, lines in PRINTING.items()
+        }
+
+
+def _kept_twice(folder: Path) -> None:
+    """Other generations, of messages that are bad at first, and in 1970; and what a killed run left."""
+    mended = (folder / "kept.properties").read_text() + "secor.generation=2\n"
+    (folder / "mended.properties").write_text(mended)
+    bad = "secor.message.parser.class=json\nsecor.consumer.max_bad_messages=-1\n"
+    (folder / "strict.properties").write_text(mended + bad)
+    assert tieredstore("pipeline", "run", "strict.properties", "--once").code == 0
+    timed = "secor.generation=3\nsecor.message.parser.class=json\nmessage.timestamp.name=id\n"
+    (folder / "timed.properties").write_text((folder / "kept.properties").read_text() + timed)
+    assert tieredstore("pipeline", "run", "timed.properties", "--once").code == 0
+    replaced = (folder / "kept.properties").read_text() + "secor.generation=4\n"
+    (folder / "replaced.properties").write_text(replaced)
+    assert tieredstore("pipeline", "run", "replaced.properties", "--once").code == 0
+    backfill = "backfill", "replaced.properties", "--topic", "none", "--generation", 5, "--replace", 4, "--yes"
+    assert tieredstore("pipeline", *backfill).code == 0
+    (folder / "kept" / "none").mkdir(exist_ok=True)
+    (folder / "kept" / "none" / ".~tieredstore-left").write_bytes(b"of a killed run")
+
+
+def test_every_name_stands_on_the_page_under_its_command(printed: dict[str, set[str]]) -> None:
+    missing = {
+        (command, name)
+        for command, names in printed.items()
+        for name in names
+        if command not in DOCUMENTED.get(name, ())
+    }
+    assert missing == set()
+
+
+def test_every_name_on_the_page_is_printed(printed: dict[str, set[str]]) -> None:
+    stale = {
+        (command, name)
+        for name, commands in DOCUMENTED.items()
+        for command in commands
+        if command in printed and name not in printed.get(command, ())
+    }
+    assert {(command, name) for command, name in stale - OF_RULES if name not in SELDOM} == set()
+
+
+def test_the_page_has_the_version_that_the_program_speaks() -> None:
+    spoken = tieredstore("version", "--json").json
+    assert spoken["json_version"] == JSON_VERSION
+    assert f"\nVersion {JSON_VERSION}. " in PAGE
+
+
+def test_every_command_that_prints_json_is_here() -> None:
+    printing = {
+        path
+        for path, command in _commands(program())
+        if any("--json" in parameter.opts for parameter in command.params)
+    }
+    assert printing == set(PRINTING)
+
+
+def _commands(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        yield from _commands(command, f"{path}{name} ") if hasattr(command, "commands") else [(path + name, command)]
+
+
+def _run(command: str, line: str) -> Result:
+    settings = () if command in WITHOUT_SETTINGS else ("-c", "store.properties")
+    return tieredstore(*line.split(), "--json", *settings)
+
+
+def _documents(done: Result) -> list[Any]:
+    assert done.stdout, done
+    try:
+        return [done.json]
+    except ValueError:
+        return [json.loads(line) for line in done.text.splitlines()]
+
+
+def _names(document: Any) -> Iterator[str]:
+    if isinstance(document, dict):
+        for name, value in cast("dict[str, Any]", document).items():
+            yield name
+            if name != "figures":  # each check has names of its own
+                yield from _names(value)
+    elif isinstance(document, list):
+        for value in cast("list[object]", document):
+            yield from _names(value)
+
+
+def _publish() -> None:
+    Path("batches").mkdir()
+    assert tieredstore("pubsub", "topics", "events", "--create", "--store", "./batches").code == 0
+    with opened_topics(None, "./batches") as topics, Producer(topics, "events") as producer:
+        for _ in range(3):
+            producer.send(b"v")
+        topics.create("holes")
+        for number in (0, 2):
+            store_messages(topics, "holes", [message_of([b"v"], number)])
+        topics.store.put("db/default/topics/events/0_1_1_0_host", b"an object of which no notification tells")
+
+
+def _make_it_odd(folder: Path) -> None:
+    """What makes commands print all that they can: an odd bucket, and a folder that is left alone."""
+    make_it_odd(folder / "store", folder / "store.properties")
+    shutil.copytree(folder / "kafka" / "txn-0", folder / "active" / "txn-0.0123456789abcdef0123456789abcdef-delete")
+    shutil.copytree(folder / "kafka" / "txn-0", folder / "active" / "txn-0")
+    # Of the partition with the hole nobody says how far it is settled.
+    (folder / "kafka" / "replication-offset-checkpoint").write_text("0\n1\nnone 0 1\n")

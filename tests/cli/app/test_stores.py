@@ -1,0 +1,175 @@
+"""``--store URL``: every command that takes settings takes it, and one round trip of each store by the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from tests.support.cli_process import ORIGINALS, TXN, Result, spawn, tieredstore, write_settings
+from tests.support.clouds import make_container
+from tests.support.servers.azurite_server import AzureServer
+from tests.support.servers.fake_gcs import GcsServer
+from tests.support.servers.s3_server import REGION, S3Server
+from tieredstore.cli.app.main import app
+
+COMMANDS = {
+    name: {option for parameter in command.params for option in parameter.opts}
+    for name, command in typer.main.get_group(app).commands.items()
+}
+
+
+def test_a_command_that_takes_settings_takes_a_store() -> None:
+    assert {"copy", "ls", "inspect", "fetch", "index", "delete"} <= set(COMMANDS)
+    # A service is told all by its file, which it reads again while it runs.
+    taking = {name for name, options in COMMANDS.items() if "--settings" in options} - {"uploader", "pubsub broker"}
+    assert {name for name, options in COMMANDS.items() if "--store" in options} == taking
+
+
+def test_a_folder_needs_no_settings(tmp_path: Path) -> None:
+    (tmp_path / "a store").mkdir()
+    url = (tmp_path / "a store").as_uri()
+    assert tieredstore("copy", "--store", url, ORIGINALS).code == 0
+    rows = tieredstore("ls", "--store", url, "--json").json
+    assert len(rows) == 3
+    row = rows[0]
+    log = ORIGINALS / f"{row['topic']}-{row['partition']}" / f"{row['base_offset']:020}.log"
+    fetched = tieredstore("fetch", "--store", url, row["topic"], row["partition"], row["base_offset"])
+    assert (fetched.code, fetched.stdout) == (0, log.read_bytes())
+
+
+def test_a_store_goes_over_the_settings(tmp_path: Path) -> None:
+    settings = write_settings(tmp_path, {"compression.enabled": "true"})
+    (tmp_path / "other").mkdir()
+    url = (tmp_path / "other").as_uri()
+    assert tieredstore("copy", "-c", settings, "--store", url, TXN).code == 0
+    assert tieredstore("ls", "-c", settings, "--json").json == []
+    rows = tieredstore("ls", "-c", settings, "--store", url, "--json").json
+    assert rows
+    assert all(row["compressed"] for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("memory://x", "in memory"),
+        ("nonsense", "starts with one of"),
+        ("s3://key:password@bucket", "without credentials"),
+        ("file:///no/such/folder/at/all", "not an existing folder"),
+    ],
+)
+def test_a_wrong_store_is_one_sentence_and_exits_2(url: str, said: str) -> None:
+    done = spawn("ls", "--store", url)
+    assert (done.code, done.stdout) == (2, b"")
+    assert done.stderr.startswith("tieredstore: ")
+    assert done.stderr.count("\n") == 1
+    assert said in done.stderr
+    assert "password" not in done.stderr
+
+
+def test_neither_settings_nor_a_store_is_one_sentence_and_exits_2() -> None:
+    done = spawn("ls")
+    assert (done.code, done.stderr) == (2, "tieredstore: no store is named: give --settings FILE (-c) or --store URL\n")
+
+
+# One round trip of each store: what writes and what reads it first by processes of their own, the rest in this one
+
+
+def round_trip(store: tuple[object, ...], environment: Mapping[str, str]) -> None:
+    """Up, not up again, listed, back, deleted; ``store`` are the options that name it."""
+
+    def clean(done: Result) -> Result:
+        assert (done.code, done.stderr) == (0, "")
+        return done
+
+    assert "3 copied" in clean(spawn("copy", *store, ORIGINALS, **environment)).text
+    with pytest.MonkeyPatch.context() as patch:
+        for name, text in environment.items():
+            patch.setenv(name, text)
+        assert "3 skipped" in clean(tieredstore("copy", *store, ORIGINALS)).text
+        rows = clean(tieredstore("ls", *store, "--json")).json
+        assert len(rows) == 3
+        where = (rows[0]["topic"], rows[0]["partition"], rows[0]["base_offset"])
+        log = (ORIGINALS / f"{where[0]}-{where[1]}" / f"{where[2]:020}.log").read_bytes()
+        assert clean(spawn("fetch", *store, *where, **environment)).stdout == log
+        clean(tieredstore("delete", *store, *where, "--yes"))
+        assert len(clean(tieredstore("ls", *store, "--json")).json) == 2
+        gone = tieredstore("fetch", *store, *where)
+        assert (gone.code, gone.stdout) == (3, b"")
+
+
+def test_s3_by_a_url_and_the_environment_of_the_sdk(minio: S3Server) -> None:
+    environment = {
+        "AWS_ENDPOINT_URL": minio.endpoint_url,
+        "AWS_REGION": REGION,
+        "AWS_ACCESS_KEY_ID": minio.access_key,
+        "AWS_SECRET_ACCESS_KEY": minio.secret_key,
+    }
+    bucket = minio.make_bucket()
+    round_trip(("--store", f"s3://{bucket}/a prefix/of ours"), environment)
+    keys = [listed["Key"] for listed in minio.plain.list_objects_v2(Bucket=bucket).get("Contents", [])]
+    assert len(keys) == 6
+    assert all(key.startswith("a prefix/of ours/") for key in keys)
+
+
+def test_s3_by_settings_for_a_compatible_server(seaweedfs: S3Server, tmp_path: Path) -> None:
+    settings = tmp_path / "store.properties"
+    lines = {
+        "storage.backend.class": "io.aiven.kafka.tieredstorage.storage.s3.S3Storage",
+        "storage.s3.bucket.name": "the-url-names-another",
+        "storage.s3.region": REGION,
+        "storage.s3.endpoint.url": seaweedfs.endpoint_url,
+        "storage.s3.compatibility": "s3-compatible",
+        "storage.s3.listing.order": "by-folder",
+        "storage.aws.access.key.id": seaweedfs.access_key,
+        "storage.aws.secret.access.key": seaweedfs.secret_key,
+        "chunk.size": "65536",
+    }
+    settings.write_text("".join(f"rsm.config.{name}={text}\n" for name, text in lines.items()))
+    round_trip(("-c", settings, "--store", f"s3://{seaweedfs.make_bucket()}"), {})
+
+
+def test_gcs_by_a_url_and_the_environment_of_the_sdk(fake_gcs: GcsServer) -> None:
+    bucket = fake_gcs.make_bucket()
+    round_trip(("--store", f"gs://{bucket}/kafka"), {"STORAGE_EMULATOR_HOST": fake_gcs.endpoint_url})
+
+
+def test_azure_by_a_url_and_the_environment_of_the_sdk(azurite: AzureServer) -> None:
+    name = make_container(azurite)
+    round_trip(("--store", f"az://{name}/kafka"), {"AZURE_STORAGE_CONNECTION_STRING": azurite.connection_string})
+
+
+def test_an_identity_that_the_store_refuses_exits_6(minio: S3Server) -> None:
+    environment = {
+        "AWS_ENDPOINT_URL": minio.endpoint_url,
+        "AWS_REGION": REGION,
+        "AWS_ACCESS_KEY_ID": minio.access_key,
+        "AWS_SECRET_ACCESS_KEY": "another-secret",
+    }
+    done = spawn("ls", "--store", f"s3://{minio.make_bucket()}", **environment)
+    assert (done.code, done.stdout) == (6, b"")
+    assert done.stderr.count("\n") == 1
+    assert "another-secret" not in done.stderr
+
+
+@pytest.mark.parametrize("written", ["{folder}", "./a folder#1", "../{folder.parent.name}/a folder#1"])
+def test_a_path_is_a_folder(written: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "a folder#1"
+    folder.mkdir()
+    monkeypatch.chdir(tmp_path)
+    store = written.format(folder=folder)
+    assert tieredstore("copy", "--store", store, ORIGINALS).code == 0
+    assert (
+        tieredstore("ls", "--store", store, "--json").stdout
+        == tieredstore("ls", "--store", folder.as_uri().replace("#", "%23"), "--json").stdout
+    )
+    assert any(folder.iterdir())
+
+
+def test_a_path_that_is_no_folder_says_so(tmp_path: Path) -> None:
+    done = tieredstore("ls", "--store", tmp_path / "absent")
+    assert (done.code, done.stdout) == (2, b"")
+    assert "absent" in done.stderr
+    assert "not an existing folder" in done.stderr

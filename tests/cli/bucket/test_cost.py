@@ -1,0 +1,144 @@
+"""``cost`` on a folder: its table, its JSON, its picture, and what it says where it cannot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib.image
+import pytest
+
+from tests.support.catalog_stores import OTHER_ID, TOPIC_ID, MadeSegment, partition_of, run_of
+from tests.support.cli_process import Result, tieredstore
+from tests.support.paths import REPOSITORY
+from tieredstore.backends.filesystem import FilesystemObjectStore
+from tieredstore.cli.terminal.cost_plot import CostPlot
+from tieredstore.ops.cost.monthly import MonthlyCost
+
+PRICES = REPOSITORY / "examples" / "prices.toml"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "store"
+    folder.mkdir()
+    store = FilesystemObjectStore(folder)
+    for segment in [*run_of(4, partition_of()), *run_of(2, partition_of(partition=1)), *run_of(9, partition_of("z"))]:
+        segment.put(store)
+    return folder
+
+
+def run(root: Path, *arguments: object, prices: Path = PRICES) -> Result:
+    return tieredstore("cost", "--prices", prices, *arguments, "--store", root.as_uri())
+
+
+def rows_of(result: Result) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    *rows, last = [json.loads(line) for line in result.text.splitlines()]
+    return rows, last["summary"]
+
+
+def test_the_dearest_topic_comes_first_and_all_that_is_assumed_is_said(root: Path) -> None:
+    done = run(root)
+    assert done.code == 0
+    lines = done.text.splitlines()
+    assert [line.split()[0] for line in lines[2:4]] == ["z", "events"]
+    assert lines[5].startswith("total ")
+    assert len(lines) == 6
+    assert done.stderr.startswith("tieredstore: a month by example of round figures (USD, as of 2024)\n")
+    assert done.stderr.count("tieredstore: assumed: ") == 5
+    assert "not of your contract" in done.stderr
+
+
+def test_what_is_known_of_rows_adds_up_however_they_are_cut(root: Path) -> None:
+    topics, summary = rows_of(run(root, "--json"))
+    partitions, again = rows_of(run(root, "--json", "--by", "partition"))
+    assert (len(topics), len(partitions)) == (2, 3)
+    assert {row["partition"] for row in topics} == {None}
+    for name in ("stored_size", "size", "segments", "objects", "lists", "storage_cost", "bucket_cost", "saved"):
+        assert summary[name] == pytest.approx(sum(row[name] for row in topics), abs=1e-5), name
+        assert summary[name] == pytest.approx(sum(row[name] for row in partitions), abs=1e-5), name
+        assert again[name] == pytest.approx(summary[name], abs=1e-5)
+    assert (summary["segments"], summary["objects"], summary["currency"]) == (15, 45, "USD")
+    assert len(summary["assumptions"]) == 5
+
+
+def test_growth_by_the_time_of_storing(root: Path) -> None:
+    """The records are of 1970, and were stored just now."""
+    assert rows_of(run(root, "--json"))[1]["growth_segments"] == 0
+    assert rows_of(run(root, "--json", "--growth-by", "stored"))[1]["growth_segments"] == 15 * 30
+
+
+def test_a_topic_alone(root: Path) -> None:
+    rows, summary = rows_of(run(root, "--json", "--topic", "events", "--partition", "1"))
+    assert [(row["topic"], row["segments"]) for row in rows] == [("events", 2)]
+    assert summary["segments"] == 2
+
+
+def test_without_prices_of_brokers_there_is_no_saving(root: Path, tmp_path: Path) -> None:
+    prices = tmp_path / "prices.toml"
+    prices.write_text("".join(PRICES.read_text().partition("[kafka]")[:1]))
+    rows, summary = rows_of(run(root, "--json", prices=prices))
+    assert {row["saved"] for row in rows} == {None} == {summary["broker_cost"]}
+    assert " - " in run(root, prices=prices).text
+    picture = tmp_path / "cost.png"
+    assert run(root, "--plot", picture, prices=prices).code == 0
+    assert picture.stat().st_size > 1000
+
+
+def test_a_picture_has_both_sides(root: Path, tmp_path: Path) -> None:
+    for number in range(12):
+        MadeSegment(partition_of(f"$topic_{number}"), 0, 9).put(FilesystemObjectStore(root))
+    picture = tmp_path / "cost.png"
+    done = run(root, "--plot", picture)
+    assert done.code == 0
+    read: Any = matplotlib.image.imread
+    image = read(picture)
+    for color in ("#3f90da", "#ffa90e"):
+        parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        assert (abs(image[:, :, :3] - parts) < 0.02).all(axis=2).sum() > 50, color
+
+
+def test_a_topic_that_was_created_again_has_bars_of_its_own(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    MadeSegment(partition_of(topic_id=OTHER_ID), 0, 9).put(FilesystemObjectStore(root))
+    shown: list[str] = []
+    drawn = CostPlot.save
+
+    def save(plot: CostPlot, costs: Mapping[str, MonthlyCost], total: MonthlyCost) -> None:
+        shown.extend(costs)
+        drawn(plot, costs, total)
+
+    monkeypatch.setattr(CostPlot, "save", save)
+    assert run(root, "--plot", tmp_path / "cost.png").code == 0
+    assert sorted(shown) == sorted(["z", f"events {TOPIC_ID}", f"events {OTHER_ID}"])
+
+
+def test_prices_are_looked_at_before_the_bucket(root: Path, tmp_path: Path) -> None:
+    missing = tieredstore("cost", "--store", root.as_uri())
+    assert (missing.code, missing.text) == (2, "")
+    assert "no prices are given" in missing.stderr
+    (tmp_path / "prices.toml").write_text('[store]\nstorage_gib_month = "cheap"\n')
+    wrong = run(tmp_path / "no-such-folder", prices=tmp_path / "prices.toml")
+    assert wrong.code == 2
+    assert "store.storage_gib_month is 'cheap', and not a number" in wrong.stderr
+
+
+def test_an_empty_bucket_costs_nothing(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    picture = tmp_path / "cost.png"
+    done = run(tmp_path / "store", "--plot", picture)
+    assert (done.code, done.text) == (0, "")
+    assert "no segments found" in done.stderr
+    assert "was not drawn" in done.stderr
+    assert not picture.exists()
+    assert rows_of(run(tmp_path / "store", "--json"))[1]["bucket_cost"] == 0
+
+
+def test_a_damaged_manifest_is_named(root: Path) -> None:
+    next(root.rglob("*.rsm-manifest")).write_text("{}")
+    done = run(root)
+    assert done.code == 0
+    assert "1 segment with a damaged manifest, which count as stored alone (see verify)" in done.stderr

@@ -1,0 +1,219 @@
+"""``keys rotate``, ``keys list`` and ``keys check`` on a bucket of two key pairs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import javaproperties
+import pytest
+
+from tests.support.cli_process import tieredstore
+from tests.support.golden.segments import segments, settings_text
+from tests.support.paths import GOLDEN
+from tieredstore.ops.keys.rotation import rotate_keys
+from tieredstore.ops.keys.rotation_steps import RotationStep
+from tieredstore.ops.listing import QUARANTINE
+
+CASE = "08-keyring"
+SEGMENTS = segments(CASE)
+OLD = [segment for segment in SEGMENTS if b'"key1:' in segment.stored("rsm-manifest").read_bytes()]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    shutil.copytree(GOLDEN / CASE / "store", tmp_path / "store")
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def both(root: Path) -> Path:
+    """Settings with both pairs, key2 the active one."""
+    return _settings(root, "both.properties", settings_text(CASE))
+
+
+@pytest.fixture
+def new_alone(root: Path) -> Path:
+    texts = {name: value for name, value in settings_text(CASE).items() if ".key1." not in name}
+    return _settings(root, "new.properties", texts | {"encryption.key.pairs": "key2"})
+
+
+def _settings(root: Path, name: str, texts: dict[str, str]) -> Path:
+    path = root.parent / name
+    path.write_text(javaproperties.dumps(texts | {"storage.root": str(root)}, timestamp=False))
+    return path
+
+
+def let_caches_forget(root: Path) -> None:
+    """An hour and more passes after the rotation."""
+    (noted,) = root.rglob("!tieredstore/keys/rotated/*")
+    os.utime(noted, (noted.stat().st_mtime - 3601, noted.stat().st_mtime - 3601))
+
+
+def test_a_rotation_that_is_killed_is_remembered_for_as_long(
+    root: Path, both: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object, **__: object) -> Iterator[RotationStep]:
+        yield from itertools.islice(rotate_keys(*_, **__), 1)  # type: ignore[arg-type]
+        raise SystemExit(1)
+
+    monkeypatch.setattr("tieredstore.ops.keys.rotation.rotate_keys", killed)
+    assert tieredstore("keys", "rotate", "--yes", "-c", both).code == 1
+    assert [path.name for path in root.rglob("!tieredstore/keys/rotated/*")] == ["key1"]
+
+
+def counted(settings: Path) -> dict[str | None, int]:
+    return {row["key_id"]: row["segments"] for row in tieredstore("keys", "list", "-c", settings, "--json").json}
+
+
+def test_rotate_then_check_then_retire(root: Path, both: Path, new_alone: Path) -> None:
+    before = {"key1": len(OLD), "key2": len(SEGMENTS) - len(OLD)}
+    assert counted(both) == before
+    needed = tieredstore("keys", "check", "--retire", "key1", "-c", both)
+    assert needed.code == 5
+    assert needed.text.count("wrapped") == len(OLD)
+    assert f"{len(OLD)} segments are encrypted by it" in needed.stderr
+
+    dry = tieredstore("keys", "rotate", "-c", both, "--dry-run")
+    assert (dry.code, dry.stderr) == (0, "")
+    assert f"{len(OLD)} of {len(SEGMENTS)} segments would be rotated to key pair 'key2'" in dry.text
+    assert counted(both) == before
+
+    done = tieredstore("keys", "rotate", "--yes", "-c", both)
+    assert (done.code, done.stderr) == (0, "")
+    assert f"{len(OLD)} of {len(SEGMENTS)} segments rotated to key pair 'key2'" in done.text
+    until = re.search(r"readers need 'key1' until (20[\d:.TZ-]+), when", done.text)
+    assert until is not None
+    assert counted(both) == {"key2": len(SEGMENTS)}
+    for settings in (both, new_alone):
+        early = tieredstore("keys", "check", "--retire", "key1", "-c", settings)
+        assert (early.code, early.text.split()[0], early.text.split()[-1]) == (5, "cached", until[1])
+        assert "ask again when their caches have let these go" in early.stderr
+    let_caches_forget(root)
+    retired = tieredstore("keys", "check", "--retire", "key1", "-c", new_alone)
+    assert (retired.code, retired.stdout) == (0, b"")
+    for segment in SEGMENTS:
+        read = tieredstore("fetch", "-c", new_alone, segment.topic, segment.partition, segment.base_offset)
+        assert read.stdout == segment.original("log").read_bytes()
+
+    again = tieredstore("keys", "rotate", "--yes", "-c", both)
+    assert f"0 of {len(SEGMENTS)} segments rotated" in again.text
+    assert f"{len(SEGMENTS)} were under it already" in again.text
+    assert "readers need" not in again.text
+
+
+def test_what_the_uploader_keeps_in_quarantine_counts(root: Path, both: Path) -> None:
+    prefix = settings_text(CASE).get("key.prefix", "")
+    old = OLD[0].stored("rsm-manifest")
+    stem = old.name.removesuffix("rsm-manifest")
+    folder = old.parent.relative_to(GOLDEN / CASE / "store")
+    aside = root / f"{prefix}{QUARANTINE}" / str(folder).removeprefix(prefix)
+    aside.mkdir(parents=True)
+    for path in (root / folder).glob(f"{stem}*"):
+        path.rename(aside / path.name)
+    assert counted(both) == {"key1": len(OLD), "key2": len(SEGMENTS) - len(OLD)}
+    needed = tieredstore("keys", "check", "--retire", "key1", "-c", both)
+    assert (needed.code, needed.text.count(QUARANTINE)) == (5, 1)
+    assert tieredstore("keys", "rotate", "--yes", "-c", both).code == 0
+    assert counted(both) == {"key2": len(SEGMENTS)}
+    assert tieredstore("keys", "check", "--retire", "key1", "-c", both).code == 5
+    let_caches_forget(root)
+    assert tieredstore("keys", "check", "--retire", "key1", "-c", both).code == 0
+
+
+def test_a_pair_that_is_not_on_the_ring_ends_with_4_and_is_named(new_alone: Path) -> None:
+    done = tieredstore("keys", "rotate", "--yes", "-c", new_alone)
+    assert done.code == 4
+    assert done.stderr.count("key pair 'key1', which is not on the ring") == len(OLD)
+    assert f"{len(OLD)} need a pair that is not on the ring" in done.text
+
+
+def test_json_has_a_line_a_segment_and_a_summary(both: Path) -> None:
+    lines = [
+        json.loads(line) for line in tieredstore("keys", "rotate", "--yes", "-c", both, "--json").text.splitlines()
+    ]
+    *rows, summary = lines
+    assert [(row["base_offset"], row["key_id"], row["outcome"]) for row in rows] == [
+        (segment.base_offset, *(("key1", "rotated") if segment in OLD else ("key2", "active"))) for segment in SEGMENTS
+    ]
+    assert summary["summary"]["rotated"] == len(OLD)
+    assert summary["summary"]["active_key_id"] == "key2"
+
+
+def test_the_active_pair_is_needed_though_nothing_is_encrypted_by_it_yet(root: Path, both: Path) -> None:
+    for path in root.rglob("*.*"):
+        path.unlink()
+    active = tieredstore("keys", "check", "--retire", "key2", "-c", both, "--json")
+    assert active.code == 5
+    assert "key pair 'key2' is the active one of these settings" in active.stderr
+    summary = json.loads(active.text)["summary"]
+    assert (summary["active"], summary["needed"], summary["segments"]) == (True, True, 0)
+
+
+def test_where_nothing_is_listed_no_pair_can_be_retired(root: Path, both: Path) -> None:
+    misspelt = _settings(root, "misspelt.properties", settings_text(CASE) | {"key.prefix": "kafak/"})
+    for path in root.rglob("*.*"):
+        path.unlink()
+    for settings in (misspelt, both):
+        checked = tieredstore("keys", "check", "--retire", "key1", "-c", settings)
+        assert (checked.code, checked.text) == (3, "")
+        assert "no segments were found, which says nothing of key pair 'key1'" in checked.stderr
+        assert "nothing needs" not in checked.stderr
+        as_json = tieredstore("keys", "check", "--retire", "key1", "-c", settings, "--json")
+        assert (as_json.code, json.loads(as_json.text)["summary"]["needed"]) == (3, None)
+
+
+def test_a_pair_that_is_not_listed_may_be_misspelt(both: Path) -> None:
+    misspelt = tieredstore("keys", "check", "--retire", "kye1", "-c", both)
+    assert misspelt.code == 0
+    assert "the settings list no key pair 'kye1': is it spelled as it should be?" in misspelt.stderr
+
+
+def test_leftovers_and_damage_may_need_the_pair(root: Path, both: Path) -> None:
+    tieredstore("keys", "rotate", "--yes", "-c", both)
+    let_caches_forget(root)
+    (root / f"{SEGMENTS[0].main_path}.rsm-manifest").write_bytes(b"{")
+    (root / f"{SEGMENTS[1].main_path}.rsm-manifest").unlink()
+    checked = tieredstore("keys", "check", "--retire", "key1", "-c", both, "--json")
+    *rows, summary = [json.loads(line) for line in checked.text.splitlines()]
+    assert checked.code == 5
+    assert {row["name"]: row["reason"] for row in rows} == {
+        SEGMENTS[0].main_path: "damaged",
+        SEGMENTS[1].main_path: "uncommitted",
+    }
+    assert summary["summary"]["needed"] is True
+
+
+def test_a_write_that_has_not_ended_may_need_the_pair(root: Path, both: Path) -> None:
+    tieredstore("keys", "rotate", "--yes", "-c", both)
+    folder = (root / SEGMENTS[0].main_path).parent
+    (folder / ".~tieredstore-0123456789abcdef").write_bytes(b"of a killed writer")
+    checked = tieredstore("keys", "check", "--retire", "key1", "-c", both)
+    assert (checked.code, checked.text.count("unfinished")) == (5, 1)
+
+
+def test_only_a_topic_is_rotated_and_a_partition_needs_one(both: Path) -> None:
+    assert tieredstore("keys", "rotate", "--yes", "-c", both, "--partition", 0).code == 2
+    assert "0 of 0" in tieredstore("keys", "rotate", "--yes", "-c", both, "--topic", "other").text
+    topic = SEGMENTS[0].topic
+    assert (
+        f"{len(OLD)} of" in tieredstore("keys", "rotate", "--yes", "-c", both, "--topic", topic, "--partition", 0).text
+    )
+
+
+def test_without_a_key_ring_there_is_nothing_to_rotate_to(root: Path) -> None:
+    done = tieredstore("keys", "rotate", "--yes", "--store", f"file://{root}")
+    assert done.code == 2
+    assert "encryption.key.pair.id (the new pair)" in done.stderr
+
+
+def test_the_table_names_the_active_pair(both: Path) -> None:
+    lines = tieredstore("keys", "list", "-c", both).text.splitlines()
+    assert [line.split()[0] for line in lines[2:]] == ["key1", "key2"]
+    assert lines[2].endswith("yes")
+    assert lines[3].endswith("active")

@@ -1,0 +1,294 @@
+"""``tieredstore cat`` and ``offsets`` on what the plugin wrote."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.cli_process import Result, command, environment, tieredstore, write_settings
+from tests.support.golden.records import Row, expected_rows, partitions_of
+from tests.support.golden.segments import CASES, case_path, segments
+from tieredstore.cli.records.record_places import LastRecords, parse_place
+from tieredstore.cli.terminal.output import iso_utc
+from tieredstore.errors import ConfigError
+from tieredstore.installation import install_command
+
+pytestmark = pytest.mark.slow
+
+TXN = ("-c", case_path("07-txn") / "rsm.properties", "txn")
+
+
+ABORTED = "tieredstore: left out: the records of {} aborted transactions; --isolation read_uncommitted shows them\n"
+
+
+def lines_of(done: Result, stderr: str = "") -> list[Any]:
+    assert (done.code, done.stderr) == (0, stderr)
+    return [json.loads(line) for line in done.text.splitlines()]
+
+
+def as_json(row: Row, partition: int, topic: str) -> dict[str, Any]:
+    def coded(name: str, data: bytes | None) -> dict[str, str | None]:
+        if data is None:
+            return {name: None, f"{name}_text": None}
+        text = data.decode() if utf8(data) else None
+        return {name: base64.b64encode(data).decode(), f"{name}_text": text}
+
+    return {
+        "topic": topic,
+        "partition": partition,
+        "offset": row["offset"],
+        "timestamp_ms": row["timestamp"],
+        "timestamp": iso_utc(row["timestamp"]),
+        "timestamp_type": row["timestampType"],
+        "bytes": "both",
+        **coded("key", row["key"]),
+        **coded("value", row["value"]),
+        "headers": [{"key": name, **coded("value", value)} for name, value in row["headers"]],
+    }
+
+
+def utf8(data: bytes) -> bool:
+    return not re.search("[\udc80-\udcff]", data.decode(errors="surrogateescape"))
+
+
+def aborted_in(case: str) -> str:
+    """What cat says at the end of a whole topic."""
+    # An entry of the broker's own index for each, of 34 bytes.
+    size = sum(path.stat().st_size for path in (case_path(case) / "original").rglob("*.txnindex"))
+    return ABORTED.format(size // 34) if size else ""
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize("case", CASES)
+def test_cat_json_gives_every_record_of_the_topic_by_partition_and_offset(case: str, isolation: str) -> None:
+    settings, topic = case_path(case) / "rsm.properties", segments(case)[0].topic
+    # As Spark, cat shows what is committed unless it is told otherwise.
+    chosen = ("--isolation", isolation) if isolation == "read_uncommitted" else ()
+    done = tieredstore("cat", "-c", settings, topic, "--json", *chosen)
+    rows = lines_of(done, aborted_in(case) if isolation == "read_committed" else "")
+    assert rows == [as_json(row, p, topic) for p in partitions_of(case) for row in expected_rows(case, p, isolation)]
+
+
+def test_one_partition_and_a_window_of_offsets() -> None:
+    where = ("-c", case_path("01-none") / "rsm.properties", segments("01-none")[0].topic)
+    rows = lines_of(tieredstore("cat", *where, "--partition", 1, "--from", 100, "--to", 103, "--json"))
+    assert rows == [as_json(row, 1, where[-1]) for row in expected_rows("01-none", 1)[100:103]]
+
+
+@pytest.mark.parametrize("form", ["iso", "zone", "naive", "milliseconds"])
+def test_a_window_of_times(form: str) -> None:
+    case = "06-codec-zstd-logappendtime"  # its timestamps ascend
+    times = [row["timestamp"] for row in expected_rows(case, 0)]
+    bounds = [time_text(time, form) for time in (times[300], times[700])]
+    where = ("-c", case_path(case) / "rsm.properties", segments(case)[0].topic)
+    rows = lines_of(tieredstore("cat", *where, "--from", bounds[0], "--to", bounds[1], "--json"))
+    expected = [row for row in expected_rows(case, 0) if times[300] <= row["timestamp"] < times[700]]
+    assert expected
+    assert rows == [as_json(row, 0, where[-1]) for row in expected]
+
+
+def time_text(milliseconds: int, form: str) -> str:
+    """A time of this or of the millisecond's last part before it, which is no less a first record's."""
+    moment = datetime.fromtimestamp(milliseconds // 1000, UTC) + timedelta(milliseconds=milliseconds % 1000)
+    match form:
+        case "milliseconds":
+            return f"@{milliseconds}"
+        case "zone":
+            return moment.astimezone(timezone(timedelta(hours=5, minutes=30))).isoformat()
+        case "naive":
+            return (moment - timedelta(microseconds=999)).replace(tzinfo=None).isoformat(sep=" ")
+        case _:
+            return moment.isoformat().replace("+00:00", "Z")
+
+
+def test_without_json_a_line_for_each_record() -> None:
+    shown = tieredstore("cat", *TXN, "--from", 600, "--to", 603, "--isolation", "read_uncommitted")
+    heading, rule, *lines = shown.text.splitlines()
+    assert set(rule) == {"─"}
+    assert heading.split() == ["PARTITION", "OFFSET", "TIMESTAMP", "KEY", "VALUE"]
+    expected = [row for row in expected_rows("07-txn", 0) if 600 <= row["offset"] < 603]
+    for line, row in zip(lines, expected, strict=True):
+        time = datetime.fromtimestamp(row["timestamp"] / 1000, UTC).isoformat(timespec="milliseconds")
+        assert line.split()[:4] == ["0", str(row["offset"]), time.replace("+00:00", "Z"), row["key"].decode()]
+        assert row["value"].decode() in line
+
+
+def test_a_hole_is_an_error_or_reported_on_stderr(tmp_path: Path) -> None:
+    settings = write_settings(tmp_path)
+    assert tieredstore("copy", "-c", settings, case_path("07-txn") / "original").code == 0
+    assert tieredstore("delete", "-c", settings, "txn", 0, 605, "--yes").code == 0
+    failed = tieredstore("cat", "-c", settings, "txn", "--json")
+    assert (failed.code, failed.stdout) == (3, b"")
+    assert failed.stderr.startswith("tieredstore: offsets 605 to 1208 of txn-0")
+    uncommitted = ("--isolation", "read_uncommitted")
+    reported = tieredstore("cat", "-c", settings, "txn", "--json", "--data-loss", "report", *uncommitted)
+    assert reported.code == 0
+    assert reported.stderr.count("605 to 1208") == 1
+    read = [json.loads(line)["offset"] for line in reported.text.splitlines()]
+    assert read == [row["offset"] for row in expected_rows("07-txn", 0) if not 605 <= row["offset"] <= 1208]
+    (row,) = tieredstore("offsets", "-c", settings, "txn", "--json").json
+    assert row["lost"] == [{"start": 605, "stop": 1209}]
+    assert "605-1208" in tieredstore("offsets", "-c", settings, "txn").text
+
+
+def test_an_undecided_transaction_is_told_of_on_stderr(tmp_path: Path) -> None:
+    settings = write_settings(tmp_path)
+    assert tieredstore("copy", "-c", settings, case_path("07-txn") / "original").code == 0
+    for base in (605, 1209, 1815, 2420):
+        assert tieredstore("delete", "-c", settings, "txn", 0, base, "--yes").code == 0
+    done = tieredstore("cat", "-c", settings, "txn", "--json")
+    assert done.code == 0
+    assert "to 604 of txn-0, from a transaction on that has no outcome in the segments, which reach to" in done.stderr
+    assert done.stderr.endswith("offset 604; --isolation read_uncommitted shows them\n")
+    decided = [json.loads(line)["offset"] for line in done.text.splitlines()]
+    expected = [row["offset"] for row in expected_rows("07-txn", 0, "read_committed") if row["offset"] < 605]
+    assert decided == expected[: len(decided)]
+    (begun,) = re.findall(r"offsets (\d+) to 604", done.stderr)
+    assert all(offset < int(begun) for offset in decided)
+
+
+def test_offsets_of_some_partitions(tmp_path: Path) -> None:
+    settings = write_settings(tmp_path)
+    assert tieredstore("copy", "-c", settings, case_path("07-txn") / "original").code == 0
+    for words in (("txn", 0), ("txn", "--partition", "0"), ("txn", "--partition", "0,0")):
+        assert [row["partition"] for row in tieredstore("offsets", "-c", settings, *words, "--json").json] == [0]
+    absent = tieredstore("offsets", "-c", settings, "txn", "--partition", "0-2")
+    assert (absent.code, absent.stdout) == (3, b"")
+    assert "topic 'txn' has no partitions 1 to 2 in the bucket: it has 0" in absent.stderr
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_offsets_json_has_one_row_for_each_partition(case: str) -> None:
+    settings, topic = case_path(case) / "rsm.properties", segments(case)[0].topic
+    rows = tieredstore("offsets", "-c", settings, topic, "--json").json
+    for partition, row in zip(partitions_of(case), rows, strict=True):
+        own = [segment for segment in segments(case) if segment.partition == partition]
+        assert (row["topic"], row["topic_id"]) == (topic, own[0].topic_id)
+        assert (row["partition"], row["segments"], row["lost"]) == (partition, len(own), [])
+        assert (row["earliest_offset"], row["end_offset"]) == (own[0].base_offset, own[-1].end_offset + 1)
+    shown = tieredstore("offsets", "-c", settings, topic)
+    assert all(str(row["end_offset"]) in shown.text for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("cat", "-c", TXN[1], "Txm"), 3, "tieredstore: there is no topic 'Txm' in the bucket; did you mean 'txn'?\n"),
+        (("cat", "-c", TXN[1], "txn-0"), 3, "there is no topic 'txn-0' in the bucket; did you mean 'txn'?"),
+        (("cat", *TXN, "--partition", 7), 3, "tieredstore: topic 'txn' has no partition 7 in the bucket: it has 0\n"),
+        (("ls", "-c", TXN[1], "txm"), 3, "tieredstore: there is no topic 'txm' in the bucket; did you mean 'txn'?\n"),
+        (("ls", "-c", TXN[1], "txm", "--json"), 3, "there is no topic 'txm' in the bucket; did you mean 'txn'?"),
+        (("ls", *TXN, 7), 3, "tieredstore: topic 'txn' has no partition 7 in the bucket: it has 0\n"),
+        (("cat", *TXN, "--from", "yesterday"), 2, "neither an offset nor a time"),
+        (("cat", *TXN, "--from", 9, "--to", 3), 2, "ends before it begins"),
+        (("cat", *TXN, "--isolation", "serializable"), 2, "serializable"),
+        (("cat", *TXN, "--topic-id", "x"), 2, "uuid"),
+        (("offsets", "-c", TXN[1], "tx"), 3, "there is no topic 'tx' in the bucket; did you mean 'txn'?"),
+        (("offsets", "-c", TXN[1], "nothing"), 3, "there is no topic 'nothing' in the bucket; check the name and key."),
+    ],
+)
+def test_what_cannot_be_shown_is_said_in_a_sentence(arguments: tuple[object, ...], code: int, words: str) -> None:
+    done = tieredstore(*arguments)
+    assert (done.code, done.stdout) == (code, b"")
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_pyarrow_the_extra_is_named(tmp_path: Path) -> None:
+    (tmp_path / "pyarrow.py").write_text("raise ModuleNotFoundError(\"No module named 'pyarrow'\", name='pyarrow')\n")
+    path = f"{tmp_path}:{environment()['PYTHONPATH']}"
+    done = subprocess.run(
+        command("cat", *TXN), capture_output=True, text=True, env=environment(PYTHONPATH=path), check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"tieredstore: showing records needs pyarrow: {install_command('arrow')}\n"
+
+
+def test_a_reader_of_the_output_that_goes_away_is_no_traceback() -> None:
+    with subprocess.Popen(
+        command("cat", *TXN, "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(100)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
+def test_help_does_not_need_pyarrow(tmp_path: Path) -> None:
+    (tmp_path / "pyarrow.py").write_text("raise ImportError\n")
+    code = "import sys, tieredstore.cli.app.main; sys.exit('pyarrow' in sys.modules)"
+    path = f"{tmp_path}:{environment()['PYTHONPATH']}"
+    assert subprocess.run([sys.executable, "-c", code], env=environment(PYTHONPATH=path), check=False).returncode == 0
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_an_offset_a_time_or_a_config_error(text: str) -> None:
+    try:
+        place = parse_place(text)
+    except ConfigError:
+        return
+    match place:
+        case int():
+            assert place == int(text)
+        case LastRecords(count=count):
+            assert -count == int(text)
+        case _:
+            assert place.tzinfo is not None
+
+
+@given(st.integers(0, 253_402_300_799_999))
+def test_milliseconds_since_1970_are_exact(milliseconds: int) -> None:
+    place = parse_place(f"@{milliseconds}")
+    assert isinstance(place, datetime)
+    assert parse_place(place.isoformat()) == place
+    assert place.timestamp() == pytest.approx(milliseconds / 1000)
+
+
+def damaged_copy(folder: Path, number: int) -> tuple[str, Path, str]:
+    """The objects of a golden topic of several partitions, one manifest of partition 0 damaged: options for it."""
+    case = "01-none"
+    shutil.copytree(case_path(case) / "store", folder / "store")
+    own = [segment for segment in segments(case) if segment.partition == 0]
+    (folder / "store" / f"{own[number].main_path}.rsm-manifest").write_bytes(b"{}")
+    settings = folder / "store.properties"
+    text = (case_path(case) / "rsm.properties").read_text()
+    settings.write_text(re.sub(r"storage\.root=.*", f"storage.root={folder / 'store'}", text))
+    return "-c", settings, own[0].topic
+
+
+# At the end nothing is passed over by who follows: what comes behind is a hole then.
+@pytest.mark.parametrize(("number", "follow"), [(0, False), (-1, False), (0, True)])
+def test_a_segment_that_cannot_be_read_fails_the_command_or_is_told_of(
+    number: int, follow: bool, tmp_path: Path
+) -> None:
+    where = damaged_copy(tmp_path, number)
+    failed = tieredstore("cat", *where, *["--follow"] * follow)
+    assert failed.code == 3
+    assert re.search(r"does not count: .* --data-loss report", failed.stderr)
+    assert "on_data_loss" not in failed.stderr
+    if not follow:
+        reported = tieredstore("cat", *where, "--data-loss", "report", "--json")
+        assert reported.code == 0
+        assert "does not count" in reported.stderr
+        assert {json.loads(line)["partition"] for line in reported.text.splitlines()} == {0, 1}
+
+
+def test_a_partition_is_given_behind_its_topic_or_by_its_option() -> None:
+    settings = case_path("01-none") / "rsm.properties"
+    by_option = tieredstore("cat", "-c", settings, "none", "--partition", 1, "-n", 3)
+    assert by_option.code == 0
+    assert tieredstore("cat", "-c", settings, "none", 1, "-n", 3).stdout == by_option.stdout
+    assert tieredstore("cat", "-c", settings, "none", 1, "--partition", 1, "-n", 3).stdout == by_option.stdout

@@ -1,0 +1,359 @@
+"""What ``tieredstore cat`` is asked for beside a window: so many, the last ones, some partitions, some records."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cli_process import Result, tieredstore
+from tests.support.golden.records import Row, expected_rows, partitions_of
+from tests.support.golden.segments import case_path, segments
+from tests.support.spark_stream_topics import FIRST_ID, SECOND_ID, Bucket
+from tieredstore.cli.records.left_out import LeftOut
+from tieredstore.cli.records.logs import LogRequest, opened_logs
+from tieredstore.model import TopicIdPartition
+from tieredstore.partitions import LogQuery, LogTail, Subscribe, TailRecords
+from tieredstore.testing.segments import Record, build_batch
+
+pytestmark = pytest.mark.slow
+
+TWO = "01-none"  # two partitions of two segments
+TXN = "07-txn"  # one, with aborted transactions
+UNCOMMITTED = ("--isolation", "read_uncommitted")
+
+
+def cat(case: str, *arguments: object) -> Result:
+    return tieredstore("cat", "-c", case_path(case) / "rsm.properties", segments(case)[0].topic, *arguments)
+
+
+def shown(done: Result) -> list[tuple[int, int]]:
+    """Partitions and offsets of what ``--format`` wrote."""
+    assert done.code == 0, done.stderr
+    return [(int(p), int(o)) for p, o in (line.split() for line in done.text.splitlines())]
+
+
+def places(case: str, isolation: str = "read_committed") -> list[tuple[int, int]]:
+    return [(p, row["offset"]) for p in partitions_of(case) for row in expected_rows(case, p, isolation)]
+
+
+OFFSETS = ("--format", r"%p %o\n")
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Iterator[Bucket]:
+    topics = Bucket(tmp_path)
+    yield topics
+    topics.close()
+
+
+def cat_bucket(bucket: Bucket, *arguments: object, topic: str = "orders") -> Result:
+    return tieredstore("cat", "--store", bucket.root.as_uri(), topic, *arguments)
+
+
+@pytest.mark.parametrize("count", [1, 2, 999, 10**12])
+def test_n_are_shown_and_no_more(count: int) -> None:
+    everything = places(TWO)
+    assert shown(cat(TWO, "-n", count, *OFFSETS)) == everything[:count]
+    # Also where the first partition ends in between.
+    both = next(at for at, (partition, _) in enumerate(everything) if partition == 1)
+    assert shown(cat(TWO, "-n", both + 1, *OFFSETS)) == everything[: both + 1]
+
+
+@pytest.mark.parametrize("wrong", ["0", "-1", "x", "1.5", ""])
+def test_no_other_number_of_records_is_taken(wrong: str) -> None:
+    done = cat(TWO, "-n", wrong)
+    assert (done.code, done.stdout) == (2, b"")
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize("count", [0, 1, 5, 600, 2500, 10**15])
+@pytest.mark.parametrize("case", [TWO, TXN])
+def test_the_last_ones_of_each_partition_are_counted_in_records(case: str, count: int, isolation: str) -> None:
+    by_partition = [[row["offset"] for row in expected_rows(case, p, isolation)] for p in partitions_of(case)]
+    expected = [(p, offset) for p, own in enumerate(by_partition) for offset in (own[-count:] if count else [])]
+    done = cat(case, "--from", f"-{count}", *OFFSETS, "--isolation", isolation)
+    assert shown(done) == expected
+
+
+def test_the_last_ones_before_an_end_that_is_named() -> None:
+    rows = [row["offset"] for row in expected_rows(TXN, 0, "read_committed") if row["offset"] < 700]
+    assert shown(cat(TXN, "--from", "-50", "--to", 700, *OFFSETS)) == [(0, offset) for offset in rows[-50:]]
+    assert shown(cat(TXN, "--from", "-50", "--to", 0, *OFFSETS)) == []
+    assert shown(cat(TXN, "--from", "-50", "-n", 3, "--to", 700, *OFFSETS)) == [(0, o) for o in rows[-50:-47]]
+
+
+def test_the_last_ones_of_a_log_that_compaction_left_little_of(bucket: Bucket) -> None:
+    # One record in a hundred is left, and of the end the last alone, which Kafka's cleaner always keeps.
+    kept = [*range(0, 20_000, 100), 24_999]
+    batches = [build_batch([Record(b"%d" % offset)], offset) for offset in kept]
+    bucket.copy(TopicIdPartition(FIRST_ID, "orders", 0), batches, range(25_000))
+    assert shown(cat_bucket(bucket, "--from", "-5", *OFFSETS)) == [(0, offset) for offset in kept[-5:]]
+    assert shown(cat_bucket(bucket, "--from", "-201", *OFFSETS)) == [(0, offset) for offset in kept]
+    assert shown(cat_bucket(bucket, "--from", "-202", *OFFSETS)) == [(0, offset) for offset in kept]
+
+
+def test_a_hole_behind_which_the_last_ones_lie_is_no_loss_and_one_among_them_is(bucket: Bucket) -> None:
+    bucket.write(100)
+    bucket.write(100, skip=50)
+    assert shown(cat_bucket(bucket, "--from", "-100", *OFFSETS)) == [(0, o) for o in range(150, 250)]
+    lost = cat_bucket(bucket, "--from", "-101", *OFFSETS)
+    assert lost.code == 3
+    assert "offsets 100 to 149 of orders-0 are not there" in lost.stderr
+    put_up_with = cat_bucket(bucket, "--from", "-101", *OFFSETS, "--data-loss", "report")
+    assert shown(put_up_with) == [(0, 99), *((0, o) for o in range(150, 250))]
+    assert put_up_with.stderr.count("100 to 149") == 1
+
+
+def damage_log(folder: Path, number: int) -> None:
+    """Of a segment, so that a read of any of its records fails."""
+    path = sorted(folder.rglob("*.log"))[number]
+    path.write_bytes(b"\x01" * path.stat().st_size)
+
+
+@pytest.mark.parametrize(("arguments", "damaged"), [(("-n", 5), 2), (("--from", "-5"), 0), (("--from", "-5"), 1)])
+def test_nothing_is_read_but_what_is_shown(bucket: Bucket, arguments: tuple[object, ...], damaged: int) -> None:
+    for _ in range(3):
+        bucket.write(100)
+    damage_log(bucket.root, damaged)
+    assert cat_bucket(bucket).code == 4
+    assert len(shown(cat_bucket(bucket, *arguments, *OFFSETS))) == 5
+
+
+@pytest.mark.parametrize(
+    ("asked", "partitions"),
+    [
+        (("--partition", "0"), [0]),
+        (("--partition", "1,0"), [0, 1]),
+        (("--partition", "2-3"), [2, 3]),
+        (("--partition", "3", "--partition", "0-1,1"), [0, 1, 3]),
+    ],
+)
+def test_partitions_that_are_named(bucket: Bucket, asked: tuple[str, ...], partitions: list[int]) -> None:
+    for partition in range(4):
+        bucket.write(10, partition=partition)
+    assert shown(cat_bucket(bucket, *asked, *OFFSETS)) == [(p, o) for p in partitions for o in range(10)]
+    absent = cat_bucket(bucket, *asked, "--partition", "7,9-11", *OFFSETS)
+    assert (absent.code, absent.stdout) == (3, b"")
+    assert absent.stderr == "tieredstore: topic 'orders' has no partitions 7, 9 to 11 in the bucket: it has 0 to 3\n"
+
+
+def test_a_partition_of_an_earlier_life_of_its_topic_is_not_there(bucket: Bucket) -> None:
+    bucket.write(10, partition=5)
+    bucket.write(10, partition=0, topic_id=SECOND_ID)
+    gone = cat_bucket(bucket, "--partition", 5)
+    assert (gone.code, gone.stdout) == (3, b"")
+    assert "topic 'orders' has no partition 5 in the bucket: it has 0" in gone.stderr
+    assert len(shown(cat_bucket(bucket, "--partition", 5, "--topic-id", FIRST_ID, *OFFSETS))) == 10
+
+
+def test_text_is_the_values_as_they_are(bucket: Bucket) -> None:
+    values = [b'{"a":  1.0, "\xc3\xa9":"\\u00e9"}', b"", None, b"\xff\x00", b"two\nlines", b"\x1b[2J", b"null"]
+    batch = build_batch([Record(value) for value in values], 0)
+    bucket.copy(TopicIdPartition(FIRST_ID, "orders", 0), [batch], range(len(values)))
+    done = cat_bucket(bucket, "--text")
+    assert done.code == 0
+    assert done.stdout == b'{"a":  1.0, "\xc3\xa9":"\\u00e9"}\n\nnull\n0xff00\ntwo\nlines\n\x1b[2J\nnull\n'
+    formatted = cat_bucket(bucket, "--format", r"%s\0%S\n")
+    assert formatted.stdout == b"".join(
+        (value or b"") + b"\0%d\n" % (-1 if value is None else len(value)) for value in values
+    )
+
+
+@pytest.mark.parametrize("pattern", ["cart.*retry", "^n-1", "(?i)CANCELLED", "é", "[0-9]{6}", "$^", ""])
+def test_grep_shows_records_whose_key_or_value_match(pattern: str) -> None:
+    def matches(row: Row) -> bool:
+        return any(re.search(pattern.encode(), data) for data in (row["key"], row["value"]) if data is not None)
+
+    expected = [(0, row["offset"]) for row in expected_rows(TXN, 0) if matches(row)]
+    assert shown(cat(TXN, "--grep", pattern, *OFFSETS, *UNCOMMITTED)) == expected
+    assert shown(cat(TXN, "--grep", pattern, "-n", 2, *OFFSETS, *UNCOMMITTED)) == expected[:2]
+
+
+def test_what_is_no_pattern_is_refused_before_any_store_is_asked() -> None:
+    done = tieredstore("cat", "-c", "nowhere.properties", "orders", "--grep", "(")
+    assert done.code == 2
+    assert "--grep '(' is no regular expression" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--json", "--text"), "--json and --text exclude each other: give one of them"),
+        (("--text", "--format", "%s", "--json"), "--json and --text and --format exclude each other"),
+        (("--json-bytes", "text"), "--json-bytes says how --json writes bytes: give --json too"),
+        (("--json", "--json-bytes", "hex"), "hex"),
+        (("--format", "%x"), "%x means nothing"),
+        (("--from", "-5x"), "-5 stands for the last five"),
+        (("--to", "-5"), "--to is an offset or a time, and -5 is none"),
+        (("--partition", "1-0"), "it must be as 3, as 0,2 or as 4-7"),
+        (("--follow", "--to", "3"), "--follow has no end"),
+    ],
+)
+def test_what_cannot_be_asked_is_said_before_any_store_is_asked(arguments: tuple[str, ...], words: str) -> None:
+    done = tieredstore("cat", "-c", "nowhere.properties", "orders", *arguments)
+    assert (done.code, done.stdout) == (2, b"")
+    assert words in done.stderr
+
+
+def json_of(bucket: Bucket, *arguments: object) -> list[dict[str, Any]]:
+    done = cat_bucket(bucket, "--json", *arguments)
+    assert (done.code, done.stderr) == (0, "")
+    return [json.loads(line) for line in done.text.splitlines()]
+
+
+def test_json_says_how_it_writes_bytes(bucket: Bucket) -> None:
+    headers = (("h", b"\xff"), ("t", "é".encode()), ("n", None))
+    batch = build_batch([Record("é".encode(), b"\xff", headers=headers), Record(None, b"", headers=())], 0)
+    bucket.copy(TopicIdPartition(FIRST_ID, "orders", 0), [batch], range(2))
+    both, nulls = json_of(bucket)
+    assert json_of(bucket, "--json-bytes", "both") == [both, nulls]
+    assert (both["topic"], both["partition"], both["offset"], both["bytes"]) == ("orders", 0, 0, "both")
+    assert (both["key"], both["key_text"], both["value"], both["value_text"]) == ("/w==", None, "w6k=", "é")
+    assert both["headers"] == [
+        {"key": "h", "value": "/w==", "value_text": None},
+        {"key": "t", "value": "w6k=", "value_text": "é"},
+        {"key": "n", "value": None, "value_text": None},
+    ]
+    assert (nulls["key"], nulls["key_text"], nulls["value"], nulls["value_text"]) == ("", "", None, None)
+    base64, _ = json_of(bucket, "--json-bytes", "base64")
+    assert base64["bytes"] == "base64"
+    assert not [name for name in base64 if name.endswith("_text")]
+    assert (base64["key"], base64["value"], base64["headers"][1]) == ("/w==", "w6k=", {"key": "t", "value": "w6k="})
+    text, null = json_of(bucket, "--json-bytes", "text")
+    assert text["bytes"] == "text"
+    # What is no text is there all the same, and says by its name what it is.
+    assert (text["key"], text["value_text"]) == ("/w==", "é")
+    assert not {"key_text", "value"} & set(text)
+    assert text["headers"] == [
+        {"key": "h", "value": "/w=="}, {"key": "t", "value_text": "é"}, {"key": "n", "value_text": None}
+    ]  # fmt: skip
+    assert (null["key_text"], null["value_text"]) == ("", None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ("--from", 20260101),
+            "offset 20260101 is beyond the end of {0}-0 ({1}), {0}-1 ({2}); a day is written 2026-01-01",
+        ),
+        (("--from", 10**6, "--partition", 1), "offset 1000000 is beyond the end of {0}-1 ({2}); a time is"),
+        (("--to", 10**6, "-n", 1, "--partition", 0), "offset 1000000 is beyond the end of {0}-0 ({1}); a time is"),
+    ],
+)
+def test_a_number_that_nobody_can_have_meant_is_refused(arguments: tuple[object, ...], sentence: str) -> None:
+    ends = [expected_rows(TWO, partition)[-1]["offset"] + 1 for partition in partitions_of(TWO)]
+    done = cat(TWO, *arguments)
+    assert (done.code, done.text) == (2, "")
+    assert done.stderr.startswith(f"tieredstore: {sentence.format(segments(TWO)[0].topic, *ends)}")
+
+
+def test_the_end_itself_is_no_mistake() -> None:
+    end = expected_rows(TWO, 0)[-1]["offset"] + 1
+    done = cat(TWO, "--partition", 0, "--from", end, "--to", end)
+    assert (done.code, done.text, done.stderr) == (0, "", "tieredstore: no records found\n")
+
+
+def test_an_offset_of_a_long_log_that_looks_like_a_day_is_told_as_what_it_is_taken_for(bucket: Bucket) -> None:
+    batch = build_batch([Record(b"x"), Record(b"y")], 20260101)
+    bucket.copy(TopicIdPartition(FIRST_ID, "orders", 0), [batch], range(20260101, 20260103))
+    done = cat_bucket(bucket, "--from", 20260101, *OFFSETS)
+    assert shown(done) == [(0, 20260101), (0, 20260102)]
+    assert done.stderr == "tieredstore: --from 20260101 is taken for an offset; a day is written 2026-01-01\n"
+
+
+def test_many_partitions_that_end_before_a_number_are_one_line(bucket: Bucket) -> None:
+    for partition in range(5):
+        bucket.write(10, partition=partition)
+    done = cat_bucket(bucket, "--from", 11)
+    assert "offset 11 is beyond the end of orders-0 (10), orders-1 (10), orders-2 (10) and 2 more; a" in done.stderr
+
+
+def test_what_was_left_out_is_said_only_where_something_was() -> None:
+    assert "left out: the records of 22 aborted transactions" in cat(TXN).stderr
+    assert cat(TXN, *UNCOMMITTED).stderr == ""
+    first = next(o for o in range(10**6) if (0, o) not in places(TXN))
+    assert cat(TXN, "--to", first).stderr == ""
+    assert cat(TXN, "-n", first).stderr == ""
+    assert "left out: the records of 1 aborted transaction;" in cat(TXN, "-n", first + 1).stderr
+
+
+def test_the_columns_are_as_wide_as_what_they_hold(bucket: Bucket) -> None:
+    for _ in range(2):
+        bucket.write(600)
+    lines = cat_bucket(bucket).text.splitlines()
+    # The greatest offset decides, though the first rows decide the rest.
+    assert lines[0] == "PARTITION  OFFSET  TIMESTAMP                 KEY   VALUE"
+    assert lines[2].startswith("        0       0  ")
+    assert {line.index("null") for line in lines[2:]} == {lines[0].index("KEY")}
+    assert len(lines) == 1202
+
+
+def follow(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Any:
+    monkeypatch.setattr("tieredstore.partitions.LogTail", partial(LogTail, look_s=0.05))
+    return opened_logs(bucket.manager, LogRequest("orders", **more))
+
+
+def test_new_segments_are_followed(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket.write(10)
+    bucket.write(10, partition=1)
+    with follow(bucket, monkeypatch, start=7) as reading:
+        tail = reading.records_as_they_come()
+        seen = [next(tail) for _ in range(2)]
+        bucket.write(5)
+        seen.append(next(tail))
+        bucket.write(5, partition=1)
+        seen.append(next(tail))
+        tail.close()
+    offsets = sorted((p, records.column("offset").to_pylist()) for p, records in seen)
+    assert offsets == [(0, [7, 8, 9]), (0, [*range(10, 15)]), (1, [7, 8, 9]), (1, [*range(10, 15)])]
+
+
+def test_follow_ends_when_it_has_shown_enough(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    later = [10]
+
+    class Followed(LogTail):
+        """More comes once something was given."""
+
+        def poll(self, timeout_s: float) -> TailRecords | None:
+            records = super().poll(timeout_s)
+            if records is not None and later:
+                bucket.write(later.pop())
+            return records
+
+    monkeypatch.setattr("tieredstore.partitions.LogTail", partial(Followed, look_s=0.05))
+    bucket.write(10)
+    # The last five, and of what comes as many as are left.
+    done = cat_bucket(bucket, "--from", "-5", "--follow", "-n", 8, *OFFSETS)
+    assert shown(done) == [(0, offset) for offset in range(5, 13)]
+
+
+def test_follow_of_a_topic_that_is_not_there_ends_at_once(bucket: Bucket) -> None:
+    bucket.write(1)
+    done = cat_bucket(bucket, "--follow", topic="order")
+    assert (done.code, done.stdout) == (3, b"")
+    assert "did you mean 'orders'?" in done.stderr
+
+
+def test_left_out_of_a_read_that_was_stopped_asks_nobody() -> None:
+    left_out = LeftOut(LogQuery(Subscribe(("orders",))), reader=None)
+    left_out.aborted_in_tail = 3
+    left_out.tell(was_stopped=True)
+
+
+def test_a_damaged_copy_of_a_segment_is_not_read_where_only_offsets_are_wanted(tmp_path: Path) -> None:
+    """The store of a golden case is one that tests share: it is copied before it is changed."""
+    store = tmp_path / "store"
+    shutil.copytree(case_path(TWO) / "store", store)
+    damage_log(store, -1)
+    topic, last = segments(TWO)[0].topic, partitions_of(TWO)[-1]
+    done = tieredstore("cat", "--store", store.as_uri(), topic, "--partition", 0, "--from", "-1", *OFFSETS)
+    assert shown(done) == [(0, expected_rows(TWO, 0)[-1]["offset"])]
+    assert tieredstore("cat", "--store", store.as_uri(), topic, "--partition", last, "--from", "-1").code == 4

@@ -1,0 +1,178 @@
+"""``ls --plot`` and ``offsets --plot``: what is in the pictures, and what is said where there is none."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import matplotlib.image
+import pytest
+
+from tests.support.cli_process import tieredstore, write_settings
+from tests.support.disk_segments import write_segments
+from tests.support.golden.segments import case_path
+from tests.support.kafka_topics import Produced, delete_records
+from tests.support.live_topics import TieredTopic
+from tests.support.servers.kafka import KafkaServer
+from tieredstore.cli.terminal.offsets_plot import OffsetsPlot
+from tieredstore.cli.terminal.plots import COLORS, GREY, RED, label
+from tieredstore.installation import install_command
+from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.ops.offsets import PartitionOffsets
+
+pytestmark = pytest.mark.slow
+
+read_image: Any = matplotlib.image.imread
+BUCKET, BROKER = COLORS[:2]
+
+
+def painted(picture: Path, color: str) -> Any:
+    """Where a picture has a colour: rows and columns of dots."""
+    image = read_image(picture)
+    parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    return (abs(image[:, :, :3] - parts) < 0.02).all(axis=2)
+
+
+def colors_of(picture: Path) -> set[str]:
+    return {color for color in (*COLORS, RED) if painted(picture, color).sum() > 50}
+
+
+def two_topics(folder: Path) -> Path:
+    """Three golden topics, two hundred times as much of one of them as of the least."""
+    settings = write_settings(folder)
+    for case in ("01-none", "07-txn", "11-single-record"):
+        assert tieredstore("copy", "-c", settings, case_path(case) / "original").code == 0
+    return settings
+
+
+def test_a_picture_comes_beside_the_same_table(tmp_path: Path) -> None:
+    settings, picture = two_topics(tmp_path), tmp_path / "stored.png"
+    table = tieredstore("ls", "-c", settings)
+    drawn = tieredstore("ls", "-c", settings, "--plot", picture)
+    assert (drawn.code, drawn.stdout, drawn.stderr) == (0, table.stdout, "")
+    assert {COLORS[0], COLORS[1]} <= colors_of(picture)
+    again = picture.read_bytes()
+    assert tieredstore("ls", "-c", settings, "--plot", picture, "--json").code == 0
+    assert picture.read_bytes() == again
+    # What is stored of the greater topic at the end of the picture is as high as its share.
+    columns = [painted(picture, color).sum(axis=0) for color in COLORS[:2]]
+    end = max(at for at in range(len(columns[0])) if columns[0][at] > 100)
+    sizes = sorted((row["stored_size"] for row in by_topic(settings)), reverse=True)
+    assert columns[1][end - 3] / columns[0][end - 3] == pytest.approx(sizes[1] / sizes[0], abs=0.03)
+
+
+def by_topic(settings: Path) -> list[dict[str, Any]]:
+    rows = tieredstore("ls", "-c", settings, "--json").json
+    topics = {row["topic"] for row in rows}
+    return [{"stored_size": sum(row["stored_size"] for row in rows if row["topic"] == topic)} for topic in topics]
+
+
+def test_more_topics_than_colours_share_the_last_one(tmp_path: Path) -> None:
+    settings, picture = write_settings(tmp_path), tmp_path / "stored.png"
+    for number in range(len(COLORS) + 2):
+        name = f"_topic.{number}"  # which matplotlib would leave out of a legend
+        write_segments(tmp_path / "kafka", 1, TopicIdPartition(Uuid(bytes([number + 1] * 16)), name, 0))
+    assert tieredstore("copy", "-c", settings, tmp_path / "kafka").code == 0
+    drawn = tieredstore("ls", "-c", settings, "--plot", picture)
+    assert (drawn.code, drawn.stderr) == (0, "")
+    assert colors_of(picture) == set(COLORS[:-1])
+    assert painted(picture, GREY).sum() > painted(picture, COLORS[-2]).sum()  # three topics
+
+
+@pytest.mark.parametrize("kind", ["svg", "pdf"])
+def test_other_kinds_of_picture(kind: str, tmp_path: Path) -> None:
+    picture = tmp_path / f"offsets.{kind}"
+    assert tieredstore("offsets", *GOLDEN, "--plot", picture).code == 0
+    assert picture.read_bytes().startswith({"svg": b"<?xml", "pdf": b"%PDF"}[kind])
+
+
+GOLDEN = ("-c", case_path("07-txn") / "rsm.properties", "txn")
+
+
+@pytest.mark.parametrize("name", ["orders", "_hidden", "a$b$c", "x" * 300, "tab\there"])
+def test_a_topics_name_is_shown_as_it_is(name: str) -> None:
+    shown = label(name)
+    assert not shown.startswith("_")
+    assert "$" not in shown.replace(r"\$", "")
+    assert len(shown) < 40
+    assert shown.isprintable()
+
+
+@pytest.mark.parametrize("command", [("ls",), ("offsets", "txn")])
+def test_what_cannot_be_drawn_is_said_before_anything_is_looked_up(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tieredstore(*command, "-c", tmp_path / "absent", "--plot", tmp_path / "plot.txt")
+    assert (other.code, other.stdout) == (2, b"")
+    assert other.stderr == (
+        f"tieredstore: a picture is .png, .svg or .pdf; '{tmp_path / 'plot.txt'}' is none of them\n"
+    )
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    without = tieredstore(*command, "-c", tmp_path / "absent", "--plot", tmp_path / "plot.png")
+    assert (without.code, without.stdout) == (2, b"")
+    assert without.stderr == f"tieredstore: --plot needs matplotlib.figure: {install_command('plot')}\n"
+
+
+def test_nothing_is_drawn_of_nothing(tmp_path: Path) -> None:
+    settings, picture = write_settings(tmp_path), tmp_path / "stored.png"
+    done = tieredstore("ls", "-c", settings, "--plot", picture)
+    assert done.code == 0
+    assert f"{picture} was not drawn: no segment has a time" in done.stderr
+    assert not picture.exists()
+
+
+def test_segments_of_no_time_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, picture = two_topics(tmp_path), tmp_path / "stored.png"
+    plots = importlib.import_module("tieredstore.cli.terminal.stored_plot")
+    # A time of seven digits in its year, as a producer that counts nanoseconds leaves behind.
+    monkeypatch.setattr(plots, "iso_utc", lambda time: None if time > 1_767_225_610_000 else "2026")
+    done = tieredstore("ls", "-c", settings, "--plot", picture)
+    assert "segments are not in the picture: their manifests tell no time" in done.stderr
+    assert picture.exists()
+
+
+def test_a_hole_is_red_and_where_there_is_none_nothing_is(tmp_path: Path) -> None:
+    settings, picture = write_settings(tmp_path), tmp_path / "offsets.png"
+    assert tieredstore("copy", "-c", settings, case_path("07-txn") / "original").code == 0
+    assert tieredstore("offsets", "-c", settings, "txn", "--plot", picture).code == 0
+    assert colors_of(picture) == {BUCKET}
+    assert tieredstore("delete", "-c", settings, "txn", 0, 605, "--yes").code == 0
+    assert tieredstore("offsets", "-c", settings, "txn", "--plot", picture).code == 0
+    assert colors_of(picture) == {BUCKET, RED}
+    # Across the middle of the picture, which is the only bar's; the legend is above it.
+    held, lost = (colored[len(colored) // 2].sum() for colored in (painted(picture, color) for color in (BUCKET, RED)))
+    (row,) = tieredstore("offsets", "-c", settings, "txn", "--json").json
+    (gap,) = row["lost"]
+    share = (gap["stop"] - gap["start"]) / (row["end_offset"] - row["earliest_offset"])
+    assert lost / (lost + held) == pytest.approx(share, abs=0.02)
+
+
+def test_hundreds_of_partitions_are_still_a_picture(tmp_path: Path) -> None:
+    picture = tmp_path / "offsets.png"
+    partitions = [PartitionOffsets(number, None, (0, 100)) for number in range(100)]
+    OffsetsPlot(picture).save("orders", partitions, broker=True)
+    height, *_ = read_image(picture).shape
+    assert height < 4_000
+    assert painted(picture, BROKER).any(axis=1).sum() > height / 4
+
+
+def test_the_brokers_offsets_are_beside_the_buckets(kafka: KafkaServer, tmp_path: Path) -> None:
+    topic = TieredTopic(kafka, tmp_path, partitions=2)
+    for partition in range(2):
+        topic.produce([Produced(b"%d" % at, b"v" * 100) for at in range(600)], partition=partition)
+    topic.tier()
+    ends = {n: max(m.end_offset for (number, _), m in topic.copied.items() if number == n) + 1 for n in (0, 1)}
+    delete_records(topic.server, topic.topic, ends[0] + 5)
+    settings, picture = write_settings(tmp_path, {**topic.store, "chunk.size": "8192"}), tmp_path / "offsets.png"
+    asked = ("offsets", "-c", settings, topic.topic, "--bootstrap-server", topic.server.bootstrap_servers)
+    first, second = tieredstore(*asked, "--json", "--plot", picture).json
+    assert (first["broker_earliest_offset"], first["broker_end_offset"]) == (ends[0] + 5, 600)
+    assert first["lost"] == [{"start": ends[0], "stop": ends[0] + 5}]
+    assert (second["broker_end_offset"], second["lost"]) == (600, [])
+    assert colors_of(picture) == {BUCKET, BROKER, RED}
+    heading, _, line, *_ = tieredstore(*asked).text.splitlines()
+    assert "BROKER FROM  BROKER END" in heading
+    assert str(ends[0] + 5) in line.split()
+    topic.close()

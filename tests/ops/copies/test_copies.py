@@ -1,0 +1,548 @@
+"""Copies between stores: golden buckets verbatim, under other keys and in another encoding; stores that fail and lie,
+processes that die; the source stays as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.support.catalog_stores import MadeSegment, partition_of, run_of
+from tests.support.golden.segments import GoldenSegment, segments, settings_text
+from tests.support.golden.stored import metadata_of, original_indexes
+from tests.support.paths import GOLDEN
+from tests.support.small_segments import ENC, ZSTD
+from tieredstore.backends.base import Body, ObjectInfo, ObjectStore
+from tieredstore.backends.filesystem import FilesystemObjectStore
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.catalog.listing import Scope, list_segments
+from tieredstore.catalog.stored import load_segment
+from tieredstore.config import settings_from
+from tieredstore.errors import ConfigError, StoreError, StoreUnavailable
+from tieredstore.format.data_key_field import with_data_key
+from tieredstore.format.keys import Suffix
+from tieredstore.ops.bucket import Bucket
+from tieredstore.ops.copies.copying import Pair, copy_segments, pair_up
+from tieredstore.ops.copies.steps import CopyOutcome, CopyStep, CopyWay
+from tieredstore.remote import RemoteStorageManager
+from tieredstore.testing.delegating import DelegatingObjectStore
+from tieredstore.testing.doubles import CountingStore
+from tieredstore.testing.faults import FaultyStore, Moment
+
+KEYRING = "08-keyring"
+MADE = run_of(2, partition_of())
+
+
+def bucket(store: ObjectStore, texts: Mapping[str, str] | None = None, prefix: str = "") -> Bucket:
+    own = {"storage.backend.class": "memory", "chunk.size": "1024", "key.prefix": prefix}
+    return Bucket(settings_from({**own, **(texts or {})}), store)
+
+
+def golden_texts(case: str, *, alone: str | None = None) -> dict[str, str]:
+    """The settings of a case, in which only the pair ``alone`` is named if one is given."""
+    texts = {name: text for name, text in settings_text(case).items() if not name.startswith("storage.")}
+    if alone is None:
+        return texts
+    kept = {name: text for name, text in texts.items() if "key.pairs." not in name or f".{alone}." in name}
+    return {**kept, "encryption.key.pairs": alone, "encryption.key.pair.id": alone}
+
+
+def golden(case: str) -> ObjectStore:
+    store = MemoryObjectStore()
+    folder = GOLDEN / case / "store"
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            store.put(str(path.relative_to(folder)), path.read_bytes())
+    return store
+
+
+def made(segments: Iterable[MadeSegment] = MADE) -> ObjectStore:
+    store = MemoryObjectStore()
+    for segment in segments:
+        segment.put(store)
+    return store
+
+
+def content(store: ObjectStore) -> dict[str, bytes]:
+    return {info.key: store.get(info.key) for info in store.list()}
+
+
+def run(source: Bucket, target: Bucket, **options: object) -> list[CopyStep]:
+    return list(copy_segments(source, target, **options))  # type: ignore[arg-type]  # the function's own
+
+
+def outcomes(steps: Iterable[CopyStep]) -> Counter[CopyOutcome]:
+    return Counter(step.outcome for step in steps)
+
+
+def errors(steps: Iterable[CopyStep]) -> list[str]:
+    return [str(step.error) for step in steps if step.error is not None]
+
+
+def assert_read_back(target: Bucket, segment: GoldenSegment) -> None:
+    """The segment's log and indexes are the broker's, under whatever id it has."""
+    where = metadata_of(segment).topic_id_partition
+    (objects,) = [
+        objects
+        for objects in list_segments(target.store, target.prefix, topic=where.topic, partition=where.partition)
+        if objects.start_offset == segment.base_offset
+    ]
+    metadata = load_segment(target.store, objects).metadata
+    with RemoteStorageManager(target.settings, store=target.store) as manager:
+        with manager.open(metadata) as log:
+            assert log.read() == segment.original("log").read_bytes()
+        originals = original_indexes(segment)
+        read = manager.fetch_indexes(metadata, originals)
+        assert {kind: file.read() for kind, file in read.items()} == originals
+
+
+@pytest.mark.parametrize("case", ["01-none", "04-zstd-enc", "07-txn", KEYRING, "10-prefix-masked-custommeta"])
+def test_where_nothing_changes_the_same_bytes_stand_under_the_same_ids(case: str) -> None:
+    source = golden(case)
+    before, texts = content(source), golden_texts(case)
+    target = MemoryObjectStore()
+    steps = run(bucket(source, texts), bucket(target, texts))
+    assert outcomes(steps) == {CopyOutcome.COPIED: len(segments(case))}
+    assert {step.way for step in steps} == {CopyWay.VERBATIM}
+    assert content(target) == content(source) == before
+    assert sum(step.sent for step in steps) == sum(map(len, before.values()))
+
+
+def test_under_another_prefix_nothing_else_changes() -> None:
+    source, target = made(), MemoryObjectStore()
+    run(bucket(source), bucket(target, prefix="backup/"))
+    assert content(target) == {f"backup/{key}": data for key, data in content(source).items()}
+    both = made()
+    run(bucket(both), bucket(both, prefix="backup/"))
+    assert content(both) == {**content(source), **content(target)}
+
+
+def test_without_keys_and_with_a_target_of_other_chunks_what_both_say_alike_stays() -> None:
+    """The settings are the same, and those of the segments are others: nobody asked for them to change."""
+    source, target = golden("04-zstd-enc"), MemoryObjectStore()
+    steps = run(bucket(source), bucket(target))
+    assert {step.way for step in steps} == {CopyWay.VERBATIM}
+    assert content(target) == content(source)
+
+
+def test_a_second_run_sends_nothing() -> None:
+    source, target = made(), MemoryObjectStore()
+    run(bucket(source), bucket(target))
+    counted = CountingStore(target)
+    steps = run(bucket(source), bucket(counted))
+    assert outcomes(steps) == {CopyOutcome.THERE: len(MADE)}
+    # One looks how keys are made there.
+    assert dict(counted.requests) == {"now_ms": 1, "list": 1, "get": len(MADE), "head": 1}
+    assert sum(step.sent for step in steps) == 0
+
+
+def test_a_dry_run_says_what_would_be_sent_and_writes_nothing() -> None:
+    source, target = made(), MemoryObjectStore()
+    planned = run(bucket(source), bucket(target), dry_run=True)
+    assert content(target) == {}
+    assert planned == run(bucket(source), bucket(target))
+    transcoding = bucket(MemoryObjectStore(), ZSTD)
+    assert outcomes(run(bucket(source), transcoding, dry_run=True)) == {CopyOutcome.COPIED: len(MADE)}
+    assert content(transcoding.store) == {}
+
+
+def test_a_scope_leaves_the_rest() -> None:
+    source = made([*MADE, *run_of(1, partition_of(partition=1)), *run_of(1, partition_of("other"))])
+    target = MemoryObjectStore()
+    run(bucket(source), bucket(target), scope=Scope("events", partition=0))
+    assert content(target) == content(made())
+
+
+ENCODINGS: dict[str, dict[str, str]] = {
+    "chunks": {"chunk.size": "70000"},
+    "compression": {"compression.enabled": "true"},
+    "encryption": ENC,
+    "all": {**ENC, **ZSTD, "chunk.size": "300000"},
+}
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+@pytest.mark.parametrize("case", ["01-none", "07-txn"])
+def test_transcoded_segments_have_the_same_records_and_indexes(case: str, name: str) -> None:
+    source, target = bucket(golden(case), golden_texts(case)), MemoryObjectStore()
+    before = content(source.store)
+    other = bucket(target, {**golden_texts(case), **ENCODINGS[name]}, "copy/")
+    steps = run(source, other)
+    assert outcomes(steps) == {CopyOutcome.COPIED: len(segments(case))}, errors(steps)
+    assert {step.way for step in steps} == {CopyWay.TRANSCODED}
+    assert content(source.store) == before
+    for segment in segments(case):
+        assert_read_back(other, segment)
+    for objects in list_segments(target, "copy/"):
+        manifest = load_segment(target, objects).manifest
+        assert manifest.chunk_index.original_chunk_size == other.settings.chunk_size
+        assert manifest.compression == other.settings.compression_enabled
+        assert (manifest.encryption is not None) == (other.settings.encryption is not None)
+    stored = content(target)
+    assert outcomes(run(source, other)) == {CopyOutcome.THERE: len(segments(case))}
+    assert content(target) == stored
+
+
+def test_what_is_encrypted_is_written_plain_only_if_somebody_asks_for_it() -> None:
+    case = "04-zstd-enc"
+    source, target = bucket(golden(case), golden_texts(case)), MemoryObjectStore()
+    plain = {name: text for name, text in golden_texts(case).items() if not name.startswith("encryption.")}
+    with pytest.raises(ConfigError, match="--decrypt"):
+        run(source, bucket(target, plain))
+    assert content(target) == {}
+    run(source, bucket(target, plain), decrypt=True)
+    for segment in segments(case):
+        assert_read_back(bucket(target, plain), segment)
+
+
+def test_for_another_ring_data_keys_are_wrapped_anew_and_data_stay() -> None:
+    source, target = bucket(golden(KEYRING), golden_texts(KEYRING)), MemoryObjectStore()
+    alone = bucket(target, golden_texts(KEYRING, alone="key2"))
+    steps = run(source, alone)
+    old = [segment for segment in segments(KEYRING) if b'"key1:' in segment.stored("rsm-manifest").read_bytes()]
+    assert Counter(step.way for step in steps) == {
+        CopyWay.REWRAPPED: len(old),
+        CopyWay.VERBATIM: len(segments(KEYRING)) - len(old),
+    }
+    for segment in segments(KEYRING):
+        assert_read_back(alone, segment)
+    stored = content(target)
+    different = {key for key, data in content(source.store).items() if stored[key] != data}
+    assert different == {f"{segment.main_path}.rsm-manifest" for segment in old}
+    assert outcomes(run(source, alone)) == {CopyOutcome.THERE: len(segments(KEYRING))}
+    assert content(target) == stored
+
+
+def test_segments_whose_pair_the_source_has_not_are_named_and_the_others_copied() -> None:
+    source = bucket(golden(KEYRING), golden_texts(KEYRING, alone="key2"))
+    target = bucket(MemoryObjectStore(), {**golden_texts(KEYRING, alone="key2"), "chunk.size": "70000"})
+    steps = run(source, target)
+    assert outcomes(steps)[CopyOutcome.FAILED] > 0
+    assert outcomes(steps)[CopyOutcome.COPIED] > 0
+    assert all("'key1', which is not on the ring" in error for error in errors(steps))
+
+
+def test_what_is_rotated_in_the_target_is_there() -> None:
+    source, target = bucket(golden(KEYRING), golden_texts(KEYRING)), MemoryObjectStore()
+    run(source, bucket(target, golden_texts(KEYRING, alone="key2")))
+    both = bucket(target, golden_texts(KEYRING))
+    assert outcomes(run(source, both)) == {CopyOutcome.THERE: len(segments(KEYRING))}
+    old = bucket(target, golden_texts(KEYRING, alone="key1"))
+    (error, *_) = errors(run(source, old))
+    assert "under a key pair that is not on its ring" in error
+
+
+def test_damaged_segments_are_named_and_leftovers_passed_over() -> None:
+    segments = [*MADE, *run_of(3, partition_of(partition=1)), MadeSegment(partition_of(partition=2), 0, 9)]
+    source = made(segments)
+    source.put(segments[2].key(), b"{")
+    source.delete([segments[3].key(Suffix.LOG)])
+    source.put(segments[4].key(Suffix.INDEXES), b"short")
+    source.delete([segments[5].key()])
+    target = MemoryObjectStore()
+    steps = run(bucket(source), bucket(target))
+    assert outcomes(steps) == {CopyOutcome.COPIED: 2, CopyOutcome.FAILED: 3, CopyOutcome.LEFTOVER: 1}
+    assert [step.error.exit_code for step in steps if step.error is not None] == [4, 4, 4]
+    assert content(target) == content(made())
+
+
+def test_other_bytes_under_the_same_ids_are_left_alone() -> None:
+    for suffix, error in (
+        (Suffix.LOG, "with other bytes"),
+        (Suffix.INDEXES, "with other bytes"),
+        (Suffix.MANIFEST, "is another one"),
+    ):
+        target = MemoryObjectStore()
+        target.put(MADE[0].key(suffix), b"x" * len(made().get(MADE[0].key(suffix))))
+        before = content(target)
+        steps = run(bucket(made()), bucket(target))
+        assert outcomes(steps) == {CopyOutcome.COPIED: 1, CopyOutcome.FAILED: 1}
+        assert error in errors(steps)[0]
+        assert steps[0].error is not None
+        assert steps[0].error.exit_code == 5
+        assert {key: content(target)[key] for key in before} == before
+
+
+def test_records_that_stand_in_another_encoding_are_left_alone() -> None:
+    target = MemoryObjectStore()
+    run(bucket(made()), bucket(target, ZSTD))
+    before = content(target)
+    steps = run(bucket(made()), bucket(target, ENC))
+    assert outcomes(steps) == {CopyOutcome.FAILED: len(MADE)}
+    assert "in another way than is wanted" in errors(steps)[0]
+    assert content(target) == before
+
+
+def test_a_copy_that_lost_an_object_is_mended() -> None:
+    target = MemoryObjectStore()
+    run(bucket(made()), bucket(target))
+    target.delete([MADE[0].key(Suffix.LOG)])
+    steps = run(bucket(made()), bucket(target))
+    assert outcomes(steps) == {CopyOutcome.COPIED: 1, CopyOutcome.THERE: 1}
+    assert content(target) == content(made())
+
+
+def test_one_place_and_a_store_without_conditions_are_refused() -> None:
+    store = made()
+    with pytest.raises(ConfigError, match="the same place"):
+        run(bucket(store), bucket(store))
+
+    class Unconditional(DelegatingObjectStore):
+        @property
+        def conditional_writes(self) -> bool:
+            return False
+
+    with pytest.raises(ConfigError, match="cp needs a store"):
+        run(bucket(store), bucket(Unconditional(MemoryObjectStore())))
+
+
+class LyingStore(DelegatingObjectStore):
+    """Writes something else of what one suffix has."""
+
+    def __init__(self, inner: ObjectStore, suffix: Suffix, change: Callable[[bytes], bytes]) -> None:
+        super().__init__(inner)
+        self._suffix, self._change = suffix, change
+
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+        data = bytes(body) if isinstance(body, bytes | bytearray | memoryview) else b"".join(map(bytes, body))
+        wrong = self._change(data) if key.endswith(self._suffix.value) else data
+        super().put(key, wrong, if_absent=if_absent)
+
+
+CHANGES: dict[str, Callable[[bytes], bytes]] = {
+    "shorter": lambda data: data[:-1],
+    "longer": lambda data: data + b"x",
+    "empty": lambda _: b"",
+    "other": lambda data: bytes([data[0] ^ 1]) + data[1:],
+}
+
+
+@pytest.mark.parametrize("texts", [{}, ZSTD], ids=["verbatim", "transcoded"])
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("suffix", list(Suffix))
+def test_a_store_that_writes_something_else_is_found_out(suffix: Suffix, change: str, texts: dict[str, str]) -> None:
+    target = MemoryObjectStore()
+    with pytest.raises(StoreError, match="did not give back what was written"):
+        run(bucket(made()), bucket(LyingStore(target, suffix, CHANGES[change]), texts), parallel=1)
+    assert [objects for objects in list_segments(target) if Suffix.MANIFEST not in objects.missing] == []
+    assert outcomes(run(bucket(made()), bucket(target, texts))) == {CopyOutcome.COPIED: len(MADE)}
+
+
+WAYS: dict[str, dict[str, str]] = {"verbatim": {}, "transcoded": {"chunk.size": "600"}}
+
+
+def assert_complete(target: ObjectStore, texts: dict[str, str]) -> None:
+    """Each segment stands once, whole; nothing else stands that has a manifest."""
+    committed = [objects for objects in list_segments(target) if Suffix.MANIFEST not in objects.missing]
+    assert [objects.missing for objects in committed] == [(), ()]
+    assert [objects.start_offset for objects in committed] == [segment.start for segment in MADE]
+    if not texts:
+        assert content(target) == content(made())
+    with RemoteStorageManager(bucket(target, texts).settings, store=target) as manager:
+        for objects, segment in zip(committed, MADE, strict=True):
+            assert manager.open(load_segment(target, objects).metadata).read() == segment.log
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("texts", WAYS.values(), ids=list(WAYS))
+@pytest.mark.parametrize("moment", ["before", "during", "after"])
+def test_whichever_request_fails_a_second_run_completes_the_work(
+    moment: Moment, texts: dict[str, str], side: str
+) -> None:
+    source = made()
+    quiet = {"source": FaultyStore(source), "target": FaultyStore(MemoryObjectStore())}
+    run(bucket(quiet["source"]), bucket(quiet["target"], texts), parallel=1)
+    assert len(quiet[side].operations) > 4
+    for number in range(len(quiet[side].operations)):
+        target = MemoryObjectStore()
+        stores: dict[str, ObjectStore] = {"source": source, "target": target}
+        stores[side] = FaultyStore(stores[side], fail_at=number, moment=moment)
+        with contextlib.suppress(StoreUnavailable):
+            run(bucket(stores["source"]), bucket(stores["target"], texts), parallel=1)
+        for objects in list_segments(target):
+            assert objects.missing == () or Suffix.MANIFEST in objects.missing, number
+        steps = run(bucket(source), bucket(target, texts))
+        assert not outcomes(steps).keys() - {CopyOutcome.COPIED, CopyOutcome.THERE}, (number, errors(steps))
+        assert_complete(target, texts)
+    assert content(source) == content(made())
+
+
+@pytest.mark.parametrize("texts", WAYS.values(), ids=list(WAYS))
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["before", pytest.param("during", marks=pytest.mark.soak), "after"])
+def test_killed_at_any_operation_a_second_run_completes_the_work(
+    moment: Moment, texts: dict[str, str], tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for segment in MADE:
+        segment.put(FilesystemObjectStore(source))
+    before = content(FilesystemObjectStore(source))
+    (tmp_path / "quiet").mkdir()
+    quiet = FaultyStore(FilesystemObjectStore(tmp_path / "quiet"))
+    run(bucket(FilesystemObjectStore(source)), bucket(quiet, texts), parallel=1)
+    for number in range(len(quiet.operations)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        _die_at(FilesystemObjectStore(source), FilesystemObjectStore(folder), texts, number, moment)
+        target = FilesystemObjectStore(folder)
+        steps = run(bucket(FilesystemObjectStore(source)), bucket(target, texts))
+        assert not outcomes(steps).keys() - {CopyOutcome.COPIED, CopyOutcome.THERE}, (number, errors(steps))
+        assert_complete(target, texts)
+        shutil.rmtree(folder)
+    assert content(FilesystemObjectStore(source)) == before
+
+
+def _die_at(source: ObjectStore, target: ObjectStore, texts: dict[str, str], number: int, moment: Moment) -> None:
+    """Copy in a child that dies, without another word, at one of the target's operations."""
+
+    def die() -> BaseException:
+        os._exit(9)
+
+    child = os.fork()
+    if child == 0:
+        try:
+            faulty = FaultyStore(target, fail_at=number, moment=moment, error=die)
+            run(bucket(source), bucket(faulty, texts), parallel=1)
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) in {0, 9}
+
+
+def test_what_stands_and_is_equal_is_not_sent_again() -> None:
+    source, target = made(), MemoryObjectStore()
+    target.put(MADE[0].key(Suffix.LOG), MADE[0].log)
+    counted = CountingStore(target)
+    steps = run(bucket(source), bucket(counted))
+    assert MADE[0].key(Suffix.LOG) not in counted.keys_of("put")
+    assert steps[0].sent == len(MADE[0].index) + len(MADE[0].manifest())
+    assert_complete(target, {})
+
+
+class AgedStore(DelegatingObjectStore):
+    """Everything in it is so many hours old, or of no time at all."""
+
+    def __init__(self, inner: ObjectStore, hours: float | None) -> None:
+        super().__init__(inner)
+        self._hours = hours
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterable[ObjectInfo]:  # type: ignore[override]
+        for info in super().list(prefix, start_after):
+            yield ObjectInfo(
+                info.key, info.size, info.etag, None if self._hours is None else -round(self._hours * 3_600_000)
+            )
+
+    def now_ms(self) -> int:
+        return 0
+
+
+@pytest.mark.parametrize(("hours", "goes_on"), [(11.0, True), (12.5, False), (30.0, False), (None, False)])
+def test_what_a_clean_up_may_be_about_to_take_is_not_gone_on_with(hours: float | None, goes_on: bool) -> None:
+    target = MemoryObjectStore()
+    target.put(MADE[0].key(Suffix.LOG), MADE[0].log)
+    steps = run(bucket(made()), bucket(AgedStore(target, hours)))
+    assert outcomes(steps) == ({CopyOutcome.COPIED: 2} if goes_on else {CopyOutcome.COPIED: 1, CopyOutcome.FAILED: 1})
+    assert [step.error.exit_code for step in steps if step.error is not None] == ([] if goes_on else [75])
+    assert (MADE[0].key() in content(target)) is goes_on
+
+
+def test_the_age_of_what_is_gone_on_with_counts() -> None:
+    """An attempt that takes over what is eleven hours old has one hour left."""
+    target = MemoryObjectStore()
+    target.put(MADE[0].key(Suffix.LOG), MADE[0].log)
+    times = iter([0.0, 0.0, 0.0, *([4000.0] * 50)])
+    steps = run(bucket(made()), bucket(AgedStore(target, 11.0)), clock=lambda: next(times), parallel=1)
+    assert "has taken longer than 43200 s" in errors(steps)[0]
+    assert MADE[0].key() not in content(target)
+
+
+def test_two_copies_at_once_end_with_each_segment_once() -> None:
+    source, target = made(), MemoryObjectStore()
+
+    class Meddling(DelegatingObjectStore):
+        """A second copy runs whole before the first object is written."""
+
+        def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+            if not content(target):
+                run(bucket(source), bucket(target))
+            super().put(key, body, if_absent=if_absent)
+
+    steps = run(bucket(source), bucket(Meddling(target)), parallel=1)
+    assert outcomes(steps) == {CopyOutcome.THERE: len(MADE)}
+    assert_complete(target, {})
+
+
+def test_who_is_always_one_object_behind_another_copy_ends_with_what_that_wrote() -> None:
+    source, target = made(), MemoryObjectStore()
+
+    class Ahead(DelegatingObjectStore):
+        """Another copy writes each object a moment before."""
+
+        def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+            target.put(key, source.get(key), if_absent=True)
+            super().put(key, body, if_absent=if_absent)
+
+    assert outcomes(run(bucket(source), bucket(Ahead(target)), parallel=1)) == {CopyOutcome.THERE: len(MADE)}
+    assert_complete(target, {})
+
+
+@pytest.mark.parametrize("stands", [True, False])
+def test_a_manifest_that_was_written_too_late_stays_only_over_what_stands(stands: bool) -> None:
+    """Others may count on it; but a clean-up may have found no manifest while its write took so long."""
+    source, target = made(MADE[:1]), MemoryObjectStore()
+    hours = [0.0]
+
+    class Slow(DelegatingObjectStore):
+        def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+            super().put(key, body, if_absent=if_absent)
+            if key.endswith(Suffix.MANIFEST.value):
+                hours[0] = 25.0
+                if not stands:
+                    target.delete([MADE[0].key(Suffix.LOG)])
+
+    steps = run(bucket(source), bucket(Slow(target)), parallel=1, clock=lambda: hours[0] * 3600)
+    assert outcomes(steps) == {CopyOutcome.COPIED if stands else CopyOutcome.FAILED: 1}
+    assert (MADE[0].key() in content(target)) is stands
+
+
+@pytest.mark.parametrize("texts", [{}, {"chunk.size": "70000"}], ids=["verbatim", "transcoded"])
+def test_a_manifest_that_is_rotated_before_it_was_read_back_stays(texts: dict[str, str]) -> None:
+    source, target = bucket(golden(KEYRING), golden_texts(KEYRING)), MemoryObjectStore()
+
+    class Rotating(DelegatingObjectStore):
+        def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+            super().put(key, body, if_absent=if_absent)
+            if key.endswith(Suffix.MANIFEST.value):
+                target.put(key, with_data_key(target.get(key), "key3", b"wrapped anew"))
+
+    steps = run(source, bucket(Rotating(target), {**golden_texts(KEYRING), **texts}))
+    assert outcomes(steps) == {CopyOutcome.COPIED: len(segments(KEYRING))}
+    assert [objects.missing for objects in list_segments(target)] == [()] * len(segments(KEYRING))
+
+
+def test_a_segment_that_is_deleted_meanwhile_is_gone() -> None:
+    source, target = made(), MemoryObjectStore()
+
+    class Deleting(DelegatingObjectStore):
+        def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
+            if key == MADE[0].key(Suffix.LOG):
+                source.delete([MADE[0].key(suffix) for suffix in Suffix])
+            return super().get(key, start, stop)
+
+    steps = run(bucket(Deleting(source)), bucket(target))
+    assert outcomes(steps) == {CopyOutcome.GONE: 1, CopyOutcome.COPIED: 1}
+    assert set(content(target)) == {MADE[1].key(suffix) for suffix in Suffix}
+
+
+def test_two_listings_are_one() -> None:
+    both = list(list_segments(made([*MADE, *run_of(2, partition_of(partition=10)), *run_of(1, partition_of("b"))])))
+    some = [both[1], both[2], both[4]]
+    assert list(pair_up(both, [])) == [Pair(objects) for objects in both]
+    assert list(pair_up(both, some)) == [Pair(objects, (objects,) if objects in some else ()) for objects in both]
+    assert list(pair_up(some, both)) == [Pair(objects, (objects,)) for objects in some]
+    assert list(pair_up([], both)) == []

@@ -1,0 +1,248 @@
+"""Each check: that it is green where all is well, and says what is wrong where something is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cli_process import ORIGINALS, tieredstore, write_settings
+from tests.support.clouds import make_gcs
+from tests.support.s3_stores import impatient_store, options_for
+from tests.support.servers.fake_gcs import GcsServer
+from tests.support.servers.s3_server import S3Server
+from tieredstore.backends.base import Body, Buffer, ObjectStore
+from tieredstore.backends.contract.lifecycle import concerns
+from tieredstore.backends.gcs.lifecycle import rule_sentences
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.config import load_settings
+from tieredstore.errors import AccessDenied
+from tieredstore.format.manifest import MAX_MANIFEST_SIZE
+from tieredstore.ops.doctor.checkup import Check, Outcome, checked
+from tieredstore.ops.doctor.condition_race import racing
+from tieredstore.testing.delegating import DelegatingObjectStore
+
+
+def by_subject(checks: Iterator[Check]) -> dict[str, list[Check]]:
+    subjects: dict[str, list[Check]] = {}
+    for check in checks:
+        subjects.setdefault(check.subject, []).append(check)
+    return subjects
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Path:
+    return write_settings(tmp_path)
+
+
+def of(settings: Path, *, write: bool = False) -> dict[str, list[Check]]:
+    return by_subject(checked(load_settings(settings), write=write))
+
+
+def test_a_bucket_that_is_well_is_green_and_left_as_it_was(settings: Path, tmp_path: Path) -> None:
+    assert tieredstore("copy", "-c", settings, ORIGINALS).code == 0
+    before = sorted(tmp_path.rglob("*"))
+    checks = of(settings, write=True)
+    assert {subject: [check.outcome for check in of_it] for subject, of_it in checks.items()} == {
+        "versions": [Outcome.GOOD], "keys": [Outcome.SKIPPED], "caller": [Outcome.GOOD], "store": [Outcome.GOOD],
+        "read": [Outcome.GOOD], "clock": [Outcome.GOOD], "rules": [Outcome.GOOD], "write": [Outcome.GOOD],
+        "conditions": [Outcome.GOOD], "delete": [Outcome.GOOD],
+    }  # fmt: skip
+    assert sorted(tmp_path.rglob("*")) == before
+    assert set(checks["read"][0].figures) == {"get_ms"}
+    # What was read is said, so that nobody takes it for a look at the segments.
+    assert checks["read"][0].sentence.startswith("1 of 3 manifests read in ")
+    assert "no segment was checked" in checks["read"][0].sentence
+
+
+def test_nothing_is_written_unless_asked_for(settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class ReadOnly(MemoryObjectStore):
+        def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+            raise AssertionError(key)
+
+    patch_store(monkeypatch, ReadOnly())
+    checks = of(settings)
+    assert [check.outcome for check in checks["write"]] == [Outcome.SKIPPED]
+    assert "conditions" not in checks
+    # An empty bucket may be the wrong one.
+    assert (checks["store"][0].outcome, "key.prefix" in checks["store"][0].sentence) == (Outcome.WARN, True)
+
+
+def test_keys_that_fit_and_keys_that_others_may_read(settings: Path, tmp_path: Path) -> None:
+    settings.write_text(
+        settings.read_text() + tieredstore("keys", "generate", "k", "-d", tmp_path, "--bits", 2048).text
+    )
+    (good,) = of(settings)["keys"]
+    assert (good.outcome, good.sentence) == (Outcome.GOOD, "1 key pair, k active: it opens what it wraps")
+    (tmp_path / "k.private.pem").chmod(0o644)
+    _, open_to_all = of(settings)["keys"]
+    assert open_to_all.outcome is Outcome.WARN
+    assert "mode 0644): chmod 600" in open_to_all.sentence
+    (tmp_path / "k.private.pem").write_text("nothing")
+    checks = of(settings)
+    assert (checks["keys"][0].outcome, checks["keys"][0].exit_code) == (Outcome.BAD, 2)
+    # The store is looked at all the same.
+    assert checks["store"][0].outcome is Outcome.WARN
+
+
+def test_what_is_named_as_a_manifest_is_not_read_whatever_its_size(
+    settings: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Huge(MemoryObjectStore):
+        def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
+            raise AssertionError("all of it was read")
+
+        def get_small(self, key: str, most: int) -> bytes | None:
+            return None
+
+    store = Huge()
+    store.put("a.rsm-manifest", bytes(MAX_MANIFEST_SIZE + 1))
+    patch_store(monkeypatch, store)
+    assert [check.outcome for check in of(settings)["read"]] == [Outcome.GOOD]
+
+
+def patch_store(monkeypatch: pytest.MonkeyPatch, store: ObjectStore) -> None:
+    monkeypatch.setattr("tieredstore.ops.bucket.open_places", lambda _settings: store)
+
+
+class Off(DelegatingObjectStore):
+    """A store whose clock is off by some seconds."""
+
+    def __init__(self, seconds: float | None) -> None:
+        super().__init__(MemoryObjectStore())
+        self._seconds = seconds
+
+    def now_ms(self) -> int | None:
+        return None if self._seconds is None else round((time.time() + self._seconds) * 1000)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "outcome"),
+    [(0, Outcome.GOOD), (-0.9, Outcome.GOOD), (100, Outcome.WARN), (-100, Outcome.WARN), (1000, Outcome.BAD),
+     (-1000, Outcome.BAD), (None, Outcome.WARN)],
+)  # fmt: skip
+def test_clocks_that_differ(
+    seconds: float | None, outcome: Outcome, settings: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch_store(monkeypatch, Off(seconds))
+    assert [check.outcome for check in of(settings)["clock"]] == [outcome]
+
+
+class Careless(DelegatingObjectStore):
+    """Takes no notice of conditions; ``honest`` is whether it says so."""
+
+    def __init__(self, *, honest: bool) -> None:
+        super().__init__(MemoryObjectStore())
+        self._honest = honest
+
+    @property
+    def conditional_writes(self) -> bool:
+        return not self._honest
+
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+        self.inner.put(key, body)
+
+    def replace(self, key: str, body: Buffer, etag: str) -> str:
+        return self.inner.replace(key, body, self.inner.head(key).etag or "")
+
+
+def test_conditions_that_do_not_hold_are_found(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    patch_store(monkeypatch, Careless(honest=False))
+    broken = of(settings, write=True)["conditions"]
+    assert {check.outcome for check in broken} == {Outcome.BAD}
+    assert "replaced an object" in broken[0].sentence
+    assert any("writers on condition that nothing is there 8 won" in check.sentence for check in broken)
+    patch_store(monkeypatch, Careless(honest=True))
+    assert [check.outcome for check in of(settings, write=True)["conditions"]] == [Outcome.WARN]
+
+
+def test_a_race_of_the_memory_store_has_one_winner() -> None:
+    assert list(racing(MemoryObjectStore(), "place")) == []
+
+
+def test_who_may_read_and_not_write_is_told(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing(MemoryObjectStore):
+        def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+            raise AccessDenied("writes are not allowed")
+
+    patch_store(monkeypatch, Refusing())
+    (write,) = of(settings, write=True)["write"]
+    assert (write.outcome, write.exit_code, write.sentence) == (Outcome.BAD, 6, "writes are not allowed")
+
+
+def test_a_cache_folder_that_cannot_be_used_and_a_full_disk(
+    settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache" / "chunks"
+    lines = {
+        "fetch.chunk.cache.class": "disk",
+        "fetch.chunk.cache.size": "1000000",
+        "fetch.chunk.cache.path": str(cache),
+    }
+    settings.write_text(settings.read_text() + "".join(f"{name}={text}\n" for name, text in lines.items()))
+    assert of(settings)["cache"][0].outcome is Outcome.GOOD
+    assert not cache.exists()
+    usage: Any = type("Usage", (), {"total": 100, "free": 1})
+    monkeypatch.setattr("tieredstore.ops.doctor.checkup.shutil.disk_usage", lambda _path: usage)
+    assert of(settings)["cache"][0].outcome is Outcome.WARN
+    (tmp_path / "cache").write_text("a file")
+    assert of(settings)["cache"][0].outcome is Outcome.BAD
+
+
+def test_the_command_has_a_line_each_and_the_first_failures_exit_code(settings: Path, tmp_path: Path) -> None:
+    assert tieredstore("copy", "-c", settings, ORIGINALS).code == 0
+    done = tieredstore("doctor", "-c", settings, "--write")
+    assert (done.code, done.stderr) == (0, "")
+    assert [line.split()[:2] for line in done.text.splitlines()][:2] == [["ok", "versions"], ["skipped", "keys"]]
+    rows = tieredstore("doctor", "-c", settings, "--json").stdout.splitlines()
+    assert b'"summary"' in rows[-1]
+    (tmp_path / "store").rename(tmp_path / "elsewhere")
+    gone = tieredstore("doctor", "-c", settings)
+    assert gone.code in {2, 6}
+    assert "bad" in gone.text
+
+
+@pytest.mark.parametrize(
+    ("prefix", "of_rule", "concerned"),
+    [("", [], True), ("kafka/", [], True), ("kafka/", ["kafka/"], True), ("kafka/", ["kafka/orders"], True),
+     ("kafka/", ["k"], True), ("kafka/", ["logs/"], False), ("", ["logs/"], True), ("kafka/", ["logs/", "kaf"], True)],
+)  # fmt: skip
+def test_which_rules_concern_a_prefix(prefix: str, of_rule: list[str], concerned: bool) -> None:
+    assert concerns(prefix, of_rule) is concerned
+
+
+def test_rules_of_s3_that_take_segments_away(minio: S3Server) -> None:
+    bucket, client = minio.make_bucket(), minio.plain
+    with closing(impatient_store(options_for(minio, bucket))) as store:
+        assert store.rules_on("kafka/") == []
+        rules: Any = [
+            {"ID": "eats", "Status": "Enabled", "Filter": {"Prefix": "kafka/"}, "Expiration": {"Days": 30}},
+            {"ID": "off", "Status": "Disabled", "Filter": {"Prefix": "kafka/"}, "Expiration": {"Days": 7}},
+            {"ID": "others", "Status": "Enabled", "Filter": {"Prefix": "logs/"}, "Expiration": {"Days": 7}},
+        ]
+        client.put_bucket_lifecycle_configuration(Bucket=bucket, LifecycleConfiguration={"Rules": rules})
+        assert store.rules_on("kafka/") == ["the rule eats deletes objects after 30 days"]
+        assert store.caller().startswith("access key …")
+        assert minio.secret_key not in store.caller()
+
+
+def test_rules_of_google_that_take_segments_away(fake_gcs: GcsServer) -> None:
+    with closing(make_gcs(fake_gcs.endpoint_url, fake_gcs.make_bucket())) as store:
+        assert list(store.rules_on("kafka/") or []) == []
+        assert "credentials" in store.caller().lower()
+    rule = [
+        {"action": {"type": "Delete"}, "condition": {"age": 30}},
+        {"action": {"type": "Delete"}, "condition": {"age": 30, "isLive": False}},
+        {"action": {"type": "Delete"}, "condition": {"age": 1, "numNewerVersions": 3}},
+        {"action": {"type": "Delete"}, "condition": {"age": 5, "matchesPrefix": ["logs/"]}},
+        {"action": {"type": "SetStorageClass", "storageClass": "ARCHIVE"}, "condition": {"age": 1}},
+        {"action": {"type": "Delete"}, "condition": {"createdBefore": "2026-01-01"}},
+    ]
+    assert rule_sentences({"lifecycle": {"rule": rule}}, "kafka/") == [
+        "a rule deletes objects after 30 days",
+        "a rule deletes objects if createdBefore is 2026-01-01",
+    ]

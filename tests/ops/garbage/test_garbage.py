@@ -1,0 +1,362 @@
+"""Garbage collection: what counts as garbage, and what stays whatever its age."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.catalog_stores import OTHER_ID, TOPIC_ID, MadeSegment, partition_of, run_of
+from tests.support.s3_stores import impatient_store, options_for
+from tests.support.servers.s3_server import S3Server
+from tests.support.stepped_actors import HOUR_MS, AgingStore, WorldClock
+from tieredstore.backends.base import AbandonedWrite, ObjectInfo, ObjectStore
+from tieredstore.backends.filesystem import FilesystemObjectStore
+from tieredstore.catalog.listing import Scope
+from tieredstore.errors import AccessDenied, ConfigError, CorruptData, StoreUnavailable
+from tieredstore.format.keys import Suffix
+from tieredstore.ops.garbage.collection import collect_garbage, least_age_ms
+from tieredstore.ops.garbage.holds import LegalHold, place_hold, release_hold
+from tieredstore.ops.garbage.steps import GarbageOutcome, GarbageStep
+from tieredstore.testing.delegating import DelegatingObjectStore
+from tieredstore.testing.doubles import CountingStore
+from tieredstore.testing.faults import FaultyStore, Moment
+
+MAX_AGE_MS = 12 * HOUR_MS
+MIN_AGE_MS = 24 * HOUR_MS
+WHOLE, LEFT, OTHER = (
+    MadeSegment(partition_of(), 0, 9),
+    MadeSegment(partition_of(), 10, 19),
+    MadeSegment(partition_of("other", 3), 0, 9),
+)
+
+
+@pytest.fixture
+def world() -> AgingStore:
+    """A whole segment, and two that lost their manifests, a day and a second ago."""
+    world = AgingStore(WorldClock())
+    for segment in (WHOLE, LEFT, OTHER):
+        segment.put(world)
+    world.delete([LEFT.key(), OTHER.key()])
+    world.clock.now_ms += MIN_AGE_MS + 1000
+    return world
+
+
+EVERYTHING = Scope()
+
+
+def run(
+    store: ObjectStore,
+    scope: Scope = EVERYTHING,
+    *,
+    prefix: str = "",
+    dry_run: bool = False,
+    min_age_ms: int = MIN_AGE_MS,
+) -> list[GarbageStep]:
+    return list(
+        collect_garbage(
+            store,
+            prefix,
+            scope,
+            min_age_ms=min_age_ms,
+            upload_max_age_ms=MAX_AGE_MS,
+            dry_run=dry_run,
+            parallel=2,
+        )
+    )
+
+
+def outcomes(steps: Iterable[GarbageStep]) -> dict[str, GarbageOutcome]:
+    return {step.garbage.name: step.outcome for step in steps}
+
+
+def keys(store: ObjectStore) -> set[str]:
+    return {info.key for info in store.list()}
+
+
+def keys_of(segment: MadeSegment) -> set[str]:
+    return {segment.key(suffix) for suffix in Suffix}
+
+
+DELETED = {LEFT.path: GarbageOutcome.DELETED, OTHER.path: GarbageOutcome.DELETED}
+
+
+@pytest.mark.parametrize("topic", ["our notes", "täglich", "a" * 250, "..", "$logs"])
+def test_names_that_kafka_cannot_have_are_left_alone(world: AgingStore, topic: str) -> None:
+    strange = MadeSegment(partition_of(topic), 0, 9)
+    strange.put(world)
+    world.delete([strange.key()])
+    world.leave(strange.key(Suffix.LOG), world.clock.now_ms)
+    world.clock.now_ms += MIN_AGE_MS + 1000
+    before = sorted(info.key for info in world.list() if strange.path in info.key)
+    assert {step.garbage.partition.topic for step in run(world)} == {"events", "other"}
+    assert sorted(info.key for info in world.list() if strange.path in info.key) == before != []
+    assert [write.key for write in world.abandoned_writes()] == [strange.key(Suffix.LOG)]
+
+
+def test_what_has_no_manifest_goes_and_a_dry_run_says_exactly_that(world: AgingStore) -> None:
+    before = keys(world)
+    planned = run(world, dry_run=True)
+    assert keys(world) == before
+    assert outcomes(planned) == DELETED
+    assert run(world) == planned
+    assert keys(world) == keys_of(WHOLE)
+    assert run(world) == []
+
+
+def test_a_leftover_costs_a_look_and_a_deletion(world: AgingStore) -> None:
+    counted = CountingStore(world)
+    run(counted)
+    # One listing of segments, one of holds.
+    assert counted.requests == {"now_ms": 1, "list": 2, "abandoned_writes": 1, "head": 2, "delete": 2}
+
+
+def test_only_the_scope_is_collected(world: AgingStore) -> None:
+    assert outcomes(run(world, Scope("other", TOPIC_ID, 3))) == {OTHER.path: GarbageOutcome.DELETED}
+    assert run(world, Scope("events", OTHER_ID)) == []
+    assert LEFT.key(Suffix.LOG) in keys(world)
+
+
+@pytest.mark.parametrize("suffix", [Suffix.LOG, Suffix.INDEXES])
+def test_the_youngest_object_tells_the_age(world: AgingStore, suffix: Suffix) -> None:
+    world.times[LEFT.key(suffix)] = world.clock.now_ms - MIN_AGE_MS + 1
+    assert outcomes(run(world))[LEFT.path] is GarbageOutcome.YOUNG
+    world.clock.now_ms += 1
+    assert outcomes(run(world))[LEFT.path] is GarbageOutcome.DELETED
+
+
+def test_a_least_age_below_twice_that_of_an_attempt_is_refused(world: AgingStore) -> None:
+    assert least_age_ms(MAX_AGE_MS) == MIN_AGE_MS
+    with pytest.raises(ConfigError, match=r"not safe.*upload.max.age.ms"):
+        run(world, min_age_ms=MIN_AGE_MS - 1)
+    assert LEFT.key(Suffix.LOG) in keys(world)
+
+
+class _Changed(DelegatingObjectStore):
+    """A store that tells less, or refuses something."""
+
+    def __init__(self, inner: ObjectStore, *, times: bool = True, clock: bool = True, refused: str = "") -> None:
+        super().__init__(inner)
+        self._times, self._clock, self._refused = times, clock, refused
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        for info in super().list(prefix, start_after):
+            yield info if self._times else replace(info, modified_ms=None)
+
+    def now_ms(self) -> int | None:
+        return super().now_ms() if self._clock else None
+
+    def delete(self, keys: Iterable[str]) -> None:
+        named = list(keys)
+        if self._refused and any(self._refused in key for key in named):
+            raise AccessDenied(f"{named[0]} is locked")
+        super().delete(named)
+
+
+def test_what_has_no_age_stays(world: AgingStore) -> None:
+    steps = run(_Changed(world, times=False))
+    assert [(step.outcome, step.reason) for step in steps] == [
+        (GarbageOutcome.YOUNG, "the store does not tell its age")
+    ] * 2
+    with pytest.raises(ConfigError, match="does not tell its time"):
+        run(_Changed(world, clock=False))
+
+
+def test_what_the_store_refuses_is_a_step_and_the_rest_goes(world: AgingStore) -> None:
+    steps = run(_Changed(world, refused="events"))
+    assert outcomes(steps) == DELETED | {LEFT.path: GarbageOutcome.REFUSED}
+    assert "is locked" in str(steps[0].reason)
+    assert OTHER.key(Suffix.LOG) not in keys(world)
+
+
+class _Committing(DelegatingObjectStore):
+    """Somebody with all the time in the world, as the plugin has it, writes a manifest behind the listing."""
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        yield from super().list(prefix, start_after)
+        if not prefix.endswith("holds/"):
+            self.inner.put(LEFT.key(), LEFT.manifest())
+
+
+def test_a_manifest_that_came_meanwhile_is_seen_before_the_deletion(world: AgingStore) -> None:
+    class Late(_Committing):
+        def head(self, key: str) -> ObjectInfo:
+            if key == LEFT.key():
+                self.inner.put(LEFT.key(), LEFT.manifest())
+            return super().head(key)
+
+    assert outcomes(run(Late(world)))[LEFT.path] is GarbageOutcome.REFERENCED
+    assert keys(world) == keys_of(WHOLE) | keys_of(LEFT)
+
+
+FOREIGN = (
+    "!tieredstore/watermarks/events/0.json",
+    "!tieredstore/layout.log",
+    f"{LEFT.path}.log.bak",
+    f"deeper/{LEFT.path}.log",
+    f"events-{TOPIC_ID}/00/00000000000000000010-AAAAAAAAAAAAAAAAAAAAAA.log",
+    f"events-{TOPIC_ID}/0/10-AAAAAAAAAAAAAAAAAAAAAA.log",
+    "readme.log",
+)
+
+
+def test_what_is_not_a_segment_s_stays(world: AgingStore) -> None:
+    for key in FOREIGN:
+        world.inner.put(key, b"somebody's")
+        world.times[key] = 0
+    assert outcomes(run(world)) == DELETED
+    assert keys(world) == keys_of(WHOLE) | set(FOREIGN)
+
+
+def test_another_prefix_stays(world: AgingStore) -> None:
+    MadeSegment(partition_of(), 30, 39).put(world, "clusters/a/")
+    world.delete([MadeSegment(partition_of(), 30, 39).key(prefix="clusters/a/")])
+    world.clock.now_ms += MIN_AGE_MS + 1
+    assert len(run(world, prefix="clusters/b/")) == 0
+    assert outcomes(run(world)) == DELETED
+    assert list(outcomes(run(world, prefix="clusters/a/")).values()) == [GarbageOutcome.DELETED]
+
+
+def test_damage_is_no_garbage(world: AgingStore) -> None:
+    world.delete([WHOLE.key(Suffix.LOG)])
+    world.put(LEFT.key(), b"{")
+    world.clock.now_ms += MIN_AGE_MS + 1
+    assert outcomes(run(world)) == {OTHER.path: GarbageOutcome.DELETED}
+
+
+def test_unfinished_writes_of_segments_go_and_no_others(world: AgingStore) -> None:
+    old, young = 1000, world.clock.now_ms
+    mine = AbandonedWrite(WHOLE.key(Suffix.LOG), None, old, "1")
+    others = [
+        AbandonedWrite("!tieredstore/state/x.json", 5, old, "2"),
+        AbandonedWrite("readme.log", 5, old, "3"),
+        AbandonedWrite(f"events-{TOPIC_ID}/0/report.csv", 5, old, "4"),
+    ]
+    stay = [
+        AbandonedWrite(LEFT.key(), 5, young, "5"),
+        AbandonedWrite(LEFT.key(Suffix.LOG), 5, None, "6"),
+        AbandonedWrite(LEFT.key(Suffix.INDEXES), 5, old, "7", removable=False),
+    ]
+    world.abandoned = [mine, *others, *stay]
+    steps = [step for step in run(world) if step.garbage.is_write]
+    assert [step.outcome for step in steps] == [
+        GarbageOutcome.DELETED,
+        GarbageOutcome.YOUNG,
+        GarbageOutcome.YOUNG,
+        GarbageOutcome.LEFT,
+    ]
+    assert world.abandoned == [*others, *stay]
+
+
+@pytest.mark.parametrize(
+    ("hold", "held"),
+    [
+        (LegalHold("h"), {LEFT.path, OTHER.path}),
+        (LegalHold("h", "events"), {LEFT.path}),
+        (LegalHold("h", "events", 1), set[str]()),
+        (LegalHold("h", "events", 0, 500), {LEFT.path}),  # where it ends nobody knows
+        (LegalHold("h", "events", 0, 0, 9), set[str]()),
+        (LegalHold("h", "events", 0, 0, 10), {LEFT.path}),
+    ],
+)
+def test_a_hold_stops_the_collection(world: AgingStore, hold: LegalHold, held: set[str]) -> None:
+    place_hold(world, "", hold)
+    steps = run(world)
+    assert {name for name, outcome in outcomes(steps).items() if outcome is GarbageOutcome.HELD} == held
+    assert all(step.reason == "legal hold 'h'" for step in steps if step.outcome is GarbageOutcome.HELD)
+    release_hold(world, "", "h")
+    run(world)
+    assert keys(world) == keys_of(WHOLE)
+
+
+def test_a_hold_that_cannot_be_read_holds_everything(world: AgingStore) -> None:
+    world.put("!tieredstore/holds/h.json", b"{")
+    with pytest.raises(CorruptData, match="legal hold 'h' cannot be read, so nothing is deleted"):
+        run(world)
+    assert LEFT.key(Suffix.LOG) in keys(world)
+
+
+@pytest.mark.parametrize("moment", ["before", "during", "after"])
+def test_whichever_request_fails_a_second_run_completes_the_work(moment: Moment) -> None:
+    def new() -> AgingStore:
+        world = AgingStore(WorldClock())
+        for segment in run_of(3, partition_of()):
+            segment.put(world)
+            world.delete([segment.key()])
+        WHOLE.put(world)
+        world.leave(LEFT.key(Suffix.LOG), 0)
+        world.clock.now_ms += MIN_AGE_MS + 1
+        return world
+
+    quiet = FaultyStore(new())
+    run(quiet)
+    for number in range(len(quiet.operations)):
+        world = new()
+        # A head of an absent manifest has no answer to lose.
+        with suppress(StoreUnavailable):
+            run(FaultyStore(world, number, moment=moment))
+        assert keys_of(WHOLE) <= keys(world)
+        run(world)
+        assert keys(world) == keys_of(WHOLE)
+        assert world.abandoned == []
+
+
+def test_a_folder_s_hidden_files_go_those_of_living_writers_and_of_other_rooms_stay(tmp_path: Path) -> None:
+    store = FilesystemObjectStore(tmp_path)
+    for segment in (WHOLE, LEFT):
+        segment.put(store)
+    store.delete([LEFT.key()])
+    store.put("!tieredstore/state.json", b"{}")
+    hidden = [(tmp_path / WHOLE.path).parent, tmp_path / "!tieredstore", tmp_path]
+    drafts = [folder / ".~tieredstore-0123456789abcdef01234567" for folder in hidden]
+    for draft in drafts:
+        draft.write_bytes(b"of a killed writer")
+    for path in tmp_path.rglob("*"):
+        os.utime(path, (1_600_000_000, 1_600_000_000))
+
+    def body() -> Iterator[bytes]:
+        yield b"under way"
+        for path in tmp_path.rglob(".~tieredstore-*"):
+            os.utime(path, (1_600_000_000, 1_600_000_000))
+        steps.extend(run(store))
+        yield b"still"
+
+    steps: list[GarbageStep] = []
+    living = MadeSegment(partition_of(), 50, 59)
+    store.put(living.key(Suffix.LOG), body())
+    assert store.get(living.key(Suffix.LOG)) == b"under waystill"
+    assert sorted(outcomes(steps).values()) == [GarbageOutcome.DELETED] * 2
+    assert [draft.exists() for draft in drafts] == [False, True, True]
+    assert keys(store) == keys_of(WHOLE) | {living.key(Suffix.LOG), "!tieredstore/state.json"}
+
+
+class _Later(DelegatingObjectStore):
+    """A store two days later."""
+
+    def now_ms(self) -> int | None:
+        return (super().now_ms() or 0) + 2 * MIN_AGE_MS
+
+
+@pytest.mark.parametrize("name", ["minio", "seaweedfs"])
+def test_unfinished_uploads_of_a_real_server_are_aborted(name: str, request: pytest.FixtureRequest) -> None:
+    server: S3Server = request.getfixturevalue(name)
+    bucket, prefix = server.make_bucket(), "clusters/a/"
+    mine, elsewhere = LEFT.key(Suffix.LOG, prefix), LEFT.key(Suffix.LOG, "clusters/b/")
+    for key in (mine, elsewhere):
+        upload = server.plain.create_multipart_upload(Bucket=bucket, Key=key)["UploadId"]
+        server.plain.upload_part(Bucket=bucket, Key=key, UploadId=upload, PartNumber=1, Body=b"part")
+    with closing(impatient_store(options_for(server, bucket))) as store:
+        WHOLE.put(store, prefix)
+        OTHER.put(store, prefix)
+        store.delete([OTHER.key(prefix=prefix)])
+        assert outcomes(run(store, prefix=prefix)) == {OTHER.path: GarbageOutcome.YOUNG, mine: GarbageOutcome.YOUNG}
+        scope = Scope("events", TOPIC_ID, 0)
+        assert outcomes(run(_Later(store), scope, prefix=prefix)) == {mine: GarbageOutcome.DELETED}
+        assert outcomes(run(_Later(store), prefix=prefix)) == {OTHER.path: GarbageOutcome.DELETED}
+        assert keys(store) == {WHOLE.key(suffix, prefix) for suffix in Suffix}
+        assert list(store.abandoned_writes(mine)) == []
+        assert [write.key for write in store.abandoned_writes(elsewhere)] == [elsewhere]

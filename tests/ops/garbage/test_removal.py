@@ -1,0 +1,283 @@
+"""Segments go by topic, partition, offset or time: whole ones, the oldest first, none under a hold."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.support.catalog_stores import OTHER_ID, TOPIC_ID, MadeSegment, partition_of, run_of
+from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.filesystem import FilesystemObjectStore
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.catalog.listing import Scope, list_in_scope, list_segments
+from tieredstore.errors import (
+    AccessDenied,
+    ConfigError,
+    CorruptData,
+    ObjectNotFound,
+    PreconditionFailed,
+    StoreUnavailable,
+)
+from tieredstore.format.keys import Suffix
+from tieredstore.ops.garbage.holds import Holds, LegalHold, list_holds, place_hold, release_hold
+from tieredstore.ops.garbage.removal import Before, RemovalOutcome, RemovalStep, remove_segments, topic_ids
+from tieredstore.testing.delegating import DelegatingObjectStore
+from tieredstore.testing.doubles import CountingStore
+from tieredstore.testing.faults import FaultyStore, Moment
+
+FIRST, SECOND = partition_of(), partition_of(partition=1)
+ALL = Before()
+
+
+@pytest.fixture
+def store() -> MemoryObjectStore:
+    return filled(MemoryObjectStore())
+
+
+def filled(store: MemoryObjectStore) -> MemoryObjectStore:
+    """Segments of ten offsets, whose time is their last offset, in two partitions."""
+    for segment in [*run_of(4, FIRST), *run_of(2, SECOND)]:
+        segment.put(store)
+    return store
+
+
+def run(
+    store: ObjectStore, before: Before = ALL, scope: Scope | None = None, *, dry_run: bool = False
+) -> list[RemovalStep]:
+    listed = list_in_scope(store, "", scope or Scope("events"))
+    return list(remove_segments(store, "", listed, before, dry_run=dry_run, parallel=2))
+
+
+def rows_of(steps: Iterable[RemovalStep]) -> list[tuple[int, int, str]]:
+    return [(step.segment.partition.partition, step.segment.objects.start_offset, step.outcome.value) for step in steps]
+
+
+def left(store: ObjectStore) -> list[tuple[int, int]]:
+    return [
+        (objects.segment_id.topic_id_partition.partition, objects.start_offset)
+        for objects in list_segments(store)
+        if not objects.missing
+    ]
+
+
+def test_a_topic_goes_and_a_dry_run_says_exactly_that(store: MemoryObjectStore) -> None:
+    MadeSegment(partition_of("events-2"), 0, 9).put(store)
+    planned = run(store, dry_run=True)
+    assert len(left(store)) == 7
+    assert run(store) == planned
+    assert {step.outcome for step in planned} == {RemovalOutcome.REMOVED}
+    assert left(store) == [(0, 0)]
+    assert len(list(store.list())) == 3
+
+
+@pytest.mark.parametrize(
+    ("before", "starts"),
+    [(0, []), (9, []), (10, [0]), (19, [0]), (20, [0, 10]), (39, [0, 10, 20]), (40, [0, 10, 20, 30])],
+)
+@pytest.mark.parametrize("by", ["offset", "time"])
+def test_whole_segments_before_a_place_go(store: MemoryObjectStore, before: int, starts: list[int], by: str) -> None:
+    place = Before(offset=before) if by == "offset" else Before(time_ms=before)
+    steps = run(store, place, Scope("events", TOPIC_ID, 0))
+    assert rows_of(steps) == [(0, start, "removed") for start in starts]
+    assert left(store) == [(0, start) for start in (0, 10, 20, 30) if start not in starts] + [(1, 0), (1, 10)]
+
+
+@pytest.mark.parametrize("offset", [41, 1_795_428_000, 1_795_428_000_000, 2**63 - 1])
+def test_an_offset_beyond_the_end_deletes_nothing(store: MemoryObjectStore, offset: int) -> None:
+    with pytest.raises(ConfigError, match="is written"):
+        run(store, Before(offset=offset), Scope("events", TOPIC_ID, 0))
+    assert len(left(store)) == 6
+    # Where nobody knows how far the log reaches it takes what lies before that.
+    store.put(MadeSegment(FIRST, 30, 39).key(), b"{")
+    if offset < 10**12:
+        steps = run(store, Before(offset=offset), Scope("events", TOPIC_ID, 0))
+        assert rows_of(steps) == [(0, 0, "removed"), (0, 10, "removed"), (0, 20, "removed"), (0, 30, "unknown")]
+
+
+def test_each_partition_ends_at_its_first_segment_that_stays(store: MemoryObjectStore) -> None:
+    """A later segment of older records stays, as in Kafka: what goes leaves no hole."""
+    run(store, scope=Scope("events", TOPIC_ID, 0))
+    young = MadeSegment(FIRST, 10, 19)
+    young.put(store)
+    store.put(young.key(), young.manifest(max_timestamp_ms=99))
+    MadeSegment(FIRST, 0, 9).put(store)
+    MadeSegment(FIRST, 20, 29).put(store)
+    assert rows_of(run(store, Before(time_ms=40))) == [
+        (0, 0, "removed"),
+        (1, 0, "removed"),
+        (1, 10, "removed"),
+    ]
+
+
+def test_where_an_end_is_not_known_a_bounded_removal_stops_and_another_goes_on(store: MemoryObjectStore) -> None:
+    store.put(MadeSegment(FIRST, 10, 19).key(), b"{")
+    blank = MadeSegment(SECOND, 0, 9)
+    store.put(blank.key(), blank.manifest(max_timestamp_ms=-1))
+    steps = run(store, Before(time_ms=1000))
+    assert rows_of(steps) == [(0, 0, "removed"), (0, 10, "unknown"), (1, 0, "unknown")]
+    assert "not JSON" in str(steps[1].reason)
+    assert {step.outcome for step in run(store)} == {RemovalOutcome.REMOVED}
+    assert list(store.list()) == []
+
+
+def test_a_leftover_may_be_a_copy_under_way(store: MemoryObjectStore) -> None:
+    store.delete([MadeSegment(FIRST, 10, 19).key()])
+    assert (0, 10, "leftover") in rows_of(run(store))
+    assert len(list(store.list())) == 2
+
+
+HOLDS = [
+    (LegalHold("h"), {0, 10, 20, 30}),
+    (LegalHold("h", "other"), set[int]()),
+    (LegalHold("h", "events", 1), set[int]()),
+    (LegalHold("h", "events", 0, 19, 20), {10, 20}),
+    (LegalHold("h", "events", None, 15), {10, 20, 30}),
+    (LegalHold("h", "events", last_offset=9), {0}),
+]
+
+
+@pytest.mark.parametrize(("hold", "held"), HOLDS)
+def test_what_is_held_stays(store: MemoryObjectStore, hold: LegalHold, held: set[int]) -> None:
+    place_hold(store, "", hold)
+    steps = run(store, scope=Scope("events", TOPIC_ID, 0))
+    assert {start for _, start, outcome in rows_of(steps) if outcome == "held"} == held
+    assert {start for partition, start in left(store) if partition == 0} == held
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_behind_what_is_held_nothing_goes_that_would_leave_a_hole(store: MemoryObjectStore, *, dry_run: bool) -> None:
+    """As Kafka's retention: the oldest up to the first that stays. Other partitions are no concern of it."""
+    place_hold(store, "", LegalHold("case", "events", 0, 10, 19))
+    steps = run(store, before=Before(time_ms=1000), dry_run=dry_run)
+    assert rows_of(steps) == [
+        (0, 0, "removed"), (0, 10, "held"), (1, 0, "removed"), (1, 10, "removed"),
+    ]  # fmt: skip
+    if not dry_run:
+        assert left(store) == [(0, 10), (0, 20), (0, 30)]
+
+
+def test_a_hold_that_comes_meanwhile_counts_after_ten_seconds(store: MemoryObjectStore) -> None:
+    now_s = 0.0
+    holds = Holds(store, "", lambda: now_s)
+    assert holds.on(FIRST, 0, 9) is None
+    place_hold(store, "", LegalHold("late", "events"))
+    now_s = 9.9
+    assert holds.on(FIRST, 0, 9) is None
+    now_s = 10.0
+    hold = holds.on(FIRST, 0, 9)
+    assert hold is not None
+    assert hold.name == "late"
+
+
+def test_holds_are_kept_in_the_bucket(store: MemoryObjectStore) -> None:
+    hold = LegalHold("case-17", "events", 0, 5, None, "case 17")
+    place_hold(store, "", hold)
+    assert list(list_holds(store, "")) == [hold]
+    with pytest.raises(PreconditionFailed, match="'case-17' already"):
+        place_hold(store, "", LegalHold("case-17"))
+    release_hold(store, "", "case-17")
+    assert list(list_holds(store, "")) == []
+    with pytest.raises(ObjectNotFound):
+        release_hold(store, "", "case-17")
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b'{"name": "h"}',
+        b'{"name":"x","topic":null,"partition":null,"first_offset":null,"last_offset":null,"reason":""}',
+        b'{"name":"h","topic":7,"partition":null,"first_offset":null,"last_offset":null,"reason":""}',
+        b'{"name":"h","topic":"t","partition":true,"first_offset":null,"last_offset":null,"reason":""}',
+        b'{"name":"h","topic":"t","partition":null,"first_offset":9,"last_offset":3,"reason":""}',
+        b"[" * 100_000,
+        b"x" * 70_000,
+    ],
+)
+def test_a_damaged_hold_stops_everything(store: MemoryObjectStore, raw: bytes) -> None:
+    store.put("!tieredstore/holds/h.json", raw)
+    with pytest.raises(CorruptData, match="legal hold 'h' cannot be read, so nothing is deleted"):
+        run(store)
+    assert len(left(store)) == 6
+    release_hold(store, "", "h")
+    run(store)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "../x", ".hidden", "x" * 101])
+def test_a_hold_s_name_is_plain(name: str) -> None:
+    with pytest.raises(ConfigError, match="cannot name a hold"):
+        LegalHold(name)
+    with pytest.raises(ConfigError, match="name it too"):
+        LegalHold("h", partition=1)
+
+
+def test_what_the_store_refuses_is_a_step_and_the_rest_goes(store: MemoryObjectStore) -> None:
+    class Locked(DelegatingObjectStore):
+        def delete(self, keys: Iterable[str]) -> None:
+            named = list(keys)
+            if any("/0/" in key for key in named):
+                raise AccessDenied("locked")
+            super().delete(named)
+
+    assert {outcome for partition, _, outcome in rows_of(run(Locked(store))) if partition == 0} == {"refused"}
+    assert {partition for partition, _ in left(store)} == {0}
+
+
+@pytest.mark.parametrize("moment", ["before", "during", "after"])
+def test_whichever_request_fails_no_half_is_visible_and_a_second_run_goes_on(moment: Moment) -> None:
+    quiet = FaultyStore(filled(MemoryObjectStore()))
+    run(quiet)
+    for number in range(len(quiet.operations)):
+        store = filled(MemoryObjectStore())
+        with suppress(StoreUnavailable):
+            run(FaultyStore(store, number, moment=moment))
+        for objects in list_segments(store):
+            assert objects.find(Suffix.MANIFEST) is None or not objects.missing
+        run(store)
+        assert left(store) == []
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_killed_at_any_operation_no_half_is_visible_and_a_second_run_goes_on(moment: Moment, tmp_path: Path) -> None:
+    original = tmp_path / "original"
+    original.mkdir()
+    for segment in run_of(2, FIRST):
+        segment.put(FilesystemObjectStore(original))
+    for number in range(8):
+        folder = tmp_path / str(number)
+        shutil.copytree(original, folder)
+        store = FilesystemObjectStore(folder)
+
+        def die() -> BaseException:
+            os._exit(9)
+
+        child = os.fork()
+        if child == 0:
+            try:
+                run(FaultyStore(store, fail_at=number, moment=moment, error=die))
+            finally:
+                os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) in {0, 9}
+        for objects in list_segments(store):
+            assert objects.find(Suffix.MANIFEST) is None or not objects.missing
+        run(store)
+        assert left(store) == []
+
+
+def test_a_topic_that_was_created_again_has_two_ids(store: MemoryObjectStore) -> None:
+    MadeSegment(partition_of(topic_id=OTHER_ID), 0, 9).put(store)
+    for name in ("events-2", "events-3"):
+        MadeSegment(partition_of(name), 0, 9).put(store)
+    store.put("events-", b"")
+    store.put("events-x", b"")
+    counted = CountingStore(store)
+    assert topic_ids(counted, "", "events") == [TOPIC_ID, OTHER_ID]
+    assert counted.requests["list"] == 7
+    assert topic_ids(store, "", "nothing") == []

@@ -1,0 +1,1 @@
+"""The program: its table of commands, options, help, errors, start and end."""

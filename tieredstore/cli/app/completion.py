@@ -1,0 +1,195 @@
+"""What the shell offers for a topic, a partition or an offset: names of the bucket, soon, and never a word beside them.
+
+A look at a bucket may take long, and a shell waits for its answer. So a forked child looks, and writes what it learns
+into a file of the user's cache folder; the command itself waits a moment for a first answer, and gives what the file
+has. Where the moment was too short, the child goes on for some seconds, so that the next attempt has an answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import select
+import signal
+import stat
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+from tieredstore.redaction import redacted
+
+if TYPE_CHECKING:
+    from tieredstore.ops.bucket import Bucket
+
+Names: TypeAlias = tuple[str, ...]
+
+_WAIT_S: Final = 0.8
+"""How long the shell waits for a first look."""
+
+_LOOK_S: Final = 10
+"""How long the child may look, for the next attempt's sake."""
+
+_FRESH_S: Final = 60.0
+"""An older answer is given at once, while a child looks again; the next one has that."""
+
+_OLD_S: Final = 86_400.0
+"""One that is older than this is given only if no look comes to an end in time."""
+
+_MAX_NAMES: Final = 1000
+_MAX_FILES: Final = 200
+_MAX_BYTES: Final = 1 << 20
+_LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+def complete_topic(ctx: Any, incomplete: str) -> list[str]:
+    """Offer the topics whose names begin so."""
+    return _offer(ctx, incomplete)
+
+
+def complete_partition(ctx: Any, incomplete: str) -> list[str]:
+    """Offer the topic's partitions; of a list the last one."""
+    listed, comma, last = incomplete.rpartition(",")
+    topic = _text(ctx, "topic")
+    return [f"{listed}{comma}{name}" for name in _offer(ctx, last, topic)] if topic else []
+
+
+def complete_offset(ctx: Any, incomplete: str) -> list[str]:
+    """Offer the offsets that segments of the partition begin at; of the first partition where none is chosen."""
+    topic, partition = _text(ctx, "topic"), _text(ctx, "partition") or "0"
+    return _offer(ctx, incomplete, topic, int(partition)) if topic and partition.isdecimal() else []
+
+
+def _text(ctx: Any, name: str) -> str | None:
+    """Return what was typed for a parameter; of several partitions the only one."""
+    given: Mapping[str, Any] = ctx.params
+    value = given.get(name)
+    if value is None and name == "topic" and ctx.args:
+        # Behind an option that has no value yet arguments are not taken apart.
+        value = ctx.args[0]
+    if value is None and name == "partition":
+        several = cast("list[str]", given.get("partitions") or [])
+        value = several[0] if len(several) == 1 else None
+    return None if value is None else str(value)
+
+
+def _offer(ctx: Any, incomplete: str, topic: str | None = None, partition: int | None = None) -> list[str]:
+    """Answer from the bucket that the options name; with nothing where there is no answer in time."""
+    # Nobody who types wants to read what is wrong: the command itself will say so.
+    logging.disable(logging.CRITICAL)
+    settings, store = _text(ctx, "settings") or os.environ.get("TIEREDSTORE_SETTINGS"), _text(ctx, "store")
+    if settings is None and store is None:
+        return []
+
+    def look() -> None:
+        from tieredstore.cli.app.chosen_bucket import opened
+
+        with opened(None if settings is None else Path(settings), store) as place:
+            write_answer(path, legal_names(_look_up(place, topic, partition)))
+
+    with contextlib.suppress(Exception):
+        path = answer_path(settings, store, (topic, partition))
+        known = read_answer(path)
+        if known is None or known[1] > _FRESH_S:
+            is_usable = known is not None and known[1] <= _OLD_S
+            _look_in_child(look, wait_s=0 if is_usable else _WAIT_S)
+            known = known if is_usable else read_answer(path) or known
+        return [name for name in (known or ((),))[0] if name.startswith(incomplete)]
+    return []
+
+
+def _look_up(place: Bucket, topic: str | None, partition: int | None) -> Iterable[str]:
+    from tieredstore.catalog import names
+
+    until = time.monotonic() + _LOOK_S
+    if topic is None:
+        return names.topic_names(place.store, place.prefix, until=until)
+    if partition is not None:
+        return map(str, names.base_offsets(place.store, place.prefix, topic, partition, most=_MAX_NAMES, until=until))
+    by_id = names.partition_numbers(place.store, place.prefix, topic, until=until)
+    return map(str, sorted({number for numbers in by_id.values() for number in numbers}))
+
+
+def legal_names(names: Iterable[str]) -> Names:
+    """Leave out names that are none of Kafka's: a bucket may hold them, and a shell would run what they say."""
+    return tuple(name for name in names if _LEGAL.fullmatch(name))[: 10 * _MAX_NAMES]
+
+
+def _look_in_child(look: Callable[[], object], *, wait_s: float) -> None:
+    """Have a child look, and wait until it has or the moment is over."""
+    looked, done = os.pipe()
+    with warnings.catch_warnings():
+        # Newer Pythons warn of forks beside threads: those here only wait, and hold no lock.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        try:
+            _leave_terminal()
+            look()
+        finally:
+            # What went wrong nobody hears of, and nothing of the parent's is undone here.
+            os._exit(0)
+    os.close(done)
+    try:
+        is_done, _, _ = select.select([looked], [], [], wait_s)
+    finally:
+        os.close(looked)
+    if is_done:
+        os.waitpid(child, 0)
+
+
+def _leave_terminal() -> None:
+    """In the child: be no part of the terminal's session, say nothing, and end in time."""
+    os.setsid()
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
+        signal.signal(signum, signal.SIG_DFL)
+    signal.set_wakeup_fd(-1)
+    signal.alarm(_LOOK_S)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    # The shell waits for the end of what it reads, and so for everybody who could still write there.
+    for descriptor in (0, 1, 2):
+        os.dup2(nowhere, descriptor)
+
+
+def answer_path(settings: str | None, store: str | None, question: object) -> Path:
+    """Name the file of an answer, which tells nothing, for a settings file as it is now and a URL without secrets."""
+    from hashlib import sha256
+
+    subject: list[object] = [None if store is None else redacted(store), str(Path.cwd()), question]
+    if settings is not None:
+        known = Path(settings).resolve().stat()
+        subject += [Path(settings).resolve(), known.st_mtime_ns, known.st_size]
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return root / "tieredstore" / "completion" / sha256(repr(subject).encode()).hexdigest()
+
+
+def read_answer(path: Path) -> tuple[Names, float] | None:
+    """Return names and their age in seconds; None where this user wrote none."""
+    with contextlib.suppress(OSError, ValueError, RecursionError), path.open("rb") as file:
+        known = os.fstat(file.fileno())
+        content: object = json.loads(file.read(_MAX_BYTES))
+        is_ours = known.st_uid == os.getuid() and stat.S_ISREG(known.st_mode)
+        if (
+            is_ours
+            and isinstance(content, list)
+            and all(isinstance(name, str) for name in cast("list[object]", content))
+        ):
+            return tuple(cast("list[str]", content)), max(0.0, time.time() - known.st_mtime)
+    return None
+
+
+def write_answer(path: Path, names: Names) -> None:
+    """Keep an answer for this user's eyes, whole or not at all; the oldest ones go where there are too many."""
+    import tempfile
+
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as draft:
+        json.dump(names, draft)
+    Path(draft.name).replace(path)
+    files = sorted(path.parent.iterdir(), key=lambda file: file.stat().st_mtime, reverse=True)
+    for old in files[_MAX_FILES:]:
+        old.unlink(missing_ok=True)

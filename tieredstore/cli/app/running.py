@@ -1,0 +1,55 @@
+"""One command in a process of its own: its streams, its signals, its end. Imports little, and no command."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import NoReturn
+
+from tieredstore.cli.terminal.output import complain
+from tieredstore.cli.terminal.streams import ReaderGone, StandardOutputFailed, take_streams
+from tieredstore.process.interruption import Interrupted, Interruption
+
+
+def run(command: Callable[[], int]) -> NoReturn:
+    """Run the command of this process, which gives its exit code, and end the process."""
+    with Interruption() as interruption:
+
+        def output_failed(error: StandardOutputFailed) -> None:
+            if not isinstance(error, ReaderGone):
+                complain(str(error))
+            # Nobody is served by what is still under way, and closing it may wait for a store.
+            interruption.end_soon(error.exit_code)
+
+        output, complaints = take_streams(output_failed)
+        code = 0
+        try:
+            code = _run_to_the_end(command) or output.exit_code or complaints.exit_code
+            interruption.is_over()
+        except (Interrupted, KeyboardInterrupt):
+            pass
+        if interruption.signum is not None:
+            code = interruption.exit_code
+        if interruption.exit_code or _others_would_hold_up_the_end():
+            os._exit(code)
+    sys.exit(code)
+
+
+def _run_to_the_end(command: Callable[[], int]) -> int:
+    """The exit code of the command, all of its output written or given up."""
+    try:
+        code = command()
+    except Exception as error:  # noqa: BLE001  a bug: told as Python tells it
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = 1
+    with contextlib.suppress(StandardOutputFailed):
+        sys.stdout.flush()
+    return code
+
+
+def _others_would_hold_up_the_end() -> bool:
+    """Whether the interpreter would wait for threads, which may wait for a store."""
+    return any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread())

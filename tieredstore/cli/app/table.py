@@ -1,0 +1,198 @@
+"""The table of commands: the core's own, and those that a wing attaches by an entry point ``tieredstore.commands``.
+
+An entry is known by name and summary before its module is imported, so that help, completion and every other command do
+without it. A wing's entry point names the wing's own table::
+
+    [project.entry-points."tieredstore.commands"]
+    uploader = "tieredstore.uploader.cli:COMMANDS"
+
+Entry points are read only where the core's own names do not answer.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+    import typer
+
+Loaded: TypeAlias = "Callable[..., object] | typer.Typer"
+"""A command's function, or a group of commands."""
+
+_GROUP: Final = "tieredstore.commands"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A command, or a group of commands; ``summary`` is the first paragraph of its help."""
+
+    name: str
+    summary: str
+    load: Callable[[], Loaded]
+    """Import the command's module. What it needs of an extra it imports when it runs."""
+
+
+def entry_of(name: str) -> Entry | None:
+    """Find a command by its name; None where neither the core nor a wing has it."""
+    found = _CORE.get(name)
+    return found or next((entry for entry in wing_entries() if entry.name == name), None)
+
+
+def all_entries() -> tuple[Entry, ...]:
+    """List the core's commands, then those of the installed wings."""
+    return (*_CORE.values(), *wing_entries())
+
+
+@functools.cache
+def wing_entries() -> tuple[Entry, ...]:
+    """Read the tables of the wings that are there."""
+    from importlib.metadata import entry_points  # a tenth of a second that most commands do without
+
+    return tuple(read_tables(entry_points(group=_GROUP)))
+
+
+def read_tables(points: Iterable[EntryPoint]) -> list[Entry]:
+    """Read the tables that entry points name, in the order of their names.
+
+    A wing whose folder is absent is skipped; any other failure to import its table is raised as it is.
+    """
+    found: list[Entry] = []
+    for point in sorted(points, key=lambda point: point.name):
+        try:
+            table: tuple[Entry, ...] = point.load()
+        except ModuleNotFoundError as error:
+            if error.name and f"{point.module}.".startswith(f"{error.name}."):
+                continue
+            raise
+        found += table
+    return found
+
+
+_SUMMARIES: Final = {
+    "copy": "Copy closed segments into the store; those that are there already are skipped.",
+    "ls": "List topics, partitions and segments: offsets, sizes, ratio, time span.",
+    "inspect": "Show a segment: manifest, chunk map, key id, indexes, objects, metadata.",
+    "fetch": "Fetch a segment's log, or a range of its bytes, exactly as the broker wrote them.",
+    "index": "Show one index of a segment, decoded; --raw for its bytes.",
+    "cat": "Show the records of a topic, by partition and offset.",
+    "query": "Ask topics in SQL (DuckDB's): each is a table.",
+    "export": "Write the records of a topic into files: Parquet, Arrow, CSV or JSON lines.",
+    "offsets": "Show which offsets of each partition of a topic there are.",
+    "dump": "Show what Kafka files on this machine say: batches, records, or the entries of an index.",
+    "delete": "Delete a segment from the store. Without --yes, only show its objects.",
+    "cp": "Copy segments to another store or under another prefix; the source is only read.",
+    "rm": "Delete the segments of a topic or of a partition, with --before only the oldest of them; whole "
+    "segments only.",
+    "gc": "Delete what broken copies and deletes left: objects without a manifest, and writes that never ended.",
+    "du": "Say how many bytes, segments and objects lie in the bucket, by topic, partition or day, and how well "
+    "they shrank.",
+    "cost": "Say what the bucket costs a month, beside what the same log would cost on brokers' disks and "
+    "between zones.",
+    "verify": "Check the segments of a bucket, and how they follow each other; nothing is changed.",
+    "doctor": "Look at settings, keys, store, clock, rules and caches, one line each.",
+    "version": "Show the version; with --json also that of the JSON which commands print.",
+    "keys": "Key pairs: make, count, rotate and retire them.",
+    "hold": "Legal holds: what rm, gc and delete leave alone.",
+    "lifecycle": "The bucket's own rules: shown, and one added.",
+}
+
+
+def _load(name: str) -> Loaded:  # noqa: C901  a table
+    """Import a command of the core."""
+    match name:
+        case "copy":
+            from tieredstore.cli.bucket import copy
+
+            return copy.copy
+        case "ls":
+            from tieredstore.cli.bucket import ls
+
+            return ls.ls
+        case "inspect":
+            from tieredstore.cli.bucket import inspect
+
+            return inspect.inspect
+        case "fetch":
+            from tieredstore.cli.bucket import fetch
+
+            return fetch.fetch
+        case "index":
+            from tieredstore.cli.bucket import fetch
+
+            return fetch.index
+        case "cat":
+            from tieredstore.cli.records import cat
+
+            return cat.cat
+        case "query":
+            from tieredstore.cli.records import query
+
+            return query.query
+        case "export":
+            from tieredstore.cli.records import export
+
+            return export.export
+        case "offsets":
+            from tieredstore.cli.bucket import offsets
+
+            return offsets.offsets
+        case "dump":
+            from tieredstore.cli.records import dump
+
+            return dump.dump
+        case "delete":
+            from tieredstore.cli.bucket import delete
+
+            return delete.delete
+        case "cp":
+            from tieredstore.cli.bucket import cp
+
+            return cp.cp
+        case "rm":
+            from tieredstore.cli.bucket import rm
+
+            return rm.rm
+        case "gc":
+            from tieredstore.cli.bucket import gc
+
+            return gc.gc
+        case "du":
+            from tieredstore.cli.bucket import du
+
+            return du.du
+        case "cost":
+            from tieredstore.cli.bucket import cost
+
+            return cost.cost
+        case "verify":
+            from tieredstore.cli.bucket import verify
+
+            return verify.verify
+        case "doctor":
+            from tieredstore.cli.bucket import doctor
+
+            return doctor.doctor
+        case "version":
+            from tieredstore.cli.app import version
+
+            return version.version
+        case "keys":
+            from tieredstore.cli.bucket import keys
+
+            return keys.app
+        case "hold":
+            from tieredstore.cli.bucket import hold
+
+            return hold.app
+        case _:
+            from tieredstore.cli.bucket import lifecycle
+
+            return lifecycle.app
+
+
+_CORE: Final = {name: Entry(name, summary, functools.partial(_load, name)) for name, summary in _SUMMARIES.items()}

@@ -1,0 +1,25 @@
+"""``tieredstore version``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+from tieredstore.cli.app.arguments import Json
+from tieredstore.cli.app.entry import version_text
+from tieredstore.cli.terminal.output import print_json
+from tieredstore.installation import version as package_version
+
+JSON_VERSION: Final = 1
+"""The version of docs/json.md: of the names in the JSON that commands print, and of their meanings."""
+
+
+def version(as_json: Json = False) -> None:
+    """Show the version; with --json also that of the JSON which commands print.
+
+    Example: tieredstore version
+    """
+    if as_json:
+        print_json({"version": package_version(), "json_version": JSON_VERSION})
+    else:
+        sys.stdout.write(version_text() + "\n")

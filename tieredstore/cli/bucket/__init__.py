@@ -1,0 +1,1 @@
+"""Commands about what a bucket holds and what is done to it."""

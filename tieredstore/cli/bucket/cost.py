@@ -1,0 +1,250 @@
+"""``tieredstore cost``: what the bucket costs a month, beside brokers' disks."""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from tieredstore.catalog.listing import list_in_scope
+from tieredstore.cli.app.arguments import (
+    Json,
+    OnlyPartition,
+    OnlyTopic,
+    Parallel,
+    SettingsPath,
+    StoreUrl,
+    TopicId,
+    Wide,
+    chosen_scope,
+)
+from tieredstore.cli.app.chosen_bucket import opened
+from tieredstore.cli.terminal.cost_plot import CostPlot
+from tieredstore.cli.terminal.output import (
+    JsonValue,
+    complain,
+    counted,
+    human_amount,
+    human_count,
+    print_json_line,
+    print_table,
+)
+from tieredstore.cli.terminal.plots import PlotFile
+from tieredstore.cli.terminal.progress import counting, each_counted
+from tieredstore.cli.terminal.tables import WIDE, Column, number, text, word
+from tieredstore.errors import ConfigError
+from tieredstore.model import human_bytes
+from tieredstore.ops.cost.monthly import (
+    CostSums,
+    GrowthBy,
+    MonthlyCost,
+    RequestSizes,
+    assumptions_of,
+    cost_sums,
+    monthly_cost,
+    total_of,
+)
+from tieredstore.ops.cost.prices import read_prices
+from tieredstore.ops.cost.usage import UsageBy, UsageKey
+from tieredstore.ops.listing import load_stream
+from tieredstore.process.parallel import READERS
+
+
+class CostBy(enum.StrEnum):
+    """What a row is of."""
+
+    TOPIC = "topic"
+    PARTITION = "partition"
+
+
+_AMOUNTS: Final = (
+    number("STORED", rank=1),
+    number("GROWTH", rank=3),
+    number("STORAGE", rank=4),
+    number("REQUESTS", rank=4),
+    number("TRANSFER", rank=4),
+    number("BUCKET"),
+    number("DISKS", rank=5),
+    number("CROSS-ZONE", rank=5),
+    number("BROKERS"),
+    number("SAVED", rank=2),
+    number("SEGMENTS", rank=WIDE),
+    number("WRITES", rank=WIDE),
+    number("READS", rank=WIDE),
+    number("LISTS", rank=WIDE),
+)
+
+
+def cost(
+    settings: SettingsPath = None,
+    store: StoreUrl = None,
+    prices_path: Annotated[
+        Path | None,
+        typer.Option(
+            "--prices", metavar="FILE", help="The price file, TOML or JSON: see docs/cost.md and examples/prices.toml."
+        ),
+    ] = None,
+    topic: OnlyTopic = None,
+    partition: OnlyPartition = None,
+    topic_id: TopicId = None,
+    by: Annotated[CostBy, typer.Option("--by", help="What a row is of.")] = CostBy.TOPIC,
+    growth_by: Annotated[
+        GrowthBy,
+        typer.Option("--growth-by", help="What was added in 30 days: by the time of its records, or of its storing."),
+    ] = GrowthBy.RECORDS,
+    plot: PlotFile = None,
+    parallel: Parallel = READERS,
+    as_json: Json = False,
+    wide: Wide = False,
+) -> None:
+    """Say what the bucket costs a month, beside what the same log would cost on brokers' disks and between zones.
+
+    Bytes, segments and growth are those of the bucket; prices, and how often things are read, are those of the price
+    file. Reads the manifest of every segment, and needs no key.
+
+    Example: tieredstore cost -c store.properties --prices examples/prices.toml
+    """
+    if prices_path is None:
+        raise ConfigError("no prices are given: write a price file (docs/cost.md), and name it by --prices FILE")
+    prices = read_prices(prices_path)
+    picture = None if plot is None else CostPlot(plot, prices)
+    scope = chosen_scope(topic, topic_id, partition)
+    now_ms = time.time_ns() // 1_000_000
+    with opened(settings, store) as bucket, counting("reading", "segments") as advance:
+        listed = list_in_scope(bucket.store, bucket.prefix, scope)
+        loaded = load_stream(bucket.store, listed, rules=bucket.manifest_rules, parallel=parallel)
+        sizes = RequestSizes.of(bucket.settings)
+        sums = cost_sums(each_counted(loaded, advance), sizes, now_ms, by=UsageBy(by.value), growth_by=growth_by)
+        stays = list(bucket.store.kept_after_delete())
+    costs = {key: monthly_cost(of_key, prices, now_ms) for key, of_key in sums.items()}
+    rows = sorted(costs.items(), key=lambda row: (-row[1].bucket, _order(row[0])))
+    total = total_of([amounts for _, amounts in rows])
+    facts = CostSums()
+    for of_key in sums.values():
+        facts.merge(of_key)
+    assumed = assumptions_of(prices, growth_by, facts.undated)
+    if as_json:
+        for key, amounts in rows:
+            print_json_line({**_named(key), **_facts(sums[key]), **_amounts(amounts)})
+        about: dict[str, JsonValue] = {"currency": prices.currency, "prices": prices.name, "as_of": prices.as_of}
+        summary = {**_facts(facts), **_amounts(total), **about, "assumptions": assumed, "stays": stays}
+        print_json_line({"summary": summary})
+    elif not rows:
+        complain("no segments found")
+    else:
+        _print(by, sums, rows, (facts, total), wide=wide)
+        for sentence in (f"a month by {prices.title}", *(f"assumed: {one}" for one in assumed)):
+            complain(sentence)
+    for sentence in _not_counted(facts, stays):
+        complain(sentence)
+    if picture is not None:
+        picture.save(_by_label(rows), total)
+
+
+def _not_counted(facts: CostSums, stays: Sequence[str]) -> list[str]:
+    sentences = [f"what is deleted may cost too, and is not counted: {sentence}" for sentence in stays]
+    if facts.unread:
+        sentences.append(
+            f"{counted(facts.unread, 'segment')} with a damaged manifest, which count as stored alone (see verify)"
+        )
+    return sentences
+
+
+def _print(
+    by: CostBy,
+    sums: Mapping[UsageKey, CostSums],
+    rows: Sequence[tuple[UsageKey, MonthlyCost]],
+    total: tuple[CostSums, MonthlyCost],
+    *,
+    wide: bool,
+) -> None:
+    is_id_needed = len({key.topic for key, _ in rows}) < len(rows) and by is CostBy.TOPIC
+    names: list[Column] = [text("TOPIC")]
+    if by is CostBy.PARTITION:
+        names.append(number("PART"))
+    else:
+        names.append(word("TOPIC ID", rank=0 if is_id_needed else WIDE))
+    cells = [[key.topic or "", _second(key, by), *_cells(sums[key], cost)] for key, cost in rows]
+    print_table((*names, *_AMOUNTS), [*cells, ["total", "", *_cells(*total)]], total=True, wide=wide)
+
+
+def _second(key: UsageKey, by: CostBy) -> str:
+    return str(key.partition if by is CostBy.PARTITION else key.topic_id)
+
+
+def _order(key: UsageKey) -> tuple[str, str, int]:
+    return (key.topic or "", str(key.topic_id), key.partition or 0)
+
+
+def _by_label(rows: Sequence[tuple[UsageKey, MonthlyCost]]) -> dict[str, MonthlyCost]:
+    """What the picture calls each row; of a topic that was created again the ids tell them apart."""
+    times = Counter((key.topic, key.partition) for key, _ in rows)
+    return {_label(key, with_id=times[key.topic, key.partition] > 1): cost for key, cost in rows}
+
+
+def _label(key: UsageKey, *, with_id: bool) -> str:
+    words = [key.topic or "", "" if key.partition is None else str(key.partition), str(key.topic_id) if with_id else ""]
+    return " ".join(filter(None, words))
+
+
+def _cells(sums: CostSums, cost: MonthlyCost) -> list[str]:
+    return [
+        human_bytes(sums.stored_size),
+        human_bytes(round(cost.growth_stored_size)),
+        human_amount(cost.storage),
+        human_amount(cost.requests),
+        human_amount(cost.transfer),
+        human_amount(cost.bucket),
+        human_amount(cost.disks),
+        human_amount(cost.cross_zone),
+        human_amount(cost.brokers),
+        human_amount(cost.saved),
+        human_count(sums.segments),
+        human_count(round(cost.writes)),
+        human_count(round(cost.reads)),
+        human_count(round(cost.lists)),
+    ]
+
+
+def _named(key: UsageKey) -> dict[str, JsonValue]:
+    return {"topic": key.topic, "topic_id": str(key.topic_id), "partition": key.partition}
+
+
+def _facts(sums: CostSums) -> dict[str, JsonValue]:
+    return {
+        "stored_size": sums.stored_size,
+        "size": sums.size,
+        "segments": sums.segments,
+        "objects": sums.objects,
+        "no_manifest": sums.no_manifest,
+        "damaged": sums.unread,
+        "undated": sums.undated,
+    }
+
+
+def _amounts(cost: MonthlyCost) -> dict[str, JsonValue]:
+    return {
+        "growth_stored_size": round(cost.growth_stored_size),
+        "growth_size": round(cost.growth_size),
+        "growth_segments": round(cost.growth_segments, 2),
+        "writes": round(cost.writes, 2),
+        "reads": round(cost.reads, 2),
+        "lists": round(cost.lists, 2),
+        "storage_cost": _rounded(cost.storage),
+        "request_cost": _rounded(cost.requests),
+        "transfer_cost": _rounded(cost.transfer),
+        "bucket_cost": _rounded(cost.bucket),
+        "disk_cost": _rounded(cost.disks),
+        "cross_zone_cost": _rounded(cost.cross_zone),
+        "broker_cost": _rounded(cost.brokers),
+        "saved": _rounded(cost.saved),
+    }
+
+
+def _rounded(amount: float | None) -> float | None:
+    return None if amount is None else round(amount, 6)

@@ -1,0 +1,262 @@
+"""``tieredstore inspect``: all that is known of one segment, and whether its objects fit together."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import typer
+
+from tieredstore.catalog import StoredSegment
+from tieredstore.cli.app.arguments import (
+    BaseOffset,
+    Json,
+    Partition,
+    SegmentId,
+    SettingsPath,
+    StoreUrl,
+    Topic,
+    TopicId,
+    Wide,
+)
+from tieredstore.cli.app.chosen_bucket import opened
+from tieredstore.cli.bucket.addresses import parse_address, segment_at
+from tieredstore.cli.bucket.ls import leader_epoch_rows, partition_row
+from tieredstore.cli.terminal.output import (
+    JsonValue,
+    complain,
+    human_ratio,
+    human_time,
+    iso_utc,
+    print_json,
+    print_lines,
+    print_table,
+    ratio_of,
+)
+from tieredstore.cli.terminal.tables import ColumnLike, text, word
+from tieredstore.errors import CorruptData, excerpt
+from tieredstore.format.chunk_index import ChunkIndex, FixedChunkIndex
+from tieredstore.model import RemoteLogSegmentMetadata, human_bytes
+from tieredstore.ops.bucket import Bucket
+from tieredstore.ops.inspection import InspectedObject, StoredChunkSizes, inspect_objects
+
+_EPOCHS_SHOWN: Final = 100
+
+
+def inspect(
+    topic: Topic,
+    partition: Partition,
+    base_offset: BaseOffset,
+    settings: SettingsPath = None,
+    store: StoreUrl = None,
+    topic_id: TopicId = None,
+    segment_id: SegmentId = None,
+    chunks: Annotated[bool, typer.Option("--chunks", help="Every chunk: where it lies, before and after.")] = False,
+    as_json: Json = False,
+    wide: Wide = False,
+) -> None:
+    """Show a segment: manifest, chunk map, key id, indexes, objects, metadata.
+
+    Needs no key. An object that is missing, or whose size is not what the manifest says, is shown as damage, and the
+    exit code is 4.
+
+    Example: tieredstore inspect -c store.properties orders 0 0 --chunks
+    """
+    address = parse_address(topic, partition, base_offset, topic_id, segment_id)
+    with opened(settings, store) as bucket:
+        view = SegmentView(segment_at(bucket, address), bucket)
+    if as_json:
+        print_json(view.as_json(chunks=chunks))
+    else:
+        view.print(chunks=chunks, wide=wide)
+    for sentence in view.damage:
+        complain(sentence)
+    if view.damage:
+        raise typer.Exit(CorruptData.exit_code)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentView:
+    """One segment, for a person and for scripts."""
+
+    segment: StoredSegment
+    bucket: Bucket
+
+    @property
+    def chunk_index(self) -> ChunkIndex:
+        """The manifest's chunk map."""
+        return self.segment.manifest.chunk_index
+
+    @property
+    def damage(self) -> list[str]:
+        """What does not fit together, one sentence each."""
+        return [self._damage(obj) for obj in self._objects if obj.damage is not None]
+
+    @property
+    def _objects(self) -> tuple[InspectedObject, ...]:
+        return inspect_objects(self.segment)
+
+    def as_json(self, *, chunks: bool) -> JsonValue:
+        """All of it, snake_case; what is not known is null."""
+        objects = self.segment.objects
+        row: dict[str, JsonValue] = {
+            **partition_row(objects.segment_id.topic_id_partition),
+            "base_offset": objects.start_offset,
+            "segment_id": str(objects.segment_id.id),
+            "size": self.chunk_index.original_file_size,
+            "stored_size": objects.stored_size,
+            "ratio": ratio_of(self.chunk_index.original_file_size, objects.stored_size),
+            "manifest": self._manifest(),
+            "metadata": _metadata(self.segment.manifest.metadata),
+            "objects": [self._object_row(obj) for obj in self._objects],
+            "damage": list(self.damage),
+        }
+        return {**row, "chunks": list(self._chunks())} if chunks else row
+
+    def print(self, *, chunks: bool, wide: bool) -> None:
+        """All of it, as tables."""
+        print_table((word("SEGMENT"), text("")), self._lines(), wide=wide)
+        self._print_rows((word("OBJECT"), ">BYTES", ">EXPECTED"), self._object_rows())
+        self._print_rows((word("INDEX"), ">POSITION", ">STORED BYTES"), self._indexes())
+        if chunks:
+            self._print_rows((">CHUNK", ">POSITION", ">BYTES", ">STORED AT", ">STORED BYTES"), self._chunks())
+
+    @staticmethod
+    def _print_rows(columns: Sequence[ColumnLike], rows: Iterable[Mapping[str, JsonValue]]) -> None:
+        print_lines([""])
+        print_table(columns, (["-" if cell is None else str(cell) for cell in row.values()] for row in rows))
+
+    def _object_rows(self) -> Iterator[Mapping[str, JsonValue]]:
+        for row in map(self._object_row, self._objects):
+            name = f"(no .{row['suffix']})" if row["object"] is None else f".{row['suffix']}"
+            yield {"name": name, "size": row["size"], "expected_size": row["expected_size"]}
+
+    def _lines(self) -> Iterator[tuple[str, str]]:
+        objects, wrapped = self.segment.objects, self.segment.manifest.encryption
+        partition, size = objects.segment_id.topic_id_partition, self.chunk_index.original_file_size
+        folder, _, name = self.bucket.shown(objects.objects[0][1].key).rpartition("/")
+        yield "topic", partition.topic
+        yield "topic id", str(partition.topic_id)
+        yield "partition", str(partition.partition)
+        yield "segment id", str(objects.segment_id.id)
+        yield "folder", f"{folder}/"
+        yield "objects", f"{name.rpartition('.')[0]}.*"
+        yield from self._metadata_lines()
+        yield "size", _size(size)
+        yield "stored", f"{_size(objects.stored_size)}, ratio {human_ratio(size, objects.stored_size)}"
+        yield "compression", "zstd" if self.segment.manifest.compression else "none"
+        yield "encryption", "none" if wrapped is None else f"AES-256-GCM, data key wrapped by {excerpt(wrapped.key_id)}"
+        yield from self._chunk_lines()
+
+    def _metadata_lines(self) -> Iterator[tuple[str, str]]:
+        metadata = self.segment.manifest.metadata
+        if metadata is None:
+            yield "offsets", f"{self.segment.objects.start_offset} to ? (the manifest holds no segment metadata)"
+            return
+        recorded = metadata.segment_leader_epochs
+        epochs = ", ".join(f"{epoch} from {start}" for epoch, start in recorded[:_EPOCHS_SHOWN])
+        if len(recorded) > _EPOCHS_SHOWN:
+            epochs += f", and {len(recorded) - _EPOCHS_SHOWN} more"
+        yield "offsets", f"{self.segment.objects.start_offset} to {metadata.end_offset}"
+        yield "leader epochs", epochs or "unknown"
+        yield "last timestamp", _time(metadata.max_timestamp_ms)
+        # -1: no broker copied it, or its log directory did not say which.
+        broker = "not by a broker" if metadata.broker_id < 0 else f"by broker {metadata.broker_id}"
+        yield "copied", f"{_time(metadata.event_timestamp_ms)}, {broker}"
+        yield "aborted transactions", {None: "unknown", True: "none", False: "some"}[metadata.txn_idx_empty]
+
+    def _chunk_lines(self) -> Iterator[tuple[str, str]]:
+        chunk_map = self._chunk_map()
+        yield "chunks", f"{chunk_map['count']} of {chunk_map['original_chunk_size']} bytes ({chunk_map['type']})"
+        sizes = StoredChunkSizes.of(self.chunk_index)
+        if sizes is None:
+            return
+        if sizes.smallest == sizes.largest:
+            yield "chunks stored", f"{sizes.largest} bytes"
+        else:
+            yield "chunks stored", f"{sizes.smallest} to {sizes.largest} bytes, {sizes.average} on average"
+
+    def _manifest(self) -> JsonValue:
+        manifest = self.segment.manifest
+        wrapped = manifest.encryption
+        key: JsonValue = (
+            None if wrapped is None else {"key_id": wrapped.key_id, "wrapped_key_bytes": len(wrapped.wrapped)}
+        )
+        return {
+            "compressed": manifest.compression,
+            "encryption": key,
+            "chunk_index": self._chunk_map(),
+            "indexes": list(self._indexes()),
+        }
+
+    def _chunk_map(self) -> dict[str, JsonValue]:
+        index = self.chunk_index
+        sizes = StoredChunkSizes.of(index)
+        return {
+            "type": "fixed" if isinstance(index, FixedChunkIndex) else "variable",
+            "original_chunk_size": index.original_chunk_size,
+            "original_file_size": index.original_file_size,
+            "stored_size": index.stored_size,
+            "count": index.chunk_count,
+            "min": None if sizes is None else sizes.smallest,
+            "avg": None if sizes is None else sizes.average,
+            "max": None if sizes is None else sizes.largest,
+        }
+
+    def _chunks(self) -> Iterator[dict[str, JsonValue]]:
+        for chunk, (before, after) in enumerate(itertools.pairwise(self.chunk_index.positions())):
+            original = self.chunk_index.original_range(chunk)
+            yield {
+                "chunk": chunk,
+                "position": original.start,
+                "size": len(original),
+                "stored_position": before,
+                "stored_size": after - before,
+            }
+
+    def _indexes(self) -> Iterator[dict[str, JsonValue]]:
+        for kind, entry in self.segment.manifest.segment_indexes.recorded():
+            yield {"type": kind.value, "position": entry.position, "stored_size": entry.size}
+
+    def _object_row(self, obj: InspectedObject) -> dict[str, JsonValue]:
+        info = obj.info
+        return {
+            "suffix": obj.suffix.value,
+            "object": None if info is None else self.bucket.shown(info.key),
+            "size": None if info is None else info.size,
+            "expected_size": obj.expected_size,
+            "modified_ms": None if info is None else info.modified_ms,
+        }
+
+    def _damage(self, obj: InspectedObject) -> str:
+        if obj.info is None:
+            return f"damage: the .{obj.suffix.value} object is missing under a valid manifest"
+        name, size = self.bucket.shown(obj.info.key), obj.info.size
+        return f"damage: {name} has {size} bytes where its manifest says {obj.expected_size}"
+
+
+def _metadata(recorded: RemoteLogSegmentMetadata | None) -> JsonValue:
+    if recorded is None:
+        return None
+    return {
+        "start_offset": recorded.start_offset,
+        "last_offset": recorded.end_offset,
+        "segment_size_in_bytes": recorded.segment_size_in_bytes,
+        "broker_id": recorded.broker_id,
+        "max_timestamp_ms": recorded.max_timestamp_ms,
+        "max_timestamp": iso_utc(recorded.max_timestamp_ms),
+        "event_timestamp_ms": recorded.event_timestamp_ms,
+        "event_timestamp": iso_utc(recorded.event_timestamp_ms),
+        "leader_epochs": leader_epoch_rows(recorded.segment_leader_epochs),
+        "txn_idx_empty": recorded.txn_idx_empty,
+    }
+
+
+def _time(timestamp_ms: int) -> str:
+    return "unknown" if iso_utc(timestamp_ms) is None else f"{human_time(timestamp_ms)} ({timestamp_ms} ms)"
+
+
+def _size(count: int) -> str:
+    return f"{count} bytes ({human_bytes(count)})" if count >= 1024 else f"{count} bytes"

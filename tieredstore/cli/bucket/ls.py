@@ -1,0 +1,301 @@
+"""``tieredstore ls``: which segments a store holds."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Final
+
+import typer
+
+from tieredstore.catalog import SegmentObjects, StoredSegment, list_segments
+from tieredstore.catalog.absence import absence
+from tieredstore.cli.app.arguments import (
+    Json,
+    PartitionToo,
+    SettingsPath,
+    StoreUrl,
+    TopicId,
+    Wide,
+    one_partition,
+)
+from tieredstore.cli.app.chosen_bucket import opened
+from tieredstore.cli.app.completion import complete_partition, complete_topic
+from tieredstore.cli.terminal.output import (
+    JsonValue,
+    complain,
+    human_count,
+    human_ratio,
+    human_time,
+    iso_utc,
+    json_array,
+    print_table,
+    ratio_of,
+)
+from tieredstore.cli.terminal.plots import PlotFile
+from tieredstore.cli.terminal.stored_plot import StoredPlot
+from tieredstore.cli.terminal.tables import WIDE, moment, number, text, word
+from tieredstore.errors import ConfigError, CorruptData, excerpt
+from tieredstore.model import TopicIdPartition, Uuid, human_bytes
+from tieredstore.ops.bucket import Bucket
+from tieredstore.ops.listing import HeldOffsets, ListedSegment, SegmentTotals, load_listing
+
+_HOLE: Final = "(hole)"
+_MOST_SPANS: Final = 3
+
+
+def ls(
+    settings: SettingsPath = None,
+    store: StoreUrl = None,
+    topic: Annotated[
+        str | None, typer.Argument(metavar="TOPIC", help="Only this topic.", autocompletion=complete_topic)
+    ] = None,
+    partition: Annotated[
+        int | None,
+        typer.Argument(
+            metavar="PARTITION",
+            min=0,
+            help="Only this partition, segment by segment.",
+            autocompletion=complete_partition,
+        ),
+    ] = None,
+    partition_too: PartitionToo = None,
+    topic_id: TopicId = None,
+    as_json: Json = False,
+    wide: Wide = False,
+    plot: PlotFile = None,
+) -> None:
+    """List topics, partitions and segments: offsets, sizes, ratio, time span.
+
+    Reads the manifest of every segment listed, and needs no key. FIRST and LAST are the times (UTC) that the first and
+    the last segment end with: manifests tell no other. Where a terminal is too narrow, columns are left out. With
+    PARTITION each segment has a line, and so has each hole: offsets between two segments that neither holds. Segments
+    that lack an object (of an unfinished copy or delete, or lost) are named on stderr; in JSON they have
+    "complete": false.
+
+    --plot draws the stored bytes too, by topic and by the time of their records; it needs matplotlib.
+
+    Example: tieredstore ls -c store.properties orders 0
+    """
+    picture = None if plot is None else StoredPlot(plot)
+    incarnation = None if topic_id is None else Uuid.parse(topic_id)
+    partition = one_partition(partition, partition_too)
+    if topic is None and partition is not None:
+        raise ConfigError("--partition narrows a topic: give TOPIC too")
+    with opened(settings, store) as bucket:
+        objects = list_segments(bucket.store, bucket.prefix, topic=topic, topic_id=incarnation, partition=partition)
+        if topic is not None:
+            # Of nothing in particular an empty store has none; a name that is not there was mistyped.
+            objects = at_least_one(objects, bucket, {topic: [] if partition is None else [partition]}, incarnation)
+        damage: list[CorruptData] = []
+        listed = _noting(damage, load_listing(bucket.store, objects, bucket.manifest_rules))
+        if picture is not None:
+            listed = picture.watching(listed)
+        if as_json:
+            sys.stdout.writelines(json_array(segment_row(segment) for segment in listed))
+        elif partition is None:
+            _print_partitions(listed, wide=wide)
+        else:
+            _print_segments(listed, wide=wide)
+    if picture is not None:
+        picture.save()
+    if damage:
+        raise typer.Exit(CorruptData.exit_code)
+
+
+def at_least_one(
+    listed: Iterator[SegmentObjects], bucket: Bucket, wanted: Mapping[str, Sequence[int]], topic_id: Uuid | None
+) -> Iterator[SegmentObjects]:
+    """``listed``, if there is anything; ResourceNotFound says what of the ``wanted`` topics is not there."""
+    first = next(listed, None)
+    if first is None:
+        raise absence(bucket.store, bucket.prefix, wanted, topic_id=topic_id)
+    return itertools.chain([first], listed)
+
+
+def segment_row(segment: ListedSegment) -> dict[str, JsonValue]:
+    """One segment for scripts; what is not known is null."""
+    objects, loaded = segment.objects, segment.loaded
+    row: dict[str, JsonValue] = {
+        **partition_row(segment.partition),
+        "base_offset": objects.start_offset,
+        "last_offset": None,
+        "segment_id": str(objects.segment_id.id),
+        "size": None,
+        "stored_size": objects.stored_size,
+        "ratio": None,
+        "compressed": None,
+        "encrypted": None,
+        "key_id": None,
+        "max_timestamp_ms": segment.max_timestamp_ms,
+        "max_timestamp": iso_utc(segment.max_timestamp_ms),
+        "leader_epochs": None,
+        "complete": segment.whole is not None,
+        "missing": [suffix.value for suffix in objects.missing],
+        "damage": str(loaded) if isinstance(loaded, CorruptData) else None,
+    }
+    return {**row, **_manifest_row(loaded)} if isinstance(loaded, StoredSegment) else row
+
+
+def partition_row(partition: TopicIdPartition) -> dict[str, JsonValue]:
+    """Which partition, for scripts."""
+    return {"topic": partition.topic, "topic_id": str(partition.topic_id), "partition": partition.partition}
+
+
+def leader_epoch_rows(epochs: Iterable[tuple[int, int]]) -> list[JsonValue]:
+    """Leader epochs for scripts."""
+    return [{"epoch": epoch, "start_offset": start} for epoch, start in epochs]
+
+
+def _manifest_row(loaded: StoredSegment) -> dict[str, JsonValue]:
+    manifest, metadata = loaded.manifest, loaded.metadata
+    return {
+        "last_offset": None if metadata.end_offset < 0 else metadata.end_offset,
+        "size": metadata.segment_size_in_bytes,
+        "ratio": ratio_of(metadata.segment_size_in_bytes, loaded.objects.stored_size),
+        "compressed": manifest.compression,
+        "encrypted": manifest.encryption is not None,
+        "key_id": None if manifest.encryption is None else manifest.encryption.key_id,
+        "leader_epochs": None if manifest.metadata is None else leader_epoch_rows(metadata.segment_leader_epochs),
+    }
+
+
+def _noting(damage: list[CorruptData], listed: Iterable[ListedSegment]) -> Iterator[ListedSegment]:
+    """``listed``, with the damaged manifests gathered on the way."""
+    for segment in listed:
+        if isinstance(segment.loaded, CorruptData):
+            damage.append(segment.loaded)
+        yield segment
+
+
+def _print_partitions(listed: Iterable[ListedSegment], *, wide: bool) -> None:
+    rows: list[list[str]] = []
+    total = SegmentTotals()
+    ids: dict[str, set[Uuid]] = {}
+    for partition, group in itertools.groupby(listed, key=lambda segment: segment.partition):
+        totals, offsets = SegmentTotals(), HeldOffsets()
+        for segment in group:
+            if segment.whole is None:
+                _report(segment)
+            else:
+                totals.add(segment.whole)
+                offsets.add(segment.whole)
+                total.add(segment.whole)
+        ids.setdefault(partition.topic, set()).add(partition.topic_id)
+        place = [partition.topic, str(partition.topic_id), str(partition.partition)]
+        rows.append([*place, _held(offsets), human_count(totals.segments), *_sums(totals)])
+    if not rows:
+        complain("no segments found")
+        return
+    rows.append(["total", "", "", "", human_count(total.segments), *_sums(total)])
+    columns = [
+        text("TOPIC"),
+        word("TOPIC ID", rank=_shown_if(any(len(same_name) > 1 for same_name in ids.values()))),
+        number("PART"),
+        word("OFFSETS", short=_around_holes),
+        number("SEGMENTS", rank=4),
+        number("SIZE", rank=3),
+        number("STORED"),
+        number("RATIO", rank=5),
+        moment("FIRST", rank=2),
+        moment("LAST", rank=1),
+    ]
+    print_table(columns, rows, total=True, wide=wide)
+
+
+def _print_segments(listed: Iterable[ListedSegment], *, wide: bool) -> None:
+    rows: list[list[str]] = []
+    total = SegmentTotals()
+    offsets: dict[TopicIdPartition, HeldOffsets] = {}
+    starts: list[tuple[TopicIdPartition, int]] = []
+    for segment in listed:
+        if segment.whole is None:
+            _report(segment)
+            continue
+        total.add(segment.whole)
+        hole = offsets.setdefault(segment.partition, HeldOffsets()).add(segment.whole)
+        if hole is not None:
+            rows.append([*map(str, hole), "", "", "", "", _HOLE, str(segment.partition.topic_id), ""])
+        rows.append(_segment_cells(segment, segment.whole))
+        starts.append((segment.partition, segment.objects.start_offset))
+    if not rows:
+        complain("no segments found")
+        return
+    size, stored, ratio, *_ = _sums(total)
+    rows.append(["total", "", size, stored, ratio, "", "", "", ""])
+    columns = [
+        number("OFFSET"),
+        number("LAST OFFSET"),
+        number("SIZE", rank=2),
+        number("STORED", rank=1),
+        number("RATIO", rank=4),
+        text("FORM", rank=3),
+        moment("LAST RECORD"),
+        word("TOPIC ID", rank=_shown_if(len(offsets) > 1)),
+        word("SEGMENT ID", rank=_shown_if(len(set(starts)) < len(starts))),
+    ]
+    print_table(columns, rows, total=True, wide=wide)
+
+
+def _shown_if(needed: bool) -> int:
+    """The rank of ids: they are shown where nothing else tells rows apart, else by --wide alone."""
+    return 0 if needed else WIDE
+
+
+def _segment_cells(segment: ListedSegment, whole: StoredSegment) -> list[str]:
+    metadata, stored = whole.metadata, segment.objects.stored_size
+    return [
+        str(metadata.start_offset),
+        "-" if metadata.end_offset < 0 else str(metadata.end_offset),
+        human_bytes(metadata.segment_size_in_bytes),
+        human_bytes(stored),
+        human_ratio(metadata.segment_size_in_bytes, stored),
+        _form(whole),
+        human_time(segment.max_timestamp_ms),
+        str(segment.partition.topic_id),
+        str(segment.objects.segment_id.id),
+    ]
+
+
+def _form(whole: StoredSegment) -> str:
+    """How the segment is stored: ``zstd key1``, ``plain``."""
+    wrapped = whole.manifest.encryption
+    forms = ["zstd"] if whole.manifest.compression else []
+    return " ".join([*forms, *([] if wrapped is None else [excerpt(wrapped.key_id)])]) or "plain"
+
+
+def _report(segment: ListedSegment) -> None:
+    objects = segment.objects
+    if isinstance(segment.loaded, CorruptData):
+        fault = str(segment.loaded)
+    else:
+        fault = "no " + ", no ".join(f".{suffix.value}" for suffix in objects.missing)
+    name = f"segment {objects.segment_id.id} of {segment.partition} at offset {objects.start_offset}"
+    complain(f"{name} cannot be read: {fault}")
+
+
+def _held(offsets: HeldOffsets) -> str:
+    """``0 … 99, 150 … 199`` around a hole; of many holes their number."""
+    spans = offsets.spans
+    if len(spans) > _MOST_SPANS:
+        return f"{spans[0][0]} … {spans[-1][1]}, {len(spans) - 1} holes"
+    return ", ".join(f"{first} … {last}" for first, last in spans)
+
+
+def _around_holes(held: str) -> str:
+    """The same, as from ``0 … 199, 1 hole``."""
+    first, *others = held.split(", ")
+    if not others or "…" not in others[-1]:
+        return held
+    return f"{first.partition(' ')[0]} … {others[-1].rpartition(' ')[2]}, {len(others)} hole{'s' * (len(others) > 1)}"
+
+
+def _sums(totals: SegmentTotals) -> list[str]:
+    """Original and stored size, ratio, and the least and greatest time of the segments' last records."""
+    return [
+        human_bytes(totals.size),
+        human_bytes(totals.stored_size),
+        human_ratio(totals.size, totals.stored_size),
+        *map(human_time, totals.timestamps or (None, None)),
+    ]

@@ -1,0 +1,151 @@
+"""``tieredstore export``: a topic into files."""
+
+from __future__ import annotations
+
+import enum
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from tieredstore.cli.app.arguments import SettingsPath, SomePartitions, StoreUrl, Topic, TopicId
+from tieredstore.cli.app.broker_options import BootstrapServer, KafkaConfig, KafkaProperties, client_properties
+from tieredstore.cli.app.chosen_bucket import opened
+from tieredstore.cli.records.cat import DataLoss, DataLossPolicy, IsolationLevel
+from tieredstore.cli.records.message_types import (
+    InvalidAsNull,
+    Isolation,
+    KeyType,
+    MessageOptions,
+    MessageType,
+    Registry,
+    RegistryConfig,
+    SchemaAvro,
+    SchemaJson,
+    ValueType,
+    table_options,
+)
+from tieredstore.cli.records.query_output import ENDINGS, check_name, extra_module, write_rows
+from tieredstore.cli.records.record_places import chosen_partitions
+from tieredstore.cli.terminal.output import complain, counted, print_lines
+from tieredstore.errors import ConfigError
+from tieredstore.model import Uuid, human_bytes
+
+_NEEDS: Final = "arrow"
+
+
+class Format(enum.Enum):
+    """What files are written."""
+
+    PARQUET = "parquet"
+    ARROW = "arrow"
+    CSV = "csv"
+    JSONL = "jsonl"
+
+
+def export(
+    topic: Topic,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o", "--output", metavar="DIR|FILE", help="A folder of files by partition, or one file (- is stdout)."
+        ),
+    ],
+    settings: SettingsPath = None,
+    store: StoreUrl = None,
+    file_format: Annotated[
+        Format | None, typer.Option("--format", help="The files' format; parquet, or what FILE ends with.")
+    ] = None,
+    partitions: SomePartitions = None,
+    parallel: Annotated[
+        int | None, typer.Option("--parallel", metavar="N", min=1, help="Files at once; as many as there are cores.")
+    ] = None,
+    schema_json: SchemaJson = None,
+    schema_avro: SchemaAvro = None,
+    schema_registry: Registry = None,
+    schema_registry_config: RegistryConfig = None,
+    key_type: KeyType = MessageType.BINARY,
+    value_type: ValueType = MessageType.BINARY,
+    invalid: InvalidAsNull = False,
+    isolation: Isolation = IsolationLevel.READ_COMMITTED,
+    data_loss: DataLoss = DataLossPolicy.FAIL,
+    topic_id: TopicId = None,
+    bootstrap_server: BootstrapServer = None,
+    kafka_config: KafkaConfig = None,
+    kafka_properties: KafkaProperties = None,
+) -> None:
+    """Write the records of a topic into files: Parquet, Arrow, CSV or JSON lines.
+
+    A folder gets files by partition, each named after the offsets that it covers. Each is whole or not there, and the
+    next export goes on behind those that are there.
+
+    Example: tieredstore export -c store.properties orders -o orders-files
+
+    Example: tieredstore export -c store.properties orders -o orders.csv --value-type text
+    """
+    client = client_properties(bootstrap_server, kafka_config, kafka_properties)
+    logs: Any = extra_module("tieredstore.query.topic_log", _NEEDS)
+    messages = MessageOptions(
+        key_type, value_type, schema_json or (), schema_avro or (), schema_registry, schema_registry_config, invalid
+    )
+    messages.check_alone(topic)
+    options, types_of = table_options(messages, isolation, data_loss, client, needs=_NEEDS)
+    ending = _ending(output, file_format)
+    with opened(settings, store) as place, place.manager() as manager:
+        log = logs.TopicLog.take(
+            manager, topic, partitions=chosen_partitions(None, partitions), isolation=options.isolation,
+            on_data_loss=options.on_data_loss, client=client, words=options.words,
+            topic_id=None if topic_id is None else Uuid.parse(topic_id),
+        )  # fmt: skip
+        with closing(log):
+            plan = extra_module("tieredstore.query.topic_read", _NEEDS).ReadPlan(
+                types=types_of(topic), parallelism=parallel
+            )
+            if _is_one_file(output):
+                with extra_module("tieredstore.query.topic_scan", _NEEDS).begin_read(log, plan, owns_log=False) as read:
+                    write_rows(read.reader(), ending, output)
+            else:
+                _export_folder(log, output, ending, plan, parallel)
+
+
+def _export_folder(log: Any, folder: Path, ending: str, plan: Any, parallel: int | None) -> None:
+    exports: Any = extra_module("tieredstore.query.export", _NEEDS)
+    at_once = parallel or extra_module("tieredstore.query.topic_log", _NEEDS).default_parallelism()
+    held: Any = extra_module("tieredstore.query.export_folder", _NEEDS)
+    records = 0
+    try:
+        with held.export_folder(folder, log, plan, ending):
+            files = exports.plan_export(log, folder, ending)
+            with closing(exports.export_files(log, files, plan, at_once=at_once)) as done:
+                for number, exported in enumerate(done, 1):
+                    records += exported.records
+                    shown = f"{counted(exported.records, 'record')}  {human_bytes(exported.size)}"
+                    print_lines([f"{exported.file.path.name}  {shown}  ({number} of {len(files)})"])
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be written: {error.strerror}") from None
+    complain(
+        f"{counted(records, 'record')} in {counted(len(files), 'new file')}"
+        if files
+        else f"{folder} has all records{'' if log.query.on_data_loss == 'fail' else ' that are not lost'}"
+    )
+
+
+def _ending(output: Path, file_format: Format | None) -> str:
+    if str(output) == "-" and file_format is None:
+        raise ConfigError("-o - has one stream of records: say its --format")
+    ending = ENDINGS.get(output.suffix.lower(), "parquet") if _is_one_file(output) else "parquet"
+    if file_format is not None:
+        ending = file_format.value
+        if _is_one_file(output):
+            check_name(output, ending)
+    return ending
+
+
+def _is_one_file(output: Path) -> bool:
+    """Named for a format, stdout, or no folder but there: a device, or a pipe."""
+    if str(output) == "-":
+        return True
+    if output.is_dir():
+        return False
+    return output.suffix.lower() in ENDINGS or (output.exists() and not output.is_file())

@@ -1,0 +1,73 @@
+"""Where the rows of a query go: a table for a person, lines of JSON, CSV, or a file of Parquet or Arrow."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
+
+from tieredstore.cli.terminal.output import complain, counted, print_growing_table
+from tieredstore.cli.terminal.output_file import output_to
+from tieredstore.cli.terminal.tables import number, text
+from tieredstore.errors import ConfigError
+from tieredstore.installation import install_command
+
+if TYPE_CHECKING:
+    from tieredstore.query.writers import BatchRows
+
+
+ENDINGS: Final[Mapping[str, str]] = {
+    ".parquet": "parquet", ".arrow": "arrow", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl",
+}  # fmt: skip
+"""The formats of files, by how their names end."""
+
+
+def check_name(path: Path, ending: str) -> None:
+    """ConfigError for a file that is named for another format than is written into it."""
+    named = ENDINGS.get(path.suffix.lower(), ending)
+    if named != ending:
+        raise ConfigError(f"{path} is a name for {named}, and {ending} is asked for: leave one of them out")
+
+
+def extra_module(name: str, extra: str) -> Any:
+    """A module that needs an extra, imported when a command asks for it; ConfigError names the extra."""
+    try:
+        module: ModuleType = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"this needs {error.name}: {install_command(extra)}") from error
+    return module
+
+
+def write_table(reader: BatchRows) -> None:
+    """A table on stdout, of rows that may be millions."""
+    types, writers = importlib.import_module("pyarrow.types"), importlib.import_module("tieredstore.query.writers")
+    untyped: Any = reader
+    columns = [
+        number(field.name) if types.is_integer(field.type) or types.is_floating(field.type) else text(field.name)
+        for field in untyped.schema
+    ]
+    print_growing_table(
+        columns, ([writers.cell_text(value, null="null") for value in cells] for cells in writers.cells_of(reader))
+    )
+
+
+def write_rows(reader: BatchRows, ending: str, path: Path | None) -> None:
+    """The rows in a format, to a file, which is told of on stderr, or to stdout."""
+    writers: Any = importlib.import_module("tieredstore.query.writers")
+    if ending != "csv":
+        check_names(reader)
+    with output_to(path) as file:
+        rows = writers.WRITERS[ending](reader, file)
+    if path is not None and str(path) != "-":
+        complain(f"{counted(rows, 'row')} in {path}")
+
+
+def check_names(reader: BatchRows) -> None:
+    """ConfigError where two columns have one name, of which only a table or CSV would show both."""
+    untyped: Any = reader
+    names: list[str] = untyped.schema.names
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"the query gives two columns {twice}: name one of them, with AS")

@@ -1,0 +1,1 @@
+"""What a terminal or a pipe is given: tables, pictures, progress, files."""

@@ -1,0 +1,160 @@
+"""What commands write: JSON, tables, sentences, numbers for a person.
+
+Numbers look the same wherever they are shown. For a person: ``human_bytes`` (in ``model``: ``1.5 MiB``),
+``human_rate`` (``12.0 MiB/s``), ``human_count`` (``1,234``), ``counted`` (``1 segment``), ``human_time``
+(``2026-01-01 00:00:13``, UTC), ``human_ratio`` (``3.47``), ``human_amount`` (``12.34``), and ``-`` for what is not
+known. For scripts: bytes and milliseconds as they are, ``iso_utc``, ``ratio_of``, and null.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final, TypeAlias
+
+from tieredstore.cli.terminal.tables import ColumnLike, number, plain, table_lines, word
+from tieredstore.model import human_bytes
+
+JsonValue: TypeAlias = "Mapping[str, JsonValue] | Sequence[JsonValue] | str | int | float | bool | None"
+"""What can be printed as JSON."""
+
+_MAX_TIME_MS: Final = 253_402_300_799_999  # the end of the year 9999, the last that ISO 8601 has four digits for
+_SAMPLE: Final = 200
+
+
+def json_text(value: JsonValue) -> str:
+    """``value`` as indented JSON, ASCII only: it can be printed in any locale."""
+    return json.dumps(value, indent=2) + "\n"
+
+
+def print_json(value: JsonValue) -> None:
+    """``value`` as indented JSON on stdout."""
+    sys.stdout.write(json_text(value))
+
+
+def print_json_line(value: JsonValue) -> None:
+    """``value`` as one line of JSON on stdout, at once: for what comes one by one over hours."""
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()
+
+
+def json_array(rows: Iterable[JsonValue]) -> Iterator[str]:
+    """The pieces of a JSON array, one row a line, as ``rows`` are made."""
+    separator = "[\n "
+    for row in rows:
+        yield separator + json.dumps(row)
+        separator = ",\n "
+    yield "[]\n" if separator.startswith("[") else "\n]\n"
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Lines on stdout, at once."""
+    sys.stdout.writelines(plain(line) + "\n" for line in lines)
+    sys.stdout.flush()
+
+
+def complain(sentence: str) -> None:
+    """A sentence on stderr, under the program's name; it may go on over several lines."""
+    sys.stderr.write("\n".join(map(plain, f"tieredstore: {sentence}".split("\n"))) + "\n")
+    sys.stderr.flush()
+
+
+def print_table(
+    columns: Sequence[ColumnLike], rows: Iterable[Sequence[str]], *, total: bool = False, wide: bool = False
+) -> None:
+    """A table on stdout, of columns as :mod:`tieredstore.cli.terminal.tables` makes them; ``total`` parts the last row.
+
+    On a terminal each row is one line; in a pipe nothing is cut. ``wide`` shows all columns, and cuts nothing.
+    """
+    _write_lines(table_lines(columns, rows, width=terminal_width(), is_wide=wide, total=total))
+
+
+def print_growing_table(columns: Sequence[ColumnLike], rows: Iterable[Sequence[str]], *, wide: bool = False) -> None:
+    """A table on stdout of rows that may be millions: the first ones decide how wide each column is."""
+    _write_lines(table_lines(columns, rows, width=terminal_width(), is_wide=wide, sample=_SAMPLE))
+
+
+def _write_lines(lines: Iterable[str]) -> None:
+    sys.stdout.writelines(line + "\n" for line in lines)
+
+
+def terminal_width() -> int | None:
+    """How many cells a line of stdout has; None where it is no terminal and nothing is cut."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def table_of_rows(rows: Sequence[Mapping[str, JsonValue]], *, width: int | None = None) -> str:
+    """Rows of the same fields as the text of a table, or a line that says there are none."""
+    if not rows:
+        return "no entries\n"
+    # What a row is found by stands first; on a narrow terminal the last columns go first.
+    columns = [
+        (word if any(isinstance(row[name], str) for row in rows) else number)(column_name(name), rank=rank)
+        for rank, name in enumerate(rows[0])
+    ]
+    cells = (["-" if cell is None else str(cell) for cell in row.values()] for row in rows)
+    return "".join(line + "\n" for line in table_lines(columns, cells, width=width))
+
+
+def column_name(field: str) -> str:
+    """``MAX TIMESTAMP``, of the JSON's ``max_timestamp``."""
+    return field.upper().replace("_", " ")
+
+
+def iso_utc(timestamp_ms: int | None) -> str | None:
+    """A Kafka timestamp as ISO 8601 in UTC with milliseconds; None where it is not known or not a date."""
+    if timestamp_ms is None or not 0 <= timestamp_ms <= _MAX_TIME_MS:
+        return None
+    seconds, ms = divmod(timestamp_ms, 1000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{ms:03d}Z"
+
+
+def ratio_of(original: int, stored: int) -> float | None:
+    """How many bytes of log one stored byte holds, those of indexes and manifest counted; None if nothing is stored."""
+    return round(original / stored, 4) if stored else None
+
+
+def human_ratio(original: int, stored: int) -> str:
+    """The ratio for a person."""
+    ratio = ratio_of(original, stored)
+    return "-" if ratio is None else f"{ratio:.2f}"
+
+
+def human_rate(count: int, seconds: float) -> str:
+    """``count`` bytes in ``seconds``: ``12.0 MiB/s``."""
+    return f"{human_bytes(round(count / max(seconds, 1e-9)))}/s"
+
+
+def human_count(count: int) -> str:
+    """A number of things in a sentence: ``1,234``. Offsets are typed again, and stay as they are."""
+    return f"{count:,}"
+
+
+def human_share(part: int, whole: int) -> str:
+    """``2.9 of 25.6 MiB``."""
+    (size, unit), of = human_bytes(part).split(), human_bytes(whole)
+    return f"{size} of {of}" if of.endswith(f" {unit}") else f"{size} {unit} of {of}"
+
+
+def counted(count: int, noun: str) -> str:
+    """``no segments``, ``1 segment``, ``1,234 segments``."""
+    return f"{human_count(count) if count else 'no'} {noun}{'s' * (count != 1)}"
+
+
+def human_amount(amount: float | None) -> str:
+    """An amount of money for a person: ``1,234``, ``12.34``; less than a hundredth has two digits that count."""
+    if amount is None:
+        return "-"
+    if abs(amount) >= 1000 or amount == 0:
+        return f"{amount:,.0f}"
+    return f"{amount:.{max(2, 1 - math.floor(math.log10(abs(amount))))}f}"
+
+
+def human_time(timestamp_ms: int | None) -> str:
+    """A Kafka timestamp to the second, in UTC: ``2026-01-01 00:00:13``; ``-`` where it is not known or not a date."""
+    text = iso_utc(timestamp_ms)
+    return "-" if text is None else text[:19].replace("T", " ")

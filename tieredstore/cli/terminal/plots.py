@@ -1,0 +1,75 @@
+"""Pictures of what commands list: a file of the right kind, axes that look alike, written whole or not at all."""
+
+from __future__ import annotations
+
+import importlib
+import io
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any, Final, TypeAlias
+
+import typer
+
+from tieredstore.cli.terminal.output_file import output_to, write_all
+from tieredstore.cli.terminal.tables import plain
+from tieredstore.errors import ConfigError
+from tieredstore.installation import install_command
+
+PlotFile: TypeAlias = Annotated[
+    Path | None, typer.Option("--plot", metavar="FILE", help="Draw a picture too: FILE.png, FILE.svg or FILE.pdf.")
+]
+
+COLORS: Final = ("#3f90da", "#ffa90e", "#94a4a2", "#832db6", "#a96b59", "#b9ac70", "#717581", "#92dadd")
+"""What parts things from each other, also for who sees no red or green: Petroff's ten without the reds."""
+GREY: Final = "#cccccc"
+RED: Final = "#bd1f01"
+
+_KINDS: Final = ".png", ".svg", ".pdf"
+_DPI: Final = 120
+_LONGEST_NAME: Final = 30
+
+
+class Picture:
+    """A picture that a command is to draw. ConfigError where it cannot, before anything is looked up for it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if path.suffix.lower() not in _KINDS:
+            raise ConfigError(f"a picture is {', '.join(_KINDS[:-1])} or {_KINDS[-1]}; {str(path)!r} is none of them")
+        module("matplotlib.figure")
+
+    def axes(self, *, width: float = 10, height: float = 4.5) -> Any:
+        """Empty axes of so many inches, with a grid of values."""
+        axes = module("matplotlib.figure").Figure(figsize=(width, height), layout="constrained").add_subplot()
+        axes.grid(axis="both", color="#e3e3e3", linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+        return axes
+
+    def save(self, axes: Any) -> None:
+        """Write the figure of ``axes``; the same axes give the same bytes."""
+        kind = self.path.suffix[1:].lower()
+        drawn = io.BytesIO()
+        undated = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+        axes.figure.savefig(drawn, format=kind, dpi=_DPI, metadata=undated[kind])
+        with output_to(self.path) as file:
+            write_all(file, drawn.getbuffer())
+
+
+def module(name: str) -> ModuleType:
+    """A module of matplotlib, which no other command needs; ConfigError names the extra."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"--plot needs {error.name}: {install_command('plot')}") from error
+
+
+def label(name: str) -> str:
+    """A name of others as matplotlib shows it as it is; of a long one beginning and end.
+
+    It takes ``$`` for mathematics, and leaves out of a legend what begins with an underscore.
+    """
+    shown = plain(name)
+    if len(shown) > _LONGEST_NAME:
+        shown = f"{shown[: _LONGEST_NAME // 2]}…{shown[-(_LONGEST_NAME // 2) + 1 :]}"
+    return " " + shown.replace("$", r"\$")

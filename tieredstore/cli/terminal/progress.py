@@ -1,0 +1,69 @@
+"""Progress on stderr: a bar on a terminal, nothing but what is said elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass
+from time import monotonic
+from types import ModuleType
+from typing import Final, TypeVar
+
+from tieredstore.cli.terminal.output import complain, human_count
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """What a command tells while it works. ``advance`` takes bytes; ``say`` puts a sentence on stderr."""
+
+    advance: Callable[[int], None]
+    say: Callable[[str], None]
+
+
+_LINE_EVERY_S: Final = 10.0
+_Item = TypeVar("_Item")
+
+
+@contextlib.contextmanager
+def counting(what: str, unit: str) -> Generator[Callable[[], None], None, None]:
+    """What to call for each one done, where nobody knows how many there are: a counter on a terminal, else a line
+    every ten seconds."""
+    if sys.stderr.isatty():
+        with _bars().counter(what, unit) as advance_on_terminal:
+            yield advance_on_terminal
+        return
+    done, told_at = 0, monotonic()
+
+    def advance() -> None:
+        nonlocal done, told_at
+        done += 1
+        if (now := monotonic()) - told_at >= _LINE_EVERY_S:
+            told_at = now
+            complain(f"{what}: {human_count(done)} {unit} so far")
+
+    yield advance
+
+
+def each_counted(items: Iterable[_Item], advance: Callable[[], None]) -> Iterator[_Item]:
+    """``items``, each of them counted as it is taken."""
+    for item in items:
+        advance()
+        yield item
+
+
+@contextlib.contextmanager
+def progress(what: str, total_bytes: int) -> Generator[Bar, None, None]:
+    """A bar that counts to ``total_bytes`` where stderr is a terminal."""
+    if not sys.stderr.isatty():
+        yield Bar(lambda _: None, complain)
+        return
+    with _bars().bar(what, total_bytes) as (advance, say):
+        yield Bar(advance, say)
+
+
+def _bars() -> ModuleType:
+    """What draws on a terminal, imported where there is one."""
+    from tieredstore.cli.terminal import bars
+
+    return bars

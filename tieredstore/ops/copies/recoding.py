@@ -1,0 +1,137 @@
+"""What changes of segments on their way from one bucket to another: what the settings of the two say differently.
+
+What both say alike stays as each segment has it, also where that is not what they say: chunk size, compression and the
+active pair may have changed since it was copied.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.config import Settings
+from tieredstore.errors import ConfigError, UnknownKey, WrongKey, excerpt
+from tieredstore.ops.copies.steps import CopyWay
+from tieredstore.remote.key_ring import key_ring_of
+from tieredstore.remote.writer import WriteOptions
+
+if TYPE_CHECKING:
+    from tieredstore.format.manifest import SegmentManifest, WrappedDataKey
+    from tieredstore.transform.keyring import KeyRing
+
+_LEVEL: Final = 3
+"""The plugin's level of zstd, for what is compressed anew only because something else of it changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recoding:
+    """What of the target's ``options`` segments are to have; the rest of them stays as it is.
+
+    ``source_ring`` opens what is encrypted; None, as the ring of ``options``, also where no key is needed.
+    """
+
+    options: WriteOptions
+    source_ring: KeyRing | None = None
+    changes_chunks: bool = False
+    changes_compression: bool = False
+    changes_level: bool = False
+    changes_encryption: bool = False
+
+    @classmethod
+    def between(cls, source: Settings, target: Settings, threads: int, *, decrypt: bool = False) -> Recoding:
+        """What the settings of the target change; the keys are read only where something does.
+
+        ConfigError where they would decrypt, and nobody asked for it.
+        """
+        if source.encryption is not None and target.encryption is None and not decrypt:
+            raise ConfigError(
+                "the source's settings have a key ring and the target's have none, so that copies would not be "
+                "encrypted; give the target encryption.enabled and its keys, or --decrypt if that is what you want"
+            )
+        changes_chunks = source.chunk_size != target.chunk_size
+        changes_compression = _compression(source) != _compression(target)
+        changes_encryption = source.encryption != target.encryption
+        needs_keys = changes_chunks or changes_compression or changes_encryption
+        return cls(
+            WriteOptions.of_settings(target, key_ring_of(target) if needs_keys else None, threads),
+            key_ring_of(source) if needs_keys else None,
+            changes_chunks,
+            changes_compression,
+            changes_compression
+            and source.compression_enabled
+            and target.compression_enabled
+            and source.compression_level != target.compression_level,
+            changes_encryption,
+        )
+
+    def way_of(self, manifest: SegmentManifest, is_uncompressed: Callable[[], bool]) -> CopyWay:
+        """What is done to a segment; ``is_uncompressed`` tells of its first batch, by a read of it."""
+        if (
+            (self.changes_chunks and manifest.chunk_index.original_chunk_size != self.options.chunk_size)
+            or (self.changes_compression and self._compresses_otherwise(manifest, is_uncompressed))
+            or (self.changes_encryption and (manifest.encryption is None) != (self.options.key_ring is None))
+        ):
+            return CopyWay.TRANSCODED
+        if self.changes_encryption and manifest.encryption is not None and not self.opens(manifest.encryption):
+            return CopyWay.REWRAPPED
+        return CopyWay.VERBATIM
+
+    def opens(self, wrapped: WrappedDataKey) -> bool:
+        """Whether the target's ring opens a data key."""
+        ring = self.options.key_ring
+        if ring is None:
+            return False
+        try:
+            ring.unwrap(wrapped.key_id, wrapped.wrapped)
+        except (UnknownKey, WrongKey):
+            return False
+        return True
+
+    def rewrapped(self, wrapped: WrappedDataKey) -> tuple[str, bytes]:
+        """The target's active pair, and the data key under it. UnknownKey and WrongKey if the source's ring does not
+        open it."""
+        ring = self.options.key_ring
+        assert ring is not None
+        if self.source_ring is None:
+            raise UnknownKey(
+                f"the data key is wrapped by key pair {excerpt(wrapped.key_id)!r}, and the source's settings have no "
+                "key ring"
+            )
+        data_key = self.source_ring.unwrap(wrapped.key_id, wrapped.wrapped)
+        rewrapped = ring.wrap(data_key)
+        if ring.unwrap(ring.active_id, rewrapped) != data_key:
+            raise WrongKey(f"the active key pair {ring.active_id!r} does not give back the data key that it wrapped")
+        return ring.active_id, rewrapped
+
+    def options_of(self, manifest: SegmentManifest, is_uncompressed: Callable[[], bool]) -> WriteOptions:
+        """How a segment is written that is transcoded."""
+        wanted = self.options
+        compresses = manifest.compression
+        if self.changes_compression:
+            compresses = self._wants_compression(manifest, is_uncompressed)
+        encrypts = self.changes_encryption or manifest.encryption is not None
+        return dataclasses.replace(
+            wanted,
+            chunk_size=wanted.chunk_size if self.changes_chunks else manifest.chunk_index.original_chunk_size,
+            compression_level=(wanted.compression_level or _LEVEL) if compresses else None,
+            heuristic=False,  # it is decided
+            key_ring=wanted.key_ring if encrypts else None,
+        )
+
+    def _compresses_otherwise(self, manifest: SegmentManifest, is_uncompressed: Callable[[], bool]) -> bool:
+        wants = self._wants_compression(manifest, is_uncompressed)
+        # A manifest does not tell the level: what the settings say of it has to do.
+        return wants != manifest.compression or (wants and self.changes_level)
+
+    def _wants_compression(self, manifest: SegmentManifest, is_uncompressed: Callable[[], bool]) -> bool:
+        if self.options.compression_level is None or not manifest.chunk_index.original_file_size:
+            return False
+        return manifest.compression or not self.options.heuristic or is_uncompressed()
+
+
+def _compression(settings: Settings) -> tuple[int, bool] | None:
+    if not settings.compression_enabled:
+        return None
+    return settings.compression_level, settings.compression_heuristic_enabled

@@ -1,0 +1,1 @@
+"""What a bucket holds and costs."""

@@ -1,0 +1,286 @@
+"""What a bucket costs a month, and what the same log would cost on brokers' disks.
+
+Out of a listing with its manifests come sums (:class:`CostSums`), which are facts; out of these and a price file come
+amounts (:func:`monthly_cost`), a pure calculation. A month has 30 days. What is not known is not guessed: how often
+things are read stands in the price file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tieredstore.catalog.stored import StoredSegment
+from tieredstore.format.keys import Suffix
+from tieredstore.ops.cost.usage import UsageBy, UsageKey
+
+if TYPE_CHECKING:
+    from tieredstore.config import Settings
+    from tieredstore.format.chunk_index import ChunkIndex
+    from tieredstore.ops.cost.prices import KafkaPrices, PriceFile
+    from tieredstore.ops.listing import ListedSegment
+
+GIB: Final = 1 << 30
+MONTH_DAYS: Final = 30
+LISTING_PAGE: Final = 1000
+"""Objects that one listing request tells of."""
+
+_DAY_MS: Final = 86_400_000
+_MONTH_MS: Final = MONTH_DAYS * _DAY_MS
+_SMALL_READS: Final = 2
+"""Of a segment that is read: its manifest and its indexes."""
+
+
+class GrowthBy(enum.StrEnum):
+    """Which time says when a segment was added."""
+
+    RECORDS = "records"
+    """That of its newest record: what producers wrote in the last 30 days."""
+
+    STORED = "stored"
+    """When the store says its manifest was written: what was uploaded in the last 30 days."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSizes:
+    """What a segment costs in requests, by settings: bytes of a part or block of an upload (None: any object is written
+    by one request), how many requests begin and end one of several parts, and how many bytes of the log one read of
+    adjacent chunks brings at most."""
+
+    part_size: int | None
+    around_parts: int
+    read_size: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> RequestSizes:
+        """What the settings say of the store's uploads and of reading."""
+        part_size, around = None, 0
+        if settings.s3 is not None:
+            # The upload is begun and completed.
+            part_size, around = settings.s3.part_size, 2
+        elif settings.azure is not None:
+            # The list of blocks. Of Google a resumable upload is billed as one operation, however many chunks it has.
+            part_size, around = settings.azure.block_size, 1
+        return cls(part_size, around, settings.fetch.coalesce_max_bytes)
+
+    def writes(self, sizes: Iterable[int]) -> int:
+        """Requests that write objects of these sizes."""
+        return sum(self._writes_of(size) for size in sizes)
+
+    def _writes_of(self, size: int) -> int:
+        if self.part_size is None or size <= self.part_size:
+            return 1
+        return math.ceil(size / self.part_size) + self.around_parts
+
+    def direct_reads(self, index: ChunkIndex) -> int:
+        """Requests by which all of a log is read from the bucket: adjacent chunks come together."""
+        together = max(1, self.read_size // index.original_chunk_size)
+        return math.ceil(index.chunk_count / together) + _SMALL_READS
+
+    @staticmethod
+    def broker_reads(index: ChunkIndex) -> int:
+        """Requests by which a broker reads all of a log: the plugin fetches chunk by chunk."""
+        return index.chunk_count + _SMALL_READS
+
+
+def growth_days(oldest_ms: int | None, now_ms: int) -> float:
+    """Of how many days is what is new where the oldest is of that time: of 30 at most, and of one at least."""
+    if oldest_ms is None:
+        return MONTH_DAYS
+    return max(1.0, min(MONTH_DAYS, (now_ms - oldest_ms) / _DAY_MS))
+
+
+@dataclass(slots=True)
+class CostSums:
+    """Facts of a topic or partition, by which its costs are calculated.
+
+    ``new_*`` are of segments that were added within 30 days, ``oldest_ms`` is the time of the oldest one within them;
+    ``undated`` segments tell no time, or one that is to come. ``unread`` are segments whose manifests are damaged:
+    their bytes count as stored, and as nothing else. ``no_manifest`` are those without one.
+    """
+
+    stored_size: int = 0
+    size: int = 0
+    segments: int = 0
+    objects: int = 0
+    no_manifest: int = 0
+    unread: int = 0
+    undated: int = 0
+    direct_reads: int = 0
+    broker_reads: int = 0
+    new_segments: int = 0
+    new_stored_size: int = 0
+    new_size: int = 0
+    new_writes: int = 0
+    oldest_ms: int | None = None
+
+    def add(self, segment: ListedSegment, added_ms: int | None, now_ms: int, sizes: RequestSizes) -> None:
+        """Count one more segment, which was added at some time."""
+        self.objects += len(segment.objects.objects)
+        self.stored_size += segment.objects.stored_size
+        if segment.objects.find(Suffix.MANIFEST) is None:
+            self.no_manifest += 1
+            return
+        self.segments += 1
+        loaded = segment.loaded
+        if not isinstance(loaded, StoredSegment):
+            self.unread += 1
+            return
+        log_size, index = loaded.metadata.segment_size_in_bytes, loaded.manifest.chunk_index
+        self.size += log_size
+        self.direct_reads += sizes.direct_reads(index)
+        self.broker_reads += sizes.broker_reads(index)
+        if added_ms is None or added_ms > now_ms:
+            self.undated += 1
+            return
+        self.oldest_ms = added_ms if self.oldest_ms is None else min(self.oldest_ms, added_ms)
+        if added_ms > now_ms - _MONTH_MS:
+            self.new_segments += 1
+            self.new_stored_size += segment.objects.stored_size
+            self.new_size += log_size
+            self.new_writes += sizes.writes(info.size for _, info in segment.objects.objects)
+
+    def merge(self, other: CostSums) -> None:
+        """Add other sums: of the facts, since what grows how fast is each topic's own."""
+        for field in dataclasses.fields(CostSums):
+            if field.name != "oldest_ms":
+                setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+    def growth_days(self, now_ms: int) -> float:
+        """How many days the new segments are of: 30, or fewer where the oldest is younger. At least one day."""
+        return growth_days(self.oldest_ms, now_ms)
+
+
+def cost_sums(
+    listed: Iterable[ListedSegment],
+    sizes: RequestSizes,
+    now_ms: int,
+    *,
+    by: UsageBy = UsageBy.TOPIC,
+    growth_by: GrowthBy = GrowthBy.RECORDS,
+) -> Mapping[UsageKey, CostSums]:
+    """Sums of a listing by topic or partition; only they are held."""
+    added: Callable[[ListedSegment], int | None] = _when_written if growth_by is GrowthBy.RECORDS else _when_stored
+    sums: dict[UsageKey, CostSums] = {}
+    for segment in listed:
+        where = segment.partition
+        key = UsageKey(where.topic, where.topic_id, where.partition if by is UsageBy.PARTITION else None)
+        sums.setdefault(key, CostSums()).add(segment, added(segment), now_ms, sizes)
+    return sums
+
+
+def _when_written(segment: ListedSegment) -> int | None:
+    return segment.max_timestamp_ms
+
+
+def _when_stored(segment: ListedSegment) -> int | None:
+    info = segment.objects.find(Suffix.MANIFEST)
+    return None if info is None else info.modified_ms
+
+
+@dataclass(frozen=True, slots=True)
+class MonthlyCost:
+    """Amounts of a month in the price file's currency; requests and bytes are of a month too.
+
+    ``disks`` and ``cross_zone`` are what the same log costs on brokers, and the bucket saves; None without prices of
+    them.
+    """
+
+    growth_stored_size: float
+    growth_size: float
+    growth_segments: float
+    writes: float
+    lists: float
+    reads: float
+    storage: float
+    requests: float
+    transfer: float
+    disks: float | None
+    cross_zone: float | None
+
+    @property
+    def bucket(self) -> float:
+        """All that the bucket costs."""
+        return self.storage + self.requests + self.transfer
+
+    @property
+    def brokers(self) -> float | None:
+        """What is not paid for disks and traffic between zones."""
+        return None if self.disks is None or self.cross_zone is None else self.disks + self.cross_zone
+
+    @property
+    def saved(self) -> float | None:
+        """How much less the bucket costs; negative where it costs more."""
+        return None if self.brokers is None else self.brokers - self.bucket
+
+
+def monthly_cost(sums: CostSums, prices: PriceFile, now_ms: int) -> MonthlyCost:
+    """What the sums cost by the prices, if it goes on as in the last 30 days."""
+    store, use = prices.store, prices.use
+    factor = MONTH_DAYS / sums.growth_days(now_ms)
+    growth_stored, growth_size = sums.new_stored_size * factor, sums.new_size * factor
+    writes = sums.new_writes * factor
+    reads = sums.direct_reads * use.direct_reads_per_month + sums.broker_reads * use.broker_reads_per_month
+    # Of a bucket that is listed as a whole, a page may be of several topics.
+    lists = sums.objects / LISTING_PAGE * use.listings_per_month
+    reads_of_all = use.direct_reads_per_month + use.broker_reads_per_month
+    kafka = None if prices.kafka is None else _kafka_cost(sums, growth_size, prices.kafka, use.direct_reads_per_month)
+    return MonthlyCost(
+        growth_stored_size=growth_stored,
+        growth_size=growth_size,
+        growth_segments=sums.new_segments * factor,
+        writes=writes,
+        lists=lists,
+        reads=reads,
+        storage=sums.stored_size / GIB * store.storage_gib_month,
+        requests=(writes * store.write_1000 + lists * store.list_1000 + reads * store.read_1000) / 1000,
+        transfer=(growth_stored * store.write_gib + sums.stored_size * reads_of_all * store.read_gib) / GIB,
+        disks=None if kafka is None else kafka[0],
+        cross_zone=None if kafka is None else kafka[1],
+    )
+
+
+def _kafka_cost(sums: CostSums, growth_size: float, prices: KafkaPrices, direct_reads: float) -> tuple[float, float]:
+    """Disks, and traffic between zones, of what would lie on brokers in place of the bucket."""
+    # What brokers keep beside the bucket is no saving.
+    replaced = max(0.0, sums.size - growth_size / MONTH_DAYS * prices.local_days)
+    replicas = replaced * prices.replication_factor / GIB
+    # Two ends of which neither knows of the other are in different zones so often.
+    crossing = (prices.zones - 1) / prices.zones
+    moved = replicas * prices.moved_per_month
+    read = sums.size / GIB * direct_reads
+    return replicas / prices.disk_fill * prices.disk_gib_month, (moved + read) * crossing * prices.cross_zone_gib
+
+
+def total_of(costs: Sequence[MonthlyCost]) -> MonthlyCost:
+    """The sum of several; of what is not known of any of them None."""
+    sums: dict[str, Any] = {}
+    for field in dataclasses.fields(MonthlyCost):
+        amounts = [amount for cost in costs if (amount := getattr(cost, field.name)) is not None]
+        sums[field.name] = math.fsum(amounts) if amounts or not costs else None
+    return MonthlyCost(**sums)
+
+
+def assumptions_of(prices: PriceFile, growth_by: GrowthBy, undated: int) -> list[str]:
+    """What the amounts rest on beside the listing, a sentence each."""
+    use = prices.use
+    what = "the newest record" if growth_by is GrowthBy.RECORDS else "the upload"
+    reads = f"{use.direct_reads_per_month:g} × a month from the bucket itself, {use.broker_reads_per_month:g} × through"
+    sentences = [
+        f"it grows as in the 30 days before now, by the time of {what} of each segment that is still stored",
+        f"all is read {reads} brokers, and listed {use.listings_per_month:g} ×",
+    ]
+    if undated:
+        sentences.append(f"nothing of {undated} segments, which tell no time or one that is to come, is growth")
+    if prices.kafka is not None:
+        kafka = prices.kafka
+        sentences.append(
+            f"brokers would hold {kafka.replication_factor:g} replicas on disks that are {kafka.disk_fill:.0%} full, "
+            f"in {kafka.zones:g} zones, all but the last {kafka.local_days:g} days, which they hold anyway; and a "
+            f"replica is copied to another broker {kafka.moved_per_month:g} × a month"
+        )
+    return [*sentences, *prices.assumptions]

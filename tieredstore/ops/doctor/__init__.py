@@ -1,0 +1,1 @@
+"""The checkup of settings, keys, store, clock, rules and caches."""

@@ -1,0 +1,297 @@
+"""What a person looks at first when something is wrong: settings, keys, store, caches, one check after the other.
+
+A check that fails does not keep the others from being made, unless nothing can be asked without it. Nothing is written
+unless :func:`checked` is told to: then one object and a few of its kin below ``!tieredstore/doctor/``, which go again.
+"""
+
+from __future__ import annotations
+
+import enum
+import importlib.metadata
+import os
+import shutil
+import stat
+import statistics
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from typing import Final
+from uuid import uuid4
+
+from tieredstore.backends.base import ObjectStore
+from tieredstore.config import Settings
+from tieredstore.errors import ObjectNotFound, StoreError, TieredStoreError
+from tieredstore.format.keys import Suffix
+from tieredstore.format.manifest import MAX_MANIFEST_SIZE
+from tieredstore.model import human_bytes
+from tieredstore.ops.bucket import open_bucket
+from tieredstore.ops.doctor.condition_race import racing
+from tieredstore.ops.garbage.lifecycle import aborting_rule
+from tieredstore.places.record import other_layout
+from tieredstore.places.routed import Place, places_of
+from tieredstore.remote.key_ring import key_ring_of
+
+_PROBE_BYTES: Final = 1024
+_TRIES: Final = 5
+_SKEW_MS: Final = 5_000
+"""More than this is told: the age of an attempt, and what is young, are compared with the store's time."""
+_REFUSED_SKEW_MS: Final = 15 * 60_000
+"""Beyond this S3 refuses signed requests."""
+_MOST_LOOKED_AT: Final = 1000
+_LITTLE_DISK: Final = 0.05
+
+
+class Outcome(enum.Enum):
+    """How a check ended; the value is the word that is shown."""
+
+    GOOD = "ok"
+    WARN = "warn"
+    """It works, and somebody should look at it."""
+    BAD = "bad"
+    SKIPPED = "skipped"
+    """Not made, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What was looked at, and what is the case, in a sentence."""
+
+    subject: str
+    outcome: Outcome
+    sentence: str
+    figures: dict[str, float] = field(default_factory=dict[str, float])
+    """Milliseconds and counts by name, for scripts."""
+    exit_code: int = 0
+
+
+def checked(settings: Settings, *, write: bool = False) -> Iterator[Check]:
+    """The checks, as they are made; each waits no longer than the store's own time limits."""
+    yield from _of_this_machine(settings)
+    yield from _guarded("keys", lambda: _of_keys(settings))
+    yield from _guarded("store", lambda: _of_store(settings, write=write))
+
+
+def _guarded(subject: str, checks: Callable[[], Iterator[Check]]) -> Iterator[Check]:
+    try:
+        yield from checks()
+    except TieredStoreError as error:
+        yield Check(subject, Outcome.BAD, str(error), exit_code=type(error).exit_code)
+
+
+def _of_this_machine(settings: Settings) -> Iterator[Check]:
+    python = ".".join(map(str, sys.version_info[:3]))
+    yield Check("versions", Outcome.GOOD, f"tieredstore {importlib.metadata.version('tieredstore')} on Python {python}")
+    cache = settings.fetch.chunk_cache
+    if cache is None or cache.path is None:
+        return
+    folder = cache.path
+    # It is made when it is first used.
+    there = next((parent for parent in (folder, *folder.parents) if parent.exists()), folder)
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        yield Check("cache", Outcome.BAD, f"the folder {folder} of the chunk cache cannot be written", exit_code=2)
+        return
+    usage = shutil.disk_usage(there)
+    little = usage.free < _LITTLE_DISK * usage.total
+    yield Check(
+        "cache",
+        Outcome.WARN if little else Outcome.GOOD,
+        f"the chunk cache in {folder} has {human_bytes(usage.free)} free on its disk",
+        {"free_bytes": usage.free},
+    )
+
+
+def _of_keys(settings: Settings) -> Iterator[Check]:
+    encryption = settings.encryption
+    if encryption is None:
+        yield Check("keys", Outcome.SKIPPED, "encryption is off: encrypted segments cannot be read")
+        return
+    started = time.perf_counter()
+    ring = key_ring_of(settings)
+    assert ring is not None
+    probe = os.urandom(32)
+    if ring.unwrap(ring.active_id, ring.wrap(probe)) != probe:
+        yield Check("keys", Outcome.BAD, f"the pair {ring.active_id} opens something else than it wraps", exit_code=4)
+        return
+    ms = _ms_since(started)
+    pairs = f"{len(ring.ids)} key pair{'s' if len(ring.ids) > 1 else ''}, {ring.active_id} active"
+    yield Check("keys", Outcome.GOOD, f"{pairs}: it opens what it wraps", {"pairs": len(ring.ids), "load_ms": ms})
+    for pair in encryption.key_pairs:
+        if pair.private_key_file is None or pair.kms is not None:
+            continue
+        mode = stat.S_IMODE(pair.private_key_file.stat().st_mode)
+        if mode & (stat.S_IRWXG | stat.S_IRWXO):
+            yield Check(
+                "keys", Outcome.WARN,
+                f"{pair.private_key_file} may be used by others than its owner (mode {mode:04o}): chmod 600",
+            )  # fmt: skip
+
+
+def _of_store(settings: Settings, *, write: bool) -> Iterator[Check]:
+    with open_bucket(settings) as bucket:
+        own, *others = places_of(bucket.store, bucket.prefix)
+        yield from _guarded("store", partial(_of_place, own, write=write))
+        for place in others:
+            named = f"{place.prefix!r} of {place.store.identity}"
+            for check in _guarded("store", partial(_of_place, place, write=write)):
+                # Of which place it is, where the sentence itself does not say.
+                is_named = place.store.identity in check.sentence
+                yield check if is_named else replace(check, sentence=f"{named}: {check.sentence}")
+
+
+def _of_place(place: Place, *, write: bool) -> Iterator[Check]:
+    store, prefix = place.store, place.prefix
+    started = time.perf_counter()
+    infos = list(islice(store.list(prefix), _MOST_LOOKED_AT))
+    ms = _ms_since(started)
+    # By now it is known that the credentials are accepted.
+    yield Check("caller", Outcome.GOOD, store.caller() or "the store does not tell who asks")
+    here = f"under {prefix!r} of {store.identity}" if prefix else f"in {store.identity}"
+    many = f"{_MOST_LOOKED_AT} objects or more" if len(infos) == _MOST_LOOKED_AT else f"{len(infos)} objects"
+    odd = "" if infos else "; if there should be some, look at storage.root, bucket and key.prefix"
+    outcome = Outcome.GOOD if infos else Outcome.WARN
+    yield Check("store", outcome, f"{many} {here}, listed in {ms:.0f} ms{odd}", {"list_ms": ms})
+    yield from _guarded("layout", partial(_of_layout, store, prefix))
+    manifests = [info.key for info in infos if info.key.endswith(f".{Suffix.MANIFEST.value}")]
+    if not manifests:
+        yield Check("read", Outcome.SKIPPED, "there is no manifest among them to be read")
+    else:
+        yield from _guarded("read", lambda: _of_reading(store, manifests))
+    yield from _guarded("clock", lambda: _of_clock(store))
+    yield from _guarded("rules", lambda: _of_rules(store, prefix))
+    if write:
+        yield from _guarded("write", lambda: _of_writing(store, f"{prefix}!tieredstore/doctor/{uuid4()}"))
+    else:
+        yield Check("write", Outcome.SKIPPED, "nothing was written: --write tries it")
+
+
+def _of_layout(store: ObjectStore, prefix: str) -> Iterator[Check]:
+    other = other_layout(store, prefix)
+    if other is not None:
+        sentence = f"what lies here was written with {other}, which the settings do not say: it is not found"
+        yield Check("layout", Outcome.BAD, sentence, exit_code=2)
+
+
+def _of_reading(store: ObjectStore, manifests: Sequence[str]) -> Iterator[Check]:
+    # What is named as a manifest may be of any size.
+    times = [_timed(lambda: store.get_small(manifests[0], MAX_MANIFEST_SIZE)) for _ in range(_TRIES)]
+    plural = "s" if len(manifests) > 1 else ""
+    yield Check(
+        "read",
+        Outcome.GOOD,
+        f"1 of {len(manifests)} manifest{plural} read in {statistics.median(times):.0f} ms; no segment was checked "
+        "(tieredstore verify does)",
+        {"get_ms": statistics.median(times)},
+    )
+
+
+def _of_clock(store: ObjectStore) -> Iterator[Check]:
+    before_ms = time.time() * 1000
+    theirs_ms = store.now_ms()
+    after_ms = time.time() * 1000
+    if theirs_ms is None:
+        yield Check("clock", Outcome.WARN, "the store does not tell its time: gc cannot know what is old there")
+        return
+    # A time in whole seconds, of some moment between asking and being told.
+    skew_ms = max(theirs_ms - after_ms, before_ms - theirs_ms - 1000, 0.0)
+    figures = {"skew_ms": skew_ms}
+    if skew_ms <= _SKEW_MS:
+        yield Check("clock", Outcome.GOOD, "this machine's clock and the store's agree", figures)
+        return
+    outcome = Outcome.BAD if skew_ms >= _REFUSED_SKEW_MS else Outcome.WARN
+    yield Check(
+        "clock", outcome,
+        f"this machine's clock and the store's differ by {skew_ms / 1000:.0f} s: S3 refuses from 15 minutes on",
+        figures, exit_code=6 if outcome is Outcome.BAD else 0,
+    )  # fmt: skip
+
+
+def _of_rules(store: ObjectStore, prefix: str) -> Iterator[Check]:
+    rules = store.rules_on(prefix)
+    if rules is None:
+        yield Check(
+            "rules",
+            Outcome.SKIPPED,
+            "the store does not tell its lifecycle rules: see that none deletes segments",
+        )
+    elif rules:
+        for rule in rules:
+            yield Check("rules", Outcome.BAD, f"{rule}: segments are lost by it", exit_code=6)
+    else:
+        yield Check("rules", Outcome.GOOD, "no rule of the bucket takes segments away")
+    yield from _of_unfinished(store, prefix)
+    for kept in store.kept_after_delete():
+        yield Check("rules", Outcome.WARN, kept)
+
+
+def _of_unfinished(store: ObjectStore, prefix: str) -> Iterator[Check]:
+    """Whether unfinished uploads end some day; nothing of stores in which they do by themselves."""
+    lifecycle = store.lifecycle()
+    if isinstance(lifecycle, str) or lifecycle.note:
+        return
+    try:
+        rule = aborting_rule(lifecycle.read(), prefix)
+    except (StoreError, ObjectNotFound) as error:
+        if error.retryable:
+            raise
+        yield Check("rules", Outcome.SKIPPED, f"whether a rule aborts unfinished uploads was not told: {error}")
+        return
+    if rule is None:
+        sentence = "no rule aborts unfinished uploads, which cost and are in no listing: tieredstore lifecycle apply"
+        yield Check("rules", Outcome.WARN, sentence)
+    else:
+        days = rule.aborts_after_days
+        yield Check("rules", Outcome.GOOD, f"the rule {rule.name} aborts unfinished uploads after {days} days")
+
+
+def _of_writing(store: ObjectStore, place: str) -> Iterator[Check]:
+    body = os.urandom(_PROBE_BYTES)
+    with _removed_again(store, place):
+        put_ms = statistics.median(_timed(partial(store.put, f"{place}/{n}", body)) for n in range(_TRIES))
+        if store.get(f"{place}/0") != body:
+            yield Check("write", Outcome.BAD, "what was written is not what is read", exit_code=4)
+            return
+        yield Check(
+            "write", Outcome.GOOD, f"{human_bytes(_PROBE_BYTES)} written in {put_ms:.0f} ms", {"put_ms": put_ms}
+        )
+        yield from _of_conditions(store, place)
+        store.delete([f"{place}/0"])
+        try:
+            store.head(f"{place}/0")
+        except ObjectNotFound:
+            yield Check("delete", Outcome.GOOD, "what was deleted is gone")
+        else:
+            yield Check("delete", Outcome.BAD, "what was deleted is still there", exit_code=6)
+
+
+def _of_conditions(store: ObjectStore, place: str) -> Iterator[Check]:
+    faults = list(racing(store, place))
+    if not faults:
+        yield Check("conditions", Outcome.GOOD, "conditional writes hold: of racing writers one wins")
+    elif not store.conditional_writes:
+        yield Check("conditions", Outcome.WARN, f"the store keeps no conditions, and says so: {faults[0]}")
+    for fault in faults if store.conditional_writes else ():
+        yield Check(
+            "conditions", Outcome.BAD, f"{fault}: processes that share this bucket may undo each other", exit_code=6
+        )
+
+
+@contextmanager
+def _removed_again(store: ObjectStore, place: str) -> Generator[None]:
+    try:
+        yield
+    finally:
+        store.delete([info.key for info in store.list(f"{place}/")])
+
+
+def _timed(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return _ms_since(started)
+
+
+def _ms_since(started: float) -> float:
+    return (time.perf_counter() - started) * 1000

@@ -1,0 +1,174 @@
+"""Garbage collection: what copies and deletes left behind that nobody will ever read.
+
+Two kinds of it: objects of a segment that has no manifest, and writes that began and did not end. Both look like a copy
+under way. Only age tells them apart: an attempt that is older than ``upload.max.age.ms`` never writes its manifest, so
+what is twice as old, by the store's own clock, is of no attempt any more.
+
+Where brokers are asked there is a third: what they have forgotten, segments with a manifest that they deleted, or whose
+copy they never took for finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from tieredstore.backends.base import DRAFT_PREFIX, AbandonedWrite, ObjectStore, store_time_ms
+from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope
+from tieredstore.catalog.metadata_records import SegmentState
+from tieredstore.errors import ConfigError, ObjectNotFound, StoreError
+from tieredstore.format.keys import ObjectKey, Suffix, object_key, parse_key
+from tieredstore.model import can_be_topic
+from tieredstore.ops.brokers import BrokersView
+from tieredstore.ops.garbage.deletion import delete_objects
+from tieredstore.ops.garbage.holds import Holds
+from tieredstore.ops.garbage.steps import Forgotten, Garbage, GarbageOutcome, GarbageStep
+from tieredstore.process.parallel import READERS, in_parallel
+from tieredstore.process.thread_pool import ThreadPool
+
+AGES_APART: Final = 2
+"""How many times the greatest age of an attempt is the least age of garbage: between the two nobody does anything."""
+
+_FORGOTTEN: Final = {
+    SegmentState.DELETE_SEGMENT_FINISHED: Forgotten.DELETED,
+    SegmentState.COPY_SEGMENT_STARTED: Forgotten.UNFINISHED,
+}
+_ANY_NAME: Final = f"{0:020d}-{'A' * 22}.{Suffix.LOG.value}"
+
+
+def least_age_ms(upload_max_age_ms: int) -> int:
+    """The least ``min_age_ms`` that is safe where no attempt commits after ``upload_max_age_ms``."""
+    return AGES_APART * upload_max_age_ms
+
+
+def collect_garbage(
+    store: ObjectStore,
+    prefix: str,
+    scope: Scope,
+    *,
+    min_age_ms: int,
+    upload_max_age_ms: int,
+    brokers: BrokersView | None = None,
+    unknown_too: bool = False,
+    dry_run: bool = True,
+    parallel: int = READERS,
+) -> Iterator[GarbageStep]:
+    """What is garbage in ``scope``, one step each, deleted unless ``dry_run``; nothing is held in memory.
+
+    Only keys under ``prefix`` that are those of segments are looked at. Whether there is a manifest is asked again
+    right before each deletion, and so are legal holds. Stopped or killed anywhere, it leaves what a second run takes.
+    With ``brokers`` come segments that they have forgotten; what their records never named is told, and deleted only if
+    ``unknown_too``.
+    ConfigError for a ``min_age_ms`` that is not safe, or a store that does not tell its time; what the store refuses to
+    delete is a step, and any other error of the store ends the run.
+    """
+    if min_age_ms < least_age_ms(upload_max_age_ms):
+        raise ConfigError(
+            f"a least age of {_hours(min_age_ms)} is not safe: copies may take {_hours(upload_max_age_ms)} "
+            f"(upload.max.age.ms), and what is younger than {AGES_APART} times that may be one under way"
+        )
+    now_ms = store_time_ms(store)
+    collection = GarbageCollection(store, prefix, now_ms - min_age_ms, unknown_too=unknown_too, dry_run=dry_run)
+    garbage = find_garbage(store, prefix, scope, brokers)
+    with ThreadPool(parallel, "tieredstore-gc") as pool:
+        yield from in_parallel(pool, collection.collect, garbage, at_once=4 * parallel)
+
+
+def find_garbage(
+    store: ObjectStore, prefix: str, scope: Scope, brokers: BrokersView | None = None
+) -> Iterator[Garbage]:
+    """What has no manifest in a listing, of whatever age, and what the brokers have forgotten, then the writes that did
+    not end: all as they come.
+
+    A topic's name that Kafka does not allow is of no broker's: it is somebody else's object, and no garbage.
+    """
+    listed = list_in_scope(store, prefix, scope)
+    for objects in listed if brokers is None else brokers.read_behind(listed):
+        if not can_be_topic(objects.segment_id.topic_id_partition.topic):
+            continue
+        if objects.find(Suffix.MANIFEST) is None:
+            yield Garbage.of_objects(objects)
+        elif brokers is not None and (forgotten := _forgotten(brokers.state_of(objects.segment_id))) is not None:
+            yield Garbage.of_objects(objects, forgotten)
+    for write in store.abandoned_writes(scope.listing_prefix(prefix)):
+        place = _place(prefix, write)
+        if place is None or not can_be_topic(place.segment_id.topic_id_partition.topic):
+            continue
+        if scope.holds(place.segment_id, place.start_offset):
+            yield Garbage.of_write(write, place)
+
+
+def _forgotten(state: SegmentState | None) -> Forgotten | None:
+    """None for what the brokers have, and for what they are deleting: they begin again with that."""
+    if state is None:
+        return Forgotten.NEVER_NAMED
+    return _FORGOTTEN.get(state)
+
+
+def _hours(duration_ms: int) -> str:
+    return f"{duration_ms / 3_600_000:g} h"
+
+
+def _place(prefix: str, write: AbandonedWrite) -> ObjectKey | None:
+    """Where in the layout of segments the write is; of a hidden file only the folder says it."""
+    folder, slash, name = write.key.rpartition("/")
+    if name.startswith(DRAFT_PREFIX):
+        return parse_key(prefix, f"{folder}{slash}{_ANY_NAME}")
+    return parse_key(prefix, write.key)
+
+
+class GarbageCollection:
+    """What is done with each piece of garbage. Thread-safe."""
+
+    def __init__(
+        self, store: ObjectStore, prefix: str, older_than_ms: int, *, unknown_too: bool = False, dry_run: bool
+    ) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._older_than_ms = older_than_ms
+        self._holds = Holds(store, prefix)
+        self._unknown_too = unknown_too
+        self._dry_run = dry_run
+
+    def collect(self, garbage: Garbage) -> GarbageStep:
+        """Delete it, unless it is younger, held, or referred to by now."""
+        if garbage.modified_ms is None:
+            return GarbageStep(garbage, GarbageOutcome.YOUNG, "the store does not tell its age")
+        if garbage.modified_ms > self._older_than_ms:
+            return GarbageStep(garbage, GarbageOutcome.YOUNG)
+        if garbage.forgotten is Forgotten.NEVER_NAMED and not self._unknown_too:
+            return GarbageStep(garbage, GarbageOutcome.UNKNOWN, garbage.forgotten.value)
+        hold = self._holds.on(garbage.partition, garbage.first_offset, None)
+        if hold is not None:
+            return GarbageStep(garbage, GarbageOutcome.HELD, f"legal hold {hold.name!r}")
+        try:
+            return self._removed(garbage)
+        except StoreError as error:
+            if error.retryable:
+                raise
+            return GarbageStep(garbage, GarbageOutcome.REFUSED, str(error))
+
+    def _removed(self, garbage: Garbage) -> GarbageStep:
+        if isinstance(garbage.what, SegmentObjects) and garbage.forgotten is not None:
+            if not self._dry_run:
+                delete_objects(self._store, garbage.what)
+            return GarbageStep(garbage, GarbageOutcome.DELETED, garbage.forgotten.value)
+        if isinstance(garbage.what, SegmentObjects):
+            return GarbageStep(garbage, self._objects_removed(garbage.what))
+        if not garbage.what.removable:
+            return GarbageStep(garbage, GarbageOutcome.LEFT, "only the store can take it away, in its own time")
+        if self._dry_run or self._store.discard(garbage.what):
+            return GarbageStep(garbage, GarbageOutcome.DELETED)
+        return GarbageStep(garbage, GarbageOutcome.GONE, "somebody else took it away, or is at work on it")
+
+    def _objects_removed(self, objects: SegmentObjects) -> GarbageOutcome:
+        # Between the listing and this moment hours may lie.
+        try:
+            self._store.head(object_key(self._prefix, objects.main_path, Suffix.MANIFEST))
+        except ObjectNotFound:
+            pass
+        else:
+            return GarbageOutcome.REFERENCED
+        if not self._dry_run:
+            self._store.delete([info.key for _, info in objects.objects])
+        return GarbageOutcome.DELETED

@@ -1,0 +1,136 @@
+"""The one rule that a bucket of segments wants of its own: unfinished multipart uploads are aborted after some days.
+
+What it adds is the only thing it does: rules that are there stay, whatever they are; a rule that ends uploads already
+is left as it is. What was written is read back and compared, since an answer alone proves nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+from tieredstore.backends.base import BucketLifecycle, LifecycleRule, LifecycleState, ObjectStore
+from tieredstore.errors import ConfigError, PreconditionFailed, StoreError
+from tieredstore.ops.garbage.collection import least_age_ms
+
+DEFAULT_DAYS: Final = 7
+
+_DAY_MS: Final = 86_400_000
+_LOOKS: Final = 2
+_NAME: Final = "tieredstore-abort-unfinished-uploads"
+
+
+class LifecycleOutcome(enum.StrEnum):
+    """What became of the rule."""
+
+    THERE = "there"
+    """A rule does it already."""
+
+    ADDED = "added"
+    """It was added, or in a dry run it would be."""
+
+    NO_RULES = "no_rules"
+    """The store has no such rules, or does not tell them."""
+
+
+@dataclass(frozen=True, slots=True)
+class LifecycleReport:
+    """What was done; ``days`` is None where there are no rules. ``before`` is the service's text of what there was."""
+
+    outcome: LifecycleOutcome
+    sentence: str
+    name: str | None = None
+    days: int | None = None
+    before: str = ""
+
+
+def abort_rule_name(prefix: str) -> str:
+    """What the rule for a prefix is called: several stores may share a bucket."""
+    return f"{_NAME}-{hashlib.sha256(prefix.encode()).hexdigest()[:8]}" if prefix else _NAME
+
+
+def least_days(upload_max_age_ms: int) -> int:
+    """The least days after which an upload is of no attempt any more, where none lasts longer than so."""
+    return math.ceil(least_age_ms(upload_max_age_ms) / _DAY_MS)
+
+
+def aborting_rule(state: LifecycleState, prefix: str) -> LifecycleRule | None:
+    """The rule that ends every unfinished upload under ``prefix``, the soonest of several."""
+    rules = [rule for rule in state.rules if rule.aborts_all_under(prefix)]
+    return min(rules, key=lambda rule: rule.aborts_after_days or 0, default=None)
+
+
+def add_abort_rule(
+    store: ObjectStore, prefix: str, *, days: int = DEFAULT_DAYS, upload_max_age_ms: int, dry_run: bool
+) -> LifecycleReport:
+    """See to it that the bucket aborts unfinished multipart uploads under ``prefix``.
+
+    ConfigError for days that uploads may last. PreconditionFailed if somebody else changes the rules at the same time,
+    each time that it is tried; StoreError if afterwards the rules are not those from before and this one.
+    """
+    least = least_days(upload_max_age_ms)
+    if days < least:
+        raise ConfigError(
+            f"{days} days are too few: copies may take {upload_max_age_ms / 3_600_000:g} h (upload.max.age.ms), and "
+            f"twice that is safe: give {least} or more"
+        )
+    lifecycle = store.lifecycle()
+    if isinstance(lifecycle, str):
+        return LifecycleReport(LifecycleOutcome.NO_RULES, lifecycle)
+    for look in range(_LOOKS):
+        try:
+            return _added(store, lifecycle, prefix, days, dry_run=dry_run)
+        except PreconditionFailed:
+            # The write may have been ours, its answer lost: the next look tells.
+            if look + 1 == _LOOKS:
+                raise
+    raise AssertionError
+
+
+def _added(store: ObjectStore, lifecycle: BucketLifecycle, prefix: str, days: int, *, dry_run: bool) -> LifecycleReport:
+    before = lifecycle.read()
+    there = aborting_rule(before, prefix)
+    if there is not None:
+        sentence = f"the rule {there.name} aborts unfinished uploads after {there.aborts_after_days} days already"
+        return LifecycleReport(LifecycleOutcome.THERE, sentence, there.name, there.aborts_after_days, before.text)
+    name = abort_rule_name(prefix)
+    if any(rule.name == name for rule in before.rules):
+        raise StoreError(
+            f"{store.identity} has a rule {name} that does not abort unfinished uploads under this prefix (is it "
+            "disabled?): nothing was changed, since rules that are there stay; change or remove it by hand"
+        )
+    if not dry_run:
+        try:
+            lifecycle.add_abort_rule(name, prefix, days, before)
+        except StoreError as error:
+            if not error.retryable:
+                error.add_note("no rule was added; servers that do not know such rules (MinIO is one) refuse them")
+            raise
+        _prove(store, before, lifecycle.read(), prefix, days)
+    where = f"under {prefix!r} of {store.identity}" if prefix else f"in {store.identity}"
+    sentence = f"a rule aborts unfinished multipart uploads {where} after {days} days"
+    return LifecycleReport(LifecycleOutcome.ADDED, sentence, name, days, before.text)
+
+
+def _prove(store: ObjectStore, before: LifecycleState, after: LifecycleState, prefix: str, days: int) -> None:
+    """StoreError unless there is one rule more, the right one, and all others are as they were."""
+    contents = Counter(rule.content for rule in after.rules)
+    lost = [rule for rule in before.rules if not contents[rule.content]]
+    contents.subtract(rule.content for rule in before.rules)
+    ours = [rule for rule in after.rules if rule.aborts_all_under(prefix) and rule.aborts_after_days == days]
+    if lost:
+        error = StoreError(
+            f"{store.identity} has lost the rules {', '.join(rule.name for rule in lost)} while one was added, or "
+            "somebody else changed them: look at them now (tieredstore lifecycle show)"
+        )
+        error.add_note(f"the rules were: {before.text}")
+        raise error
+    if not ours:
+        raise StoreError(
+            f"{store.identity} took a rule that aborts unfinished uploads, and does not have it: it does not know such "
+            "rules; all others are as they were, and gc removes unfinished uploads too"
+        )

@@ -1,0 +1,235 @@
+"""Segments out of a store: a topic, a partition, or what lies before an offset or a time; whole segments only."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from tieredstore.backends.base import ObjectStore, store_time_ms
+from tieredstore.catalog.listing import Scope, SegmentObjects
+from tieredstore.catalog.metadata_records import SegmentState
+from tieredstore.catalog.stored import StoredSegment
+from tieredstore.errors import CorruptData, StoreError
+from tieredstore.format.keys import Suffix, parse_key
+from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
+from tieredstore.model import TopicIdPartition, Uuid, check_offset
+from tieredstore.ops.brokers import BrokersView
+from tieredstore.ops.garbage.collection import least_age_ms
+from tieredstore.ops.garbage.deletion import delete_objects
+from tieredstore.ops.garbage.holds import Holds
+from tieredstore.ops.garbage.steps import written_ms
+from tieredstore.ops.listing import ListedSegment, load_stream
+from tieredstore.process.parallel import READERS, in_parallel
+from tieredstore.process.thread_pool import ThreadPool
+
+_MAX_AGE_MS: Final = 43_200_000
+"""The default of ``upload.max.age.ms``."""
+
+
+class RemovalOutcome(enum.StrEnum):
+    """What became of one segment."""
+
+    REMOVED = "removed"
+    """It is gone; in a dry run it would be."""
+
+    LEFTOVER = "leftover"
+    """It has no manifest, as a copy under way: the garbage collection takes it when it is old."""
+
+    UNKNOWN = "unknown"
+    """Where it ends is not known, since its manifest is damaged or does not say it: left alone."""
+
+    HELD = "held"
+    """It is under a legal hold: left alone."""
+
+    LISTED = "listed"
+    """The brokers still list it: left alone."""
+
+    YOUNG = "young"
+    """The brokers do not list it, and it is not old enough to trust that: left alone."""
+
+    REFUSED = "refused"
+    """The store refuses to delete it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemovalStep:
+    """One segment that was to go."""
+
+    segment: ListedSegment
+    outcome: RemovalOutcome
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What is to go of each partition: segments that end before ``offset``, or whose records are all older than
+    ``time_ms``. As Kafka's retention does, it takes the oldest ones up to the first that is not: it makes no holes."""
+
+    offset: int | None = None
+    time_ms: int | None = None
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether nothing bounds it."""
+        return self.offset is None and self.time_ms is None
+
+    def has(self, segment: StoredSegment) -> bool | None:
+        """Whether the segment lies before; None where its manifest does not say it."""
+        end, newest_ms = segment.metadata.end_offset, segment.metadata.max_timestamp_ms
+        if (self.offset is not None and end < 0) or (self.time_ms is not None and newest_ms < 0):
+            return None
+        return (self.offset is None or end < self.offset) and (self.time_ms is None or newest_ms < self.time_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class _Brokers:
+    """Brokers that are asked before a segment goes; what no record names is trusted to be nobody's if it is old."""
+
+    view: BrokersView
+    older_than_ms: int
+    force: bool
+
+    def judge(self, segment: ListedSegment) -> RemovalStep:
+        """Return the step of a segment that may go by all else."""
+        outcome, reason = RemovalOutcome.REMOVED, None
+        state = self.view.state_of(segment.objects.segment_id)
+        time_ms = written_ms(segment.objects)
+        if state is None and (time_ms is None or time_ms > self.older_than_ms):
+            outcome, reason = RemovalOutcome.YOUNG, "no record of the brokers names it yet"
+        elif state not in {None, SegmentState.DELETE_SEGMENT_FINISHED}:
+            outcome, reason = RemovalOutcome.LISTED, "the brokers list it, and will fail their readers once it is gone"
+        return RemovalStep(segment, RemovalOutcome.REMOVED if self.force else outcome, reason)
+
+
+def remove_segments(
+    store: ObjectStore,
+    prefix: str,
+    listed: Iterable[SegmentObjects],
+    before: Before,
+    *,
+    rules: ManifestRules = DEFAULT_RULES,
+    brokers: BrokersView | None = None,
+    upload_max_age_ms: int = _MAX_AGE_MS,
+    force: bool = False,
+    dry_run: bool = True,
+    parallel: int = READERS,
+) -> Iterator[RemovalStep]:
+    """Delete the listed segments that lie ``before``, manifest first, one step each; nothing with ``dry_run``.
+
+    What is not before has no step. With ``brokers`` stay, unless ``force`` says otherwise, what they list, and what
+    they do not list and is younger than twice ``upload_max_age_ms`` by the store's clock. Manifests are not held, and
+    the listing only for an offset: ConfigError before anything goes where that is beyond the end of all that is listed,
+    since it would take everything, and may be meant for a time. Legal holds are looked for again and again. Stopped or
+    killed anywhere, no half of a segment is visible, and a second run goes on; what had lost its manifest is a leftover
+    then. What the store refuses is a step; its other errors end the run. ConfigError for ``brokers`` and a store that
+    does not tell its time.
+    """
+    if before.offset is not None:
+        listed = list(listed)
+        _check_reached(store, listed, before.offset, rules)
+    holds = Holds(store, prefix)
+    judge = None
+    if brokers is not None:
+        judge = _Brokers(brokers, store_time_ms(store) - least_age_ms(upload_max_age_ms), force=force)
+
+    def remove(planned: RemovalStep) -> RemovalStep:
+        if planned.outcome is not RemovalOutcome.REMOVED:
+            return planned
+        segment = planned.segment
+        # Once more: since it was planned a hold may have come.
+        if (held := _held(segment, holds)) is not None:
+            return held
+        try:
+            if not dry_run:
+                delete_objects(store, segment.objects)
+        except StoreError as error:
+            if error.retryable:
+                raise
+            return RemovalStep(segment, RemovalOutcome.REFUSED, str(error))
+        return planned
+
+    segments = load_stream(store, listed, rules=rules, parallel=parallel)
+    planned = _plan(segments if brokers is None else brokers.read_behind(segments), before, holds, judge)
+    with ThreadPool(parallel, "tieredstore-rm") as pool:
+        yield from in_parallel(pool, remove, planned, at_once=4 * parallel)
+
+
+def topic_ids(store: ObjectStore, prefix: str, topic: str) -> list[Uuid]:
+    """The ids under which a store has segments of the topic: several if it was created again.
+
+    A short listing for each of these, and for each topic whose name begins like it.
+    """
+    ids: list[Uuid] = []
+    start = Scope(topic).listing_prefix(prefix)
+    position: str | None = None
+    while (info := next(iter(store.list(start, position)), None)) is not None:
+        key = parse_key(prefix, info.key)
+        if key is not None and key.segment_id.topic_id_partition.topic == topic:
+            ids.append(key.segment_id.topic_id_partition.topic_id)
+        # Behind all that begins with this folder: the character after a slash is a zero.
+        folder = f"{prefix}{info.key.removeprefix(prefix).partition('/')[0]}"
+        position = f"{folder}0" if len(folder) < len(info.key) else info.key
+    return list(dict.fromkeys(ids))
+
+
+def _check_reached(store: ObjectStore, listed: Iterable[SegmentObjects], offset: int, rules: ManifestRules) -> None:
+    latest: dict[TopicIdPartition, list[SegmentObjects]] = {}
+    for objects in listed:
+        if objects.start_offset >= offset:
+            check_offset(offset)
+            return
+        where = objects.segment_id.topic_id_partition
+        start = latest[where][0].start_offset if where in latest else -1
+        if objects.find(Suffix.MANIFEST) is None:
+            continue
+        if objects.start_offset > start:
+            latest[where] = [objects]
+        elif objects.start_offset == start:
+            latest[where].append(objects)
+    ends: dict[str, int] = {}
+    for segment in load_stream(store, (one for last in latest.values() for one in last), rules=rules):
+        if not isinstance(segment.loaded, StoredSegment) or segment.loaded.metadata.end_offset < 0:
+            ends.clear()
+            break  # where nobody knows how far the log reaches the removal ends by itself
+        name = f"{segment.partition.topic}-{segment.partition.partition}"
+        ends[name] = max(ends.get(name, 0), segment.loaded.metadata.end_offset + 1)
+    check_offset(offset, ends)
+
+
+def _plan(
+    listed: Iterable[ListedSegment], before: Before, holds: Holds, brokers: _Brokers | None
+) -> Iterator[RemovalStep]:
+    """What is to become of the segments, which come in the order of a listing."""
+    ended: TopicIdPartition | None = None
+    for segment in listed:
+        if segment.partition == ended:
+            continue
+        if segment.loaded is None:
+            yield RemovalStep(segment, RemovalOutcome.LEFTOVER)
+        elif before.is_everything:
+            yield _judge(segment, brokers)
+        elif isinstance(segment.loaded, CorruptData):
+            ended = segment.partition
+            yield RemovalStep(segment, RemovalOutcome.UNKNOWN, str(segment.loaded))
+        elif (lies_before := before.has(segment.loaded)) is None:
+            ended = segment.partition
+            yield RemovalStep(segment, RemovalOutcome.UNKNOWN, "its manifest does not tell where it ends")
+        elif lies_before:
+            yield (step := _held(segment, holds) or _judge(segment, brokers))
+            # What went from behind one that stays would leave a hole.
+            if step.outcome is not RemovalOutcome.REMOVED:
+                ended = segment.partition
+        else:
+            ended = segment.partition
+
+
+def _held(segment: ListedSegment, holds: Holds) -> RemovalStep | None:
+    end = segment.loaded.metadata.end_offset if isinstance(segment.loaded, StoredSegment) else -1
+    hold = holds.on(segment.partition, segment.objects.start_offset, None if end < 0 else end)
+    return None if hold is None else RemovalStep(segment, RemovalOutcome.HELD, f"legal hold {hold.name!r}")
+
+
+def _judge(segment: ListedSegment, brokers: _Brokers | None) -> RemovalStep:
+    return RemovalStep(segment, RemovalOutcome.REMOVED) if brokers is None else brokers.judge(segment)

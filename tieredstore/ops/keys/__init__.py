@@ -1,0 +1,1 @@
+"""Key pairs: made, counted, rotated, sealed."""

@@ -1,0 +1,125 @@
+"""Key rotation: every manifest's data key, wrapped again under the active key pair.
+
+The data key itself, and so all data and indexes, stay as they are. Of a manifest one text changes and nothing else of
+its bytes (see ``format.data_key_field``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from tieredstore.backends.base import ObjectStore
+from tieredstore.catalog.listing import SegmentObjects
+from tieredstore.catalog.stored import MAX_MANIFESTS_IN_FLIGHT, known_segment, manifest_info, manifest_size
+from tieredstore.errors import CorruptData, ObjectNotFound, PreconditionFailed, UnknownKey, WrongKey
+from tieredstore.format.data_key_field import with_data_key
+from tieredstore.format.keys import Suffix
+from tieredstore.format.manifest import WrappedDataKey
+from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
+from tieredstore.ops.conditions import require_conditional_writes
+from tieredstore.ops.keys.rotation_steps import RotationOutcome, RotationStep
+from tieredstore.process.parallel import READERS, in_parallel
+from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.remote.manifest_object import parse_manifest, read_manifest_text
+from tieredstore.transform.keyring import KeyRing
+
+_LOOKS = 2
+"""How often a manifest is looked at that somebody else changes at the same time."""
+
+
+def rotate_keys(
+    store: ObjectStore,
+    listed: Iterable[SegmentObjects],
+    key_ring: KeyRing,
+    *,
+    rules: ManifestRules = DEFAULT_RULES,
+    dry_run: bool = False,
+    parallel: int = READERS,
+) -> Iterator[RotationStep]:
+    """Wrap the data keys of the listed segments by the active pair, in the order listed; of leftovers there is nothing.
+
+    Neither the listing nor manifests are held. What is wrapped by the active pair costs no RSA. Each new wrapping is
+    opened and compared before it is written, by a conditional replacement: a manifest that was deleted meanwhile never
+    comes back. Stopped or killed anywhere, it leaves each manifest as it was or rotated; a second run does the rest.
+
+    A ``dry_run`` does all of it but the writing. ConfigError for a store without atomic conditional writes; errors of
+    the store end the run.
+    """
+    require_conditional_writes(store, "key rotation")
+    rotation = _Rotation(store, key_ring, rules, dry_run=dry_run)
+    with_manifest = (objects for objects in listed if objects.find(Suffix.MANIFEST) is not None)
+    # RSA leaves the interpreter's lock, so that these threads use all cores.
+    with ThreadPool(parallel, "tieredstore-rotate") as pool:
+        yield from in_parallel(
+            pool,
+            rotation.rotate,
+            with_manifest,
+            at_once=4 * parallel,
+            weigh=manifest_size,
+            max_weight=MAX_MANIFESTS_IN_FLIGHT,
+        )
+
+
+class _Rotation:
+    def __init__(self, store: ObjectStore, key_ring: KeyRing, rules: ManifestRules, *, dry_run: bool) -> None:
+        self._store = store
+        self._key_ring = key_ring
+        self._rules = rules
+        self._dry_run = dry_run
+
+    def rotate(self, objects: SegmentObjects) -> RotationStep:
+        """One segment."""
+        name = f"{objects.main_path}.{Suffix.MANIFEST.value}"
+        etag = manifest_info(objects).etag
+        for _ in range(_LOOKS):
+            try:
+                return self._rotate_once(objects, name, etag)
+            except ObjectNotFound:
+                return RotationStep(objects, RotationOutcome.GONE)
+            except PreconditionFailed:
+                etag = None  # what was listed is out of date
+        return RotationStep(objects, RotationOutcome.CHANGED, reason=f"{name} is being changed by somebody else")
+
+    def _rotate_once(self, objects: SegmentObjects, name: str, etag: str | None) -> RotationStep:
+        key = manifest_info(objects).key
+        if etag is None:
+            # Before the content: whatever is written in between, the replacement then fails.
+            etag = self._store.head(key).etag
+        try:
+            raw = read_manifest_text(self._store, key, name)
+            wrapped = parse_manifest(raw, name, known_segment(objects), self._rules).encryption
+        except CorruptData as error:
+            return RotationStep(objects, RotationOutcome.DAMAGED, reason=str(error))
+        if wrapped is None:
+            return RotationStep(objects, RotationOutcome.PLAIN)
+        if wrapped.key_id == self._key_ring.active_id:
+            return RotationStep(objects, RotationOutcome.ACTIVE, wrapped.key_id)
+        try:
+            changed = with_data_key(raw, self._key_ring.active_id, self._rewrapped(wrapped), self._rules)
+        except (UnknownKey, WrongKey, CorruptData) as error:
+            return RotationStep(objects, _left_alone(error), wrapped.key_id, f"{name}: {error}")
+        if not self._dry_run:
+            self._replace(key, changed, etag)
+        return RotationStep(objects, RotationOutcome.ROTATED, wrapped.key_id)
+
+    def _rewrapped(self, old: WrappedDataKey) -> bytes:
+        data_key = self._key_ring.unwrap(old.key_id, old.wrapped)
+        rewrapped = self._key_ring.wrap(data_key)
+        # The old wrapping is about to be the past: the new one has to open, and to the same key.
+        if self._key_ring.unwrap(self._key_ring.active_id, rewrapped) != data_key:
+            raise WrongKey(
+                f"the active key pair {self._key_ring.active_id!r} does not give back the data key that it wrapped; "
+                "nothing was changed"
+            )
+        return rewrapped
+
+    def _replace(self, key: str, changed: bytes, etag: str | None) -> None:
+        if etag is None:
+            raise PreconditionFailed(f"the store does not tell the etag of {key!r}, so it was not replaced")
+        self._store.replace(key, changed, etag)
+
+
+def _left_alone(error: UnknownKey | WrongKey | CorruptData) -> RotationOutcome:
+    if isinstance(error, UnknownKey):
+        return RotationOutcome.UNKNOWN_KEY
+    return RotationOutcome.WRONG_KEY if isinstance(error, WrongKey) else RotationOutcome.DAMAGED

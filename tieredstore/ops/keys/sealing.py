@@ -1,0 +1,51 @@
+"""A private key that a key management service has sealed, in place of one in the clear."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tieredstore.config import Settings
+from tieredstore.config.encryption import PAIRS
+from tieredstore.errors import ConfigError, KeyServiceError, excerpt
+from tieredstore.ops.keys.pairs import write_new
+
+
+@dataclass(frozen=True, slots=True)
+class KmsKey:
+    """A key of a service: ``private.key.kms`` and the settings below it."""
+
+    service: str
+    key: str
+    endpoint_url: str | None = None
+
+
+def sealed_pair(settings: Settings, key_id: str, kms: KmsKey, path: Path) -> dict[str, str]:
+    """Write the private key of the listed pair ``key_id``, sealed, to the new file ``path``.
+
+    Gives the settings that open it. It is sealed, opened again and compared before anything is written. ConfigError if
+    the settings list no such pair or the file exists; KeyServiceError and KeyRingError as from reading a key.
+    """
+    # What loads libraries for RSA and AES, which other commands about keys do not need.
+    from tieredstore.kms import sealed_key  # noqa: PLC0415
+    from tieredstore.kms.registry import key_source  # noqa: PLC0415
+    from tieredstore.remote.private_keys import opened_pair  # noqa: PLC0415
+
+    pairs = () if settings.encryption is None else settings.encryption.key_pairs
+    pair = next((pair for pair in pairs if pair.id == key_id), None)
+    if pair is None:
+        listed = ", ".join(pair.id for pair in pairs) or "none"
+        raise ConfigError(f"the settings list no key pair {excerpt(key_id)!r}: {excerpt(listed)}")
+    if path.exists():
+        raise ConfigError(f"{path} exists already, and a key is never overwritten; choose another file (-o)")
+    _, private_key = opened_pair(pair)  # it is an RSA key, and the public key's
+    source = key_source(kms.service, kms.key, kms.endpoint_url)
+    text = sealed_key.seal(private_key, pair=key_id, service=kms.service, source=source)
+    name = f"what {kms.service} has just sealed"
+    if sealed_key.opened(text, name=name, pair=key_id, service=kms.service, source=source) != private_key:
+        raise KeyServiceError(f"{name} opens as something else; nothing was written")
+    write_new(path, text, mode=0o600)
+    lines = {"file": str(path.absolute()), "kms": kms.service, "kms.key": kms.key}
+    if kms.endpoint_url is not None:
+        lines["kms.endpoint.url"] = kms.endpoint_url
+    return {f"{PAIRS}.{key_id}.private.key.{name}": text for name, text in lines.items()}

@@ -1,0 +1,109 @@
+"""A key pair that joins those of a settings file."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+from collections.abc import Generator
+from pathlib import Path
+from typing import Final
+
+import javaproperties
+
+from tieredstore.config.encryption import PAIRS
+from tieredstore.config.properties import own_properties, read_properties
+from tieredstore.errors import ConfigError
+from tieredstore.ops.keys.pairs import KeyPairFiles, write_new
+
+_ENABLED: Final = "encryption.enabled"
+_ACTIVE: Final = "encryption.key.pair.id"
+
+
+def listed_pairs(path: Path) -> tuple[str, ...]:
+    """The ids of the pairs that a settings file lists; ConfigError if it cannot be read."""
+    ours = own_properties(read_properties(path), str(path)).values
+    return tuple(key_id for key_id in (part.strip() for part in ours.get(PAIRS, "").split(",")) if key_id)
+
+
+def folder_of_pairs(path: Path) -> Path:
+    """Return the folder where the last pair of a settings file has its keys: beside the file if it lists none."""
+    ours = own_properties(read_properties(path), str(path)).values
+    beside = path.absolute().parent
+    for key_id in reversed(listed_pairs(path)):
+        for kind in ("private", "public"):
+            if file := ours.get(f"{PAIRS}.{key_id}.{kind}.key.file", "").strip():
+                return (beside / file).parent
+    return beside
+
+
+def add_key_pair(path: Path, files: KeyPairFiles, *, activate: bool = False) -> None:
+    """Let the pair join those of a settings file, a broker's own too.
+
+    All other lines stay as they are, comments too; the file is replaced whole or not at all, and keeps its mode and
+    owner. The active pair stays the active one unless there is none yet, or ``activate`` says so. ConfigError if the
+    file lists the id already, or cannot be read or written.
+    """
+    own = own_properties(read_properties(path), str(path))
+    listed = listed_pairs(path)
+    if files.key_id in listed:
+        raise ConfigError(f"{path} lists the key pair {files.key_id!r} already; choose another id")
+    lines = {
+        _ENABLED: "true",
+        PAIRS: ",".join([*listed, files.key_id]),
+        **files.settings(),
+    }
+    if activate or not own.values.get(_ACTIVE):
+        lines[_ACTIVE] = files.key_id
+    # Java's encoding of the file; what it cannot hold is written as an escape.
+    before = path.read_bytes()
+    document = javaproperties.PropertiesFile.loads(before.decode("latin-1"))
+    for name, value in lines.items():
+        if own.values.get(name) != value:
+            document[f"{own.prefix}{name}"] = value
+    with _held(path, before) as target:
+        _replace(target, document.dumps().encode("latin-1"))
+
+
+@contextlib.contextmanager
+def _held(path: Path, content: bytes) -> Generator[Path]:
+    """Keep other runs from changing a file that still has this content; gives what a link points at."""
+    target = path.resolve()
+    changing = f"{path} is being changed by another process; run the command again"
+    try:
+        with target.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if file.read() != content or target.read_bytes() != content:
+                raise ConfigError(changing)
+            yield target
+    except BlockingIOError:
+        raise ConfigError(changing) from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _replace(target: Path, content: bytes) -> None:
+    # One name for all drafts: what a killed run left has the file's secrets, and goes with the next run.
+    draft = target.with_name(f".{target.name}.draft")
+    try:
+        draft.unlink(missing_ok=True)
+        status = target.stat()
+        write_new(draft, content, mode=stat.S_IMODE(status.st_mode) & 0o700)
+        # A broker that runs as somebody else reads the file too. Owner first: a change of it may narrow the mode.
+        if (status.st_uid, status.st_gid) != (draft.stat().st_uid, draft.stat().st_gid):
+            _chown(draft, target, status)
+        draft.chmod(stat.S_IMODE(status.st_mode))
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _chown(draft: Path, target: Path, status: os.stat_result) -> None:
+    try:
+        os.chown(draft, status.st_uid, status.st_gid)
+    except PermissionError as error:
+        raise ConfigError(
+            f"{target} was not changed: it would be another owner's afterwards; do it as the user {status.st_uid} of "
+            f"the group {status.st_gid}"
+        ) from error
