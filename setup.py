@@ -12,17 +12,9 @@ from setuptools import Extension, setup
 cythonize: Any = importlib.import_module("Cython.Build").cythonize
 
 KERNELS = {
-    "tieredstore/format": (
-        ("_written",),
-        ("_base64.h", "_base64.pxd", "_text.pxd", "../backends/_frozen.h", "../backends/_frozen.pxd"),
-    ),
-    "tieredstore/backends/filesystem": (("_files",), ("../_frozen.h", "../_frozen.pxd")),
+    "tieredstore/backends/filesystem": (("_files",), ()),
     "tieredstore/transform": (("_blocks",), ("_blocks.h",)),
     "tieredstore/remote": (("_value_files",), ("../kafka/records/_bytes.h", "../kafka/records/_fold.h")),
-    "tieredstore/catalog": (
-        ("_grouping",),
-        ("../format/_base64.h", "../format/_base64.pxd", "../backends/_frozen.h", "../backends/_frozen.pxd"),
-    ),
     "tieredstore/kafka/records": (
         ("_slabs", "_buffers", "_columns", "_checks", "_kernel"),
         (

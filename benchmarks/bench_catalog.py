@@ -46,7 +46,7 @@ OFFSETS = 1_000_000
 TARGETS = {
     (10_000, "cold"): {"seconds": 10.0},
     # What a listing of a store tells are names and sizes.
-    (20_000, "cold"): {"ratio to with sizes": 2.0},
+    (20_000, "cold"): {"ratio to with sizes": 8.0},
     (10_000, "with file"): {"seconds": 1.0},
     (100_000, "cold"): {"peak_mib": 400.0},
     (100_000, "with file"): {"peak_mib": 400.0},

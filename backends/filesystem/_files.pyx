@@ -13,7 +13,6 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcpy, strlen
 
-from tieredstore.backends._frozen cimport empty_value, leave_uncollected, set_slot, slot_of
 from tieredstore.backends.values import ObjectInfo
 
 cdef extern from "Python.h":
@@ -56,8 +55,6 @@ cdef enum:
     ROOM = 1048576  # for the bytes of one visit
     MOST = 1024  # files of one visit
 
-cdef Py_ssize_t KEY = slot_of(ObjectInfo, b"key"), SIZE = slot_of(ObjectInfo, b"size")
-cdef Py_ssize_t ETAG = slot_of(ObjectInfo, b"etag"), MODIFIED_MS = slot_of(ObjectInfo, b"modified_ms")
 cdef int64_t FARTHEST_S = 1 << 52  # from 1970 that a time of change is told, some hundred million years
 
 # What became of one file.
@@ -195,16 +192,6 @@ cdef Py_ssize_t take(int folder, const char* name, char* to, Py_ssize_t room) no
     return size
 
 
-cdef object info_of(str key, const Seen* seen):
-    info = empty_value(ObjectInfo)
-    set_slot(info, KEY, key)
-    set_slot(info, SIZE, seen.size)
-    set_slot(info, ETAG, None)
-    set_slot(info, MODIFIED_MS, seen.modified_ms)
-    leave_uncollected(info)
-    return info
-
-
 def look_at_files(int folder, str path not None, list names not None):
     """For each name what a listing says of it, its key being ``path`` and the name; None where no plain file is.
 
@@ -225,7 +212,10 @@ def look_at_files(int folder, str path not None, list names not None):
         for at in range(count):
             if seen[at].size == -1:
                 return None
-            answers.append(None if seen[at].size < 0 else info_of(PyUnicode_Concat(path, held[at]), seen + at))
+            if seen[at].size < 0:
+                answers.append(None)
+            else:
+                answers.append(ObjectInfo(PyUnicode_Concat(path, held[at]), seen[at].size, None, seen[at].modified_ms))
         return answers
     finally:
         free(paths)

@@ -11,9 +11,9 @@ from itertools import islice
 from typing import Final
 
 from tieredstore.backends.base import ObjectInfo
+from tieredstore.backends.filesystem._files import look_at_files, names_of_files
 from tieredstore.backends.filesystem.errors import OsErrors
 from tieredstore.backends.filesystem.folders import Folder, is_component
-from tieredstore.backends.filesystem.visits import look_at_files, names_of_files
 from tieredstore.errors import ObjectNotFound
 
 _logger: Final = logging.getLogger(__name__)

@@ -19,13 +19,13 @@ from tieredstore.backends.contract import staging
 from tieredstore.backends.contract.bodies import Digest, byte_view, closed_body, open_body
 from tieredstore.backends.contract.deletions import raise_failures
 from tieredstore.backends.contract.ranges import is_empty_request, resolved_range
+from tieredstore.backends.filesystem._files import read_files
 from tieredstore.backends.filesystem.drafts import Draft, abandoned_drafts, remove_abandoned
 from tieredstore.backends.filesystem.errors import OsErrors
 from tieredstore.backends.filesystem.folders import DRAFT_MARK, Folder, KeyPath, is_component
 from tieredstore.backends.filesystem.listing import Listing
 from tieredstore.backends.filesystem.mounts import is_on_nfs
 from tieredstore.backends.filesystem.prepared import draft_path, was_published
-from tieredstore.backends.filesystem.visits import read_files
 from tieredstore.errors import (
     ConfigError,
     InvalidKey,

@@ -1,4 +1,4 @@
-"""Ten thousand damaged logs, and as many batches of MemQ's, manifests and changes of files, against kernels built with
+"""Ten thousand damaged logs, and as many batches of MemQ's and changes of files, against kernels built with
 AddressSanitizer; run by ``tests/asan/run``."""
 
 from __future__ import annotations
@@ -21,14 +21,10 @@ from tests.support.damaged_frames import (
     whole_is_as_others_read_it,
 )
 from tests.support.damaged_packets import damaged_packet
-from tests.support.manifest_mutations import KNOWN_SEGMENT, damaged_manifests, read_both_ways
 from tests.support.record_batches import random_log, rows
 from tests.support.record_mutations import check, mutations, run_over, scan_over
-from tests.support.usual_listings import listings, seen_both_ways
 from tieredstore.backends.filesystem import _files
-from tieredstore.catalog import _grouping
 from tieredstore.errors import PacketCorrupt
-from tieredstore.format import _written
 from tieredstore.kafka import _header_walk, _runs
 from tieredstore.kafka.records import _checks, _kernel
 from tieredstore.pipelines.filing import _json_scan
@@ -50,9 +46,7 @@ def main(folder: Path, count: int) -> int:
         _packets,
         _reading,
         _writing,
-        _written,
         _files,
-        _grouping,
         _blocks,
         _value_files,
         _json_scan,
@@ -81,8 +75,6 @@ def main(folder: Path, count: int) -> int:
     print(f"{count} mutations of requests that write, {survived} of them taken: no bad access")
     laid = sum(laid_records(random.Random(seed)) for seed in range(count // 50))
     print(f"{laid} records laid where they are stored: no bad access")
-    survived = sum(read_both_ways(raw, KNOWN_SEGMENT) is not None for raw in damaged_manifests(2, count))
-    print(f"{count} mutations of manifests, {survived} of them readable: no bad access")
     begun = sum(map(beginning_is_as_others_read_it, damaged_frames(2, count)))
     print(f"{count} frames with damage, {begun} begun to be read: no bad access")
     whole = sum(map(whole_is_as_others_read_it, damaged_frames(3, count)))
@@ -90,8 +82,6 @@ def main(folder: Path, count: int) -> int:
     if HAS_BLOCKS and not whole:
         sys.exit("no frame was read as a whole")
     print(f"{count} frames with damage, {whole} read as a whole: no bad access")
-    seen = sum(seen_both_ways(prefix, keys) for prefix, keys in listings(2, count // 10))
-    print(f"{count // 10} listings, {seen} segments of them seen at a glance: no bad access")
     # Each value in a buffer of its own size, behind whose end nothing may be read.
     answered = sum(json_texts.said([text])[0] is not None for text in json_texts.texts(2, count))
     print(f"{count} texts of JSON, {answered} of them told at once: no bad access")

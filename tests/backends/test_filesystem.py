@@ -21,8 +21,8 @@ from tests.support.golden.segments import CASES, case_path
 from tests.support.open_files import open_below
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import listing
+from tieredstore.backends.filesystem._files import names_of_files
 from tieredstore.backends.filesystem.store import FilesystemObjectStore
-from tieredstore.backends.filesystem.visits import names_of_files
 from tieredstore.errors import (
     AccessDenied,
     ConfigError,

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import runpy
 import stat
-import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.changing_files import ChangingFiles
-from tieredstore.backends.filesystem import FilesystemObjectStore, listing, store, visits
+from tieredstore.backends.filesystem import FilesystemObjectStore, listing
 from tieredstore.backends.filesystem._files import look_at_files, names_of_files, read_files
 from tieredstore.backends.values import ObjectInfo
 from tieredstore.errors import InvalidKey, ObjectNotFound, TieredStoreError
@@ -190,19 +188,6 @@ def test_what_is_no_file_any_more_is_not_listed(folder: Path, monkeypatch: pytes
     assert [info.key for info in objects.list()] == plain
     monkeypatch.setattr(listing, "look_at_files", nothing_is_told)
     assert [info.key for info in objects.list()] == plain
-
-
-def test_without_the_compiled_part_each_file_is_looked_at_by_itself(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    listed = list(FilesystemObjectStore(folder).list())
-    monkeypatch.setitem(sys.modules, "tieredstore.backends.filesystem._files", None)
-    plain = runpy.run_path(visits.__file__)
-    monkeypatch.setattr(listing, "look_at_files", plain["look_at_files"])
-    monkeypatch.setattr(listing, "names_of_files", plain["names_of_files"])
-    monkeypatch.setattr(store, "read_files", plain["read_files"])
-    assert list(FilesystemObjectStore(folder).list()) == listed
-    assert FilesystemObjectStore(folder).get_small_batch(["one", "empty"], 1) == [b"o", b""]
 
 
 def test_each_key_of_a_batch_has_its_own_answer(folder: Path) -> None:

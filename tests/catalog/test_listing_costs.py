@@ -16,7 +16,7 @@ from tieredstore.backends.filesystem import FilesystemObjectStore, listing
 from tieredstore.backends.filesystem import store as filesystem_store
 from tieredstore.catalog import load_catalog
 from tieredstore.catalog.listing import list_segments
-from tieredstore.format import canonical_manifest, chunk_index
+from tieredstore.format import chunk_index
 from tieredstore.ops.listing import load_listing
 from tieredstore.remote.managed_store import ManagerCalls
 
@@ -71,7 +71,6 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     count_in(listing, "look_at_files", ("stat",))
     count(listing, "names_of_files")
     count_in(filesystem_store, "read_files", ("open", "read"))
-    count_in(canonical_manifest, "read_written", ("unpack_chunk_sizes",))
     return counts
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.support.golden.segments import ALL_SEGMENTS, GoldenSegment
 from tieredstore.format.chunk_index import ChunkIndex, FixedChunkIndex, VariableChunkIndex
 from tieredstore.format.manifest import IndexEntry, SegmentIndexes, SegmentManifest, WrappedDataKey
+from tieredstore.format.manifest_rules import KnownSegment
 from tieredstore.model import IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 
 TOPIC_ID = Uuid.parse("lZ6vvmajTWKDBUTV6SQAtQ")
@@ -221,3 +222,11 @@ def test_absent_segment_metadata_is_none() -> None:
     fields = document(PLAIN)
     del fields["remoteLogSegmentMetadata"]
     assert SegmentManifest.from_bytes(json.dumps(fields).encode()) == replace(PLAIN, metadata=None)
+
+
+def test_a_known_segments_id_is_one_value_for_all_who_hold_it() -> None:
+    known = KnownSegment(replace(METADATA.remote_log_segment_id), METADATA.start_offset)
+    metadata = SegmentManifest.from_bytes(PLAIN.to_bytes(), known).metadata
+    assert metadata == METADATA
+    assert metadata is not None
+    assert metadata.remote_log_segment_id is known.segment_id

@@ -25,9 +25,7 @@ setuptools: Any = importlib.import_module("setuptools")
 PACKAGES = ("pyspark_memq", "pyspark_tieredstore", "tieredstore")
 COMPILED = {
     "tieredstore/backends/filesystem/_files",
-    "tieredstore/catalog/_grouping",
     "tieredstore/consumer/_message",
-    "tieredstore/format/_written",
     "tieredstore/kafka/_header_walk",
     "tieredstore/kafka/_runs",
     "tieredstore/kafka/records/_buffers",

@@ -1,24 +1,18 @@
-"""Manifests with random damage, and the one question put to each: do all readers read the same?"""
+"""Manifests with random damage."""
 
 from __future__ import annotations
 
 import base64
-import contextlib
 import random
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 import zstandard
 
-from tieredstore.catalog.lineage import epochs_fit
-from tieredstore.errors import CorruptData
-from tieredstore.format._written import read_written, written_metadata
-from tieredstore.format.canonical_manifest import read_canonical
 from tieredstore.format.chunk_index import FixedChunkIndex, VariableChunkIndex
 from tieredstore.format.chunk_sizes import encode_chunk_sizes
 from tieredstore.format.manifest import IndexEntry, SegmentIndexes, SegmentManifest, WrappedDataKey
-from tieredstore.format.manifest_rules import DEFAULT_RULES, KnownSegment, ManifestRules
+from tieredstore.format.manifest_rules import KnownSegment
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 
 _CHUNK = 65_536
@@ -26,30 +20,6 @@ _SEGMENT = RemoteLogSegmentId(TopicIdPartition(Uuid(b"partition of one"), "order
 KNOWN_SEGMENT = KnownSegment(_SEGMENT, 23, 200_000)
 _NUMBERS = (b"-1", b"-2", b"00", b"", b"2147483648", b"9223372036854775807", b"9223372036854775808", b"9" * 40, b"1e3")
 _SIZES = re.compile(rb'(?<="transformedChunks":")[^"]*')
-
-
-def read_both_ways(raw: bytes, known: KnownSegment, rules: ManifestRules = DEFAULT_RULES) -> SegmentManifest | None:
-    """What the short way says, and that the long way agrees."""
-    short = read_canonical(raw, known, rules)
-    with contextlib.suppress(CorruptData, zstandard.ZstdError):
-        if (shortest := read_written(raw, known, rules)) is not None:
-            assert shortest == short
-    for tells in (False, True):
-        planned = written_metadata(raw, known.segment_id, known.start_offset, rules.encryption_required, tells)
-        if planned is not None:
-            assert short is not None
-            assert planned == planned_of(short, tells=tells)
-    if short is not None:
-        assert SegmentManifest.from_bytes(raw, known, rules) == short
-    return short
-
-
-def planned_of(manifest: SegmentManifest, *, tells: bool) -> RemoteLogSegmentMetadata | None:
-    """What a planning wants of a manifest, None if it has to read more of the segment."""
-    metadata, transaction = manifest.metadata, manifest.segment_indexes.transaction
-    if metadata is None or not epochs_fit(metadata):
-        return None
-    return replace(metadata, txn_idx_empty=transaction is None or transaction.size == 0) if tells else metadata
 
 
 def damaged_manifests(seed: int, count: int) -> Iterator[bytes]:

@@ -10,19 +10,10 @@ from typing import Final
 
 from tieredstore.backends.base import ObjectInfo, ObjectStore
 from tieredstore.catalog.segment_objects import SegmentObjects
-from tieredstore.catalog.usual import grouped
 from tieredstore.format.keys import ObjectKey, Suffix, listing_prefix, padded_offset, parse_key
 from tieredstore.model import RemoteLogSegmentId, Uuid
 
 __all__ = ["Scope", "SegmentObjects", "list_in_scope", "list_segments"]
-
-_OBJECTS: Final = len(Suffix)
-
-_GROUPED: Final = 100 * _OBJECTS
-"""Objects that are put together at a glance."""
-
-_AHEAD: Final = 8
-"""Of so many objects one more is taken than was asked for."""
 
 _PAGE: Final = 1000
 """Keys that a store lists by one request, S3 and GCS at least."""
@@ -88,67 +79,26 @@ def list_segments(
 
 def list_in_scope(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[SegmentObjects]:
     """:func:`list_segments` of one scope."""
-    pieces = _Pieces(prefix, scope)
-    is_narrow = scope != Scope()
-    for listed in _grouped(store, prefix, scope):
-        if not isinstance(listed, SegmentObjects):
-            if (before := pieces.take(listed)) is not None:
-                yield before
-            continue
-        if (before := pieces.end()) is not None:
-            yield before
-        if not is_narrow or scope.holds(listed.segment_id, listed.start_offset):
-            yield listed
-    if (last := pieces.end()) is not None:
-        yield last
-
-
-class _Pieces:
-    """Puts segments together object by object."""
-
-    def __init__(self, prefix: str, scope: Scope) -> None:
-        self._prefix = prefix
-        self._scope = scope
-        self._key: ObjectKey | None = None
-        self._path: str = ""
-        self._foreign: str = ""
-        self._objects: list[tuple[Suffix, ObjectInfo]] = []
-
-    def take(self, info: ObjectInfo) -> SegmentObjects | None:
-        """Note what is listed next; gives the segment before it, if this is none of its objects."""
+    key: ObjectKey | None = None
+    path = foreign = ""
+    objects: list[tuple[Suffix, ObjectInfo]] = []
+    for info in _listed(store, prefix, scope):
         # The three keys of a segment differ in their suffixes only, so that a sorted listing has them side by side:
         # what they say is parsed once.
-        path, _, ending = info.key.rpartition(".")
-        if (suffix := _SUFFIXES.get(ending)) is None or path == self._foreign:
-            return None
-        before = None
-        if self._key is None or path != self._path:
-            parsed = parse_key(self._prefix, info.key)
-            if parsed is None or not self._scope.holds(parsed.segment_id, parsed.start_offset):
-                self._foreign = path
-                return None
-            before = self.end()
-            self._key, self._path = parsed, path
-        self._objects.append((suffix, info))
-        return before
-
-    def end(self) -> SegmentObjects | None:
-        """The segment whose objects were taken last."""
-        if (key := self._key) is None:
-            return None
-        segment = SegmentObjects(key.segment_id, key.start_offset, tuple(self._objects), key.main_path)
-        self._key, self._objects = None, []
-        return segment
-
-
-def _grouped(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[SegmentObjects | ObjectInfo]:
-    """What is listed, the objects of most segments put together."""
-    listed, size, taken = _listed(store, prefix, scope), _OBJECTS, 0
-    while page := list(itertools.islice(listed, size)):
-        yield from grouped(page, prefix)
-        # Little is taken ahead of who wants few.
-        taken += size
-        size = min(max(_OBJECTS, taken // _AHEAD // _OBJECTS * _OBJECTS), _GROUPED)
+        own, _, ending = info.key.rpartition(".")
+        if (suffix := _SUFFIXES.get(ending)) is None or own == foreign:
+            continue
+        if key is None or own != path:
+            parsed = parse_key(prefix, info.key)
+            if parsed is None or not scope.holds(parsed.segment_id, parsed.start_offset):
+                foreign = own
+                continue
+            if key is not None:
+                yield SegmentObjects(key.segment_id, key.start_offset, tuple(objects), key.main_path)
+            key, path, objects = parsed, own, []
+        objects.append((suffix, info))
+    if key is not None:
+        yield SegmentObjects(key.segment_id, key.start_offset, tuple(objects), key.main_path)
 
 
 def _listed(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[ObjectInfo]:

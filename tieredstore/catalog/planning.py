@@ -18,7 +18,6 @@ from tieredstore.catalog.problems import Problem, ProblemKind
 from tieredstore.catalog.rows import SegmentRow, Stamp
 from tieredstore.catalog.stored import StoredSegment, load_each
 from tieredstore.catalog.tracing import KnownProofs, Traced, catalog_of, trace_partitions
-from tieredstore.catalog.usual import rows_of
 from tieredstore.catalog.view import Catalog
 from tieredstore.errors import CorruptData, SegmentNotFound, StoreError, TieredStoreError, UnknownKey, WrongKey
 from tieredstore.format.keys import Suffix, main_path, object_key, parse_key
@@ -115,7 +114,6 @@ def _survey(source: SegmentSource, scope: Scope, loaded: LoadedRows | None, pool
     survey = _Survey()
     cursor = None if loaded is None else loaded.rows.cursor()
     unknown = _unknown(source, scope, cursor, survey)
-    required, tells = source.manifest_rules.encryption_required, source.layout.tells_transactions
     # The listing goes on while manifests are under way.
     reads = load_each(
         source.store,
@@ -124,7 +122,6 @@ def _survey(source: SegmentSource, scope: Scope, loaded: LoadedRows | None, pool
         pool,
         lambda objects, loaded: _read(source, objects, loaded),
         at_once=_AHEAD * readers,
-        glance=lambda segments, manifests: rows_of(segments, [*manifests], required, tells),
     )
     for read in reads:
         if isinstance(read, SegmentRow):

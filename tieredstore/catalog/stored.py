@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,7 +33,6 @@ _AHEAD: Final = 4
 
 _Result = TypeVar("_Result")
 _Manifest: TypeAlias = bytes | TieredStoreError | None
-Glance: TypeAlias = Callable[[list[SegmentObjects], list[_Manifest]], Sequence[_Result | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +54,7 @@ class StoredSegment:
         if recorded is None:
             size = self.manifest.chunk_index.original_file_size
             return RemoteLogSegmentMetadata(self.objects.segment_id, self.objects.start_offset, -1, size)
-        if recorded.remote_log_segment_id is self.objects.segment_id:
-            return recorded
-        # The listing's value, equal to the recorded one, which all segments of a partition share.
-        return dataclasses.replace(recorded, remote_log_segment_id=self.objects.segment_id)
+        return recorded
 
 
 def load_segment(store: ObjectStore, objects: SegmentObjects, rules: ManifestRules = DEFAULT_RULES) -> StoredSegment:
@@ -130,22 +125,15 @@ def load_each(
     job: Callable[[SegmentObjects, StoredSegment | TieredStoreError], _Result],
     *,
     at_once: int,
-    glance: Glance[_Result] | None = None,
 ) -> Iterator[_Result]:
     """The results of ``job``, which is given each segment and what was loaded of it, in the order listed.
 
-    ``glance`` may have results already for some segments of a batch by the texts of their manifests, None for others.
     ``at_once`` requests, or batches where the store reads several objects together, are with the pool; the listing goes
     on meanwhile. What is in flight is bounded by bytes too.
     """
 
     def run(batch: _Batch) -> list[_Result]:
-        manifests = _manifests(store, batch.segments)
-        known = [None] * len(manifests) if glance is None else glance(batch.segments, manifests)
-        return [
-            job(objects, _loaded(objects, manifest, rules)) if result is None else result
-            for objects, manifest, result in zip(batch.segments, manifests, known, strict=True)
-        ]
+        return list(map(job, batch.segments, load_batch(store, batch.segments, rules)))
 
     results = in_parallel(
         pool,

@@ -192,7 +192,7 @@ class SegmentManifest:
             segment_indexes=_read_segment_indexes(fields.child("segmentIndexes")),
             compression=fields.boolean("compression"),
             encryption=None if fields.optional("encryption") is None else _read_encryption(fields.child("encryption")),
-            metadata=read_metadata(metadata, chunk_index.original_file_size),
+            metadata=read_metadata(metadata, chunk_index.original_file_size, known),
         )
 
     def to_bytes(self) -> bytes:

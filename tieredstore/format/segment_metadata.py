@@ -7,10 +7,9 @@ though: one that was copied over another segment's is known by it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
 
 from tieredstore.errors import SegmentCorrupt, TieredStoreError, quoted
-from tieredstore.format.json_object import has_lone_surrogates
+from tieredstore.format.json_object import Json, has_lone_surrogates
 from tieredstore.format.manifest_rules import KnownSegment
 from tieredstore.limits import MAX_INT32, MAX_INT64
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
@@ -39,18 +38,21 @@ def metadata_fields(metadata: RemoteLogSegmentMetadata) -> dict[str, object]:
     return fields
 
 
-def read_metadata(fields: object, segment_size_in_bytes: int) -> RemoteLogSegmentMetadata | None:
-    """The segment that the fields tell of; None if any of them is absent or cannot be right.
+def read_metadata(
+    fields: Json, segment_size_in_bytes: int, known: KnownSegment | None
+) -> RemoteLogSegmentMetadata | None:
+    """Return the segment that the fields describe; None if any of them is absent or cannot be right.
 
-    The size is not among the fields: it is the manifest's ``originalFileSize``.
+    The size is not among the fields: it is the manifest's ``originalFileSize``. Call :func:`check_recorded` first where
+    the segment is ``known``: its own id is then used, one value for all who hold it.
     """
     try:
-        return _read(_object(fields), segment_size_in_bytes)
+        return _read(_object(fields), segment_size_in_bytes, known)
     except (_UnusableError, TieredStoreError):  # the model's own checks raise the latter
         return None
 
 
-def check_recorded(fields: object, known: KnownSegment) -> None:
+def check_recorded(fields: Json, known: KnownSegment) -> None:
     """SegmentCorrupt if topic, topic id, partition, segment id or start offset are recorded and are not the key's.
 
     Each is compared by itself, wherever it is recorded: in metadata that is of no use otherwise too.
@@ -80,13 +82,10 @@ class _UnusableError(Exception):
     """A field is absent or cannot be right; informational data is not worth a sentence about which."""
 
 
-def _read(fields: Mapping[str, object], size: int) -> RemoteLogSegmentMetadata:
-    segment_id = _object(fields.get("remoteLogSegmentId"))
+def _read(fields: Mapping[str, Json], size: int, known: KnownSegment | None) -> RemoteLogSegmentMetadata:
     start_offset = _integer(fields.get("startOffset"))
     return RemoteLogSegmentMetadata(
-        remote_log_segment_id=RemoteLogSegmentId(
-            _topic_id_partition(_object(segment_id.get("topicIdPartition"))), _uuid(segment_id.get("id"))
-        ),
+        remote_log_segment_id=_segment_id(_object(fields.get("remoteLogSegmentId")), known),
         start_offset=start_offset,
         # What is held ends one behind it, which has to be a number of Java's too.
         end_offset=_integer(fields.get("endOffset"), at_least=start_offset, at_most=MAX_INT64 - 1),
@@ -99,14 +98,18 @@ def _read(fields: Mapping[str, object], size: int) -> RemoteLogSegmentMetadata:
     )
 
 
-def _topic_id_partition(fields: Mapping[str, object]) -> TopicIdPartition:
-    inner = _object(fields.get("topicPartition"))
-    topic = _text(inner.get("topic"))
-    return TopicIdPartition(_uuid(fields.get("topicId")), topic, _integer(inner.get("partition"), at_most=MAX_INT32))
+def _segment_id(fields: Mapping[str, Json], known: KnownSegment | None) -> RemoteLogSegmentId:
+    where = _object(fields.get("topicIdPartition"))
+    inner = _object(where.get("topicPartition"))
+    topic, partition = _text(inner.get("topic")), _integer(inner.get("partition"), at_most=MAX_INT32)
+    topic_id, own_id = _text(where.get("topicId")), _text(fields.get("id"))
+    if known is not None:  # what is recorded in the right type is the same
+        return known.segment_id
+    return RemoteLogSegmentId(TopicIdPartition(_uuid(topic_id), topic, partition), _uuid(own_id))
 
 
-def _epochs(fields: Mapping[str, object]) -> tuple[tuple[int, int], ...]:
-    return tuple(sorted((_epoch(name), _integer(start)) for name, start in fields.items()))
+def _epochs(fields: Mapping[str, Json]) -> tuple[tuple[int, int], ...]:
+    return tuple(sorted([(_epoch(name), _integer(start)) for name, start in fields.items()]))
 
 
 def _epoch(name: str) -> int:
@@ -116,37 +119,37 @@ def _epoch(name: str) -> int:
     return _integer(int(name), at_most=MAX_INT32)
 
 
-def _mapping(value: object) -> Mapping[str, object]:
-    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
+def _mapping(value: Json) -> Mapping[str, Json]:
+    return value if isinstance(value, dict) else {}
 
 
-def _object(value: object) -> Mapping[str, object]:
+def _object(value: Json) -> Mapping[str, Json]:
     if not isinstance(value, dict):
         raise _UnusableError
-    return cast("dict[str, object]", value)
+    return value
 
 
-def _text(value: object) -> str:
+def _text(value: Json) -> str:
     if not isinstance(value, str) or not value or has_lone_surrogates(value):
         raise _UnusableError
     return value
 
 
-def _uuid(value: object) -> Uuid:
-    uuid = Uuid.spelled(_text(value))
+def _uuid(text: str) -> Uuid:
+    uuid = Uuid.spelled(text)
     if uuid is None:
         raise _UnusableError
     return uuid
 
 
-def _integer(value: object, *, at_least: int = 0, at_most: int = MAX_INT64) -> int:
+def _integer(value: Json, *, at_least: int = 0, at_most: int = MAX_INT64) -> int:
     # Stricter than the manifest's other numbers: a text or a fraction here was written by neither the plugin nor us.
     if isinstance(value, bool) or not isinstance(value, int) or not at_least <= value <= at_most:
         raise _UnusableError
     return value
 
 
-def _truth(value: object) -> bool | None:
+def _truth(value: Json) -> bool | None:
     if value is not None and not isinstance(value, bool):
         raise _UnusableError
     return value

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.errors import ManifestCorrupt, SegmentCorrupt
-from tieredstore.format.canonical_manifest import read_canonical
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import MAX_MANIFEST_SIZE, SegmentManifest
 from tieredstore.format.manifest_rules import KnownSegment, ManifestRules
@@ -50,8 +49,6 @@ def manifest_text(raw: bytes | None, shown: str) -> bytes:
 def parse_manifest(raw: bytes, shown: str, known: KnownSegment, rules: ManifestRules) -> SegmentManifest:
     """What the text says. ManifestCorrupt, naming it as ``shown``; SegmentCorrupt if it is not that of the ``known``
     segment, or breaks the ``rules``."""
-    if (manifest := read_canonical(raw, known, rules)) is not None:
-        return manifest
     try:
         return SegmentManifest.from_bytes(raw, known, rules)
     except ManifestCorrupt as error:

@@ -1,19 +1,14 @@
-"""Listings in which most is as usual, and the one question put to each: do all ways see the same segments?"""
+"""Listings with keys of segments, of damaged ones and of others: each key that names a segment's object is found."""
 
 from __future__ import annotations
 
 import itertools
 import random
 from collections.abc import Iterator
-from unittest import mock
 
-from tieredstore.backends.base import ObjectInfo
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog import listing
 from tieredstore.catalog.listing import list_segments
-from tieredstore.catalog.segment_objects import SegmentObjects
-from tieredstore.catalog.usual import grouped
-from tieredstore.format.keys import Suffix, main_path, object_key
+from tieredstore.format.keys import ObjectKey, Suffix, main_path, object_key, parse_key
 from tieredstore.model import RemoteLogSegmentId, TopicIdPartition, Uuid
 
 _ODD = (
@@ -54,16 +49,20 @@ def _keys(chance: random.Random, prefix: str) -> list[str]:
     return keys
 
 
-def seen_both_ways(prefix: str, keys: list[str]) -> int:
-    """How many segments are put together at a glance; object by object all are the same."""
-    store = MemoryObjectStore()
-    for key in keys:
-        store.put(key, b"x" * len(key))
-    at_once = list(list_segments(store, prefix))
-    with mock.patch.object(listing, "grouped", _as_listed):
-        assert list(list_segments(store, prefix)) == at_once
-    return sum(isinstance(listed, SegmentObjects) for listed in grouped(list(store.list(prefix)), prefix))
-
-
-def _as_listed(listed: list[ObjectInfo], _prefix: str) -> list[ObjectInfo]:
-    return listed
+def test_any_listing_has_the_segments_that_its_keys_name() -> None:
+    whole = 0
+    for prefix, keys in listings(5, 600):
+        store = MemoryObjectStore()
+        named: dict[str, list[Suffix]] = {}
+        for key in keys:
+            store.put(key, b"x" * len(key))
+            if (parsed := parse_key(prefix, key)) is not None:
+                named.setdefault(parsed.main_path, []).append(parsed.suffix)
+        listed = list(list_segments(store, prefix))
+        assert {segment.main_path: [suffix for suffix, _ in segment.objects] for segment in listed} == named
+        for segment in listed:
+            for suffix, info in segment.objects:
+                assert parse_key(prefix, info.key) == ObjectKey(segment.segment_id, segment.start_offset, suffix)
+                assert info.size == len(info.key)
+        whole += sum(not segment.missing for segment in listed)
+    assert whole > 400
