@@ -22,8 +22,7 @@ from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.kafka.logdir import LogSegment
 from tieredstore.model import Uuid
 from tieredstore.ops.bucket import open_bucket
-from tieredstore.ops.keys.rotation import rotate_keys
-from tieredstore.ops.keys.rotation_steps import RotationOutcome
+from tieredstore.ops.keys.rotation import RotationOutcome, rotate_keys
 from tieredstore.ops.verification import Level, Selection, verify
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool

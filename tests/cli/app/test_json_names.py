@@ -19,7 +19,7 @@ from tests.support.pubsub_brokers import message_of
 from tests.support.screens import demo_bucket
 from tieredstore.cli.app.main import program
 from tieredstore.cli.app.version import JSON_VERSION
-from tieredstore.pubsub.cli.commands import opened_topics
+from tieredstore.pubsub.cli.commands import open_named_topics
 from tieredstore.pubsub.produce.producer import Producer
 
 PAGE = (REPOSITORY / "docs" / "json.md").read_text()
@@ -200,7 +200,7 @@ def _names(document: Any) -> Iterator[str]:
 def _publish() -> None:
     Path("batches").mkdir()
     assert tieredstore("pubsub", "topics", "events", "--create", "--store", "./batches").code == 0
-    with opened_topics(None, "./batches") as topics, Producer(topics, "events") as producer:
+    with open_named_topics(None, "./batches") as topics, Producer(topics, "events") as producer:
         for _ in range(3):
             producer.send(b"v")
         topics.create("holes")

@@ -14,7 +14,7 @@ from tests.support.catalog_stores import OTHER_ID, TOPIC_ID, MadeSegment, partit
 from tests.support.cli_process import Result, tieredstore
 from tests.support.paths import REPOSITORY
 from tieredstore.backends.filesystem import FilesystemObjectStore
-from tieredstore.cli.terminal.cost_plot import CostPlot
+from tieredstore.cli.bucket.cost import CostPlot
 from tieredstore.ops.cost.monthly import MonthlyCost
 
 PRICES = REPOSITORY / "examples" / "prices.toml"

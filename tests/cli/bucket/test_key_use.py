@@ -16,8 +16,7 @@ import pytest
 from tests.support.cli_process import tieredstore
 from tests.support.golden.segments import segments, settings_text
 from tests.support.paths import GOLDEN
-from tieredstore.ops.keys.rotation import rotate_keys
-from tieredstore.ops.keys.rotation_steps import RotationStep
+from tieredstore.ops.keys.rotation import RotationStep, rotate_keys
 from tieredstore.ops.listing import QUARANTINE
 
 CASE = "08-keyring"

@@ -17,7 +17,7 @@ from tests.support.golden.records import Row, expected_rows, partitions_of
 from tests.support.golden.segments import case_path, segments
 from tests.support.spark_stream_topics import FIRST_ID, SECOND_ID, Bucket
 from tieredstore.cli.records.left_out import LeftOut
-from tieredstore.cli.records.logs import LogRequest, opened_logs
+from tieredstore.cli.records.logs import LogRequest, open_logs
 from tieredstore.model import TopicIdPartition
 from tieredstore.partitions import LogQuery, LogTail, Subscribe, TailRecords
 from tieredstore.testing.segments import Record, build_batch
@@ -298,7 +298,7 @@ def test_the_columns_are_as_wide_as_what_they_hold(bucket: Bucket) -> None:
 
 def follow(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Any:
     monkeypatch.setattr("tieredstore.partitions.LogTail", partial(LogTail, look_s=0.05))
-    return opened_logs(bucket.manager, LogRequest("orders", **more))
+    return open_logs(bucket.manager, LogRequest("orders", **more))
 
 
 def test_new_segments_are_followed(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from tests.support.golden.segments import case_path
 from tests.support.kafka_topics import Produced, delete_records
 from tests.support.live_topics import TieredTopic
 from tests.support.servers.kafka import KafkaServer
-from tieredstore.cli.terminal.offsets_plot import OffsetsPlot
+from tieredstore.cli.bucket.offsets import OffsetsPlot
 from tieredstore.cli.terminal.plots import COLORS, GREY, RED, label
 from tieredstore.installation import install_command
 from tieredstore.model import TopicIdPartition, Uuid
@@ -125,7 +125,7 @@ def test_nothing_is_drawn_of_nothing(tmp_path: Path) -> None:
 
 def test_segments_of_no_time_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings, picture = two_topics(tmp_path), tmp_path / "stored.png"
-    plots = importlib.import_module("tieredstore.cli.terminal.stored_plot")
+    plots = importlib.import_module("tieredstore.cli.bucket.ls")
     # A time of seven digits in its year, as a producer that counts nanoseconds leaves behind.
     monkeypatch.setattr(plots, "iso_utc", lambda time: None if time > 1_767_225_610_000 else "2026")
     done = tieredstore("ls", "-c", settings, "--plot", picture)

@@ -22,8 +22,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import load_settings
 from tieredstore.errors import AccessDenied
 from tieredstore.format.manifest import MAX_MANIFEST_SIZE
-from tieredstore.ops.doctor.checkup import Check, Outcome, checked
-from tieredstore.ops.doctor.condition_race import racing
+from tieredstore.ops.doctor.checkup import Check, Outcome, checked, racing
 from tieredstore.testing.delegating import DelegatingObjectStore
 
 

@@ -23,8 +23,7 @@ from tieredstore.config import Settings, settings_from
 from tieredstore.errors import ConfigError, StoreUnavailable, UnknownKey
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import SegmentManifest
-from tieredstore.ops.keys.rotation import rotate_keys
-from tieredstore.ops.keys.rotation_steps import RotationOutcome, RotationStep
+from tieredstore.ops.keys.rotation import RotationOutcome, RotationStep, rotate_keys
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.delegating import DelegatingObjectStore
 from tieredstore.testing.doubles import CountingStore

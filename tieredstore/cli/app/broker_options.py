@@ -44,7 +44,7 @@ _SERVERS: Final = "bootstrap.servers"
 
 
 @contextlib.contextmanager
-def opened_brokers(client: Mapping[str, str] | None) -> Generator[BrokersView | None]:
+def open_brokers(client: Mapping[str, str] | None) -> Generator[BrokersView | None]:
     """What the brokers that a client's properties name list; None where there is no client."""
     if client is None:
         yield None

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tieredstore.ops.bucket import Bucket
 
 
-def chosen_settings(settings_path: Path | None, store_url: str | None) -> Settings:
+def choose_settings(settings_path: Path | None, store_url: str | None) -> Settings:
     """The settings of a file, of a URL, or of a file for the store of a URL; ConfigError without both."""
     if store_url is not None:
         from tieredstore.backends.registry import settings_at
@@ -33,9 +33,9 @@ def _url(text: str) -> str:
 
 
 @contextlib.contextmanager
-def opened(settings_path: Path | None, store_url: str | None = None) -> Generator[Bucket]:
+def open_chosen_bucket(settings_path: Path | None, store_url: str | None = None) -> Generator[Bucket]:
     """The bucket that a settings file or a URL names, closed again at the end."""
     from tieredstore.ops.bucket import open_bucket
 
-    with open_bucket(chosen_settings(settings_path, store_url)) as bucket:
+    with open_bucket(choose_settings(settings_path, store_url)) as bucket:
         yield bucket

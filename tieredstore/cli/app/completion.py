@@ -86,9 +86,9 @@ def _offer(ctx: Any, incomplete: str, topic: str | None = None, partition: int |
         return []
 
     def look() -> None:
-        from tieredstore.cli.app.chosen_bucket import opened
+        from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
 
-        with opened(None if settings is None else Path(settings), store) as place:
+        with open_chosen_bucket(None if settings is None else Path(settings), store) as place:
             write_answer(path, legal_names(_look_up(place, topic, partition)))
 
     with contextlib.suppress(Exception):

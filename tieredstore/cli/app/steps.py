@@ -1,4 +1,8 @@
-"""What a command that changes a bucket tells of its steps: lines for a person or JSON, and a report that is kept."""
+"""What a command that changes a bucket tells of its steps, and the one rule of those that delete or rewrite.
+
+These show their plan, and only ``--yes`` applies it. Nobody is asked, on a terminal either: the same line does the same
+in a shell, in a script and in cron.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,9 @@ from typing import Annotated, TextIO, TypeAlias, TypeVar
 import typer
 
 from tieredstore.backends.base import ObjectStore
-from tieredstore.cli.app.confirmation import way_to_apply
 from tieredstore.cli.terminal.output import JsonValue, complain, print_json_line, print_lines
 from tieredstore.cli.terminal.streams import OutputFailed
+from tieredstore.errors import ConfigError
 
 Report: TypeAlias = Annotated[
     Path | None,
@@ -95,3 +99,18 @@ def _writing(name: str) -> Generator[None]:
         yield
     except OSError as error:
         raise OutputFailed(f"the report {name} cannot be written: {error.strerror}") from error
+
+
+Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do it. Without it, only show what would be done.")]
+
+
+def is_dry(*, yes: bool, dry_run: bool = False) -> bool:
+    """Return whether the command only shows its plan; raise ConfigError for both options at once."""
+    if yes and dry_run:
+        raise ConfigError("--yes and --dry-run exclude each other")
+    return not yes
+
+
+def way_to_apply(done: str) -> str:
+    """Return the last line of a plan, which names what was not ``done`` and the way to do it."""
+    return f"nothing was {done}: --yes does it"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import enum
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -23,8 +23,7 @@ from tieredstore.cli.app.arguments import (
     Wide,
     chosen_scope,
 )
-from tieredstore.cli.app.chosen_bucket import opened
-from tieredstore.cli.terminal.cost_plot import CostPlot
+from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
 from tieredstore.cli.terminal.output import (
     JsonValue,
     complain,
@@ -34,7 +33,7 @@ from tieredstore.cli.terminal.output import (
     print_json_line,
     print_table,
 )
-from tieredstore.cli.terminal.plots import PlotFile
+from tieredstore.cli.terminal.plots import COLORS, Picture, PlotFile, label, module
 from tieredstore.cli.terminal.progress import counting, each_counted
 from tieredstore.cli.terminal.tables import WIDE, Column, number, text, word
 from tieredstore.errors import ConfigError
@@ -49,7 +48,7 @@ from tieredstore.ops.cost.monthly import (
     monthly_cost,
     total_of,
 )
-from tieredstore.ops.cost.prices import read_prices
+from tieredstore.ops.cost.prices import PriceFile, read_prices
 from tieredstore.ops.cost.usage import UsageBy, UsageKey
 from tieredstore.ops.listing import load_stream
 from tieredstore.process.parallel import READERS
@@ -115,7 +114,7 @@ def cost(
     picture = None if plot is None else CostPlot(plot, prices)
     scope = chosen_scope(topic, topic_id, partition)
     now_ms = time.time_ns() // 1_000_000
-    with opened(settings, store) as bucket, counting("reading", "segments") as advance:
+    with open_chosen_bucket(settings, store) as bucket, counting("reading", "segments") as advance:
         listed = list_in_scope(bucket.store, bucket.prefix, scope)
         loaded = load_stream(bucket.store, listed, rules=bucket.manifest_rules, parallel=parallel)
         sizes = RequestSizes.of(bucket.settings)
@@ -248,3 +247,65 @@ def _amounts(cost: MonthlyCost) -> dict[str, JsonValue]:
 
 def _rounded(amount: float | None) -> float | None:
     return None if amount is None else round(amount, 6)
+
+
+_MOST_ROWS: Final = 8
+_PARTS: Final[Sequence[tuple[str, Callable[[MonthlyCost], float | None], str]]] = (
+    ("storage", lambda cost: cost.storage, COLORS[0]),
+    ("requests", lambda cost: cost.requests, COLORS[3]),
+    ("transfer", lambda cost: cost.transfer, COLORS[7]),
+    ("brokers' disks", lambda cost: cost.disks, COLORS[1]),
+    ("traffic between zones", lambda cost: cost.cross_zone, COLORS[5]),
+)
+_OF_BUCKET: Final = 3
+_BAR: Final = 0.38
+
+
+class CostPlot:
+    """Two bars a topic: what it costs in the bucket, and what it would on brokers."""
+
+    def __init__(self, path: Path, prices: PriceFile) -> None:
+        self._picture = Picture(path)
+        self._prices = prices
+
+    def save(self, costs: Mapping[str, MonthlyCost], total: MonthlyCost) -> None:
+        """Draw the dearest topics, those first, and the others together; that there is nothing to draw is said."""
+        if not costs:
+            complain(f"{self._picture.path} was not drawn: there are no segments")
+            return
+        self._picture.save(self._drawn(_rows(costs), total))
+
+    def _drawn(self, rows: Mapping[str, MonthlyCost], total: MonthlyCost) -> Any:
+        ticker = module("matplotlib.ticker")
+        axes = self._picture.axes(height=1.6 + 0.6 * len(rows))
+        has_brokers = total.brokers is not None
+        for at, (name, amount_of, color) in enumerate(_PARTS):
+            is_bucket = at < _OF_BUCKET
+            if not is_bucket and not has_brokers:
+                break
+            first = 0 if is_bucket else _OF_BUCKET
+            lefts = [sum(before(cost) or 0.0 for _, before, _ in _PARTS[first:at]) for cost in rows.values()]
+            shift = _BAR / 2 if has_brokers else 0.0
+            places = [place - shift if is_bucket else place + shift for place in range(len(rows))]
+            widths = [amount_of(cost) or 0.0 for cost in rows.values()]
+            axes.barh(places, widths, _BAR, left=lefts, color=color, label=name)
+        axes.set_yticks(range(len(rows)), [label(name) for name in rows])
+        axes.invert_yaxis()
+        axes.grid(visible=False, axis="y")
+        axes.set_xlim(left=0)
+        axes.xaxis.set_major_locator(ticker.MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
+        axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:,g}"))
+        axes.set_xlabel(f"{label(self._prices.currency).strip()} a month, by {label(self._prices.name).strip()}")
+        beside = f", {human_amount(total.brokers)} on brokers" if has_brokers else ""
+        axes.set_title(f"{human_amount(total.bucket)} a month in the bucket{beside}", loc="left", fontweight="bold")
+        axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+        return axes
+
+
+def _rows(costs: Mapping[str, MonthlyCost]) -> dict[str, MonthlyCost]:
+    """The dearest, of the bucket and brokers together; the rest as one."""
+    by_cost = sorted(costs.items(), key=lambda row: -(row[1].bucket + (row[1].brokers or 0.0)))
+    if len(by_cost) <= _MOST_ROWS:
+        return dict(by_cost)
+    others = by_cost[_MOST_ROWS - 1 :]
+    return {**dict(by_cost[: _MOST_ROWS - 1]), f"{len(others)} others": total_of([cost for _, cost in others])}

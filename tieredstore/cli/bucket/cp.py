@@ -21,12 +21,11 @@ from tieredstore.cli.app.arguments import (
     TopicId,
     chosen_scope,
 )
-from tieredstore.cli.app.chosen_bucket import chosen_settings
+from tieredstore.cli.app.chosen_bucket import choose_settings
 from tieredstore.cli.app.steps import Report, telling
 from tieredstore.cli.bucket.ls import partition_row
-from tieredstore.cli.terminal.last_words import said_if_stopped
 from tieredstore.cli.terminal.output import JsonValue, counted
-from tieredstore.cli.terminal.progress import counting
+from tieredstore.cli.terminal.progress import counting, tell_if_stopped
 from tieredstore.config import Settings
 from tieredstore.errors import ConfigError, TieredStoreError, excerpt
 from tieredstore.model import human_bytes
@@ -91,8 +90,8 @@ def cp(
     if to is None and to_store is None:
         raise ConfigError("no target is named: give --to SETTINGS or --to-store URL")
     scope = chosen_scope(topic, topic_id, partition)
-    source = _limited(chosen_settings(settings, store), rate)
-    target = _limited(chosen_settings(to or settings, to_store), rate)
+    source = _limited(choose_settings(settings, store), rate)
+    target = _limited(choose_settings(to or settings, to_store), rate)
     outcomes: Counter[CopyOutcome] = Counter()
     sent = 0
     first_error: TieredStoreError | None = None
@@ -100,7 +99,7 @@ def cp(
         open_bucket(source) as source_bucket,
         open_bucket(target) as target_bucket,
         telling(as_json=as_json, report=report) as teller,
-        said_if_stopped(lambda: f"stopped; {_sum_of(outcomes, sent, dry_run=dry_run)}; run again to go on"),
+        tell_if_stopped(lambda: f"stopped; {_sum_of(outcomes, sent, dry_run=dry_run)}; run again to go on"),
         counting("checking" if dry_run else "copying", "segments") as advance,
     ):
         for bucket in (source_bucket, target_bucket):

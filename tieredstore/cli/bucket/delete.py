@@ -14,12 +14,12 @@ from tieredstore.cli.app.arguments import (
     Topic,
     TopicId,
 )
-from tieredstore.cli.app.chosen_bucket import opened
-from tieredstore.cli.app.confirmation import Yes, is_dry, way_to_apply
+from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
+from tieredstore.cli.app.steps import Yes, is_dry, way_to_apply
 from tieredstore.cli.bucket.addresses import objects_at, parse_address
 from tieredstore.cli.bucket.ls import partition_row
-from tieredstore.cli.terminal.last_words import said_if_stopped
 from tieredstore.cli.terminal.output import JsonValue, print_json, print_lines
+from tieredstore.cli.terminal.progress import tell_if_stopped
 from tieredstore.errors import StoreError
 from tieredstore.model import human_bytes
 from tieredstore.ops.bucket import Bucket
@@ -47,7 +47,7 @@ def delete(
     """
     is_dry_run = is_dry(yes=yes, dry_run=dry_run)
     address = parse_address(topic, partition, base_offset, topic_id, segment_id)
-    with opened(settings, store) as bucket:
+    with open_chosen_bucket(settings, store) as bucket:
         doomed = objects_at(bucket, address)
         if not as_json:
             print_lines(_what_goes(bucket, doomed, dry_run=is_dry_run))
@@ -55,7 +55,7 @@ def delete(
         if hold is not None:
             raise StoreError(f"the segment is, or may be, under the legal hold {hold.name!r}: it stays")
         if not is_dry_run:
-            with said_if_stopped(lambda: f"stopped; what is left of the segment goes by: {_again(doomed)}"):
+            with tell_if_stopped(lambda: f"stopped; what is left of the segment goes by: {_again(doomed)}"):
                 delete_objects(bucket.store, doomed)
         if as_json:
             print_json(_row(bucket, doomed, dry_run=is_dry_run))

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from tieredstore.cli.app.arguments import Json, SettingsPath, StoreUrl
-from tieredstore.cli.app.chosen_bucket import chosen_settings
-from tieredstore.cli.terminal.last_words import said_if_stopped
+from tieredstore.cli.app.chosen_bucket import choose_settings
 from tieredstore.cli.terminal.output import print_json_line, print_lines
+from tieredstore.cli.terminal.progress import tell_if_stopped
 from tieredstore.ops.doctor.checkup import Check, Outcome, checked
 
 
@@ -30,8 +30,8 @@ def doctor(
     """
     counts: Counter[Outcome] = Counter()
     exit_code = 0
-    with said_if_stopped(lambda: f"{counts.total()} checks were made"):
-        for check in checked(chosen_settings(settings, store), write=write):
+    with tell_if_stopped(lambda: f"{counts.total()} checks were made"):
+        for check in checked(choose_settings(settings, store), write=write):
             counts[check.outcome] += 1
             exit_code = exit_code or check.exit_code
             _tell(check, as_json=as_json)

@@ -20,7 +20,7 @@ from tieredstore.cli.app.arguments import (
     Wide,
     chosen_scope,
 )
-from tieredstore.cli.app.chosen_bucket import opened
+from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
 from tieredstore.cli.terminal.output import JsonValue, complain, human_ratio, print_json_line, print_table, ratio_of
 from tieredstore.cli.terminal.progress import counting, each_counted
 from tieredstore.cli.terminal.tables import WIDE, Column, number, text, word
@@ -77,7 +77,7 @@ def du(
     scope = chosen_scope(topic, topic_id, partition)
     if listing and by is UsageBy.DAY:
         raise ConfigError("--by day needs the manifests: leave --listing out")
-    with opened(settings, store) as bucket, counting("reading", "segments") as advance:
+    with open_chosen_bucket(settings, store) as bucket, counting("reading", "segments") as advance:
         objects = list_in_scope(bucket.store, bucket.prefix, scope)
         if listing:
             loaded = _unread(objects)

@@ -20,7 +20,7 @@ from tieredstore.cli.app.arguments import (
     Topic,
     TopicId,
 )
-from tieredstore.cli.app.chosen_bucket import opened
+from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
 from tieredstore.cli.bucket.addresses import parse_address, segment_at
 from tieredstore.cli.bucket.decoded_indexes import decoded_rows
 from tieredstore.cli.terminal.output import json_array, table_of_rows, terminal_width
@@ -63,7 +63,7 @@ def fetch(
     bounds = parse_range(byte_range)
     target = binary_output_to(output)
     address = parse_address(topic, partition, base_offset, topic_id, segment_id)
-    with opened(settings, store) as bucket:
+    with open_chosen_bucket(settings, store) as bucket:
         segment = segment_at(bucket, address)
         inside = range_of_slice(bounds, segment.metadata.segment_size_in_bytes)
         with target as file:
@@ -101,7 +101,7 @@ def index(
     kind = _index_type(index_name)
     target = binary_output_to(output) if raw else output_to(output)
     address = parse_address(topic, partition, base_offset, topic_id, segment_id)
-    with opened(settings, store) as bucket:
+    with open_chosen_bucket(settings, store) as bucket:
         segment = segment_at(bucket, address)
         with bucket.manager() as manager, manager.fetch_index(segment.metadata, kind) as stream:
             content = stream.read()

@@ -24,15 +24,13 @@ from tieredstore.cli.app.broker_options import (
     KafkaProperties,
     MetadataTopicBrokers,
     client_properties,
-    opened_brokers,
+    open_brokers,
 )
-from tieredstore.cli.app.chosen_bucket import opened
-from tieredstore.cli.app.confirmation import Yes, is_dry
+from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
 from tieredstore.cli.app.durations import parse_duration_ms
-from tieredstore.cli.app.steps import Report, tell_sum, telling
-from tieredstore.cli.terminal.last_words import said_if_stopped
+from tieredstore.cli.app.steps import Report, Yes, is_dry, tell_sum, telling
 from tieredstore.cli.terminal.output import JsonValue, counted, human_count, human_time, iso_utc
-from tieredstore.cli.terminal.progress import counting
+from tieredstore.cli.terminal.progress import counting, tell_if_stopped
 from tieredstore.errors import ConfigError, StoreError
 from tieredstore.model import human_bytes
 from tieredstore.ops.bucket import Bucket
@@ -97,9 +95,9 @@ def gc(
     outcomes: Counter[GarbageOutcome] = Counter()
     freed = unsized = 0
     with (
-        opened(settings, store) as bucket,
+        open_chosen_bucket(settings, store) as bucket,
         telling(as_json=as_json, report=report) as teller,
-        opened_brokers(client) as brokers,
+        open_brokers(client) as brokers,
     ):
         bucket.refuse_raw("gc", "a log without its index looks like a copy that did not end, and may be the only one")
         steps = collect_garbage(
@@ -114,7 +112,7 @@ def gc(
             parallel=parallel,
         )
         with (
-            said_if_stopped(
+            tell_if_stopped(
                 lambda: f"stopped; {_sum_of(outcomes, freed, unsized, dry_run=is_dry_run)}; run again to go on"
             ),
             counting("checking" if is_dry_run else "collecting", "leftovers") as advance,

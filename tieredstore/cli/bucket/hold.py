@@ -7,8 +7,8 @@ from typing import Annotated, Final, TypeAlias
 import typer
 
 from tieredstore.cli.app.arguments import Json, OnlyPartition, OnlyTopic, SettingsPath, StoreUrl
-from tieredstore.cli.app.chosen_bucket import opened
-from tieredstore.cli.app.confirmation import Yes, is_dry, way_to_apply
+from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
+from tieredstore.cli.app.steps import Yes, is_dry, way_to_apply
 from tieredstore.cli.terminal.output import JsonValue, complain, print_json, print_lines, print_table
 from tieredstore.cli.terminal.tables import text
 from tieredstore.errors import ObjectNotFound
@@ -47,7 +47,7 @@ def place(
     Example: tieredstore hold place case-17 -c store.properties --topic orders --reason "case 17"
     """
     new = LegalHold(name, topic, partition, first_offset, last_offset, reason)
-    with opened(settings, store) as bucket:
+    with open_chosen_bucket(settings, store) as bucket:
         place_hold(bucket.store, bucket.prefix, new)
         is_stored = topic is None or bool(topic_ids(bucket.store, bucket.prefix, topic))
     print_lines([f"held by {name}: {_scope(new)}"])
@@ -62,7 +62,7 @@ def list_all(settings: SettingsPath = None, store: StoreUrl = None, as_json: Jso
 
     Example: tieredstore hold list -c store.properties
     """
-    with opened(settings, store) as bucket:
+    with open_chosen_bucket(settings, store) as bucket:
         holds = list(list_holds(bucket.store, bucket.prefix))
     if as_json:
         print_json([_row(one) for one in holds])
@@ -78,7 +78,7 @@ def release(name: _Name, settings: SettingsPath = None, store: StoreUrl = None, 
 
     Example: tieredstore hold release case-17 -c store.properties --yes
     """
-    with opened(settings, store) as bucket:
+    with open_chosen_bucket(settings, store) as bucket:
         try:
             held = find_hold(bucket.store, bucket.prefix, name)
             if not is_dry(yes=yes):

@@ -21,7 +21,7 @@ from tieredstore.cli.app.arguments import (
     TopicId,
     Wide,
 )
-from tieredstore.cli.app.chosen_bucket import opened
+from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
 from tieredstore.cli.bucket.addresses import parse_address, segment_at
 from tieredstore.cli.bucket.ls import leader_epoch_rows, partition_row
 from tieredstore.cli.terminal.output import (
@@ -65,7 +65,7 @@ def inspect(
     Example: tieredstore inspect -c store.properties orders 0 0 --chunks
     """
     address = parse_address(topic, partition, base_offset, topic_id, segment_id)
-    with opened(settings, store) as bucket:
+    with open_chosen_bucket(settings, store) as bucket:
         view = SegmentView(segment_at(bucket, address), bucket)
     if as_json:
         print_json(view.as_json(chunks=chunks))

@@ -22,9 +22,8 @@ from tieredstore.cli.app.arguments import (
     Wide,
     chosen_scope,
 )
-from tieredstore.cli.app.chosen_bucket import opened
-from tieredstore.cli.app.confirmation import Yes, is_dry, way_to_apply
-from tieredstore.cli.terminal.last_words import said_if_stopped
+from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
+from tieredstore.cli.app.steps import Yes, is_dry, way_to_apply
 from tieredstore.cli.terminal.output import (
     JsonValue,
     complain,
@@ -37,11 +36,11 @@ from tieredstore.cli.terminal.output import (
     print_lines,
     print_table,
 )
-from tieredstore.cli.terminal.progress import counting
+from tieredstore.cli.terminal.progress import counting, tell_if_stopped
 from tieredstore.cli.terminal.tables import moment, number, text, word
 from tieredstore.errors import ConfigError, PreconditionFailed, ResourceNotFound, StoreUnavailable, UnknownKey
 from tieredstore.model import human_bytes
-from tieredstore.ops.keys.rotation_steps import RotationOutcome, RotationStep
+from tieredstore.ops.keys.rotation import RotationOutcome, RotationStep
 from tieredstore.ops.keys.use import NeedReason, cached_until_ms, key_totals, needs_of, note_rotated
 from tieredstore.ops.listing import ListedSegment, SegmentTotals, list_encrypted, load_stream
 from tieredstore.process.parallel import READERS
@@ -99,7 +98,7 @@ def rotate(
     scope = chosen_scope(topic, topic_id, partition)
     outcomes: Counter[RotationOutcome] = Counter()
     old_keys: set[str] = set()
-    with opened(settings, store) as bucket:
+    with open_chosen_bucket(settings, store) as bucket:
         bucket.refuse_raw("keys rotate", _NOTHING)
         ring = _required_ring(bucket.settings)
         listed = list_encrypted(bucket.store, bucket.prefix, scope)
@@ -107,7 +106,7 @@ def rotate(
             bucket.store, listed, ring, rules=bucket.manifest_rules, dry_run=is_dry_run, parallel=parallel
         )
         with (
-            said_if_stopped(lambda: _stopped(outcomes, dry_run=is_dry_run)),
+            tell_if_stopped(lambda: _stopped(outcomes, dry_run=is_dry_run)),
             counting("checking" if is_dry_run else "rotating", "segments") as advance,
         ):
             for step in steps:
@@ -153,7 +152,7 @@ def list_keys(
     Example: tieredstore keys list -c store.properties
     """
     scope = chosen_scope(topic, topic_id, partition)
-    with opened(settings, store) as bucket, counting("reading", "manifests") as advance:
+    with open_chosen_bucket(settings, store) as bucket, counting("reading", "manifests") as advance:
         bucket.refuse_raw("keys list", _NOTHING)
         totals = key_totals(_loaded(bucket, scope, parallel, advance))
         encryption = bucket.settings.encryption
@@ -193,7 +192,7 @@ def check(
     Example: tieredstore keys check --retire key1 -c store.properties
     """
     reasons: Counter[NeedReason] = Counter()
-    with opened(settings, store) as bucket, counting("reading", "manifests") as advance:
+    with open_chosen_bucket(settings, store) as bucket, counting("reading", "manifests") as advance:
         bucket.refuse_raw("keys check", _NOTHING)
         encryption = bucket.settings.encryption
         listed = 0

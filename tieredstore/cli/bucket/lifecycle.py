@@ -8,8 +8,8 @@ import typer
 
 from tieredstore.backends.base import LifecycleRule
 from tieredstore.cli.app.arguments import DryRun, Json, SettingsPath, StoreUrl, Wide
-from tieredstore.cli.app.chosen_bucket import opened
-from tieredstore.cli.app.confirmation import Yes, is_dry, way_to_apply
+from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
+from tieredstore.cli.app.steps import Yes, is_dry, way_to_apply
 from tieredstore.cli.terminal.output import JsonValue, complain, print_json, print_lines, print_table
 from tieredstore.cli.terminal.tables import number, text, word
 from tieredstore.errors import StoreError
@@ -26,7 +26,7 @@ def show(settings: SettingsPath = None, store: StoreUrl = None, as_json: Json = 
 
     Example: tieredstore lifecycle show -c store.properties
     """
-    with opened(settings, store) as bucket:
+    with open_chosen_bucket(settings, store) as bucket:
         lifecycle = bucket.store.lifecycle()
         if isinstance(lifecycle, str):
             rules: list[LifecycleRule] = []
@@ -82,7 +82,7 @@ def apply(
     Example: tieredstore lifecycle apply -c store.properties --yes
     """
     is_dry_run = is_dry(yes=yes, dry_run=dry_run)
-    with opened(settings, store) as bucket:
+    with open_chosen_bucket(settings, store) as bucket:
         report = add_abort_rule(
             bucket.store,
             bucket.prefix,

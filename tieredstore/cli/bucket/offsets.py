@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-from tieredstore.catalog import Catalog, load_catalog
+from tieredstore.catalog import Catalog, Lineage, load_catalog
 from tieredstore.catalog.absence import absence
 from tieredstore.cli.app.arguments import Json, SettingsPath, SomePartition, SomePartitions, StoreUrl, Topic, TopicId
 from tieredstore.cli.app.broker_options import BootstrapServer, KafkaConfig, KafkaProperties, client_properties
-from tieredstore.cli.app.chosen_bucket import opened
-from tieredstore.cli.bucket.offset_rows import show_offsets
+from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
 from tieredstore.cli.records.record_places import chosen_partitions
 from tieredstore.cli.records.record_rows import arrow_module
-from tieredstore.cli.terminal.offsets_plot import OffsetsPlot
-from tieredstore.cli.terminal.output import complain
-from tieredstore.cli.terminal.plots import PlotFile
+from tieredstore.cli.terminal.output import JsonValue, complain, human_time, print_json, print_table
+from tieredstore.cli.terminal.plots import COLORS, RED, Picture, PlotFile, label, module
+from tieredstore.cli.terminal.tables import moment, number, text
+from tieredstore.model import RemoteLogSegmentMetadata, Uuid
 from tieredstore.model import TopicId as KnownTopicId
-from tieredstore.model import Uuid
-from tieredstore.ops.offsets import PartitionOffsets, partition_offsets, with_broker
+from tieredstore.ops.offsets import Extent, PartitionOffsets, partition_offsets, with_broker
 
 if TYPE_CHECKING:
     from tieredstore.remote import RemoteStorageManager
@@ -49,7 +49,7 @@ def offsets(
     picture = None if plot is None else OffsetsPlot(plot)
     client = client_properties(bootstrap_server, kafka_config, kafka_properties)
     chosen = chosen_partitions(partition, partitions)
-    with opened(settings, store) as place, place.manager() as manager:
+    with open_chosen_bucket(settings, store) as place, place.manager() as manager:
         catalog, incarnation = _catalog(manager, topic, topic_id)
         rows = partition_offsets(catalog, topic, incarnation)
         if client is not None:
@@ -85,3 +85,111 @@ def _catalog(manager: RemoteStorageManager, topic: str, topic_id: str | None) ->
         if problem.segment_id.topic_id_partition.topic_id == incarnation:
             complain(str(problem))
     return catalog, incarnation
+
+
+def show_offsets(
+    partitions: Sequence[PartitionOffsets], topic: str, topic_id: Uuid, *, as_json: bool, broker: bool
+) -> None:
+    """JSON or a table; with the broker's offsets where ``broker`` tells that one was asked."""
+    if as_json:
+        print_json([_row(known, topic, topic_id, broker=broker) for known in partitions])
+        return
+    columns = [number("PARTITION"), number("EARLIEST"), number("END"), number("SEGMENTS", rank=3)]
+    columns += [number("BROKER FROM"), number("BROKER END")] if broker else []
+    rows = [_cells(known, broker=broker) for known in partitions]
+    print_table([*columns, moment("LAST RECORD", rank=1), text("LOST OFFSETS")], rows)
+
+
+def _row(known: PartitionOffsets, topic: str, topic_id: Uuid, *, broker: bool) -> dict[str, JsonValue]:
+    lineage = known.lineage
+    row: dict[str, JsonValue] = {
+        "topic": topic,
+        "topic_id": str(topic_id),
+        "partition": known.partition,
+        "earliest_offset": None if lineage is None else lineage.earliest_offset,
+        "end_offset": None if lineage is None else lineage.end_offset,
+        "segments": len(_segments(lineage)),
+        "max_timestamp_ms": None if lineage is None else _latest_time(lineage),
+        "lost": [{"start": start, "stop": stop} for start, stop in known.lost],
+    }
+    if broker:
+        earliest, end = known.broker or (None, None)
+        row |= {"broker_earliest_offset": earliest, "broker_end_offset": end}
+    return row
+
+
+def _cells(known: PartitionOffsets, *, broker: bool) -> list[str]:
+    lineage = known.lineage
+    stored = (None, None) if lineage is None else (lineage.earliest_offset, lineage.end_offset)
+    numbers = [known.partition, *stored, len(_segments(lineage)), *((known.broker or (None, None)) if broker else ())]
+    latest = None if lineage is None else _latest_time(lineage)
+    lost = ", ".join(f"{start}-{stop - 1}" for start, stop in known.lost)
+    return [*("-" if n is None else str(n) for n in numbers), human_time(latest), lost or "none"]
+
+
+def _segments(lineage: Lineage | None) -> set[RemoteLogSegmentMetadata]:
+    return set() if lineage is None else {span.segment for span in lineage.spans}
+
+
+def _latest_time(lineage: Lineage) -> int | None:
+    times = [span.segment.max_timestamp_ms for span in lineage.spans]
+    return max(times) if min(times) >= 0 else None
+
+
+_BUCKET, _BROKER = COLORS[:2]
+_THICK: Final = 0.38
+_TALLEST: Final = 30.0
+"""Inches: more than this many partitions share it."""
+
+
+class OffsetsPlot:
+    """A bar for each partition and holder."""
+
+    def __init__(self, path: Path) -> None:
+        self._picture = Picture(path)
+
+    def save(self, topic: str, partitions: Sequence[PartitionOffsets], *, broker: bool) -> None:
+        """Draw ``partitions``; ``broker`` tells whether one was asked."""
+        axes = self._picture.axes(height=min(1.9 + 0.45 * len(partitions), _TALLEST))
+        # Bucket above broker; the one alone has all of the height.
+        thick = _THICK if broker else 2 * _THICK
+        for row, known in enumerate(partitions):
+            _draw(axes, known.stored, (row - _THICK, thick), _BUCKET)
+            if known.broker is not None:
+                _draw(axes, [known.broker], (row, _THICK), _BROKER)
+            # With an edge, so that a hole of one offset among millions is seen.
+            _draw(axes, known.lost, (row - _THICK, 2 * _THICK), RED, edgecolor=RED, linewidth=1)
+        _label(axes, topic, partitions, broker=broker)
+        self._picture.save(axes)
+
+
+def _draw(axes: Any, extents: Sequence[Extent], place: tuple[float, float], color: str, **style: object) -> None:
+    axes.broken_barh([(start, stop - start) for start, stop in extents], place, facecolors=color, **style)
+
+
+def _label(axes: Any, topic: str, partitions: Sequence[PartitionOffsets], *, broker: bool) -> None:
+    ticker, patches = module("matplotlib.ticker"), module("matplotlib.patches")
+    axes.set_ylim(len(partitions) - 0.5, -0.5)
+    locator = ticker.MaxNLocator(nbins=max(2, min(len(partitions), 40)), integer=True)
+    rows = [int(row) for row in locator.tick_values(0, max(1, len(partitions) - 1)) if 0 <= row < len(partitions)]
+    axes.set_yticks(rows, [str(partitions[row].partition) for row in rows])
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0)
+    axes.xaxis.set_major_locator(ticker.MaxNLocator(nbins=8, integer=True))
+    axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:,.0f}"))
+    axes.set_xlabel("offset")
+    axes.set_ylabel("partition")
+    axes.set_title(f"{label(topic).strip()}: {_message(partitions)}", loc="left", fontweight="bold")
+    shown = [("bucket", _BUCKET)]
+    shown += [("broker", _BROKER)] if broker else []
+    shown += [("lost", RED)] if any(known.lost for known in partitions) else []
+    handles = [patches.Patch(color=color, label=name) for name, color in shown]
+    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+
+
+def _message(partitions: Sequence[PartitionOffsets]) -> str:
+    lost = [extent for known in partitions for extent in known.lost]
+    if not lost:
+        return "no offset is lost"
+    count = sum(stop - start for start, stop in lost)
+    return f"{count:,} offsets are lost" if count > 1 else "one offset is lost"

@@ -27,16 +27,14 @@ from tieredstore.cli.app.broker_options import (
     KafkaProperties,
     MetadataTopicBrokers,
     client_properties,
-    opened_brokers,
+    open_brokers,
 )
-from tieredstore.cli.app.chosen_bucket import opened
-from tieredstore.cli.app.confirmation import Yes, is_dry
-from tieredstore.cli.app.steps import Report, tell_sum, telling
+from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
+from tieredstore.cli.app.steps import Report, Yes, is_dry, tell_sum, telling
 from tieredstore.cli.bucket.ls import at_least_one, partition_row
 from tieredstore.cli.records.record_places import parse_offset_or_time
-from tieredstore.cli.terminal.last_words import said_if_stopped
 from tieredstore.cli.terminal.output import JsonValue, counted
-from tieredstore.cli.terminal.progress import counting
+from tieredstore.cli.terminal.progress import counting, tell_if_stopped
 from tieredstore.errors import ConfigError, StoreError
 from tieredstore.model import Uuid, human_bytes
 from tieredstore.ops.bucket import Bucket
@@ -97,9 +95,9 @@ def rm(
     outcomes: Counter[RemovalOutcome] = Counter()
     freed = 0
     with (
-        opened(settings, store) as bucket,
+        open_chosen_bucket(settings, store) as bucket,
         telling(as_json=as_json, report=report) as teller,
-        opened_brokers(client) as brokers,
+        open_brokers(client) as brokers,
     ):
         if incarnation is None:
             _require_one(bucket, topic)
@@ -118,7 +116,7 @@ def rm(
             parallel=parallel,
         )
         with (
-            said_if_stopped(lambda: f"stopped; {_sum_of(outcomes, freed, dry_run=is_dry_run)}; run again to go on"),
+            tell_if_stopped(lambda: f"stopped; {_sum_of(outcomes, freed, dry_run=is_dry_run)}; run again to go on"),
             counting("checking" if is_dry_run else "removing", "segments") as advance,
         ):
             for step in steps:

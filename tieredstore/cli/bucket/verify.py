@@ -25,11 +25,10 @@ from tieredstore.cli.app.arguments import (
     chosen_scope,
 )
 from tieredstore.cli.app.broker_options import KafkaConfig, KafkaProperties, client_properties
-from tieredstore.cli.app.chosen_bucket import opened
+from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
 from tieredstore.cli.app.durations import parse_since_ms
-from tieredstore.cli.terminal.last_words import said_if_stopped
 from tieredstore.cli.terminal.output import JsonValue, counted, human_share, print_json_line, print_lines
-from tieredstore.cli.terminal.progress import counting
+from tieredstore.cli.terminal.progress import counting, tell_if_stopped
 from tieredstore.errors import ConfigError, ResourceNotFound, excerpt
 from tieredstore.model import human_bytes
 
@@ -126,14 +125,14 @@ def verify(
     selection = Selection(Level(level), chosen, since_ms)
     client = client_properties(metadata_topic, kafka_config, kafka_property)
     report = Report(level, as_json=as_json)
-    with opened(settings, store) as bucket, contextlib.ExitStack() as closing:
+    with open_chosen_bucket(settings, store) as bucket, contextlib.ExitStack() as closing:
         bucket.refuse_raw("verify", "it has neither manifests nor the indexes that would be held against each other")
         if state is not None:
             identity = bucket.store.identity
             kept = closing.enter_context(VerifyState(state, identity, bucket.prefix, recheck_days=recheck_days))
             selection = dataclasses.replace(selection, state=kept)
-        closing.enter_context(said_if_stopped(lambda: f"stopped; {report.sentence()}"))
-        brokers = None if client is None else closing.enter_context(opened_brokers(client))
+        closing.enter_context(tell_if_stopped(lambda: f"stopped; {report.sentence()}"))
+        brokers = None if client is None else closing.enter_context(open_brokers(client))
         if brokers is not None:
             report.tell_all(brokers.read_on())
         advance = closing.enter_context(counting("verifying", "segments"))
@@ -168,7 +167,7 @@ class Brokers:
 
 
 @contextlib.contextmanager
-def opened_brokers(client: Mapping[str, str]) -> Generator[Brokers]:
+def open_brokers(client: Mapping[str, str]) -> Generator[Brokers]:
     """What the brokers that a client's properties name believe."""
     from tieredstore.live import LiveReader
     from tieredstore.ops.verification import BrokersBelief, MetadataTopic

@@ -11,12 +11,12 @@ import typer
 
 from tieredstore.cli.app.arguments import SettingsPath, SomePartition, SomePartitions, StoreUrl, Topic, TopicId
 from tieredstore.cli.app.broker_options import BootstrapServer, KafkaConfig, KafkaProperties, client_properties
-from tieredstore.cli.app.chosen_bucket import opened
+from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
 from tieredstore.cli.app.completion import complete_offset
-from tieredstore.cli.records.logs import LogReading, LogRequest, check_followed, opened_logs
+from tieredstore.cli.records.logs import LogReading, LogRequest, check_followed, open_logs
 from tieredstore.cli.records.record_filter import Pattern, first_of
+from tieredstore.cli.records.record_output import AsJson, AsText, CodedBytes, Format, RecordWriter, record_writer
 from tieredstore.cli.records.record_places import check_window, chosen_partitions, parse_place
-from tieredstore.cli.records.record_writer import AsJson, AsText, CodedBytes, Format, RecordWriter, record_writer
 from tieredstore.process.interruption import Interrupted
 
 if TYPE_CHECKING:
@@ -116,7 +116,11 @@ def cat(
     if follow:
         check_followed(request)
     pattern = None if grep is None else Pattern(grep)
-    with opened(settings, store) as place, place.manager() as manager, opened_logs(manager, request) as reading:
+    with (
+        open_chosen_bucket(settings, store) as place,
+        place.manager() as manager,
+        open_logs(manager, request) as reading,
+    ):
         try:
             _show(reading, write, pattern, count, follow=follow)
         except (Interrupted, KeyboardInterrupt):

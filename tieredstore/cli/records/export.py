@@ -11,7 +11,7 @@ import typer
 
 from tieredstore.cli.app.arguments import SettingsPath, SomePartitions, StoreUrl, Topic, TopicId
 from tieredstore.cli.app.broker_options import BootstrapServer, KafkaConfig, KafkaProperties, client_properties
-from tieredstore.cli.app.chosen_bucket import opened
+from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
 from tieredstore.cli.records.cat import DataLoss, DataLossPolicy, IsolationLevel
 from tieredstore.cli.records.message_types import (
     InvalidAsNull,
@@ -92,7 +92,7 @@ def export(
     messages.check_alone(topic)
     options, types_of = table_options(messages, isolation, data_loss, client, needs=_NEEDS)
     ending = _ending(output, file_format)
-    with opened(settings, store) as place, place.manager() as manager:
+    with open_chosen_bucket(settings, store) as place, place.manager() as manager:
         log = logs.TopicLog.take(
             manager, topic, partitions=chosen_partitions(None, partitions), isolation=options.isolation,
             on_data_loss=options.on_data_loss, client=client, words=options.words,

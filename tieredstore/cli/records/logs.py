@@ -63,7 +63,7 @@ class LogRequest:
 
 
 @contextmanager
-def opened_logs(source: SegmentSource, request: LogRequest) -> Generator[LogReading]:
+def open_logs(source: SegmentSource, request: LogRequest) -> Generator[LogReading]:
     """The logs that are asked for, as they are now; what of them does not count is told of on stderr."""
     partitions = arrow_module("tieredstore.partitions")
     query = request.query()

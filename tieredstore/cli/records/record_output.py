@@ -1,20 +1,24 @@
-"""Records on stdout as they come: a table, JSON, text, or a format. What has come is written before more is read."""
+"""How a command writes the records that it shows: as a table, or as one of the options says."""
 
 from __future__ import annotations
 
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
-from tieredstore.cli.records.record_format import RecordFormat, bytes_in_terminal
-from tieredstore.cli.records.record_rows import TABLE, JsonBytes, json_lines, rows_of, shown_text, table_cells
+import typer
+
+from tieredstore.cli.records.record_format import RecordFormat, bytes_in_terminal, parse_format
+from tieredstore.cli.records.record_rows import SHOWN, TABLE, JsonBytes, json_lines, rows_of, shown_text, table_cells
 from tieredstore.cli.terminal.output import complain, terminal_width
 from tieredstore.cli.terminal.output_file import write_all
 from tieredstore.cli.terminal.tables import table_lines
+from tieredstore.errors import ConfigError
 
 if TYPE_CHECKING:
     from tieredstore.cli.records.record_filter import PartitionRecords
+
 
 _SAMPLE: Final = 200
 """Rows of the first records that decide how wide the columns of a table are."""
@@ -73,3 +77,42 @@ def _table_rows(batches: Iterable[PartitionRecords], offset_width: int) -> Itera
             yield table_cells(row, str(partition), offset_width)
         # The line of the last row was written before the next one is asked for.
         sys.stdout.flush()
+
+
+RecordWriter: TypeAlias = "Callable[[Iterable[PartitionRecords], int], None]"
+"""Writes records to stdout; the number is the width that the greatest offset has."""
+
+AsText: TypeAlias = Annotated[bool, typer.Option("--text", help="Only the values, as they are, a line each.")]
+Format: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--format", metavar="FORMAT", help="As kcat has it: '%t [%p] %o %T %k: %s\\n', %h %S %K %R."),
+]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="One JSON object a record.")]
+CodedBytes: TypeAlias = Annotated[
+    JsonBytes | None,
+    typer.Option("--json-bytes", help="Bytes in JSON: base64, text where they are UTF-8, or both (the default)."),
+]
+
+
+def record_writer(
+    topic: str, *, as_text: bool, format_text: str | None, as_json: bool, json_bytes: JsonBytes | None
+) -> tuple[RecordWriter, tuple[str, ...]]:
+    """What writes records, and which columns of them it looks at; ConfigError for options that exclude each other."""
+    asked = [
+        name
+        for name, is_given in (("--json", as_json), ("--text", as_text), ("--format", format_text is not None))
+        if is_given
+    ]
+    if len(asked) > 1:
+        raise ConfigError(f"{' and '.join(asked)} exclude each other: give one of them")
+    if json_bytes is not None and not as_json:
+        raise ConfigError("--json-bytes says how --json writes bytes: give --json too")
+    if as_json:
+        coding = json_bytes or JsonBytes.BOTH
+        return lambda batches, _: write_json(batches, topic=topic, coding=coding), SHOWN
+    if as_text:
+        return lambda batches, _: write_text(batches), ("value",)
+    if format_text is not None:
+        record_format = parse_format(format_text)
+        return lambda batches, _: write_formatted(batches, record_format, topic=topic), record_format.columns
+    return lambda batches, width: write_table(batches, offset_width=width), SHOWN

@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar on a terminal, nothing but what is said elsewhere."""
+"""How far a command is: a bar on a terminal, nothing but sentences elsewhere; and a sentence where a signal ends it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Final, TypeVar
 
 from tieredstore.cli.terminal.output import complain, human_count
+from tieredstore.process.interruption import Interrupted, at_sudden_end
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +68,22 @@ def _bars() -> ModuleType:
     from tieredstore.cli.terminal import bars
 
     return bars
+
+
+@contextlib.contextmanager
+def tell_if_stopped(sentence: Callable[[], str]) -> Generator[None]:
+    """Says the sentence, once, if a signal ends the command within the block, on its way out or suddenly."""
+    is_said = False
+
+    def say() -> None:
+        nonlocal is_said
+        if not is_said:
+            is_said = True
+            complain(sentence())
+
+    with at_sudden_end(say):
+        try:
+            yield
+        except (Interrupted, KeyboardInterrupt):
+            say()
+            raise

@@ -9,10 +9,10 @@ import typer
 
 from tieredstore.cli.app.arguments import SettingsPath, StoreUrl, Topic
 from tieredstore.cli.app.broker_options import BootstrapServer, KafkaConfig, KafkaProperties, client_properties
-from tieredstore.cli.app.chosen_bucket import chosen_settings
+from tieredstore.cli.app.chosen_bucket import choose_settings
 from tieredstore.cli.records.cat import DataLoss, DataLossPolicy, Isolation, IsolationLevel
+from tieredstore.cli.records.record_output import AsJson, AsText, CodedBytes, Format, record_writer
 from tieredstore.cli.records.record_places import parse_offset_or_time, parse_place
-from tieredstore.cli.records.record_writer import AsJson, AsText, CodedBytes, Format, record_writer
 from tieredstore.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def consume(
         "tiered.storage.mode": chosen,
         "tiered.storage.on.data.loss": data_loss.value,
     }
-    named = chosen_settings(settings, store)
+    named = choose_settings(settings, store)
     from tieredstore.consumer.cli.consumed import ConsumedTopic, ConsumeRequest
 
     consumed = ConsumedTopic(ConsumeRequest(topic, group, place, named, properties, columns))

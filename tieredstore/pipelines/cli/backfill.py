@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tieredstore.cli.app.arguments import Json
-from tieredstore.cli.app.confirmation import Yes, is_dry, way_to_apply
+from tieredstore.cli.app.steps import Yes, is_dry, way_to_apply
 from tieredstore.cli.records.query_output import extra_module
 from tieredstore.cli.records.record_places import check_window, parse_offset_or_time, parse_partitions
 from tieredstore.cli.terminal.output import counted, print_json_line, print_lines

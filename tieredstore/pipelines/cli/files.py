@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 import typer
 
 from tieredstore.cli.app.arguments import DryRun, Json
-from tieredstore.cli.app.confirmation import Yes, is_dry, way_to_apply
 from tieredstore.cli.app.durations import parse_duration_ms
-from tieredstore.cli.app.steps import Report, say_what_stays, telling
+from tieredstore.cli.app.steps import Report, Yes, is_dry, say_what_stays, telling, way_to_apply
 from tieredstore.cli.records.query_output import extra_module
 from tieredstore.cli.terminal.output import JsonValue, counted, iso_utc, print_json_line, print_lines
 from tieredstore.model import human_bytes

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.cli.app.arguments import Json
-from tieredstore.cli.app.confirmation import Yes, is_dry, way_to_apply
+from tieredstore.cli.app.steps import Yes, is_dry, way_to_apply
 from tieredstore.cli.terminal.output import JsonValue, counted, print_json_line, print_lines
 from tieredstore.pipelines.cli.files import PipelineFile, extent, room
 

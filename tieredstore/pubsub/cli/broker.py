@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from tieredstore.cli.app.chosen_bucket import opened
+from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
 from tieredstore.cli.terminal.log_lines import log_lines
 from tieredstore.errors import ConfigError
 from tieredstore.pubsub.broker.running import broker_service, governed_broker
@@ -19,7 +19,7 @@ def run_broker(settings: Path | None, *, serve_reads: bool, json_logs: bool) -> 
     if settings is None:
         raise ConfigError("no settings are named: give --settings FILE (-c), with pubsub.broker.* beside the store's")
     log_lines(as_json=json_logs)
-    with opened(settings) as bucket:
+    with open_chosen_bucket(settings) as bucket:
         chosen = bucket.settings
         if serve_reads:
             own = chosen.section(BatchBrokerSettings).model_copy(update={"serve_reads": True})

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from tieredstore.cli.app.chosen_bucket import chosen_settings, opened
+from tieredstore.cli.app.chosen_bucket import choose_settings, open_chosen_bucket
 from tieredstore.cli.records.record_rows import arrow_module, shown_text
 from tieredstore.cli.terminal.output import JsonValue, complain, iso_utc, print_json, print_lines, print_table
 from tieredstore.cli.terminal.tables import number, plain, text, word
@@ -37,12 +37,12 @@ _NO_STORE: Final = {"storage.backend.class": "memory", "chunk.size": "4194304"}
 
 
 @contextlib.contextmanager
-def opened_topics(settings: Path | None, store: str | None, topic_config: Path | None = None) -> Generator[Topics]:
+def open_named_topics(settings: Path | None, store: str | None, topic_config: Path | None = None) -> Generator[Topics]:
     """The topics of the bucket that a command's options name, with that of MemQ's topic JSON among them."""
     config = None if topic_config is None else load_topic_config(topic_config)
     if config is not None and settings is None and store is None:
         store = f"s3://{config.bucket}"
-    with opened(settings, store) as bucket:
+    with open_chosen_bucket(settings, store) as bucket:
         if config is None:
             yield open_topics(bucket.store, bucket.settings)
         else:
@@ -103,14 +103,14 @@ def opened_producer(
     if topic_config is not None:
         if bootstrap is not None:
             raise ConfigError("--bootstrap writes to brokers, which have the topic's configuration: give one of them")
-        with opened_topics(settings, store, topic_config) as topics, Producer(topics, topic) as producer:
+        with open_named_topics(settings, store, topic_config) as topics, Producer(topics, topic) as producer:
             yield producer
         return
     given = {} if bootstrap is None else {"pubsub.bootstrap": bootstrap}
     if settings is None and bootstrap is not None:
         chosen = settings_from({**_NO_STORE, **given}, source="--bootstrap")
     else:
-        chosen = chosen_settings(settings, store)
+        chosen = choose_settings(settings, store)
         if bootstrap is not None:
             client = settings_from({**_NO_STORE, **given}, source="--bootstrap").section(BatchClientSettings)
             named = chosen.section(BatchClientSettings).model_copy(update={"bootstrap": client.bootstrap})
@@ -119,7 +119,7 @@ def opened_producer(
         with BrokerProducer(chosen, topic) as producer:
             yield producer
         return
-    with opened_topics(settings, store) as topics, Producer(topics, topic) as producer:
+    with open_named_topics(settings, store) as topics, Producer(topics, topic) as producer:
         yield producer
 
 

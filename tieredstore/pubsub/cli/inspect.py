@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from tieredstore.backends.base import ObjectStore
-from tieredstore.cli.app.chosen_bucket import opened
+from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
 from tieredstore.cli.records.record_rows import arrow_module, rows_of, shown_text
 from tieredstore.cli.terminal.output import JsonValue, counted, iso_utc, print_growing_table, print_json, print_lines
 from tieredstore.cli.terminal.tables import Column, number, text, word
@@ -96,7 +96,7 @@ def _opened_source(batch: str, settings: Path | None, store_url: str | None) -> 
         return
     if settings is None and store_url is None:
         raise ConfigError(f"there is no file {batch}; for a key of a store give --settings FILE (-c) or --store URL")
-    with opened(settings, store_url) as bucket:
+    with open_chosen_bucket(settings, store_url) as bucket:
         yield _ObjectSource(bucket.store, batch, bucket.store.head(batch).size)
 
 

@@ -12,9 +12,8 @@ from typing import Annotated, Final, Literal, TypeAlias
 import typer
 
 from tieredstore.cli.app.arguments import DryRun, Json, SettingsPath, StoreUrl, Wide
-from tieredstore.cli.app.confirmation import Yes, is_dry
 from tieredstore.cli.app.durations import parse_duration_ms
-from tieredstore.cli.app.steps import Report
+from tieredstore.cli.app.steps import Report, Yes, is_dry
 from tieredstore.errors import ConfigError
 
 _Topic: TypeAlias = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
@@ -74,9 +73,9 @@ def topics(
 
     Example: tieredstore pubsub topics orders --create --partitions 4 -c store.properties
     """
-    from tieredstore.pubsub.cli.commands import change_topic, opened_topics, show_topics
+    from tieredstore.pubsub.cli.commands import change_topic, open_named_topics, show_topics
 
-    with opened_topics(settings, store, topic_config) as all_topics:
+    with open_named_topics(settings, store, topic_config) as all_topics:
         change_topic(all_topics, topic, create=create, partitions=partitions)
         show_topics(all_topics, topic, as_json=as_json)
 
@@ -155,9 +154,9 @@ def consume(
 
     Example: tieredstore pubsub consume orders -c store.properties --group billing --follow
     """
-    from tieredstore.pubsub.cli.commands import consume_records, opened_topics
+    from tieredstore.pubsub.cli.commands import consume_records, open_named_topics
 
-    with opened_topics(settings, store, topic_config) as all_topics:
+    with open_named_topics(settings, store, topic_config) as all_topics:
         consume_records(
             all_topics,
             topic,
@@ -184,9 +183,9 @@ def groups(
 
     Example: tieredstore pubsub groups orders -c store.properties
     """
-    from tieredstore.pubsub.cli.commands import opened_topics, show_groups
+    from tieredstore.pubsub.cli.commands import open_named_topics, show_groups
 
-    with opened_topics(settings, store, topic_config) as all_topics:
+    with open_named_topics(settings, store, topic_config) as all_topics:
         show_groups(all_topics, topic, as_json=as_json)
 
 
@@ -216,11 +215,11 @@ def gc(
 
     Example: tieredstore pubsub gc orders -c store.properties --yes
     """
-    from tieredstore.pubsub.cli.commands import opened_topics
+    from tieredstore.pubsub.cli.commands import open_named_topics
     from tieredstore.pubsub.cli.gc import collect_garbage
 
     is_dry_run, min_age_ms = is_dry(yes=yes, dry_run=dry_run), parse_duration_ms("--min-age", min_age)
-    with opened_topics(settings, store, topic_config) as all_topics:
+    with open_named_topics(settings, store, topic_config) as all_topics:
         collect_garbage(
             all_topics, topic, min_age_ms=min_age_ms, adopt=adopt, is_dry_run=is_dry_run, report=report, as_json=as_json
         )
@@ -268,7 +267,7 @@ def audit(
     Example: tieredstore pubsub audit orders -c store.properties
     """
     from tieredstore.pubsub.cli.audit import follow_records, pair_records, show_audit
-    from tieredstore.pubsub.cli.commands import opened_topics
+    from tieredstore.pubsub.cli.commands import open_named_topics
 
     if bodies and (records or follow):
         raise ConfigError("--bodies looks at objects, and --records and --follow at what Kafka has: give one of them")
@@ -278,7 +277,7 @@ def audit(
     settle_ms = None if settle is None else parse_duration_ms("--settle", settle)
     since_ms = None if since is None else now_ms - parse_duration_ms("--since", since)
     late_ms = parse_duration_ms("--late", late)
-    with opened_topics(settings, store, topic_config) as topics:
+    with open_named_topics(settings, store, topic_config) as topics:
         if follow:
             since_ms = now_ms - _FOLLOWED_MS if since_ms is None else since_ms
             follow_records(topics, topic, since_ms=since_ms, settle_ms=settle_ms, late_ms=late_ms, as_json=as_json)
@@ -311,8 +310,8 @@ def cost(
 
     Example: tieredstore pubsub cost orders -c store.properties --prices examples/prices.toml
     """
-    from tieredstore.pubsub.cli.commands import opened_topics
+    from tieredstore.pubsub.cli.commands import open_named_topics
     from tieredstore.pubsub.cli.cost import show_cost
 
-    with opened_topics(settings, store, topic_config) as all_topics:
+    with open_named_topics(settings, store, topic_config) as all_topics:
         show_cost(all_topics, topic, prices, as_json=as_json)
