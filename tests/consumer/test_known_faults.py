@@ -139,7 +139,7 @@ def test_a_client_that_gives_nothing_though_the_broker_has_more(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, is_eager: bool
 ) -> None:
     """As after a broker was away: whether or not it has given something before, it is assigned anew, and goes on."""
-    monkeypatch.setattr("tieredstore.consumer.stalls._SILENT_S", 0.05)
+    monkeypatch.setattr("tieredstore.consumer.live_side._SILENT_S", 0.05)
     caplog.set_level("INFO")
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20), OTHERS: ScriptedLog(0, 20)})
     with broker.consumer(bucket.options, monkeypatch, ORDERS, OTHERS, timeout_ms=100) as (consumer, member):

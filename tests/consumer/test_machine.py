@@ -28,6 +28,9 @@ from tieredstore.backends.registry import store_from_settings
 from tieredstore.config import Settings
 from tieredstore.consumer import Consumer
 from tieredstore.consumer.assembly import Parts
+from tieredstore.consumer.partition import Bucket as InBucket
+from tieredstore.consumer.partition import Link
+from tieredstore.consumer.streams import Turn
 from tieredstore.errors import DataLoss
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.remote import RemoteStorageManager
@@ -199,10 +202,15 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     @precondition(lambda self: hasattr(self, "consumer"))
     def a_partition_is_read_in_one_place(self) -> None:
-        live = self._parts.live
-        if self.member.is_eager and live.due_in is not None:
-            return
-        assert set(self.member.fetching) == set(live.partitions)
+        core = self._parts.core
+        known = core.partitions.values()
+        in_bucket = [(one.where, one.phase.stream.turn) for one in known if isinstance(one.phase, InBucket)]
+        assert sorted(one.where for one in core.readable) == sorted(where for where, _ in in_bucket)
+        assert Turn.DROPPED not in {turn for _, turn in in_bucket}
+        assert core.live.unheard == {one.where for one, live in core.live if live.link is not Link.HEARD}
+        assert not core.live.leaving or self.member.is_eager
+        if not self.member.is_eager or core.live.due_in is None:
+            assert set(self.member.fetching) == {partition.where for partition, _ in core.live}
 
     def teardown(self) -> None:
         try:

@@ -17,6 +17,7 @@ from tieredstore.consumer.live_side import LiveSide
 from tieredstore.consumer.measures import Measures
 from tieredstore.consumer.partition import Partition
 from tieredstore.errors import StoreUnavailable
+from tieredstore.partitions.position import Position
 from tieredstore.remote import RemoteStorageManager
 
 ORDERS: Final = ("orders", 0)
@@ -104,10 +105,12 @@ class Assignments:
 def test_eager_assignments_are_one_a_second_at_most() -> None:
     now, client = [100.0], Assignments()
     inside: Any = client
-    live = LiveSide(inside, lambda: now[0])
+    partitions: dict[tuple[str, int], Partition] = {}
+    live = LiveSide(inside, partitions, 60.0, lambda: now[0])
     live.is_eager = True
     for number in range(6):
-        live.add(Partition(("orders", number), 1, 0, position=10 * number))
+        partition = partitions["orders", number] = Partition(("orders", number), Position(10 * number))
+        live.add(partition)
         live.flush()
         now[0] += 0.25
     assert client.all == [[(0, 0)], [(number, 10 * number) for number in range(5)]]

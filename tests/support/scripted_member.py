@@ -22,7 +22,8 @@ from tests.support.spark_stream_topics import FIRST_ID, value_of
 from tieredstore.consumer import Consumer
 from tieredstore.consumer.assembly import Parts
 from tieredstore.errors import BrokerUnavailable
-from tieredstore.live.cluster import LiveEnd, LiveTopic
+from tieredstore.live.cluster import GroupCommit, LiveEnd, LiveTopic
+from tieredstore.live.epochs import EpochEnd
 from tieredstore.model import TopicPartition, Uuid
 
 _NO_OFFSET: Final = -1001
@@ -43,6 +44,8 @@ class ScriptedLog:
     """The last stable offset, if it lies before the end."""
     stays_in_hole: bool = False
     """Whether that is so again and again."""
+    epoch: int | None = None
+    """The leader's, if it tells it; that of the records from ``cut_at`` on."""
 
 
 @dataclass
@@ -52,6 +55,10 @@ class ScriptedBroker:
     logs: dict[TopicPartition, ScriptedLog]
     topic_id: Uuid = FIRST_ID
     committed: dict[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
+    commits: dict[tuple[TopicPartition, int], GroupCommit] = field(
+        default_factory=dict[tuple[TopicPartition, int], GroupCommit]
+    )
+    """What the members' commits said, by partition and offset."""
     failures: int = 0
     """How many of the next questions fail."""
     is_eager: bool = False
@@ -116,7 +123,13 @@ class ScriptedCluster:
         return {where: self._broker.logs[where].start for where in wheres}
 
     def ends(self, wheres: Sequence[TopicPartition], isolation: object = None) -> dict[TopicPartition, LiveEnd]:
-        return {where: LiveEnd(end) for where, end in self.end_offsets(wheres, isolation).items()}
+        ends = self.end_offsets(wheres, isolation)
+        return {where: LiveEnd(end, self._broker.logs[where].epoch) for where, end in ends.items()}
+
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
+        """One epoch rules up to where the log was cut, if that is not above the one that is asked for."""
+        self._broker.answer()
+        return {where: EpochEnd(min(epoch, 0), self._broker.logs[where].cut_at) for where, epoch in epochs.items()}
 
     def end_offsets(self, wheres: Sequence[TopicPartition], isolation: object = None) -> dict[TopicPartition, int]:
         self._broker.answer()
@@ -124,9 +137,10 @@ class ScriptedCluster:
         ends = [log.end if isolation == "read_uncommitted" else min(log.end, log.stable) for log in logs]
         return dict(zip(wheres, ends, strict=True))
 
-    def committed_offsets(self, _: str, wheres: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
+    def commits(self, _: str, wheres: Sequence[TopicPartition]) -> dict[TopicPartition, GroupCommit]:
         self._broker.answer()
-        return {where: self._broker.committed.get(where) for where in wheres}
+        known = {where: offset for where, offset in self._broker.committed.items() if where in wheres}
+        return {where: self._broker.commits.get((where, at), GroupCommit(at)) for where, at in known.items()}
 
     def close(self) -> None: ...
 
@@ -208,6 +222,8 @@ class ScriptedMember:
             cause = KafkaError._LOG_TRUNCATION if where in self.truncated else KafkaError.OFFSET_OUT_OF_RANGE
             self.truncated.discard(where)
             words = f"the requested offset is not available: {KafkaError(cause).str()} (broker 1)"
+            if log.cut_at < offset:
+                words += f": broker end offset is {log.cut_at} (offset leader epoch 0)"
             error = KafkaError(KafkaError._AUTO_OFFSET_RESET, words)
             return [Message(topic=where[0], partition=where[1], offset=offset, error=error)]
         if offset in log.hole:
@@ -221,9 +237,12 @@ class ScriptedMember:
         elif offsets:
             self.fetching[where] = self._given[where] = offsets.stop
         return [
-            Message(topic=where[0], partition=where[1], offset=one, value=value_of(*where, one), leader_epoch=0)
+            Message(
+                topic=where[0], partition=where[1], offset=one, value=value_of(*where, one),
+                leader_epoch=(log.epoch or 0) if one >= log.cut_at else 0,
+            )
             for one in offsets
-        ]
+        ]  # fmt: skip
 
     def assign(self, places: Sequence[KafkaPartition]) -> None:
         self._expect(KafkaError._STATE, is_so=not self.is_group_cooperative)
@@ -255,19 +274,27 @@ class ScriptedMember:
     def resume(self, wheres: Iterable[TopicPartition]) -> None:
         self.paused -= set(wheres)
 
-    def seek(self, where: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
+    def seek(self, where: TopicPartition, offset: int, epoch: int | None = None) -> None:
         self._expect(KafkaError._STATE, is_so=where in self.fetching and where not in self.stopped)
         self.fetching[where] = offset
         self._given.pop(where, None)
-        if leader_epoch >= 0 and self._broker.logs[where].cut_at < offset:
+        if epoch is not None and self._is_cut_below(where, offset, epoch):
             self.truncated.add(where)
+
+    def _is_cut_below(self, where: TopicPartition, offset: int, epoch: int) -> bool:
+        log = self._broker.logs[where]
+        return log.cut_at < offset and epoch != log.epoch
 
     def positions(self, wheres: Sequence[TopicPartition]) -> list[KafkaPartition]:
         return [KafkaPartition(*where, self._given.get(where, _NO_OFFSET), leader_epoch=0) for where in wheres]
 
-    def commit(self, offsets: Mapping[TopicPartition, int], *, asynchronous: bool = True) -> Any:
-        self._broker.committed |= offsets
-        return None if asynchronous else [KafkaPartition(*where, offset) for where, offset in offsets.items()]
+    def commit(self, places: Iterable[KafkaPartition], *, asynchronous: bool = True) -> Any:
+        committed = list(places)
+        for place in committed:
+            commit = GroupCommit(place.offset, place.metadata, place.leader_epoch)
+            self._broker.committed[_where(place)] = place.offset
+            self._broker.commits[_where(place), place.offset] = commit
+        return None if asynchronous else committed
 
     def watermarks(self, place: KafkaPartition, timeout_s: float, *, cached: bool = False) -> tuple[int, int] | None:
         log = self._broker.logs[_where(place)]

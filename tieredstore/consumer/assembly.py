@@ -5,19 +5,20 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tieredstore.consumer.commits import Commits
+from tieredstore.consumer.commits import Commits, topic_id_in
 from tieredstore.consumer.core import Core
 from tieredstore.consumer.handing_out import HandingOut
 from tieredstore.consumer.live_side import LiveSide
-from tieredstore.consumer.lookups import Lookups
+from tieredstore.consumer.lookups import Committed, Lookups
 from tieredstore.consumer.measures import CONSUMERS, Measures
 from tieredstore.consumer.offset_queries import OffsetQueries
-from tieredstore.consumer.partition import Partition
-from tieredstore.consumer.stored_streams import StoredStreams
+from tieredstore.consumer.partition import Bucket, Failed, Partition
+from tieredstore.consumer.streams import StoredStreams
+from tieredstore.consumer.troubles import Troubles
 from tieredstore.live import LiveCluster
 from tieredstore.records.settings import ReadSettings
 from tieredstore.remote import RemoteStorageManager
@@ -100,17 +101,21 @@ def assemble(settings: ConsumerSettings, client: MemberClient) -> Parts:
             )
             opened.callback(cluster.close)
         measures, news = Measures(dict), threading.Event()
-        live = LiveSide(client)
-
+        partitions: dict[TopicPartition, Partition] = {}
+        live = LiveSide(client, partitions, settings.timeout_s)
         group = str(settings.client.get("group.id", ""))
 
-        def committed(wheres: Any) -> Any:
+        def ask_commits(wheres: Sequence[TopicPartition]) -> dict[TopicPartition, Committed]:
             # Not by the member's own client: another thread's call in it does not return while a callback runs.
-            return dict.fromkeys(wheres) if cluster is None else cluster.committed_offsets(group, wheres)
+            commits = {} if cluster is None else cluster.commits(group, wheres)
+            return {
+                where: Committed(commit.offset, commit.leader_epoch, topic_id_in(commit.metadata))
+                for where, commit in commits.items()
+            }
 
         lookups = Lookups(
             mode=settings.mode, reset=settings.reset, isolation=settings.isolation, refresh_s=settings.refresh_s,
-            source=manager, cluster=cluster, committed=committed,
+            source=manager, cluster=cluster, committed=ask_commits,
             news=news,
         )  # fmt: skip
         read = ReadSettings(
@@ -119,7 +124,8 @@ def assemble(settings: ConsumerSettings, client: MemberClient) -> Parts:
         streams = StoredStreams(
             manager, read, threads=settings.partitions_at_once, queued_bytes=settings.queued_bytes, news=news
         )
-        core = Core(settings, live, lookups, streams, measures)
+        troubles = Troubles(settings, measures)
+        core = Core(settings, partitions, live, lookups, streams, troubles)
         parts = Parts(
             settings=settings,
             manager=manager,
@@ -141,10 +147,11 @@ def assemble(settings: ConsumerSettings, client: MemberClient) -> Parts:
 
 
 def _statistics(partition: Partition) -> dict[str, Any]:
-    stream, live, lineage = partition.stream, partition.live, partition.lineage
+    phase, live, lineage = partition.phase, partition.log.live, partition.log.lineage
+    stream = phase.stream if isinstance(phase, Bucket) else None
     return {
-        "source": partition.side,
-        "phase": partition.phase.value,
+        "source": partition.tally.side,
+        "phase": phase.word,
         "position": partition.position,
         "paused": partition.paused,
         "lag": _lag(partition),
@@ -155,21 +162,20 @@ def _statistics(partition: Partition) -> dict[str, Any]:
         "stored_end": None if lineage is None else lineage.end_offset,
         "reads_until": None if stream is None else stream.stop,
         "queued_bytes": 0 if stream is None else stream.waiting_bytes,
-        "side_changes": partition.changes,
-        "error": None if partition.error is None else str(partition.error),
+        "side_changes": partition.tally.changes,
+        "error": str(phase.error) if isinstance(phase, Failed) else None,
     }
 
 
 def _lag(partition: Partition) -> int:
     """Records between the position and the end that was last seen."""
-    ends = [partition.live[1]] if partition.live is not None else []
-    ends += [partition.lineage.end_offset] if partition.lineage is not None else []
-    position = partition.position
-    return max(0, max(ends, default=0) - position) if position is not None and position >= 0 else 0
+    live, lineage, position = partition.log.live, partition.log.lineage, partition.position
+    end = max(0 if live is None else live[1], 0 if lineage is None else lineage.end_offset)
+    return max(0, end - position) if position is not None and position >= 0 else 0
 
 
 def _lag_s(partition: Partition) -> float:
     """How old the last record is that was given, if others follow it."""
-    if not _lag(partition) or partition.last_timestamp_ms <= 0:
+    if not _lag(partition) or partition.tally.timestamp_ms <= 0:
         return 0.0
-    return max(0.0, time.time() - partition.last_timestamp_ms / 1000)
+    return max(0.0, time.time() - partition.tally.timestamp_ms / 1000)

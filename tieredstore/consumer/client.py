@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, cast
 
 import confluent_kafka
@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from tieredstore.model import TopicPartition
+from tieredstore.partitions.position import Position
 
 # The library leaves many types open.
 _base: Final[Any] = confluent_kafka.Consumer
@@ -68,25 +69,21 @@ class MemberClient:
         """Fetch on."""
         _base.resume(self._own(), [KafkaPartition(*where) for where in wheres])
 
-    def seek(self, where: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
+    def seek(self, where: TopicPartition, offset: int, epoch: int | None = None) -> None:
         """Go on there; KafkaException where it is not being fetched.
 
         With the leader epoch of the record before it the broker is asked first whether that is still of its log.
         """
-        if leader_epoch < 0:
-            _base.seek(self._own(), KafkaPartition(*where, offset))
-        else:
-            _base.seek(self._own(), KafkaPartition(*where, offset, leader_epoch=leader_epoch))
+        _base.seek(self._own(), KafkaPartition(*where, offset, leader_epoch=-1 if epoch is None else epoch))
 
     def positions(self, wheres: Sequence[TopicPartition]) -> list[KafkaPartition]:
         """Behind the last message that was given of each, with its leader epoch."""
         places: list[KafkaPartition] = _base.position(self._own(), [KafkaPartition(*where) for where in wheres])
         return places
 
-    def commit(self, offsets: Mapping[TopicPartition, int], *, asynchronous: bool = True) -> Any:
-        """Commit these."""
-        places = [KafkaPartition(*where, offset) for where, offset in offsets.items()]
-        return _base.commit(self._own(), offsets=places, asynchronous=asynchronous)
+    def commit(self, places: Iterable[KafkaPartition], *, asynchronous: bool = True) -> Any:
+        """Commit these, with their leader epochs and metadata."""
+        return _base.commit(self._own(), offsets=list(places), asynchronous=asynchronous)
 
     def subscribe(self, topics: Sequence[str], **callbacks: Callable[..., None]) -> None:
         """Be a member of the group."""
@@ -107,6 +104,22 @@ class MemberClient:
         """Where the broker has these times; −1 for none."""
         known: list[KafkaPartition] = _base.offsets_for_times(self._own(), list(places), timeout=timeout_s)
         return {(place.topic, place.partition): place.offset for place in known}
+
+
+def place_at(where: TopicPartition, at: Position, metadata: str | None = None) -> KafkaPartition:
+    """Return a position as the library has it."""
+    return KafkaPartition(*where, at.offset, metadata or "", leader_epoch=at.epoch_number)
+
+
+def position_of(place: Any) -> Position:
+    """Return where a place, or a message, of the library's is.
+
+    A message's own epoch is that of the record before it, or a later one. Unknown ones are -1 or None there.
+    """
+    is_place = isinstance(place, KafkaPartition)
+    offset: int = place.offset if is_place else place.offset()
+    epoch: int | None = place.leader_epoch if is_place else place.leader_epoch()
+    return Position(offset, None if epoch is None or epoch < 0 else epoch)
 
 
 def kafka_error(code: int, reason: str) -> KafkaError:

@@ -14,7 +14,6 @@ from tieredstore.consumer.assembly import Parts, assemble
 from tieredstore.consumer.client import NO_OFFSET, MemberClient, checked_place, checked_places
 from tieredstore.consumer.group import Group
 from tieredstore.consumer.handing_out import PartitionBatch
-from tieredstore.consumer.partition import Phase
 from tieredstore.consumer.settings import Mode, parse_settings
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.records import COLUMNS
@@ -159,8 +158,7 @@ class Consumer(confluent_kafka.Consumer):
     def _tick(self, parts: Parts, *, raises: bool = True) -> None:
         parts.core.tick()
         if raises:
-            failed = [one for one in parts.core.partitions.values() if one.phase is Phase.FAILED]
-            error = parts.core.troubles.take_error(failed)
+            error = parts.core.take_error()
             if error is not None:
                 raise error
 
@@ -292,8 +290,8 @@ class Consumer(confluent_kafka.Consumer):
         parts = self._opened()
         self._expect_broker("commit")
         if message is not None or offsets is not None:
-            if offsets is None and _is_stored(message):
-                given = {"offsets": [_place_behind(message)], "asynchronous": asynchronous}
+            if offsets is None and message is not None and _is_message(message) and message.error() is None:
+                given = {"offsets": [parts.commits.place_behind(message)], "asynchronous": asynchronous}
             places = _base.commit(self, **given)
             parts.commits.note_committed(places or ())
             return places
@@ -311,10 +309,10 @@ class Consumer(confluent_kafka.Consumer):
         if message is not None:
             if not _is_message(message):
                 raise TypeError("expected confluent_kafka.cimpl.Message")
-            offsets = [_place_behind(message)]
+            offsets = [parts.commits.place_behind(message)]
         elif offsets is None:
             raise ValueError("expected either message or offsets")
-        parts.commits.store({(one.topic, one.partition): one.offset for one in checked_places(offsets)})
+        parts.commits.store(checked_places(offsets))
 
     def committed(self, partitions: list[KafkaPartition], timeout: float | None = -1) -> list[KafkaPartition]:
         """What the group has committed."""
@@ -396,10 +394,6 @@ def _end(timeout: float | None) -> float | None:
 
 def _without(messages: list[Any], ended: set[tuple[str, int]]) -> list[Any]:
     return [message for message in messages if (message.topic(), message.partition()) not in ended]
-
-
-def _place_behind(message: Any) -> KafkaPartition:
-    return KafkaPartition(message.topic(), message.partition(), message.offset() + 1)
 
 
 def _is_message(message: Any) -> bool:

@@ -10,13 +10,12 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from tieredstore.consumer.client import refusal
-from tieredstore.consumer.looks import Tail
+from tieredstore.consumer.partition import Live, Partition, Start, Tail
+from tieredstore.partitions.position import Position
 
 if TYPE_CHECKING:
     from tieredstore.consumer.assembly import Parts
     from tieredstore.consumer.client import MemberClient
-    from tieredstore.consumer.looks import Start
-    from tieredstore.consumer.partition import Partition
     from tieredstore.model import TopicPartition
 
 _BEGINNING, _END, _STORED, _INVALID, _TAIL = -2, -1, -1000, -1001, -2000
@@ -97,7 +96,7 @@ class Group:
         self._parts.commits.commit_auto()
         unassign()
         self._forget(list(self._parts.core.partitions))
-        self._parts.live.forget()
+        self._parts.live.forget_all()
 
     def take_ended(self) -> set[TopicPartition]:
         """Return the partitions whose assignment has ended since the last call; others of them may have begun."""
@@ -114,7 +113,7 @@ class Group:
         for where in _wheres(places):
             partition = core.partitions.get(where)
             if partition is not None:
-                if not partition.is_live:
+                if not isinstance(partition.phase, Live):
                     self._parts.handing_out.forget([where])
                 core.pause(partition)
             elif where in core.paused:
@@ -150,21 +149,22 @@ class Group:
 
     def _seeks_in_client(self, partition: Partition, start: Start) -> bool:
         """Within what the broker surely has: no other place is looked for then."""
-        live = partition.live
-        if not (partition.is_live and isinstance(start, int) and live is not None and live[0] <= start <= live[1]):
+        live, extent, lineage = partition.phase, partition.log.live, partition.log.lineage
+        if not isinstance(live, Live) or not isinstance(start, int):
+            return False
+        if extent is None or not extent[0] <= start <= extent[1]:
             return False
         if self._parts.live.is_eager and self._parts.live.due_in is not None:
             return False  # the client does not have it yet
-        if partition.lineage is not None and start < partition.lineage.end_offset:
+        if lineage is not None and start < lineage.end_offset:
             return False
         try:
             self._client.seek(partition.where, start)
         except KafkaException:
             return False
-        partition.held.clear()
-        partition.position = partition.start = partition.assigned_at = start
-        partition.last_epoch, partition.eof_at = -1, -1
-        self._parts.live.begin_silent(partition)
+        live.held.clear()
+        partition.at, partition.eof_at = Position(start), -1
+        self._parts.live.begin_silent(partition, live)
         return True
 
     def _assigned(self, _: Any, places: list[KafkaPartition]) -> None:
@@ -197,7 +197,7 @@ class Group:
                 self._parts.commits.commit_auto(ended)
             if self._parts.live.is_eager:
                 self._forget(ended)
-                self._parts.live.forget()
+                self._parts.live.forget_all()
                 self._client.unassign()
             else:
                 self._give_up(ended, commits=False)
@@ -205,7 +205,8 @@ class Group:
     def _give_up(self, wheres: Sequence[TopicPartition], *, commits: bool = True) -> None:
         if commits:
             self._parts.commits.commit_auto(wheres)
-        live = [where for where in wheres if where in self._parts.live.partitions]
+        known = self._parts.core.partitions
+        live = [where for where in wheres if isinstance(known[where].phase, Live)]
         self._forget(wheres)
         self._client.incremental_unassign([KafkaPartition(*where) for where in live])
 

@@ -11,14 +11,16 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, Message
 
 from tieredstore.consumer import _message
-from tieredstore.consumer.client import kafka_error
-from tieredstore.consumer.partition import Partition
+from tieredstore.consumer.client import kafka_error, position_of
+from tieredstore.consumer.core import was_cut
+from tieredstore.consumer.partition import Link, Live, Partition
 from tieredstore.live.messages import MessageColumns
+from tieredstore.partitions.position import Position
 
 if TYPE_CHECKING:
     from tieredstore.consumer.core import Core
     from tieredstore.consumer.measures import Measures
-    from tieredstore.consumer.stored_stream import Piece
+    from tieredstore.consumer.streams import Piece
     from tieredstore.model import TopicPartition
 
 # Methods of the class, mapped over messages, cost a third of what a loop in Python does.
@@ -28,8 +30,6 @@ _OVERTAKEN: Final = frozenset(
 )
 _MOST_HELD_BYTES: Final = 8 * 1024 * 1024
 """Of the messages that are taken of the client to be given in columns later, about: it bounds its own queue alone."""
-
-_CUT: Final = KafkaError(KafkaError._LOG_TRUNCATION).str()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +110,10 @@ class HandingOut:
         """Of what the client gave, asked for so many, what is to be given on: not what is no longer to come from it."""
         live = self._core.live
         if len(messages) < asked:
-            self._core.stalls.note_drained()
+            live.note_drained()
         if not messages:
             return messages
-        # Those that are unchecked are silent too.
-        if not live.silent and not live.leaving and not any(map(_error, messages)):
+        if not live.unheard and not live.leaving and not any(map(_error, messages)):
             kept = messages
         else:
             kept = [message for message in messages if self._is_wanted(message)]
@@ -124,30 +123,26 @@ class HandingOut:
     def hold(self, messages: list[Any]) -> None:
         """Keep messages of the client until they are asked for."""
         for message in messages:
-            where = message.topic(), message.partition()
-            partition = self._core.live.partitions.get(where)
-            if partition is not None:
-                partition.held.append(message)
+            partition = self._core.partitions.get((message.topic(), message.partition()))
+            if partition is not None and isinstance(partition.phase, Live):
+                partition.phase.held.append(message)
                 self.hold_on(partition)
 
     def put_back(self, messages: Sequence[Any]) -> None:
         """Messages that were taken, and that no call has returned: they come again."""
-        firsts: dict[TopicPartition, int] = {}
+        firsts: dict[TopicPartition, Position] = {}
         for message in reversed(messages):
             partition = self._core.partitions.get((message.topic(), message.partition()))
             if partition is None or message.error() is not None:
                 continue
             if isinstance(message, _message.Message):
-                firsts[partition.where] = message.offset()
-            elif partition.is_live:
-                partition.held.appendleft(message)
+                firsts[partition.where] = position_of(message)
+            elif isinstance(partition.phase, Live):
+                partition.phase.held.appendleft(message)
                 self.hold_on(partition)
-        for where, offset in firsts.items():
+        for where, position in firsts.items():
             self.forget([where])
-            partition = self._core.partitions[where]
-            if partition.is_live:
-                partition.held.clear()
-            self._core.move(partition, offset)
+            self._core.move(self._core.partitions[where], position)
 
     def hold_on(self, partition: Partition) -> None:
         """Have a partition's held messages given, as after a pause."""
@@ -201,7 +196,7 @@ class HandingOut:
         if not partition.held or not self._is_current(partition):
             self._held.popleft()
         if messages:
-            partition.has_given = True
+            partition.commit.has_given = True
         return messages
 
     def _held_batch(self, partition: Partition, max_rows: int | None, columns: Sequence[str]) -> PartitionBatch:
@@ -211,7 +206,7 @@ class HandingOut:
             self._held.rotate(-1)
         else:
             self._held.popleft()
-        partition.has_given = True
+        partition.commit.has_given = True
         next_offset = messages[-1].offset() + 1
         return PartitionBatch(
             *partition.where, messages[0].offset(), next_offset, MessageColumns(columns).build(messages)
@@ -248,10 +243,10 @@ class HandingOut:
         opened.row = stop
         if count <= 0:
             return
-        partition.last_epoch = opened.messages.epoch(stop - 1)
-        partition.last_timestamp_ms = opened.messages.timestamp(stop - 1)
-        partition.position = partition.start = opened.messages.offset(stop - 1) + 1
-        partition.has_given = True
+        partition.tally.timestamp_ms = opened.messages.timestamp(stop - 1)
+        epoch = opened.messages.epoch(stop - 1)
+        partition.at = Position(opened.messages.offset(stop - 1) + 1, None if epoch < 0 else epoch)
+        partition.commit.has_given = True
         self._measures.records["bucket"] += count
         self._measures.byte_counts["bucket"] += byte_count
         if stop == len(opened.messages):
@@ -260,7 +255,7 @@ class HandingOut:
 
     def _has_to_wait(self, message: Any) -> bool:
         """Whether it was put behind others of its partition that are still to be given."""
-        partition = self._core.live.partitions.get((message.topic(), message.partition()))
+        partition = self._core.partitions.get((message.topic(), message.partition()))
         if partition is None or not partition.held or message.error() is not None:
             return False
         partition.held.append(message)
@@ -269,36 +264,33 @@ class HandingOut:
     def _is_wanted(self, message: Any) -> bool:
         core, error = self._core, message.error()
         where = message.topic(), message.partition()
-        partition = core.live.partitions.get(where)
-        if partition is None:
+        partition = core.partitions.get(where)
+        if partition is None or not isinstance(partition.phase, Live):
             # Errors of the client as a whole, and of topics, are the user's; so is nothing of what has left it.
-            return error is not None and where not in core.partitions and where not in core.live.leaving
+            return error is not None and partition is None and where not in core.live.leaving
+        live = partition.phase
         if error is None:
-            return self._is_wanted_record(message, partition)
-        if error.code() == KafkaError.MSG_SIZE_TOO_LARGE and partition.hole_at != message.offset():
+            return self._is_wanted_record(message, partition, live)
+        if error.code() == KafkaError.MSG_SIZE_TOO_LARGE and live.hole_at != message.offset():
             # Whoever begins behind the last record of a batch that compaction left at a segment's end gets that batch:
             # after ten such librdkafka takes each for too large, and goes on behind it all the same. An error is only
             # what comes again at the same offset.
-            partition.hole_at = message.offset()
+            live.hole_at = message.offset()
             return False
         if error.code() not in _OVERTAKEN:
             if error.code() == KafkaError._PARTITION_EOF:
                 partition.eof_at = message.offset()
             return True
-        # A client that resets nothing gives any reason the same code; which one it was is in its words alone.
-        was_cut = error.code() == KafkaError._LOG_TRUNCATION or _CUT in error.str()
-        core.lost_by_client(partition, was_cut=was_cut, reason=error.str())
+        core.lose_by_client(partition, was_cut=was_cut(error), reason=error.str())
         return False
 
-    def _is_wanted_record(self, message: Any, partition: Partition) -> bool:
-        live, where = self._core.live, partition.where
-        if where in live.silent:
-            if where in live.unchecked:
-                return False  # the seek that checks it has them come again
+    def _is_wanted_record(self, message: Any, partition: Partition, live: Live) -> bool:
+        if live.link is Link.UNCHECKED:
+            return False  # the seek that checks it has them come again
+        if live.link is Link.SILENT:
             # Of the assignment before this one there may be some that are on their way.
-            if where in live.leaving or message.offset() < partition.assigned_at:
+            if partition.where in self._core.live.leaving or message.offset() < live.assigned_at:
                 return False
-            live.hear(where)
-            partition.tries = 0
-        partition.has_given = True
+            self._core.live.hear(partition, live)
+        partition.commit.has_given = True
         return True

@@ -10,15 +10,29 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar, cast
 
-from tieredstore.consumer.looks import Answer, Asked, KnownLook, Look, Start, Tail, blank_answer, cut_below
-from tieredstore.consumer.placement import Lost, OnBroker, OutOfRange, Placement, Unreadable, Waits, place, run_stop
+from tieredstore.consumer.partition import Start, Tail
+from tieredstore.consumer.placement import (
+    Cut,
+    Lost,
+    OnBroker,
+    OtherLife,
+    OutOfRange,
+    Placement,
+    Unreadable,
+    Unset,
+    Waits,
+    place,
+    run_stop,
+)
 from tieredstore.consumer.settings import Mode, Reset
 from tieredstore.errors import AlreadyClosed
 from tieredstore.model import Isolation, TopicPartition, Uuid
 from tieredstore.partitions.epoch_inquiry import BothSides, EpochInquiry
+from tieredstore.partitions.partition_log import PartitionLog
+from tieredstore.partitions.position import Position, stand
 from tieredstore.partitions.stored_logs import StoredLogs
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
@@ -26,20 +40,112 @@ from tieredstore.records.split_planning import decided_end
 
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Lineage
+    from tieredstore.consumer.placement import LiveExtent
     from tieredstore.live import LiveCluster
     from tieredstore.partitions.history import History
     from tieredstore.remote.source import SegmentSource
 
 Result = TypeVar("Result")
-Waiting = TypeVar("Waiting")
 
-_LOGICAL: Final = {"earliest": -2, "latest": -1, "error": -1}
+_LOGICAL: Final[dict[str, int]] = {"earliest": -2, "latest": -1, "error": -1}
 """As librdkafka numbers the ends of a log."""
 _TAIL_BASE: Final = -2000
 """And what it takes a count from, for a place that many offsets before the end."""
+_NO_ID: Final = Uuid(bytes(16))
 
-CommittedOffsets: TypeAlias = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, int | None]]
-"""Asks the coordinator for the group's offsets; None for none. KafkaException or BrokerUnavailable."""
+
+@dataclass(eq=False, slots=True)
+class Look:
+    """What is to be found out of one partition, and what the broker's thread has found out for the bucket's.
+
+    ``epoch`` is that of the record before ``start``, and ``read_id`` that of the topic it was read in, if they are
+    known. A committed offset takes the place of ``start`` on the way.
+    """
+
+    where: TopicPartition
+    start: Start
+    epoch: int | None = None
+    read_id: Uuid | None = None
+    reload: bool = False
+    """The bucket's log is not what it was when it was listed."""
+    is_review: bool = False
+    """The partition goes on meanwhile; only what does not fit it any more is of interest."""
+    left_at: int | None = None
+    """From there on the broker is preferred, whatever the mode: the bucket's log is one that the broker has left."""
+
+    is_commit: bool = False
+    """Whether the group has committed the start: it was read up to there, also where no epoch is known."""
+    topic_id: Uuid | None = None
+    """That of the topic as it is now."""
+    live: LiveExtent | None = None
+    live_epoch: int | None = None
+    """That of the broker's leader."""
+    latest: int | None = None
+    """Where the broker has ``latest`` begin: the last stable offset, for ``read_committed``; if that was asked."""
+    answered_at: float = 0.0
+    """When the broker had said so: what it had deleted by then may be missing in an earlier listing."""
+    was_reset: int | None = None
+    """The offset that was outside of both logs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a look has found out; ``at`` is None where nothing is there yet to start at."""
+
+    look: Look
+    placement: Placement
+    at: Position | None = None
+    lineage: Lineage | None = None
+    topic_id: Uuid | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """Why a look has found out nothing."""
+
+    look: Look
+    error: Exception
+
+
+Answer: TypeAlias = Found | Unanswered
+
+
+class Asked(Generic[Result]):
+    """What somebody waits for that is found out on another thread; it is always answered, at the end by an error."""
+
+    def __init__(self) -> None:
+        self._is_answered = threading.Event()
+        self._result: Result | None = None
+        self._error: BaseException | None = None
+
+    def answer(self, work: Callable[[], Result]) -> None:
+        """With what ``work`` gives, or with its error."""
+        try:
+            self._result = work()
+        except BaseException as error:  # noqa: BLE001  whoever waits has to hear of any
+            self._error = error
+        self._is_answered.set()
+
+    def wait(self, timeout_s: float | None) -> Result:
+        """The answer, or its error; TimeoutError if there is none in time."""
+        if not self._is_answered.wait(timeout_s):
+            raise TimeoutError
+        if self._error is not None:
+            raise self._error
+        return cast("Result", self._result)
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What a group has committed of a partition, with what the commit says of the record before the offset."""
+
+    offset: int
+    epoch: int | None = None
+    topic_id: Uuid | None = None
+
+
+AskCommits: TypeAlias = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, Committed]]
+"""Asks the coordinator for the group's commits, of those partitions alone of which there is one."""
 
 
 class Lookups:
@@ -54,7 +160,7 @@ class Lookups:
         refresh_s: float,
         source: SegmentSource,
         cluster: LiveCluster | None,
-        committed: CommittedOffsets,
+        committed: AskCommits,
         news: threading.Event,
     ) -> None:
         """``cluster`` is None where there is no broker; both it and ``source`` stay their owner's to close."""
@@ -74,7 +180,7 @@ class Lookups:
         self._answers: deque[Answer] = deque()
         self._changed = threading.Condition()
         self._of_broker: list[Look] = []
-        self._of_bucket: list[KnownLook] = []
+        self._of_bucket: list[Look] = []
         self._calls: deque[tuple[Asked[Any], Callable[[], Any]]] = deque()
         self._threads: list[threading.Thread] = []
         self._is_closed = False
@@ -129,18 +235,18 @@ class Lookups:
             thread.join(max(0.0, end - time.monotonic()))
 
     def _broker_work(self) -> None:
-        while (looks := self._taken(self._of_broker)) is not None:
+        while (looks := self._take_all(self._of_broker)) is not None:
             self._ask_broker(looks)
 
     def _bucket_work(self) -> None:
-        while (known := self._taken(self._of_bucket)) is not None:
+        while (looks := self._take_all(self._of_bucket)) is not None:
             while self._calls:
                 asked, work = self._calls.popleft()
                 asked.answer(work)
-            if known:
-                self._ask_bucket(known)
+            if looks:
+                self._ask_bucket(looks)
 
-    def _taken(self, waiting: list[Waiting]) -> list[Waiting] | None:
+    def _take_all(self, waiting: list[Look]) -> list[Look] | None:
         """All that have come, answered together: five hundred partitions by a few requests. None at the end."""
         with self._changed:
             while not waiting and not self._is_closed and not (self._calls and waiting is self._of_bucket):
@@ -151,226 +257,235 @@ class Lookups:
             waiting.clear()
             return taken
 
-    def _answered(self, answers: Iterable[Answer]) -> None:
+    def _give(self, answers: Iterable[Answer]) -> None:
         self._answers.extend(answers)
         self._news.set()
 
-    def _failed(self, looks: Iterable[Look], error: Exception) -> None:
+    def _give_up(self, looks: Iterable[Look], error: Exception) -> None:
         if not isinstance(error, AlreadyClosed) or not self._is_closed:
-            self._answered(Answer(look.where, look.generation, error=error, is_review=look.is_review) for look in looks)
+            self._give(Unanswered(look, error) for look in looks)
 
     # ---- the broker's thread
 
     def _ask_broker(self, looks: list[Look]) -> None:
         try:
-            known = self._with_starts(looks)
-            self._add_extents(known)
+            self._resolve_commits(looks)
+            self._add_extents(looks)
         except Exception as error:  # noqa: BLE001  whatever it is, the caller of the consumer has to hear of it
-            self._failed(looks, error)
+            self._give_up(looks, error)
             return
-        rest: list[KnownLook] = []
-        for one in known:
-            answer = self._by_broker_alone(one)
-            if answer is None:
-                rest.append(one)
-            else:
-                self._answered([answer])
+        found = {look: self._find_by_broker_alone(look) for look in looks}
+        self._give(answer for answer in found.values() if answer is not None)
         with self._changed:
-            self._of_bucket += rest
+            self._of_bucket += [look for look, answer in found.items() if answer is None]
             self._changed.notify_all()
 
-    def _with_starts(self, looks: list[Look]) -> list[KnownLook]:
-        """Offsets in place of what is committed."""
-        asked = [look.where for look in looks if look.start == "committed"]
-        committed: Mapping[TopicPartition, int | None] = self._committed(asked) if asked else {}
-        known: list[KnownLook] = []
-        for look in looks:
-            start = look.start
-            if start == "committed":
-                offset = committed[look.where]
-                start = self._reset if offset is None else offset
-            known.append(KnownLook(look, start, topic_id=look.topic_id))
-        return known
+    def _resolve_commits(self, looks: Iterable[Look]) -> None:
+        """Put offsets in place of what is committed."""
+        asked = [look for look in looks if look.start == "committed"]
+        commits: Mapping[TopicPartition, Committed] = {}
+        if asked:
+            commits = self._committed([look.where for look in asked])
+        for look in asked:
+            commit = commits.get(look.where)
+            if commit is None:
+                look.start = self._reset
+            else:
+                look.start, look.epoch, look.is_commit = commit.offset, commit.epoch, True
+                look.read_id = look.read_id or commit.topic_id
 
-    def _add_extents(self, known: Sequence[KnownLook]) -> None:
+    def _add_extents(self, looks: Sequence[Look]) -> None:
         """What the broker has, and under which id. ``remote_only`` asks for ids alone, and once."""
         if self._cluster is None:
             return
         if self._mode is Mode.REMOTE_ONLY:
-            known = [one for one in known if one.topic_id is None]
-        topics = self._cluster.describe({one.look.where[0] for one in known})
-        there: list[KnownLook] = []
-        for one in known:
-            topic = topics.get(one.look.where[0])
+            looks = [look for look in looks if look.topic_id is None]
+        topics = self._cluster.describe({look.where[0] for look in looks})
+        there: list[Look] = []
+        for look in looks:
+            topic = topics.get(look.where[0])
             if topic is None:
                 continue
-            one.topic_id = topic.topic_id
-            if one.look.where[1] in topic.partitions:
-                there.append(one)
+            look.topic_id = topic.topic_id
+            if look.where[1] in topic.partitions:
+                there.append(look)
         if self._mode is Mode.REMOTE_ONLY:
             return
-        wheres = [one.look.where for one in there]
+        wheres = [look.where for look in there]
         starts = self._cluster.earliest_offsets(wheres)
         # What is not stable yet is there all the same: an offset behind it is none that is out of range.
         heads = self._cluster.ends(wheres, "read_uncommitted")
         ends = {where: head.offset for where, head in heads.items()}
-        asks_stable = self._reset == "latest" or any(one.look.is_review or _is_by_end(one.start) for one in there)
+        asks_stable = self._reset == "latest" or any(look.is_review or _is_by_end(look.start) for look in there)
         stable = self._cluster.end_offsets(wheres) if asks_stable and self._isolation == "read_committed" else ends
-        for one in there:
-            where = one.look.where
-            one.live = starts[where], max(starts[where], ends[where])
-            one.live_epoch = heads[where].leader_epoch
-            one.latest = max(starts[where], stable[where])
-            one.answered_at = time.monotonic()
+        for look in there:
+            where = look.where
+            look.live = starts[where], max(starts[where], ends[where])
+            look.live_epoch = heads[where].leader_epoch
+            look.latest = max(starts[where], stable[where])
+            look.answered_at = time.monotonic()
 
-    def _by_broker_alone(self, one: KnownLook) -> Answer | None:
+    def _find_by_broker_alone(self, look: Look) -> Found | None:
         """The answer, if the bucket need not be asked for it."""
-        if one.start == "error":
-            return replace(blank_answer(one), is_unset=True)
-        if self._mode is not Mode.KAFKA_PREFERRED or one.live is None or self._is_recreated(one):
+        if look.start == "error":
+            return _found(look, Unset())
+        if self._mode is not Mode.KAFKA_PREFERRED or look.live is None or self._is_recreated(look):
             return None
-        start = _before(one.latest, one.start) if _is_by_end(one.start) else one.start
-        if not isinstance(start, int) or not one.live[0] <= start <= one.live[1]:
+        if look.is_commit and look.epoch is None and look.live_epoch:
+            return None  # the bucket tells whether the log was cut before what was read
+        start = _before(look.latest, look.start) if _is_by_end(look.start) else look.start
+        if not isinstance(start, int) or not look.live[0] <= start <= look.live[1]:
             return None
-        return replace(blank_answer(one), placement=OnBroker(), position=start)
+        return _found(look, OnBroker(), start)
 
     # ---- the bucket's thread
 
-    def _ask_bucket(self, known: list[KnownLook]) -> None:
-        topics = {one.look.where[0] for one in known}
-        ids = {one.look.where[0]: one.topic_id for one in known if one.topic_id is not None}
+    def _ask_bucket(self, looks: list[Look]) -> None:
+        topics = {look.where[0] for look in looks}
+        ids = {look.where[0]: look.topic_id for look in looks if look.topic_id is not None}
         self._reloaded.clear()
         try:
             begun = time.monotonic()
             listed = self._logs.load(topics, ids)
             self._whole_at.update(dict.fromkeys(listed, begun))
-            self._listed_at.update((one.look.where, begun) for one in known if one.look.where[0] in listed)
+            self._listed_at.update((look.where, begun) for look in looks if look.where[0] in listed)
             # Of all at once: what each finds out then is known.
-            self._epochs.histories({one.look.where: both for one in known if (both := self._both(one)) is not None})
-            alone = [self._logs.lineage(one.look.where) for one in known if one.live is None]
+            self._epochs.histories({look.where: both for look in looks if (both := self._both(look)) is not None})
+            alone = [self._logs.lineage(look.where) for look in looks if look.live is None]
             self._epochs.look_at_watermarks(lineage for lineage in alone if lineage is not None)
         except Exception as error:  # noqa: BLE001  as above
-            self._failed([one.look for one in known], error)
+            self._give_up(looks, error)
             return
         # Snapshots of producers are read for each partition: side by side, as they are small.
         with ThreadPool(READERS, "tieredstore-looks") as pool:
-            for answer in in_parallel(pool, self._answer_or_error, known, at_once=2 * READERS):
-                self._answered([answer])
+            for answer in in_parallel(pool, self._answer, looks, at_once=2 * READERS):
+                self._give([answer])
 
-    def _answer_or_error(self, one: KnownLook) -> Answer:
+    def _answer(self, look: Look) -> Answer:
         try:
-            return self._answer(one)
+            return self._find(look)
         except Exception as error:  # noqa: BLE001  as above
-            return Answer(one.look.where, one.look.generation, error=error, is_review=one.look.is_review)
+            return Unanswered(look, error)
 
-    def _both(self, one: KnownLook) -> BothSides | None:
-        lineage = None if self._is_recreated(one) else self._logs.lineage(one.look.where)
-        return None if lineage is None or one.live is None else BothSides(lineage, one.live[0], one.live_epoch)
+    def _both(self, look: Look) -> BothSides | None:
+        lineage = None if self._is_recreated(look) else self._logs.lineage(look.where)
+        return None if lineage is None or look.live is None else BothSides(lineage, look.live[0], look.live_epoch)
 
-    def _lineage(self, one: KnownLook) -> Lineage | None:
-        """What the bucket has, without what the broker's log left behind after an unclean election."""
-        lineage, history = self._logs.lineage(one.look.where), self._history(one)
-        if lineage is None or history is None or history.cut is None:
-            return lineage
-        self._logs.say(history.cut.sentence(lineage))
-        return history.cut.applied(lineage)
+    def _history(self, look: Look) -> History | None:
+        lineage, both = self._logs.lineage(look.where), self._both(look)
+        if both is not None:
+            return self._epochs.histories({look.where: both}).get(look.where)
+        is_alone = lineage is not None and look.live is None and not self._is_recreated(look)
+        return self._epochs.stored_history(lineage) if is_alone and lineage is not None else None
 
-    def alone(self, lineage: Lineage) -> Lineage | None:
+    def until_cut(self, lineage: Lineage) -> Lineage | None:
         """What counts of the bucket's log of a partition where no broker is asked. On the bucket's thread."""
         self._epochs.look_at_watermarks([lineage])
         history = self._epochs.stored_history(lineage)
         return lineage if history is None or history.cut is None else history.cut.applied(lineage)
 
-    def _history(self, one: KnownLook) -> History | None:
-        where, lineage = one.look.where, self._logs.lineage(one.look.where)
-        if lineage is None or self._is_recreated(one):
-            return None
-        if one.live is None:
-            return self._epochs.stored_history(lineage)
-        both = BothSides(lineage, one.live[0], one.live_epoch)
-        return self._epochs.histories({where: both}).get(where)
+    def _lineage(self, look: Look) -> Lineage | None:
+        """What the bucket has, without what the broker's log left behind after an unclean election."""
+        lineage, history = self._logs.lineage(look.where), self._history(look)
+        if lineage is None or history is None or history.cut is None:
+            return lineage
+        self._logs.say(history.cut.sentence(lineage))
+        return history.cut.applied(lineage)
 
-    def _answer(self, one: KnownLook) -> Answer:
-        where = one.look.where
-        if self._is_recreated(one):
+    def _find(self, look: Look) -> Found:
+        where = look.where
+        if self._is_recreated(look):
             lineage = self._logs.lineage(where)
-            return replace(blank_answer(one), lineage=lineage, recreated=True, position=self._beginning(one, lineage))
-        if self._mode is not Mode.REMOTE_ONLY and one.live is None and self._logs.lineage(where) is None:
+            # The epochs of another life tell nothing of this one.
+            look.epoch = None
+            return _found(look, OtherLife(look.topic_id), self._beginning(look, lineage), lineage)
+        if self._mode is not Mode.REMOTE_ONLY and look.live is None and self._logs.lineage(where) is None:
             # Neither has it: the client waits for it, and says what is wrong in its own words.
-            return replace(blank_answer(one), placement=OnBroker(), position=_logical(one.start))
-        if one.look.reload and not one.is_reloaded:
-            self._reload(where, one.topic_id)
-            one.is_reloaded = True
-        position = self._fresh_offset(one)
+            return _found(look, OnBroker(), _logical(look.start))
+        is_reloaded = look.reload
+        if is_reloaded:
+            self._reload(look)
+        position = self._fresh_offset(look)
         if position is None:
-            return blank_answer(one)
-        placement = self._place(one, position)
+            return _found(look, Waits())
+        placement = self._place(look, position)
         if self._may_be_behind(placement) and self._refresh_is_due(where):
-            self._refresh(where, one.topic_id)
-            placement = self._place(one, position)
-        if isinstance(placement, Lost | OutOfRange | Unreadable) and not one.is_reloaded:
+            self._refresh(look)
+            placement = self._place(look, position)
+        if isinstance(placement, Lost | OutOfRange | Unreadable) and not is_reloaded:
             # Before anything is called lost all of the topic is listed: a late copy may fill a hole.
-            self._reload(where, one.topic_id)
-            one.is_reloaded = True
-            placement = self._place(one, position)
+            self._reload(look)
+            placement = self._place(look, position)
         if isinstance(placement, OutOfRange):
-            return self._after_reset(one, position)
-        lineage = self._lineage(one)
-        answer = replace(blank_answer(one), placement=placement, position=position, lineage=lineage)
-        return replace(
-            answer, topic_id=one.topic_id or self._logs.topic_id(where[0]), truncated_to=cut_below(one, lineage)
-        )
+            if self._reset == "error":
+                look.was_reset = position
+                return _found(look, Unset())
+            look.start, look.epoch, look.is_commit, look.was_reset = self._reset, None, False, position
+            look.reload = True
+            return self._find(look)
+        return _found(look, placement, position, self._lineage(look), look.topic_id or self._logs.topic_id(where[0]))
 
-    def _after_reset(self, one: KnownLook, position: int) -> Answer:
-        if self._reset == "error":
-            return replace(blank_answer(one), is_unset=True, was_reset=position)
-        one.start, one.was_reset = self._reset, position
-        return self._answer(one)
+    def _is_recreated(self, look: Look) -> bool:
+        return self._logs.contradicts(look.where[0], look.read_id, look.topic_id)
 
-    def _is_recreated(self, one: KnownLook) -> bool:
-        return self._logs.contradicts(one.look.where[0], one.look.topic_id, one.topic_id)
-
-    def _fresh_offset(self, one: KnownLook) -> int | None:
+    def _fresh_offset(self, look: Look) -> int | None:
         """Where to start, by listings that are new enough for it; None where nothing is there yet to start at."""
-        where, position = one.look.where, self._offset(one)
-        if self._may_begin_earlier(one, position):
-            self._reload(where, one.topic_id)
-            position = self._offset(one)
+        position = self._offset(look)
+        if self._may_begin_earlier(look, position):
+            self._reload(look)
+            position = self._offset(look)
         # What comes first is the beginning, whatever the reset.
-        if position is None and self._refresh_is_due(where):
-            self._refresh(where, one.topic_id)
-            position = self._offset(one)
+        if position is None and self._refresh_is_due(look.where):
+            self._refresh(look)
+            position = self._offset(look)
         return position
 
-    def _offset(self, one: KnownLook) -> int | None:
+    def _offset(self, look: Look) -> int | None:
         """Where to start; None where nothing tells."""
-        if isinstance(one.start, int):
-            return one.start
-        lineage = self._lineage(one)
-        if one.start == "earliest" or (self._mode is Mode.REMOTE_ONLY and lineage is None):
-            return self._beginning(one, lineage)
-        if self._mode is Mode.REMOTE_ONLY or one.live is None:
+        if isinstance(look.start, int):
+            return look.start
+        lineage = self._lineage(look)
+        if look.start == "earliest" or (self._mode is Mode.REMOTE_ONLY and lineage is None):
+            return self._beginning(look, lineage)
+        if self._mode is Mode.REMOTE_ONLY or look.live is None:
             end = None if lineage is None else self._decided(lineage, lineage.earliest_offset, lineage.end_offset)
-            return _before(end, one.start)
-        return _before(one.latest, one.start)
+            return _before(end, look.start)
+        return _before(look.latest, look.start)
 
-    def _beginning(self, one: KnownLook, lineage: Lineage | None) -> int | None:
-        if self._mode is Mode.REMOTE_ONLY or one.live is None:
+    def _beginning(self, look: Look, lineage: Lineage | None) -> int | None:
+        if self._mode is Mode.REMOTE_ONLY or look.live is None:
             return None if lineage is None else lineage.earliest_offset
-        return one.live[0] if lineage is None else min(one.live[0], lineage.earliest_offset)
+        return look.live[0] if lineage is None else min(look.live[0], lineage.earliest_offset)
 
-    def _may_begin_earlier(self, one: KnownLook, position: int | None) -> bool:
+    def _may_begin_earlier(self, look: Look, position: int | None) -> bool:
         """Whether what the broker had deleted by then may have been copied since the topic was listed."""
-        is_brokers = one.start == "earliest" and one.live is not None and position == one.live[0] > 0
-        return is_brokers and self._whole_at.get(one.look.where[0], 0.0) < one.answered_at
+        is_brokers = look.start == "earliest" and look.live is not None and position == look.live[0] > 0
+        return is_brokers and self._whole_at.get(look.where[0], 0.0) < look.answered_at
 
-    def _place(self, one: KnownLook, position: int) -> Placement:
-        lineage = self._lineage(one)
+    def _place(self, look: Look, position: int) -> Placement:
+        lineage = self._lineage(look)
+        at = self._find_cut(look, position, lineage)
+        if at is not None:
+            return Cut(at)
+        stored = None if lineage is None else lineage.epoch_at(position)
+        if lineage is not None and stored is not None and look.epoch is not None and stored < look.epoch:
+            # What the bucket has there was left behind by the log that was read: it has yet to be given the rest.
+            lineage = lineage.until(position)
         stop = run_stop(lineage, position)
         decided = None if lineage is None or stop is None else self._decided(lineage, position, stop)
-        left = one.look.broker_from
-        mode = self._mode if left is None or position < left else Mode.KAFKA_PREFERRED
-        return place(mode, position, one.live, lineage, decided)
+        mode = self._mode if look.left_at is None or position < look.left_at else Mode.KAFKA_PREFERRED
+        return place(mode, position, look.live, lineage, decided)
+
+    def _find_cut(self, look: Look, position: int, lineage: Lineage | None) -> int | None:
+        """Where a later leader epoch has begun before the position, of what was read up to there."""
+        if look.epoch is None and not look.is_commit:
+            return None
+        log = PartitionLog(
+            *look.where, look.topic_id or _NO_ID, lineage, seam=position, earliest=self._beginning(look, lineage) or 0,
+            end=position, history=self._history(look),
+        )  # fmt: skip
+        standing = stand(Position(position, look.epoch), log)
+        return standing.at if standing.kind == "cut" else None
 
     def _decided(self, lineage: Lineage, start: int, stop: int) -> int:
         return stop if self._isolation == "read_uncommitted" else decided_end(self._source, lineage, start, stop)
@@ -383,21 +498,33 @@ class Lookups:
     def _refresh_is_due(self, where: TopicPartition) -> bool:
         return time.monotonic() >= self._listed_at.get(where, 0.0) + self._refresh_s
 
-    def _refresh(self, where: TopicPartition, topic_id: Uuid | None) -> None:
-        if self._logs.lineage(where) is None:
-            self._reload(where, topic_id)
+    def _refresh(self, look: Look) -> None:
+        if self._logs.lineage(look.where) is None:
+            self._reload(look)
             return
-        self._listed_at[where] = time.monotonic()
-        self._logs.refresh(where)
+        self._listed_at[look.where] = time.monotonic()
+        self._logs.refresh(look.where)
 
-    def _reload(self, where: TopicPartition, topic_id: Uuid | None) -> None:
+    def _reload(self, look: Look) -> None:
+        topic = look.where[0]
         with self._reloading:
-            if where[0] not in self._reloaded:
+            if topic not in self._reloaded:
                 begun = time.monotonic()
-                self._logs.reload(where[0], topic_id)
-                self._whole_at[where[0]] = begun
-                self._reloaded.add(where[0])
-            self._listed_at[where] = time.monotonic()
+                self._logs.reload(topic, look.topic_id)
+                self._whole_at[topic] = begun
+                self._reloaded.add(topic)
+            self._listed_at[look.where] = time.monotonic()
+
+
+def _found(
+    look: Look,
+    placement: Placement,
+    offset: int | None = None,
+    lineage: Lineage | None = None,
+    topic_id: Uuid | None = None,
+) -> Found:
+    at = None if offset is None else Position(offset, look.epoch)
+    return Found(look, placement, at, lineage, topic_id or look.topic_id)
 
 
 def _is_by_end(start: Start) -> bool:
@@ -409,7 +536,7 @@ def _before(end: int | None, start: Start) -> int | None:
     return end if end is None or not isinstance(start, Tail) else max(0, end - start.count)
 
 
-def _logical(start: int | Reset | Tail) -> int:
+def _logical(start: Start) -> int:
     """As librdkafka numbers it."""
     if isinstance(start, Tail):
         return _TAIL_BASE - start.count

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Lineage
     from tieredstore.consumer.client import MemberClient
     from tieredstore.consumer.core import Core
-    from tieredstore.consumer.looks import Asked
-    from tieredstore.consumer.lookups import Lookups
+    from tieredstore.consumer.lookups import Asked, Lookups
     from tieredstore.consumer.settings import ConsumerSettings
     from tieredstore.live import LiveCluster
     from tieredstore.model import TopicPartition, Uuid
@@ -97,12 +96,12 @@ class OffsetQueries:
     def _cached(self, where: TopicPartition, place: KafkaPartition) -> tuple[int, int]:
         """What is known without asking."""
         partition = self._core.partitions.get(where)
-        lineage = None if partition is None else partition.lineage
+        lineage = None if partition is None else partition.log.lineage
         if self._is_remote:
             return (_UNKNOWN, _UNKNOWN) if lineage is None else (lineage.earliest_offset, lineage.end_offset)
         low, high = self._client.watermarks(place, 0.0, cached=True) or (_UNKNOWN, _UNKNOWN)
-        if partition is not None and partition.live is not None:
-            low, high = max(low, partition.live[0]), max(high, partition.live[1])
+        if partition is not None and partition.log.live is not None:
+            low, high = max(low, partition.log.live[0]), max(high, partition.log.live[1])
         return (low if lineage is None else min(low, lineage.earliest_offset)), high
 
     # ---- on the bucket's thread
@@ -110,8 +109,8 @@ class OffsetQueries:
     def _lineage(self, logs: StoredLogs, where: TopicPartition, *, fresh: bool) -> Lineage | None:
         ids: dict[str, Uuid] = {}
         partition = self._core.partitions.get(where)
-        if partition is not None and partition.topic_id is not None:
-            ids[where[0]] = partition.topic_id
+        if partition is not None and partition.log.topic_id is not None:
+            ids[where[0]] = partition.log.topic_id
         elif self._cluster is not None:
             ids = {name: topic.topic_id for name, topic in self._cluster.describe([where[0]]).items()}
         before = logs.listings
@@ -119,7 +118,7 @@ class OffsetQueries:
         if fresh and logs.listings == before and logs.lineage(where) is not None:
             logs.refresh(where)
         lineage = logs.lineage(where)
-        return self._lookups.alone(lineage) if self._is_remote and lineage is not None else lineage
+        return self._lookups.until_cut(lineage) if self._is_remote and lineage is not None else lineage
 
     def _stored_extent(self, logs: StoredLogs, where: TopicPartition) -> tuple[int, int] | None:
         lineage = self._lineage(logs, where, fresh=self._is_remote)

@@ -1,96 +1,242 @@
-"""What a consumer knows of one partition that is assigned to it."""
+"""One partition while it is assigned to a consumer: where it stands, and its phase, which is one object with its data.
+
+"L, X" is a loss that the policy judges: with ``fail`` the partition is `Failed`, with ``report`` it goes on with X.
+"look" is `Looking` with a new look. Whatever becomes of it, an answer to another look than the phase's is dropped.
+
+| from | event | next |
+|---|---|---|
+| - | assigned, paused or not | look |
+| any | revoked, lost, closed | gone: its stream and what is held of the client is dropped |
+| any but `Live` | pause | `Parked`; `Looking` where the start is not known stays, and keeps the start alone |
+| `Live` | pause, resume | `Live`, and the client pauses or resumes it |
+| `Parked` | resume | look |
+| `Failed`, `Idle` | resume | unchanged |
+| any | seek | look, or `Parked` if it is paused at an offset; error, retries, epoch and end are forgotten |
+| `Live` | seek to what is certainly on the broker alone | `Live`, silent: the client seeks |
+| `Looking` | error | `Backoff`; raised once it has lasted ``timeout.ms``, at once if it does not pass |
+| `Looking` | `Unset` | `Idle`, and an event |
+| `Looking` | `Waits`, nothing to start at | `Waiting`, and the end is told of once |
+| `Looking` | `Unreadable` | L, `Waiting` |
+| `Looking` | `OtherLife` | L, look at that life's beginning |
+| `Looking` | `Cut`, `Lost`, `CutOff` | L, look where the log goes on (`CutOff`: the broker is preferred from there) |
+| `Looking` | `OnBroker` | `Live`: unchecked if the epoch before its position is known, else silent |
+| `Looking` | `InBucket` | `Bucket` |
+| `Looking` | the client or a callback of the user's raises | `Backoff` |
+| `Bucket` | its stream ended | L for each that was lost, look behind it |
+| `Bucket` | damage, or a key is missing | L, look behind the segment |
+| `Bucket` | another error | `Backoff`; lists the topic anew if a segment is gone |
+| `Live` | a message: unchecked, or silent and of an earlier assignment | dropped; the client gives it again |
+| `Live` | another message | heard |
+| `Live` | the client's log was cut | L, look where the later epoch begins; `Parked` if paused |
+| `Live` | the client is out of range | look, then `Backoff`; `Parked` if paused |
+| `Live` | review: `OtherLife` | L, look at that life's beginning |
+| `Live` | review: it stands still, was cut, or belongs to the bucket | look |
+| `Backoff`, `Waiting` | its time has come | look |
+"""
 
 from __future__ import annotations
 
 import enum
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 
+from tieredstore.consumer.settings import Reset
 from tieredstore.model import TopicPartition, Uuid
+from tieredstore.partitions.position import Position
 
 if TYPE_CHECKING:
+    from confluent_kafka import TopicPartition as KafkaPartition
+
     from tieredstore.catalog.lineage import Lineage
-    from tieredstore.consumer.looks import Start
+    from tieredstore.consumer.lookups import Look
     from tieredstore.consumer.placement import LiveExtent
-    from tieredstore.consumer.stored_stream import StoredStream
+    from tieredstore.consumer.streams import StoredStream
 
 
-class Phase(enum.Enum):
-    """Where a partition's next record comes from."""
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """So many offsets before the end of the log."""
 
-    LOOKING = "looking"
-    """It is being found out."""
-    BUCKET = "bucket"
-    LIVE = "live"
-    """It is assigned in the client."""
-    WAITING = "waiting"
-    """The bucket has no more yet; it is looked again at ``due_at``."""
-    FAILED = "failed"
-    """Its records are lost or damaged, and it was not said to go on behind."""
-    IDLE = "idle"
-    """It has no offset to start at, and waits for a seek."""
+    count: int
+
+
+Start: TypeAlias = int | Literal["committed"] | Reset | Tail
+"""An offset of the user's; or what the group has committed, else the reset; or a place counted from the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looking:
+    """Its place is being looked up."""
+
+    word: ClassVar[str] = "looking"
+    look: Look
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """It is looked up again at ``until``, after something went wrong; with ``reload`` the whole topic is listed."""
+
+    word: ClassVar[str] = "looking"
+    until: float
+    reload: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What comes next is not there yet; it is looked up again at ``until``."""
+
+    word: ClassVar[str] = "waiting"
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """It is read from the bucket."""
+
+    word: ClassVar[str] = "bucket"
+    stream: StoredStream
+
+
+class Link(enum.Enum):
+    """What is known of the client's side of a live partition."""
+
+    UNCHECKED = enum.auto()
+    """The client has yet to ask whether the last record that was given is of the broker's log."""
+    SILENT = enum.auto()
+    """Nothing has come since it was assigned, so that the client does not tell where it is."""
+    HEARD = enum.auto()
+
+
+class Stall(NamedTuple):
+    """Where a live partition was when it was last looked whether it stands still, and since when."""
+
+    position: int
+    since: float
+
+
+@dataclass(eq=False, slots=True)
+class Live:
+    """The client fetches it, from ``assigned_at`` on."""
+
+    word: ClassVar[str] = "live"
+    assigned_at: int
+    link: Link = Link.SILENT
+    held: deque[Any] = field(default_factory=deque[Any])
+    """Messages of the client that were taken and not given yet."""
+    hole_at: int = -1
+    """Where the client took what compaction left for too large."""
+    review: Look | None = None
+    """The look that finds out whether it should still come from the client."""
+    stall: Stall | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """Nothing is under way: it is paused."""
+
+    word: ClassVar[str] = "looking"
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Its records are lost or damaged, which each call raises."""
+
+    word: ClassVar[str] = "failed"
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """There is no offset to start at, and the reset is ``error``: it waits for a seek."""
+
+    word: ClassVar[str] = "idle"
+
+
+Phase: TypeAlias = Looking | Backoff | Waiting | Bucket | Live | Parked | Failed | Idle
+
+_NONE_HELD: Final = deque[Any](maxlen=0)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenLog:
+    """The log as it was when it was last looked up."""
+
+    topic_id: Uuid | None = None
+    live: LiveExtent | None = None
+    lineage: Lineage | None = None
+
+
+@dataclass(slots=True)
+class Commit:
+    """What is to be committed of a partition, and what was."""
+
+    stored: KafkaPartition | None = None
+    """The place that ``store_offsets`` named."""
+    committed: int | None = None
+    """The offset of the last automatic commit."""
+    has_given: bool = False
+    """Whether anything was handed out, so that there is an offset to commit."""
+
+
+@dataclass(slots=True)
+class Retry:
+    """How often something has gone wrong, and since when without a success."""
+
+    tries: int = 0
+    since: float | None = None
+
+
+@dataclass(slots=True)
+class Tally:
+    """What is told of a partition: where it was read from last, how often that changed, the last record's time."""
+
+    side: str | None = None
+    changes: int = 0
+    timestamp_ms: int = -1
 
 
 @dataclass(eq=False, slots=True)
 class Partition:
-    """One partition while it is assigned. ``generation`` tells answers that come too late from those that do not."""
+    """One partition while it is assigned."""
 
     where: TopicPartition
-    generation: int
-    start: Start
-    position: int | None = None
-    """The offset that is handed out next; None until the start is known."""
-    phase: Phase = Phase.LOOKING
+    at: Position | Start
+    """The offset that is handed out next; a start until that is known."""
+    phase: Phase = field(default_factory=Parked)
     paused: bool = False
-    has_given: bool = False
-    """Whether anything was handed out, so that there is an offset to commit."""
-    stored: int | None = None
-    """What ``store_offsets`` said."""
-    committed: int | None = None
-    """What was committed last by itself."""
-    last_epoch: int = -1
-    topic_id: Uuid | None = None
-    live: LiveExtent | None = None
-    """The broker's offsets when it was last asked."""
-    lineage: Lineage | None = None
-    stream: StoredStream | None = None
-    broker_from: int | None = None
-    """From where on the broker is preferred whatever the mode, since its log ended there before what was read."""
-    assigned_at: int = -1
-    """Where the client was told to start, if it is live."""
-    has_spoken: bool = False
-    """Whether a message has come from the client since; until then it does not tell the position."""
-    hole_at: int = -1
-    """Where the client took what compaction left for too large, since it was told to start."""
-    stands_at: tuple[int, float] | None = None
-    """Where it was when it was last looked whether it stands still, and since when."""
-    revived_at: tuple[int, int] | None = None
-    """Where it was assigned anew since it stood still, and the broker's end then."""
-    held: deque[Any] = field(default_factory=deque[Any])
-    """Messages of the client that were taken and not given yet."""
-    error: Exception | None = None
-    due_at: float = 0.0
-    """When to look again."""
-    is_listed_anew: bool = False
-    """Whether the next look is to list the bucket's topic as a whole: its log is not what it was when it was listed."""
-    failing_since: float | None = None
-    tries: int = 0
+    log: SeenLog = field(default_factory=SeenLog)
+    left_at: int | None = None
+    """From where on the broker is preferred in any mode: its log ended there before what was read."""
+    commit: Commit = field(default_factory=Commit)
+    retry: Retry = field(default_factory=Retry)
     eof_at: int = -1
     """Where the end was told of last."""
-    side: str | None = None
-    """Where it was read from last."""
-    changes: int = 0
-    """How often it changed sides."""
-    last_timestamp_ms: int = -1
-    """That of the last record that was given, as far as it was looked at."""
+    revived: tuple[int, int] | None = None
+    """Where it was assigned anew since it stood still, and the broker's end then."""
+    tally: Tally = field(default_factory=Tally)
 
     @property
-    def is_live(self) -> bool:
-        """Whether the client has it."""
-        return self.phase is Phase.LIVE
+    def position(self) -> int | None:
+        """The offset that is handed out next; None until the start is known."""
+        if isinstance(self.at, Position):
+            return self.at.offset
+        return self.at if isinstance(self.at, int) else None
+
+    @property
+    def epoch(self) -> int | None:
+        """The leader epoch of the record before the position; None concludes nothing."""
+        return self.at.epoch if isinstance(self.at, Position) else None
+
+    @property
+    def held(self) -> deque[Any]:
+        """Messages of the client that were taken and not given yet."""
+        return self.phase.held if isinstance(self.phase, Live) else _NONE_HELD
 
     @property
     def is_at_end(self) -> bool:
         """Whether its end was told of, and nothing was given since."""
         return self.position is not None and not self.held and self.eof_at >= self.position
+
+    def __str__(self) -> str:
+        return f"{self.where[0]}-{self.where[1]}"

@@ -11,6 +11,7 @@ from tieredstore.limits import MAX_OFFSET
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Lineage
     from tieredstore.catalog.problems import Problem
+    from tieredstore.model import Uuid
 
 LiveExtent: TypeAlias = tuple[int, int]
 """The broker's offsets: its first, and its end, which is out."""
@@ -59,7 +60,26 @@ class OutOfRange:
     """Neither log has reached there, or both have left it: a reset is due."""
 
 
-Placement: TypeAlias = OnBroker | InBucket | Waits | Lost | CutOff | Unreadable | OutOfRange
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """From ``at`` on, before the position, a later leader epoch has written another log than was read."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class OtherLife:
+    """The topic was created again, as ``topic_id``."""
+
+    topic_id: Uuid | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unset:
+    """There is no offset to start at, and the reset is ``error``."""
+
+
+Placement: TypeAlias = OnBroker | InBucket | Waits | Lost | CutOff | Unreadable | OutOfRange | Cut | OtherLife | Unset
 
 
 def run_stop(lineage: Lineage | None, position: int) -> int | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.catalog.lineage import Gap
-from tieredstore.consumer.partition import Partition, Phase
+from tieredstore.consumer.partition import Failed, Partition
 from tieredstore.consumer.settings import PREFIX
 from tieredstore.errors import DataLoss, SegmentNotFound, StoreUnavailable, TieredStoreError
 from tieredstore.model import TopicIdPartition, Uuid
@@ -26,33 +27,33 @@ _NO_ID: Final = Uuid(bytes(16))
 class Troubles:
     """Decides by the policy whether a partition goes on, and keeps the errors that are to be raised."""
 
-    def __init__(self, settings: ConsumerSettings, measures: Measures, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, settings: ConsumerSettings, measures: Measures, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._settings = settings
         self._measures = measures
         self._clock = clock
         self._to_raise: dict[str, Exception] = {}
         self._told: set[str] = set()
 
-    def take_error(self, failed: list[Partition]) -> Exception | None:
-        """What the call is to raise: an error that is told once, or that of a partition that does not go on."""
-        if self._to_raise:
-            return self._to_raise.pop(next(iter(self._to_raise)))
-        return failed[0].error if failed else None
+    def take_error(self) -> Exception | None:
+        """What a call is to raise, once."""
+        return self._to_raise.pop(next(iter(self._to_raise))) if self._to_raise else None
 
-    def fails(self, partition: Partition, error: Exception) -> float:
+    def note_failure(self, partition: Partition, error: Exception) -> float:
         """Something that may pass; in how many seconds to try again. It is raised once it has lasted."""
-        now = self._clock()
-        partition.tries += 1
-        if partition.failing_since is None:
-            partition.failing_since = now
+        now, retry = self._clock(), partition.retry
+        retry.tries += 1
+        if retry.since is None:
+            retry.since = now
         # What retention took since the listing is no error, unless each new listing names it again.
         is_passing = isinstance(error, TieredStoreError) and (error.retryable or isinstance(error, SegmentNotFound))
-        if not is_passing or now - partition.failing_since >= self._settings.timeout_s:
-            partition.failing_since = now
+        if not is_passing or now - retry.since >= self._settings.timeout_s:
+            retry.since = now
             # Of many partitions that fail for one reason that is told once.
             self._to_raise.setdefault(f"{type(error).__name__}: {error}", _as_unavailable(error, is_passing))
-        _logger.info("%s-%d is tried again: %s", *partition.where, error)
-        return self.pause_s(partition.tries)
+        _logger.info("%s is tried again: %s", partition, error)
+        return self.pause_s(retry.tries)
 
     def pause_s(self, tries: int) -> float:
         """How long to wait before the next try."""
@@ -60,9 +61,8 @@ class Troubles:
 
     def loses(self, partition: Partition, start: int, stop: int) -> bool:
         """Nobody has these offsets (half-open); whether to go on behind them."""
-        extent = Gap(TopicIdPartition(partition.topic_id or _NO_ID, *partition.where), start, stop)
-        topic, number = partition.where
-        sentence = f"offsets {start} to {stop - 1} of {topic}-{number} are in no segment, nor on the broker"
+        extent = Gap(TopicIdPartition(partition.log.topic_id or _NO_ID, *partition.where), start, stop)
+        sentence = f"offsets {start} to {stop - 1} of {partition} are in no segment, nor on the broker"
         if not self.accepts(partition, sentence):
             return False
         self.tell(extent)
@@ -77,9 +77,8 @@ class Troubles:
     def accepts(self, partition: Partition, sentence: str) -> bool:
         """A loss of which a sentence tells; whether to go on. If not, each call raises it until a seek."""
         if self._settings.on_data_loss == "fail":
-            partition.phase = Phase.FAILED
             way = f"seek behind them, or set {PREFIX}on.data.loss=report to go on with a warning"
-            partition.error = DataLoss(f"{sentence}; {way}")
+            partition.phase = Failed(DataLoss(f"{sentence}; {way}"))
             return False
         self._warn(sentence)
         return True
@@ -87,27 +86,26 @@ class Troubles:
     def accepts_damage(self, partition: Partition, error: Exception) -> bool:
         """The same for what is there and cannot be read."""
         if self._settings.on_data_loss == "fail":
-            partition.phase, partition.error = Phase.FAILED, error
+            partition.phase = Failed(error)
             return False
         self._warn(str(error))
         return True
 
-    def was_reset(self, partition: Partition, offset: int, position: int | None) -> None:
+    def note_reset(self, partition: Partition, offset: int, position: int | None) -> None:
         """An offset that neither log has."""
         self._measures.resets += 1
         where = "by auto.offset.reset" if position is None else f"to offset {position} by auto.offset.reset"
         _logger.warning(
-            "offset %d of %s-%d is neither in the bucket nor on the broker: it is reset %s", offset,
-            *partition.where, where,
-        )  # fmt: skip
+            "offset %d of %s is neither in the bucket nor on the broker: it is reset %s", offset, partition, where
+        )
 
-    def side(self, partition: Partition, side: str) -> None:
+    def note_side(self, partition: Partition, side: str) -> None:
         """Where a partition is read from now on."""
-        before, partition.side = partition.side, side
+        before, partition.tally.side = partition.tally.side, side
         if before not in (None, side):
-            partition.changes += 1
+            partition.tally.changes += 1
             self._measures.side_changes += 1
-            _logger.info("%s-%d goes on in the %s at offset %s", *partition.where, side, partition.position)
+            _logger.info("%s goes on in the %s at offset %s", partition, side, partition.position)
 
     def _warn(self, sentence: str) -> None:
         """Each once: who waits at a loss meets it at every look."""

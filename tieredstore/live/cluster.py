@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from confluent_kafka import (
     OFFSET_INVALID,
@@ -66,6 +66,14 @@ class LiveEnd:
     """Where a partition ends, as its leader tells it, and the leader's epoch; None from a broker that tells none."""
 
     offset: int
+    leader_epoch: int | None = None
+
+
+class GroupCommit(NamedTuple):
+    """What a group has committed of a partition, with the leader epoch of the record before, if it is told."""
+
+    offset: int
+    metadata: str | None = None
     leader_epoch: int | None = None
 
 
@@ -193,17 +201,21 @@ class LiveCluster(Closing):
         """What a group has committed of each, None for nothing; transactions that commit offsets are waited for."""
         wheres = list(partitions)
         commits = self.commits(group, wheres)
-        return {where: commits[where][0] if where in commits else None for where in wheres}
+        return {where: commits[where].offset if where in commits else None for where in wheres}
 
-    def commits(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, str | None]]:
-        """The same with each commit's metadata, of those partitions alone of which there is one."""
+    def commits(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, GroupCommit]:
+        """The same with all that each commit says, of those partitions alone of which there is one."""
         wheres = list(partitions)
         if not wheres:
             return {}
         doing = f"the offsets of the group {group} at {self._servers} cannot be looked up"
         with GroupClient({**self._configuration, "group.id": group}, self._login) as client:
             places = client.committed(wheres, doing, self._timeout_s)
-        return {(place.topic, place.partition): (place.offset, place.metadata) for place in places if place.offset >= 0}
+        return {
+            (place.topic, place.partition): GroupCommit(place.offset, place.metadata, _epoch(place.leader_epoch))
+            for place in places
+            if place.offset >= 0
+        }
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Have a group that has no members stand at these offsets, the next to be read.

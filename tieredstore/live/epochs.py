@@ -89,10 +89,15 @@ class EpochInquiry:
         if error is None or topic is None or partition is None:
             return
         if error.code() in OUT_OF_RANGE:
-            match = _ANSWER.search(error.str())
-            self._answers[topic, partition] = None if match is None else EpochEnd(int(match[2]), int(match[1]))
+            self._answers[topic, partition] = epoch_end_in(error.str())
             return
         broker_error = fault(error, self._doing)
         if not broker_error.retryable:
             raise broker_error
         self._consumer.trouble.note(error)
+
+
+def epoch_end_in(text: str) -> EpochEnd | None:
+    """Return what the client's error "log truncation" says of the leader's log; None if its words are others."""
+    match = _ANSWER.search(text)
+    return None if match is None else EpochEnd(int(match[2]), int(match[1]))

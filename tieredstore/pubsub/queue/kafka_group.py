@@ -156,7 +156,7 @@ class KafkaGroup(GroupMember):
 def _committed(cluster: LiveCluster, group: str, wheres: list[tuple[str, int]]) -> dict[int, Position]:
     return {
         partition: _position(offset, metadata)
-        for (_, partition), (offset, metadata) in cluster.commits(group, wheres).items()
+        for (_, partition), (offset, metadata, _) in cluster.commits(group, wheres).items()
     }
 
 

@@ -1,0 +1,136 @@
+"""Positions know the leader epoch and the topic they were read in: at rest, over jumps, and beyond a cut."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from tests.consumer.buckets import offsets_of, raised, read, reader_of, until
+from tests.support.scripted_member import ScriptedBroker, ScriptedLog, parts_of
+from tests.support.spark_stream_topics import FIRST_ID, SECOND_ID, Bucket
+from tieredstore.errors import DataLoss
+from tieredstore.live.cluster import GroupCommit
+from tieredstore.model import TopicIdPartition
+from tieredstore.testing.batches import Producer, build_end_marker
+
+ORDERS: Final = ("orders", 0)
+PLACE: Final = TopicPartition(*ORDERS)
+
+
+MODES: Final = pytest.mark.parametrize("mode", ["kafka_preferred", "remote_preferred"])
+
+
+@MODES
+@pytest.mark.parametrize("policy", ["fail", "report"])
+@pytest.mark.parametrize("epoch", [None, 0])
+def test_a_commit_beyond_a_cut_is_told(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, mode: str, policy: str, epoch: int | None
+) -> None:
+    """The bucket has 25 to 39 of a deposed leader, and the group has read up to 30 of them, or of what came instead."""
+    bucket.write(40)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 60, cut_at=25, epoch=1)}, committed={ORDERS: 30})
+    broker.commits[ORDERS, 30] = GroupCommit(30, None, epoch)
+    with broker.consumer(bucket.options, monkeypatch, ORDERS, mode=mode, on_data_loss=policy) as (consumer, _):
+        if policy == "fail":
+            assert "from offset 25 on" in str(raised(consumer, DataLoss))
+            consumer.seek(TopicPartition(*ORDERS, 30))
+            assert offsets_of(read(consumer, 30)) == list(range(30, 60))
+        else:
+            assert offsets_of(read(consumer, 35)) == list(range(25, 60))
+
+
+@MODES
+def test_what_was_read_after_the_cut_stands(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    """As does an offset of the user's: it is meant in the log as it is."""
+    bucket.write(40)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 60, cut_at=25, epoch=1)}, committed={ORDERS: 30})
+    broker.commits[ORDERS, 30] = GroupCommit(30, None, 1)
+    with broker.consumer(bucket.options, monkeypatch, ORDERS, mode=mode) as (consumer, _):
+        assert offsets_of(read(consumer, 30)) == list(range(30, 60))
+        consumer.assign([TopicPartition(*ORDERS, 33)])
+        assert offsets_of(read(consumer, 27)) == list(range(33, 60))
+
+
+def test_commits_tell_epoch_and_topic(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what calls have given, of stored offsets and messages; a user's metadata stay."""
+    bucket.write(20)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(20, 40)})
+    ours = f"tieredstore topic.id={FIRST_ID}"
+    with broker.consumer(bucket.options, monkeypatch, ORDERS) as (consumer, _):
+        messages = read(consumer, 10)
+        consumer.commit()
+        read(consumer, 40 - len(messages))
+        consumer.commit()
+        commits = parts_of(consumer).commits
+        for message in (messages[0], messages[-1]):
+            place = commits.place_behind(message)
+            assert (place.offset, place.leader_epoch, place.metadata) == (message.offset() + 1, 0, ours)
+        commits._auto_store = False
+        for given, metadata in ((TopicPartition(*ORDERS, 5, "of a user", leader_epoch=0), "of a user"), (3, ours)):
+            place = given if isinstance(given, TopicPartition) else TopicPartition(*ORDERS, given)
+            consumer.store_offsets(offsets=[place])
+            consumer.commit()
+            assert broker.commits[ORDERS, place.offset].metadata == metadata
+    assert broker.commits[ORDERS, len(messages)] == GroupCommit(len(messages), ours, 0)
+    assert broker.commits[ORDERS, 40] == GroupCommit(40, ours, 0)
+
+
+@MODES
+@pytest.mark.parametrize("policy", ["fail", "report"])
+def test_a_commit_of_another_life_is_told(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, mode: str, policy: str
+) -> None:
+    """Neither a reset nor a silent read; a commit that tells no id says nothing."""
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 40)}, committed={ORDERS: 30})
+    broker.commits[ORDERS, 30] = GroupCommit(30, f"tieredstore topic.id={SECOND_ID}", 0)
+    with broker.consumer(bucket.options, monkeypatch, ORDERS, mode=mode, on_data_loss=policy) as (consumer, _):
+        if policy == "fail":
+            assert f"created again as {FIRST_ID}" in str(raised(consumer, DataLoss))
+            consumer.seek(TopicPartition(*ORDERS, 35))
+            assert offsets_of(read(consumer, 5)) == list(range(35, 40))
+        else:
+            assert offsets_of(read(consumer, 40)) == list(range(40))
+
+
+@pytest.mark.parametrize("metadata", ["", "of a user", "tieredstore topic.id=", "tieredstore topic.id=abc"])
+def test_metadata_of_others_say_nothing(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, metadata: str) -> None:
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 40)}, committed={ORDERS: 30})
+    broker.commits[ORDERS, 30] = GroupCommit(30, metadata, 0)
+    with broker.consumer(bucket.options, monkeypatch, ORDERS) as (consumer, _):
+        assert offsets_of(read(consumer, 10)) == list(range(30, 40))
+
+
+def test_a_marker_of_a_new_leader_at_the_buckets_end_is_no_cut(bucket: Bucket) -> None:
+    """Nobody is given the marker, which is the first of its epoch: what follows is of the same log all the same."""
+    bucket.write(20)
+    marker = build_end_marker(20, Producer(7, 0, -1), commit=True)
+    bucket.copy(TopicIdPartition(FIRST_ID, *ORDERS), [marker], range(20, 21), epochs=((0, 0), (1, 20)))
+    with reader_of(bucket, TopicPartition(*ORDERS, 0)) as consumer:
+        assert offsets_of(read(consumer, 20)) == list(range(20))
+        until(consumer, lambda _: consumer.position([PLACE])[0].offset == 21)
+        bucket.write(9, epochs=((0, 0), (1, 20)))
+        assert offsets_of(read(consumer, 9)) == list(range(21, 30))
+
+
+def test_a_new_leader_within_a_hole_is_no_cut(bucket: Bucket) -> None:
+    lost: list[Any] = []
+    bucket.write(20)
+    bucket.write(10, skip=10, epochs=((0, 0), (1, 25)))
+    reporting = {"tiered_storage_on_data_loss": "report", "loss_cb": lost.append}
+    with reader_of(bucket, TopicPartition(*ORDERS, 0), **reporting) as consumer:
+        assert offsets_of(read(consumer, 30)) == [*range(20), *range(30, 40)]
+    assert [(one.start, one.stop) for one in lost] == [(20, 30)]
+
+
+def test_what_a_deposed_leader_shipped_is_not_read_on(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The group has read of a later epoch than the bucket has there: the bucket has yet to be given what follows."""
+    bucket.write(40)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 0)}, committed={ORDERS: 30})
+    broker.commits[ORDERS, 30] = GroupCommit(30, None, 1)
+    with broker.consumer(bucket.options, monkeypatch, ORDERS, mode="remote_only") as (consumer, _):
+        until(consumer, lambda _: consumer.tiered_stats().get(ORDERS, {}).get("phase") == "waiting")
+        bucket.ends["orders", 0, FIRST_ID] = 25
+        bucket.write(25, epochs=((0, 0), (1, 25)))
+        assert offsets_of(read(consumer, 20)) == list(range(30, 50))
