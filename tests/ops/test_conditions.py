@@ -14,20 +14,12 @@ from tieredstore.backends.wrappers.metered import MeteredStore
 from tieredstore.errors import ConfigError
 from tieredstore.ops.conditions import require_conditional_writes
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.delegating import DelegatingObjectStore
-
-
-class UnconditionalStore(MemoryObjectStore):
-    """A store that says of itself that its conditions are not atomic."""
-
-    @property
-    def conditional_writes(self) -> bool:
-        return False
+from tieredstore.testing.doubles import DelegatingObjectStore, ScriptedStore
 
 
 @pytest.fixture(params=["bare", "metered", "limited", "delegating", "managed"])
 def unconditional(request: pytest.FixtureRequest) -> Iterator[ObjectStore]:
-    store = UnconditionalStore()
+    store = ScriptedStore(MemoryObjectStore(), conditional_writes=False)
     if request.param == "managed":
         with RemoteStorageManager(memory_settings(), store=store) as manager:
             yield manager.store

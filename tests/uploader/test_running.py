@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,13 @@ import pytest
 
 from tests.support.cli_process import tieredstore
 from tests.support.uploader_disk import BrokerDisk, SaidSettling, extents, run_once, uploader_of, watermark_of
-from tieredstore.backends.base import Buffer, ObjectInfo, ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.watermark import hole_key
 from tieredstore.config import settings_from
 from tieredstore.errors import ConfigError, StoreUnavailable
 from tieredstore.model import TopicPartition
-from tieredstore.testing.delegating import DelegatingObjectStore
+from tieredstore.testing.doubles import Operation, OperationName, ScriptedStore
 from tieredstore.uploader import Leadership
 from tieredstore.uploader import service as module
 from tieredstore.uploader.service import uploader_service
@@ -123,36 +122,7 @@ def test_a_thread_that_a_store_does_not_let_go_ends_the_service(disk: BrokerDisk
     assert service.failure.exit_code == 75
 
 
-class SilentStore(DelegatingObjectStore):
-    """A store that does not answer calls of one kind, about keys that begin so, until it is told to."""
-
-    def __init__(self, inner: ObjectStore, verb: str, prefix: str) -> None:
-        super().__init__(inner)
-        self._verb, self._prefix = verb, prefix
-        self.speaks = threading.Event()
-        self.fell_silent: Callable[[], None] = lambda: None
-
-    def _hear(self, verb: str, key: str) -> None:
-        if verb == self._verb and key.startswith(self._prefix):
-            self.fell_silent()
-            assert self.speaks.wait(120)
-
-    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        self._hear("list", prefix)
-        return super().list(prefix, start_after)
-
-    def get_small(self, key: str, most: int) -> bytes | None:
-        self._hear("get_small", key)
-        return super().get_small(key, most)
-
-    def delete(self, keys: Iterable[str]) -> None:
-        wanted = list(keys)
-        self._hear("delete", wanted[0])
-        super().delete(wanted)
-
-    def replace(self, key: str, body: Buffer, etag: str) -> str:
-        self._hear("replace", key)
-        return super().replace(key, body, etag)
+OPERATIONS: dict[str, OperationName] = {"list": "list", "get_small": "get", "delete": "delete"}
 
 
 NOBODY = {"leadership": f"{__name__}.Nobody"}
@@ -186,14 +156,16 @@ def test_whatever_waits_for_a_store_that_is_silent_ends_the_service(
         run_once(disk.log_dir, inner)
     if silence == "a hole is filled":
         inner.put(hole_key("", disk.partition), b"")
-    store = SilentStore(inner, verb, prefix)
+    speaks = threading.Event()
+    store = ScriptedStore(inner)
     with uploader_of(disk.log_dir, store, None, drain_ms="0", upload_timeout_ms="60000", **own) as uploader:
 
-        def be_impatient() -> None:
+        def fall_silent(_: Operation) -> None:
+            # Not before: on a busy machine any call may take a second.
             uploader.tries._grace_s = -59.0  # pyright: ignore[reportPrivateUsage]
+            assert speaks.wait(120)
 
-        # Not before: on a busy machine any call may take a second.
-        store.fell_silent = be_impatient
+        store.on(OPERATIONS[verb], f"{prefix}*", fall_silent)
         try:
             with (
                 pytest.raises(StoreUnavailable, match=f"{verb} of .* has not come back") as raised,
@@ -201,19 +173,20 @@ def test_whatever_waits_for_a_store_that_is_silent_ends_the_service(
             ):
                 until(lambda: service.failure is not None)
         finally:
-            store.speaks.set()
+            speaks.set()
     assert raised.value.exit_code == 75
 
 
 def test_a_single_run_does_not_wait_for_a_silent_store_either(disk: BrokerDisk) -> None:
-    store = SilentStore(MemoryObjectStore(), "list", "")
+    speaks = threading.Event()
+    store = ScriptedStore(MemoryObjectStore()).on("list", do=lambda _: speaks.wait(120))
     with uploader_of(disk.log_dir, store, upload_timeout_ms="1000") as uploader:
         uploader.tries._grace_s = -0.5  # pyright: ignore[reportPrivateUsage]
         try:
             with pytest.raises(StoreUnavailable, match="has not come back"):
                 uploader.run_once()
         finally:
-            store.speaks.set()
+            speaks.set()
 
 
 def test_other_settings_of_the_store_are_taken_while_it_runs(disk: BrokerDisk, tmp_path: Path) -> None:

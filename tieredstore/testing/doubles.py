@@ -240,7 +240,7 @@ class ScriptedStore(DelegatingObjectStore):
 
     def _taken(self, parts: Iterator[memoryview], call: _Call) -> Generator[Buffer]:
         if call.changes:
-            parts = iter([memoryview(call.changed(b"".join(parts)))])
+            parts = iter([memoryview(call.changed(b"".join(map(bytes, parts))))])
         if call.has("during"):
             first = next(parts, memoryview(b""))
             self._add(up=len(first))

@@ -8,6 +8,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from tests.support.golden.segments import GoldenSegment, segments, settings_text
 from tests.support.golden.stored import metadata_of, original_indexes
 from tests.support.paths import GOLDEN
 from tests.support.small_segments import ENC, ZSTD
-from tieredstore.backends.base import Body, ObjectInfo, ObjectStore
+from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.listing import Scope, list_segments
@@ -30,8 +31,7 @@ from tieredstore.ops.bucket import Bucket
 from tieredstore.ops.copies.copying import Pair, copy_segments, pair_up
 from tieredstore.ops.copies.steps import CopyOutcome, CopyStep, CopyWay
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.delegating import DelegatingObjectStore
-from tieredstore.testing.doubles import CountingStore
+from tieredstore.testing.doubles import CountingStore, Operation, ScriptedStore
 from tieredstore.testing.faults import FaultyStore, Moment
 
 KEYRING = "08-keyring"
@@ -292,26 +292,8 @@ def test_one_place_and_a_store_without_conditions_are_refused() -> None:
     with pytest.raises(ConfigError, match="the same place"):
         run(bucket(store), bucket(store))
 
-    class Unconditional(DelegatingObjectStore):
-        @property
-        def conditional_writes(self) -> bool:
-            return False
-
     with pytest.raises(ConfigError, match="cp needs a store"):
-        run(bucket(store), bucket(Unconditional(MemoryObjectStore())))
-
-
-class LyingStore(DelegatingObjectStore):
-    """Writes something else of what one suffix has."""
-
-    def __init__(self, inner: ObjectStore, suffix: Suffix, change: Callable[[bytes], bytes]) -> None:
-        super().__init__(inner)
-        self._suffix, self._change = suffix, change
-
-    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        data = bytes(body) if isinstance(body, bytes | bytearray | memoryview) else b"".join(map(bytes, body))
-        wrong = self._change(data) if key.endswith(self._suffix.value) else data
-        super().put(key, wrong, if_absent=if_absent)
+        run(bucket(store), bucket(ScriptedStore(MemoryObjectStore(), conditional_writes=False)))
 
 
 CHANGES: dict[str, Callable[[bytes], bytes]] = {
@@ -327,8 +309,9 @@ CHANGES: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.parametrize("suffix", list(Suffix))
 def test_a_store_that_writes_something_else_is_found_out(suffix: Suffix, change: str, texts: dict[str, str]) -> None:
     target = MemoryObjectStore()
+    lying = ScriptedStore(target).change("put", f"*{suffix.value}", change=CHANGES[change])
     with pytest.raises(StoreError, match="did not give back what was written"):
-        run(bucket(made()), bucket(LyingStore(target, suffix, CHANGES[change]), texts), parallel=1)
+        run(bucket(made()), bucket(lying, texts), parallel=1)
     assert [objects for objects in list_segments(target) if Suffix.MANIFEST not in objects.missing] == []
     assert outcomes(run(bucket(made()), bucket(target, texts))) == {CopyOutcome.COPIED: len(MADE)}
 
@@ -424,28 +407,21 @@ def test_what_stands_and_is_equal_is_not_sent_again() -> None:
     assert_complete(target, {})
 
 
-class AgedStore(DelegatingObjectStore):
-    """Everything in it is so many hours old, or of no time at all."""
-
-    def __init__(self, inner: ObjectStore, hours: float | None) -> None:
-        super().__init__(inner)
-        self._hours = hours
-
-    def list(self, prefix: str = "", start_after: str | None = None) -> Iterable[ObjectInfo]:  # type: ignore[override]
-        for info in super().list(prefix, start_after):
-            yield ObjectInfo(
-                info.key, info.size, info.etag, None if self._hours is None else -round(self._hours * 3_600_000)
-            )
-
-    def now_ms(self) -> int:
-        return 0
+def aged(store: ObjectStore, hours: float | None) -> ObjectStore:
+    """Return a store in which everything is so many hours old, or of no time at all."""
+    modified_ms = None if hours is None else -round(hours * 3_600_000)
+    return (
+        ScriptedStore(store)
+        .change("list", change=lambda infos: (replace(info, modified_ms=modified_ms) for info in infos))
+        .change("now_ms", change=lambda _: 0)
+    )
 
 
 @pytest.mark.parametrize(("hours", "goes_on"), [(11.0, True), (12.5, False), (30.0, False), (None, False)])
 def test_what_a_clean_up_may_be_about_to_take_is_not_gone_on_with(hours: float | None, goes_on: bool) -> None:
     target = MemoryObjectStore()
     target.put(MADE[0].key(Suffix.LOG), MADE[0].log)
-    steps = run(bucket(made()), bucket(AgedStore(target, hours)))
+    steps = run(bucket(made()), bucket(aged(target, hours)))
     assert outcomes(steps) == ({CopyOutcome.COPIED: 2} if goes_on else {CopyOutcome.COPIED: 1, CopyOutcome.FAILED: 1})
     assert [step.error.exit_code for step in steps if step.error is not None] == ([] if goes_on else [75])
     assert (MADE[0].key() in content(target)) is goes_on
@@ -456,7 +432,7 @@ def test_the_age_of_what_is_gone_on_with_counts() -> None:
     target = MemoryObjectStore()
     target.put(MADE[0].key(Suffix.LOG), MADE[0].log)
     times = iter([0.0, 0.0, 0.0, *([4000.0] * 50)])
-    steps = run(bucket(made()), bucket(AgedStore(target, 11.0)), clock=lambda: next(times), parallel=1)
+    steps = run(bucket(made()), bucket(aged(target, 11.0)), clock=lambda: next(times), parallel=1)
     assert "has taken longer than 43200 s" in errors(steps)[0]
     assert MADE[0].key() not in content(target)
 
@@ -464,15 +440,10 @@ def test_the_age_of_what_is_gone_on_with_counts() -> None:
 def test_two_copies_at_once_end_with_each_segment_once() -> None:
     source, target = made(), MemoryObjectStore()
 
-    class Meddling(DelegatingObjectStore):
-        """A second copy runs whole before the first object is written."""
+    # A second copy runs whole before the first object is written.
+    meddling = ScriptedStore(target).on("put", do=lambda _: run(bucket(source), bucket(target)), times=1)
 
-        def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-            if not content(target):
-                run(bucket(source), bucket(target))
-            super().put(key, body, if_absent=if_absent)
-
-    steps = run(bucket(source), bucket(Meddling(target)), parallel=1)
+    steps = run(bucket(source), bucket(meddling), parallel=1)
     assert outcomes(steps) == {CopyOutcome.THERE: len(MADE)}
     assert_complete(target, {})
 
@@ -480,14 +451,13 @@ def test_two_copies_at_once_end_with_each_segment_once() -> None:
 def test_who_is_always_one_object_behind_another_copy_ends_with_what_that_wrote() -> None:
     source, target = made(), MemoryObjectStore()
 
-    class Ahead(DelegatingObjectStore):
+    def write(operation: Operation) -> None:
         """Another copy writes each object a moment before."""
+        (key,) = operation.keys
+        target.put(key, source.get(key), if_absent=True)
 
-        def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-            target.put(key, source.get(key), if_absent=True)
-            super().put(key, body, if_absent=if_absent)
-
-    assert outcomes(run(bucket(source), bucket(Ahead(target)), parallel=1)) == {CopyOutcome.THERE: len(MADE)}
+    ahead = bucket(ScriptedStore(target).on("put", do=write))
+    assert outcomes(run(bucket(source), ahead, parallel=1)) == {CopyOutcome.THERE: len(MADE)}
     assert_complete(target, {})
 
 
@@ -497,15 +467,14 @@ def test_a_manifest_that_was_written_too_late_stays_only_over_what_stands(stands
     source, target = made(MADE[:1]), MemoryObjectStore()
     hours = [0.0]
 
-    class Slow(DelegatingObjectStore):
-        def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-            super().put(key, body, if_absent=if_absent)
-            if key.endswith(Suffix.MANIFEST.value):
-                hours[0] = 25.0
-                if not stands:
-                    target.delete([MADE[0].key(Suffix.LOG)])
+    def pass_a_day(_: Operation) -> None:
+        hours[0] = 25.0
+        if not stands:
+            target.delete([MADE[0].key(Suffix.LOG)])
 
-    steps = run(bucket(source), bucket(Slow(target)), parallel=1, clock=lambda: hours[0] * 3600)
+    slow = ScriptedStore(target).on("put", f"*{Suffix.MANIFEST.value}", pass_a_day, moment="after")
+
+    steps = run(bucket(source), bucket(slow), parallel=1, clock=lambda: hours[0] * 3600)
     assert outcomes(steps) == {CopyOutcome.COPIED if stands else CopyOutcome.FAILED: 1}
     assert (MADE[0].key() in content(target)) is stands
 
@@ -514,13 +483,13 @@ def test_a_manifest_that_was_written_too_late_stays_only_over_what_stands(stands
 def test_a_manifest_that_is_rotated_before_it_was_read_back_stays(texts: dict[str, str]) -> None:
     source, target = bucket(golden(KEYRING), golden_texts(KEYRING)), MemoryObjectStore()
 
-    class Rotating(DelegatingObjectStore):
-        def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-            super().put(key, body, if_absent=if_absent)
-            if key.endswith(Suffix.MANIFEST.value):
-                target.put(key, with_data_key(target.get(key), "key3", b"wrapped anew"))
+    def rotate(operation: Operation) -> None:
+        (key,) = operation.keys
+        target.put(key, with_data_key(target.get(key), "key3", b"wrapped anew"))
 
-    steps = run(source, bucket(Rotating(target), {**golden_texts(KEYRING), **texts}))
+    rotating = ScriptedStore(target).on("put", f"*{Suffix.MANIFEST.value}", rotate, moment="after")
+
+    steps = run(source, bucket(rotating, {**golden_texts(KEYRING), **texts}))
     assert outcomes(steps) == {CopyOutcome.COPIED: len(segments(KEYRING))}
     assert [objects.missing for objects in list_segments(target)] == [()] * len(segments(KEYRING))
 
@@ -528,13 +497,12 @@ def test_a_manifest_that_is_rotated_before_it_was_read_back_stays(texts: dict[st
 def test_a_segment_that_is_deleted_meanwhile_is_gone() -> None:
     source, target = made(), MemoryObjectStore()
 
-    class Deleting(DelegatingObjectStore):
-        def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-            if key == MADE[0].key(Suffix.LOG):
-                source.delete([MADE[0].key(suffix) for suffix in Suffix])
-            return super().get(key, start, stop)
+    def delete(_: Operation) -> None:
+        source.delete([MADE[0].key(suffix) for suffix in Suffix])
 
-    steps = run(bucket(Deleting(source)), bucket(target))
+    deleting = ScriptedStore(source).on("get", MADE[0].key(Suffix.LOG), delete)
+
+    steps = run(bucket(deleting), bucket(target))
     assert outcomes(steps) == {CopyOutcome.GONE: 1, CopyOutcome.COPIED: 1}
     assert set(content(target)) == {MADE[1].key(suffix) for suffix in Suffix}
 

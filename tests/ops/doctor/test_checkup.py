@@ -24,6 +24,7 @@ from tieredstore.errors import AccessDenied
 from tieredstore.format.manifest import MAX_MANIFEST_SIZE
 from tieredstore.ops.doctor.checkup import Check, Outcome, checked, racing
 from tieredstore.testing.delegating import DelegatingObjectStore
+from tieredstore.testing.doubles import ScriptedStore
 
 
 def by_subject(checks: Iterator[Check]) -> dict[str, list[Check]]:
@@ -59,11 +60,7 @@ def test_a_bucket_that_is_well_is_green_and_left_as_it_was(settings: Path, tmp_p
 
 
 def test_nothing_is_written_unless_asked_for(settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class ReadOnly(MemoryObjectStore):
-        def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-            raise AssertionError(key)
-
-    patch_store(monkeypatch, ReadOnly())
+    patch_store(monkeypatch, ScriptedStore(MemoryObjectStore()).on("put", do=AssertionError("it writes")))
     checks = of(settings)
     assert [check.outcome for check in checks["write"]] == [Outcome.SKIPPED]
     assert "conditions" not in checks
@@ -91,32 +88,16 @@ def test_keys_that_fit_and_keys_that_others_may_read(settings: Path, tmp_path: P
 def test_what_is_named_as_a_manifest_is_not_read_whatever_its_size(
     settings: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Huge(MemoryObjectStore):
-        def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-            raise AssertionError("all of it was read")
-
-        def get_small(self, key: str, most: int) -> bytes | None:
-            return None
-
-    store = Huge()
+    store = ScriptedStore(MemoryObjectStore())
     store.put("a.rsm-manifest", bytes(MAX_MANIFEST_SIZE + 1))
     patch_store(monkeypatch, store)
     assert [check.outcome for check in of(settings)["read"]] == [Outcome.GOOD]
+    assert store.requests["get"]
+    assert store.bytes_down == 0
 
 
 def patch_store(monkeypatch: pytest.MonkeyPatch, store: ObjectStore) -> None:
     monkeypatch.setattr("tieredstore.ops.bucket.open_places", lambda _settings: store)
-
-
-class Off(DelegatingObjectStore):
-    """A store whose clock is off by some seconds."""
-
-    def __init__(self, seconds: float | None) -> None:
-        super().__init__(MemoryObjectStore())
-        self._seconds = seconds
-
-    def now_ms(self) -> int | None:
-        return None if self._seconds is None else round((time.time() + self._seconds) * 1000)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +108,8 @@ class Off(DelegatingObjectStore):
 def test_clocks_that_differ(
     seconds: float | None, outcome: Outcome, settings: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch_store(monkeypatch, Off(seconds))
+    now_ms = None if seconds is None else round((time.time() + seconds) * 1000)
+    patch_store(monkeypatch, ScriptedStore(MemoryObjectStore()).change("now_ms", change=lambda _: now_ms))
     assert [check.outcome for check in of(settings)["clock"]] == [outcome]
 
 
@@ -164,11 +146,8 @@ def test_a_race_of_the_memory_store_has_one_winner() -> None:
 
 
 def test_who_may_read_and_not_write_is_told(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Refusing(MemoryObjectStore):
-        def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-            raise AccessDenied("writes are not allowed")
-
-    patch_store(monkeypatch, Refusing())
+    refusing = ScriptedStore(MemoryObjectStore()).on("put", do=AccessDenied("writes are not allowed"))
+    patch_store(monkeypatch, refusing)
     (write,) = of(settings, write=True)["write"]
     assert (write.outcome, write.exit_code, write.sentence) == (Outcome.BAD, 6, "writes are not allowed")
 

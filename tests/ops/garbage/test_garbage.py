@@ -14,7 +14,7 @@ from tests.support.catalog_stores import OTHER_ID, TOPIC_ID, MadeSegment, partit
 from tests.support.s3_stores import impatient_store, options_for
 from tests.support.servers.s3_server import S3Server
 from tests.support.stepped_actors import HOUR_MS, AgingStore, WorldClock
-from tieredstore.backends.base import AbandonedWrite, ObjectInfo, ObjectStore
+from tieredstore.backends.base import AbandonedWrite, ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.catalog.listing import Scope
 from tieredstore.errors import AccessDenied, ConfigError, CorruptData, StoreUnavailable
@@ -22,8 +22,7 @@ from tieredstore.format.keys import Suffix
 from tieredstore.ops.garbage.collection import collect_garbage, least_age_ms
 from tieredstore.ops.garbage.holds import LegalHold, place_hold, release_hold
 from tieredstore.ops.garbage.steps import GarbageOutcome, GarbageStep
-from tieredstore.testing.delegating import DelegatingObjectStore
-from tieredstore.testing.doubles import CountingStore
+from tieredstore.testing.doubles import CountingStore, Operation, ScriptedStore
 from tieredstore.testing.faults import FaultyStore, Moment
 
 MAX_AGE_MS = 12 * HOUR_MS
@@ -136,60 +135,32 @@ def test_a_least_age_below_twice_that_of_an_attempt_is_refused(world: AgingStore
     assert LEFT.key(Suffix.LOG) in keys(world)
 
 
-class _Changed(DelegatingObjectStore):
-    """A store that tells less, or refuses something."""
-
-    def __init__(self, inner: ObjectStore, *, times: bool = True, clock: bool = True, refused: str = "") -> None:
-        super().__init__(inner)
-        self._times, self._clock, self._refused = times, clock, refused
-
-    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        for info in super().list(prefix, start_after):
-            yield info if self._times else replace(info, modified_ms=None)
-
-    def now_ms(self) -> int | None:
-        return super().now_ms() if self._clock else None
-
-    def delete(self, keys: Iterable[str]) -> None:
-        named = list(keys)
-        if self._refused and any(self._refused in key for key in named):
-            raise AccessDenied(f"{named[0]} is locked")
-        super().delete(named)
-
-
 def test_what_has_no_age_stays(world: AgingStore) -> None:
-    steps = run(_Changed(world, times=False))
+    timeless = ScriptedStore(world).change("list", change=lambda infos: (replace(i, modified_ms=None) for i in infos))
+    steps = run(timeless)
     assert [(step.outcome, step.reason) for step in steps] == [
         (GarbageOutcome.YOUNG, "the store does not tell its age")
     ] * 2
     with pytest.raises(ConfigError, match="does not tell its time"):
-        run(_Changed(world, clock=False))
+        run(ScriptedStore(world).change("now_ms", change=lambda _: None))
 
 
 def test_what_the_store_refuses_is_a_step_and_the_rest_goes(world: AgingStore) -> None:
-    steps = run(_Changed(world, refused="events"))
+    steps = run(ScriptedStore(world).on("delete", "*events*", AccessDenied("the object is locked")))
     assert outcomes(steps) == DELETED | {LEFT.path: GarbageOutcome.REFUSED}
     assert "is locked" in str(steps[0].reason)
     assert OTHER.key(Suffix.LOG) not in keys(world)
 
 
-class _Committing(DelegatingObjectStore):
-    """Somebody with all the time in the world, as the plugin has it, writes a manifest behind the listing."""
-
-    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        yield from super().list(prefix, start_after)
-        if not prefix.endswith("holds/"):
-            self.inner.put(LEFT.key(), LEFT.manifest())
-
-
 def test_a_manifest_that_came_meanwhile_is_seen_before_the_deletion(world: AgingStore) -> None:
-    class Late(_Committing):
-        def head(self, key: str) -> ObjectInfo:
-            if key == LEFT.key():
-                self.inner.put(LEFT.key(), LEFT.manifest())
-            return super().head(key)
+    def commit(operation: Operation) -> None:
+        """Somebody with all the time in the world, as the plugin has it, writes a manifest behind the listing."""
+        if not operation.keys[0].endswith("holds/"):
+            world.put(LEFT.key(), LEFT.manifest())
 
-    assert outcomes(run(Late(world)))[LEFT.path] is GarbageOutcome.REFERENCED
+    late = ScriptedStore(world).on("list", do=commit, moment="after").on("head", LEFT.key(), commit)
+
+    assert outcomes(run(late))[LEFT.path] is GarbageOutcome.REFERENCED
     assert keys(world) == keys_of(WHOLE) | keys_of(LEFT)
 
 
@@ -334,13 +305,6 @@ def test_a_folder_s_hidden_files_go_those_of_living_writers_and_of_other_rooms_s
     assert keys(store) == keys_of(WHOLE) | {living.key(Suffix.LOG), "!tieredstore/state.json"}
 
 
-class _Later(DelegatingObjectStore):
-    """A store two days later."""
-
-    def now_ms(self) -> int | None:
-        return (super().now_ms() or 0) + 2 * MIN_AGE_MS
-
-
 @pytest.mark.parametrize("name", ["minio", "seaweedfs"])
 def test_unfinished_uploads_of_a_real_server_are_aborted(name: str, request: pytest.FixtureRequest) -> None:
     server: S3Server = request.getfixturevalue(name)
@@ -355,8 +319,9 @@ def test_unfinished_uploads_of_a_real_server_are_aborted(name: str, request: pyt
         store.delete([OTHER.key(prefix=prefix)])
         assert outcomes(run(store, prefix=prefix)) == {OTHER.path: GarbageOutcome.YOUNG, mine: GarbageOutcome.YOUNG}
         scope = Scope("events", TOPIC_ID, 0)
-        assert outcomes(run(_Later(store), scope, prefix=prefix)) == {mine: GarbageOutcome.DELETED}
-        assert outcomes(run(_Later(store), prefix=prefix)) == {OTHER.path: GarbageOutcome.DELETED}
+        later = ScriptedStore(store).change("now_ms", change=lambda now_ms: now_ms + 2 * MIN_AGE_MS)
+        assert outcomes(run(later, scope, prefix=prefix)) == {mine: GarbageOutcome.DELETED}
+        assert outcomes(run(later, prefix=prefix)) == {OTHER.path: GarbageOutcome.DELETED}
         assert keys(store) == {WHOLE.key(suffix, prefix) for suffix in Suffix}
         assert list(store.abandoned_writes(mine)) == []
         assert [write.key for write in store.abandoned_writes(elsewhere)] == [elsewhere]

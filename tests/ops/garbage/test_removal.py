@@ -26,8 +26,7 @@ from tieredstore.errors import (
 from tieredstore.format.keys import Suffix
 from tieredstore.ops.garbage.holds import Holds, LegalHold, list_holds, place_hold, release_hold
 from tieredstore.ops.garbage.removal import Before, RemovalOutcome, RemovalStep, remove_segments, topic_ids
-from tieredstore.testing.delegating import DelegatingObjectStore
-from tieredstore.testing.doubles import CountingStore
+from tieredstore.testing.doubles import CountingStore, ScriptedStore
 from tieredstore.testing.faults import FaultyStore, Moment
 
 FIRST, SECOND = partition_of(), partition_of(partition=1)
@@ -219,14 +218,8 @@ def test_a_hold_s_name_is_plain(name: str) -> None:
 
 
 def test_what_the_store_refuses_is_a_step_and_the_rest_goes(store: MemoryObjectStore) -> None:
-    class Locked(DelegatingObjectStore):
-        def delete(self, keys: Iterable[str]) -> None:
-            named = list(keys)
-            if any("/0/" in key for key in named):
-                raise AccessDenied("locked")
-            super().delete(named)
-
-    assert {outcome for partition, _, outcome in rows_of(run(Locked(store))) if partition == 0} == {"refused"}
+    locked = ScriptedStore(store).on("delete", "*/0/*", AccessDenied("locked"))
+    assert {outcome for partition, _, outcome in rows_of(run(locked)) if partition == 0} == {"refused"}
     assert {partition for partition, _ in left(store)} == {0}
 
 

@@ -15,7 +15,7 @@ import pytest
 from tests.support.golden.segments import GoldenSegment, segments, settings_text
 from tests.support.golden.stored import metadata_of, original_indexes
 from tests.support.paths import GOLDEN
-from tieredstore.backends.base import Buffer, ObjectStore
+from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.listing import list_segments
@@ -25,8 +25,7 @@ from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import SegmentManifest
 from tieredstore.ops.keys.rotation import RotationOutcome, RotationStep, rotate_keys
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.delegating import DelegatingObjectStore
-from tieredstore.testing.doubles import CountingStore
+from tieredstore.testing.doubles import CountingStore, ScriptedStore
 from tieredstore.testing.faults import FaultyStore, Moment
 from tieredstore.transform.keyring import KeyPair, KeyRing
 
@@ -160,23 +159,14 @@ def test_plain_segments_and_leftovers_are_passed_over() -> None:
     assert outcomes(run(store)) == {RotationOutcome.PLAIN: 1}
 
 
-class MeddlingStore(DelegatingObjectStore):
-    """Somebody else acts between our look at a manifest and its replacement, so many times."""
-
-    def __init__(self, inner: ObjectStore, act: Callable[[ObjectStore, str], None], times: int) -> None:
-        super().__init__(inner)
-        self._act, self._times = act, times
-
-    def replace(self, key: str, body: Buffer, etag: str) -> str:
-        if self._times > 0:
-            self._times -= 1
-            self._act(self.inner, key)
-        return super().replace(key, body, etag)
+def meddling(store: ObjectStore, act: Callable[[ObjectStore, str], None], times: int) -> ObjectStore:
+    """Return a store where somebody else acts between our look at a manifest and its replacement, so many times."""
+    return ScriptedStore(store).on("replace", do=lambda operation: act(store, operation.keys[0]), times=times)
 
 
 def test_a_manifest_that_vanishes_meanwhile_never_comes_back(store: ObjectStore) -> None:
-    meddling = MeddlingStore(store, lambda inner, key: inner.delete([key]), len(OLD))
-    assert outcomes(run(meddling)) == {RotationOutcome.GONE: len(OLD), RotationOutcome.ACTIVE: ALL - len(OLD)}
+    vanishing = meddling(store, lambda inner, key: inner.delete([key]), len(OLD))
+    assert outcomes(run(vanishing)) == {RotationOutcome.GONE: len(OLD), RotationOutcome.ACTIVE: ALL - len(OLD)}
     assert len(manifests(store)) == ALL - len(OLD)
 
 
@@ -185,12 +175,12 @@ def _touched(inner: ObjectStore, key: str) -> None:
 
 
 def test_a_manifest_that_changes_is_looked_at_once_more(store: ObjectStore) -> None:
-    assert outcomes(run(MeddlingStore(store, _touched, 1), parallel=1))[RotationOutcome.ROTATED] == len(OLD)
+    assert outcomes(run(meddling(store, _touched, 1), parallel=1))[RotationOutcome.ROTATED] == len(OLD)
     assert sum(raw.endswith(b" ") for raw in manifests(store).values()) == 1
 
 
 def test_a_manifest_that_changes_again_and_again_is_reported(store: ObjectStore) -> None:
-    steps = run(MeddlingStore(store, _touched, 99))
+    steps = run(meddling(store, _touched, 99))
     assert outcomes(steps)[RotationOutcome.CHANGED] == len(OLD)
     assert "changed by somebody else" in str(next(step.reason for step in steps if step.reason))
     assert keys_in_use(store)["key1"] == len(OLD)
@@ -251,18 +241,10 @@ def _die_at(store: ObjectStore, number: int, moment: Moment) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) in {0, 9}
 
 
-class UnconditionalStore(DelegatingObjectStore):
-    """A store that says of itself that its conditions are not atomic."""
-
-    @property
-    def conditional_writes(self) -> bool:
-        return False
-
-
 def test_a_store_without_atomic_conditions_is_refused_by_name(store: ObjectStore) -> None:
     before = manifests(store)
     with pytest.raises(ConfigError, match=r"key rotation needs .*memory://"):
-        run(UnconditionalStore(store))
+        run(ScriptedStore(store, conditional_writes=False))
     assert manifests(store) == before
 
 

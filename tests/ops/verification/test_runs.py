@@ -21,8 +21,7 @@ from tieredstore.ops.bucket import Bucket
 from tieredstore.ops.verification import Finding, FindingKind, Level, Selection, verify
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.batches import Record, build_batch
-from tieredstore.testing.delegating import DelegatingObjectStore
-from tieredstore.testing.doubles import CountingStore
+from tieredstore.testing.doubles import CountingStore, ScriptedStore
 from tieredstore.testing.segments import write_segment
 
 K = FindingKind
@@ -41,41 +40,33 @@ def kinds_of(bucket: Bucket, level: Level = Level.LISTING) -> list[FindingKind]:
     return [finding.kind for finding in findings_of(bucket, level)]
 
 
-class Retained(DelegatingObjectStore):
-    """Retention deletes a segment as soon as all is listed."""
-
-    def __init__(self, planted: PlantedBucket, number: int) -> None:
-        super().__init__(planted.store)
-        self.planted = planted
-        self.number = number
-
-    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        listed = list(super().list(prefix, start_after))
-        self.planted.delete(*Suffix, number=self.number)
-        return iter(listed)
-
-
 @pytest.mark.parametrize("level", Level)
 def test_a_segment_that_is_deleted_meanwhile_is_no_finding_and_leaves_no_gap(
     planted: PlantedBucket, level: Level
 ) -> None:
-    assert kinds_of(Bucket(planted.settings, Retained(planted, 1)), level) == []
+    def delete_behind(infos: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
+        """Retention deletes a segment as soon as all is listed."""
+        listed = list(infos)
+        planted.delete(*Suffix, number=1)
+        return iter(listed)
+
+    retained = ScriptedStore(planted.store).change("list", change=delete_behind)
+    assert kinds_of(Bucket(planted.settings, retained), level) == []
 
 
-class Committing(DelegatingObjectStore):
-    """A copy is committed while its folder is listed: its manifest is seen, and its other objects were not yet."""
-
-    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        offset = f"/{OFFSETS:020}-"
-        for info in super().list(prefix, start_after):
-            if offset in info.key and info.key.endswith(".log"):
-                yield dataclasses.replace(info, size=info.size // 2)
-            elif offset not in info.key or not info.key.endswith(".indexes"):
-                yield info
+def list_while_committing(infos: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
+    """Yield what is there while a copy is committed: its manifest is seen, and its other objects were not yet."""
+    offset = f"/{OFFSETS:020}-"
+    for info in infos:
+        if offset in info.key and info.key.endswith(".log"):
+            yield dataclasses.replace(info, size=info.size // 2)
+        elif offset not in info.key or not info.key.endswith(".indexes"):
+            yield info
 
 
 def test_what_a_listing_shows_as_missing_or_short_is_asked_for_once_more(planted: PlantedBucket) -> None:
-    assert kinds_of(Bucket(planted.settings, Committing(planted.store)), Level.DATA) == []
+    committing = ScriptedStore(planted.store).change("list", change=list_while_committing)
+    assert kinds_of(Bucket(planted.settings, committing), Level.DATA) == []
 
 
 def test_objects_without_a_manifest_are_a_notice_beside_the_gap(planted: PlantedBucket) -> None:
@@ -127,21 +118,20 @@ def test_what_lies_behind_a_damaged_length_is_checked_too(planted: PlantedBucket
 
 
 def test_the_listing_is_taken_as_segments_are_checked_and_is_not_held() -> None:
-    class Counted(DelegatingObjectStore):
-        taken = 0
-
-        def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-            for info in super().list(prefix, start_after):
-                self.taken += 1
-                yield info
-
     store = MemoryObjectStore()
     for segment in run_of(300, partition_of()):
         segment.put(store)
-    counted = Counted(store)
+    taken: list[ObjectInfo] = []
+
+    def take(infos: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
+        for info in infos:
+            taken.append(info)
+            yield info
+
+    counted = ScriptedStore(store).change("list", change=take)
     run = verify(Bucket(memory_settings(), counted), parallel=2)
     next(run)
-    assert 3 <= counted.taken <= 3 * (4 * 2 + 4)
+    assert 3 <= len(taken) <= 3 * (4 * 2 + 4)
     run.close()
 
 
@@ -152,12 +142,9 @@ def test_level_listing_costs_a_listing_and_a_read_for_each_segment(planted: Plan
 
 
 def test_a_store_that_fails_ends_the_run(planted: PlantedBucket) -> None:
-    class Failing(DelegatingObjectStore):
-        def get_small(self, key: str, most: int) -> bytes | None:
-            raise StoreUnavailable(f"{key} does not come ({most})")
-
+    failing = ScriptedStore(planted.store).on("get", do=StoreUnavailable("it does not come"))
     with pytest.raises(StoreUnavailable):
-        findings_of(Bucket(planted.settings, Failing(planted.store)))
+        findings_of(Bucket(planted.settings, failing))
 
 
 def test_what_a_disk_cache_holds_says_nothing_of_the_store(planted: PlantedBucket, tmp_path: Path) -> None:

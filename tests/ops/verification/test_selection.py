@@ -10,13 +10,13 @@ import pytest
 
 from tests.support.catalog_stores import MadeSegment, partition_of, run_of
 from tests.support.planted_bucket import OFFSETS, SEGMENTS, PlantedBucket
-from tieredstore.backends.base import ObjectInfo, ObjectStore
+from tieredstore.backends.base import ObjectInfo
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.listing import SegmentObjects
 from tieredstore.errors import ConfigError
 from tieredstore.format.keys import Suffix
 from tieredstore.ops.verification import CheckedSegment, FindingKind, Level, Sample, Selection, VerifyState, verify
-from tieredstore.testing.doubles import CountingStore
+from tieredstore.testing.doubles import CountingStore, ScriptedStore
 
 DAY_MS = 86_400_000
 
@@ -163,21 +163,16 @@ def test_a_sample_of_the_listing_is_refused() -> None:
         Selection(Level.LISTING, Sample(0.1))
 
 
-class Dated(MemoryObjectStore):
-    """Manifests of the first segments were written long ago."""
-
-    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        for info in super().list(prefix, start_after):
-            yield dataclasses.replace(info, modified_ms=1000 if self.is_old(info) else 5000)
-
-    @staticmethod
-    def is_old(info: ObjectInfo) -> bool:
-        return any(f"/{start:020}-" in info.key for start in (0, OFFSETS, 2 * OFFSETS))
+def dated_long_ago(infos: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
+    """Yield what is listed where the manifests of the first segments were written long ago."""
+    old = tuple(f"/{start:020}-" for start in (0, OFFSETS, 2 * OFFSETS))
+    for info in infos:
+        yield dataclasses.replace(info, modified_ms=1000 if any(each in info.key for each in old) else 5000)
 
 
 @pytest.fixture
 def dated() -> PlantedBucket:
-    return PlantedBucket.of("plain", Dated())
+    return PlantedBucket.of("plain", ScriptedStore(MemoryObjectStore()).change("list", change=dated_long_ago))
 
 
 def test_since_checks_what_is_new_and_the_segment_before_it_for_what_lies_between(dated: PlantedBucket) -> None:
@@ -195,12 +190,9 @@ def test_since_looks_whether_the_objects_of_old_segments_are_there(dated: Plante
 
 
 def test_a_store_that_tells_no_time_has_all_checked(planted: PlantedBucket) -> None:
-    class Timeless(MemoryObjectStore):
-        def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-            return (dataclasses.replace(info, modified_ms=None) for info in super().list(prefix, start_after))
+    def forget_times(infos: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
+        return (dataclasses.replace(info, modified_ms=None) for info in infos)
 
-    store: ObjectStore = Timeless()
-    for info in planted.store.list():
-        store.put(info.key, planted.store.get(info.key))
+    store = ScriptedStore(planted.store).change("list", change=forget_times)
     timeless = dataclasses.replace(planted, store=store)
     assert set(levels(run(timeless, Selection(since_ms=2**60)))) == {Level.LISTING}
