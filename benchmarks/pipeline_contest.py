@@ -22,7 +22,6 @@ from pyspark.sql import SparkSession
 from benchmarks.kafka_topic import KafkaTopic
 from benchmarks.measuring import Job
 from benchmarks.spark_topic import SparkTopic
-from tieredstore.partitions.log_snapshot import LogSnapshot
 from tieredstore.pipelines import load_pipeline
 from tieredstore.pipelines.files.row_groups import GROUP_ROWS
 from tieredstore.pipelines.run.log_reading import LogReading
@@ -30,6 +29,7 @@ from tieredstore.pipelines.run.opened import open_parts
 from tieredstore.pipelines.run.planner import Planner, log_of
 from tieredstore.pipelines.run.window_writing import Window
 from tieredstore.pipelines.writers import envelope
+from tieredstore.reading.log_snapshot import LogSnapshot
 from tieredstore.spark import start_pipelines
 
 PROCESSES: Final = 2

@@ -12,9 +12,9 @@ from tests.support.spark_stream_topics import FIRST_ID, SECOND_ID, Bucket
 from tieredstore.errors import DataLoss
 from tieredstore.live import LiveCluster, LiveEnd, LiveTopic
 from tieredstore.model import TopicPartition, Uuid
-from tieredstore.partitions.log_query import LogQuery
-from tieredstore.partitions.log_snapshot import LogSnapshot
 from tieredstore.partitions.selections import Subscribe
+from tieredstore.reading.log_snapshot import LogSnapshot
+from tieredstore.reading.query import LogQuery
 
 
 class Broker:

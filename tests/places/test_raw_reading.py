@@ -19,9 +19,10 @@ from tieredstore.errors import StoreError
 from tieredstore.kafka.checkpoints import parse_leader_epochs
 from tieredstore.kafka.logdir import discover
 from tieredstore.model import IndexType
-from tieredstore.partitions import LogQuery, LogSnapshot, Subscribe
+from tieredstore.partitions import Subscribe
 from tieredstore.places.entropy_bits import entropy_bits
 from tieredstore.places.opening import placed
+from tieredstore.reading import LogQuery, LogSnapshot
 from tieredstore.records import read_records
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.batches import Producer, Record, build_batch, build_end_marker

@@ -31,9 +31,10 @@ from tieredstore.errors import DataLoss
 from tieredstore.kafka.logdir import discover
 from tieredstore.live import LiveCluster
 from tieredstore.model import Uuid
-from tieredstore.partitions import LogQuery, LogSnapshot, LogTail, Subscribe
+from tieredstore.partitions import Subscribe
 from tieredstore.pipelines import Parts, Runner
 from tieredstore.query import read_topic
+from tieredstore.reading import LogQuery, LogSnapshot, LogTail
 from tieredstore.records.numbers import int64_values
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.spark.source.options import parse_options

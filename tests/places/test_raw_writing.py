@@ -19,8 +19,9 @@ from tieredstore.config.loading import uploader_settings_from
 from tieredstore.errors import ConfigError, SegmentConflict
 from tieredstore.kafka.logdir import PARTITION_METADATA, LogSegment, describe, discover
 from tieredstore.model import Isolation, TopicIdPartition, Uuid
-from tieredstore.partitions import LogQuery, LogSnapshot, Subscribe
+from tieredstore.partitions import Subscribe
 from tieredstore.places.opening import placed
+from tieredstore.reading import LogQuery, LogSnapshot
 from tieredstore.records import read_records
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.doubles import CountingStore

@@ -14,9 +14,9 @@ import pytest
 from tests.support.stored_records import StoredTopic
 from tieredstore.duckdb import attach
 from tieredstore.kafka.records import COLUMNS
-from tieredstore.partitions.stored_window import read_record_split
 from tieredstore.polars import scan
 from tieredstore.query import read_topic, topic_scan
+from tieredstore.reading.stored_window import read_record_split
 from tieredstore.values import Binary
 
 pytestmark = pytest.mark.slow

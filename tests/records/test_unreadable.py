@@ -11,12 +11,8 @@ import pytest
 
 from tests.support.stored_records import StoredTopic
 from tieredstore.errors import DataLoss, ResourceNotFound
-from tieredstore.partitions import (
-    LogQuery,
-    LogSnapshot,
-    Subscribe,
-    check_readable,
-)
+from tieredstore.partitions import Subscribe
+from tieredstore.reading import LogQuery, LogSnapshot, check_readable
 from tieredstore.records import AtTime, Place, ReadSettings, RecordReader, plan_splits
 from tieredstore.records.numbers import int64_values
 from tieredstore.testing.segments import PARTITION

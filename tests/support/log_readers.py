@@ -18,8 +18,9 @@ from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.config import settings_from
 from tieredstore.consumer import Consumer
 from tieredstore.model import Uuid
-from tieredstore.partitions import LogQuery, LogTail, Subscribe
+from tieredstore.partitions import Subscribe
 from tieredstore.query import read_topic
+from tieredstore.reading import LogQuery, LogTail
 from tieredstore.records import ReadSettings
 from tieredstore.remote import RemoteStorageManager
 

@@ -12,7 +12,6 @@ from tests.support.live_topics import TieredTopic
 from tests.support.pipeline_runs import listed, rows_of
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.backends.filesystem import FilesystemObjectStore
-from tieredstore.partitions import LogSnapshot
 from tieredstore.pipelines import Entry, Runner, load_pipeline, with_generation
 from tieredstore.pipelines.run.opened import open_parts
 from tieredstore.pipelines.run.selection import query_of
@@ -21,6 +20,7 @@ from tieredstore.pipelines.upkeep.backfill_sources import LogSource, Selected
 from tieredstore.pipelines.upkeep.inspection import commit_log_of, verify_output
 from tieredstore.pipelines.upkeep.kept_files import KeptFiles
 from tieredstore.pipelines.upkeep.origins import Backup, Origin, origins_of
+from tieredstore.reading import LogSnapshot
 
 PARTITIONS = 2
 FIRST_MS = 1_700_000_000_000

@@ -30,12 +30,12 @@ from tieredstore.consumer.placement import (
 from tieredstore.consumer.settings import Mode, Reset
 from tieredstore.errors import AlreadyClosed
 from tieredstore.model import Isolation, TopicPartition, Uuid
-from tieredstore.partitions.epoch_inquiry import BothSides, EpochInquiry
-from tieredstore.partitions.partition_log import PartitionLog
+from tieredstore.partitions.log import PartitionLog
 from tieredstore.partitions.position import Position, stand
-from tieredstore.partitions.stored_logs import StoredLogs
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.reading.epoch_inquiry import BothSides, EpochInquiry
+from tieredstore.reading.stored_logs import StoredLogs
 from tieredstore.records.split_planning import decided_end
 
 if TYPE_CHECKING:

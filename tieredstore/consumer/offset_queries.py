@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tieredstore.consumer.settings import ConsumerSettings
     from tieredstore.live import LiveCluster
     from tieredstore.model import TopicPartition, Uuid
-    from tieredstore.partitions.stored_logs import StoredLogs
+    from tieredstore.reading.stored_logs import StoredLogs
     from tieredstore.remote.source import SegmentSource
 
 _base: Final[Any] = confluent_kafka.Consumer

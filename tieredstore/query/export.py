@@ -20,7 +20,7 @@ from tieredstore.query.topic_scan import begin_read
 from tieredstore.query.writers import WRITERS
 
 if TYPE_CHECKING:
-    from tieredstore.partitions.partition_log import OffsetWindow, PartitionLog
+    from tieredstore.partitions.log import OffsetWindow, PartitionLog
     from tieredstore.query.topic_log import TopicLog
 
 # What its type stubs say of expressions is partial.

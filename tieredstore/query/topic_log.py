@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final, Self, TypeAlias
 from tieredstore.errors import ConfigError
 from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import Isolation, Uuid, check_offset
-from tieredstore.partitions.live_window import open_reader
-from tieredstore.partitions.log_query import LogQuery, QueryWords, timeout_of
-from tieredstore.partitions.log_snapshot import LogSnapshot
-from tieredstore.partitions.losses import losses_between, report_losses
-from tieredstore.partitions.partition_log import OffsetWindow, PartitionLog
+from tieredstore.partitions.log import OffsetWindow, PartitionLog
 from tieredstore.partitions.selections import Assign, Subscribe
-from tieredstore.partitions.unreadable import check_readable
+from tieredstore.reading.live_window import open_reader
+from tieredstore.reading.log_snapshot import LogSnapshot
+from tieredstore.reading.losses import losses_between, report_losses
+from tieredstore.reading.query import LogQuery, QueryWords, timeout_of
+from tieredstore.reading.unreadable import check_readable
 from tieredstore.records.settings import OnDataLoss
 from tieredstore.records.topic_records import AtTime, Place
 

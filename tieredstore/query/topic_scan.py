@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 import pyarrow as pa
 
-from tieredstore.partitions.live_window import read_live_split
-from tieredstore.partitions.split_plan import SplitLimits, WindowSplit, plan_windows
-from tieredstore.partitions.stored_window import read_record_split
 from tieredstore.query.conditions import Condition, Extent
 from tieredstore.query.topic_columns import TopicColumns, topic_schema
 from tieredstore.query.topic_log import TopicLog, default_parallelism
 from tieredstore.query.topic_read import ReadPlan, TopicRead
+from tieredstore.reading.live_window import read_live_split
+from tieredstore.reading.plan import SplitLimits, WindowSplit, plan_windows
+from tieredstore.reading.stored_window import read_record_split
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.splits import RecordSplit
 
 if TYPE_CHECKING:
     from tieredstore.live import LiveReader
     from tieredstore.model import TopicPartition
-    from tieredstore.partitions.log_query import LogQuery
-    from tieredstore.partitions.log_snapshot import LogSnapshot
-    from tieredstore.partitions.partition_log import OffsetWindow, PartitionLog
+    from tieredstore.partitions.log import OffsetWindow, PartitionLog
+    from tieredstore.reading.log_snapshot import LogSnapshot
+    from tieredstore.reading.query import LogQuery
     from tieredstore.remote.source import SegmentSource
 
 _MIB: Final = 1024 * 1024

@@ -11,12 +11,12 @@ import pyarrow.dataset as ds
 
 from tieredstore.errors import AlreadyClosed, ConfigError, TieredStoreError
 from tieredstore.model import Isolation, Uuid
-from tieredstore.partitions.log_query import QueryWords
 from tieredstore.process.interruption import Interrupted
 from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes, topic_schema
 from tieredstore.query.topic_log import TopicLog
 from tieredstore.query.topic_read import ReadPlan, TopicRead
 from tieredstore.query.topic_scan import begin_read
+from tieredstore.reading.query import QueryWords
 from tieredstore.records.settings import OnDataLoss
 
 if TYPE_CHECKING:

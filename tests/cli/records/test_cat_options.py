@@ -19,7 +19,8 @@ from tests.support.spark_stream_topics import FIRST_ID, SECOND_ID, Bucket
 from tieredstore.cli.records.left_out import LeftOut
 from tieredstore.cli.records.logs import LogRequest, open_logs
 from tieredstore.model import TopicIdPartition
-from tieredstore.partitions import LogQuery, LogTail, Subscribe, TailRecords
+from tieredstore.partitions import Subscribe
+from tieredstore.reading import LogQuery, LogTail, TailRecords
 from tieredstore.testing.segments import Record, build_batch
 
 pytestmark = pytest.mark.slow
@@ -297,7 +298,7 @@ def test_the_columns_are_as_wide_as_what_they_hold(bucket: Bucket) -> None:
 
 
 def follow(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Any:
-    monkeypatch.setattr("tieredstore.partitions.LogTail", partial(LogTail, look_s=0.05))
+    monkeypatch.setattr("tieredstore.reading.LogTail", partial(LogTail, look_s=0.05))
     return open_logs(bucket.manager, LogRequest("orders", **more))
 
 
@@ -328,7 +329,7 @@ def test_follow_ends_when_it_has_shown_enough(bucket: Bucket, monkeypatch: pytes
                 bucket.write(later.pop())
             return records
 
-    monkeypatch.setattr("tieredstore.partitions.LogTail", partial(Followed, look_s=0.05))
+    monkeypatch.setattr("tieredstore.reading.LogTail", partial(Followed, look_s=0.05))
     bucket.write(10)
     # The last five, and of what comes as many as are left.
     done = cat_bucket(bucket, "--from", "-5", "--follow", "-n", 8, *OFFSETS)

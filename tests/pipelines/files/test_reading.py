@@ -15,7 +15,6 @@ from tests.support.pipeline_runs import NUMBER, TOPIC, listed, pipeline_of, run_
 from tests.support.stored_records import StoredTopic
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import CorruptData, ObjectNotFound
-from tieredstore.partitions import LogSnapshot
 from tieredstore.pipelines.files.parquet_format import Parquet
 from tieredstore.pipelines.files.reading import read_output
 from tieredstore.pipelines.files.text_format import Text
@@ -24,6 +23,7 @@ from tieredstore.pipelines.run.selection import query_of
 from tieredstore.pipelines.upkeep.origins import Backup, origins_of, place_of
 from tieredstore.pipelines.upkeep.printing import printed
 from tieredstore.pipelines.writers import Format, JsonLines
+from tieredstore.reading import LogSnapshot
 
 SMALL = pipeline_of(secor__max__file__size__bytes="9000")
 

@@ -17,13 +17,13 @@ from tests.support.stored_records import StoredTopic
 from tieredstore.backends.base import Body, ObjectStore, Prepared
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.partitions import LogSnapshot
 from tieredstore.pipelines.run.driver import Driver
 from tieredstore.pipelines.run.log_reading import LogReading
 from tieredstore.pipelines.run.recipes import naming_of, recipe_of
 from tieredstore.pipelines.run.selection import query_of
 from tieredstore.pipelines.run.window_writing import Window, Written, write_window
 from tieredstore.pipelines.upkeep.inspection import verify_output
+from tieredstore.reading import LogSnapshot
 from tieredstore.testing.delegating import DelegatingObjectStore
 
 PIPELINE = pipeline_of(max__file__records="100")

@@ -19,8 +19,7 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, Fenced, TieredStoreError
 from tieredstore.model import Uuid
-from tieredstore.partitions.log_snapshot import LogSnapshot
-from tieredstore.partitions.partition_log import PartitionLog
+from tieredstore.partitions.log import PartitionLog
 from tieredstore.pipelines import Parts, Pipeline, Runner
 from tieredstore.pipelines.filing.directories import TimeDirectories
 from tieredstore.pipelines.log.changes import changes_since
@@ -30,6 +29,7 @@ from tieredstore.pipelines.run.finalizing import add_partition, watermarks
 from tieredstore.pipelines.run.recipes import parser_of
 from tieredstore.pipelines.upkeep.dropping import drop_generation
 from tieredstore.pipelines.upkeep.inspection import commit_log_of, verify_output
+from tieredstore.reading.log_snapshot import LogSnapshot
 from tieredstore.testing.faults import FaultyStore, Moment
 
 NEXT = pipeline_of(**BY_HOUR, secor__generation="2")

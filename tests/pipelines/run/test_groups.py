@@ -20,8 +20,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import BrokerUnavailable, ConfigError, CorruptData, DataLoss
 from tieredstore.live import LiveCluster
 from tieredstore.model import TopicPartition, Uuid
-from tieredstore.partitions.log_snapshot import LogSnapshot
-from tieredstore.partitions.partition_log import PartitionLog
+from tieredstore.partitions.log import PartitionLog
 from tieredstore.pipelines import Entry, Parts, Pipeline, Runner
 from tieredstore.pipelines.log.changes import changes_since
 from tieredstore.pipelines.log.commit_log import Progress
@@ -31,6 +30,7 @@ from tieredstore.pipelines.run.opened import open_parts
 from tieredstore.pipelines.run.selection import query_of
 from tieredstore.pipelines.run.starting import Starts
 from tieredstore.pipelines.upkeep.inspection import commit_log_of, partition_statuses, verify_output
+from tieredstore.reading.log_snapshot import LogSnapshot
 
 LATEST = {"kafka__new__consumer__auto__offset__reset": "latest", "secor__max__file__size__bytes": "9000"}
 WAIT_S = 120

@@ -13,12 +13,12 @@ from tests.support.pipeline_runs import listed, listed_offsets, pipeline_of, row
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, DataLoss
-from tieredstore.partitions.log_snapshot import LogSnapshot
 from tieredstore.pipelines import Parts, Runner, with_generation
 from tieredstore.pipelines.run.opened import open_parts
 from tieredstore.pipelines.run.planner import Planner
 from tieredstore.pipelines.run.window_writing import Window
 from tieredstore.pipelines.upkeep.inspection import commit_log_of, verify_output
+from tieredstore.reading.log_snapshot import LogSnapshot
 
 pytestmark = pytest.mark.broker
 

@@ -11,12 +11,12 @@ from tests.support.pipeline_runs import NUMBER, TOPIC, pipeline_of, run_once
 from tests.support.stored_records import StoredTopic
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.model import Uuid
-from tieredstore.partitions.log_snapshot import LogSnapshot
-from tieredstore.partitions.partition_log import PartitionLog
+from tieredstore.partitions.log import PartitionLog
 from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.run.planner import look_s, policy_of
 from tieredstore.pipelines.run.windows import Policy, Waiting, due_windows
 from tieredstore.pipelines.upkeep.inspection import commit_log_of
+from tieredstore.reading.log_snapshot import LogSnapshot
 
 ID = Uuid(bytes(16))
 

@@ -20,11 +20,11 @@ from tieredstore.errors import (
     PreconditionFailed,
     TieredStoreError,
 )
-from tieredstore.partitions import LogSnapshot
 from tieredstore.pipelines import Parts, Runner
 from tieredstore.pipelines.filing.naming import Naming
 from tieredstore.pipelines.run.selection import query_of
 from tieredstore.pipelines.upkeep.inspection import commit_log_of, partition_statuses, verify_output
+from tieredstore.reading import LogSnapshot
 from tieredstore.testing.faults import FaultyStore, Moment
 
 SMALL = pipeline_of(secor__max__file__size__bytes="9000", secor__offsets__per__partition="150")

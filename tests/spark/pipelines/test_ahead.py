@@ -21,12 +21,12 @@ from tests.support.spark_pipelines import ROOT, TOPIC, Kept
 from tests.support.spark_stream_topics import FIRST_ID
 from tests.support.window_sinks import Driven
 from tieredstore.errors import DataLoss, StoreUnavailable
-from tieredstore.partitions.log_snapshot import LogSnapshot
 from tieredstore.pipelines import load_pipeline
 from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.run.opened import open_parts
 from tieredstore.pipelines.run.planner import Planner
 from tieredstore.pipelines.upkeep.inspection import commit_log_of
+from tieredstore.reading.log_snapshot import LogSnapshot
 from tieredstore.spark.pipelines import ahead, given_plan
 from tieredstore.spark.pipelines.ahead import AheadBatch
 from tieredstore.spark.pipelines.window_planning import given, whole_plan

@@ -22,7 +22,6 @@ from tieredstore.errors import (
     ResourceNotFound,
     StoreUnavailable,
 )
-from tieredstore.partitions.log_snapshot import LogSnapshot
 from tieredstore.pipelines import Runner, load_pipeline
 from tieredstore.pipelines.run.finalizing import Finished
 from tieredstore.pipelines.run.opened import open_parts
@@ -31,6 +30,7 @@ from tieredstore.pipelines.run.window_writing import ReadUpTo, Written
 from tieredstore.pipelines.upkeep.inspection import commit_log_of, verify_output
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.stopping import is_without_work
+from tieredstore.reading.log_snapshot import LogSnapshot
 from tieredstore.spark import start_pipelines
 from tieredstore.spark.pipelines import window_sink
 from tieredstore.spark.pipelines.window_planning import whole_plan

@@ -32,7 +32,7 @@ from tieredstore.catalog import Catalog, load_catalog
 from tieredstore.errors import BrokerUnavailable, ConfigError, DataLoss, ResourceNotFound
 from tieredstore.live import LiveCluster
 from tieredstore.model import Uuid
-from tieredstore.partitions import log_survey
+from tieredstore.reading import survey
 from tieredstore.spark.source.options import parse_options
 from tieredstore.spark.source.streaming import StreamReader
 
@@ -166,7 +166,7 @@ def test_what_is_tiered_while_the_bucket_is_listed_is_no_hole(
         delete_records(tiered.server, tiered.topic, tiered.tier())
         return catalog
 
-    monkeypatch.setattr(log_survey, "load_catalog", listed)
+    monkeypatch.setattr(survey, "load_catalog", listed)
     assert offsets(tiered) == list(range(COUNT))
 
 

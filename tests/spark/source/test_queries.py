@@ -10,12 +10,12 @@ import pytest
 
 from tieredstore.errors import ConfigError, DataLoss, TieredStoreError
 from tieredstore.model import Uuid
-from tieredstore.partitions.log_query import LogQuery
-from tieredstore.partitions.log_snapshot import LogSnapshot
+from tieredstore.partitions.log import PartitionLog
 from tieredstore.partitions.offset_specs import Earliest, GlobalTimestamp, PartitionTimestamps, SpecificOffsets
-from tieredstore.partitions.partition_log import PartitionLog
-from tieredstore.partitions.positions import ending_offsets, starting_offsets
 from tieredstore.partitions.selections import Subscribe
+from tieredstore.reading.log_snapshot import LogSnapshot
+from tieredstore.reading.query import LogQuery
+from tieredstore.reading.windows import ending_offsets, starting_offsets
 from tieredstore.spark.source.options import parse_options
 from tieredstore.spark.source.queries import query_of
 

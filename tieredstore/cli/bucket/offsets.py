@@ -69,7 +69,7 @@ def _beside_broker(
     stored: list[PartitionOffsets], client: Mapping[str, str], topic: str, topic_id: KnownTopicId
 ) -> list[PartitionOffsets]:
     live = arrow_module("tieredstore.live")
-    timeout_s: float = arrow_module("tieredstore.partitions.log_query").timeout_of(client)
+    timeout_s: float = arrow_module("tieredstore.reading.query").timeout_of(client)
     with live.LiveCluster(client, isolation="read_uncommitted", timeout_s=timeout_s) as cluster:
         return with_broker(stored, cluster, topic, topic_id)
 

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from tieredstore.kafka.indexes import AbortedTransaction
     from tieredstore.live import LiveReader
     from tieredstore.model import TopicPartition
-    from tieredstore.partitions import LogQuery, PartitionLog
+    from tieredstore.partitions import PartitionLog
+    from tieredstore.reading import LogQuery
 
 _WAY_OUT: Final = "--isolation read_uncommitted shows them"
 

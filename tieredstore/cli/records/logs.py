@@ -13,13 +13,15 @@ from tieredstore.cli.records.record_rows import SHOWN, arrow_module
 from tieredstore.cli.terminal.output import complain
 from tieredstore.errors import ConfigError
 from tieredstore.model import TopicPartition, Uuid, check_offset, hint_of_number
+from tieredstore.partitions.selections import Assign, Subscribe
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
     from tieredstore.cli.records.record_filter import PartitionRecords
     from tieredstore.live import LiveReader
-    from tieredstore.partitions import LogQuery, LogSnapshot, PartitionLog
+    from tieredstore.partitions import PartitionLog
+    from tieredstore.reading import LogQuery, LogSnapshot
     from tieredstore.remote.source import SegmentSource
 
 _POLL_S: Final = 1.0
@@ -47,17 +49,17 @@ class LogRequest:
 
     def query(self) -> LogQuery:
         """The same, as the logs are asked; ConfigError names the extra that is missing."""
-        partitions = arrow_module("tieredstore.partitions")
-        log_query = arrow_module("tieredstore.partitions.log_query")
+        reading = arrow_module("tieredstore.reading")
+        log_query = arrow_module("tieredstore.reading.query")
         places = None if self.partitions is None else tuple((self.topic, number) for number in self.partitions)
-        query: LogQuery = partitions.LogQuery(
-            partitions.Subscribe((self.topic,)) if places is None else partitions.Assign(places),
+        query: LogQuery = reading.LogQuery(
+            Subscribe((self.topic,)) if places is None else Assign(places),
             isolation=self.isolation,
             on_data_loss=self.data_loss,
             topic_ids={} if self.topic_id is None else {self.topic: Uuid.parse(self.topic_id)},
             client=self.client,
             timeout_s=log_query.timeout_of(self.client or {}),
-            words=partitions.QueryWords(accept_loss=ACCEPT_LOSS, topic_ids="--topic-id", choose_topic_id="--topic-id"),
+            words=reading.QueryWords(accept_loss=ACCEPT_LOSS, topic_ids="--topic-id", choose_topic_id="--topic-id"),
         )
         return query
 
@@ -65,14 +67,14 @@ class LogRequest:
 @contextmanager
 def open_logs(source: SegmentSource, request: LogRequest) -> Generator[LogReading]:
     """The logs that are asked for, as they are now; what of them does not count is told of on stderr."""
-    partitions = arrow_module("tieredstore.partitions")
+    reading = arrow_module("tieredstore.reading")
     query = request.query()
-    snapshot: LogSnapshot = partitions.LogSnapshot.take(source, query)
+    snapshot: LogSnapshot = reading.LogSnapshot.take(source, query)
     for problem in snapshot.problems:
         complain(problem)
-    partitions.check_readable(snapshot, query, {})
+    reading.check_readable(snapshot, query, {})
     snapshot.check_selected(query, source)
-    with nullcontext() if query.client is None else partitions.open_reader(query) as reader:
+    with nullcontext() if query.client is None else reading.open_reader(query) as reader:
         yield LogReading(source, request, query, snapshot, reader)
 
 
@@ -93,7 +95,7 @@ class LogReading:
         self._snapshot = snapshot
         self._reader = reader
         self._logs: list[PartitionLog] = [log for _, log in sorted(snapshot.logs.items())]
-        self._partitions = arrow_module("tieredstore.partitions")
+        self._reading = arrow_module("tieredstore.reading")
         # Offsets tell how far was read, whatever is shown.
         columns = tuple(dict.fromkeys((*request.columns, "offset")))
         self._settings = arrow_module("tieredstore.records.settings").ReadSettings(columns=columns)
@@ -110,7 +112,7 @@ class LogReading:
         for log in self._logs:
             start, stop = windows[log.where]
             aborted = self.left_out.begin(log, start, stop)
-            batches = self._partitions.read_window(
+            batches = self._reading.read_window(
                 log, start, stop,
                 source=self._source, query=self._query, settings=self._settings, reader=self._reader, aborted=aborted,
             )  # fmt: skip
@@ -123,7 +125,7 @@ class LogReading:
         """First those that there are and then those that come, without an end."""
         windows = self._windows(stops_at_start=True)
         starts = {log.where: log.position(windows[log.where][0]) for log in self._logs}
-        with self._partitions.LogTail(self._source, self._query, starts, settings=self._settings) as tail:
+        with self._reading.LogTail(self._source, self._query, starts, settings=self._settings) as tail:
             try:
                 while True:
                     tail_records = tail.poll(_POLL_S)
@@ -153,7 +155,7 @@ class LogReading:
         start, stop = self._request.start, self._request.stop
         if isinstance(start, LastRecords):
             last = min(self._offset(log, stop), log.end_from(log.earliest))
-            first: int = self._partitions.start_of_last(
+            first: int = self._reading.start_of_last(
                 log, start.count, last,
                 source=self._source, query=self._query, settings=self._settings, reader=self._reader,
             )  # fmt: skip
@@ -179,7 +181,7 @@ class LogReading:
             where: (first, max(last, stop) if isinstance(stop, int) else last)
             for where, (first, last) in windows.items()
         }
-        self._partitions.check_readable(
+        self._reading.check_readable(
             self._snapshot, self._query, asked,
             starts_there=asked if isinstance(start, int) else (),
             stops_there=asked if isinstance(stop, int) else (),

@@ -83,7 +83,7 @@ def table_options(
 ) -> tuple[Any, Callable[[str], Any]]:
     """How topics are read, and what the keys and values of each are; ConfigError names the extra ``needs``."""
     table = extra_module("tieredstore.query.topic_table", needs)
-    words = extra_module("tieredstore.partitions.log_query", needs).QueryWords(accept_loss=ACCEPT_LOSS)
+    words = extra_module("tieredstore.reading.query", needs).QueryWords(accept_loss=ACCEPT_LOSS)
     types = _TypesOfTopics(messages, needs)
     options = table.TableOptions(
         isolation=isolation.value, on_data_loss=data_loss.value, client=client, words=words

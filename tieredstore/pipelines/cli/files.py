@@ -165,7 +165,7 @@ def sources(
     Example: tieredstore pipeline sources events.properties KEY --backup backup.properties
     """
     opened, origins = room(".run.opened"), room(".upkeep.origins")
-    partitions: Any = extra_module("tieredstore.partitions", "arrow")
+    reading: Any = extra_module("tieredstore.reading", "arrow")
     settings = room().load_pipeline(file)
     with ExitStack() as stack:
         parts = stack.enter_context(opened.open_parts(settings))
@@ -173,7 +173,7 @@ def sources(
         for path in backup or ():
             other = room().load_pipeline(path)
             backups.append(origins.Backup.of(other, stack.enter_context(opened.open_parts(other)).store))
-        snapshot = partitions.LogSnapshot.take(parts.source, room(".run.selection").query_of(settings))
+        snapshot = reading.LogSnapshot.take(parts.source, room(".run.selection").query_of(settings))
         for origin in origins.origins_of(settings, parts.store, output, snapshot=snapshot, backups=backups):
             if as_json:
                 print_json_line(_origin_json(origin))

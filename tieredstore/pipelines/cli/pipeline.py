@@ -183,13 +183,13 @@ def status(file: _File, as_json: Json = False, wide: Wide = False) -> None:
     room: Any = extra_module("tieredstore.pipelines", "arrow")
     opened: Any = extra_module("tieredstore.pipelines.run.opened", "arrow")
     inspection: Any = extra_module("tieredstore.pipelines.upkeep.inspection", "arrow")
-    partitions: Any = extra_module("tieredstore.partitions", "arrow")
+    reading: Any = extra_module("tieredstore.reading", "arrow")
     selection: Any = extra_module("tieredstore.pipelines.run.selection", "arrow")
     topics: Any = extra_module("tieredstore.pipelines.run.absent_topics", "arrow")
     settings = room.load_pipeline(file)
     with opened.open_parts(settings) as parts:
         query = selection.query_of(settings)
-        snapshot = partitions.LogSnapshot.take(parts.source, query)
+        snapshot = reading.LogSnapshot.take(parts.source, query)
         rows = inspection.partition_statuses(settings, parts.store, snapshot)
         positions = inspection.commit_log_of(settings, parts.store).read().positions
         lost: dict[tuple[str, int], str] = inspection.losses_of(snapshot, positions, query)

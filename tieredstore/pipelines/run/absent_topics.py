@@ -12,8 +12,8 @@ from tieredstore.errors import ConfigError, ResourceNotFound, excerpt
 from tieredstore.partitions.selections import Subscribe, SubscribePattern, selected_topics
 
 if TYPE_CHECKING:
-    from tieredstore.partitions.log_query import LogQuery
-    from tieredstore.partitions.log_snapshot import LogSnapshot
+    from tieredstore.reading.log_snapshot import LogSnapshot
+    from tieredstore.reading.query import LogQuery
     from tieredstore.remote.source import SegmentSource
 
 _LOOK_S: Final = 2.0

@@ -19,11 +19,11 @@ from tieredstore.pipelines.run.windows import position_of
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
     from tieredstore.model import TopicPartition
-    from tieredstore.partitions.log_snapshot import LogSnapshot
-    from tieredstore.partitions.partition_log import PartitionLog
+    from tieredstore.partitions.log import PartitionLog
     from tieredstore.pipelines.config.settings import PipelineSettings
     from tieredstore.pipelines.filing.naming import Naming
     from tieredstore.pipelines.log.entries import Entry, WrittenWindow
+    from tieredstore.reading.log_snapshot import LogSnapshot
 
 _logger: Final = logging.getLogger(__name__)
 

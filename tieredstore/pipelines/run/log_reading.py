@@ -7,17 +7,17 @@ from collections.abc import Generator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from tieredstore.partitions.live_window import open_reader
-from tieredstore.partitions.window import read_window
 from tieredstore.pipelines.run.parts import COLUMNS
+from tieredstore.reading.live_window import open_reader
+from tieredstore.reading.window import read_window
 from tieredstore.records.settings import ReadSettings
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from tieredstore.live import LiveReader
-    from tieredstore.partitions.log_query import LogQuery
-    from tieredstore.partitions.partition_log import PartitionLog
+    from tieredstore.partitions.log import PartitionLog
+    from tieredstore.reading.query import LogQuery
     from tieredstore.remote.source import SegmentSource
 
 

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import DataLoss
 from tieredstore.limits import MAX_INT64
-from tieredstore.partitions.snapshots import LogSnapshots
-from tieredstore.partitions.split_plan import SplitLimits, plan_windows
-from tieredstore.partitions.unreadable import check_readable
 from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.run.selection import PAST_A_LOSS, query_of
 from tieredstore.pipelines.run.starting import Starts, chosen, mark
 from tieredstore.pipelines.run.window_writing import Window
 from tieredstore.pipelines.run.windows import Policy, Waiting, due_windows, is_of
+from tieredstore.reading.plan import SplitLimits, plan_windows
+from tieredstore.reading.snapshots import LogSnapshots
+from tieredstore.reading.unreadable import check_readable
 
 if TYPE_CHECKING:
     from tieredstore.model import TopicPartition
-    from tieredstore.partitions.log_snapshot import LogSnapshot
-    from tieredstore.partitions.partition_log import PartitionLog
-    from tieredstore.partitions.split_plan import WindowSplit
+    from tieredstore.partitions.log import PartitionLog
     from tieredstore.pipelines.config.settings import Pipeline, PipelineSettings
+    from tieredstore.reading.log_snapshot import LogSnapshot
+    from tieredstore.reading.plan import WindowSplit
     from tieredstore.remote.source import SegmentSource
 
 _SHORTEST_LOOK_S: Final = 1.0

@@ -38,10 +38,10 @@ from tieredstore.pipelines.run.windows import Waiting, lag_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tieredstore.partitions.log_snapshot import LogSnapshot
-    from tieredstore.partitions.split_plan import WindowSplit
     from tieredstore.pipelines.config.settings import Pipeline
     from tieredstore.pipelines.filing.naming import Naming
+    from tieredstore.reading.log_snapshot import LogSnapshot
+    from tieredstore.reading.plan import WindowSplit
 
     WriteByFrame = Callable[[Window, tuple[WindowSplit, ...]], Written]
 

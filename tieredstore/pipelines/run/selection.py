@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.partitions.log_query import LogQuery, QueryWords, timeout_of
 from tieredstore.partitions.selections import Selection, Subscribe, SubscribePattern
+from tieredstore.reading.query import LogQuery, QueryWords, timeout_of
 
 if TYPE_CHECKING:
     from tieredstore.pipelines.config.settings import Pipeline, PipelineSettings

@@ -12,7 +12,7 @@ from tieredstore.pipelines.run.window_writing import Window
 
 if TYPE_CHECKING:
     from tieredstore.model import TopicPartition
-    from tieredstore.partitions.partition_log import PartitionLog
+    from tieredstore.partitions.log import PartitionLog
     from tieredstore.pipelines.config.settings import Pipeline, PipelineSettings
 
 _logger: Final = logging.getLogger(__name__)

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import ConfigError, DataLoss
 from tieredstore.model import Uuid
-from tieredstore.partitions.losses import losses_between
 from tieredstore.partitions.position import stand
 from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.run.window_writing import Window
+from tieredstore.reading.losses import losses_between
 
 if TYPE_CHECKING:
     from tieredstore.live import EpochEnd
     from tieredstore.model import TopicPartition
-    from tieredstore.partitions.log_snapshot import LogSnapshot
-    from tieredstore.partitions.partition_log import PartitionLog
+    from tieredstore.partitions.log import PartitionLog
+    from tieredstore.reading.log_snapshot import LogSnapshot
 
 _BATCH_WINDOWS: Final = 64
 _NO_ANSWERS: Final[Mapping[TopicPartition, EpochEnd]] = {}

@@ -18,7 +18,7 @@ from tieredstore.pipelines.run.window_writing import Window
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tieredstore.partitions.partition_log import PartitionLog
+    from tieredstore.partitions.log import PartitionLog
     from tieredstore.pipelines.config.settings import Pipeline
     from tieredstore.remote.source import SegmentSource
 

@@ -9,7 +9,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from tieredstore.errors import ConfigError, CorruptData, ObjectNotFound
-from tieredstore.partitions.log_snapshot import LogSnapshot
 from tieredstore.partitions.selections import Subscribe
 from tieredstore.pipelines.log.entries import WrittenWindow
 from tieredstore.pipelines.log.family import Family
@@ -19,10 +18,11 @@ from tieredstore.pipelines.run.selection import query_of
 from tieredstore.pipelines.upkeep.inspection import OutputProblem, commit_log_of
 from tieredstore.pipelines.upkeep.named_output import Upload, named_topics, offsets_in, uploads_of
 from tieredstore.pipelines.upkeep.printing import printed
+from tieredstore.reading.log_snapshot import LogSnapshot
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
-    from tieredstore.partitions.partition_log import PartitionLog
+    from tieredstore.partitions.log import PartitionLog
     from tieredstore.pipelines.config.settings import Pipeline
     from tieredstore.pipelines.log.commit_log import CommitLog
     from tieredstore.remote.source import SegmentSource

@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import DataLoss, ObjectNotFound, ResourceNotFound
-from tieredstore.partitions.losses import losses_between, report_losses
-from tieredstore.partitions.unreadable import check_readable
 from tieredstore.pipelines.log.commit_log import CommitLog
 from tieredstore.pipelines.log.committed import Committed, CommittedFile
 from tieredstore.pipelines.log.family import Family, with_those_above
@@ -25,15 +23,17 @@ from tieredstore.pipelines.run.windows import is_of, position_of
 from tieredstore.pipelines.upkeep.named_output import named_faults, named_topics, uploads_of
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.reading.losses import losses_between, report_losses
+from tieredstore.reading.unreadable import check_readable
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
     from tieredstore.model import TopicPartition
-    from tieredstore.partitions.log_query import LogQuery
-    from tieredstore.partitions.log_snapshot import LogSnapshot
     from tieredstore.pipelines.config.settings import Pipeline
     from tieredstore.pipelines.log.commit_log import Progress
     from tieredstore.pipelines.log.entries import OutputFile
+    from tieredstore.reading.log_snapshot import LogSnapshot
+    from tieredstore.reading.query import LogQuery
 
 _PIECE: Final = 4 << 20
 

@@ -15,9 +15,9 @@ from tieredstore.pipelines.upkeep.inspection import commit_log_of
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
-    from tieredstore.partitions.log_snapshot import LogSnapshot
     from tieredstore.pipelines.config.settings import Pipeline
     from tieredstore.pipelines.filing.places import Places
+    from tieredstore.reading.log_snapshot import LogSnapshot
 
 _NAME: Final = re.compile(r"\.?(\d{1,9})_(\d{1,10})_(\d{20})(\..*)?")
 

@@ -25,8 +25,8 @@ from tieredstore.spark.pipelines.window_tasks import WindowTask, located, packed
 
 if TYPE_CHECKING:
     from tieredstore.model import TopicPartition
-    from tieredstore.partitions.log_snapshot import LogSnapshot
     from tieredstore.pipelines.config.settings import Pipeline
+    from tieredstore.reading.log_snapshot import LogSnapshot
 
 _logger: Final = logging.getLogger(__name__)
 

@@ -33,11 +33,11 @@ from tieredstore.spark.pipelines.window_tasks import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tieredstore.partitions.split_plan import WindowSplit
     from tieredstore.pipelines.run.counts import Counts
     from tieredstore.pipelines.run.driver import Driver
     from tieredstore.pipelines.run.runner import Runner
     from tieredstore.pipelines.run.window_writing import Window, Written
+    from tieredstore.reading.plan import WindowSplit
 
 _logger: Final = logging.getLogger(__name__)
 

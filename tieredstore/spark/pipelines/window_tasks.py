@@ -21,8 +21,6 @@ from pyspark.serializers import CPickleSerializer
 
 from tieredstore import errors
 from tieredstore.errors import ConfigError, TieredStoreError
-from tieredstore.partitions.live_window import LiveSplit, open_reader, read_live_split
-from tieredstore.partitions.stored_window import read_record_split
 from tieredstore.pipelines.config.settings import Pipeline, load_pipeline
 from tieredstore.pipelines.run.opened import open_parts
 from tieredstore.pipelines.run.parts import COLUMNS, Parts
@@ -30,13 +28,15 @@ from tieredstore.pipelines.run.recipes import fingerprint_of, recipe_of
 from tieredstore.pipelines.run.selection import query_of
 from tieredstore.pipelines.run.window_writing import UNREADABLE, Failed, ReadUpTo, Recipe, Window, Written, write_window
 from tieredstore.process.per_process import PerProcess
+from tieredstore.reading.live_window import LiveSplit, open_reader, read_live_split
+from tieredstore.reading.stored_window import read_record_split
 from tieredstore.records.numbers import int64_values
 from tieredstore.records.settings import ReadSettings
 from tieredstore.spark.source.workers import spare_modules
 
 if TYPE_CHECKING:
     from tieredstore.live import LiveReader
-    from tieredstore.partitions.split_plan import WindowSplit
+    from tieredstore.reading.plan import WindowSplit
 
 # What its type stubs say of batches is partial.
 _arrow: Final[Any] = pa

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from tieredstore.partitions.log_snapshot import LogSnapshot
-from tieredstore.partitions.positions import offset_windows
-from tieredstore.partitions.unreadable import check_readable, named_partitions
+from tieredstore.reading.log_snapshot import LogSnapshot
+from tieredstore.reading.unreadable import check_readable, named_partitions
+from tieredstore.reading.windows import offset_windows
 from tieredstore.spark.source.filters import Bounds, bounds_of
 from tieredstore.spark.source.managers import manager_of
 from tieredstore.spark.source.options import SourceOptions
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tieredstore.model import TopicPartition
-    from tieredstore.partitions.partition_log import OffsetWindow
+    from tieredstore.partitions.log import OffsetWindow
 
 _logger: Final = logging.getLogger(__name__)
 

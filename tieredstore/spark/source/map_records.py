@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from tieredstore.model import TopicPartition
-    from tieredstore.partitions.log_snapshot import LogSnapshot
-    from tieredstore.partitions.partition_log import OffsetWindow
+    from tieredstore.partitions.log import OffsetWindow
+    from tieredstore.reading.log_snapshot import LogSnapshot
 
 _MIB: Final = 1024 * 1024
 _TASK_BYTES: Final = 64 * _MIB, 256 * _MIB

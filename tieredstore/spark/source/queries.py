@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.partitions.log_query import LogQuery, QueryWords, timeout_of
+from tieredstore.reading.query import LogQuery, QueryWords, timeout_of
 
 if TYPE_CHECKING:
     from tieredstore.spark.source.options import SourceOptions

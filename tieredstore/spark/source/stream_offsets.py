@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from tieredstore.errors import ConfigError
 from tieredstore.limits import MAX_INT32, MAX_OFFSET
 from tieredstore.model import TopicId, TopicPartition, Uuid
-from tieredstore.partitions.losses import name_of
-from tieredstore.partitions.partition_log import OffsetWindow
+from tieredstore.partitions.log import OffsetWindow
 from tieredstore.partitions.position import LogBounds, Position, stand
+from tieredstore.reading.losses import name_of
 
 if TYPE_CHECKING:
     from tieredstore.live import EpochEnd

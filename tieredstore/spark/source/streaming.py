@@ -13,11 +13,11 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from tieredstore.errors import ResourceNotFound
-from tieredstore.partitions.losses import LossRule
-from tieredstore.partitions.positions import starting_offsets
 from tieredstore.partitions.selections import Assign, Selection, Subscribe
-from tieredstore.partitions.snapshots import LogSnapshots
-from tieredstore.partitions.unreadable import check_readable, named_partitions
+from tieredstore.reading.losses import LossRule
+from tieredstore.reading.snapshots import LogSnapshots
+from tieredstore.reading.unreadable import check_readable, named_partitions
+from tieredstore.reading.windows import starting_offsets
 from tieredstore.spark.source.admission import TriggerDelay, TriggerLimits, is_once
 from tieredstore.spark.source.managers import manager_of
 from tieredstore.spark.source.options import SourceOptions
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tieredstore.model import TopicPartition
-    from tieredstore.partitions.log_snapshot import LogSnapshot
+    from tieredstore.reading.log_snapshot import LogSnapshot
 
 _logger: Final = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
-from tieredstore.partitions.live_window import LiveSplit, read_live_split
-from tieredstore.partitions.split_plan import SplitLimits, plan_windows
-from tieredstore.partitions.stored_window import read_record_split
+from tieredstore.reading.live_window import LiveSplit, read_live_split
+from tieredstore.reading.plan import SplitLimits, plan_windows
+from tieredstore.reading.stored_window import read_record_split
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.splits import RecordSplit
 from tieredstore.spark.source.managers import manager_of
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tieredstore.model import TopicPartition
-    from tieredstore.partitions.log_snapshot import LogSnapshot
-    from tieredstore.partitions.partition_log import OffsetWindow
+    from tieredstore.partitions.log import OffsetWindow
+    from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.remote.source import SegmentSource
     from tieredstore.spark.source.options import SourceOptions
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from tieredstore.errors import DataLoss, SegmentNotFound
-from tieredstore.partitions.losses import report_losses
+from tieredstore.reading.losses import report_losses
 from tieredstore.records.numbers import int64_values, leading
 from tieredstore.records.partition import PartitionRead
 from tieredstore.records.report import LostOffsets
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Lineage
     from tieredstore.kafka.indexes import AbortedTransaction
     from tieredstore.model import TopicIdPartition
-    from tieredstore.partitions.log_query import LogQuery
-    from tieredstore.partitions.partition_log import OffsetWindow
+    from tieredstore.partitions.log import OffsetWindow
+    from tieredstore.reading.query import LogQuery
     from tieredstore.records.settings import ReadSettings
     from tieredstore.remote.source import SegmentSource
 

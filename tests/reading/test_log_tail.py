@@ -25,7 +25,8 @@ from tests.support.servers.process import unanswered_port
 from tests.support.spark_stream_topics import FIRST_ID, SECOND_ID, Bucket
 from tieredstore.errors import BrokerUnavailable, DataLoss
 from tieredstore.model import TopicPartition
-from tieredstore.partitions import LogQuery, LogTail, Subscribe, TailRecords
+from tieredstore.partitions import Subscribe
+from tieredstore.reading import LogQuery, LogTail, TailRecords
 from tieredstore.records import ReadSettings
 
 COUNT = 600
@@ -171,7 +172,7 @@ def test_only_what_is_decided_is_given(tiered: TieredTopic) -> None:
 def test_a_topic_that_is_created_again(
     tiered: TieredTopic, monkeypatch: pytest.MonkeyPatch, policy: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("tieredstore.partitions.log_tail._IDENTITY_S", 0.2)
+    monkeypatch.setattr("tieredstore.reading.tail._IDENTITY_S", 0.2)
     where = tiered.topic, 0
     query = query_of(tiered, on_data_loss=policy)
     with LogTail(tiered.manager, query, {where: COUNT - 2}, settings=SETTINGS, look_s=0.2) as tail:

@@ -16,18 +16,11 @@ from tests.support.spark_stream_topics import FIRST_ID, Bucket
 from tieredstore.errors import DataLoss
 from tieredstore.live import EpochEnd, LiveEnd, LiveReader, LiveTopic
 from tieredstore.model import TopicIdPartition, TopicPartition
-from tieredstore.partitions import (
-    LiveSplit,
-    LogQuery,
-    PartitionLog,
-    Subscribe,
-    live_window,
-    read_live_split,
-    read_window,
-)
+from tieredstore.partitions import PartitionLog, Subscribe
 from tieredstore.partitions.history import Cut
-from tieredstore.partitions.log_query import QueryWords
-from tieredstore.partitions.stored_window import StoredWindow
+from tieredstore.reading import LiveSplit, LogQuery, live_window, read_live_split, read_window
+from tieredstore.reading.query import QueryWords
+from tieredstore.reading.stored_window import StoredWindow
 from tieredstore.records import ReadSettings
 
 ORDERS = TopicIdPartition(FIRST_ID, "orders", 0)

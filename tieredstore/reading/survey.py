@@ -14,13 +14,13 @@ from tieredstore.catalog.names import topic_ids
 from tieredstore.catalog.planning import load_catalog
 from tieredstore.errors import ConfigError, DataLoss
 from tieredstore.model import TopicPartition, Uuid
-from tieredstore.partitions.epoch_inquiry import BothSides, EpochInquiry
 from tieredstore.partitions.history import History, last_epoch
 from tieredstore.partitions.life import Life, choose_life, contradict
-from tieredstore.partitions.partition_log import PartitionLog
+from tieredstore.partitions.log import PartitionLog
 from tieredstore.partitions.selections import Assign, named_topics, selected_topics
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.reading.epoch_inquiry import BothSides, EpochInquiry
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.split_planning import decided_end
 from tieredstore.records.times import offset_at
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tieredstore.catalog.view import Catalog
     from tieredstore.catalog.watermark import StoredMoves
     from tieredstore.live import LiveCluster, LiveTopic
-    from tieredstore.partitions.log_query import LogQuery
+    from tieredstore.reading.query import LogQuery
     from tieredstore.remote.source import SegmentSource
 
 

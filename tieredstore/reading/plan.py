@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from tieredstore.model import TopicPartition
-from tieredstore.partitions.live_window import LiveSplit
-from tieredstore.partitions.losses import losses_between, report_losses
-from tieredstore.partitions.partition_log import OffsetWindow, PartitionLog
-from tieredstore.partitions.stored_window import stored_runs
+from tieredstore.partitions.log import OffsetWindow, PartitionLog
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.reading.live_window import LiveSplit
+from tieredstore.reading.losses import losses_between, report_losses
+from tieredstore.reading.stored_window import stored_runs
 from tieredstore.records.report import LostOffsets
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.split_planning import plan_splits
@@ -22,8 +22,8 @@ from tieredstore.records.splits import RecordSplit
 
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Lineage
-    from tieredstore.partitions.log_query import LogQuery
-    from tieredstore.partitions.log_snapshot import LogSnapshot
+    from tieredstore.reading.log_snapshot import LogSnapshot
+    from tieredstore.reading.query import LogQuery
     from tieredstore.remote.source import SegmentSource
 
 _logger: Final = logging.getLogger(__name__)

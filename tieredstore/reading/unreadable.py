@@ -13,9 +13,9 @@ from tieredstore.partitions.offset_specs import OffsetSpec, SpecificOffsets
 from tieredstore.partitions.selections import is_selected
 
 if TYPE_CHECKING:
-    from tieredstore.partitions.log_query import LogQuery
-    from tieredstore.partitions.log_snapshot import LogSnapshot
-    from tieredstore.partitions.partition_log import OffsetWindow, PartitionLog
+    from tieredstore.partitions.log import OffsetWindow, PartitionLog
+    from tieredstore.reading.log_snapshot import LogSnapshot
+    from tieredstore.reading.query import LogQuery
 
 
 def check_readable(

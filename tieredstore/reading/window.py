@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tieredstore.errors import ConfigError
-from tieredstore.partitions.live_window import LiveSplit, read_live_split
-from tieredstore.partitions.losses import losses_between, report_losses
-from tieredstore.partitions.stored_window import StoredWindow
+from tieredstore.reading.live_window import LiveSplit, read_live_split
+from tieredstore.reading.losses import losses_between, report_losses
+from tieredstore.reading.stored_window import StoredWindow
 from tieredstore.records.numbers import int64_values
 from tieredstore.records.settings import ReadSettings
 
 if TYPE_CHECKING:
     from tieredstore.kafka.indexes import AbortedTransaction
     from tieredstore.live import LiveReader
-    from tieredstore.partitions.log_query import LogQuery
-    from tieredstore.partitions.partition_log import PartitionLog
+    from tieredstore.partitions.log import PartitionLog
+    from tieredstore.reading.query import LogQuery
     from tieredstore.remote.source import SegmentSource
 
 

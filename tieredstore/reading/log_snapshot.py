@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 from tieredstore.catalog.absence import absence
 from tieredstore.catalog.problems import Problem
 from tieredstore.model import TopicPartition
-from tieredstore.partitions.log_survey import LogSurvey
-from tieredstore.partitions.partition_log import PartitionLog
+from tieredstore.partitions.log import PartitionLog
 from tieredstore.partitions.selections import Assign, Selection, named_topics
+from tieredstore.reading.survey import LogSurvey
 
 if TYPE_CHECKING:
     from tieredstore.catalog.catalog_file import CatalogFile
     from tieredstore.catalog.watermark import StoredMoves
     from tieredstore.live import LiveCluster
-    from tieredstore.partitions.log_query import LogQuery
+    from tieredstore.reading.query import LogQuery
     from tieredstore.remote.source import SegmentSource
 
 

@@ -13,7 +13,8 @@ from tieredstore.catalog.catalog_file import CatalogFile
 from tieredstore.config import settings_from
 from tieredstore.live import LiveCluster, LiveEnd, LiveTopic
 from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
-from tieredstore.partitions import LogQuery, LogSnapshot, Subscribe
+from tieredstore.partitions import Subscribe
+from tieredstore.reading import LogQuery, LogSnapshot
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.doubles import CountingStore
 from tieredstore.testing.segments import Record, build_batch, write_segment

@@ -20,10 +20,11 @@ from tieredstore.errors import BrokerUnavailable, DataLoss
 from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.live import EpochEnd, LiveCluster, LiveEnd, LiveTopic
 from tieredstore.model import Isolation, TopicIdPartition, TopicPartition
-from tieredstore.partitions import LogQuery, LogSnapshot, PartitionLog, Subscribe, read_window
-from tieredstore.partitions.epoch_inquiry import EpochInquiry
+from tieredstore.partitions import PartitionLog, Subscribe
 from tieredstore.partitions.history import Cut, History, cut_by_broker, cut_by_watermark
-from tieredstore.partitions.snapshots import LogSnapshots
+from tieredstore.reading import LogQuery, LogSnapshot, read_window
+from tieredstore.reading.epoch_inquiry import EpochInquiry
+from tieredstore.reading.snapshots import LogSnapshots
 from tieredstore.records.numbers import int64_values
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.doubles import CountingStore

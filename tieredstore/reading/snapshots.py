@@ -11,14 +11,14 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.catalog_file import CatalogFile
 from tieredstore.catalog.watermark import StoredMoves
 from tieredstore.model import TopicPartition
-from tieredstore.partitions.log_snapshot import LogSnapshot
-from tieredstore.partitions.losses import name_of
 from tieredstore.partitions.position import Position, Standing, is_stale, needs_answer
+from tieredstore.reading.log_snapshot import LogSnapshot
+from tieredstore.reading.losses import name_of
 
 if TYPE_CHECKING:
     from tieredstore.live import EpochEnd, LiveCluster
-    from tieredstore.partitions.log_query import LogQuery
-    from tieredstore.partitions.partition_log import PartitionLog
+    from tieredstore.partitions.log import PartitionLog
+    from tieredstore.reading.query import LogQuery
     from tieredstore.remote.source import SegmentSource
 
 _logger: Final = logging.getLogger(__name__)

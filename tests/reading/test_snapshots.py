@@ -12,8 +12,9 @@ import pytest
 from tests.support.stored_records import StoredTopic
 from tieredstore.catalog.lineage import Lineage
 from tieredstore.kafka.checkpoints import ProducerState
-from tieredstore.partitions import LogQuery, Subscribe, log_survey
-from tieredstore.partitions.snapshots import LogSnapshots
+from tieredstore.partitions import Subscribe
+from tieredstore.reading import LogQuery, survey
+from tieredstore.reading.snapshots import LogSnapshots
 from tieredstore.records import decided_end
 from tieredstore.remote.source import SegmentSource
 from tieredstore.testing.segments import PARTITION, Producer, Record, build_batch, build_end_marker
@@ -53,7 +54,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         partitions.append(lineage.partition.partition)
         return decided_end(source, lineage, start, stop)
 
-    monkeypatch.setattr(log_survey, "decided_end", noted)
+    monkeypatch.setattr(survey, "decided_end", noted)
     return partitions
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from tieredstore.errors import ConfigError, DataLoss
 from tieredstore.model import TopicPartition
-from tieredstore.partitions.losses import name_of
 from tieredstore.partitions.offset_specs import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
@@ -19,11 +18,12 @@ from tieredstore.partitions.offset_specs import (
     PartitionTimestamps,
     SpecificOffsets,
 )
+from tieredstore.reading.losses import name_of
 
 if TYPE_CHECKING:
-    from tieredstore.partitions.log_query import LogQuery
-    from tieredstore.partitions.log_snapshot import LogSnapshot
-    from tieredstore.partitions.partition_log import OffsetWindow, PartitionLog
+    from tieredstore.partitions.log import OffsetWindow, PartitionLog
+    from tieredstore.reading.log_snapshot import LogSnapshot
+    from tieredstore.reading.query import LogQuery
 
 _logger: Final = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from tieredstore.catalog.planning import load_catalog
 from tieredstore.errors import ConfigError, DataLoss, ResourceNotFound
 from tieredstore.kafka.records import COLUMNS
 from tieredstore.model import TopicIdPartition, Uuid
-from tieredstore.partitions.losses import name_of
-from tieredstore.partitions.stored_window import StoredWindow
+from tieredstore.reading.losses import name_of
+from tieredstore.reading.stored_window import StoredWindow
 from tieredstore.records.numbers import int64_values
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.split_planning import decided_end
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Lineage
     from tieredstore.live import LiveReader
     from tieredstore.partitions.history import Cut
-    from tieredstore.partitions.log_query import LogQuery
-    from tieredstore.partitions.partition_log import PartitionLog
+    from tieredstore.partitions.log import PartitionLog
+    from tieredstore.reading.query import LogQuery
     from tieredstore.remote.source import SegmentSource
 
 _logger: Final = logging.getLogger(__name__)

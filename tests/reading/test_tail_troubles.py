@@ -18,18 +18,10 @@ from tieredstore.catalog.watermark import MoveBack, Watermark, watermark_key
 from tieredstore.errors import DataLoss, StoreUnavailable
 from tieredstore.live import EpochEnd, LiveEnd, LiveEvent, LiveTopic
 from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
-from tieredstore.partitions import (
-    LogQuery,
-    LogSnapshot,
-    LogTail,
-    Position,
-    Subscribe,
-    TailRecords,
-    log_tail,
-    snapshots,
-    stored_window,
-)
-from tieredstore.partitions.snapshots import LogSnapshots
+from tieredstore.partitions import Position, Subscribe
+from tieredstore.reading import LogQuery, LogSnapshot, LogTail, TailRecords, snapshots, stored_window
+from tieredstore.reading import tail as tail_module
+from tieredstore.reading.snapshots import LogSnapshots
 from tieredstore.records import PartitionRead, ReadSettings
 
 ORDERS, BILLS = ("orders", 0), ("bills", 0)
@@ -259,7 +251,7 @@ def test_a_tail_that_may_look_at_any_time_does_not_list_without_pause(
 
     clock = Clock()
     monkeypatch.setattr(LogSnapshots, "current", counted)
-    monkeypatch.setattr(log_tail, "time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(tail_module, "time", SimpleNamespace(sleep=sleep))
     with LogTail(bucket.manager, ALONE, {ORDERS: 0}, settings=SETTINGS, look_s=0, clock=clock) as tail:
         assert tail.poll(0.35) is None
     assert 2 <= len(looks) <= 6

@@ -8,8 +8,7 @@ import pytest
 
 from tieredstore.errors import ConfigError, DataLoss
 from tieredstore.model import TopicPartition, Uuid
-from tieredstore.partitions.log_query import LogQuery
-from tieredstore.partitions.log_snapshot import LogSnapshot
+from tieredstore.partitions.log import PartitionLog
 from tieredstore.partitions.offset_specs import (
     Earliest,
     GlobalTimestamp,
@@ -18,9 +17,10 @@ from tieredstore.partitions.offset_specs import (
     PartitionTimestamps,
     SpecificOffsets,
 )
-from tieredstore.partitions.partition_log import PartitionLog
-from tieredstore.partitions.positions import ending_offsets, offset_windows, starting_offsets
 from tieredstore.partitions.selections import Subscribe
+from tieredstore.reading.log_snapshot import LogSnapshot
+from tieredstore.reading.query import LogQuery
+from tieredstore.reading.windows import ending_offsets, offset_windows, starting_offsets
 
 TIMES: Mapping[tuple[str, int], Mapping[int, int]] = {("t", 0): {100: 12, 200: 15}, ("t", 1): {100: 3}}
 """The offset of the first record of a time or later."""

@@ -31,9 +31,10 @@ from tieredstore.config import settings_from
 from tieredstore.consumer import Consumer
 from tieredstore.errors import DataLoss
 from tieredstore.model import TopicPartition as Where
-from tieredstore.partitions import LogQuery, LogTail, Position, Subscribe
+from tieredstore.partitions import Position, Subscribe
 from tieredstore.pipelines import Parts, Runner
 from tieredstore.query import read_topic
+from tieredstore.reading import LogQuery, LogTail
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.spark.source.options import parse_options
 from tieredstore.spark.source.streaming import StreamReader

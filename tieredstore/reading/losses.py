@@ -12,8 +12,8 @@ from tieredstore.records.partition import lost_offsets
 from tieredstore.records.report import LostOffsets
 
 if TYPE_CHECKING:
-    from tieredstore.partitions.log_query import LogQuery
-    from tieredstore.partitions.partition_log import PartitionLog
+    from tieredstore.partitions.log import PartitionLog
+    from tieredstore.reading.query import LogQuery
 
 _logger: Final = logging.getLogger(__name__)
 

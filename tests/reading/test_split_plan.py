@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from tests.support.small_segments import memory_settings
 from tieredstore.model import Uuid
-from tieredstore.partitions import LogQuery, LogSnapshot, PartitionLog, SplitLimits, Subscribe, plan_windows
-from tieredstore.partitions.live_window import LiveSplit
+from tieredstore.partitions import PartitionLog, Subscribe
+from tieredstore.reading import LogQuery, LogSnapshot, SplitLimits, plan_windows
+from tieredstore.reading.live_window import LiveSplit
 from tieredstore.remote import RemoteStorageManager
 
 QUERY = LogQuery(Subscribe(("orders",)))

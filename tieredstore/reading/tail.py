@@ -14,19 +14,19 @@ import pyarrow as pa
 from tieredstore.errors import AlreadyClosed
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.partitions.life import contradict
-from tieredstore.partitions.losses import LossRule, losses_between, name_of, report_losses
 from tieredstore.partitions.position import Position, stand
 from tieredstore.partitions.selections import Assign
-from tieredstore.partitions.snapshots import LogSnapshots
-from tieredstore.partitions.stored_window import StoredWindow
 from tieredstore.process.closing import Closing
+from tieredstore.reading.losses import LossRule, losses_between, name_of, report_losses
+from tieredstore.reading.snapshots import LogSnapshots
+from tieredstore.reading.stored_window import StoredWindow
 from tieredstore.records.report import LostOffsets
 from tieredstore.records.settings import ReadSettings
 
 if TYPE_CHECKING:
     from tieredstore.live import EpochEnd, LiveCluster, LiveFollower
-    from tieredstore.partitions.log_query import LogQuery
-    from tieredstore.partitions.partition_log import PartitionLog
+    from tieredstore.partitions.log import PartitionLog
+    from tieredstore.reading.query import LogQuery
     from tieredstore.remote.source import SegmentSource
 
 _LOOK_AGAIN_S: Final = 1.0

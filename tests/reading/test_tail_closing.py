@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.partitions.test_tail_troubles import ALONE, ORDERS, SETTINGS, Broker
+from tests.reading.test_tail_troubles import ALONE, ORDERS, SETTINGS, Broker
 from tests.support.spark_stream_topics import FIRST_ID, Bucket
 from tieredstore import live
 from tieredstore.errors import AlreadyClosed, BrokerUnavailable, ConfigError
-from tieredstore.partitions import LogQuery, LogSnapshot, LogTail, Subscribe
+from tieredstore.partitions import Subscribe
+from tieredstore.reading import LogQuery, LogSnapshot, LogTail
 
 ASKED = LogQuery(Subscribe(("orders",)), on_data_loss="report", client={"bootstrap.servers": "nowhere:1"})
 

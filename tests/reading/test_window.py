@@ -15,15 +15,8 @@ from tests.support.live_topics import TieredTopic
 from tests.support.servers.kafka import KafkaServer
 from tests.support.spark_stream_topics import Bucket
 from tieredstore.errors import ConfigError, DataLoss
-from tieredstore.partitions import (
-    Assign,
-    LogQuery,
-    LogSnapshot,
-    PartitionLog,
-    Subscribe,
-    open_reader,
-    read_window,
-)
+from tieredstore.partitions import Assign, PartitionLog, Subscribe
+from tieredstore.reading import LogQuery, LogSnapshot, open_reader, read_window
 from tieredstore.records import ReadSettings
 
 COUNT = 1000

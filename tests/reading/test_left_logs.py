@@ -28,12 +28,13 @@ from tieredstore.duckdb import attach
 from tieredstore.errors import DataLoss
 from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.model import TopicIdPartition
-from tieredstore.partitions import LogQuery, LogTail, Position, Subscribe
+from tieredstore.partitions import Position, Subscribe
 from tieredstore.pipelines import Parts, Runner
 from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.run.planner import Planner
 from tieredstore.polars import scan
 from tieredstore.query import read_topic
+from tieredstore.reading import LogQuery, LogTail
 from tieredstore.spark.source.stream_offsets import StreamOffsets
 from tieredstore.values import Binary
 
