@@ -17,7 +17,7 @@ from tieredstore.places.entropy_bits import all_folders, entropy_bits
 from tieredstore.places.opening import placed
 from tieredstore.places.record import layout_key, refuse_other_layout
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.doubles import CountingStore
+from tieredstore.testing.doubles import CountingStore, ScriptedStore
 
 
 @pytest.mark.parametrize(
@@ -132,12 +132,10 @@ def test_bits_are_refused_where_the_plugin_wrote(within: MemoryObjectStore) -> N
 
 
 def test_of_two_who_record_other_layouts_at_once_one_is_told() -> None:
-    class Racing(CountingStore):
-        def put(self, key: str, body: object, *, if_absent: bool = False) -> None:
-            self.inner.put(key, b'{"version": 1, "layout": "plugin", "entropy_bits": 3, "cluster": "c"}')
-            super().put(key, body, if_absent=if_absent)  # type: ignore[arg-type]
-
-    store = placed(Racing(MemoryObjectStore()), entropy_settings())
+    layout = b'{"version": 1, "layout": "plugin", "entropy_bits": 3, "cluster": "c"}'
+    plain = MemoryObjectStore()
+    racing = ScriptedStore(plain).on("put", do=lambda operation: plain.put(operation.keys[0], layout))
+    store = placed(racing, entropy_settings())
     with pytest.raises(ConfigError, match=r"entropy\.bits=3"):
         store.put(f"tiered/topicB-{partition_of('topicB', 0).topic_id}/0/x.log", b"")
 

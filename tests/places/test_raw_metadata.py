@@ -13,7 +13,7 @@ import pytest
 from tests.places.test_raw_reading import raw_settings
 from tests.places.test_raw_writing import from_operation, run_once
 from tests.support.uploader_disk import BrokerDisk
-from tieredstore.backends.base import DelegatingStore, ObjectInfo, ObjectStore
+from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.listing import list_segments
 from tieredstore.config.loading import uploader_settings_from
@@ -24,9 +24,8 @@ from tieredstore.ops.garbage.removal import Before, remove_segments
 from tieredstore.places.opening import placed
 from tieredstore.places.raw_metadata import NamedSegment, completed, metadata_bytes, parse_metadata
 from tieredstore.remote import RemoteStorageManager
+from tieredstore.testing.doubles import OperationName, ScriptedStore
 from tieredstore.testing.faults import FaultyStore
-from tieredstore.uploader import schedule
-from tieredstore.uploader import uploader as module
 from tieredstore.uploader.retention import RemoteRetention
 from tieredstore.uploader.target import Target
 
@@ -83,19 +82,7 @@ class PinterestsReader:
                 yield record.offset, record.timestamp
 
 
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule, "_FIRST_DELAY_S", 0.001)
-    monkeypatch.setattr(schedule, "WAIT_S", 0.001)
-    monkeypatch.setattr(module, "_AGAIN_S", 0.001)
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> BrokerDisk:
-    """Three closed segments, of 0 to 29, and an active one."""
-    disk = BrokerDisk(tmp_path)
-    disk.grow(4)
-    return disk
+pytestmark = pytest.mark.usefixtures("soon")
 
 
 def real_bucket(*, names: Callable[[int], bool] = lambda _: True) -> MemoryObjectStore:
@@ -277,34 +264,12 @@ def test_retention_takes_the_names_too(disk: BrokerDisk) -> None:
 # ---- by several at once
 
 
-class Interrupted(DelegatingStore):
-    """A store in which something else happens once, between two requests of one that is about ``_metadata``."""
+BEFORE: dict[str, tuple[OperationName, ...]] = {"head": ("head",), "get": ("get",), "write": ("put", "replace")}
 
-    def __init__(self, inner: ObjectStore, before: str, happens: Callable[[], None]) -> None:
-        super().__init__(inner)
-        self._before, self._happens = before, happens
-        self._is_over = False
 
-    def _maybe(self, call: str, key: str) -> None:
-        if call == self._before and key == KEY and not self._is_over:
-            self._is_over = True
-            self._happens()
-
-    def head(self, key: str) -> ObjectInfo:
-        self._maybe("head", key)
-        return self.inner.head(key)
-
-    def get_small(self, key: str, most: int) -> bytes | None:
-        self._maybe("get", key)
-        return self.inner.get_small(key, most)
-
-    def put(self, key: str, body: Any, *, if_absent: bool = False) -> None:
-        self._maybe("write", key)
-        self.inner.put(key, body, if_absent=if_absent)
-
-    def replace(self, key: str, body: Any, etag: str) -> str:
-        self._maybe("write", key)
-        return self.inner.replace(key, body, etag)
+def interrupted(store: ObjectStore, before: str, happens: Callable[[], object]) -> ObjectStore:
+    """Return a store in which something else happens once, before one request of a kind that is about ``_metadata``."""
+    return ScriptedStore(store).on(BEFORE[before], KEY, lambda _: happens(), times=1)
 
 
 @pytest.mark.parametrize("before", ["head", "get", "write"])
@@ -313,7 +278,7 @@ def test_two_who_store_segments_at_once(disk: BrokerDisk, before: str, *, is_fir
     store = MemoryObjectStore()
     if not is_first:
         store_segments(store, disk, 0)
-    store_segments(Interrupted(store, before, lambda: store_segments(store, disk, 2)), disk, 1)
+    store_segments(interrupted(store, before, lambda: store_segments(store, disk, 2)), disk, 1)
     assert PinterestsReader(store).bases() == [*range(0 if not is_first else 10, 30, 10)]
 
 
@@ -323,7 +288,7 @@ def test_a_segment_that_is_removed_before_it_is_named(disk: BrokerDisk, before: 
     store = MemoryObjectStore()
     if not is_first:
         store_segments(store, disk, 0)
-    store_segments(Interrupted(store, before, lambda: remove(store, 20)), disk, 1)
+    store_segments(interrupted(store, before, lambda: remove(store, 20)), disk, 1)
     assert is_in_step(store)
     store_segments(store, disk, 2)
     assert PinterestsReader(store).bases() == [20]
@@ -333,7 +298,7 @@ def test_a_segment_that_is_removed_before_it_is_named(disk: BrokerDisk, before: 
 def test_a_segment_that_is_stored_while_others_are_removed(disk: BrokerDisk, before: str) -> None:
     store = MemoryObjectStore()
     store_segments(store, disk, 0, 1)
-    remove(Interrupted(store, before, lambda: store_segments(store, disk, 2)), 10)
+    remove(interrupted(store, before, lambda: store_segments(store, disk, 2)), 10)
     assert PinterestsReader(store).bases() == [10, 20]
 
 
@@ -342,10 +307,7 @@ def test_the_object_is_replaced_by_its_etag_alone(disk: BrokerDisk) -> None:
     store = MemoryObjectStore()
     store_segments(store, disk, 0, 1)
 
-    class Refusing(DelegatingStore):
-        def replace(self, key: str, body: Any, etag: str) -> str:
-            raise PreconditionFailed(key)
-
+    refusing = ScriptedStore(store).on("replace", do=PreconditionFailed(KEY))
     with pytest.raises(TieredStoreError, match="was changed by others 20 times"):
-        remove(Refusing(store), 10)
+        remove(refusing, 10)
     assert PinterestsReader(store).bases() == [0, 10]

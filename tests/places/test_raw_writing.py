@@ -24,28 +24,15 @@ from tieredstore.places.opening import placed
 from tieredstore.reading import LogQuery, LogSnapshot
 from tieredstore.records import read_records
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.doubles import CountingStore
+from tieredstore.testing.doubles import CountingStore, ScriptedStore
 from tieredstore.testing.faults import FaultyStore, Moment
-from tieredstore.uploader import Uploader, schedule
-from tieredstore.uploader import uploader as module
+from tieredstore.uploader import Uploader
 from tieredstore.uploader.uploader import Left
 
 FOLDER = "p/kafkaCluster1/events-0/"
 
 
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule, "_FIRST_DELAY_S", 0.001)
-    monkeypatch.setattr(schedule, "WAIT_S", 0.001)
-    monkeypatch.setattr(module, "_AGAIN_S", 0.001)
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> BrokerDisk:
-    """Three closed segments, of 0 to 29, and an active one."""
-    disk = BrokerDisk(tmp_path)
-    disk.grow(4)
-    return disk
+pytestmark = pytest.mark.usefixtures("soon")
 
 
 def run_once(disk: BrokerDisk, store: object, bits: int = 0) -> list[str]:
@@ -177,16 +164,12 @@ def test_the_index_of_another_replica_is_no_conflict_and_a_foreign_one_is(disk: 
 
 
 def test_the_watermark_only_grows_whoever_else_moves_it(disk: BrokerDisk) -> None:
-    class Racing(CountingStore):
-        def replace(self, key: str, body: object, etag: str) -> str:
-            if key.endswith("offset.wm") and len(self.keys_of("replace")) == 0:
-                self.inner.put(key, b"%020d\n" % 5)
-            return super().replace(key, body, etag)  # type: ignore[arg-type]
-
     settings = raw_settings()
     first, second, _ = log_segments(disk)
     store = MemoryObjectStore()
-    with RemoteStorageManager(settings, store=placed(Racing(store), settings)) as manager:
+    racing = ScriptedStore(store)
+    racing.on("replace", "*offset.wm", lambda operation: store.put(operation.keys[0], b"%020d\n" % 5), times=1)
+    with RemoteStorageManager(settings, store=placed(racing, settings)) as manager:
         # The later one before the earlier one, as other uploaders have done.
         manager.copy_log_segment_data(second.to_metadata(Uuid.random(), 1, 1), second.files)
         manager.copy_log_segment_data(first.to_metadata(Uuid.random(), 1, 1), first.files)

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from tieredstore.backends.base import ObjectStore
 from tieredstore.catalog import list_segments, load_segment
 from tieredstore.catalog.stored import StoredSegment
@@ -20,7 +22,8 @@ from tieredstore.model import TopicIdPartition, TopicPartition
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.batches import Record, build_batch
 from tieredstore.testing.segments import PARTITION, write_segment
-from tieredstore.uploader import Uploader
+from tieredstore.uploader import Uploader, schedule
+from tieredstore.uploader import uploader as uploader_module
 from tieredstore.uploader.partition import Partition
 from tieredstore.uploader.settled import Settled
 
@@ -175,3 +178,20 @@ def logs_of(store: ObjectStore) -> list[bytes]:
     """What the logs of the whole segments are, in the order of keys."""
     with RemoteStorageManager(settings_from(STORE), store=store) as manager:
         return [manager.open(segment.metadata).read() for segment in stored(store)]
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tries follow on each other."""
+    monkeypatch.setattr(schedule, "_FIRST_DELAY_S", 0.001)
+    monkeypatch.setattr(schedule, "_LONGEST_DELAY_S", 0.01)
+    monkeypatch.setattr(schedule, "WAIT_S", 0.001)
+    monkeypatch.setattr(uploader_module, "_AGAIN_S", 0.001)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> BrokerDisk:
+    """Three closed segments, of 0 to 29, and an active one."""
+    disk = BrokerDisk(tmp_path / "logs")
+    disk.grow(4)
+    return disk

@@ -35,27 +35,12 @@ from tieredstore.kafka.log_scan import LogExtent, scan_log
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.testing.faults import FaultyStore
 from tieredstore.testing.segments import PARTITION
-from tieredstore.uploader import Uploader, schedule
-from tieredstore.uploader import uploader as module
+from tieredstore.uploader import Uploader
 
 WHOLE = [(0, 9), (10, 19), (20, 29)]
 
 
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tries follow on each other."""
-    monkeypatch.setattr(schedule, "_FIRST_DELAY_S", 0.001)
-    monkeypatch.setattr(schedule, "_LONGEST_DELAY_S", 0.01)
-    monkeypatch.setattr(schedule, "WAIT_S", 0.0)
-    monkeypatch.setattr(module, "_AGAIN_S", 0.001)
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> BrokerDisk:
-    """Three closed segments, of 0 to 29, and an active one."""
-    disk = BrokerDisk(tmp_path)
-    disk.grow(4)
-    return disk
+pytestmark = pytest.mark.usefixtures("soon")
 
 
 def test_a_log_that_the_disk_cannot_read_is_a_hole_after_some_tries(

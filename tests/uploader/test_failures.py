@@ -26,30 +26,17 @@ from tieredstore.catalog.watermark import watermark_key
 from tieredstore.config import settings_from
 from tieredstore.ops.listing import QUARANTINE
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.faults import FaultyStore, Moment
-from tieredstore.uploader import schedule, shipping
+from tieredstore.testing.doubles import FaultyStore, Moment, ScriptedStore
+from tieredstore.uploader import shipping
 from tieredstore.uploader import uploader as module
 
 WHOLE = [(0, 9), (10, 19), (20, 29)]
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tries follow on each other."""
-    monkeypatch.setattr(schedule, "_FIRST_DELAY_S", 0.001)
-    monkeypatch.setattr(schedule, "WAIT_S", 0.001)
-    monkeypatch.setattr(module, "_AGAIN_S", 0.001)
-    # A watermark is moved behind each segment, so that the number of operations does not depend on the machine; where
-    # it is moved but once ``test_kills`` has them.
+def moves(soon: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Move a watermark behind each segment: so the number of operations does not depend on the machine."""
     monkeypatch.setattr(shipping, "_MOVES_S", -1.0)
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> BrokerDisk:
-    """Three closed segments, of 0 to 29, and an active one."""
-    disk = BrokerDisk(tmp_path)
-    disk.grow(4)
-    return disk
 
 
 class Killed(BaseException):
@@ -332,10 +319,13 @@ def test_where_the_disk_is_full_the_oldest_deleted_files_are_let_go_and_told(
 
 def test_a_try_that_takes_too_long_is_given_up(disk: BrokerDisk) -> None:
     store = MemoryObjectStore()
-    with uploader_of(disk.log_dir, store) as shipping:
-        now_s = iter(range(0, 10_000_000, 400))
-        shipping.tries._monotonic = lambda: float(next(now_s))  # pyright: ignore[reportPrivateUsage]
+    waits: list[float] = []
+    # Longer than a try may take, and shorter than it may need to come back.
+    slow = ScriptedStore(store).on("put", "*.log", lambda _: waits.append(61.0))
+    with uploader_of(disk.log_dir, slow, upload_timeout_ms="60000") as shipping:
+        shipping.tries._monotonic = lambda: sum(waits, 0.0)  # pyright: ignore[reportPrivateUsage]
         (left,) = shipping.run_once(tries=2)
+    assert len(waits) == 2
     assert "uploader.upload.timeout.ms" in left.reason
     assert extents(store) == []
     assert list(store.list()) == []

@@ -14,14 +14,9 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
 from tieredstore.records import read_records
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.uploader import Uploader, schedule
-from tieredstore.uploader import uploader as module
+from tieredstore.uploader import Uploader
 
-
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule, "WAIT_S", 0.001)
-    monkeypatch.setattr(module, "_AGAIN_S", 0.001)
+pytestmark = pytest.mark.usefixtures("soon")
 
 
 class Life:

@@ -31,14 +31,6 @@ def hold_dir(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> BrokerDisk:
-    """Three closed segments, of 0 to 29, and an active one."""
-    disk = BrokerDisk(tmp_path / "logs")
-    disk.grow(4)
-    return disk
-
-
-@pytest.fixture
 def store() -> MemoryObjectStore:
     return MemoryObjectStore()
 

@@ -12,8 +12,7 @@ import pytest
 from tests.support.uploader_disk import BrokerDisk, extents, run_once, stored, uploader_of, watermark_of
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.testing.faults import FaultyStore, Moment
-from tieredstore.uploader import schedule, shipping
-from tieredstore.uploader import uploader as module
+from tieredstore.uploader import shipping
 
 WHOLE: Final = [(0, 9), (10, 19), (20, 29)]
 _CHANGES: Final = ("link", "mkdir", "rename", "unlink", "rmdir", "open")
@@ -28,11 +27,8 @@ class Killed(BaseException):
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tries follow on each other, and the number of operations does not depend on the machine."""
-    monkeypatch.setattr(schedule, "_FIRST_DELAY_S", 0.001)
-    monkeypatch.setattr(schedule, "WAIT_S", 0.001)
-    monkeypatch.setattr(module, "_AGAIN_S", 0.001)
+def moves(soon: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Move a watermark once: so the number of operations does not depend on the machine."""
     monkeypatch.setattr(shipping, "_MOVES_S", 1e9)
 
 

@@ -22,24 +22,14 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import BrokerUnavailable
 from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
 from tieredstore.testing.segments import PARTITION
-from tieredstore.uploader import Leadership, Uploader, schedule
+from tieredstore.uploader import Leadership, Uploader
 from tieredstore.uploader.partition import Partition, Role
 
 WHOLE = [(0, 9), (10, 19), (20, 29)]
 NAME = (PARTITION.topic, PARTITION.partition)
 
 
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule, "WAIT_S", 0.0)
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> BrokerDisk:
-    """Three closed segments, of 0 to 29, and an active one."""
-    disk = BrokerDisk(tmp_path / "one")
-    disk.grow(4)
-    return disk
+pytestmark = pytest.mark.usefixtures("soon")
 
 
 @pytest.fixture

@@ -17,18 +17,11 @@ from tieredstore.config import settings_from
 from tieredstore.records import read_records
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.faults import FaultyStore
-from tieredstore.uploader import schedule
-from tieredstore.uploader import uploader as module
 
 _DEADLINE_S: Final = 120.0
 
 
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tries follow on each other."""
-    monkeypatch.setattr(schedule, "_FIRST_DELAY_S", 0.001)
-    monkeypatch.setattr(schedule, "WAIT_S", 0.001)
-    monkeypatch.setattr(module, "_AGAIN_S", 0.001)
+pytestmark = pytest.mark.usefixtures("soon")
 
 
 class Turns:

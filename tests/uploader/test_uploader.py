@@ -28,14 +28,6 @@ from tieredstore.remote import RemoteStorageManager
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> BrokerDisk:
-    """Three closed segments, of 0 to 29, and an active one."""
-    disk = BrokerDisk(tmp_path)
-    disk.grow(4)
-    return disk
-
-
-@pytest.fixture
 def store() -> MemoryObjectStore:
     return MemoryObjectStore()
 
