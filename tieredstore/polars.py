@@ -7,7 +7,7 @@ import json
 import logging
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,8 +17,8 @@ import pyarrow.dataset as ds
 from polars.io.plugins import register_io_source
 
 from tieredstore.errors import ConfigError
-from tieredstore.pubsub.consume.tables import BatchTable, batch_schema, batches_beside
 from tieredstore.query.arguments import check_client, check_topic
+from tieredstore.query.batch_tables import BatchTable, batch_tables, batches_beside
 from tieredstore.query.stores import StoreLike, manager_of
 from tieredstore.query.table_names import BATCHES
 from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes, topic_schema
@@ -74,7 +74,8 @@ def scan(
         with manager if is_own else nullcontext():
             yield from _frames(manager, topic, options, with_columns, predicate, n_rows)
 
-    empty: Any = batch_schema(key, value) if topic.endswith(BATCHES) else topic_schema(types=types)
+    of_batches = batch_tables() if topic.endswith(BATCHES) else None
+    empty: Any = topic_schema(types=types) if of_batches is None else of_batches.schema(key, value)
     return register_io_source(batches, schema=_pl.DataFrame(empty.empty_table()).schema)
 
 
@@ -92,7 +93,7 @@ def _frames(
     columns = list(dict.fromkeys((*wanted, *looked_at))) or ["offset"]
     pruning = None if predicate is None else arrow_condition(predicate)
     left = n_rows
-    with table.scan(columns, pruning) as read:
+    with closing(table.scan(columns, pruning)) as read:
         for batch in read:
             frame: Any = _pl.from_arrow(batch)
             # What was pruned by is at most as narrow as this.
@@ -112,11 +113,11 @@ def _table(
     """The table of a topic, and the names of its columns."""
     if not topic.endswith(BATCHES):
         return TopicTable(manager, topic, options), TOPIC_COLUMNS
-    batches = batches_beside(manager)
+    batches = batches_beside(manager.store, manager.settings)
     if batches is None:
         raise ConfigError(f"there are no topics of batches in {manager.store.identity}")
     types = options.types
-    table = BatchTable(batches, batches.get(topic.removesuffix(BATCHES)), types.key, types.value)
+    table = batches.table(topic.removesuffix(BATCHES), types.key, types.value)
     return table, table.schema.names
 
 

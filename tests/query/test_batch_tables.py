@@ -19,7 +19,7 @@ from tieredstore.config import settings_from
 from tieredstore.duckdb import attach
 from tieredstore.duckdb.query_tables import QueryTables
 from tieredstore.errors import AlreadyClosed, ConfigError, DataLoss, InvalidValue, MessageCorrupt, ResourceNotFound
-from tieredstore.pubsub.consume.tables import BatchTable
+from tieredstore.pubsub.consume.tables import BatchTable, BatchTables
 from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.query.topic_columns import ColumnTypes
@@ -68,7 +68,7 @@ def rows(topics: Topics, sql: str, options: TableOptions = TEXT) -> list[Any]:
     settings = settings_from({"storage.backend.class": "memory", "chunk.size": "4096"})
     with (
         RemoteStorageManager(settings, store=topics.store) as manager,
-        QueryTables(manager, options, batches=topics) as tables,
+        QueryTables(manager, options, batches=BatchTables(topics)) as tables,
     ):
         return [tuple(row.values()) for batch in tables.run(sql) for row in batch.to_pylist()]
 

@@ -1,10 +1,10 @@
-"""Classes that installed packages offer by a name of their own, as entry points: stores, key management services."""
+"""What installed packages offer as entry points: stores and the like by a name, and what wings attach to the core."""
 
 from __future__ import annotations
 
 import re
 from importlib.metadata import entry_points
-from typing import Final
+from typing import Any, Final
 
 STORES: Final = "tieredstore.stores"
 """The group of entry points whose names ``storage.backend.class`` may have; values are ``package.module:Class``."""
@@ -30,3 +30,18 @@ def installed_class(group: str, name: str) -> str | None:
     if len(classes) > 1:
         raise ValueError(f"installed packages mean {' and '.join(classes)} by it: name the class itself")
     return classes[0] if classes else None
+
+
+def attached_parts(group: str) -> list[Any]:
+    """What wings attach to the core in a group of entry points, in the order of their names.
+
+    A wing whose folder is absent is skipped; any other failure to import is raised as it is.
+    """
+    parts: list[Any] = []
+    for point in sorted(entry_points(group=group), key=lambda point: point.name):
+        try:
+            parts.append(point.load())
+        except ModuleNotFoundError as error:
+            if not error.name or not f"{point.module}.".startswith(f"{error.name}."):
+                raise
+    return parts

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 
 from tieredstore.config.fields import SettingsGroup
+from tieredstore.config.installed import attached_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,18 +21,8 @@ class Section:
 
 @functools.cache
 def wing_sections() -> tuple[Section, ...]:
-    """The sections of all installed wings. A wing whose folder is absent is skipped; any other failure to import is
-    raised as it is."""
-    found: list[Section] = []
-    for point in sorted(entry_points(group="tieredstore.settings"), key=lambda point: point.name):
-        try:
-            sections: tuple[Section, ...] = point.load()
-        except ModuleNotFoundError as error:
-            if error.name and f"{point.module}.".startswith(f"{error.name}."):
-                continue
-            raise
-        found += sections
-    return tuple(found)
+    """The sections of all installed wings."""
+    return tuple(section for sections in attached_parts("tieredstore.settings") for section in sections)
 
 
 def wing_groups() -> list[type[SettingsGroup]]:

@@ -17,8 +17,8 @@ import duckdb
 
 from tieredstore.catalog.names import topic_names
 from tieredstore.errors import ConfigError, TieredStoreError, excerpt
-from tieredstore.pubsub.consume.tables import BatchTable, batches_beside
 from tieredstore.query.arguments import check_client, check_map, several_of, wrong_kind
+from tieredstore.query.batch_tables import BatchTable, BatchTables, batches_beside
 from tieredstore.query.stores import StoreLike, manager_of
 from tieredstore.query.table_names import BATCHES, check_distinct
 from tieredstore.query.topic_columns import ColumnTypes
@@ -27,7 +27,6 @@ from tieredstore.values import Text, ValueType
 
 if TYPE_CHECKING:
     from tieredstore.model import Isolation
-    from tieredstore.pubsub.queue.topics import Topic, Topics
     from tieredstore.records.settings import OnDataLoss
     from tieredstore.remote import RemoteStorageManager
 
@@ -205,19 +204,16 @@ def _batch_topics(
     manager: RemoteStorageManager, wanted: Sequence[str] | None
 ) -> dict[str, Callable[[ColumnTypes], BatchTable]]:
     """What makes the tables of topics of batches, by their names: of all, or of those that are wanted."""
-    batches = batches_beside(manager)
+    batches = batches_beside(manager.store, manager.settings)
     if batches is None:
         return {}
-    topics = {topic.name: topic for topic in batches.list()} if wanted is None else {}
-    for name in wanted or ():
-        topic = name.removesuffix(BATCHES)
-        if batches.has(topic):
-            topics[name] = batches.get(topic)
+    topics = {name: name for name in batches.names()} if wanted is None else {}
+    topics |= {name: topic for name in wanted or () if batches.has(topic := name.removesuffix(BATCHES))}
     if not topics:
         return {}
     others = set(topic_names(manager.store, manager.layout.prefix))
     return {name: partial(_batch_table, batches, topic) for name, topic in topics.items() if name not in others}
 
 
-def _batch_table(batches: Topics, topic: Topic, types: ColumnTypes) -> BatchTable:
-    return BatchTable(batches, topic, types.key, types.value, keeps_snapshot=False)
+def _batch_table(batches: BatchTables, topic: str, types: ColumnTypes) -> BatchTable:
+    return batches.table(topic, types.key, types.value, keeps_snapshot=False)

@@ -15,7 +15,7 @@ from tieredstore.catalog.names import topic_names
 from tieredstore.errors import AlreadyClosed, ConfigError, ResourceNotFound, TieredStoreError, excerpt
 from tieredstore.process.closing import Closing
 from tieredstore.process.interruption import Interrupted
-from tieredstore.pubsub.consume.tables import BatchTable
+from tieredstore.query.batch_tables import BatchTable, BatchTables
 from tieredstore.query.table_names import (
     BATCHES,
     check_distinct,
@@ -30,7 +30,6 @@ from tieredstore.query.topic_table import TableOptions, TopicDataset, TopicTable
 from tieredstore.records.arrow_stream import ArrowStream
 
 if TYPE_CHECKING:
-    from tieredstore.pubsub.queue.topics import Topics
     from tieredstore.remote.source import SegmentSource
 
 _DUCK: Final[Any] = duckdb
@@ -95,7 +94,7 @@ class QueryTables(Closing):
         options: TableOptions,
         types_of: Callable[[str], ColumnTypes] | None = None,
         *,
-        batches: Topics | None = None,
+        batches: BatchTables | None = None,
         is_sandboxed: bool = False,
     ) -> None:
         """``types_of`` says what keys and values of a topic are, asked for those of the query; the options' else.
@@ -260,7 +259,7 @@ class QueryTables(Closing):
             if self._batches is None or not self._batches.has(topic):
                 return None
             types = self._options.types if self._types_of is None else self._types_of(topic)
-            self._batch_tables[topic] = BatchTable(self._batches, self._batches.get(topic), types.key, types.value)
+            self._batch_tables[topic] = self._batches.table(topic, types.key, types.value)
         return self._batch_tables[topic]
 
     def _topics(self) -> list[str]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tieredstore.spark.memq.data_source import MemqDataSource
 from tieredstore.spark.source.data_source import TieredStoreDataSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tieredstore.spark.memq.data_source import MemqDataSource
     from tieredstore.spark.pipelines.runs import start_pipelines
     from tieredstore.spark.source.map_records import map_records
     from tieredstore.spark.source.udf import decode_batches, decode_segments
@@ -28,16 +28,17 @@ __all__ = [
 
 
 def register(spark: SparkSession) -> None:
-    """Make the formats ``tieredstore`` and ``memq`` known to a session.
+    """Make the formats ``tieredstore``, ``memq`` and those of other wings known to a session.
 
     Spark finds them by itself where the package is installed from a wheel; not from an editable install, nor on some
     clusters. Either way the Python of Spark's workers, which ``PYSPARK_PYTHON`` names before the session begins, has to
     be one with ``tieredstore[spark]``: ConfigError where it is not.
     """
-    from tieredstore.spark.source.worker_python import check_worker_python  # noqa: PLC0415  as below
+    from tieredstore.config.installed import attached_parts  # noqa: PLC0415  as below
+    from tieredstore.spark.source.worker_python import check_worker_python  # noqa: PLC0415
 
     check_worker_python(spark)
-    for source in (TieredStoreDataSource, MemqDataSource):
+    for source in (TieredStoreDataSource, *attached_parts("tieredstore.spark")):
         spark.dataSource.register(source)
 
 
@@ -47,6 +48,10 @@ def __getattr__(name: str) -> Any:
         from tieredstore.spark.source import udf  # noqa: PLC0415
 
         return getattr(udf, name)
+    if name == "MemqDataSource":
+        from tieredstore.spark.memq import data_source  # noqa: PLC0415
+
+        return data_source.MemqDataSource
     if name == "map_records":
         from tieredstore.spark.source import map_records as mapping  # noqa: PLC0415
 

@@ -30,8 +30,6 @@ from tieredstore.cli.terminal.plots import COLORS, Picture, label
 from tieredstore.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tieredstore.ops.bucket import Bucket
-    from tieredstore.pubsub.queue.topics import Topics
     from tieredstore.query.writers import BatchRows
 
 
@@ -90,6 +88,7 @@ def query(
     picture = None if plot is None else QueryPlot(*plot)
     client = client_properties(bootstrap_server, kafka_config, kafka_properties)
     tables: Any = extra_module("tieredstore.duckdb.query_tables", _NEEDS)
+    batches_beside: Any = extra_module("tieredstore.query.batch_tables", _NEEDS).batches_beside
     messages = MessageOptions(
         key_type, value_type, schema_json or (), schema_avro or (), schema_registry, schema_registry_config, invalid
     )
@@ -97,20 +96,15 @@ def query(
     with (
         open_chosen_bucket(settings, store) as place,
         place.manager() as manager,
-        tables.QueryTables(manager, options, types_of, batches=_batches_in(place), is_sandboxed=sandbox) as asked,
+        tables.QueryTables(
+            manager, options, types_of, batches=batches_beside(place.store, place.settings), is_sandboxed=sandbox
+        ) as asked,
     ):
         rows: BatchRows = asked.run(sql)
         if picture is None:
             write(rows)
         else:
             picture.save(rows)
-
-
-def _batches_in(place: Bucket) -> Topics | None:
-    """The bucket's topics of batches; None for a store in which there can be none."""
-    from tieredstore.pubsub.queue.memq_topics import open_topics
-
-    return open_topics(place.store, place.settings) if place.store.conditional_writes else None
 
 
 def _writer(output: Path | None, *, as_json: bool, as_csv: bool) -> Callable[[BatchRows], None]:

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow.fs import LocalFileSystem
 
+from tieredstore.backends.base import ObjectStore
+from tieredstore.config import Settings
 from tieredstore.errors import AlreadyClosed, TieredStoreError
 from tieredstore.process.closing import Closing
 from tieredstore.process.futures import outcome
@@ -25,7 +27,6 @@ from tieredstore.pubsub.queue.batch_log import BatchLog, QueuedBatch
 from tieredstore.pubsub.queue.memq_topics import open_topics
 from tieredstore.pubsub.queue.topics import Topic, Topics
 from tieredstore.records.arrow_stream import stream_reader
-from tieredstore.remote import RemoteStorageManager
 from tieredstore.values import Text, ValueType
 from tieredstore.values.filters import refused_filter
 
@@ -59,7 +60,7 @@ class BatchTable:
         self._batches: list[QueuedBatch] | None = None
         self._scans: list[BatchScan] = []
         self.is_closed = False
-        self.schema: pa.Schema = batch_schema(key, value)
+        self.schema: pa.Schema = _schema(key, value)
 
     @property
     def error(self) -> TieredStoreError | None:
@@ -201,7 +202,36 @@ class BatchScan(Closing):
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def batch_schema(key: ValueType, value: ValueType) -> pa.Schema:
+class BatchTables:
+    """The topics of batches of one store, as the core finds them."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+
+    @classmethod
+    def beside(cls, store: ObjectStore, settings: Settings) -> Self | None:
+        """Those of this store; None for a store in which there can be none."""
+        return cls(open_topics(store, settings)) if store.conditional_writes else None
+
+    @staticmethod
+    def schema(key: ValueType, value: ValueType) -> pa.Schema:
+        """The columns of each, with keys and values of these types."""
+        return _schema(key, value)
+
+    def names(self) -> Iterator[str]:
+        """What all topics are called."""
+        return self._topics.names()
+
+    def has(self, name: str) -> bool:
+        """Whether there is a topic of that name, which may be no name of one."""
+        return self._topics.has(name)
+
+    def table(self, name: str, key: ValueType, value: ValueType, *, keeps_snapshot: bool = True) -> BatchTable:
+        """A topic; TopicNotFound if there is none."""
+        return BatchTable(self._topics, self._topics.get(name), key, value, keeps_snapshot=keeps_snapshot)
+
+
+def _schema(key: ValueType, value: ValueType) -> pa.Schema:
     """The columns of a topic of batches whose keys and values are of these types."""
     header = _arrow.struct([_arrow.field("key", _arrow.string()), _arrow.field("value", _arrow.binary())])
     schema: pa.Schema = _arrow.schema(
@@ -213,11 +243,6 @@ def batch_schema(key: ValueType, value: ValueType) -> pa.Schema:
         ]
     )  # fmt: skip
     return schema
-
-
-def batches_beside(manager: RemoteStorageManager) -> Topics | None:
-    """The topics of batches in a manager's store; None for a store in which there can be none."""
-    return open_topics(manager.store, manager.settings) if manager.store.conditional_writes else None
 
 
 def _possible(batches: Sequence[QueuedBatch], filter: Any, schema: Any, topic: str) -> list[QueuedBatch]:
