@@ -13,14 +13,13 @@ cythonize: Any = importlib.import_module("Cython.Build").cythonize
 
 KERNELS = {
     "tieredstore/backends/filesystem": (("_files",), ()),
-    "tieredstore/transform": (("_blocks",), ("_blocks.h",)),
     "tieredstore/remote": (("_value_files",), ("../kafka/records/_bytes.h", "../kafka/records/_fold.h")),
     "tieredstore/kafka/records": (
         ("_slabs", "_buffers", "_columns", "_checks", "_kernel"),
         (
             *("_bytes.h", "_fold.h", "_pages.h", "_parse.pxd", "_batch.pxd", "_slabs.pxd"),
             *("_buffers.pxd", "_appending.pxd", "_columns.pxd"),
-            *("_expand.h", "_expand.pxd", "_lz4.h", "_matches.h", "_snappy.h", "_zstd.h"),
+            *("_expand.h", "_expand.pxd", "_lz4.h", "_matches.h", "_snappy.h"),
         ),
     ),
     "tieredstore/kafka": (

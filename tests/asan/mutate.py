@@ -14,12 +14,6 @@ from pathlib import Path
 from tests.support import json_texts, memq_batches
 from tests.support.changing_files import ChangingFiles
 from tests.support.compressed_bodies import check_body, damaged_bodies
-from tests.support.damaged_frames import (
-    HAS_BLOCKS,
-    beginning_is_as_others_read_it,
-    damaged_frames,
-    whole_is_as_others_read_it,
-)
 from tests.support.damaged_packets import damaged_packet
 from tests.support.record_batches import random_log, rows
 from tests.support.record_mutations import check, mutations, run_over, scan_over
@@ -32,7 +26,6 @@ from tieredstore.pubsub.format import _checksums, _packets, _reading, _writing
 from tieredstore.pubsub.format.packet_writing import request_bytes
 from tieredstore.pubsub.format.packets import VERSIONS, Request, WriteRequest, received_request
 from tieredstore.remote import _value_files
-from tieredstore.transform import _blocks
 
 
 def main(folder: Path, count: int) -> int:
@@ -47,7 +40,6 @@ def main(folder: Path, count: int) -> int:
         _reading,
         _writing,
         _files,
-        _blocks,
         _value_files,
         _json_scan,
     ):
@@ -75,13 +67,6 @@ def main(folder: Path, count: int) -> int:
     print(f"{count} mutations of requests that write, {survived} of them taken: no bad access")
     laid = sum(laid_records(random.Random(seed)) for seed in range(count // 50))
     print(f"{laid} records laid where they are stored: no bad access")
-    begun = sum(map(beginning_is_as_others_read_it, damaged_frames(2, count)))
-    print(f"{count} frames with damage, {begun} begun to be read: no bad access")
-    whole = sum(map(whole_is_as_others_read_it, damaged_frames(3, count)))
-    # Some have no damage at all: where there is a library that reads frames, it has read these.
-    if HAS_BLOCKS and not whole:
-        sys.exit("no frame was read as a whole")
-    print(f"{count} frames with damage, {whole} read as a whole: no bad access")
     # Each value in a buffer of its own size, behind whose end nothing may be read.
     answered = sum(json_texts.said([text])[0] is not None for text in json_texts.texts(2, count))
     print(f"{count} texts of JSON, {answered} of them told at once: no bad access")

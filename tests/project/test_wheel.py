@@ -39,7 +39,6 @@ COMPILED = {
     "tieredstore/pubsub/format/_reading",
     "tieredstore/pubsub/format/_writing",
     "tieredstore/remote/_value_files",
-    "tieredstore/transform/_blocks",
 }
 IMPORTS = """
 import importlib, json, sys

@@ -11,7 +11,6 @@ from typing import Final, Protocol, cast
 import zstandard
 
 from tieredstore.errors import CorruptData
-from tieredstore.transform._blocks import decompress_beginning, decompress_whole
 
 DEFAULT_LEVEL: Final = 3
 """zstd's own default level, which the plugin uses too."""
@@ -59,8 +58,6 @@ def decompress_into(frame: bytes | bytearray | memoryview, out: memoryview, want
         declared = zstandard.get_frame_parameters(frame).content_size
         if declared != len(out):
             raise CorruptData(f"the zstd frame declares {_declared(declared)}, not the {len(out)} bytes expected")
-        if decompress_whole(frame, out) if size == len(out) else decompress_beginning(frame, out, size):
-            return
         # readinto with room for the whole content makes libzstd decode in one pass, straight into `out`: measured
         # 1.7 times ZstdDecompressor.decompress, which pays for fresh memory.
         with _contexts.decompressor.stream_reader(frame, closefd=False) as reader:

@@ -3,13 +3,12 @@
 
 from libc.stdint cimport uint8_t
 
-from tieredstore.kafka.records._expand cimport Expanded, expand_body, find_zstd, free_expanded, zstd_version
+from tieredstore.kafka.records._expand cimport Expanded, expand_body, free_expanded
 from tieredstore.kafka.records._parse cimport (
     build_checksums, crc32_ieee, crc32c, crc32c_by_instruction, crc32c_portable,
 )
 
 build_checksums()
-find_zstd()
 
 
 def checksum(kind, const uint8_t[::1] data):
@@ -23,14 +22,9 @@ def checksum(kind, const uint8_t[::1] data):
     return crc32c(at, data.shape[0]) if kind == "castagnoli" else crc32c_portable(at, data.shape[0])
 
 
-def system_zstd():
-    """The version of the system's Zstandard, such as 10504 for 1.5.4; 0 where there is none to be used."""
-    return zstd_version()
-
-
 def expand(int codec, const uint8_t[::1] body, size_t most):
     """The body as the scanner decompresses it by itself; None where it leaves that to the codec's library."""
-    cdef Expanded expanded = Expanded(NULL, 0, 0, most, NULL)
+    cdef Expanded expanded = Expanded(NULL, 0, 0, most)
     try:
         if not body.shape[0] or not expand_body(&expanded, codec, &body[0], body.shape[0]):
             return None

@@ -1,4 +1,4 @@
-/* Bodies of batches in LZ4, snappy and Zstandard, as clients of Kafka write them, decompressed without the interpreter.
+/* Bodies of batches in LZ4 and snappy, as clients of Kafka write them, decompressed without the interpreter.
 
    Whatever is not so is left alone: a stream that is damaged, larger than what is kept here, or has more to it than most
    have (checksums of LZ4's blocks, several frames). The libraries read or refuse it, so that there is one place for
@@ -10,15 +10,10 @@
 #include "_lz4.h"
 #include "_pages.h"
 #include "_snappy.h"
-#include "_zstd.h"
 
 enum {
     SNAPPY_CODEC = 2,
     LZ4_CODEC = 3,
-    ZSTD_CODEC = 4,
-    /* Of what is larger the call by the interpreter costs nothing to speak of, and may be of any size and window. */
-    MOST_ZSTD_STORED = 128 * 1024,
-    ZSTD_USUAL_GROWTH = 64,
     XERIAL_MAGIC_SIZE = 8,
     XERIAL_HEADER_SIZE = 16,
     MOST_SNAPPY_BLOCKS = 4096,
@@ -32,7 +27,6 @@ enum {
 typedef struct {
     uint8_t *data;
     size_t capacity, used, most;
-    void *zstd; /* what its library needs for itself */
 } Expanded;
 
 /* Room for `more` bytes and the slack; 0 if they are too many, or there is no memory. */
@@ -129,32 +123,16 @@ static int expand_lz4(Expanded *expanded, const uint8_t *at, const uint8_t *end)
     return 0;
 }
 
-/* One frame that comes to no more than its window, so that no reference can reach further back than that. */
-static int expand_zstd(Expanded *expanded, const uint8_t *body, size_t size) {
-    size_t room = ZSTD_USUAL_GROWTH * size + LEAST_EXPANDED, window;
-    int64_t count;
-    if (!has_zstd() || size > MOST_ZSTD_STORED || !(window = zstd_window(body, size))) return 0;
-    if (room > window) room = window;
-    if (room > expanded->most) room = expanded->most;
-    if (!expanded_room(expanded, room)) return 0;
-    count = expand_zstd_frame(&expanded->zstd, body, size, expanded->data, room);
-    if (count < 0) return 0;
-    expanded->used = (size_t)count;
-    return 1;
-}
-
 /* 1 if the body could be decompressed here; `most` is of the bytes that it may come to. */
 static int expand_body(Expanded *expanded, int codec, const uint8_t *body, size_t size) {
     expanded->used = 0;
     if (codec == SNAPPY_CODEC) return expand_snappy(expanded, body, body + size);
-    if (codec == ZSTD_CODEC) return expand_zstd(expanded, body, size);
     return codec == LZ4_CODEC && expand_lz4(expanded, body, body + size);
 }
 
 static void free_expanded(Expanded *expanded) {
     if (expanded->data) free_block(expanded->data, expanded->capacity);
-    if (expanded->zstd) zstd.release(expanded->zstd);
-    expanded->zstd = NULL, expanded->data = NULL, expanded->capacity = expanded->used = 0;
+    expanded->data = NULL, expanded->capacity = expanded->used = 0;
 }
 
 #endif

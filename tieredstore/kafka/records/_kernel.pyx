@@ -1,18 +1,20 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """The walk over a log's batches: from pieces of a log to columns of its records, without Python in between.
 
-A scanner is told where the bytes are (``set_piece``), walks until it needs somebody (``scan`` says what for), and
-hands out what it found as columns (``columns``). pieces.py is that somebody.
+A scanner is told where the bytes are (``set_piece``), walks until it needs its caller (``scan`` says what for), and
+hands out what it found as columns (``columns``). It asks its decompressor for the bodies that it does not decompress.
 """
 
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport INT64_MAX, int8_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
 
+from tieredstore.kafka.batches import CompressionType
 from tieredstore.kafka.records._batch cimport *
 from tieredstore.kafka.records._buffers cimport HEADERS
 from tieredstore.kafka.records._columns cimport ColumnBuilder
-from tieredstore.kafka.records._expand cimport Expanded, expand_body, find_zstd, free_expanded
+from tieredstore.kafka.records._expand cimport Expanded, expand_body, free_expanded
 from tieredstore.kafka.records._parse cimport *
 from tieredstore.kafka.records._slabs cimport SlabPool
 
@@ -21,17 +23,19 @@ cdef enum State:
     PIECE_READ  # every byte of the piece
     PARTIAL_BATCH  # the rest of the piece is the beginning of a batch
     COLUMNS_FULL  # columns are to be taken before it goes on
-    COMPRESSED_BODY  # the records of the batch at hand are to be decompressed
     STOP_REACHED  # all further batches are at the stop offset or beyond
     ZERO_TAIL  # the rest of the piece is zeros, where a batch would begin
     FAULTY  # the batch at hand is damaged
+    COMPRESSED_BODY  # the records of the batch at hand are to be decompressed, before anything is told
 
 cdef enum:
     # What the scanner decompresses by itself. Of a larger body the memory is not to stay, and its library costs little.
     MOST_EXPANDED = 16 * 1024 * 1024
 
+# By their numbers in a batch's attributes.
+cdef tuple CODECS = tuple(CompressionType)
+
 build_checksums()
-find_zstd()
 
 
 cdef class Scanner:
@@ -57,12 +61,18 @@ cdef class Scanner:
     cdef Rows block
     cdef Expanded expanded
     cdef readonly ColumnBuilder columns
+    cdef object decompress
 
     def __cinit__(
         self, SlabPool pool, int wanted, int64_t start_offset, int64_t stop_offset, int64_t end_offset,
         list aborted, bint check_crc, bint keep_headers, int64_t max_batch_bytes, Py_ssize_t target_bytes,
+        decompress,
     ):
-        """``aborted``: sorted (producer id, first offset, last offset) that do not overlap."""
+        """``aborted``: sorted (producer id, first offset, last offset) that do not overlap.
+
+        ``decompress`` is that of a Decompressor.
+        """
+        self.decompress = decompress
         self.columns, self.check_crc, self.last_offset = ColumnBuilder(pool, wanted), check_crc, -1
         self.start_offset, self.stop_offset, self.end_offset = start_offset, stop_offset, end_offset
         self.keep_headers, self.max_batch_bytes, self.target_bytes = keep_headers, max_batch_bytes, target_bytes
@@ -107,14 +117,15 @@ cdef class Scanner:
         PyBuffer_Release(&self.opened)
         self.data, self.size, self.at = NULL, 0, 0
 
-    def set_body(self, body):
-        """The decompressed records of the batch at hand; False if they cannot be its records."""
+    cdef bint _decompress(self) except -1:
+        """Open the decompressed records of the batch at hand; False if they cannot be its records."""
+        # A copy, since what a library has seen may stay referred to by the traceback of its error.
+        stored = PyBytes_FromStringAndSize(<const char*>self.data + self._compressed_at(), self._compressed_size())
+        body = self.decompress(CODECS[self.batch.attributes & CODEC_BITS], self.batch.magic, memoryview(stored))
         # A plain buffer: to make a view of memory of it costs as much as a few records.
         PyBuffer_Release(&self.opened)
         PyObject_GetBuffer(body, &self.opened, PyBUF_SIMPLE)
-        is_opened = self._open_body(<const uint8_t*>self.opened.buf if self.opened.len else self.data, self.opened.len)
-        self._expect_memory()
-        return is_opened
+        return self._open_body(<const uint8_t*>self.opened.buf if self.opened.len else self.data, self.opened.len)
 
     def skip_batch(self):
         """Go on behind the batch at hand, as if it were not there."""
@@ -123,10 +134,13 @@ cdef class Scanner:
         self.at += self.batch.size
 
     def scan(self):
-        """Walk on. Returns why it stopped, a State."""
-        cdef int state
-        with nogil:
-            state = self._scan()
+        """Walk on. Returns why it stopped, a State; BatchCorrupt for a body that cannot be decompressed."""
+        cdef int state = COMPRESSED_BODY
+        while state == COMPRESSED_BODY:
+            with nogil:
+                state = self._scan()
+            if state == COMPRESSED_BODY and not self._decompress():
+                state = FAULTY
         self._expect_memory()
         return state
 
@@ -151,12 +165,6 @@ cdef class Scanner:
     def fault(self):
         """What is wrong with the batch at hand: a Fault and two numbers that belong to it."""
         return self.body.fault, self.body.first_detail, self.body.second_detail
-
-    @property
-    def compressed(self):
-        """Of the batch at hand: its codec, its magic, and where in the piece its compressed records lie."""
-        start = self._compressed_at()
-        return self.batch.attributes & CODEC_BITS, self.batch.magic, start, start + self._compressed_size()
 
     @property
     def batch_at_hand(self):

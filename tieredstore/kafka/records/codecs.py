@@ -24,6 +24,7 @@ Body: TypeAlias = bytes | memoryview
 # The stream of snappy-java: this magic, two version numbers, then blocks of which each has its size before it.
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\0"
 _XERIAL_HEADER_SIZE: Final = 16
+_ZSTD: Final = CompressionType.ZSTD
 # A copy of 64 bytes takes 3 in the stream, so that no block of snappy grows more than this.
 _SNAPPY_MAX_RATIO: Final = 22
 # Added to the first guess of a decompressed size, so that small batches come in one step.
@@ -56,8 +57,7 @@ class Decompressor:
         self._max_bytes = max_bytes
         self._limit = limit
         self._memory = memoryview(b"")
-        # What libraries need for themselves, made for the first batch and used for all: most logs know one codec.
-        self._zstd: Any = None
+        self._zstd: Any = zstandard.ZstdDecompressor()
         self._lz4_context: Any = None
 
     def decompress(self, compression: CompressionType, magic: int, body: memoryview) -> Body:
@@ -68,6 +68,8 @@ class Decompressor:
         # At the beginning of the next call, not at the end of this one: the caller still reads what was returned.
         if len(self._memory) > _MOST_MEMORY:
             self._memory = memoryview(b"")
+        if compression is _ZSTD:  # a look at an enumeration costs as much as a few records
+            return self._decompress_zstd(body)
         match compression:
             case CompressionType.GZIP:
                 return self._decompress_gzip(body)
@@ -75,9 +77,7 @@ class Decompressor:
                 return self._decompress_snappy(body)
             case CompressionType.LZ4:
                 return self._decompress_lz4(_with_true_lz4_checksum(body) if magic == 0 else body)
-            case CompressionType.ZSTD:
-                return self._decompress_zstd(body)
-            case CompressionType.NONE:
+            case _:
                 return body
 
     def _room(self, size: int) -> memoryview:
@@ -91,20 +91,18 @@ class Decompressor:
 
     def _decompress_zstd(self, body: memoryview) -> memoryview:
         # One byte more than allowed fits, so that a stream that is exactly too long is noticed without another call.
-        room, filled = self._room(min(8 * len(body) + _LEAST_STEP, self._max_bytes + 1)), 0
-        if self._zstd is None:
-            self._zstd = zstandard.ZstdDecompressor()
+        most, room = self._max_bytes + 1, self._room(min(8 * len(body) + _LEAST_STEP, self._max_bytes + 1))
         try:
             reader: Any = self._zstd.stream_reader(body, read_across_frames=True)
-            while count := reader.readinto(room[filled : self._max_bytes + 1]):
-                filled += count
-                if filled > self._max_bytes:
-                    raise self._too_large()
-                if filled == len(room):
-                    done, room = room, self._room(2 * filled)
-                    room[:filled] = done
+            filled = reader.readinto(room if len(room) <= most else room[:most])
+            while filled == len(room) < most:
+                done, room = room, self._room(2 * filled)
+                room[:filled] = done
+                filled += reader.readinto(room[filled:most])
         except zstandard.ZstdError as error:
             raise _malformed("zstd", error) from error
+        if filled == most:
+            raise self._too_large()
         return room[:filled]
 
     def _decompress_gzip(self, body: memoryview) -> bytes:

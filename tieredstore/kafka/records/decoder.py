@@ -130,13 +130,13 @@ class RecordDecoder:
         scanner = Scanner(
             self._pool, self._columns.wanted, start_offset, stop, end_offset, merge_aborted(aborted),
             self._check_crc, self._keep_headers, self._max_batch_bytes, self._target_bytes,
+            # Of its own: a body lies in its memory while record batches of it are given.
+            Decompressor(self._pool, self._max_batch_bytes).decompress,
         )  # fmt: skip
         self._scanner = scanner
-        # Of its own: a body lies in its memory while record batches of it are given.
-        decompressor = Decompressor(self._pool, self._max_batch_bytes)
         self._offsets = (start_offset, stop)
         self._reading = LogReading(
-            scanner, decompressor, self._columns, self._on_corrupt,
+            scanner, self._columns, self._on_corrupt,
             position=position, worth_giving=self._target_bytes // 4,
         )  # fmt: skip
         return self._reading.read(pieces if start_offset < stop else ())

@@ -9,17 +9,13 @@ from typing import Final, Literal, TypeAlias
 import pyarrow as pa
 
 from tieredstore.errors import BatchCorrupt
-from tieredstore.kafka.batches import FRAME_SIZE, BatchHeader, Buffer, CompressionType, first_batch_size
+from tieredstore.kafka.batches import FRAME_SIZE, BatchHeader, Buffer, first_batch_size
 from tieredstore.kafka.records._kernel import Scanner
-from tieredstore.kafka.records.codecs import Decompressor
 from tieredstore.kafka.records.columns import RecordColumns
 from tieredstore.kafka.records.faults import hides_next_batch, sentence
 
 # The states of the kernel, in its order.
-_PIECE_READ, _PARTIAL_BATCH, _COLUMNS_FULL, _COMPRESSED_BODY, _STOP_REACHED, _ZERO_TAIL, _FAULTY = range(7)
-
-# By their numbers in a batch's attributes.
-_CODECS: Final = tuple(CompressionType)
+_PIECE_READ, _PARTIAL_BATCH, _COLUMNS_FULL, _STOP_REACHED, _ZERO_TAIL, _FAULTY = range(6)
 
 _LEAST_FRAME: Final = 17
 """What the kernel must see of a batch to judge its length and magic."""
@@ -43,7 +39,6 @@ class LogReading:
     def __init__(
         self,
         scanner: Scanner,
-        decompressor: Decompressor,
         columns: RecordColumns,
         on_corrupt: OnCorrupt,
         *,
@@ -51,7 +46,6 @@ class LogReading:
         worth_giving: int,
     ) -> None:
         self._scanner = scanner
-        self._decompressor = decompressor
         self._columns = columns
         self._on_corrupt = on_corrupt
         self._position = position
@@ -123,7 +117,7 @@ class LogReading:
             return len(piece)
         self._scanner.set_piece(piece, self._position)
         try:
-            yield from self._walk_batches(piece)
+            yield from self._walk_batches()
             walked = self._scanner.place
         finally:
             # Buffers that are not ours, a map of a file among them, can be closed only when nothing refers to them.
@@ -133,14 +127,13 @@ class LogReading:
         self._position += walked
         return walked
 
-    def _walk_batches(self, piece: memoryview | bytearray) -> Iterator[pa.RecordBatch]:
+    def _walk_batches(self) -> Iterator[pa.RecordBatch]:
         while True:
-            self._state = self._scanner.scan()
-            problem = self._decompress(piece) if self._state == _COMPRESSED_BODY else None
-            if self._state == _COMPRESSED_BODY and problem is None:
-                continue
-            if self._state == _FAULTY:
-                problem = sentence(self._scanner.fault)
+            try:
+                self._state = self._scanner.scan()
+                problem = sentence(self._scanner.fault) if self._state == _FAULTY else None
+            except BatchCorrupt as error:
+                self._state, problem = _FAULTY, str(error)
             if problem is not None:
                 yield from self._pass_over(problem)
             # At a piece's end records are given early if they are many enough: whoever waits for them need not wait
@@ -149,17 +142,6 @@ class LogReading:
                 yield from self._flush()
             if problem is None and self._state != _COLUMNS_FULL:
                 return
-
-    def _decompress(self, piece: memoryview | bytearray) -> str | None:
-        """Give the kernel the records of the batch at hand; if that cannot be done, what is wrong with the batch."""
-        codec, magic, start, stop = self._scanner.compressed
-        # A copy, since what a library has seen may stay referred to by the traceback of its error.
-        stored = memoryview(bytes(piece[start:stop]))
-        try:
-            body = self._decompressor.decompress(_CODECS[codec], magic, stored)
-        except BatchCorrupt as error:
-            return str(error)
-        return None if self._scanner.set_body(body) else sentence(self._scanner.fault)
 
     def _flush(self) -> Iterator[pa.RecordBatch]:
         if (taken := self._scanner.columns.take()) is not None:
