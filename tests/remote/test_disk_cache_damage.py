@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from tests.support.disk_cache_access import CHUNKS, KEY, change_table, got, opened, own_folder, rows, value_files
 from tieredstore.errors import CorruptData
-from tieredstore.remote.disk_files import RawDisk
-from tieredstore.remote.disk_seal import HEADER_SIZE, seal
+from tieredstore.remote.disk_values import HEADER_SIZE, RawDisk, write_value
 
 CHUNK = bytes(range(200))
 
@@ -84,14 +83,14 @@ def test_swapped_files_are_misses(tmp_path: Path) -> None:
         assert [got(cache, key, 5) for key in CHUNKS[:2]] == [None, None]
 
 
-def test_swapped_rows_are_misses(tmp_path: Path) -> None:
+def test_swapped_rows_change_no_byte(tmp_path: Path) -> None:
     with opened(tmp_path) as cache:
         cache.put(CHUNKS[0], b"first")
         cache.put(CHUNKS[1], b"other")
         (first,), (second,) = rows(tmp_path, "key")
         for old, new in ((first, "x"), (second, first), ("x", second)):
             change_table(tmp_path, "UPDATE Cache SET key = ? WHERE key = ?", new, old)
-        assert [got(cache, key, 5) for key in CHUNKS[:2]] == [None, None]
+        assert [got(cache, key, 5) for key in CHUNKS[:2]] == [b"first", b"other"]
 
 
 def test_a_damaged_blob_is_a_miss_and_is_dropped(tmp_path: Path) -> None:
@@ -115,21 +114,25 @@ def test_a_blob_that_says_it_is_huge_is_a_miss_before_any_memory_is_taken(tmp_pa
         assert cache.stats.damaged == 1
 
 
-def test_a_file_removed_by_hand_is_a_miss_and_its_row_goes(tmp_path: Path) -> None:
+def test_a_file_removed_by_hand_is_a_miss_and_its_row_is_used_again(tmp_path: Path) -> None:
     with opened(tmp_path) as cache:
         cache.put(KEY, CHUNK)
         value_files(tmp_path)[0].unlink()
         assert got(cache, KEY, len(CHUNK)) is None
-        assert (cache.stats.entries, cache.stats.bytes, cache.stats.damaged, cache.stats.failures) == (0, 0, 0, 0)
+        cache.put(KEY, CHUNK)
+        assert got(cache, KEY, len(CHUNK)) == CHUNK
+        assert (cache.stats.entries, cache.stats.bytes) == (1, len(CHUNK))
+        assert (cache.stats.damaged, cache.stats.failures) == (0, 0)
 
 
-def test_a_row_removed_by_hand_is_a_miss(tmp_path: Path) -> None:
+def test_a_row_removed_by_hand_is_listed_again(tmp_path: Path) -> None:
     with opened(tmp_path) as cache:
         cache.put(KEY, CHUNK)
         change_table(tmp_path, "DELETE FROM Cache")
-        assert got(cache, KEY, len(CHUNK)) is None
+        assert got(cache, KEY, len(CHUNK)) == CHUNK
         cache.put(KEY, CHUNK)
         assert got(cache, KEY, len(CHUNK)) == CHUNK
+        assert (cache.stats.entries, cache.stats.bytes) == (1, len(CHUNK))
 
 
 class Harm:
@@ -143,7 +146,7 @@ class Harm:
 
 
 @pytest.mark.parametrize("in_file", [False, True])
-def test_a_planted_pickle_is_never_loaded_and_its_row_goes(tmp_path: Path, in_file: bool) -> None:
+def test_a_planted_pickle_is_never_loaded(tmp_path: Path, in_file: bool) -> None:
     witness = tmp_path / "witness"
     harm = pickle.dumps(Harm(witness))
     with opened(tmp_path) as cache:
@@ -153,22 +156,27 @@ def test_a_planted_pickle_is_never_loaded_and_its_row_goes(tmp_path: Path, in_fi
             change_table(tmp_path, "UPDATE Cache SET mode = 4")
         else:
             change_table(tmp_path, "UPDATE Cache SET mode = 4, filename = NULL, value = ?, size = 0", harm)
-        assert got(cache, KEY, len(CHUNK)) is None
-        assert (cache.stats.damaged, cache.stats.entries) == (1, 0)
+        assert got(cache, KEY, len(CHUNK)) == (None if in_file else CHUNK)
+        assert cache.stats.damaged == int(in_file)
         cache.put(KEY, CHUNK)
         assert got(cache, KEY, len(CHUNK)) == CHUNK
+    with opened(tmp_path, 100) as cache:
+        cache.put(CHUNKS[1], bytes(100))  # in place of the planted row
+        assert cache.stats.entries == 1
     assert not witness.exists()
     pickle.loads(harm)
     assert witness.exists(), "the pickle would not have shown it"
 
 
 @pytest.mark.parametrize("mode", [0, 1, 3, 5, -1, "2", None, b"\2"])
-def test_rows_of_other_modes_are_misses(tmp_path: Path, mode: object) -> None:
+def test_rows_of_other_modes_change_no_byte(tmp_path: Path, mode: object) -> None:
     with opened(tmp_path) as cache:
         cache.put(KEY, CHUNK)
-        change_table(tmp_path, "UPDATE Cache SET mode = ?, value = ?", mode, CHUNK)
-        # a text of digits becomes a number in this column
-        assert got(cache, KEY, len(CHUNK)) == (CHUNK if mode == "2" else None)
+        change_table(tmp_path, "UPDATE Cache SET mode = ?, value = ?", mode, b"other")
+        for _ in range(2):
+            assert got(cache, KEY, len(CHUNK)) == CHUNK
+            cache.put(KEY, CHUNK)
+        assert rows(tmp_path, "mode, value") == [(2, None)]
 
 
 def test_a_planted_pickled_key_is_passed_over(tmp_path: Path) -> None:
@@ -176,7 +184,7 @@ def test_a_planted_pickled_key_is_passed_over(tmp_path: Path) -> None:
     with opened(tmp_path, 1000) as cache:
         cache.put(KEY, CHUNK)
         change_table(tmp_path, "UPDATE Cache SET key = ?, raw = 0, access_time = 0", pickle.dumps(Harm(witness)))
-        assert got(cache, KEY, len(CHUNK)) is None
+        assert got(cache, KEY, len(CHUNK)) == CHUNK
         for key in CHUNKS:
             cache.put(key, CHUNK)
         assert cache.stats.bytes <= 1000
@@ -190,12 +198,10 @@ def test_a_planted_file_name_leads_nowhere(tmp_path: Path, name: str | bytes | i
         foreign = tmp_path / "foreign"
         foreign.write_bytes(value_files(tmp_path)[0].read_bytes())
         planted = name.format(path=tmp_path) if isinstance(name, str) else name
-        change_table(tmp_path, "UPDATE Cache SET filename = ?", planted)
-        assert got(cache, KEY, len(CHUNK)) is None
-        cache.put(KEY, CHUNK)
-        change_table(tmp_path, "UPDATE Cache SET filename = ?", planted)
-        cache.put(KEY, CHUNK)  # in place of the planted row
-        assert got(cache, KEY, len(CHUNK)) == CHUNK
+        for _ in range(2):
+            change_table(tmp_path, "UPDATE Cache SET filename = ?", planted)
+            assert got(cache, KEY, len(CHUNK)) == CHUNK
+            cache.put(KEY, CHUNK)  # in place of the planted row
         assert foreign.exists()
 
 
@@ -209,33 +215,28 @@ def test_a_link_in_a_files_place_is_not_followed(tmp_path: Path) -> None:
     assert (tmp_path / "foreign").exists()
 
 
-@pytest.mark.parametrize("value", [b"bytes", bytearray(b"x"), memoryview(b"x"), "text", 1, 1.0, None, {}, object()])
-def test_the_disk_stores_sealed_bytes_only(tmp_path: Path, value: object) -> None:
-    with pytest.raises(TypeError, match="sealed bytes only"):
-        RawDisk(str(tmp_path)).store(value, read=False)
+@pytest.mark.parametrize("value", [b"bytes", bytearray(b"x"), memoryview(b"x"), "text", 1, 1.0, {}, object()])
+def test_the_disk_stores_written_values_only(tmp_path: Path, value: object) -> None:
+    with pytest.raises(TypeError, match="written values only"):
+        RawDisk(str(tmp_path)).store(value, False, "k" * 64)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_disk_reads_files_of_its_own_only(tmp_path: Path) -> None:
+def test_the_disk_gives_nothing_of_a_row(tmp_path: Path) -> None:
     disk, witness = RawDisk(str(tmp_path)), tmp_path / "witness"
-    _, mode, filename, _ = disk.store(seal(b"k" * 32, b"x"), read=False)
-    with disk.fetch(mode, filename, None, read=True) as file:
-        assert file.read().endswith(b"x")
-    for other, name in ((4, None), (4, filename), (1, None), (3, filename), (2, None), (2, "../x")):
-        with pytest.raises(CorruptData, match="nothing is unpickled"):
-            disk.fetch(other, name, pickle.dumps(Harm(witness)), read=False)
+    _, mode, filename, _ = disk.store(write_value(tmp_path, b"k" * 32, b"x"), False, (b"k" * 32).hex())
+    for row in ((mode, filename), (4, None), (4, filename), (1, None), (3, filename), (2, None), (2, "../x")):
+        disk.fetch(*row, pickle.dumps(Harm(witness)), read=False)
     assert not witness.exists()
 
 
 @pytest.mark.parametrize("key", [b"bytes", 1, 1.0, None, ("a",), object()])
-def test_the_disks_keys_are_text_only(tmp_path: Path, key: object) -> None:
+def test_a_planted_key_that_is_not_text_is_never_unpickled(tmp_path: Path, key: object) -> None:
     disk, witness = RawDisk(str(tmp_path)), tmp_path / "witness"
-    with pytest.raises(TypeError, match="is a str"):
-        disk.put(key)
     for row in ((key, True), ("text", False), (pickle.dumps(Harm(witness)), False)):
         with pytest.raises(CorruptData, match="nothing is unpickled"):
             disk.get(*row)
-    assert disk.get(*disk.put("text")) == "text"
+    assert disk.get("text", True) == "text"
     assert not witness.exists()
 
 

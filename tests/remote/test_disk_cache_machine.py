@@ -81,6 +81,7 @@ class DiskCacheMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1, 30, 61]))
     def wait(self, seconds: int) -> None:
+        self.reopen()
         let_pass(self.path, seconds)
 
     @precondition(lambda self: bool(value_files(self.path)))
@@ -119,7 +120,12 @@ class DiskCacheMachine(RuleBasedStateMachine):
     )
     def damage_the_table(self, statement: str) -> None:
         self.is_intact = False
+        self.reopen()
         change_table(self.path, statement)
+
+    def reopen(self) -> None:
+        """Have a table: one that was found damaged is made anew with the next use."""
+        assert self.caches[0].stats.entries >= 0
 
     @rule(kind=st.sampled_from(["remove", "garbage"]))
     def damage_the_database(self, kind: str) -> None:

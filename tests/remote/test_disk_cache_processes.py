@@ -17,7 +17,7 @@ from tests.support.disk_cache_access import CHUNKS, KEY, got, opened, value_file
 from tests.support.fresh_python import run_fresh
 from tests.support.paths import REPOSITORY
 from tieredstore.remote.chunk_cache import CacheStats, ChunkCache, ChunkKey
-from tieredstore.remote.disk_seal import HEADER_SIZE
+from tieredstore.remote.disk_values import HEADER_SIZE
 
 pytestmark = pytest.mark.slow
 LIMIT = 150_000
@@ -107,7 +107,7 @@ FORK = """
 
     with opened(Path(sys.argv[1])) as cache:
         cache.put(CHUNKS[0], b"chunk")
-        with cache._entries.counters._lock:  # as if another thread were counting
+        with cache._table.counters._lock:  # as if another thread were counting
             child = os.fork()
             if child == 0:
                 ok = check(cache, 1) and cache.stats.hits == 101 and cache.stats.failures == 0
@@ -131,9 +131,6 @@ BUSY_FORKS = """
     import os, sys, threading, warnings
     from pathlib import Path
     from tests.support.disk_cache_access import CHUNKS, got, opened
-    from tieredstore.remote import disk_rows
-
-    disk_rows._LOCK_TIMEOUT = 60.0  # s: on a busy machine whoever has the lock may stand still for one
 
     def work():
         while not done.is_set():
@@ -150,7 +147,8 @@ BUSY_FORKS = """
 
     warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads, from Python 3.12 on
     done = threading.Event()
-    with opened(Path(sys.argv[1]), 600_000) as cache:
+    # on a busy machine who has the lock may stand still for a second
+    with opened(Path(sys.argv[1]), 600_000, lock_timeout_s=60.0) as cache:
         threads = [threading.Thread(target=work) for _ in range(3)]
         for thread in threads:
             thread.start()
@@ -179,7 +177,7 @@ STUCK_FORK = """
 
     with opened(Path(sys.argv[1])) as cache:
         cache.put(CHUNKS[0], b"chunk")
-        with cache._entries._gate:  # as if another thread were stuck in a call
+        with cache._table._gate:  # as if another thread were stuck in a call
             child = os.fork()
             if child == 0:
                 cache.put(CHUNKS[1], b"chunk")

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import errno
+import io
 import logging
 import os
 import sqlite3
-import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from diskcache import Cache
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.disk_cache_access import CHUNKS, KEY, change_table, got, opened, own_folder, value_files
-from tieredstore.remote import disk_rows
 from tieredstore.remote.disk_cache import DiskChunkCache
 
 pytestmark = pytest.mark.slow
@@ -91,14 +92,7 @@ def test_all_go_on_with_one_new_database(tmp_path: Path, damage: str) -> None:
         other.put(CHUNKS[3], CHUNK)
         assert got(one, CHUNKS[3], len(CHUNK)) == CHUNK
         with opened(tmp_path) as third:
-            assert [key in third for key in CHUNKS[:4]] == [False, False, True, True]
-
-
-def test_a_database_that_another_process_made_anew_is_not_removed_again(tmp_path: Path) -> None:
-    with opened(tmp_path) as cache:
-        cache.put(KEY, CHUNK)
-        cache._entries._set_aside((0, 0))  # another one was damaged
-        assert got(cache, KEY, len(CHUNK)) == CHUNK
+            assert [key in third for key in CHUNKS[2:4]] == [True, True]
 
 
 @settings(deadline=None, max_examples=40)
@@ -125,17 +119,18 @@ def test_a_flipped_bit_in_the_database_is_never_a_wrong_byte(
 def test_a_full_disk_loses_the_entry_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def full(fd: int, buffers: list[memoryview]) -> int:
-        os.write(fd, buffers[0][:5])
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def full(fd: int, mode: str) -> io.BufferedWriter:
+        os.close(fd)
+        return io.BufferedWriter(io.FileIO("/dev/full", mode))
 
     with opened(tmp_path) as cache:
         cache.put(CHUNKS[0], CHUNK)
         with monkeypatch.context() as patched:
-            patched.setattr(os, "writev", full)
+            patched.setattr(os, "fdopen", full)
             for key in CHUNKS[:5]:
                 cache.put(key, b"other")
         assert len(value_files(tmp_path)) == 1
+        assert list(own_folder(tmp_path).glob("*.new")) == []
         assert got(cache, CHUNKS[0], len(CHUNK)) == CHUNK
         assert got(cache, CHUNKS[1], 5) is None
         assert cache.stats.failures == 5
@@ -145,56 +140,64 @@ def test_a_full_disk_loses_the_entry_and_nothing_else(
     assert "No space left" in caplog.text
 
 
-def test_writes_cut_short_are_carried_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = os.writev
-    monkeypatch.setattr(os, "writev", lambda fd, buffers: honest(fd, [buffers[0][:7]]))
-    with opened(tmp_path) as cache:
-        cache.put(KEY, CHUNK)
-        assert got(cache, KEY, len(CHUNK)) == CHUNK
+def on_the_tables_thread(cache: DiskChunkCache, use: Callable[[Cache], object]) -> None:
+    cache._table._run(use)
 
 
 def test_a_full_database_loses_the_entry_and_its_file(tmp_path: Path) -> None:
     with opened(tmp_path) as cache:
         cache.put(CHUNKS[0], CHUNK)
-        # the limit is of one connection, here the only one: reached as if the file system were full
-        cache._entries._rows._sql("PRAGMA max_page_count = 1")  # type: ignore[union-attr]
+        # the limit is of the connection: reached as if the file system were full
+        on_the_tables_thread(cache, lambda table: table.reset("sqlite_max_page_count", 1, update=False))
         for number in range(300):
             cache.blobs.put(f"{number}", b"x")
-        assert cache.stats.failures > 0
+            if cache.stats.failures:
+                break
+        assert cache.stats.failures == 1
         assert len(value_files(tmp_path)) == cache.stats.entries < 300
+        assert list(own_folder(tmp_path).glob("*.new")) == []
         assert got(cache, CHUNKS[0], len(CHUNK)) == CHUNK
 
 
-def test_a_locked_database_costs_hits_nothing_and_puts_a_second(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(disk_rows, "_LOCK_TIMEOUT", 120.0)
+def test_a_locked_database_costs_hits_nothing_and_puts_a_second(tmp_path: Path) -> None:
     names = [str(number) for number in range(70)]  # more than enough to have their uses written
-    with opened(tmp_path) as cache:
+    with opened(tmp_path, lock_timeout_s=5.0) as cache:
         for name in names:
             cache.blobs.put(name, CHUNK)
         with closing(sqlite3.connect(own_folder(tmp_path) / "cache.db", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
-            begun = time.monotonic()
             assert [cache.blobs.get(name) for name in names] == [CHUNK] * 70
-            assert time.monotonic() - begun < 60, "a hit waited for the lock"
-            assert cache.stats.failures == 0
-            cache._entries._rows._sql("PRAGMA busy_timeout = 1000")  # type: ignore[union-attr]
+            assert cache._table.counters.stats.failures == 0, "a hit waited for the lock"
             cache.put(CHUNKS[1], CHUNK)
             assert len(value_files(tmp_path)) == 70
             other.execute("ROLLBACK")
-        assert cache.stats.failures == 1
         cache.put(CHUNKS[1], CHUNK)
         assert got(cache, CHUNKS[1], len(CHUNK)) == CHUNK
 
 
-def test_a_transaction_left_open_by_an_error_is_left(tmp_path: Path) -> None:
-    """As a COMMIT leaves it that fails: this thread could not write any more, and no other process either."""
+class FailingCommits(sqlite3.Connection):
+    """Refuses to commit while the disk is full."""
+
+    is_full = False
+
+    def execute(self, statement: str, *parameters: object) -> sqlite3.Cursor:
+        if statement == "COMMIT" and FailingCommits.is_full:
+            error = sqlite3.OperationalError("database or disk is full")
+            error.sqlite_errorcode = sqlite3.SQLITE_FULL
+            raise error
+        return super().execute(statement, *parameters)  # type: ignore[arg-type]
+
+
+def test_a_transaction_left_open_by_a_failed_commit_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process could not write any more, and no other one either."""
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *args, **named: connect(*args, factory=FailingCommits, **named))
     with opened(tmp_path) as cache:
         cache.put(CHUNKS[0], CHUNK)
-        cache._entries._rows._sql("BEGIN IMMEDIATE")  # type: ignore[union-attr]
-        cache.put(CHUNKS[1], CHUNK)
-        assert cache.stats.failures == 1
+        with monkeypatch.context() as patched:
+            patched.setattr(FailingCommits, "is_full", True)
+            cache.put(CHUNKS[1], CHUNK)
+            assert cache.stats.failures == 1
         cache.put(CHUNKS[1], CHUNK)
         with opened(tmp_path) as other:
             other.put(CHUNKS[2], CHUNK)

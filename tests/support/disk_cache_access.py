@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -25,9 +26,20 @@ def value_files(path: Path) -> list[Path]:
 
 @contextmanager
 def opened(
-    path: Path, size_bytes: int = -1, *, retention_ms: int = -1, encrypted: bool = False
+    path: Path,
+    size_bytes: int = -1,
+    *,
+    retention_ms: int = -1,
+    encrypted: bool = False,
+    lock_timeout_s: float = 1.0,
 ) -> Iterator[DiskChunkCache]:
-    cache = DiskChunkCache(path, size_bytes, retention_ms=retention_ms, encrypted=encrypted)
+    cache = DiskChunkCache(
+        path,
+        size_bytes,
+        retention_ms=retention_ms,
+        encrypted=encrypted,
+        lock_timeout_s=lock_timeout_s,
+    )
     try:
         yield cache
     finally:
@@ -53,4 +65,7 @@ def rows(path: Path, columns: str) -> list[tuple[object, ...]]:
 
 def let_pass(path: Path, seconds: float) -> None:
     """As if so much time had passed since everything the cache holds was last used."""
-    change_table(path, "UPDATE Cache SET access_time = access_time - ?", seconds)
+    change_table(path, "UPDATE Cache SET access_time = access_time - ?1, expire_time = expire_time - ?1", seconds)
+    for file in value_files(path):
+        status = file.stat()
+        os.utime(file, (status.st_atime, status.st_mtime - seconds))
