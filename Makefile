@@ -64,7 +64,7 @@ unit: $(VENV)/installed ## the tests that need no server, no Spark and no proces
 soak: toolchain $(VENV)/servers/installed ## what make test has no time for: docs/testing.md
 	TIEREDSTORE_SOAK=1 $(BIN)/python -m pytest --numprocesses 2 --timeout 3600 -o faulthandler_timeout=3000 -m "soak or hypothesis or slow" $(PYTEST_ARGS)
 
-asan: $(VENV)/installed ## damaged batches and manifests, and files that change, against kernels built with AddressSanitizer
+asan: $(VENV)/installed ## damaged batches, and files that change, against kernels built with AddressSanitizer
 	tests/asan/run $(BIN)/python 10000
 
 bench: toolchain $(VENV)/servers/installed ## benchmarks of the hot paths, JSON out, one after the other

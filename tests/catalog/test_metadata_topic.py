@@ -20,7 +20,7 @@ from tests.support.golden.stored import metadata_of, settings_of
 from tests.support.metadata_records import delete_record, encode, segment_record, update_record, uvarint
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import Catalog, ProblemKind, catalog_of_metadata_topic, load_catalog
-from tieredstore.catalog.metadata_records import (
+from tieredstore.catalog.metadata_topic import (
     PartitionDelete,
     PartitionDeleteState,
     SegmentRecord,

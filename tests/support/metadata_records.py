@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from tieredstore.catalog.metadata_records import PartitionDelete, SegmentRecord, SegmentState, SegmentUpdate
+from tieredstore.catalog.metadata_topic import PartitionDelete, SegmentRecord, SegmentState, SegmentUpdate
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
 
 

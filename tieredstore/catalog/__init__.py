@@ -1,5 +1,6 @@
 """Which segments a store holds, by listing alone: no broker, no metadata topic (though that can be the source too)."""
 
+from tieredstore.catalog.catalog import Catalog, Incarnation, PartitionSegments
 from tieredstore.catalog.catalog_file import CatalogFile
 from tieredstore.catalog.lineage import Cut, Gap, Lineage, Span
 from tieredstore.catalog.listing import SegmentObjects, list_segments
@@ -13,7 +14,6 @@ from tieredstore.catalog.timestamps import (
     offset_range,
     offsets_for_times,
 )
-from tieredstore.catalog.view import Catalog, Incarnation, PartitionSegments
 
 __all__ = [
     "BatchDecoding",

@@ -1,21 +1,256 @@
-"""The state of every remote segment, from the records of ``__remote_log_metadata`` in order."""
+"""The records of ``__remote_log_metadata``, Kafka's topic that tells of every remote segment, and its state by them.
+
+A value is a frame and one message of Kafka's flexible encoding; integers are big-endian, lengths and counts unsigned
+LEB128 and, but for those of tagged fields, one more than what they tell, 0 being null::
+
+    uvarint frame version 1 | uvarint kind | uvarint version 0 | the message
+
+    TopicIdPartition   string topic | uuid topic id | int32 partition | tagged fields
+    SegmentId          TopicIdPartition | uuid id | tagged fields
+    0  segment         SegmentId | int64 start offset | int64 end offset | int32 broker | int64 max timestamp
+                       int64 event timestamp | array of (int32 epoch | int64 start offset | tagged fields)
+                       int32 size | bytes custom metadata or null | int8 state
+                       tagged fields: 0 txnIdxEmpty, bool, left out where it is false and by brokers before 4.0
+    1  update          SegmentId | int32 broker | int64 event timestamp | bytes custom metadata or null | int8 state
+                       tagged fields
+    2  partition       TopicIdPartition | int32 broker | int64 event timestamp | int8 deletion state | tagged fields
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import enum
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, TypeAlias, TypeVar
 
-from tieredstore.catalog.metadata_records import (
-    SegmentRecord,
-    SegmentState,
-    SegmentUpdate,
-    parse_metadata_record,
-)
+from tieredstore.catalog.lineage import check_segment
 from tieredstore.catalog.problems import Problem, ProblemKind
-from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
+from tieredstore.errors import CorruptData, excerpt
+from tieredstore.limits import MAX_INT32
+from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
+
+_UVARINT_BYTES: Final = 5
+_EPOCH_SIZE: Final = 13  # the least bytes that a leader epoch takes
+_E = TypeVar("_E", bound=enum.Enum)
+
+
+class SegmentState(enum.Enum):
+    """Kafka's ``RemoteLogSegmentState``."""
+
+    COPY_SEGMENT_STARTED = 0
+    COPY_SEGMENT_FINISHED = 1
+    DELETE_SEGMENT_STARTED = 2
+    DELETE_SEGMENT_FINISHED = 3
+
+
+class PartitionDeleteState(enum.Enum):
+    """Kafka's ``RemotePartitionDeleteState``."""
+
+    DELETE_PARTITION_MARKED = 0
+    DELETE_PARTITION_STARTED = 1
+    DELETE_PARTITION_FINISHED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRecord:
+    """A segment's metadata and state when the record was written: at the start of its copy."""
+
+    metadata: RemoteLogSegmentMetadata
+    state: SegmentState
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentUpdate:
+    """What became of a segment."""
+
+    segment_id: RemoteLogSegmentId
+    broker_id: int
+    event_timestamp_ms: int
+    custom_metadata: bytes | None
+    state: SegmentState
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDelete:
+    """A partition whose topic was deleted."""
+
+    partition: TopicIdPartition
+    broker_id: int
+    event_timestamp_ms: int
+    state: PartitionDeleteState
+
+
+MetadataRecord: TypeAlias = SegmentRecord | SegmentUpdate | PartitionDelete
+
+
+def parse_metadata_record(value: bytes) -> MetadataRecord:
+    """What a record's value tells; CorruptData if it does not hold together or is of a version not known here.
+
+    Tagged fields that are not known are passed over, as Kafka does.
+    """
+    reader = _Reader(value)
+    frame, kind, version = reader.uvarint(), reader.uvarint(), reader.uvarint()
+    if frame != 1 or version != 0 or kind not in _PARSERS:
+        raise CorruptData(
+            f"a record of the metadata topic has frame version {frame}, kind {kind} and version {version}; "
+            f"known are frame version 1, the kinds {sorted(_PARSERS)} and version 0"
+        )
+    record = _PARSERS[kind](reader)
+    reader.finish()
+    return record
+
+
+class _Reader:
+    """Takes Kafka's types off the front; CorruptData when there are too few bytes."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._raw = raw
+        self._position = 0
+
+    def take(self, size: int) -> bytes:
+        left = len(self._raw) - self._position
+        if not 0 <= size <= left:
+            raise CorruptData(f"a record of the metadata topic announces {size} bytes where {left} are left")
+        self._position += size
+        return self._raw[self._position - size : self._position]
+
+    def integer(self, size: int, *, at_least: int = 0) -> int:
+        """A signed integer of ``size`` bytes; -1 is Kafka's unknown, where it is allowed."""
+        value = int.from_bytes(self.take(size), "big", signed=True)
+        if value < at_least:
+            raise CorruptData(f"a record of the metadata topic holds {value}, below {at_least}")
+        return value
+
+    def uvarint(self) -> int:
+        value = 0
+        for shift in range(0, 7 * _UVARINT_BYTES, 7):
+            byte = self.take(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80 and value <= MAX_INT32:
+                return value
+        raise CorruptData("a record of the metadata topic holds a length of more than 31 bits")
+
+    def nullable_bytes(self) -> bytes | None:
+        length = self.uvarint()
+        return self.take(length - 1) if length else None
+
+    def text(self) -> str:
+        raw = self.nullable_bytes()
+        try:
+            text = (raw or b"").decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise CorruptData(f"a record of the metadata topic names a topic that is not UTF-8: {error}") from None
+        if not text or "/" in text:
+            raise CorruptData(f"a record of the metadata topic names the topic {excerpt(text)!r}")
+        return text
+
+    def uuid(self) -> Uuid:
+        return Uuid(self.take(16))
+
+    def state(self, kind: type[_E]) -> _E:
+        value = self.integer(1)
+        if value not in {state.value for state in kind}:
+            raise CorruptData(f"a record of the metadata topic has the state {value}, which Kafka does not know")
+        return kind(value)
+
+    def tagged(self) -> dict[int, bytes]:
+        """The tagged fields; their tags ascend."""
+        fields: dict[int, bytes] = {}
+        for _ in range(self.uvarint()):  # a count that is too large ends with the bytes
+            tag = self.uvarint()
+            if fields and tag <= max(fields):
+                raise CorruptData(f"a record of the metadata topic has tag {tag} after tag {max(fields)}")
+            fields[tag] = self.take(self.uvarint())
+        return fields
+
+    def array_length(self, element_size: int) -> int:
+        count = self.uvarint() - 1
+        if not 0 <= count <= (len(self._raw) - self._position) // element_size:
+            raise CorruptData(f"a record of the metadata topic announces {count} entries, more than its bytes hold")
+        return count
+
+    def finish(self) -> None:
+        if self._position != len(self._raw):
+            raise CorruptData(f"a record of the metadata topic has {len(self._raw) - self._position} bytes too many")
+
+
+def _segment(reader: _Reader) -> SegmentRecord:
+    segment_id = _segment_id(reader)
+    start_offset, end_offset = reader.integer(8), reader.integer(8)
+    broker_id = reader.integer(4, at_least=-1)
+    max_timestamp, event_timestamp = reader.integer(8, at_least=-1), reader.integer(8, at_least=-1)
+    epochs = tuple(_epoch(reader) for _ in range(reader.array_length(_EPOCH_SIZE)))
+    size, custom, state = reader.integer(4), reader.nullable_bytes(), reader.state(SegmentState)
+    metadata = RemoteLogSegmentMetadata(
+        remote_log_segment_id=segment_id,
+        start_offset=start_offset,
+        end_offset=end_offset,
+        segment_size_in_bytes=size,
+        max_timestamp_ms=max_timestamp,
+        broker_id=broker_id,
+        event_timestamp_ms=event_timestamp,
+        segment_leader_epochs=tuple(sorted(epochs)),
+        txn_idx_empty=_txn_index_empty(reader.tagged()),
+        custom_metadata=custom,
+    )
+    check_segment(metadata)
+    return SegmentRecord(metadata, state)
+
+
+def _update(reader: _Reader) -> SegmentUpdate:
+    update = SegmentUpdate(
+        _segment_id(reader),
+        reader.integer(4, at_least=-1),
+        reader.integer(8, at_least=-1),
+        reader.nullable_bytes(),
+        reader.state(SegmentState),
+    )
+    reader.tagged()
+    return update
+
+
+def _partition_delete(reader: _Reader) -> PartitionDelete:
+    delete = PartitionDelete(
+        _topic_id_partition(reader),
+        reader.integer(4, at_least=-1),
+        reader.integer(8, at_least=-1),
+        reader.state(PartitionDeleteState),
+    )
+    reader.tagged()
+    return delete
+
+
+_PARSERS: Final[dict[int, Callable[[_Reader], MetadataRecord]]] = {0: _segment, 1: _update, 2: _partition_delete}
+
+
+def _segment_id(reader: _Reader) -> RemoteLogSegmentId:
+    segment_id = RemoteLogSegmentId(_topic_id_partition(reader), reader.uuid())
+    reader.tagged()
+    return segment_id
+
+
+def _topic_id_partition(reader: _Reader) -> TopicIdPartition:
+    topic, topic_id = reader.text(), reader.uuid()
+    where = TopicIdPartition(topic_id, topic, reader.integer(4))
+    reader.tagged()
+    return where
+
+
+def _epoch(reader: _Reader) -> tuple[int, int]:
+    entry = reader.integer(4), reader.integer(8)
+    reader.tagged()
+    return entry
+
+
+def _txn_index_empty(fields: dict[int, bytes]) -> bool:
+    flag = fields.get(0, b"\0")
+    if len(flag) != 1:
+        raise CorruptData(f"a record of the metadata topic has a txnIdxEmpty of {len(flag)} bytes")
+    return flag != b"\0"
+
 
 _PROBLEMS: Final = {
     SegmentState.COPY_SEGMENT_STARTED: ProblemKind.UNFINISHED,

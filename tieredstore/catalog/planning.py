@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.catalog.arrow_rows import Origin, RowCursor
+from tieredstore.catalog.catalog import Catalog
 from tieredstore.catalog.catalog_file import CatalogFile, LoadedRows
 from tieredstore.catalog.completion import described
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope
@@ -18,7 +19,6 @@ from tieredstore.catalog.problems import Problem, ProblemKind
 from tieredstore.catalog.rows import SegmentRow, Stamp
 from tieredstore.catalog.stored import StoredSegment, load_each
 from tieredstore.catalog.tracing import KnownProofs, Traced, catalog_of, trace_partitions
-from tieredstore.catalog.view import Catalog
 from tieredstore.errors import CorruptData, SegmentNotFound, StoreError, TieredStoreError, UnknownKey, WrongKey
 from tieredstore.format.keys import Suffix, main_path, object_key, parse_key
 from tieredstore.model import RemoteLogSegmentMetadata, Uuid

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from tieredstore.catalog.metadata_records import (
+from tieredstore.catalog.metadata_topic import (
     SegmentRecord,
     SegmentState,
     SegmentUpdate,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tieredstore.model import Uuid
 
 if TYPE_CHECKING:
-    from tieredstore.catalog.view import Catalog, Incarnation
+    from tieredstore.catalog.catalog import Catalog, Incarnation
     from tieredstore.remote.layout import KeyLayout
 
 

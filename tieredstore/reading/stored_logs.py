@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from tieredstore.catalog.catalog import Catalog
 from tieredstore.catalog.completion import described
 from tieredstore.catalog.lineage import Lineage
 from tieredstore.catalog.listing import SegmentObjects, list_segments
@@ -15,7 +16,6 @@ from tieredstore.catalog.planning import load_catalog
 from tieredstore.catalog.problems import Problem, ProblemKind
 from tieredstore.catalog.stored import load_segment
 from tieredstore.catalog.tracing import KnownProofs, trace_partitions
-from tieredstore.catalog.view import Catalog
 from tieredstore.errors import (
     ConfigError,
     CorruptData,

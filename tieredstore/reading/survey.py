@@ -26,9 +26,9 @@ from tieredstore.records.split_planning import decided_end
 from tieredstore.records.times import offset_at
 
 if TYPE_CHECKING:
+    from tieredstore.catalog.catalog import Catalog
     from tieredstore.catalog.catalog_file import CatalogFile
     from tieredstore.catalog.lineage import Lineage
-    from tieredstore.catalog.view import Catalog
     from tieredstore.catalog.watermark import StoredMoves
     from tieredstore.live import LiveCluster, LiveTopic
     from tieredstore.reading.query import LogQuery

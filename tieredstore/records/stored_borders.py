@@ -9,7 +9,7 @@ from tieredstore.catalog.lineage import Span
 from tieredstore.catalog.log_extents import offset_index_of
 from tieredstore.errors import BatchCorrupt, IndexesCorrupt
 from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader, walk_batch_headers
-from tieredstore.kafka.records.pieces import OnCorrupt
+from tieredstore.kafka.records.log_reading import OnCorrupt
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.records.borders import Border, Borders, IndexBorders, Section, around, oversized
 

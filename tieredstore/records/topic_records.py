@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
+from tieredstore.catalog.catalog import Catalog
 from tieredstore.catalog.lineage import Lineage
 from tieredstore.catalog.planning import load_catalog
-from tieredstore.catalog.view import Catalog
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.records import COLUMNS
 from tieredstore.limits import MAX_OFFSET

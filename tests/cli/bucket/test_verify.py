@@ -17,7 +17,7 @@ from tests.support.planted_bucket import CHUNK, EVENTS, SEGMENTS, PlantedBucket
 from tests.support.planted_faults import DATA_FAULTS, LISTING_FAULTS, PlantedFault
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.backends.filesystem import FilesystemObjectStore
-from tieredstore.catalog.metadata_records import SegmentState, SegmentUpdate
+from tieredstore.catalog.metadata_topic import SegmentState, SegmentUpdate
 from tieredstore.format.keys import Suffix
 from tieredstore.model import human_bytes
 from tieredstore.ops.brokers import METADATA_TOPIC

@@ -18,7 +18,7 @@ from tests.support.metadata_records import delete_record, segment_record, update
 from tests.support.planted_bucket import EVENTS, PlantedBucket
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.catalog.listing import Scope
-from tieredstore.catalog.metadata_records import PartitionDelete, PartitionDeleteState, SegmentState, SegmentUpdate
+from tieredstore.catalog.metadata_topic import PartitionDelete, PartitionDeleteState, SegmentState, SegmentUpdate
 from tieredstore.errors import ResourceNotFound
 from tieredstore.format.keys import Suffix
 from tieredstore.live import LiveReader

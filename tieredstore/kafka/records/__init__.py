@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from tieredstore.kafka.records.columns import COLUMNS
 from tieredstore.kafka.records.decoder import RecordDecoder
-from tieredstore.kafka.records.pieces import SkippedBatch
+from tieredstore.kafka.records.log_reading import SkippedBatch
 
 __all__ = ["COLUMNS", "RecordDecoder", "SkippedBatch"]

@@ -13,7 +13,7 @@ from tieredstore.kafka.records._kernel import Scanner
 from tieredstore.kafka.records._slabs import shared_pool
 from tieredstore.kafka.records.codecs import Decompressor
 from tieredstore.kafka.records.columns import COLUMNS, RecordColumns
-from tieredstore.kafka.records.pieces import LogReading, OnCorrupt, SkippedBatch
+from tieredstore.kafka.records.log_reading import LogReading, OnCorrupt, SkippedBatch
 from tieredstore.limits import MAX_INT32, MAX_OFFSET
 
 

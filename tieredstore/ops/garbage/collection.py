@@ -15,7 +15,7 @@ from typing import Final
 
 from tieredstore.backends.base import DRAFT_PREFIX, AbandonedWrite, ObjectStore, store_time_ms
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope
-from tieredstore.catalog.metadata_records import SegmentState
+from tieredstore.catalog.metadata_topic import SegmentState
 from tieredstore.errors import ConfigError, ObjectNotFound, StoreError
 from tieredstore.format.keys import ObjectKey, Suffix, object_key, parse_key
 from tieredstore.model import can_be_topic

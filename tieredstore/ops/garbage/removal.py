@@ -9,7 +9,7 @@ from typing import Final
 
 from tieredstore.backends.base import ObjectStore, store_time_ms
 from tieredstore.catalog.listing import Scope, SegmentObjects
-from tieredstore.catalog.metadata_records import SegmentState
+from tieredstore.catalog.metadata_topic import SegmentState
 from tieredstore.catalog.stored import StoredSegment
 from tieredstore.errors import CorruptData, StoreError
 from tieredstore.format.keys import Suffix, parse_key

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.catalog.listing import Scope
-from tieredstore.catalog.metadata_records import SegmentState
+from tieredstore.catalog.metadata_topic import SegmentState
 from tieredstore.errors import CorruptData, ObjectNotFound
 from tieredstore.format.keys import Suffix, main_path, object_key
 from tieredstore.model import RemoteLogSegmentId, TopicIdPartition, Uuid
