@@ -7,7 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.catalog.lineage import check_segment, epochs_fit
-from tieredstore.catalog.log_batches import opened_log
+from tieredstore.catalog.log_batches import open_log
 from tieredstore.catalog.log_extents import offset_index_of
 from tieredstore.errors import BatchCorrupt, IndexesCorrupt, SegmentCorrupt
 from tieredstore.kafka.checkpoints import LeaderEpochs, parse_leader_epochs, segment_leader_epochs
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _NEEDED: Final = (IndexType.OFFSET, IndexType.TIMESTAMP, IndexType.LEADER_EPOCH)
 
 
-def described(source: SegmentSource, stored: StoredSegment) -> RemoteLogSegmentMetadata:
+def describe_segment(source: SegmentSource, stored: StoredSegment) -> RemoteLogSegmentMetadata:
     """The segment's whole and checked metadata; what its manifest does not tell is read from the segment.
 
     Asks the store only if the manifest carries no segment metadata, or leader epochs that cannot be the segment's.
@@ -67,7 +67,7 @@ def last_batch(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> Batc
 
 
 def _last_from(source: SegmentSource, segment: RemoteLogSegmentMetadata, position: int) -> BatchHeader | None:
-    with opened_log(source, segment, position) as batches:
+    with open_log(source, segment, position) as batches:
         return next(iter(deque(batches.headers(), maxlen=1)), None)
 
 
@@ -85,7 +85,7 @@ def _completed(source: SegmentSource, known: RemoteLogSegmentMetadata) -> Remote
         raise IndexesCorrupt(f"{known}: {error}") from error
     end_offset, max_timestamp = -1, times[-1].timestamp if len(times) else -1
     # The last entry leads near the end: only a log with an empty index is walked as a whole.
-    with opened_log(source, known, offsets[-1].position if len(offsets) else 0) as batches:
+    with open_log(source, known, offsets[-1].position if len(offsets) else 0) as batches:
         for header in batches.headers():
             end_offset, max_timestamp = header.last_offset, max(max_timestamp, header.max_timestamp)
     if end_offset < known.start_offset:

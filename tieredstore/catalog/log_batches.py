@@ -18,7 +18,7 @@ _PIECE_SIZE: Final = 64 * 1024
 
 
 @contextmanager
-def opened_log(source: SegmentSource, segment: RemoteLogSegmentMetadata, position: int) -> Generator[LogBatches]:
+def open_log(source: SegmentSource, segment: RemoteLogSegmentMetadata, position: int) -> Generator[LogBatches]:
     """The batches of ``segment`` from byte ``position``, which must be a batch border.
 
     One request for the manifest, and one for each chunk that is reached.

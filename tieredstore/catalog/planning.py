@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from tieredstore.catalog.arrow_rows import Origin, RowCursor
 from tieredstore.catalog.catalog import Catalog
 from tieredstore.catalog.catalog_file import CatalogFile, LoadedRows
-from tieredstore.catalog.completion import described
+from tieredstore.catalog.completion import describe_segment
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope
 from tieredstore.catalog.metadata_topic import SegmentStates
 from tieredstore.catalog.problems import Problem, ProblemKind
@@ -155,7 +155,7 @@ def _read(
     try:
         if isinstance(loaded, TieredStoreError):
             raise loaded
-        return SegmentRow(objects.main_path, Stamp.of(loaded.manifest_object), described(source, loaded))
+        return SegmentRow(objects.main_path, Stamp.of(loaded.manifest_object), describe_segment(source, loaded))
     # Retention deletes all the time; what went between listing and reading is not damage.
     except SegmentNotFound:
         return None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tieredstore.catalog.lineage import Lineage, Span
-from tieredstore.catalog.log_batches import opened_log
+from tieredstore.catalog.log_batches import open_log
 from tieredstore.catalog.log_extents import LogExtent, extent_for_time, time_index_of
 from tieredstore.errors import BatchCorrupt, ConfigError
 from tieredstore.installation import install_command
@@ -171,7 +171,7 @@ def _search_headers(
     source: SegmentSource, extent: LogExtent, span: Span, timestamp_ms: int
 ) -> OffsetAndTimestamp | None:
     """The same without a decoder, where the headers of the batches tell."""
-    with opened_log(source, span.segment, extent.byte_range.start) as batches:
+    with open_log(source, span.segment, extent.byte_range.start) as batches:
         for header in batches.headers():
             if header.position == extent.byte_range.start:
                 _check_first(extent, header)

@@ -133,7 +133,7 @@ class _Tracing:
         self._problems: list[Problem] = []
 
     def trace(self) -> tuple[TracedPartition | None, list[Problem]]:
-        self._prove(reaching_over(self._segments.values()))
+        self._prove(find_overlapping(self._segments.values()))
         while self._segments:
             ruler = ruling_segment(self._segments.values())
             history: LeaderEpochs | None = None
@@ -210,7 +210,7 @@ class _Tracing:
     def _prove_one(self, segment_id: RemoteLogSegmentId) -> None:
         segment = self._segments[segment_id]
         try:
-            self._segments[segment_id] = proven(self._source, segment)
+            self._segments[segment_id] = prove_segment(self._source, segment)
             self._proven.add(segment_id)
         # Retention takes segments all the time.
         except SegmentNotFound:
@@ -228,7 +228,7 @@ def _explained(ruler: RemoteLogSegmentMetadata, error: TieredStoreError) -> Tier
     return type(error)(f"which segments make up {ruler.topic_id_partition} cannot be told: {error}")
 
 
-def reaching_over(segments: Iterable[RemoteLogSegmentMetadata]) -> Iterator[RemoteLogSegmentMetadata]:
+def find_overlapping(segments: Iterable[RemoteLogSegmentMetadata]) -> Iterator[RemoteLogSegmentMetadata]:
     """Those that are said to reach into another one; not where several are said to hold the same offsets."""
     ordered = sorted(segments, key=attrgetter("start_offset"))
     if all(one.end_offset < following.start_offset for one, following in itertools.pairwise(ordered)):
@@ -241,7 +241,7 @@ def reaching_over(segments: Iterable[RemoteLogSegmentMetadata]) -> Iterator[Remo
             yield from group
 
 
-def proven(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
+def prove_segment(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
     """The segment with the end that its last batch has, and with the leader epochs that are its own.
 
     Three requests. Where compaction took the last batches it ends before what is said, and is none the worse for that:

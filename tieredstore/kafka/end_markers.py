@@ -41,7 +41,7 @@ def transaction_steps(
             yield TransactionStep(producer, header.base_offset)
 
 
-def played(
+def play_markers(
     steps: Iterable[TransactionStep], opened: Mapping[int, int]
 ) -> tuple[tuple[AbortedTransaction, ...], dict[int, int]]:
     """The aborted transactions among ``steps``, and which are open behind them: producers, and where each began.

@@ -61,7 +61,7 @@ def scan_log(descriptor: int, size: int, base_offset: int, segment: str, *, chec
 
 
 @contextmanager
-def explained(path: Path, segment: str) -> Generator[None, None, None]:
+def explain_failure(path: Path, segment: str) -> Generator[None, None, None]:
     """What the system says of a file, as InvalidSegment that names the segment."""
     try:
         yield

@@ -30,7 +30,7 @@ from tieredstore.kafka.checkpoints import (
     truncate_from_end,
 )
 from tieredstore.kafka.indexes import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, is_trimmed
-from tieredstore.kafka.log_scan import explained, scan_log
+from tieredstore.kafka.log_scan import explain_failure, scan_log
 from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import LogSegmentData, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 
@@ -320,7 +320,7 @@ def _closed_extent(segment: FoundSegment, size: int) -> tuple[int, int] | None:
 def _scan(segment: FoundSegment, size: int) -> tuple[int, int]:
     """The last offset and greatest timestamp that the batch headers name."""
     path = segment.path("log")
-    with explained(path, str(segment)), path.open("rb") as log:
+    with explain_failure(path, str(segment)), path.open("rb") as log:
         extent = scan_log(log.fileno(), size, segment.base_offset, str(segment))
     return extent.last_offset, extent.max_timestamp_ms
 
@@ -360,7 +360,7 @@ def _files(segment: FoundSegment, epochs: LeaderEpochs, end_offset: int) -> LogS
 
 
 def _read(path: Path, segment: FoundSegment) -> bytes:
-    with explained(path, str(segment)):
+    with explain_failure(path, str(segment)):
         return path.read_bytes()
 
 
@@ -375,7 +375,7 @@ def _read_of_partition(name: str, segment: FoundSegment) -> bytes:
 
 
 def _size(path: Path, segment: FoundSegment) -> int:
-    with explained(path, str(segment)):
+    with explain_failure(path, str(segment)):
         return path.stat().st_size
 
 

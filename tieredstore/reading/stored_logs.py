@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.catalog.catalog import Catalog
-from tieredstore.catalog.completion import described
+from tieredstore.catalog.completion import describe_segment
 from tieredstore.catalog.lineage import Lineage
 from tieredstore.catalog.listing import SegmentObjects, list_segments
 from tieredstore.catalog.planning import load_catalog
@@ -154,7 +154,7 @@ class StoredLogs:
             return
         try:
             loaded = load_segment(self._source.store, objects, self._source.manifest_rules)
-            new.append(described(self._source, loaded))
+            new.append(describe_segment(self._source, loaded))
         except SegmentNotFound:
             return  # retention takes segments all the time
         except (CorruptData, UnknownKey, WrongKey) as error:

@@ -17,7 +17,7 @@ from tieredstore.catalog.log_extents import position_before
 from tieredstore.catalog.transactions import end_markers, opened_at_end, read_aborted, steps_of
 from tieredstore.errors import BatchCorrupt, IndexNotRecorded
 from tieredstore.kafka.checkpoints import parse_leader_epochs
-from tieredstore.kafka.end_markers import played
+from tieredstore.kafka.end_markers import play_markers
 from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata
@@ -110,7 +110,7 @@ class Crossings:
         for later in self._spans[first + (not _is_cut(span)) : number + 1]:
             least = later.start if later is not self._spans[0] else 0
             steps = steps_of(self._source, later.segment)
-            opened = played((step for step in steps if least <= step.offset < later.stop), opened)[1]
+            opened = play_markers((step for step in steps if least <= step.offset < later.stop), opened)[1]
         return opened
 
     def _knows_from(self, segment: RemoteLogSegmentMetadata) -> int:

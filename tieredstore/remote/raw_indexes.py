@@ -10,7 +10,7 @@ from tieredstore.errors import BatchCorrupt, IndexNotRecorded, SegmentCorrupt, S
 from tieredstore.format.keys import Suffix, listing_prefix, parse_key
 from tieredstore.kafka.batches import walk_batch_headers
 from tieredstore.kafka.checkpoints import LeaderEpochs, ProducerState, format_leader_epochs, format_producer_snapshot
-from tieredstore.kafka.end_markers import TransactionStep, played, transaction_steps
+from tieredstore.kafka.end_markers import TransactionStep, play_markers, transaction_steps
 from tieredstore.kafka.indexes import format_txn_index
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata, TopicIdPartition
 from tieredstore.remote.bounded_map import BoundedMap
@@ -69,7 +69,7 @@ class RawIndexes:
             return format_leader_epochs(self._history(metadata))
         steps = self._read_steps(metadata)
         where = metadata.topic_id_partition
-        aborted, still_open = played(steps, self._open.get((where, metadata.start_offset)) or {})
+        aborted, still_open = play_markers(steps, self._open.get((where, metadata.start_offset)) or {})
         behind = (where, metadata.end_offset + 1)
         self._open.put(behind, {**still_open, **{
             producer: first for producer, first in (self._open.get(behind) or {}).items()

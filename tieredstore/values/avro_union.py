@@ -19,7 +19,7 @@ class CannotUnite(ValueError):
     """Why two schemas have none in common."""
 
 
-def united(first: Any, second: Any) -> Any:
+def unite_schemas(first: Any, second: Any) -> Any:
     """A schema that reads what was written by either; both as fastavro has parsed them. CannotUnite if there is none.
 
     Records have the fields of both: one that is in one of them alone has its default, or null. Enums have the symbols

@@ -15,7 +15,7 @@ from tieredstore.errors import ConfigError, SchemaNotFound, quoted
 from tieredstore.pipelines.filing.schemas import Schemas
 from tieredstore.pipelines.writers import DECODED, ENVELOPE, KAFKA, FileWriter, Format, GroupedFile
 from tieredstore.values.avro import Avro, AvroSchema, SchemaLookup, arrow_type_of, is_framed, parsed_schema, schema_id
-from tieredstore.values.avro_union import CannotUnite, united
+from tieredstore.values.avro_union import CannotUnite, unite_schemas
 from tieredstore.values.base import ValueType
 from tieredstore.values.json_rest import JsonRest
 from tieredstore.values.json_text import Json
@@ -228,7 +228,7 @@ class _Seen:
             parsed = parsed_schema(schema)
             _check_names(_fields_of(arrow_type_of(parsed)), self._topic, self._taken)
             self._readers[number] = Avro(schema, self._lookup, on_invalid="null")
-            whole = parsed if self._united is None else parsed_schema(united(self._united, parsed))
+            whole = parsed if self._united is None else parsed_schema(unite_schemas(self._united, parsed))
             arrow_type_of(whole)
         except (SchemaNotFound, LookupError):
             return "the registry does not have its schema"
@@ -289,7 +289,7 @@ class _UnitedFile(FileWriter):
         parsed = [parsed_schema(self._lookup(number)) for number in numbers]
         whole = parsed[0]
         for other in parsed[1:]:
-            whole = parsed_schema(united(whole, other))
+            whole = parsed_schema(unite_schemas(whole, other))
         schema: AvroSchema = whole
         return schema
 

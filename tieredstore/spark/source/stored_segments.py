@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from tieredstore.catalog.completion import described
+from tieredstore.catalog.completion import describe_segment
 from tieredstore.catalog.lineage import Lineage, Span
 from tieredstore.catalog.listing import SegmentObjects
 from tieredstore.catalog.planning import load_catalog
@@ -120,7 +120,7 @@ class StoredSegments:
         except ObjectNotFound:
             raise SegmentNotFound(f"there is no segment {path}: the store holds no manifest of it") from None
         objects = SegmentObjects(key.segment_id, key.start_offset, ((Suffix.MANIFEST, manifest),), path)
-        return described(self._source, load_segment(store, objects, self._source.manifest_rules))
+        return describe_segment(self._source, load_segment(store, objects, self._source.manifest_rules))
 
     def _following(self, segment: RemoteLogSegmentMetadata) -> tuple[Span, ...]:
         lineage = self._lineage(segment.topic_id_partition)
