@@ -226,7 +226,7 @@ def test_an_audit_without_a_broker_fails_nobody() -> None:
     topics = topics_on(None, audit_topic="audit", **given)
     with Producer(_created(topics), "orders") as producer:
         producer.send(b"v").result(LONG_S)
-        auditor = producer._auditor  # pyright: ignore[reportPrivateUsage]
+        auditor = producer._sending.auditor  # pyright: ignore[reportPrivateUsage]
     assert auditor is not None
     assert (auditor.counts.sent_records, auditor.counts.failed_records) == (0, 1)
 

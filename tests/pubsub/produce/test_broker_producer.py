@@ -39,7 +39,7 @@ from tieredstore.pubsub.format.packets import (
 from tieredstore.pubsub.governor.directory import Assignment
 from tieredstore.pubsub.produce.broker_producer import BrokerProducer
 from tieredstore.pubsub.produce.futures import UNTOLD, RecordPlace
-from tieredstore.pubsub.produce.record_producer import Acks
+from tieredstore.pubsub.produce.outbox import Acks
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.settings import BatchBrokerSettings, BatchClientSettings
 from tieredstore.testing.notification_queue_tests import read_all

@@ -32,6 +32,7 @@ from tieredstore.pubsub.produce.futures import RecordPlace
 from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.pubsub.produce.sink import SinkCommits
 from tieredstore.pubsub.produce.sink_batches import SinkBatches
+from tieredstore.pubsub.produce.store_delivery import StoreDelivery
 from tieredstore.testing.delegating import DelegatingObjectStore
 from tieredstore.testing.faults import FaultyStore
 from tieredstore.testing.notification_queue_tests import read_all
@@ -294,7 +295,7 @@ def test_headers_and_ids_take_room_in_the_buffer_as_values_do() -> None:
     assert len(sent) <= 1 + (1 << 20) // 30_000
     store.is_refusing = False
     producer.close()
-    assert producer._held_bytes == 0  # pyright: ignore[reportPrivateUsage]
+    assert producer._outbox.held_bytes == 0  # pyright: ignore[reportPrivateUsage]
 
 
 def test_a_fork_is_a_new_producer() -> None:
@@ -303,7 +304,10 @@ def test_a_fork_is_a_new_producer() -> None:
     producer.send(b"parent")
     child = os.fork()
     if child == 0:
-        os._exit(0 if producer._under_way == 0 and producer._batcher is None else 1)  # pyright: ignore[reportPrivateUsage]
+        outbox = producer._outbox  # pyright: ignore[reportPrivateUsage]
+        delivery = outbox._delivery  # pyright: ignore[reportPrivateUsage]
+        assert isinstance(delivery, StoreDelivery)
+        os._exit(0 if outbox.waiting_records == 0 and delivery._started is None else 1)  # pyright: ignore[reportPrivateUsage]
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     producer.close()
     assert values_of(Consumer(topics, "orders"), at_least=1) == [b"parent"]

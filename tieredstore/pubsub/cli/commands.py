@@ -22,8 +22,7 @@ from tieredstore.errors import ConfigError, InvalidRecord
 from tieredstore.process.futures import outcome
 from tieredstore.pubsub.produce.broker_producer import BrokerProducer
 from tieredstore.pubsub.produce.futures import RecordPlace
-from tieredstore.pubsub.produce.producer import Producer
-from tieredstore.pubsub.produce.record_producer import RecordProducer
+from tieredstore.pubsub.produce.producer import Producer, RecordProducer
 from tieredstore.pubsub.queue.memq_topics import configured_topics, load_topic_config, open_topics
 from tieredstore.pubsub.queue.topics import Topic, Topics
 from tieredstore.pubsub.settings import BatchClientSettings

@@ -8,8 +8,8 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 from tieredstore.config import Settings
 from tieredstore.errors import BrokerUnavailable, ConfigError, DeliveryFailed, TieredStoreError
@@ -19,7 +19,9 @@ from tieredstore.pubsub.format.messages import message_checksum
 from tieredstore.pubsub.format.packets import MAX_PACKET_BYTES, Code, PacketType, Request, WriteRequest
 from tieredstore.pubsub.produce.batch_writer import SealedMessage
 from tieredstore.pubsub.produce.brokers import VERSION, TopicBrokers
-from tieredstore.pubsub.produce.record_producer import Acks, OpenMessage, RecordProducer
+from tieredstore.pubsub.produce.outbox import Acks, OpenMessage, Outbox, PlainPacker, Sending
+from tieredstore.pubsub.produce.producer import RecordProducer
+from tieredstore.pubsub.queue.auditor import auditor_of
 from tieredstore.pubsub.settings import BatchClientSettings, BatchSettings
 
 _logger: Final = logging.getLogger(__name__)
@@ -50,41 +52,46 @@ class BrokerProducer(RecordProducer):
         acks: Acks = "all",
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        if not settings.section(BatchClientSettings).bootstrap:
+        client, batches = settings.section(BatchClientSettings), settings.section(BatchSettings)
+        if not client.bootstrap:
             raise ConfigError("no broker is named: set pubsub.bootstrap")
-        self._topic = topic
-        self._client = settings.section(BatchClientSettings)
-        self._producer_id = str(uuid.uuid4())
-        most = MAX_PACKET_BYTES - _ROOM_FOR_HEADERS
-        super().__init__(
-            settings.section(BatchSettings),
-            topic,
-            acks=acks,
-            monotonic=monotonic,
-            message_bytes=min(settings.section(BatchSettings).message_bytes, most),
-        )
+        message_bytes = min(batches.message_bytes, MAX_PACKET_BYTES - _ROOM_FOR_HEADERS)
+        auditor = auditor_of(batches, topic, is_producer=True)
 
-    def _begin(self) -> None:
-        super()._begin()
+        def new_outbox(sending: Sending) -> Outbox:
+            return Outbox(sending, PlainPacker(message_bytes), BrokerDelivery(sending, topic, client))
+
+        super().__init__(Sending(batches, acks, auditor, message_bytes, monotonic), new_outbox)
+
+
+class BrokerDelivery:
+    """Seals Messages on a thread, and sends them on a loop of its own, several at once."""
+
+    def __init__(self, sending: Sending, topic: str, client: BatchClientSettings) -> None:
+        self._how = sending
+        self._topic = topic
+        self._client = client
         self._producer_id = str(uuid.uuid4())
         self._loop: asyncio.AbstractEventLoop | None = None
         self._threads: list[threading.Thread] = []
         self._brokers: TopicBrokers | None = None
         self._sending: set[asyncio.Task[None]] = set()
 
-    def _start(self) -> None:
+    def start(self, outbox: Outbox) -> None:
+        """Have the threads run, if they do not yet."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             leave_to_parent(self._loop)
             self._threads = [
                 threading.Thread(target=self._run_loop, args=(self._loop,), name="tieredstore-pubsub-client"),
-                threading.Thread(target=self._seal_all, args=(self._loop,), name="tieredstore-pubsub-messages"),
+                threading.Thread(target=self._seal_all, args=(outbox, self._loop), name="tieredstore-pubsub-messages"),
             ]
             for thread in self._threads:
                 thread.daemon = True
                 thread.start()
 
-    def _end(self) -> None:
+    def stop(self) -> None:
+        """End the loop, and the connections."""
         loop, threads = self._loop, self._threads
         if loop is not None and not loop.is_closed():
             threads[1].join(_CLOSE_S)
@@ -107,41 +114,39 @@ class BrokerProducer(RecordProducer):
 
     # --- on the thread of Messages ---
 
-    def _seal_all(self, loop: asyncio.AbstractEventLoop) -> None:
-        while (message := self._next_closed(None, self._client.linger_ms / 1000)) is not None:
+    def _seal_all(self, outbox: Outbox, loop: asyncio.AbstractEventLoop) -> None:
+        while (message := outbox.next(None, self._client.linger_ms / 1000)) is not None:
             if isinstance(message, OpenMessage):
-                sealed = message.seal(self._compression)
-                deadline = Deadline.after(self._settings.delivery_timeout_ms / 1000)
-                loop.call_soon_threadsafe(self._begin_sending, loop, message, sealed, deadline)
+                sealed = message.seal(self._how.compression)
+                deadline = Deadline.after(self._how.settings.delivery_timeout_ms / 1000)
+                loop.call_soon_threadsafe(self._begin_sending, loop, self._deliver(outbox, message, sealed, deadline))
 
     # --- on the loop ---
 
-    def _begin_sending(
-        self, loop: asyncio.AbstractEventLoop, message: OpenMessage, sealed: SealedMessage, deadline: Deadline
-    ) -> None:
-        task = loop.create_task(self._deliver(message, sealed, deadline))
+    def _begin_sending(self, loop: asyncio.AbstractEventLoop, delivery: Coroutine[Any, Any, None]) -> None:
+        task = loop.create_task(delivery)
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 
-    async def _deliver(self, message: OpenMessage, sealed: SealedMessage, deadline: Deadline) -> None:
+    async def _deliver(self, outbox: Outbox, message: OpenMessage, sealed: SealedMessage, deadline: Deadline) -> None:
         try:
             await self._send(sealed, deadline)
         except DeliveryFailed as failure:
-            self._fail([message], failure)
+            outbox.fail([message], failure)
         except (TieredStoreError, asyncio.CancelledError) as error:
             why = str(error) or "the producer was closed before it was delivered"
-            self._fail([message], DeliveryFailed(why, maybe_stored=True))
+            outbox.fail([message], DeliveryFailed(why, maybe_stored=True))
         except Exception as error:  # whatever it is, nobody may wait for ever
             _logger.exception("a Message was not sent")
-            self._fail([message], DeliveryFailed(f"an error of our own: {error!r:.200}", maybe_stored=True))
+            outbox.fail([message], DeliveryFailed(f"an error of our own: {error!r:.200}", maybe_stored=True))
         else:
-            self._settle([message], None)
+            outbox.settle([message], None)
 
     async def _send(self, sealed: SealedMessage, deadline: Deadline) -> None:
         """Send a Message, and again, the same one, until a broker has answered that it has it."""
         assert sealed.request is not None
         data = bytes(sealed.stored)
-        write = WriteRequest(self._topic, message_checksum(data), data, self._acks != "all", self._producer_id)
+        write = WriteRequest(self._topic, message_checksum(data), data, self._how.acks != "all", self._producer_id)
         request = Request(VERSION, sealed.request.request_id, write)
         is_unclear, delay_s = False, _FIRST_DELAY_S
         while True:

@@ -1,37 +1,89 @@
-"""A producer without a broker: records into Messages, Messages into batches, batches into the store."""
+"""Producers: records to a topic, by batches that the producer stores itself."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Final
+from concurrent.futures import Future
 
-from tieredstore.errors import ConfigError, DeliveryFailed, TieredStoreError
-from tieredstore.process.deadline import Deadline
-from tieredstore.process.thread_pool import ThreadPool
-from tieredstore.pubsub.format.messages import ADDRESS_BYTES, Compression, ProducerRequest, message_header
-from tieredstore.pubsub.produce.batch_memory import BatchMemory, room_for
-from tieredstore.pubsub.produce.batch_writer import BatchWriter, SealedMessage
-from tieredstore.pubsub.produce.record_producer import Acks, OpenMessage, RecordProducer
+from tieredstore.errors import ConfigError
+from tieredstore.process.closing import Closing
+from tieredstore.process.forks import begin_again_after_fork
+from tieredstore.pubsub.counts import PRODUCERS
+from tieredstore.pubsub.format.messages import Headers
+from tieredstore.pubsub.produce.futures import UNTOLD, RecordPlace
+from tieredstore.pubsub.produce.outbox import Acks, Outbox, Sending
+from tieredstore.pubsub.produce.store_delivery import StoreDelivery
+from tieredstore.pubsub.queue.auditor import auditor_of
 from tieredstore.pubsub.queue.topics import Topics
 
-_HEADER_BYTES: Final = message_header(b"", 0, ProducerRequest(bytes(ADDRESS_BYTES), 0, 0), Compression.NONE).size
-_LEAST_SHARE: Final = 8
-"""What is left of a batch is no Message any more when it is less than this share of one."""
 
+class RecordProducer(Closing):
+    """Sends records by an outbox, which ``new_outbox`` makes. Thread-safe.
 
-@dataclass(slots=True)
-class _Batch:
-    """Sealed Messages that go together."""
+    A forked child has a new, empty outbox, which names its Messages otherwise: what the parent holds, the parent
+    delivers.
+    """
 
-    messages: list[SealedMessage] = field(default_factory=list[SealedMessage])
-    waiting: list[OpenMessage] = field(default_factory=list[OpenMessage])
-    stored_bytes: int = 0
-    first_s: float = 0.0
-    memory: BatchMemory | None = None
-    """Where its Messages lie already as they are stored."""
+    def __init__(self, sending: Sending, new_outbox: Callable[[Sending], Outbox]) -> None:
+        self.counts = sending.counts
+        self._sending = sending
+        self._new_outbox = new_outbox
+        self._is_unacked = sending.acks == "0"
+        self._is_closed = False
+        self._outbox = new_outbox(sending)
+        self._forget_counts = PRODUCERS.add(self._counted)
+        begin_again_after_fork(self)
+
+    def begin_again(self) -> None:
+        """In a forked child: nothing was sent."""
+        self.counts.begin_again()
+        self._outbox = self._new_outbox(self._sending)
+        if self._is_closed:
+            self._outbox.close(0.0)
+
+    def send(
+        self,
+        value: bytes,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        timestamp_ms: int | None = None,
+        message_id: bytes | None = None,
+    ) -> Future[RecordPlace]:
+        """Take a record; its future is done with its place, or fails with DeliveryFailed.
+
+        Waits when the buffer is full, up to ``pubsub.max.block.ms``, then BufferFull. InvalidRecord for what the format
+        does not hold, or a Message (``pubsub.message.bytes``). The timestamp is now unless it is given. With
+        ``pubsub.audit.topic`` a record without a message id gets one of 8 bytes. An id of another length than those of
+        the open Message begins another one.
+        """
+        future = self._outbox.put(value, key, headers, timestamp_ms, message_id)
+        if self._is_unacked:
+            taken: Future[RecordPlace] = Future()
+            taken.set_result(UNTOLD)
+            return taken
+        return future
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Return when all that was sent is stored, or has failed, which the futures tell. DeliveryFailed if that takes
+        longer than ``timeout_s``; without it, than the delivery time-out."""
+        self._outbox.flush(self._longest_s(timeout_s))
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Deliver what was sent, and take no more."""
+        self._is_closed = True
+        try:
+            self._outbox.close(self._longest_s(timeout_s))
+        finally:
+            if self._sending.auditor is not None:
+                self._sending.auditor.close()
+            self._forget_counts()
+
+    def _counted(self) -> dict[str, int]:
+        return self._outbox.counted()
+
+    def _longest_s(self, timeout_s: float | None) -> float:
+        return 2 * self._sending.settings.delivery_timeout_ms / 1000 if timeout_s is None else timeout_s
 
 
 class Producer(RecordProducer):
@@ -46,109 +98,11 @@ class Producer(RecordProducer):
     ) -> None:
         if acks == "1":
             raise ConfigError("acks=1 says that a broker has the record, and there is none: use all, or 0")
-        self._topics = topics
-        self._topic = topics.get(topic)
-        super().__init__(topics.batches, topic, acks=acks, monotonic=monotonic)
+        settings, found = topics.batches, topics.get(topic)
+        auditor = auditor_of(settings, topic, is_producer=True)
 
-    def _begin(self) -> None:
-        super()._begin()
-        self._batcher: threading.Thread | None = None
-        self._writer: BatchWriter | None = None
-        self._uploads: ThreadPool | None = None
-        self._memory: BatchMemory | None = None
+        def new_outbox(sending: Sending) -> Outbox:
+            delivery = StoreDelivery(sending, topics, found)
+            return Outbox(sending, delivery.packer, delivery)
 
-    def _end(self) -> None:
-        if self._uploads is not None:
-            self._uploads.shutdown(wait=False)
-        if self._writer is not None:
-            self._writer.close()
-
-    def _start(self) -> None:
-        if self._batcher is None:
-            self._writer = BatchWriter(self._topics, self._topic, self._topics.queue(self._topic))
-            self._uploads = ThreadPool(self._settings.uploads, "tieredstore-pubsub-upload")
-            self._batcher = threading.Thread(target=self._gather, name="tieredstore-pubsub-batches", daemon=True)
-            self._batcher.start()
-
-    # --- into Messages; the lock is held ---
-
-    def _new_message(self) -> OpenMessage:
-        """What is stored as it is comes at once to where it lies in its batch; to be compressed it lies by itself."""
-        if self._compression is not Compression.NONE:
-            return super()._new_message()
-        if self._memory is not None and self._memory.left < _HEADER_BYTES + self._message_bytes // _LEAST_SHARE:
-            self._end_batch()
-        memory = self._memory = self._memory or self._new_memory()
-        body = memory.body(self._message_bytes, _HEADER_BYTES)
-        return OpenMessage(body, self._next(), self._monotonic(), memory)
-
-    def _new_memory(self) -> BatchMemory:
-        settings = self._settings
-        messages = room_for(settings.batch_messages, settings.batch_bytes, self._message_bytes)
-        least = _HEADER_BYTES + self._message_bytes
-        return BatchMemory(self._topics.memory, settings.batch_bytes, messages, least=least)
-
-    def _has_more_room(self) -> bool:
-        if self._memory is None or not self._memory.messages:
-            return False
-        self._end_batch()
-        return True
-
-    def _close_message(self) -> None:
-        message = self._open
-        super()._close_message()
-        if message is not None and message.memory is not None:
-            message.memory.hold(_HEADER_BYTES + len(message.body))
-
-    def _end_batch(self) -> None:
-        """All Messages of the batch are closed, and no more will come."""
-        self._batch_ends()
-        self._closed.append("due")
-        self._changed.notify_all()
-
-    def _batch_ends(self) -> None:
-        self._memory = None
-
-    # --- into batches; on a thread of its own ---
-
-    def _gather(self) -> None:
-        batch = _Batch()
-        linger_s = self._settings.batch_ms / 1000
-        while (message := self._next_closed(batch.first_s if batch.messages else None, linger_s)) is not None:
-            batch = self._dispatch(batch) if message == "due" else self._gathered(message, batch)
-
-    def _gathered(self, message: OpenMessage, batch: _Batch) -> _Batch:
-        """The batch that is open once the Message is in one."""
-        sealed = message.seal(self._compression)
-        # Where Messages lie as a batch, it has its end from where they were laid.
-        is_laid = message.memory is not None
-        if not is_laid and batch.messages and batch.stored_bytes + len(sealed.stored) > self._settings.batch_bytes:
-            batch = self._dispatch(batch)
-        if not batch.messages:
-            batch.first_s, batch.memory = message.first_s, message.memory
-        batch.messages.append(sealed)
-        batch.waiting.append(message)
-        batch.stored_bytes += len(sealed.stored)
-        return self._dispatch(batch) if not is_laid and self._is_full(batch) else batch
-
-    def _is_full(self, batch: _Batch) -> bool:
-        settings = self._settings
-        return batch.stored_bytes >= settings.batch_bytes or len(batch.messages) >= settings.batch_messages
-
-    def _dispatch(self, batch: _Batch) -> _Batch:
-        if batch.messages:
-            assert self._uploads is not None
-            self._uploads.submit(self._deliver, batch, Deadline.after(self._settings.delivery_timeout_ms / 1000))
-        return _Batch()
-
-    # --- into the store; on the threads of uploads ---
-
-    def _deliver(self, batch: _Batch, deadline: Deadline) -> None:
-        assert self._writer is not None
-        try:
-            place = self._writer.write(batch.messages, deadline, memory=batch.memory)
-        except TieredStoreError as error:
-            failure = error if isinstance(error, DeliveryFailed) else DeliveryFailed(str(error), maybe_stored=True)
-            self._fail(batch.waiting, failure)
-        else:
-            self._settle(batch.waiting, place)
+        super().__init__(Sending(settings, acks, auditor, settings.message_bytes, monotonic), new_outbox)

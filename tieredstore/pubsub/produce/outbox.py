@@ -1,0 +1,370 @@
+"""What a producer holds: records into Messages within a buffer, and what becomes of them to whoever waits for it."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
+
+from tieredstore.errors import AlreadyClosed, BufferFull, DeliveryFailed, InvalidRecord
+from tieredstore.pubsub.counts import ProducerCounts
+from tieredstore.pubsub.format._writing import BodyWriter
+from tieredstore.pubsub.format.messages import Compression, Headers, ProducerRequest, new_address, seal_body
+from tieredstore.pubsub.produce.batch_memory import BatchMemory
+from tieredstore.pubsub.produce.batch_writer import SealedMessage
+from tieredstore.pubsub.produce.futures import MessageOutcome, RecordFuture
+from tieredstore.pubsub.settings import BatchSettings
+
+if TYPE_CHECKING:
+    from tieredstore.pubsub.queue.kafka_audit import Auditor
+
+Acks: TypeAlias = Literal["0", "1", "all"]
+
+_logger: Final = logging.getLogger(__name__)
+_MOST: Final = (1 << 63) - 1
+_LENGTHS: Final = 21  # what a record has beside its bytes as it is written: lengths, and its time
+
+
+@dataclass(slots=True)
+class OpenMessage:
+    """A Message in the making, and what its futures are told."""
+
+    body: BodyWriter
+    request: ProducerRequest
+    first_s: float
+    memory: BatchMemory | None = None
+    """Of the batch in which it lies already."""
+    outcome: MessageOutcome = field(default_factory=MessageOutcome)
+    ids_hash: int = 0
+    id_size: int = 0
+    """Bytes of its message ids: MemQ's reader ends at a Message with ids of two lengths."""
+
+    def takes(self, message_id: bytes | None) -> bool:
+        """Whether a record with this id may be in it; one without any always may."""
+        return not message_id or self.id_size in (0, len(message_id)) or not self.body.count
+
+    def note_id(self, message_id: bytes | None, *, is_audited: bool) -> None:
+        """A record with this id is in it."""
+        if message_id:
+            self.id_size = len(message_id)
+            if is_audited:
+                self.ids_hash ^= int.from_bytes(message_id)
+
+    def seal(self, compression: Compression) -> SealedMessage:
+        """The Message as it goes out; nothing comes behind."""
+        stored = seal_body(self.body, self.request, compression)
+        return SealedMessage(stored, self.request, self.body.count, self.body.least_ms, self.body.most_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """How a producer sends, in its process and in forked children, and what it counts."""
+
+    settings: BatchSettings
+    acks: Acks
+    auditor: Auditor | None
+    message_bytes: int
+    monotonic: Callable[[], float] = time.monotonic
+    counts: ProducerCounts = field(default_factory=ProducerCounts)
+
+    @property
+    def compression(self) -> Compression:
+        """Of Messages."""
+        return Compression.named(self.settings.compression)
+
+
+class BatchEnd:
+    """Stands behind the last Message of a batch."""
+
+
+class Packer(Protocol):
+    """Gives Messages room. Called with the outbox's lock held, and calls nothing back."""
+
+    def open(self) -> tuple[BodyWriter, BatchMemory | None]:
+        """Room for the next Message, and the batch's memory if it lies in that."""
+        ...
+
+    def close(self, message: OpenMessage) -> bool:
+        """The Message is whole; whether its batch has no room for another one."""
+        ...
+
+    def has_other_room(self) -> bool:
+        """Whether a new batch may have room for what did not fit an empty Message; then the batch ends."""
+        ...
+
+    def end_batch(self) -> None:
+        """Messages that begin from now on are another batch's."""
+        ...
+
+
+class PlainPacker:
+    """Each Message lies by itself."""
+
+    def __init__(self, message_bytes: int) -> None:
+        self._message_bytes = message_bytes
+
+    def open(self) -> tuple[BodyWriter, BatchMemory | None]:
+        """Room of its own."""
+        return BodyWriter(self._message_bytes), None
+
+    def close(self, message: OpenMessage) -> bool:
+        """No batch is known here."""
+        del message
+        return False
+
+    def has_other_room(self) -> bool:
+        """All Messages have the same room."""
+        return False
+
+    def end_batch(self) -> None:
+        """Nothing is to be done."""
+
+
+class Delivery(Protocol):
+    """Takes closed Messages out of an outbox, on threads of its own, and settles each or fails it."""
+
+    def start(self, outbox: Outbox) -> None:
+        """Have the threads run, if they do not yet. The outbox's lock is held."""
+        ...
+
+    def stop(self) -> None:
+        """Give them back: the outbox is empty, or nobody waits any longer."""
+        ...
+
+
+class Outbox:
+    """Records that were sent and are neither stored nor failed. Thread-safe, by one lock; of one process.
+
+    A Message is open, then closed and with the delivery, then settled or failed: it counts as held until then.
+    """
+
+    def __init__(self, sending: Sending, packer: Packer, delivery: Delivery) -> None:
+        self._sending = sending
+        self._settings = sending.settings
+        self._counts = sending.counts
+        self._packer = packer
+        self._delivery = delivery
+        self._address = new_address()
+        self._epoch_ms = time.time_ns() // 1_000_000
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._open: OpenMessage | None = None
+        self._closed: deque[OpenMessage | BatchEnd] = deque()
+        self._next_request = 0
+        # Of Messages that are closed and neither stored nor failed; what the open one may come to beside them.
+        self._closed_bytes = self._closed_records = self._room_for_open = 0
+        self._is_closed = self._is_flushing = False
+        self._is_plain = sending.auditor is None
+        self._next_id = secrets.randbits(63)
+
+    def put(
+        self,
+        value: bytes,
+        key: bytes | None,
+        headers: Headers | None,
+        timestamp_ms: int | None,
+        message_id: bytes | None,
+    ) -> RecordFuture:
+        """Take a record. BufferFull, InvalidRecord, AlreadyClosed."""
+        with self._lock:
+            message = self._open
+            number = -1
+            if self._is_plain and message is not None and (not message_id or len(message_id) == message.id_size):
+                number = message.body.take(value, key, headers, message_id, timestamp_ms, self._room_for_open)
+            if message is None or number < 0:
+                message, number = self._take(value, key, headers, message_id, timestamp_ms)
+        return RecordFuture(message.outcome, number)
+
+    def flush(self, longest_s: float) -> None:
+        """Return when all is settled or failed; DeliveryFailed if that takes longer."""
+        with self._changed:
+            self._is_flushing = True
+            self._changed.notify_all()
+            if not self._changed.wait_for(lambda: self.waiting_records == 0, longest_s):
+                waiting = self.waiting_records
+                raise DeliveryFailed(f"{waiting} records are not stored after {longest_s:g} s", maybe_stored=True)
+
+    def close(self, longest_s: float) -> None:
+        """Take no more, deliver what there is, and stop the delivery."""
+        with self._changed:
+            self._is_closed, self._is_plain = True, False
+        try:
+            self.flush(longest_s)
+        finally:
+            with self._changed:
+                self._changed.notify_all()
+            self._delivery.stop()
+
+    def counted(self) -> dict[str, int]:
+        """What was counted, the open Message and what is the case now with it."""
+        with self._changed:
+            counted = asdict(self._counts)
+            if self._open is not None:
+                counted["records"] += self._open.body.count
+                counted["record_bytes"] += self._open.body.payload
+            return counted | {"held_bytes": self.held_bytes, "waiting_records": self.waiting_records}
+
+    # --- into Messages; the lock is held ---
+
+    def _take(
+        self,
+        value: bytes,
+        key: bytes | None,
+        headers: Headers | None,
+        message_id: bytes | None,
+        timestamp_ms: int | None,
+    ) -> tuple[OpenMessage, int]:
+        """A record that may need room, another Message, or an id: its Message, and its number there."""
+        size = len(value or b"") + len(key or b"") + _LENGTHS
+        if self._is_closed or self.held_bytes + size > self._settings.buffer_bytes:
+            self._wait_for_room(size)
+        if self._sending.auditor is not None:
+            message_id = self._audited_id(message_id)
+        while True:
+            message = self._open or self._new_message()
+            if not message.takes(message_id):
+                self._close_message()
+                continue
+            number = message.body.take(value, key, headers, message_id, timestamp_ms, _MOST)
+            if number >= 0:
+                break
+            if message.body.count:
+                self._close_message()
+            elif not self._ends_batch():
+                self._counts.refused_records += 1
+                raise InvalidRecord(f"a record does not fit a Message of {self._sending.message_bytes} bytes")
+        if self._open is None:
+            # Only now that a record is in it: a refused one begins no Message, and request ids stay dense.
+            self._open = message
+            self._next_request += 1
+            self._delivery.start(self)
+            self._changed.notify_all()
+        message.note_id(message_id, is_audited=self._sending.auditor is not None)
+        self._room_for_open = self._settings.buffer_bytes - self._closed_bytes
+        return message, number
+
+    @property
+    def held_bytes(self) -> int:
+        """What records take that were sent, and are neither stored nor failed."""
+        return self._closed_bytes + (0 if self._open is None else len(self._open.body))
+
+    @property
+    def waiting_records(self) -> int:
+        """How many these are."""
+        return self._closed_records + (0 if self._open is None else self._open.body.count)
+
+    def _wait_for_room(self, size: int) -> None:
+        if self._is_closed:
+            raise AlreadyClosed("the producer is closed")
+        longest_s = self._settings.max_block_ms / 1000
+
+        def has_room() -> bool:
+            held = self.held_bytes
+            return self._is_closed or not held or held + size <= self._settings.buffer_bytes
+
+        if not has_room():
+            self._counts.blocked_sends += 1
+        if not self._changed.wait_for(has_room, longest_s):
+            self._counts.full_buffers += 1
+            raise BufferFull(f"{self.held_bytes} bytes wait to be stored, for over {longest_s:g} s: the store is slow")
+        if self._is_closed:
+            raise AlreadyClosed("the producer was closed")
+
+    def _audited_id(self, message_id: bytes | None) -> bytes:
+        """Hashes of ids tell nothing of records that have none."""
+        if not message_id:
+            self._next_id = (self._next_id + 1) % (1 << 64)
+            message_id = self._next_id.to_bytes(8)
+        return message_id
+
+    def _new_message(self) -> OpenMessage:
+        body, memory = self._packer.open()
+        request = ProducerRequest(self._address, self._epoch_ms, self._next_request)
+        return OpenMessage(body, request, self._sending.monotonic(), memory)
+
+    def _ends_batch(self) -> bool:
+        """Whether the batch ends for a record that did not fit its last Message, which was empty."""
+        if not self._packer.has_other_room():
+            return False
+        self._closed.append(BatchEnd())
+        self._changed.notify_all()
+        return True
+
+    def _close_message(self) -> bool:
+        """Whether the Message that was open is the last one of its batch."""
+        message, self._open = self._open, None
+        if message is None:
+            return False
+        self._closed.append(message)
+        self._closed_bytes += len(message.body)
+        self._closed_records += message.body.count
+        self._counts.messages += 1
+        self._counts.records += message.body.count
+        self._counts.record_bytes += message.body.payload
+        is_last = self._packer.close(message)
+        if is_last:
+            self._closed.append(BatchEnd())
+        self._changed.notify_all()
+        return is_last
+
+    # --- for the delivery ---
+
+    def next(self, first_s: float | None, linger_s: float) -> OpenMessage | BatchEnd | None:
+        """Wait for the next Message that is closed. BatchEnd behind the last one of a batch: ``linger_s`` have passed
+        since ``first_s``, or the batch has no more room. None when all is done."""
+        with self._changed:
+            while True:
+                if self._closed:
+                    return self._closed.popleft()
+                first = first_s if first_s is not None else self._open.first_s if self._open else None
+                wait_s = None if first is None else first + linger_s - self._sending.monotonic()
+                if first is not None and (self._is_flushing or self._is_closed or (wait_s or 0) <= 0):
+                    if self._open is None:
+                        self._packer.end_batch()
+                        return BatchEnd()
+                    if not self._close_message():
+                        self._packer.end_batch()
+                        self._closed.append(BatchEnd())
+                    continue
+                if first is None:
+                    self._is_flushing = False
+                    if self._is_closed:
+                        return None
+                self._changed.wait(wait_s)
+
+    def settle(self, messages: Sequence[OpenMessage], place: tuple[int, int] | None) -> None:
+        """The Messages of a batch are delivered, to this partition and offset; None where nobody tells."""
+        if self._sending.auditor is not None:
+            for message in messages:
+                ids_hash = message.ids_hash.to_bytes(message.id_size)
+                self._sending.auditor.tell(message.request, ids_hash, message.body.count)
+        for number, message in enumerate(messages):
+            if place is None:
+                message.outcome.stands_somewhere()
+            else:
+                message.outcome.stands_at(*place, number)
+        with self._changed:
+            self._counts.delivered_batches += 1
+            self._counts.delivered_records += sum(message.body.count for message in messages)
+        self._release(messages)
+
+    def fail(self, messages: Sequence[OpenMessage], failure: DeliveryFailed) -> None:
+        """The Messages are not stored, as far as is known."""
+        if self._sending.acks == "0":
+            _logger.warning("%d records were not delivered: %s", sum(each.body.count for each in messages), failure)
+        for message in messages:
+            message.outcome.failed(failure)
+        with self._changed:
+            self._counts.failed_records += sum(message.body.count for message in messages)
+        self._release(messages)
+
+    def _release(self, messages: Sequence[OpenMessage]) -> None:
+        with self._changed:
+            self._closed_bytes -= sum(len(message.body) for message in messages)
+            self._closed_records -= sum(message.body.count for message in messages)
+            self._changed.notify_all()
