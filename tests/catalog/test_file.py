@@ -220,12 +220,11 @@ def test_rows_come_back_as_they_were(count: int, data: st.DataObject) -> None:
         assert row == (rows[number] if number < count else None)
 
 
-def test_rows_are_found_across_many_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrow_rows, "_BATCH_ROWS", 3)
-    segments = run_of(20, EVENTS)
+def test_rows_are_found_across_many_batches() -> None:
+    segments = run_of(9_000, EVENTS)
     stored = decode_rows(encoded(*segments), ORIGIN)
     assert stored is not None
-    for chosen in (segments, segments[::7], segments[5:6], segments[-1:]):
+    for chosen in (segments, segments[::700], segments[4_095:4_097], segments[-1:]):
         cursor = stored.cursor()
         for segment in chosen:
             row = cursor.find(segment.path, segment.metadata.remote_log_segment_id, segment.start)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -275,3 +276,34 @@ def test_objects_are_found_under_the_prefix_and_nowhere_else(store: CountingStor
     MadeSegment(EVENTS, 10, 19).put(store)
     with manager_of(store, "here/x-") as manager:
         assert extents(load_catalog(manager)) == [(0, 10)]
+
+
+class CrowdedStore(CountingStore):
+    """Holds reads until five are under way at once."""
+
+    def __init__(self, inner: MemoryObjectStore) -> None:
+        super().__init__(inner)
+        self.now = self.most = 0
+        self.guard = threading.Lock()
+        self.crowd = threading.Event()
+
+    def get_small(self, key: str, most: int) -> bytes | None:
+        with self.guard:
+            self.now += 1
+            self.most = max(self.most, self.now)
+            if self.now == 5:
+                self.crowd.set()
+        self.crowd.wait(10)
+        with self.guard:
+            self.now -= 1
+        return super().get_small(key, most)
+
+
+def test_manifests_are_read_by_as_many_readers_as_asked_for() -> None:
+    store = CrowdedStore(MemoryObjectStore())
+    for segment in run_of(100, partition_of()):
+        segment.put(store)
+    with manager_of(store) as manager:
+        load_catalog(manager, readers=5)
+    assert store.crowd.is_set()
+    assert store.most == 5
