@@ -24,10 +24,10 @@ from benchmarks.measuring import Job
 from benchmarks.spark_topic import SparkTopic
 from tieredstore.pipelines import load_pipeline
 from tieredstore.pipelines.files.row_groups import GROUP_ROWS
+from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.run.log_reading import LogReading
-from tieredstore.pipelines.run.opened import open_parts
 from tieredstore.pipelines.run.planner import Planner, log_of
-from tieredstore.pipelines.run.window_writing import Window
+from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.pipelines.writers import envelope
 from tieredstore.reading.log_snapshot import LogSnapshot
 from tieredstore.spark import start_pipelines

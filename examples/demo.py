@@ -26,7 +26,7 @@ from tieredstore.config import load_settings
 from tieredstore.kafka.logdir import LogSegment, describe, discover
 from tieredstore.model import IndexType, LogSegmentData, human_bytes
 from tieredstore.pipelines import load_pipeline
-from tieredstore.pipelines.run.opened import open_parts
+from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.remote import RemoteStorageManager
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))

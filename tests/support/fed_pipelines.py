@@ -16,7 +16,8 @@ from tests.support.pipeline_runs import listed, rows_of
 from tests.support.servers.kafka import KafkaServer
 from tests.support.servers.s3_server import S3Server
 from tieredstore.pipelines import load_pipeline
-from tieredstore.pipelines.upkeep.inspection import commit_log_of, verify_output
+from tieredstore.pipelines.run.generation import commit_log_of
+from tieredstore.pipelines.upkeep.inspection import verify_output
 
 PARTITIONS = 2
 

@@ -13,11 +13,12 @@ from tests.support.pipeline_runs import listed, rows_of
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.pipelines import Entry, Runner, load_pipeline, with_generation
-from tieredstore.pipelines.run.opened import open_parts
+from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.selection import query_of
+from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.pipelines.upkeep.backfill import Backfill
 from tieredstore.pipelines.upkeep.backfill_sources import LogSource, Selected
-from tieredstore.pipelines.upkeep.inspection import commit_log_of, verify_output
+from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.pipelines.upkeep.kept_files import KeptFiles
 from tieredstore.pipelines.upkeep.origins import Backup, Origin, origins_of
 from tieredstore.reading import LogSnapshot

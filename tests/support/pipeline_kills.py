@@ -19,7 +19,7 @@ from tests.support.seen_output import SeenOutput
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.pipelines import Runner, load_pipeline
-from tieredstore.pipelines.run.opened import open_parts
+from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.pipelines.upkeep.inspection import verify_output
 
 PARTITIONS = 2

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from tests.support.pipeline_runs import listed
 from tieredstore.backends.base import ObjectStore
 from tieredstore.pipelines import Pipeline
-from tieredstore.pipelines.upkeep.inspection import commit_log_of
+from tieredstore.pipelines.run.generation import commit_log_of
 
 
 class SeenOutput:

@@ -10,7 +10,7 @@ from tests.support.spark_stream_topics import FIRST_ID, Bucket
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.model import RemoteLogSegmentMetadata, Uuid
 from tieredstore.pipelines import load_pipeline
-from tieredstore.pipelines.upkeep.inspection import commit_log_of
+from tieredstore.pipelines.run.generation import commit_log_of
 
 TOPIC = "orders"
 ROOT = "out/"

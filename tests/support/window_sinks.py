@@ -13,8 +13,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from tests.support.spark_pipelines import Kept
 from tieredstore.backends.base import ObjectStore
 from tieredstore.pipelines import Parts, Runner, load_pipeline
-from tieredstore.pipelines.run.opened import open_parts
 from tieredstore.pipelines.run.outage import Outage
+from tieredstore.pipelines.run.stores import open_parts
+from tieredstore.spark.pipelines.window_jobs import WindowJobs
 from tieredstore.spark.pipelines.window_planning import given
 from tieredstore.spark.pipelines.window_sink import WindowSink
 from tieredstore.spark.pipelines.window_source import TASK, WindowReader
@@ -87,10 +88,12 @@ class Driven:
         self._file = str(kept.file(**changes))
         pipeline = load_pipeline(self._file)
         source = self._open.enter_context(open_parts(pipeline)).source
-        runner = self._open.enter_context(Runner(pipeline, Parts(store or kept.store, source)))
+        parts = Parts(store or kept.store, source)
         self.session = HereSession()
         session: Any = self.session
-        self.sink = WindowSink(session, runner, self._file, Outage(60), tell=tell)
+        self.jobs = WindowJobs(session, self._file, pipeline.own, parts.store)
+        runner = self._open.enter_context(Runner(pipeline, parts, framed=self.jobs.write))
+        self.sink = WindowSink(session, runner, self.jobs, Outage(60), tell=tell)
         self.sink.begin()
 
     def batch(self, plan: tuple[WindowTask, ...] | None = None) -> Any:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from tieredstore.pipelines.log.commit_log import CommitLog
     from tieredstore.pipelines.log.entries import Entry, OutputFile, WrittenWindow
     from tieredstore.pipelines.run.driver import Driver
-    from tieredstore.pipelines.run.parts import Parts
     from tieredstore.pipelines.run.runner import Runner
+    from tieredstore.pipelines.run.stores import Parts
 
 __all__ = [
     "CommitLog",
@@ -40,7 +40,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from tieredstore.pipelines.config import settings  # noqa: PLC0415
     from tieredstore.pipelines.log import commit_log, entries  # noqa: PLC0415
-    from tieredstore.pipelines.run import driver, parts, runner  # noqa: PLC0415
+    from tieredstore.pipelines.run import driver, runner, stores  # noqa: PLC0415
 
-    modules = (commit_log, driver, entries, parts, runner, settings)
+    modules = (commit_log, driver, entries, runner, settings, stores)
     return next(getattr(module, name) for module in modules if name in vars(module))

@@ -15,9 +15,10 @@ from tests.support.pipeline_runs import listed
 from tests.support.servers.process import free_port
 from tests.support.spark_pipelines import TOPIC, Kept
 from tieredstore.pipelines import load_pipeline
-from tieredstore.pipelines.run.opened import open_parts
+from tieredstore.pipelines.run.generation import commit_log_of
+from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.pipelines.transforming import Message
-from tieredstore.pipelines.upkeep.inspection import commit_log_of, verify_output
+from tieredstore.pipelines.upkeep.inspection import verify_output
 
 FILE = "EXIT_CODES_FILE"
 """In a process's environment: the pipeline's file of settings."""

@@ -21,8 +21,9 @@ from tieredstore.pipelines.files.parquet_format import Parquet
 from tieredstore.pipelines.files.text_format import Text
 from tieredstore.pipelines.filing.naming import Naming
 from tieredstore.pipelines.filing.places import Places
+from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.parsers import OffsetParser
-from tieredstore.pipelines.run.window_writing import Recipe, Window, write_window
+from tieredstore.pipelines.run.window_writing import Recipe, write_window
 from tieredstore.pipelines.writers import Format, JsonLines
 
 WINDOW = Window("events", "AAECAwQFBgcICQoLDA0ODw", 3, 0, 40)

@@ -20,9 +20,9 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, InvalidValue
 from tieredstore.pipelines import Parts, Runner
 from tieredstore.pipelines.filing.times import BadMessage
-from tieredstore.pipelines.log.entries import WrittenWindow
+from tieredstore.pipelines.log.entries import Window, WrittenWindow
 from tieredstore.pipelines.run.recipes import recipe_of
-from tieredstore.pipelines.run.window_writing import Window, write_window
+from tieredstore.pipelines.run.window_writing import write_window
 from tieredstore.pipelines.transforming import Message, MessageTransformer, Transformer, of_batches
 from tieredstore.pipelines.upkeep.inspection import verify_output
 

@@ -19,11 +19,13 @@ from tests.support.stored_records import StoredTopic
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, InvalidValue
+from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.parsers import Filed, Parser
+from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.recipes import recipe_of
-from tieredstore.pipelines.run.window_writing import Window, write_window
+from tieredstore.pipelines.run.window_writing import write_window
 from tieredstore.pipelines.transforming import Message
-from tieredstore.pipelines.upkeep.inspection import commit_log_of, verify_output
+from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.testing.segments import PARTITION, Record, build_batch
 
 DAY_MS = 1_405_970_352_123

@@ -22,12 +22,13 @@ from tieredstore.errors import ConfigError, ObjectNotFound, PreparedGone, Tiered
 from tieredstore.pipelines import Parts, Pipeline, Runner, with_generation
 from tieredstore.pipelines.filing.places import ByDate, Places
 from tieredstore.pipelines.parsers import BadMessage, MessageParser
+from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.recipes import naming_of, places_of
 from tieredstore.pipelines.upkeep.backfill import Backfill
 from tieredstore.pipelines.upkeep.backfill_sources import Selected
 from tieredstore.pipelines.upkeep.dropping import drop_generation
 from tieredstore.pipelines.upkeep.garbage import GarbageOutcome, collect_garbage
-from tieredstore.pipelines.upkeep.inspection import commit_log_of, verify_output
+from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.pipelines.upkeep.kept_files import KeptFiles
 from tieredstore.pipelines.upkeep.origins import origins_of, place_of
 from tieredstore.pipelines.upkeep.printing import printed

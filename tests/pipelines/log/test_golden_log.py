@@ -24,10 +24,11 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config.fields import property_fields
 from tieredstore.errors import TieredStoreError
 from tieredstore.pipelines import CommitLog, Entry, PipelineSettings
+from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.recipes import fingerprint_of
 from tieredstore.pipelines.upkeep.backfill_sources import Selected
 from tieredstore.pipelines.upkeep.dropping import drop_generation
-from tieredstore.pipelines.upkeep.inspection import commit_log_of, verify_output
+from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.testing.faults import FaultyStore
 from tieredstore.testing.segments import Record, build_batch
 

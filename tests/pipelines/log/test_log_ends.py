@@ -13,7 +13,7 @@ from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import Fenced, StoreError, StoreUnavailable
 from tieredstore.pipelines import Entry, Parts, Runner
-from tieredstore.pipelines.upkeep.inspection import commit_log_of
+from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.testing.delegating import DelegatingObjectStore
 from tieredstore.testing.faults import FaultyStore
 

@@ -16,7 +16,8 @@ from tests.support.transaction_scripts import STEPS, Partition, Segment, Step
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, DataLoss, StoreError
 from tieredstore.model import TopicIdPartition, Uuid
-from tieredstore.pipelines.upkeep.inspection import commit_log_of, verify_output
+from tieredstore.pipelines.run.generation import commit_log_of
+from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.testing.faults import FaultyStore
 
 

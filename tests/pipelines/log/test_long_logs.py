@@ -10,9 +10,10 @@ from tests.support.pipeline_runs import listed, pipeline_of, run_once
 from tests.support.stored_records import StoredTopic
 from tieredstore.backends.base import ObjectStore, Prepared
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.pipelines.log.committed import Committed
 from tieredstore.pipelines.log.entries import OutputFile, WrittenWindow
-from tieredstore.pipelines.upkeep.inspection import commit_log_of, verify_output
+from tieredstore.pipelines.log.holdings import Committed
+from tieredstore.pipelines.run.generation import commit_log_of
+from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.testing.delegating import DelegatingObjectStore
 
 AT_ONCE = 4

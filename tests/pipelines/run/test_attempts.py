@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,11 +18,13 @@ from tests.support.stored_records import StoredTopic
 from tieredstore.backends.base import Body, ObjectStore, Prepared
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.run.driver import Driver
+from tieredstore.pipelines.run.generation import Generation
 from tieredstore.pipelines.run.log_reading import LogReading
-from tieredstore.pipelines.run.recipes import naming_of, recipe_of
+from tieredstore.pipelines.run.recipes import recipe_of
 from tieredstore.pipelines.run.selection import query_of
-from tieredstore.pipelines.run.window_writing import Window, Written, write_window
+from tieredstore.pipelines.run.window_writing import Written, write_window
 from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.reading import LogSnapshot
 from tieredstore.testing.delegating import DelegatingObjectStore
@@ -73,10 +76,6 @@ def attempts_of(topic: StoredTopic, store: ObjectStore) -> list[Written]:
         return list(pool.map(attempt, [Meeting(store)] * 2))
 
 
-def unknown(window: Window) -> Written:
-    raise AssertionError(f"nothing is to be written again, and {window} is")
-
-
 @pytest.mark.parametrize("chosen", [0, 1])
 def test_one_is_committed_and_nothing_of_the_other_is_seen(topic: StoredTopic, store: ObjectStore, chosen: int) -> None:
     attempts = attempts_of(topic, store)
@@ -84,8 +83,9 @@ def test_one_is_committed_and_nothing_of_the_other_is_seen(topic: StoredTopic, s
     assert [file.key for file in attempts[1][0].files] == keys
     assert len(keys) == 3
     assert listed(store) == []
-    driver = Driver(store, PIPELINE.own, naming_of(PIPELINE))
-    driver.begin([TOPIC], unknown)
+    nothing_again: Any = None
+    driver = Driver(Generation(PIPELINE, store), nothing_again)
+    driver.begin([TOPIC])
     driver.commit([attempts[chosen]])
     assert listed(store) == keys
     assert listed_offsets(store) == list(range(300))

@@ -15,7 +15,8 @@ from tests.support.stored_records import StoredTopic, plain_batch
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.model import TopicIdPartition
 from tieredstore.pipelines import Parts, Pipeline, Runner
-from tieredstore.pipelines.upkeep.inspection import commit_log_of, verify_output
+from tieredstore.pipelines.run.generation import commit_log_of
+from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.testing.segments import PARTITION
 
 HOUR_S = 3600

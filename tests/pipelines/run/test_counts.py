@@ -20,7 +20,9 @@ from tieredstore.pipelines.run.outage import Outage
 
 YAML: Any = importlib.import_module("yaml")
 """It has no types."""
-STRICT = pipeline_of(secor__message__parser__class="kafka-timestamp", pipeline__finalize="true")
+STRICT = pipeline_of(
+    secor__message__parser__class="kafka-timestamp", pipeline__finalize="true", **{f"hive__table__name__{TOPIC}": "t"}
+)
 """The times of these records are 0 to 299 ms: the first has none that a day can have."""
 
 
@@ -34,12 +36,11 @@ def test_what_was_done_and_what_waits_is_counted(topic: StoredTopic) -> None:
     clock = itertools.count(0, 100).__next__
     with Runner(STRICT, Parts(MemoryObjectStore(), topic.manager), threads=1, clock=clock) as runner:
         runner.measure()
-        counts = runner.driver.counts
+        counts = runner.counts
         assert (counts.lag_offsets, counts.lag_seconds) == (300, 0)
         runner.measure()
         assert counts.lag_seconds >= 100
         list(runner.run_once())
-        runner.driver.finalizer.tables = {TOPIC: "t"}
         runner.driver.finalize({TOPIC: 10**12})
         runner.measure()
         collector = CountsCollector(lambda: [("kept", 1, counts)], registry)

@@ -19,9 +19,9 @@ from tieredstore.partitions.history import Cut, History
 from tieredstore.pipelines import Parts, Runner
 from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.log.entries import Entry, WrittenWindow
+from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.starting import mark
 from tieredstore.pipelines.run.windows import position_of
-from tieredstore.pipelines.upkeep.inspection import commit_log_of
 
 ORDERS = ("orders", 0)
 PIPELINE = pipeline_of(secor__kafka__topic_filter="orders")

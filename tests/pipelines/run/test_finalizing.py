@@ -22,13 +22,13 @@ from tieredstore.model import Uuid
 from tieredstore.partitions.log import PartitionLog
 from tieredstore.pipelines import Parts, Pipeline, Runner
 from tieredstore.pipelines.filing.directories import TimeDirectories
-from tieredstore.pipelines.log.changes import changes_since
-from tieredstore.pipelines.log.commit_log import CommitLog, Progress
+from tieredstore.pipelines.log.commit_log import CommitLog, Progress, changes_since
 from tieredstore.pipelines.log.entries import Entry
 from tieredstore.pipelines.run.finalizing import add_partition, watermarks
+from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.recipes import parser_of
 from tieredstore.pipelines.upkeep.dropping import drop_generation
-from tieredstore.pipelines.upkeep.inspection import commit_log_of, verify_output
+from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.reading.log_snapshot import LogSnapshot
 from tieredstore.testing.faults import FaultyStore, Moment
 

@@ -22,14 +22,14 @@ from tieredstore.live import LiveCluster
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.partitions.log import PartitionLog
 from tieredstore.pipelines import Entry, Parts, Pipeline, Runner
-from tieredstore.pipelines.log.changes import changes_since
-from tieredstore.pipelines.log.commit_log import Progress
+from tieredstore.pipelines.log.commit_log import Progress, changes_since
 from tieredstore.pipelines.run.finalizing import watermarks
+from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.group_progress import GroupProgress
-from tieredstore.pipelines.run.opened import open_parts
 from tieredstore.pipelines.run.selection import query_of
 from tieredstore.pipelines.run.starting import Starts
-from tieredstore.pipelines.upkeep.inspection import commit_log_of, partition_statuses, verify_output
+from tieredstore.pipelines.run.stores import open_parts
+from tieredstore.pipelines.upkeep.inspection import partition_statuses, verify_output
 from tieredstore.reading.log_snapshot import LogSnapshot
 
 LATEST = {"kafka__new__consumer__auto__offset__reset": "latest", "secor__max__file__size__bytes": "9000"}

@@ -17,7 +17,8 @@ from tests.support.pipeline_runs import NUMBER, TOPIC, listed_offsets, pipeline_
 from tests.support.stored_records import StoredTopic
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
-from tieredstore.pipelines.upkeep.inspection import commit_log_of, verify_output
+from tieredstore.pipelines.run.generation import commit_log_of
+from tieredstore.pipelines.upkeep.inspection import verify_output
 
 pytestmark = pytest.mark.slow
 

@@ -16,8 +16,9 @@ from tests.support.stored_records import StoredTopic
 from tieredstore.backends.base import Body, ObjectStore, Prepared
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import PreconditionFailed, TieredStoreError
+from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.upkeep.dropping import drop_generation
-from tieredstore.pipelines.upkeep.inspection import commit_log_of, verify_output
+from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.testing.delegating import DelegatingObjectStore
 
 

@@ -14,10 +14,11 @@ from tests.support.servers.kafka import KafkaServer
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, DataLoss
 from tieredstore.pipelines import Parts, Runner, with_generation
-from tieredstore.pipelines.run.opened import open_parts
+from tieredstore.pipelines.log.entries import Window
+from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.planner import Planner
-from tieredstore.pipelines.run.window_writing import Window
-from tieredstore.pipelines.upkeep.inspection import commit_log_of, verify_output
+from tieredstore.pipelines.run.stores import open_parts
+from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.reading.log_snapshot import LogSnapshot
 
 pytestmark = pytest.mark.broker

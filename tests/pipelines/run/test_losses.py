@@ -17,10 +17,11 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import CorruptData, DataLoss, TieredStoreError
 from tieredstore.pipelines import Entry, Parts, Runner, with_generation
+from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.selection import query_of
 from tieredstore.pipelines.upkeep.backfill import Backfill
 from tieredstore.pipelines.upkeep.backfill_sources import LogSource, Selected
-from tieredstore.pipelines.upkeep.inspection import commit_log_of, losses_of, verify_output
+from tieredstore.pipelines.upkeep.inspection import losses_of, verify_output
 from tieredstore.reading.log_snapshot import LogSnapshot
 from tieredstore.testing.faults import FaultyStore, Moment
 from tieredstore.testing.segments import PARTITION

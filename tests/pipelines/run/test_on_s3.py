@@ -17,7 +17,7 @@ from tests.support.s3_stores import replace_part
 from tests.support.servers.s3_server import S3Server
 from tests.support.stored_records import StoredTopic
 from tieredstore.errors import AccessDenied, TieredStoreError
-from tieredstore.pipelines.run.opened import open_parts
+from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.pipelines.upkeep.inspection import verify_output
 
 SMALL = pipeline_of(secor__max__file__size__bytes="20000")

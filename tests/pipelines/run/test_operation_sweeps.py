@@ -25,7 +25,8 @@ from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import Fenced, StoreUnavailable
 from tieredstore.pipelines import Parts, Runner
-from tieredstore.pipelines.upkeep.inspection import commit_log_of, verify_output
+from tieredstore.pipelines.run.generation import commit_log_of
+from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.testing.delegating import Operation
 from tieredstore.testing.faults import FaultyStore, Moment
 

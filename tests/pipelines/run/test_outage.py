@@ -6,8 +6,8 @@ import pytest
 
 from tieredstore.errors import AccessDenied, ConfigError, DataLoss, StoreUnavailable
 from tieredstore.pipelines.log.commit_log import Progress
+from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.run.outage import Outage
-from tieredstore.pipelines.run.window_writing import Window
 from tieredstore.pipelines.run.windows import unwritten
 
 AWAY = StoreUnavailable("away")

@@ -14,7 +14,8 @@ from tests.support.pipeline_runs import NUMBER, listed, pipeline_of, run_once
 from tests.support.stored_records import StoredTopic
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import CommitLogCorrupt
-from tieredstore.pipelines.upkeep.inspection import commit_log_of, verify_output
+from tieredstore.pipelines.run.generation import commit_log_of
+from tieredstore.pipelines.upkeep.inspection import verify_output
 
 TEXT = pipeline_of(**BY_HOUR, secor__file__reader__writer__factory="text", secor__compression__codec="none")
 """Its files have others beside them, and complete directories."""

@@ -13,9 +13,9 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.model import Uuid
 from tieredstore.partitions.log import PartitionLog
 from tieredstore.pipelines.log.commit_log import Progress
+from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.planner import look_s, policy_of
 from tieredstore.pipelines.run.windows import Policy, Waiting, due_windows
-from tieredstore.pipelines.upkeep.inspection import commit_log_of
 from tieredstore.reading.log_snapshot import LogSnapshot
 
 ID = Uuid(bytes(16))

@@ -16,7 +16,8 @@ from tieredstore.backends.base import ObjectStore, Prepared
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import StoreUnavailable
 from tieredstore.pipelines.log.entries import OutputFile
-from tieredstore.pipelines.upkeep.inspection import commit_log_of, verify_output
+from tieredstore.pipelines.run.generation import commit_log_of
+from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.pipelines.upkeep.printing import printed
 from tieredstore.testing.delegating import DelegatingObjectStore
 from tieredstore.testing.faults import FaultyStore

@@ -21,10 +21,10 @@ from tieredstore.errors import (
     TieredStoreError,
 )
 from tieredstore.pipelines import Parts, Runner
-from tieredstore.pipelines.filing.naming import Naming
+from tieredstore.pipelines.run.generation import Generation, commit_log_of
 from tieredstore.pipelines.run.selection import query_of
-from tieredstore.pipelines.upkeep.inspection import commit_log_of, partition_statuses, verify_output
-from tieredstore.reading import LogSnapshot
+from tieredstore.pipelines.upkeep.inspection import partition_statuses, verify_output
+from tieredstore.reading.log_snapshot import LogSnapshot
 from tieredstore.testing.faults import FaultyStore, Moment
 
 SMALL = pipeline_of(secor__max__file__size__bytes="9000", secor__offsets__per__partition="150")
@@ -177,7 +177,7 @@ def test_an_output_name_that_somebody_else_has_is_an_error_that_names_it(
     run_once(topic, quiet, SMALL)
     key = listed(quiet)[0]
     # Too late for a refusal of strangers: behind the log's first entry.
-    Runner(SMALL, Parts(store, topic.manager)).driver.begin([TOPIC], lambda _: pytest.fail("there is nothing to write"))
+    Runner(SMALL, Parts(store, topic.manager)).driver.begin([TOPIC])
     store.put(key, b"another's")
     with pytest.raises(PreconditionFailed, match=key.replace(".", r"\.")):
         run_once(topic, store, SMALL)
@@ -251,10 +251,6 @@ def test_planted_faults_are_named_by_verify(topic: StoredTopic, store: ObjectSto
     assert problems == {"missing": missing, "size": short, "content": other, "stranger": stranger}
 
 
-def unchecked(naming: Naming, store: ObjectStore, *, is_new: bool) -> None:
-    """As it was before anybody looked."""
-
-
 def test_a_new_root_without_a_slash_is_refused_and_one_that_was_begun_so_goes_on(
     topic: StoredTopic, store: ObjectStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -263,7 +259,7 @@ def test_a_new_root_without_a_slash_is_refused_and_one_that_was_begun_so_goes_on
         run_once(topic, store, pipeline_of(**own))
     assert list(store.list()) == []
     with monkeypatch.context() as before:
-        before.setattr(Naming, "check_root", unchecked)
+        before.setattr(Generation, "check_root", lambda _: None)
         run_once(topic, store, pipeline_of(**own))
     topic.copy_plain(300, 50, size=100)
     run_once(topic, store, pipeline_of(**own))

@@ -10,7 +10,7 @@ from tests.support.stored_records import StoredTopic
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import StoreUnavailable
-from tieredstore.pipelines.upkeep.inspection import commit_log_of
+from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.testing.faults import FaultyStore
 
 SMALL = pipeline_of(secor__max__file__size__bytes="9000")

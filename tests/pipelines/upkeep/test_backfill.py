@@ -23,13 +23,13 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, DataLoss, Fenced, ResourceNotFound, TieredStoreError
 from tieredstore.pipelines import Entry, Parts, Pipeline, Runner, with_generation
 from tieredstore.pipelines.files.sequencefile import LONG, SequenceFileWriter, bytes_writable
-from tieredstore.pipelines.log.changes import changes_since
-from tieredstore.pipelines.log.commit_log import CommitLog
-from tieredstore.pipelines.run.window_writing import Window
+from tieredstore.pipelines.log.commit_log import CommitLog, changes_since
+from tieredstore.pipelines.log.entries import Window
+from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.upkeep.backfill import Backfill
 from tieredstore.pipelines.upkeep.backfill_sources import LogSource, Selected
 from tieredstore.pipelines.upkeep.dropping import drop_generation
-from tieredstore.pipelines.upkeep.inspection import commit_log_of, verify_output
+from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.pipelines.upkeep.kept_files import KeptFiles
 from tieredstore.testing.faults import FaultyStore, Moment
 

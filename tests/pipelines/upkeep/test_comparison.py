@@ -21,7 +21,7 @@ from tests.support.stored_records import StoredTopic
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines import Pipeline, with_generation
-from tieredstore.pipelines.run.opened import open_parts
+from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.pipelines.upkeep.backfill import Backfill
 from tieredstore.pipelines.upkeep.backfill_sources import LogSource, Selected
 from tieredstore.pipelines.upkeep.comparison import Against, one_sided

@@ -18,15 +18,15 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import CommitLogCorrupt, ConfigError, Fenced, PreparedGone, TieredStoreError
 from tieredstore.pipelines import Entry, Parts, Pipeline, Runner
-from tieredstore.pipelines.log.changes import changes_since
-from tieredstore.pipelines.log.commit_log import CommitLog
+from tieredstore.pipelines.log.commit_log import CommitLog, changes_since
 from tieredstore.pipelines.log.entries import Entry as LogEntry
+from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.redrive import Redriven
 from tieredstore.pipelines.upkeep.backfill_sources import Selected
 from tieredstore.pipelines.upkeep.comparison import Against
 from tieredstore.pipelines.upkeep.dropping import drop_generation
 from tieredstore.pipelines.upkeep.garbage import GarbageOutcome, collect_garbage
-from tieredstore.pipelines.upkeep.inspection import commit_log_of, verify_output
+from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.pipelines.upkeep.kept_files import KeptFiles
 from tieredstore.testing.delegating import Operation
 from tieredstore.testing.faults import FaultyStore, Moment

@@ -23,9 +23,9 @@ from tests.support.window_sinks import Driven
 from tieredstore.errors import DataLoss, StoreUnavailable
 from tieredstore.pipelines import load_pipeline
 from tieredstore.pipelines.log.commit_log import Progress
-from tieredstore.pipelines.run.opened import open_parts
+from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.planner import Planner
-from tieredstore.pipelines.upkeep.inspection import commit_log_of
+from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.reading.log_snapshot import LogSnapshot
 from tieredstore.spark.pipelines import ahead, given_plan
 from tieredstore.spark.pipelines.ahead import AheadBatch
@@ -173,8 +173,7 @@ def test_a_job_that_ends_after_it_was_given_up_leaves_nothing(
     kept: Kept, driven: Driven, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ahead, "_CLOSING_S", 0.1)
-    sink: Any = driven.sink
-    write, given_up = sink._written, threading.Event()
+    write, given_up = driven.jobs.written, threading.Event()
     writing = threading.Event()
 
     def late(tasks: Sequence[WindowTask]) -> Any:
@@ -215,15 +214,14 @@ def test_an_error_ahead_is_the_batchs(kept: Kept, driven: Driven) -> None:
 
 
 def test_a_store_that_was_away_ahead_is_waited_for(kept: Kept, driven: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
-    sink: Any = driven.sink
-    write, failures = sink._written, [StoreUnavailable("the store is away")]
+    write, failures = driven.jobs.written, [StoreUnavailable("the store is away")]
 
     def written(tasks: Sequence[WindowTask]) -> Any:
         if failures:
             raise failures.pop()
         return write(tasks)
 
-    monkeypatch.setattr(driven.sink, "_written", written)
+    monkeypatch.setattr(driven.jobs, "written", written)
     plan = plan_of(kept)
     driven.sink.write_ahead(plan, GROUP)
     driven.sink(driven.batch(plan), 0)

@@ -20,8 +20,9 @@ from tests.pipelines.filing.test_schema_parsers import AVRO, IDL, avro
 from tests.support.pipeline_runs import pipeline_of, texts
 from tests.support.protobuf_messages import EVENT, descriptor_set
 from tieredstore.backends.filesystem import FilesystemObjectStore
+from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.run.recipes import recipe_of
-from tieredstore.pipelines.run.window_writing import Window, write_window
+from tieredstore.pipelines.run.window_writing import write_window
 from tieredstore.pipelines.writers import ENVELOPE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

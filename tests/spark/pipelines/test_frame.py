@@ -21,14 +21,16 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, InvalidValue, PreparedGone, TieredStoreError
 from tieredstore.pipelines import Parts, Runner, load_pipeline
 from tieredstore.pipelines.files.framing import frame_function
-from tieredstore.pipelines.log.entries import OutputFile
-from tieredstore.pipelines.run.opened import open_parts
+from tieredstore.pipelines.log.entries import OutputFile, Window
+from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.outage import Outage
-from tieredstore.pipelines.run.window_writing import Window, marked
+from tieredstore.pipelines.run.stores import open_parts
+from tieredstore.pipelines.run.window_writing import marked
 from tieredstore.pipelines.upkeep.backfill import Backfill
-from tieredstore.pipelines.upkeep.inspection import commit_log_of, verify_output
+from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.spark import start_pipelines
 from tieredstore.spark.pipelines.frame_tasks import of_all
+from tieredstore.spark.pipelines.window_jobs import WindowJobs
 from tieredstore.spark.pipelines.window_sink import WindowSink
 from tieredstore.spark.pipelines.window_source import TASK, WindowReader
 from tieredstore.testing.faults import FaultyStore
@@ -87,8 +89,12 @@ class Sink:
 
     def run(self) -> None:
         """Write all that there is."""
-        with open_parts(self._pipeline) as parts, Runner(self._pipeline, Parts(self._store, parts.source)) as runner:
-            sink = WindowSink(self._spark, runner, str(self._file), Outage(0))
+        jobs = WindowJobs(self._spark, str(self._file), self._pipeline.own, self._store)
+        with (
+            open_parts(self._pipeline) as parts,
+            Runner(self._pipeline, Parts(self._store, parts.source), framed=jobs.write) as runner,
+        ):
+            sink = WindowSink(self._spark, runner, jobs, Outage(0))
             sink.begin()
             reader = WindowReader(str(self._file))
             reader.prepareForTriggerAvailableNow()

@@ -12,7 +12,8 @@ from tests.support import pipeline_frames
 from tests.support.pipeline_service import EXECUTORS, pipeline_service
 from tests.support.spark_pipelines import TOPIC, Kept
 from tieredstore.pipelines import load_pipeline
-from tieredstore.pipelines.upkeep.inspection import commit_log_of, verify_output
+from tieredstore.pipelines.run.generation import commit_log_of
+from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.spark import start_pipelines
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(1200)]

@@ -17,8 +17,9 @@ from tests.support.spark_pipelines import ROOT, TOPIC, Kept
 from tieredstore.errors import Fenced
 from tieredstore.metrics import REGISTRY
 from tieredstore.pipelines import Runner, load_pipeline
-from tieredstore.pipelines.run.opened import open_parts
-from tieredstore.pipelines.upkeep.inspection import commit_log_of, verify_output
+from tieredstore.pipelines.run.generation import commit_log_of
+from tieredstore.pipelines.run.stores import open_parts
+from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.process.deadline import Deadline
 from tieredstore.spark import start_pipelines
 from tieredstore.spark.pipelines.runs import PipelineRun, pipeline_service

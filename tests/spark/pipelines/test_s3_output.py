@@ -23,7 +23,7 @@ from tests.support.spark_stream_topics import FIRST_ID, Bucket
 from tieredstore.backends.base import ObjectStore
 from tieredstore.model import TopicIdPartition
 from tieredstore.pipelines import load_pipeline, with_generation
-from tieredstore.pipelines.run.opened import open_parts
+from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.pipelines.upkeep.backfill import Backfill
 from tieredstore.pipelines.upkeep.backfill_sources import LogSource, Selected
 from tieredstore.pipelines.upkeep.inspection import verify_output

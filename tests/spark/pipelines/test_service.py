@@ -17,8 +17,9 @@ from tests.support.pipeline_runs import listed
 from tests.support.pipeline_service import PipelineService, pipeline_service
 from tests.support.spark_pipelines import ROOT, TOPIC, Kept
 from tieredstore.pipelines import Runner, load_pipeline
-from tieredstore.pipelines.run.opened import open_parts
-from tieredstore.pipelines.upkeep.inspection import commit_log_of, verify_output
+from tieredstore.pipelines.run.generation import commit_log_of
+from tieredstore.pipelines.run.stores import open_parts
+from tieredstore.pipelines.upkeep.inspection import verify_output
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
 

@@ -15,7 +15,8 @@ from tests.support.spark_pipelines import ROOT, TOPIC, Kept
 from tests.support.spark_session import environment
 from tests.support.spark_speculated_job import HOSTS, SPECULATION
 from tieredstore.pipelines import load_pipeline
-from tieredstore.pipelines.upkeep.inspection import commit_log_of, verify_output
+from tieredstore.pipelines.run.generation import commit_log_of
+from tieredstore.pipelines.upkeep.inspection import verify_output
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(1200)]
 

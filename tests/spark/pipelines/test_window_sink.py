@@ -24,10 +24,11 @@ from tieredstore.errors import (
 )
 from tieredstore.pipelines import Runner, load_pipeline
 from tieredstore.pipelines.run.finalizing import Finished
-from tieredstore.pipelines.run.opened import open_parts
+from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.planner import Planner
+from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.pipelines.run.window_writing import ReadUpTo, Written
-from tieredstore.pipelines.upkeep.inspection import commit_log_of, verify_output
+from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.stopping import is_without_work
 from tieredstore.reading.log_snapshot import LogSnapshot

@@ -20,11 +20,11 @@ from tests.support.spark_stream_topics import SECOND_ID, Clock
 from tieredstore.errors import ConfigError, DataLoss, StoreUnavailable, TieredStoreError
 from tieredstore.pipelines import Runner, load_pipeline
 from tieredstore.pipelines.log.commit_log import Progress
-from tieredstore.pipelines.run.opened import open_parts
+from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.run.outage import Outage
 from tieredstore.pipelines.run.planner import Planner
 from tieredstore.pipelines.run.recipes import fingerprint_of
-from tieredstore.pipelines.run.window_writing import Window
+from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.spark.pipelines.window_planning import Planning
 from tieredstore.spark.pipelines.window_source import TASK, WindowReader
 from tieredstore.spark.pipelines.window_tasks import REPORT, Job, WindowTask, error_named, unpacked

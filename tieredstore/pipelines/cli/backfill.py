@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tieredstore.cli.app.arguments import Json
 from tieredstore.cli.app.steps import Yes, is_dry, way_to_apply
-from tieredstore.cli.records.query_output import extra_module
 from tieredstore.cli.records.record_places import check_window, parse_offset_or_time, parse_partitions
 from tieredstore.cli.terminal.output import counted, print_json_line, print_lines
 from tieredstore.model import human_bytes
-from tieredstore.pipelines.cli.files import PipelineFile, Written, extent, room
+from tieredstore.pipelines.cli.files import PipelineFile, Written, extent, load, open_pipeline
 
 if TYPE_CHECKING:
+    from tieredstore.pipelines.config.settings import Pipeline
+    from tieredstore.pipelines.run.stores import Parts
     from tieredstore.pipelines.upkeep.backfill import Backfill
+    from tieredstore.pipelines.upkeep.backfill_sources import RecordSource, Selected
 
 
 def backfill(
@@ -59,39 +61,45 @@ def backfill(
 
     Example: tieredstore pipeline backfill events.properties --topic orders --generation 2 --replace 1 --yes
     """
-    parts: Any = extra_module("tieredstore.pipelines.upkeep.backfill_sources", "arrow")
+    pipeline = load(file)
+    from tieredstore.pipelines.upkeep.backfill_sources import Selected
+
     places = [None if text is None else parse_offset_or_time(text) for text in (start, stop)]
     check_window(*places)
-    selected = parts.Selected(topic, *places, parse_partitions(partition))
+    selected = Selected(topic, places[0], places[1], parse_partitions(partition))
     with ExitStack() as stack:
-        work = _opened(file, generation, -1 if replaced is None else replaced, backup, threads, topic, stack)
+        from tieredstore.pipelines.config.settings import with_generation
+        from tieredstore.pipelines.run.stores import open_parts
+        from tieredstore.pipelines.upkeep.backfill import Backfill
+        from tieredstore.query.topic_log import default_parallelism
+
+        pipeline = with_generation(pipeline, generation)
+        parts = stack.enter_context(open_parts(pipeline))
+        source = _open_source(pipeline, parts, topic, backup, stack)
+        work = Backfill(
+            pipeline,
+            parts.store,
+            source,
+            replaces=-1 if replaced is None else replaced,
+            threads=threads or default_parallelism(),
+        )
         if replaced is not None and is_dry(yes=yes):
             _tell_plan(work, selected, as_json=as_json)
         else:
             _tell(work, selected, as_json=as_json)
 
 
-def _opened(
-    file: Path, generation: int, replaced: int, backup: Path | None, threads: int | None, topic: str, stack: ExitStack
-) -> Backfill:
-    sources: Any = extra_module("tieredstore.pipelines.upkeep.backfill_sources", "arrow")
-    parallelism: Any = extra_module("tieredstore.query.topic_log", "arrow")
-    pipeline = room().with_generation(room().load_pipeline(file), generation)
-    parts = stack.enter_context(room(".run.opened").open_parts(pipeline))
+def _open_source(pipeline: Pipeline, parts: Parts, topic: str, backup: Path | None, stack: ExitStack) -> RecordSource:
+    from tieredstore.pipelines.upkeep.backfill_sources import LogSource
+    from tieredstore.pipelines.upkeep.kept_files import KeptFiles
+
     if backup is None:
-        source = sources.LogSource(pipeline, parts.source, topic)
-    else:
-        other = room().load_pipeline(backup)
-        store = stack.enter_context(room(".run.opened").open_parts(other)).store
-        source = room(".upkeep.kept_files").KeptFiles(other, store, topic, pipeline.own.max_file_bytes)
-    stack.callback(source.close)
-    work: Backfill = room(".upkeep.backfill").Backfill(
-        pipeline, parts.store, source, replaces=replaced, threads=threads or parallelism.default_parallelism()
-    )
-    return work
+        return stack.enter_context(closing(LogSource(pipeline, parts.source, topic)))
+    other, kept = stack.enter_context(open_pipeline(backup))
+    return KeptFiles(other, kept.store, topic, pipeline.own.max_file_bytes)
 
 
-def _tell_plan(work: Backfill, selected: Any, *, as_json: bool) -> None:
+def _tell_plan(work: Backfill, selected: Selected, *, as_json: bool) -> None:
     """What was asked, the whole windows that this becomes, and each file that goes."""
     plan = work.plan(selected)
     freed = sum(file.size for file in plan.going)
@@ -118,7 +126,7 @@ def _tell_plan(work: Backfill, selected: Any, *, as_json: bool) -> None:
     print_lines([way_to_apply("replaced") if plan.windows or plan.going else "there is nothing to replace"])
 
 
-def _tell(work: Backfill, selected: Any, *, as_json: bool) -> None:
+def _tell(work: Backfill, selected: Selected, *, as_json: bool) -> None:
     written = Written()
     for entry in work.run(selected):
         written.tell(entry, as_json=as_json)

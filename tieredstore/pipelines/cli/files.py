@@ -6,8 +6,8 @@ What the commands do lies in modules that are imported when one of them is asked
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
@@ -21,10 +21,12 @@ from tieredstore.cli.terminal.output import JsonValue, counted, iso_utc, print_j
 from tieredstore.model import human_bytes
 
 if TYPE_CHECKING:
-    from tieredstore.pipelines.log.changes import Change
-    from tieredstore.pipelines.log.entries import Entry, WrittenWindow
+    from tieredstore.pipelines.config.settings import Pipeline
+    from tieredstore.pipelines.log.commit_log import Change
+    from tieredstore.pipelines.log.entries import Entry, Window, WrittenWindow
     from tieredstore.pipelines.run.finalizing import Finished
-    from tieredstore.pipelines.run.window_writing import Window
+    from tieredstore.pipelines.run.runner import Runner
+    from tieredstore.pipelines.run.stores import Parts
     from tieredstore.pipelines.upkeep.origins import Origin
 
 PipelineFile: TypeAlias = Annotated[
@@ -105,9 +107,34 @@ class Written:
         print_lines([f"{counted(self._records, 'record')} in {files} ({human_bytes(self._size)})"])
 
 
-def room(name: str = "") -> Any:
-    """A module of the room, imported when a command needs it."""
-    return extra_module(f"tieredstore.pipelines{name}", "arrow")
+def load(file: Path) -> Pipeline:
+    """Read a pipeline's file; ConfigError names the extra that pipelines need."""
+    extra_module("tieredstore.pipelines.run.runner", "arrow")
+    from tieredstore.pipelines.config.settings import load_pipeline
+
+    return load_pipeline(file)
+
+
+@contextmanager
+def open_pipeline(file: Path) -> Generator[tuple[Pipeline, Parts]]:
+    """The pipeline of a file, and its stores."""
+    pipeline = load(file)
+    from tieredstore.pipelines.run.stores import open_parts
+
+    with open_parts(pipeline) as parts:
+        yield pipeline, parts
+
+
+@contextmanager
+def open_runner(file: Path, *, threads: int | None = None, take_over: int | None = None) -> Generator[Runner]:
+    """The pipeline of a file at work in this process, on as many threads as there are cores."""
+    with open_pipeline(file) as (pipeline, parts):
+        from tieredstore.pipelines.run.runner import Runner
+        from tieredstore.query.topic_log import default_parallelism
+
+        threads = threads or default_parallelism()
+        with Runner(pipeline, parts, threads=threads, take_over=take_over) as runner:
+            yield runner
 
 
 def print_(
@@ -127,12 +154,14 @@ def print_(
     from tieredstore.cli.records.record_output import write_json, write_table
     from tieredstore.cli.records.record_rows import JsonBytes
 
-    settings = room().load_pipeline(file)
-    topics: Any = extra_module("tieredstore.pipelines.upkeep.origins", "arrow")
-    with room(".run.opened").open_parts(settings) as parts:
+    with open_pipeline(file) as (settings, parts):
+        from tieredstore.pipelines.run.recipes import places_of
+        from tieredstore.pipelines.upkeep.origins import place_of
+        from tieredstore.pipelines.upkeep.printing import printed
+
         for key in output:
-            topic, partition = topics.place_of(room(".run.recipes").places_of(settings), key)
-            batches = _first(room(".upkeep.printing").printed(settings, parts.store, key), count)
+            topic, partition = place_of(places_of(settings), key)
+            batches = _first(printed(settings, parts.store, key), count)
             if as_json:
                 write_json(((partition, batch) for batch in batches), topic=topic, coding=JsonBytes.BOTH)
             else:
@@ -164,17 +193,16 @@ def sources(
 
     Example: tieredstore pipeline sources events.properties KEY --backup backup.properties
     """
-    opened, origins = room(".run.opened"), room(".upkeep.origins")
-    reading: Any = extra_module("tieredstore.reading", "arrow")
-    settings = room().load_pipeline(file)
     with ExitStack() as stack:
-        parts = stack.enter_context(opened.open_parts(settings))
-        backups: list[Any] = []
-        for path in backup or ():
-            other = room().load_pipeline(path)
-            backups.append(origins.Backup.of(other, stack.enter_context(opened.open_parts(other)).store))
-        snapshot = reading.LogSnapshot.take(parts.source, room(".run.selection").query_of(settings))
-        for origin in origins.origins_of(settings, parts.store, output, snapshot=snapshot, backups=backups):
+        settings, parts = stack.enter_context(open_pipeline(file))
+        from tieredstore.pipelines.run.selection import query_of
+        from tieredstore.pipelines.upkeep.origins import Backup, origins_of
+        from tieredstore.reading import LogSnapshot
+
+        kept = [stack.enter_context(open_pipeline(path)) for path in backup or ()]
+        backups = [Backup.of(other, its.store) for other, its in kept]
+        snapshot = LogSnapshot.take(parts.source, query_of(settings))
+        for origin in origins_of(settings, parts.store, output, snapshot=snapshot, backups=backups):
             if as_json:
                 print_json_line(_origin_json(origin))
             else:
@@ -217,10 +245,11 @@ def changes(
 
     Example: tieredstore pipeline changes backup.properties --since 41
     """
-    settings = room().load_pipeline(file)
-    with room(".run.opened").open_parts(settings) as parts:
-        log = room(".upkeep.inspection").commit_log_of(settings, parts.store)
-        for change in room(".log.changes").changes_since(log, since):
+    with open_pipeline(file) as (settings, parts):
+        from tieredstore.pipelines.log.commit_log import changes_since
+        from tieredstore.pipelines.run.generation import commit_log_of
+
+        for change in changes_since(commit_log_of(settings, parts.store), since):
             if as_json:
                 print_json_line(_change_json(change))
             else:
@@ -267,9 +296,8 @@ def finalize(
     """
     is_dry_run = is_dry(yes=yes, dry_run=dry_run)
     for file in files:
-        settings = room().load_pipeline(file)
-        with room(".run.opened").open_parts(settings) as parts, room().Runner(settings, parts) as runner:
-            finished: list[Finished] = runner.unfinalized() if is_dry_run else runner.finalize()
+        with open_runner(file) as runner:
+            finished = runner.unfinalized() if is_dry_run else runner.finalize()
             if not is_dry_run:
                 runner.driver.mark_published()
         if as_json:
@@ -313,14 +341,12 @@ def gc(
     Example: tieredstore pipeline gc backup.properties --yes
     """
     is_dry_run, min_age_ms = is_dry(yes=yes, dry_run=dry_run), parse_duration_ms("--min-age", min_age)
-    settings = room().load_pipeline(file)
     outcomes: Counter[str] = Counter()
     freed = 0
-    with room(".run.opened").open_parts(settings) as parts, telling(as_json=as_json, report=report) as teller:
-        steps = room(".upkeep.garbage").collect_garbage(
-            settings, parts.store, min_age_ms=min_age_ms, apply=not is_dry_run
-        )
-        for step in steps:
+    with open_pipeline(file) as (settings, parts), telling(as_json=as_json, report=report) as teller:
+        from tieredstore.pipelines.upkeep.garbage import collect_garbage
+
+        for step in collect_garbage(settings, parts.store, min_age_ms=min_age_ms, apply=not is_dry_run):
             outcome = str(step.outcome)
             outcomes[outcome] += 1
             freed += (step.size or 0) if outcome == "deleted" else 0
@@ -354,10 +380,11 @@ def drop(
     Example: tieredstore pipeline drop events.properties --yes
     """
     is_dry_run = is_dry(yes=yes, dry_run=dry_run)
-    settings = room().load_pipeline(file)
     files = freed = 0
-    with room(".run.opened").open_parts(settings) as parts, telling(as_json=as_json, report=report) as teller:
-        for dropped in room(".upkeep.dropping").drop_generation(settings, parts.store, apply=not is_dry_run):
+    with open_pipeline(file) as (settings, parts), telling(as_json=as_json, report=report) as teller:
+        from tieredstore.pipelines.upkeep.dropping import drop_generation
+
+        for dropped in drop_generation(settings, parts.store, apply=not is_dry_run):
             files += 1
             freed += dropped.size
             row: dict[str, JsonValue] = {"output_key": dropped.key, "size": dropped.size, "deleted": not is_dry_run}

@@ -9,7 +9,7 @@ import enum
 import logging
 import time
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -31,8 +31,23 @@ from tieredstore.errors import ConfigError, CorruptData, ResourceNotFound, excer
 from tieredstore.model import human_bytes
 from tieredstore.pipelines.cli.backfill import backfill
 from tieredstore.pipelines.cli.files import PipelineFile as _File
-from tieredstore.pipelines.cli.files import Written, changes, drop, finalize, gc, print_, sources
+from tieredstore.pipelines.cli.files import (
+    Written,
+    changes,
+    drop,
+    finalize,
+    gc,
+    open_pipeline,
+    open_runner,
+    print_,
+    sources,
+)
 from tieredstore.pipelines.cli.redrive import redrive
+
+if TYPE_CHECKING:
+    from tieredstore.pipelines.config.settings import Pipeline
+    from tieredstore.pipelines.upkeep.comparison import Against as Compared
+    from tieredstore.pipelines.upkeep.inspection import OutputProblem, PartitionStatus, Verification
 
 _STATUS: Final = (
     text("TOPIC"),
@@ -154,17 +169,8 @@ def _address(listen: str) -> tuple[str, int]:
 
 
 def _run_once(file: Path, threads: int | None, take_over: int | None, *, as_json: bool) -> None:
-    room: Any = extra_module("tieredstore.pipelines", "arrow")
-    opened: Any = extra_module("tieredstore.pipelines.run.opened", "arrow")
-    parallelism: Any = extra_module("tieredstore.query.topic_log", "arrow")
-    settings = room.load_pipeline(file)
     written = Written()
-    with (
-        opened.open_parts(settings) as parts,
-        room.Runner(
-            settings, parts, threads=threads or parallelism.default_parallelism(), take_over=take_over
-        ) as runner,
-    ):
+    with open_runner(file, threads=threads, take_over=take_over) as runner:
         for entry in runner.run_once():
             written.tell(entry, as_json=as_json)
     written.sum_up(as_json=as_json)
@@ -180,25 +186,23 @@ def status(file: _File, as_json: Json = False, wide: Wide = False) -> None:
 
     Example: tieredstore pipeline status backup.properties
     """
-    room: Any = extra_module("tieredstore.pipelines", "arrow")
-    opened: Any = extra_module("tieredstore.pipelines.run.opened", "arrow")
-    inspection: Any = extra_module("tieredstore.pipelines.upkeep.inspection", "arrow")
-    reading: Any = extra_module("tieredstore.reading", "arrow")
-    selection: Any = extra_module("tieredstore.pipelines.run.selection", "arrow")
-    topics: Any = extra_module("tieredstore.pipelines.run.absent_topics", "arrow")
-    settings = room.load_pipeline(file)
-    with opened.open_parts(settings) as parts:
-        query = selection.query_of(settings)
-        snapshot = reading.LogSnapshot.take(parts.source, query)
-        rows = inspection.partition_statuses(settings, parts.store, snapshot)
-        positions = inspection.commit_log_of(settings, parts.store).read().positions
-        lost: dict[tuple[str, int], str] = inspection.losses_of(snapshot, positions, query)
+    with open_pipeline(file) as (settings, parts):
+        from tieredstore.pipelines.run.absent_topics import absent_topics, check_topics
+        from tieredstore.pipelines.run.generation import commit_log_of
+        from tieredstore.pipelines.run.selection import query_of
+        from tieredstore.pipelines.upkeep.inspection import losses_of, partition_statuses
+        from tieredstore.reading import LogSnapshot
+
+        query = query_of(settings)
+        snapshot = LogSnapshot.take(parts.source, query)
+        rows = partition_statuses(settings, parts.store, snapshot)
+        lost = losses_of(snapshot, commit_log_of(settings, parts.store).read().positions, query)
         for sentence in dict.fromkeys(lost.values()):
             complain(sentence)
         written = {row.topic for row in rows}
-        absent: list[str] = topics.absent_topics(query, snapshot, written)
+        absent = absent_topics(query, snapshot, written)
         try:
-            topics.check_topics(query, snapshot, parts.source, written)
+            check_topics(query, snapshot, parts.source, written)
         except ResourceNotFound as error:
             if not rows:
                 raise
@@ -235,13 +239,11 @@ def verify(
 
     Example: tieredstore pipeline verify backup.properties --against bucket
     """
-    room: Any = extra_module("tieredstore.pipelines", "arrow")
-    opened: Any = extra_module("tieredstore.pipelines.run.opened", "arrow")
-    inspection: Any = extra_module("tieredstore.pipelines.upkeep.inspection", "arrow")
-    settings = room.load_pipeline(file)
-    with opened.open_parts(settings) as parts:
-        inspection.check_written(settings, parts.store)
-        verification = inspection.Verification(settings, parts.store, contents=not sizes_only)
+    with open_pipeline(file) as (settings, parts):
+        from tieredstore.pipelines.upkeep.inspection import Verification, check_written
+
+        check_written(settings, parts.store)
+        verification = Verification(settings, parts.store, contents=not sizes_only)
         problems = list(verification.problems())
     more = None if against is None else _compared(settings, against, problems)
     if as_json:
@@ -257,7 +259,7 @@ def verify(
         raise typer.Exit(CorruptData.exit_code)
 
 
-def _read_json(verification: Any) -> dict[str, JsonValue]:
+def _read_json(verification: Verification) -> dict[str, JsonValue]:
     return {
         "commit_log": verification.has_log,
         "files": verification.files,
@@ -267,7 +269,7 @@ def _read_json(verification: Any) -> dict[str, JsonValue]:
     }
 
 
-def _read_lines(verification: Any, is_compared: bool) -> list[str]:
+def _read_lines(verification: Verification, is_compared: bool) -> list[str]:
     """What was looked at, and what was not."""
     size = f"{human_bytes(verification.read_size)} of {human_bytes(verification.size)}"
     lines = [f"{verification.read_files} of {counted(verification.files, 'file')} read in full ({size})"]
@@ -280,25 +282,26 @@ def _read_lines(verification: Any, is_compared: bool) -> list[str]:
     return lines
 
 
-def _problem_json(one: Any) -> JsonValue:
+def _problem_json(one: OutputProblem) -> JsonValue:
     """What is about a partition has no key of a file."""
     is_file = "/" in one.subject
     words = one.words if is_file else f"{one.subject} {one.words}"
     return {"fault": one.kind, "output_key": one.subject if is_file else None, "problem": words}
 
 
-def _compared(settings: Any, against: Against, problems: list[Any]) -> Any:
+def _compared(settings: Pipeline, against: Against, problems: list[OutputProblem]) -> Compared:
     """Adds what is wrong beside the log; what was compared."""
-    comparing: Any = extra_module("tieredstore.pipelines.upkeep.comparison", "arrow")
-    opened: Any = extra_module("tieredstore.pipelines.run.opened", "arrow")
-    sided = comparing.one_sided(settings, str(against))
-    with opened.open_parts(sided) as parts:
+    from tieredstore.pipelines.run.stores import open_parts
+    from tieredstore.pipelines.upkeep import comparison as comparing
+
+    sided = comparing.one_sided(settings, "bucket" if against is Against.BUCKET else "broker")
+    with open_parts(sided) as parts:
         comparison = comparing.Against(sided, parts.store, parts.source)
         problems.extend(comparison.problems())
     return comparison
 
 
-def _status_json(row: Any, now_ms: int, problem: str | None) -> JsonValue:
+def _status_json(row: PartitionStatus, now_ms: int, problem: str | None) -> JsonValue:
     return {
         "topic": row.topic,
         "partition": row.partition,
@@ -321,12 +324,12 @@ def _absent_json(topic: str) -> JsonValue:
     return {"topic": topic, **dict.fromkeys(_NUMBERS)}
 
 
-def _held(count: int, row: Any) -> str:
+def _held(count: int, row: PartitionStatus) -> str:
     """A number of what is there; where all of it gave way, by whom it was replaced."""
     return str(count) if count or not row.replaced else f"by {row.replaced[-1].generation}"
 
 
-def _status_cells(row: Any, now_ms: int) -> list[str]:
+def _status_cells(row: PartitionStatus, now_ms: int) -> list[str]:
     lag_s = row.lag_s(now_ms)
     return [
         row.topic,

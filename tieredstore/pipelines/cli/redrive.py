@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from tieredstore.cli.app.arguments import Json
 from tieredstore.cli.app.steps import Yes, is_dry, way_to_apply
 from tieredstore.cli.terminal.output import JsonValue, counted, print_json_line, print_lines
-from tieredstore.pipelines.cli.files import PipelineFile, extent, room
+from tieredstore.pipelines.cli.files import PipelineFile, extent, open_runner
 
 if TYPE_CHECKING:
     from tieredstore.pipelines.run.redrive import Aside, Redriven
@@ -26,13 +26,12 @@ def redrive(file: PipelineFile, yes: Yes = False, as_json: Json = False) -> None
 
     Example: tieredstore pipeline redrive events.properties --yes
     """
-    settings = room().load_pipeline(file)
     if is_dry(yes=yes):
-        with room(".run.opened").open_parts(settings) as parts, room().Runner(settings, parts) as runner:
+        with open_runner(file) as runner:
             _tell_plan(runner.bad_messages(), as_json=as_json)
         return
     files = records = filtered = bad = 0
-    with room(".run.opened").open_parts(settings) as parts, room().Runner(settings, parts) as runner:
+    with open_runner(file) as runner:
         for one in runner.redrive():
             files += 1
             records += one.window.records

@@ -1,24 +1,32 @@
-"""The names of a generation's files, and who owns a generation."""
+"""The names of a generation's files."""
 
 from __future__ import annotations
 
-import json
-import logging
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from tieredstore.backends.base import ObjectStore
-from tieredstore.errors import ConfigError, ObjectNotFound, PreconditionFailed
+from tieredstore.errors import ConfigError
 from tieredstore.pipelines.filing.places import Places
-from tieredstore.pipelines.log.entries import loaded_object
-
-_logger: Final = logging.getLogger(__name__)
 
 OWN_FOLDER: Final = "_tieredstore"
 """Below the root, beside the topics."""
-_NAME: Final = re.compile(r"(\d{1,9})_(\d{1,10})_(\d{20})(\..+)?")
+_NAME: Final = re.compile(r"(\d{1,9})_(\d{1,10})_(\d{20})(\..*)?")
+
+
+class FileName(NamedTuple):
+    """What the name of a file says."""
+
+    generation: int
+    partition: int
+    offset: int
+
+
+def parse_name(key: str, *, or_beside: bool = False) -> FileName | None:
+    """Read the name of a file of records, or of one beside it if these count too; None for any other key."""
+    name = key.rpartition("/")[2]
+    match = _NAME.fullmatch(name.removeprefix(".") if or_beside else name)
+    return None if match is None else FileName(*map(int, match.groups()[:3]))
 
 
 def own_folder(root: str, pipeline: str, generation: int) -> str:
@@ -85,58 +93,3 @@ class Naming:
 
     def _stem(self, partition: int, first_offset: int) -> str:
         return f"{self.generation}_{partition}_{first_offset:020}"
-
-    @property
-    def claim_keys(self) -> list[str]:
-        """Of what says whose the generation is, below each root."""
-        return [f"{root}{OWN_FOLDER}/generations/{self.generation}.json" for root in self.places.roots]
-
-    def claim(self, store: ObjectStore) -> None:
-        """Make the generation this pipeline's, or see that it is. ConfigError if it is another's."""
-        for root, key in zip(self.places.roots, self.claim_keys, strict=True):
-            # Where files lie below another root too, it says which one has the log.
-            elsewhere = {} if root == self.root else {"root": self.root}
-            try:
-                store.put(key, json.dumps({"pipeline": self.pipeline, **elsewhere}).encode(), if_absent=True)
-            except PreconditionFailed:
-                self._refuse_other(store, root, key)
-
-    def is_claimed(self, store: ObjectStore) -> bool:
-        """Whether the generation is this pipeline's; ConfigError if it is another's."""
-        for root, key in zip(self.places.roots, self.claim_keys, strict=True):
-            try:
-                self._refuse_other(store, root, key)
-            except ObjectNotFound:
-                return False
-        return True
-
-    def _refuse_other(self, store: ObjectStore, root: str, key: str) -> None:
-        owner = loaded_object(store.get(key), key)
-        if (owner.get("pipeline"), owner.get("root", root)) != (self.pipeline, self.root):
-            raise ConfigError(
-                f"generation {self.generation} of {store.identity}/{root} belongs to the pipeline "
-                f"{owner.get('pipeline')!r}: give this one another secor.generation, or check pipeline.name"
-            ) from None
-
-    def check_root(self, store: ObjectStore, *, is_new: bool) -> None:
-        """ConfigError for a new output whose root would run together with the names of topics.
-
-        What was begun so goes on, with a warning, as do other generations of that root.
-        """
-        root = self.root
-        if not root or root.endswith("/"):
-            return
-        said = f"output.key.prefix is {root!r}, without a slash behind it, so that a topic's files lie in {root}TOPIC/"
-        if is_new and next(iter(store.list(f"{root}{OWN_FOLDER}/")), None) is None:
-            raise ConfigError(f"{said}: give {root}/")
-        _logger.warning("%s, as those that are there do", said)
-
-    def refuse_strangers(self, store: ObjectStore, topics: Sequence[str]) -> None:
-        """ConfigError if there are files of this generation though nobody has committed any."""
-        for info in self.places.listed(store, topics):
-            match = _NAME.fullmatch(info.key.rpartition("/")[2])
-            if match is not None and int(match[1]) == self.generation:
-                raise ConfigError(
-                    f"{info.key} is a file of generation {self.generation}, and there is no commit log that says "
-                    "so: give this pipeline another secor.generation"
-                )

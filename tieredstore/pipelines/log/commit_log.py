@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import logging
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.errors import CommitLogCorrupt, Fenced, ObjectNotFound, PreconditionFailed, StoreError
 from tieredstore.partitions.position import Position
 from tieredstore.pipelines.filing.naming import own_folder
-from tieredstore.pipelines.log.entries import Entry, EntryKind, WrittenWindow, loaded_object
+from tieredstore.pipelines.log.entries import (
+    Effects,
+    Entry,
+    EntryKind,
+    Number,
+    OutputFile,
+    WrittenWindow,
+    effects,
+    read_json,
+)
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 
@@ -63,21 +73,42 @@ class Contents:
     records: int
 
 
+class Life(enum.StrEnum):
+    """What a generation is, by its log. A transition is one entry, created only if absent.
+
+    | life | means | entries that lead out of it |
+    |---|---|---|
+    | free | there is no entry | any first one: following; ``backfill``: filling |
+    | following | it goes on with its topics | ``seal``, ``drop`` |
+    | filling | windows of a backfill are to be written, not all are | ``published``: filled |
+    | filled | it holds chosen offsets and does not go on | ``backfill``: filling; ``seal``, ``drop`` |
+    | sealed | the generation ``other`` goes on where it ends, and nobody runs it | ``drop`` |
+    | dropped | its number is used up; the log stays | none: ``drop`` again completes the deletion |
+
+    In all but the first and the last, files may give way to those of another generation (``giving_to``).
+    """
+
+    FREE = "free"
+    FOLLOWING = "following"
+    FILLING = "filling"
+    FILLED = "filled"
+    SEALED = "seal"
+    DROPPED = "drop"
+
+
 @dataclass(slots=True)
 class LogState:
     """What the entries up to ``number`` say together.
 
-    ``written`` is the last that has files, or says that directories are complete; -1 without any. ``is_published`` if
-    all of that is known to have been published. ``closed`` is how the log has ended,
-    ``seal`` or ``drop``; empty while it goes on. ``other`` is the generation that went before, or of one that is sealed
-    the one that goes on; -1 for none.
+    ``written`` is the last that publishes anything, -1 without any; ``is_published`` if all of that is known to have
+    been published. ``other`` is the generation that went before, or of one that is sealed the one that goes on.
     """
 
     number: int = -1
     written: int = -1
     positions: dict[tuple[str, int], Progress] = field(default_factory=dict[tuple[str, int], Progress])
     is_published: bool = False
-    closed: str = ""
+    closed: Literal["", "seal", "drop"] = ""
     other: int = -1
     directories: dict[str, Contents] = field(default_factory=dict[str, Contents])
     """By their paths, those that files of records lie in."""
@@ -85,104 +116,97 @@ class LogState:
     """Paths that a ``_SUCCESS`` was written to; files lie in these or below."""
     linked: set[int] = field(default_factory=set[int])
     """Generations that entries name: what they have in a directory counts there with what this one has."""
-    replacing: int = -1
+    giving_to: int = -1
     """The generation that files of this one give way to just now; -1: none."""
     withheld: set[str] = field(default_factory=set[str])
     """Paths that are to have no ``_SUCCESS`` meanwhile."""
     backfill: int = -1
-    """The number of the latest entry of that kind; -1: the generation is none of a backfill."""
-    is_backfilled: bool = True
-    """Whether all is done that it says."""
+    """The number of the latest entry that says what is to be filled in; -1: there is none."""
+    is_filled: bool = True
+    """Whether all of that is done."""
+
+    @property
+    def life(self) -> Life:
+        """What the generation is."""
+        if self.closed:
+            return Life(self.closed)
+        if self.number < 0:
+            return Life.FREE
+        if self.backfill < 0:
+            return Life.FOLLOWING
+        return Life.FILLED if self.is_filled else Life.FILLING
+
+    @property
+    def unpublished(self) -> int:
+        """The entry whose files are perhaps not all visible yet; -1: there is none."""
+        return -1 if self.is_published else self.written
 
     def apply(self, entry: Entry) -> None:
         """Go on by one entry; CommitLogCorrupt for one that does not follow."""
         if entry.number != self.number + 1:
             raise CommitLogCorrupt(f"the commit log has entry {entry.number} behind {self.number}: some are missing")
-        self.number = entry.number
+        does, self.number = effects(entry), entry.number
         if entry.other >= 0:
             self.linked.add(entry.other)
-        if entry.kind in {"take-over", "seal"}:
-            self.other = entry.other
-        match entry.kind:
-            case "published":
-                self.is_published = self.is_backfilled = True
-            case "seal" | "drop":
-                self.closed = entry.kind
-            case "begin" | "take-over":
-                self._count_all(entry)
-            case "backfill" | "replacing" | "replaced":
-                self._apply_backfill(entry)
-            case "batch" | "redrive" | "rewrite" | "finalize":
-                self._write(entry)
+        if does.neighbour >= 0:
+            self.other = does.neighbour
+        self.closed = does.ends or self.closed
+        self._move(does)
+        if does.jumps:
+            self.backfill, self.is_filled = entry.number, False
+        if does.publishes:
+            self.written, self.is_published = entry.number, False
+            self.finalized.update(entry.directories)
+        if does.settles:
+            self.is_published = self.is_filled = True
+        if does.withholds is not None:
+            self.giving_to = entry.other
+            self.withheld.update(does.withholds)
+        if does.releases is not None:
+            self.giving_to = -1
+            self.withheld.difference_update(does.releases)
 
-    def _apply_backfill(self, entry: Entry) -> None:
-        if entry.kind == "backfill":
-            self._backfill(entry)
-        elif entry.kind == "replacing":
-            self.replacing = entry.other
-            self.withheld.update(entry.directories)
-        else:
-            self._replace(entry)
+    def _move(self, does: Effects) -> None:
+        for window in (*does.begins, *does.writes):
+            self._advance(window)
+        for window in does.adds:
+            self._count(window, 1)
+        for window in does.gives:
+            self._count(window, -1)
+        for window in does.jumps:
+            self._jump(window)
 
-    def _backfill(self, entry: Entry) -> None:
-        self.backfill, self.is_backfilled = entry.number, False
-        for window in entry.windows:
-            before = self.positions.get(window.where, Progress(window.topic_id, window.start, -1, 0, 0))
-            if before.topic_id != window.topic_id or window.start < before.next_offset:
-                raise CommitLogCorrupt(f"entry {entry.number} of the commit log backfills what is written before it")
-            self.positions[window.where] = replace(before, next_offset=window.start)
+    def _jump(self, window: WrittenWindow) -> None:
+        before = self.positions.get(window.where, Progress(window.topic_id, window.start, -1, 0, 0))
+        if before.topic_id != window.topic_id or window.start < before.next_offset:
+            raise CommitLogCorrupt(f"entry {self.number} of the commit log backfills what is written before it")
+        self.positions[window.where] = replace(before, next_offset=window.start)
 
-    def _replace(self, entry: Entry) -> None:
-        """Files of these windows go; with the last of them it is over."""
-        for window in entry.windows:
-            self._add(window, -1)
-        if entry.directories or not entry.windows:
-            self.replacing = -1
-            self.withheld.difference_update(entry.directories)
-
-    def _write(self, entry: Entry) -> None:
-        self.written, self.is_published = entry.number, False
-        self.finalized.update(entry.directories)
-        if entry.kind == "batch":
-            self._count_all(entry)
-        elif entry.kind == "redrive":
-            for window in entry.windows:
-                self._add(window)
-        # A rewrite has the windows of the entry before it, which count already; who finalizes has none.
-
-    def _count_all(self, entry: Entry) -> None:
-        for window in entry.windows:
-            self._count(window)
-
-    def _add(self, window: WrittenWindow, sign: int = 1) -> None:
-        """Records of a window that was written before come, or go: it moves nothing on."""
-        before = self.positions.get(window.where)
-        if before is None:
-            raise CommitLogCorrupt(f"entry {self.number} of the commit log redrives what no entry before it has")
-        files, records = sign * len(window.data_files), sign * window.records
-        self.positions[window.where] = replace(before, files=before.files + files, records=before.records + records)
-        self._count_files(window, sign)
-
-    def _count(self, window: WrittenWindow) -> None:
-        before = self.positions.get(window.where)
-        if before is not None and (before.topic_id, before.next_offset) != (window.topic_id, window.start):
+    def _advance(self, window: WrittenWindow) -> None:
+        before = self.positions.get(window.where, Progress(window.topic_id, window.start, -1, 0, 0))
+        if (before.topic_id, before.next_offset) != (window.topic_id, window.start):
             raise CommitLogCorrupt(
                 f"entry {self.number} of the commit log goes on with {window.topic}-{window.partition} at offset "
                 f"{window.start}, and the entries before it end at {before.next_offset}"
             )
-        before = before or Progress(window.topic_id, window.start, -1, 0, 0)
-        self.positions[window.where] = Progress(
-            window.topic_id,
-            window.stop,
-            max(before.max_timestamp, window.max_timestamp),
-            before.files + len(window.data_files),
-            before.records + window.records,
-            *before.recent_with(window),
-            window.leader_epoch if window.start < window.stop else max(window.leader_epoch, before.leader_epoch),
+        recent_bytes, recent_offsets = before.recent_with(window)
+        is_mark = window.start == window.stop
+        self.positions[window.where] = replace(
+            before,
+            next_offset=window.stop,
+            max_timestamp=max(before.max_timestamp, window.max_timestamp),
+            recent_bytes=recent_bytes,
+            recent_offsets=recent_offsets,
+            leader_epoch=max(window.leader_epoch, before.leader_epoch) if is_mark else window.leader_epoch,
         )
-        self._count_files(window)
 
-    def _count_files(self, window: WrittenWindow, sign: int = 1) -> None:
+    def _count(self, window: WrittenWindow, sign: int) -> None:
+        """Files and records of a window come, or go."""
+        before = self.positions.get(window.where)
+        if before is None:
+            raise CommitLogCorrupt(f"entry {self.number} of the commit log redrives what no entry before it has")
+        files, records = before.files + sign * len(window.data_files), before.records + sign * window.records
+        self.positions[window.where] = replace(before, files=files, records=records)
         for file in window.data_files:
             path = file.key.rpartition("/")[0]
             held = self.directories.get(path, Contents(window.topic, 0, 0))
@@ -191,6 +215,62 @@ class LogState:
                 self.directories[path] = now
             else:
                 self.directories.pop(path, None)
+
+    def to_bytes(self) -> bytes:
+        """As a snapshot."""
+        content = {
+            "format": _SNAPSHOT_FORMAT,
+            "positions": [[*where, *astuple(one)] for where, one in sorted(self.positions.items())],
+            "directories": [[path, *astuple(one)] for path, one in sorted(self.directories.items())],
+        }
+        for name, of in _SNAPSHOT_NAMES.items():
+            value: Any = getattr(self, of)
+            content[name] = [*sorted(value)] if of in {"finalized", "linked", "withheld"} else value
+        return json.dumps(content).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, key: str) -> LogState:
+        """What a snapshot says; nothing, if another version wrote it: the entries say all."""
+        if read_json(_AnyVersion, data, key).format != _SNAPSHOT_FORMAT:
+            return cls()
+        stored = read_json(_Snapshot, data, key)
+        return cls(
+            positions={row[:2]: Progress(*row[2:]) for row in stored.positions},
+            directories={row[0]: Contents(*row[1:]) for row in stored.directories},
+            **{of: getattr(stored, name) for name, of in _SNAPSHOT_NAMES.items()},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _AnyVersion:
+    format: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """A state as it is stored; names of earlier versions stay."""
+
+    number: Number
+    written: Number
+    published: bool
+    positions: list[tuple[str, int, str, Number, Number, int, int, int, int, Number]]
+    closed: Literal["", "seal", "drop"]
+    other: Number
+    directories: list[tuple[str, str, int, int]]
+    finalized: set[str]
+    linked: set[int]
+    replacing: Number
+    withheld: set[str]
+    backfill: Number
+    backfilled: bool
+
+
+_SNAPSHOT_NAMES: Final[Mapping[str, str]] = {
+    "number": "number", "written": "written", "published": "is_published", "closed": "closed", "other": "other",
+    "finalized": "finalized", "linked": "linked", "replacing": "giving_to", "withheld": "withheld",
+    "backfill": "backfill", "backfilled": "is_filled",
+}  # fmt: skip
+"""Fields of a snapshot, and what they are of a state; positions and directories are rows."""
 
 
 class CommitLog:
@@ -201,7 +281,7 @@ class CommitLog:
 
     def __init__(self, store: ObjectStore, root: str, pipeline: str, generation: int) -> None:
         self.store = store
-        self._of = root, pipeline
+        self.root, self.pipeline, self.generation = root, pipeline, generation
         self.folder = own_folder(root, pipeline, generation)
         self.writer = uuid.uuid4().hex
         """Who writes: new in each process that opens the log."""
@@ -209,7 +289,7 @@ class CommitLog:
 
     def of_generation(self, generation: int) -> CommitLog:
         """The log of another generation of the same pipeline, not yet read."""
-        return CommitLog(self.store, *self._of, generation)
+        return CommitLog(self.store, self.root, self.pipeline, generation)
 
     @property
     def staging_prefix(self) -> str:
@@ -302,46 +382,41 @@ class CommitLog:
         return f"{self.folder}commits/{max(number, 0):020}.json" if number >= 0 else f"{self.folder}commits/"
 
     def _write_snapshot(self) -> None:
-        state = self.state
-        rows = [[*where, *astuple(one)] for where, one in sorted(state.positions.items())]
-        content: dict[str, object] = {"format": _SNAPSHOT_FORMAT, "number": state.number, "written": state.written}
-        content |= {"published": state.is_published, "positions": rows}
-        content |= {"closed": state.closed, "other": state.other, "finalized": sorted(state.finalized)}
-        held = sorted(state.directories.items())
-        content["directories"] = [[path, one.topic, one.files, one.records] for path, one in held]
-        content |= {"linked": sorted(state.linked), "replacing": state.replacing, "withheld": sorted(state.withheld)}
-        content |= {"backfill": state.backfill, "backfilled": state.is_backfilled}
         try:
-            self.store.put(f"{self.folder}snapshots/{state.number:020}.json", json.dumps(content).encode())
+            self.store.put(f"{self.folder}snapshots/{self.state.number:020}.json", self.state.to_bytes())
         except StoreError as error:
             # It only spares reading: the entries say the same.
-            _logger.warning("the snapshot of the commit log at entry %d was not written: %s", state.number, error)
+            _logger.warning("the snapshot of the commit log at entry %d was not written: %s", self.state.number, error)
 
     def _snapshot(self) -> LogState:
-        last = None
-        for info in self.store.list(f"{self.folder}snapshots/"):
-            last = info.key
-        if last is None:
-            return LogState()
-        content = loaded_object(self.store.get(last), last)
-        if content.get("format") != _SNAPSHOT_FORMAT:
-            # Of another version, which knew less: the entries say all.
-            return LogState()
-        try:
-            rows: list[Any] = content["positions"]
-            positions = {(str(row[0]), int(row[1])): Progress(str(row[2]), *map(int, row[3:10])) for row in rows}
-            published = content.get("published") is True
-            ends = str(content.get("closed", "")), int(content.get("other", -1))
-            held: list[Any] = content["directories"]
-            directories = {str(row[0]): Contents(str(row[1]), *map(int, row[2:4])) for row in held}
-            return LogState(
-                int(content["number"]), int(content["written"]), positions, published, *ends,
-                directories, set(map(str, content["finalized"])),
-                set(map(int, content["linked"])), int(content["replacing"]), set(map(str, content["withheld"])),
-                int(content["backfill"]), content["backfilled"] is True,
-            )  # fmt: skip
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise CommitLogCorrupt(f"{last} is no snapshot of a commit log") from error
+        *_, last = ("", *(info.key for info in self.store.list(f"{self.folder}snapshots/")))
+        return LogState.from_bytes(self.store.get(last), last) if last else LogState()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An entry that changed what a listing shows, or will in a moment: it is the last, and not wholly published yet.
+
+    ``kind`` ``drop``: all files of the generation go. ``directories`` are those that are complete from now on
+    (``finalize``), that are not for as long as files of them give way to another generation's (``replacing`` to
+    ``replaced``), or whose ``_SUCCESS`` is replaced, since late records were filed there.
+    """
+
+    number: int
+    kind: EntryKind
+    added: tuple[OutputFile, ...]
+    removed: tuple[str, ...]
+    directories: tuple[str, ...] = ()
+
+
+def changes_since(log: CommitLog, number: int) -> Iterator[Change]:
+    """Those behind entry ``number`` (-1: all), in their order. Bad messages, which no reader sees, are left out."""
+    for entry in log.entries(number + 1):
+        does = effects(entry)
+        added = tuple(file for file in entry.files if file.kind != "quarantine") if does.publishes else ()
+        removed = tuple(key for key in entry.removed if "/quarantine/" not in key)
+        if added or removed or does.ends == "drop" or entry.directories:
+            yield Change(entry.number, entry.kind, added, removed, entry.directories)
 
 
 def _number_of(key: str) -> int:

@@ -2,30 +2,59 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Final, Literal, Self, TypeAlias, TypeVar, cast, get_args
+from collections.abc import Hashable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar, cast
+
+from pydantic import ConfigDict, Field, PlainValidator, TypeAdapter, ValidationError
 
 from tieredstore.backends.base import Prepared
 from tieredstore.errors import CommitLogCorrupt, StoreError
 from tieredstore.limits import MAX_INT64
 
-FORMAT: Final = 1
 EntryKind: TypeAlias = Literal[
     "begin", "batch", "rewrite", "published", "redrive", "finalize", "take-over", "seal", "drop",
     "backfill", "replacing", "replaced",
 ]  # fmt: skip
-"""``begin``: a driver takes over, and says where partitions begin that are new to the log; ``batch``: windows were
-written; ``rewrite``: those of the entry before, once more, since the store had dropped what was prepared and other
-bytes came out; ``published``: all files of the entries before it were seen, so that none of them that is gone later is
-written again; ``redrive``: messages that had been put aside were parsed again; ``finalize``: directories whose time is
-over are said to be complete. The first of a log may be ``take-over``: it goes on where another generation was sealed.
-``seal`` and ``drop`` end a log. ``backfill``: the windows are to be written, from their starts up to their stops, and
-none is yet; in the log of the generation whose files give way to these: ``replacing`` before anything of it goes, and
-``replaced`` with the windows whose files are deleted."""
+"""What each does to files and partitions is in :func:`effects`, the only place that tells kinds apart."""
 
-Part = TypeVar("Part")
+Number: TypeAlias = Annotated[int, Field(ge=-1, le=MAX_INT64)]
+_Offset: TypeAlias = Annotated[int, Field(ge=0, le=MAX_INT64)]
+_EXACT: Final = ConfigDict(extra="forbid")
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Offsets ``start`` up to ``stop`` (half-open) of one life of a partition. Small, and picklable."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    start: int
+    stop: int
+    leader_epoch: int = -1
+    """That of what lies before ``stop``, or a later one; -1 if it is not known."""
+
+    @property
+    def where(self) -> tuple[str, int]:
+        """Topic and partition."""
+        return self.topic, self.partition
+
+    @property
+    def is_mark(self) -> bool:
+        """Whether it has no offsets, and only says where a partition begins."""
+        return self.start == self.stop
+
+    def without_records(self) -> WrittenWindow:
+        """As it is committed where nothing of it was written: a mark, or what a backfill is to write."""
+        return WrittenWindow(
+            self.topic, self.topic_id, self.partition, self.start, self.stop, 0, 0, 0, (),
+            leader_epoch=self.leader_epoch,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,34 +64,38 @@ class OutputFile:
     Offsets are those of its records, the last one inclusive; times in ms since the epoch, -1 without records.
     """
 
+    __pydantic_config__: ClassVar = _EXACT
+
     kind: str
     key: str
-    size: int
+    size: Number
     sha256: str
-    first_offset: int
-    last_offset: int
-    records: int
-    min_timestamp: int
-    max_timestamp: int
-    prepared: Prepared
+    first_offset: Number
+    last_offset: Number
+    records: Number
+    min_timestamp: Number
+    max_timestamp: Number
+    prepared: Annotated[Prepared, PlainValidator(Prepared.from_json)]
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenWindow:
     """A window (``start`` up to ``stop``, half-open) of one life of a partition, all of it filed or put aside."""
 
+    __pydantic_config__: ClassVar = _EXACT
+
     topic: str
     topic_id: str
-    partition: int
-    start: int
-    stop: int
-    records: int
-    filtered: int
-    quarantined: int
+    partition: Number
+    start: _Offset
+    stop: _Offset
+    records: Number
+    filtered: Number
+    quarantined: Number
     files: tuple[OutputFile, ...]
-    read_bytes: int = -1
+    read_bytes: Number = -1
     """Of the keys and values that were read; -1 where that is not known."""
-    leader_epoch: int = -1
+    leader_epoch: Number = -1
     """That of what lies before ``stop``, or a later one; -1 where that is not known."""
 
     @property
@@ -71,9 +104,9 @@ class WrittenWindow:
         return self.topic, self.partition
 
     @property
-    def where_in_life(self) -> tuple[str, str, int]:
-        """The same with the topic's id."""
-        return self.topic, self.topic_id, self.partition
+    def window(self) -> Window:
+        """Its offsets alone."""
+        return Window(self.topic, self.topic_id, self.partition, self.start, self.stop)
 
     @property
     def data_files(self) -> list[OutputFile]:
@@ -90,25 +123,23 @@ class WrittenWindow:
 class Entry:
     """One object of the commit log. ``writer`` is the id of the driver that wrote it."""
 
-    number: int
+    __pydantic_config__: ClassVar = _EXACT
+
+    number: Number
     kind: EntryKind
     writer: str
     fingerprint: str
     windows: tuple[WrittenWindow, ...] = ()
     removed: tuple[str, ...] = ()
     """Keys of files that are deleted once those of the windows are published."""
-    other: int = -1
+    other: Number = -1
     """The generation that goes on (``seal``), went before (``take-over``), gives way (``backfill``), or to which this
     one gives way (``replacing``, ``replaced``), or that put the messages aside (``redrive``, of one that was taken
     over); otherwise -1."""
     directories: tuple[str, ...] = ()
     """Paths whose ``_SUCCESS`` is written, oldest first; of ``replacing`` those that have none until ``replaced`` names
     them again; of any other kind those whose ``_SUCCESS`` is replaced."""
-
-    @property
-    def new_files(self) -> list[OutputFile]:
-        """Those that come by this entry."""
-        return [] if self.kind == "replaced" else self.files
+    format: Literal[1] = 1
 
     @property
     def files(self) -> list[OutputFile]:
@@ -117,92 +148,117 @@ class Entry:
 
     def to_bytes(self) -> bytes:
         """As it is stored; the same entry is always the same bytes."""
-        content: dict[str, Any] = {"format": FORMAT, **asdict(self)}
+        content: dict[str, Any] = asdict(self)
         for window in content["windows"]:
             if window["leader_epoch"] < 0:
                 del window["leader_epoch"]
         # Most entries have none of these, and earlier versions do not know them.
-        for name in ("removed", "directories"):
-            if not content[name]:
+        for name, nothing in (("removed", ()), ("directories", ()), ("other", -1)):
+            if content[name] == nothing:
                 del content[name]
-        if self.other < 0:
-            del content["other"]
         return json.dumps(content, separators=(",", ":"), sort_keys=True).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes, key: str) -> Self:
         """What ``to_bytes`` wrote; CommitLogCorrupt for anything else."""
-        content = _object(_loaded(data, key), key)
-        if content.pop("format", None) != FORMAT or content.get("kind") not in get_args(EntryKind):
-            raise CommitLogCorrupt(f"{key} is no entry of a commit log of format {FORMAT}: a later version wrote it?")
-        windows = tuple(_window(one, key) for one in _list(content.pop("windows", None), key))
-        removed = tuple(_texts(content.pop("removed", []), key))
-        directories = tuple(_texts(content.pop("directories", []), key))
-        lists = {"windows": windows, "removed": removed, "directories": directories}
-        return _built(cls, {"other": -1, **content, **lists}, key)
+        entry = read_json(cls, data, key)
+        for window in entry.windows:
+            if window.start > window.stop:
+                raise CommitLogCorrupt(f"{key} has a window from {window.start} to {window.stop}")
+        return entry
 
 
-def _window(value: object, key: str) -> WrittenWindow:
-    content = _object(value, key)
-    files = tuple(_file(one, key) for one in _list(content.pop("files", None), key))
-    # Entries of earlier versions do not tell how much was read, and under which leader.
-    window = _built(WrittenWindow, {"read_bytes": -1, "leader_epoch": -1, **content, "files": files}, key)
-    if not 0 <= window.start <= window.stop <= MAX_INT64:
-        raise CommitLogCorrupt(f"{key} has a window from {window.start} to {window.stop}")
-    return window
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """What an entry does, in fields that are empty where it does nothing of that."""
+
+    begins: Sequence[WrittenWindow] = ()
+    """Windows of no offsets that say where partitions begin."""
+    writes: Sequence[WrittenWindow] = ()
+    """Windows that were written: their partitions go on behind them."""
+    redrives: Sequence[WrittenWindow] = ()
+    """Windows whose bad messages were parsed again: their files come to those that the generations have."""
+    jumps: Sequence[WrittenWindow] = ()
+    """Windows that are to be written: their partitions go on at their starts."""
+    gives: Sequence[WrittenWindow] = ()
+    """Windows that the generation ``other`` holds from now on; their files go."""
+    publishes: bool = False
+    """Whether its files become visible, and its directories complete, before another entry follows."""
+    settles: bool = False
+    """Whether it says that all of that was done, of a backfill too."""
+    withholds: Sequence[str] | None = None
+    """Directories that have no ``_SUCCESS`` while files give way to the generation ``other``; None: none give way."""
+    releases: Sequence[str] | None = None
+    """Those that may have one again: that is over. None: it is not."""
+    neighbour: int = -1
+    """The generation that went before, or that goes on."""
+    ends: Literal["", "seal", "drop"] = ""
+    """How the log ends by it."""
+
+    @property
+    def adds(self) -> Sequence[WrittenWindow]:
+        """Windows whose files count from now on."""
+        return self.writes or self.redrives
 
 
-def _file(value: object, key: str) -> OutputFile:
-    content = _object(value, key)
+def effects(entry: Entry) -> Effects:  # noqa: C901  a row for each kind
+    """Tell what an entry does; keys that are ``removed`` go with any, once its files are published.
+
+    | kind | when |
+    |---|---|
+    | ``begin`` | a driver takes over, and says where partitions begin that are new to the log |
+    | ``take-over`` | the first of a log that goes on where another generation was sealed |
+    | ``batch`` | windows were written |
+    | ``rewrite`` | those of the entry before, once more: the store had dropped what was prepared |
+    | ``published`` | all files of the entries before it were seen: none that is gone later is written again |
+    | ``redrive`` | messages that had been put aside were parsed again |
+    | ``finalize`` | directories whose time is over are complete |
+    | ``backfill`` | windows are to be written, from their starts up to their stops, and none is yet |
+    | ``replacing`` | in the log of the generation that gives way: before anything of it goes |
+    | ``replaced`` | there too: windows whose files are deleted; the last one has directories or no windows |
+    | ``seal``, ``drop`` | they end a log |
+    """
+    windows, paths = entry.windows, entry.directories
+    match entry.kind:
+        case "begin":
+            return Effects(begins=windows)
+        case "take-over":
+            return Effects(begins=windows, neighbour=entry.other)
+        case "batch":
+            return Effects(writes=windows, publishes=True)
+        case "redrive":
+            return Effects(redrives=windows, publishes=True)
+        case "rewrite" | "finalize":
+            return Effects(publishes=True)
+        case "published":
+            return Effects(settles=True)
+        case "backfill":
+            return Effects(jumps=windows)
+        case "replacing":
+            return Effects(withholds=paths)
+        case "replaced":
+            return Effects(gives=windows, releases=paths if paths or not windows else None)
+        case "seal":
+            return Effects(neighbour=entry.other, ends="seal")
+        case "drop":
+            return Effects(ends="drop")
+
+
+def read_json(kind: type[Value], data: bytes, key: str) -> Value:
+    """Return the value of ``kind`` that an object has; CommitLogCorrupt for anything else."""
     try:
-        prepared = Prepared.from_json(content.pop("prepared", None))
+        return cast("Value", _adapter(cast("Hashable", kind)).validate_json(data, strict=True))
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, fault["loc"]))
+        raise CommitLogCorrupt(
+            f"{key} is not what this version writes there: {where and f'{where}: '}{fault['msg']}; did a later version "
+            "write it?"
+        ) from None
     except StoreError as error:
         raise CommitLogCorrupt(f"{key}: {error}") from error
-    return _built(OutputFile, {**content, "prepared": prepared}, key)
 
 
-def _loaded(data: bytes, key: str) -> object:
-    try:
-        return cast("object", json.loads(data))
-    except (ValueError, RecursionError):
-        raise CommitLogCorrupt(f"{key} is no JSON, though entries of a commit log are") from None
-
-
-def loaded_object(data: bytes, key: str) -> dict[str, Any]:
-    """An object of JSON; CommitLogCorrupt for anything else."""
-    return _object(_loaded(data, key), key)
-
-
-def _object(value: object, key: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise CommitLogCorrupt(f"{key} has something else where an object of JSON belongs")
-    return dict(cast("Mapping[str, Any]", value))
-
-
-def _list(value: object, key: str) -> list[object]:
-    if not isinstance(value, list):
-        raise CommitLogCorrupt(f"{key} has something else where a list of JSON belongs")
-    return cast("list[object]", value)
-
-
-def _texts(value: object, key: str) -> list[str]:
-    texts = _list(value, key)
-    if not all(isinstance(text, str) for text in texts):
-        raise CommitLogCorrupt(f"{key} has something else where a text of JSON belongs")
-    return cast("list[str]", texts)
-
-
-def _built(kind: type[Part], content: Mapping[str, Any], key: str) -> Part:
-    """A value of these fields, no more and no less, each of its type."""
-    untyped: Any = kind
-    types = {one.name: one.type for one in fields(untyped)}
-    if types.keys() != content.keys():
-        raise CommitLogCorrupt(f"{key}: a {kind.__name__} has other fields than {', '.join(types)}")
-    for name, wanted in types.items():
-        value = content[name]
-        if (wanted == "int" and (type(value) is not int or not -1 <= value <= MAX_INT64)) or (
-            wanted == "str" and not isinstance(value, str)
-        ):
-            raise CommitLogCorrupt(f"{key}: {name} of a {kind.__name__} is no {wanted}")
-    built: Part = untyped(**content)
-    return built
+@functools.cache
+def _adapter(kind: Any) -> TypeAdapter[object]:
+    return TypeAdapter(kind)

@@ -6,21 +6,20 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tieredstore.pipelines.log.commit_log import CommitLog, LogState
+from tieredstore.pipelines.log.commit_log import CommitLog, Life, LogState
+from tieredstore.pipelines.log.entries import Entry, effects
 from tieredstore.pipelines.log.holdings import Holdings
 
 if TYPE_CHECKING:
-    from tieredstore.backends.base import ObjectStore
-    from tieredstore.pipelines.log.entries import Entry
-    from tieredstore.pipelines.run.window_writing import Window
+    from tieredstore.pipelines.log.entries import Window
+    from tieredstore.pipelines.log.successes import Statement
 
 
 class Family:
     """A generation, all that its log names, and all that theirs do. For one thread; the own log is its owner's."""
 
-    def __init__(self, store: ObjectStore, log: CommitLog, root: str, pipeline: str) -> None:
-        self._store, self._log, self._root, self._pipeline = store, log, root, pipeline
-        self._own = int(log.folder.rstrip("/").rpartition("/")[2])
+    def __init__(self, log: CommitLog) -> None:
+        self._log = log
         self._others: dict[int, CommitLog] | None = None
 
     def refresh(self) -> bool:
@@ -30,17 +29,17 @@ class Family:
 
     def states(self) -> list[LogState]:
         """What the own log says, and those of the others that were not dropped; as of the last look at these."""
-        return [self._log.state, *(log.state for log in self._known().values() if log.state.closed != "drop")]
+        return [self._log.state, *(log.state for log in self._known().values() if log.state.life is not Life.DROPPED)]
 
-    def has_said(self, generation: int, content: dict[str, object]) -> bool:
+    def has_said(self, statement: Statement) -> bool:
         """Whether it was one of these that wrote what a ``_SUCCESS`` says."""
-        ours = {generation, *self._known()}
-        return content.get("pipeline") == self._pipeline and content.get("generation") in ours
+        ours = {self._log.generation, *self._known()}
+        return statement.pipeline == self._log.pipeline and statement.generation in ours
 
     @property
     def has_dropped(self) -> bool:
         """Whether one of the others was dropped."""
-        return any(log.state.closed == "drop" for log in self._known().values())
+        return any(log.state.life is Life.DROPPED for log in self._known().values())
 
     @property
     def finalized(self) -> set[str]:
@@ -55,9 +54,9 @@ class Family:
     def taken_over(self) -> dict[int, CommitLog]:
         """The logs behind whose ends the own one goes on, the oldest first; not those that were dropped."""
         chain: dict[int, CommitLog] = {}
-        number, known = self._own, self._known()
+        number, known = self._log.generation, self._known()
         while before := [
-            other for other, log in known.items() if (log.state.closed, log.state.other) == ("seal", number)
+            other for other, log in known.items() if (log.state.life, log.state.other) == (Life.SEALED, number)
         ]:
             number = before[0]
             chain = {number: known[number], **chain}
@@ -69,12 +68,12 @@ class Family:
         They tell by their offsets whether these were the own one's; files of those that were dropped are gone.
         """
         entries: list[Entry] = []
-        seen, log = {self._own}, self._log
+        seen, log = {self._log.generation}, self._log
         while log.state.closed and (number := log.state.other) not in seen and number in self._known():
             seen.add(number)
             log = self._known()[number]
-            filed = (entry for entry in log.entries() if entry.kind == "redrive")
-            entries += [replace(one, windows=()) if log.state.closed == "drop" else one for one in filed]
+            filed = (entry for entry in log.entries() if effects(entry).redrives)
+            entries += [replace(one, windows=()) if log.state.life is Life.DROPPED else one for one in filed]
         return entries
 
     def holder(self, window: Window, *, but: Collection[int] = ()) -> tuple[int, Window] | None:
@@ -82,10 +81,10 @@ class Family:
 
         ``but`` are passed over; those that were dropped hold nothing.
         """
-        logs = {number: log for number, log in {self._own: self._log, **self._known()}.items() if number not in but}
+        logs = [log for log in (self._log, *self._known().values()) if log.generation not in but]
         pieces = sorted(
-            (max(window.start, one.window.start), min(window.stop, one.window.stop), number)
-            for number, log in logs.items()
+            (max(window.start, one.window.start), min(window.stop, one.window.stop), log.generation)
+            for log in logs
             for one in Holdings.of(log).between((window.topic, window.partition), window.start, window.stop)
             if one.is_held
         )
@@ -118,9 +117,9 @@ class Family:
         waiting = set(self._log.state.linked)
         while waiting:
             generation = waiting.pop()
-            if generation == self._own or generation in others:
+            if generation == self._log.generation or generation in others:
                 continue
-            log = known.get(generation) or CommitLog(self._store, self._root, self._pipeline, generation)
+            log = known.get(generation) or self._log.of_generation(generation)
             others[generation] = log
             waiting |= log.read().linked
         return others

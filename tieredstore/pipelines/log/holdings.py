@@ -1,20 +1,75 @@
-"""The windows that a generation has written: which of them it still holds, and which another one holds in its place."""
+"""What entries of a log add up to: the files that are there, and the windows that a generation holds or has given."""
 
 from __future__ import annotations
 
 import bisect
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, Self
 
-from tieredstore.pipelines.log.committed import Committed
-from tieredstore.pipelines.log.entries import WrittenWindow
+from tieredstore.backends.base import Prepared
+from tieredstore.pipelines.log.commit_log import CommitLog, Life
+from tieredstore.pipelines.log.entries import Entry, OutputFile, WrittenWindow, effects
 
 if TYPE_CHECKING:
     from tieredstore.model import TopicPartition
-    from tieredstore.pipelines.log.commit_log import CommitLog
-    from tieredstore.pipelines.log.entries import Entry, OutputFile
+
+_NOTHING: Final = Prepared("", 0, "", "")
+
+
+@dataclass(slots=True)
+class CommittedFile:
+    """A file, the window that it is of, and the number of the entry."""
+
+    file: OutputFile
+    window: WrittenWindow
+    number: int
+
+
+@dataclass(slots=True)
+class Committed:
+    """Files by their keys. ``going``: those that the last entry deletes, which may still be there."""
+
+    files: dict[str, CommittedFile] = field(default_factory=dict[str, CommittedFile])
+    going: set[str] = field(default_factory=set[str])
+    topics: set[str] = field(default_factory=set[str])
+
+    @classmethod
+    def of(cls, log: CommitLog, *, prepared: bool = True) -> Self:
+        """By all entries of the log, which is read to its end; none once it is dropped.
+
+        Without ``prepared`` files do not tell what the store had prepared, which is half of what an output of many
+        takes in memory, and of use only to who publishes or commits them.
+        """
+        log.read()
+        committed = cls()
+        for entry in log.entries():
+            committed.take(entry if prepared else _without_prepared(entry))
+        if log.state.life is Life.DROPPED:
+            committed.files.clear()
+        return committed
+
+    def take(self, entry: Entry) -> None:
+        """Go on by one entry."""
+        for window in entry.windows:
+            self.topics.add(window.topic)
+            self.files |= {file.key: CommittedFile(file, window, entry.number) for file in window.files}
+        does = effects(entry)
+        if does.gives:
+            self.going |= set(entry.removed)
+        elif entry.files or does.releases is not None:
+            self.going = set(entry.removed)
+        for key in entry.removed:
+            self.files.pop(key, None)
+
+
+def _without_prepared(entry: Entry) -> Entry:
+    windows = (
+        replace(window, files=tuple(replace(file, prepared=_NOTHING) for file in window.files))
+        for window in entry.windows
+    )
+    return replace(entry, windows=tuple(windows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +96,7 @@ class Holdings:
         """Fold all entries of the log; ``redriven`` are those by which later generations filed bad messages."""
         fold = _Fold()
         for entry in log.entries():
-            if entry.kind == "drop":
+            if effects(entry).ends == "drop":
                 return cls({})
             fold.take(entry)
         for entry in redriven:
@@ -73,15 +128,16 @@ class _Fold:
 
     def take(self, entry: Entry) -> None:
         self._committed.take(entry)
-        for window in entry.windows:
-            if entry.kind == "batch" and window.start < window.stop:
+        does = effects(entry)
+        for window in does.writes:
+            if window.start < window.stop:
                 self._windows.setdefault(window.where, []).append(window)
-            elif entry.kind == "replaced":
-                for start in self._starts(window):
-                    self._given[window.where, start] = entry.other
-            elif entry.kind == "redrive":
-                for start in self._starts(window):
-                    self._filtered[window.where, start] += window.filtered
+        for window in does.gives:
+            for start in self._starts(window):
+                self._given[window.where, start] = entry.other
+        for window in does.redrives:
+            for start in self._starts(window):
+                self._filtered[window.where, start] += window.filtered
 
     def _starts(self, window: WrittenWindow) -> list[int]:
         """Where windows begin that this one reaches into: ``redrive`` names parts of windows."""

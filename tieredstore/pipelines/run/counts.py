@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -53,9 +54,9 @@ class Counts:
     lag_seconds: float = 0.0
     last_commit_timestamp_seconds: float = 0.0
 
-    def published(self, entry: Entry, now_s: float) -> None:
-        """An entry was committed, and all that it says was done at the time ``now_s``."""
-        if entry.kind == "finalize":
+    def note(self, entry: Entry) -> None:
+        """Count an entry, all of which is done."""
+        if not entry.windows:
             self.finalized += len(entry.directories)
             return
         self.batches += 1
@@ -64,7 +65,7 @@ class Counts:
         self.records += sum(window.records for window in entry.windows)
         self.bad_messages += sum(window.quarantined for window in entry.windows)
         self.late += len(entry.directories)
-        self.last_commit_timestamp_seconds = now_s
+        self.last_commit_timestamp_seconds = time.time()
 
 
 class CountsCollector(Collector):

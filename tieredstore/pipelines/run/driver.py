@@ -3,38 +3,41 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from tieredstore.errors import ConfigError, Fenced, InvalidValue, PreconditionFailed, PreparedGone
-from tieredstore.pipelines.filing.naming import Naming
-from tieredstore.pipelines.log.commit_log import CommitLog, LogState, Progress
-from tieredstore.pipelines.log.entries import Entry, OutputFile, WrittenWindow
-from tieredstore.pipelines.run.counts import Counts
+from tieredstore.pipelines.log.entries import Entry, OutputFile, Window, WrittenWindow
 from tieredstore.pipelines.run.finalizing import Finalizer, Finished
-from tieredstore.pipelines.run.recipes import fingerprint_of
-from tieredstore.pipelines.run.window_writing import Window, Written, discard_files, marked
+from tieredstore.pipelines.run.generation import Generation
+from tieredstore.pipelines.run.window_writing import Written, discard_files, marked
 from tieredstore.process.stopping import nothing_under_way
 
 if TYPE_CHECKING:
-    from tieredstore.backends.base import ObjectStore
-    from tieredstore.model import TopicPartition
-    from tieredstore.pipelines.config.settings import PipelineSettings
-    from tieredstore.pipelines.run.iceberg import IcebergTable
+    from tieredstore.pipelines.log.commit_log import LogState
     from tieredstore.pipelines.run.redrive import Aside
 
 _logger: Final = logging.getLogger(__name__)
 
-Rewrite = Callable[[Window], Written]
-"""Writes a window once more."""
-
-RewriteAside = Callable[[Window, str], Written]
-"""Parses the bad messages of a window once more, which are in the file of this key."""
-
 _SHOWN: Final = 10
 _BEGINS: Final = 5
+
+
+class WindowWriter(Protocol):
+    """Writes windows of the log again whose prepared files the store has dropped."""
+
+    def write(self, window: Window, generation: Generation) -> Written:
+        """Prepare the files of a window, under the names of a generation."""
+        ...
+
+    def aside(self, window: Window, key: str, generation: Generation) -> Written:
+        """The same of the bad messages that are in the file of this key."""
+        ...
+
+
+Listener = Callable[["Entry | None", "LogState"], None]
+"""Told of each entry once all that it says is done, or of none where what was left of the last one is."""
 
 
 class Driver:
@@ -42,32 +45,23 @@ class Driver:
 
     Truth is the commit log alone. At any moment at most the last batch is committed and not wholly published: it is
     published before the next one is committed, and by whoever starts first.
+
+    A window that a task has prepared is committed, or discarded if the log is another driver's by now; then published,
+    on a loss of what was prepared written again under the same keys (``rewrite``) and published; seen from then on.
     """
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        own: PipelineSettings,
-        naming: Naming,
-        tables: Mapping[str, str] | None = None,
-        table: IcebergTable | None = None,
-    ) -> None:
-        """``tables`` are Hive's, by topic; ``table`` is the one that has all that is published."""
-        self.store, self._own, self.naming = store, own, naming
-        self.log = CommitLog(store, naming.root, own.name, own.generation)
-        self.fingerprint = fingerprint_of(own)
-        self._rewrite: Rewrite = _nothing_known
-        self.rewrite_aside: RewriteAside | None = None
-        """To complete what was redriven; without it that is refused."""
-        self.on_published: Callable[[Mapping[TopicPartition, Progress]], None] | None = None
-        """Is told how far each partition is, once all of that is published."""
-        self.finalizer = Finalizer(store, self.log, own, naming, tables or {})
-        self.table = table
-        self.counts = Counts()
+    def __init__(self, generation: Generation, writer: WindowWriter, after: Listener | None = None) -> None:
+        self.generation, self._writer, self._after = generation, writer, after
+        self.store, self.log = generation.store, generation.log
+        self.finalizer = Finalizer(generation)
         self.is_complete = False
         """Whether all that is committed is published: after a failure ``resume`` sees to that."""
 
-    def begin(self, topics: Sequence[str], rewrite: Rewrite, starts: Sequence[Window] = ()) -> None:
+    def of_generation(self, number: int) -> Driver:
+        """A driver of another generation, which has not begun and tells nobody."""
+        return Driver(self.generation.numbered(number), self._writer)
+
+    def begin(self, topics: Sequence[str], starts: Sequence[Window] = ()) -> None:
         """Take over: read the log, write an entry of one's own, and finish what is committed.
 
         The entry says where partitions begin (``starts``) of which nothing is committed: so what is lost before it is
@@ -76,27 +70,18 @@ class Driver:
         ConfigError for a generation that is another pipeline's, has ended, or has files and no log, and for a root that
         would run together with the topics' names.
         """
-        state = self.log.read()
-        self._rewrite = rewrite
-        refuse_closed(state, self._own.generation)
-        self.naming.check_root(self.store, is_new=state.number < 0)
-        self.naming.claim(self.store)
+        generation, state = self.generation, self.log.read()
+        generation.refuse_ended()
+        generation.check_root()
+        generation.claim()
         if state.number < 0:
-            self.refuse_strangers(topics)
-        if self.table is not None:
+            generation.refuse_strangers(topics)
+        if generation.table is not None:
             # Each try of one that waits for the catalog would be an entry.
             with nothing_under_way():
-                self.table.check()
+                generation.table.check()
         self._append_begin(starts)
         self._finish_last()
-
-    def refuse_strangers(self, topics: Sequence[str]) -> None:
-        """ConfigError if there are files of the generation and no log; Fenced if another driver has begun meanwhile."""
-        try:
-            self.naming.refuse_strangers(self.store, topics)
-        except ConfigError:
-            self.log.check_alone()
-            raise
 
     def _append_begin(self, starts: Sequence[Window]) -> None:
         """Append the entry; another driver may append one as it ends, so begin behind that."""
@@ -104,11 +89,12 @@ class Driver:
             known = self.log.state.positions
             new = [window for window, _ in marked(starts) if window.where not in known]
             try:
-                self.log.append("begin", self.fingerprint, new)
+                self.log.append("begin", self.generation.fingerprint, new)
             except Fenced:
                 if attempt == _BEGINS:
                     raise
-                refuse_closed(self.log.read(), self._own.generation)
+                self.log.read()
+                self.generation.refuse_ended()
             else:
                 return
 
@@ -128,8 +114,8 @@ class Driver:
         """
         state = self.log.state
         # It would end a backfill too, and of one that is not done only the same command knows what is left.
-        if self.is_complete and state.written >= 0 and not state.is_published and state.is_backfilled:
-            self.log.append("published", self.fingerprint)
+        if self.is_complete and state.unpublished >= 0 and state.is_filled:
+            self.log.append("published", self.generation.fingerprint)
 
     def commit(self, written: Sequence[Written]) -> Entry:
         """Commit windows that were prepared, and publish them; what is not committed is discarded.
@@ -143,7 +129,9 @@ class Driver:
         try:
             self._judge(written)
             self.is_complete = False
-            entry = self.log.append("batch", self.fingerprint, windows, directories=self.finalizer.late(windows))
+            entry = self.log.append(
+                "batch", self.generation.fingerprint, windows, directories=self.finalizer.late(windows)
+            )
         except (InvalidValue, Fenced):
             # Any other failure may be a commit whose answer was lost.
             discard_files(self.store, files)
@@ -162,10 +150,10 @@ class Driver:
         finished: list[Finished] = []
         while self.is_complete and (due := self.finalizer.due(limits)):
             self.is_complete = False
-            entry = self.log.append("finalize", self.fingerprint, directories=[one.path for one in due])
+            entry = self.log.append("finalize", self.generation.fingerprint, directories=[one.path for one in due])
             self._complete(entry)
             # It may be another one, which had been given up.
-            finished += [one for one in due if entry.kind == "finalize" and one.path in entry.directories]
+            finished += [one for one in due if not entry.windows and one.path in entry.directories]
         return finished
 
     def redrive(self, window: WrittenWindow, aside: Aside) -> Entry:
@@ -176,9 +164,14 @@ class Driver:
         try:
             self.is_complete = False
             late = self.finalizer.late([window])
-            other = -1 if aside.generation == self._own.generation else aside.generation
+            other = -1 if aside.generation == self.generation.number else aside.generation
             entry = self.log.append(
-                "redrive", self.fingerprint, [window], removed=[aside.file.key], other=other, directories=late
+                "redrive",
+                self.generation.fingerprint,
+                [window],
+                removed=[aside.file.key],
+                other=other,
+                directories=late,
             )
         except Fenced:
             discard_files(self.store, window.files)
@@ -192,12 +185,11 @@ class Driver:
         """Have directories whose ``_SUCCESS`` was taken away say again that they are complete."""
         if paths:
             self.is_complete = False
-            self._complete(self.log.append("finalize", self.fingerprint, directories=paths))
+            self._complete(self.log.append("finalize", self.generation.fingerprint, directories=paths))
 
     def _complete(self, entry: Entry) -> None:
         self._finish(entry)
-        self._is_published()
-        self.counts.published(entry, time.time())
+        self._tell(entry)
 
     def _judge(self, written: Sequence[Written]) -> None:
         bad = [
@@ -206,12 +198,12 @@ class Driver:
             for offset, reason in sorted(reasons.items())
         ]
         count = sum(window.quarantined for window, _ in written)
-        if 0 <= self._own.max_bad_messages < count:
+        most = self.generation.own.max_bad_messages
+        if 0 <= most < count:
             shown = "; ".join(f"{topic}-{number} at {offset}: {why}" for topic, number, offset, why in bad[:_SHOWN])
             raise InvalidValue(
-                f"{count} messages of a batch are bad, and secor.consumer.max_bad_messages is "
-                f"{self._own.max_bad_messages}, so nothing of it is written ({shown}); mend the parser's settings, or "
-                "allow more"
+                f"{count} messages of a batch are bad, and secor.consumer.max_bad_messages is {most}, so nothing of it "
+                f"is written ({shown}); mend the parser's settings, or allow more"
             )
 
     def _publish_one(self, file: OutputFile) -> None:
@@ -224,17 +216,16 @@ class Driver:
             ) from error
 
     def _finish_last(self) -> None:
-        state = self.log.state
-        if state.written >= 0 and not state.is_published:
-            self._finish(self.log.entry(state.written))
-        self._is_published()
+        if (number := self.log.state.unpublished) >= 0:
+            self._finish(self.log.entry(number))
+        self._tell(None)
 
-    def _is_published(self) -> None:
-        if self.table is not None:
-            self.table.enter(self.log)
+    def _tell(self, entry: Entry | None) -> None:
+        if self.generation.table is not None:
+            self.generation.table.enter(self.log)
         self.is_complete = True
-        if self.on_published is not None:
-            self.on_published(self.log.state.positions)
+        if self._after is not None:
+            self._after(entry, self.log.state)
 
     def _finish(self, entry: Entry) -> None:
         """Publish what this driver committed, or one before it; write anew what the store has dropped since."""
@@ -255,19 +246,23 @@ class Driver:
         self.store.delete(entry.removed)
 
     def _write_again(self, entry: Entry, missing: set[str]) -> Entry:
-        if entry.fingerprint != self.fingerprint:
+        if entry.fingerprint != self.generation.fingerprint:
             raise ConfigError(
                 f"{min(missing)} is committed under other settings of parser and files than these, and the store "
                 "has dropped it before it was published: start once more with the settings that wrote it"
             )
-        rewrite = _rewriting(entry, self._rewrite, self.rewrite_aside)
+        # One of messages that were redriven has as many files that go, in the same order.
+        asides = dict(zip(entry.windows, entry.removed, strict=False))
         windows: list[WrittenWindow] = []
         renewed: list[OutputFile] = []
         for window in entry.windows:
             if missing.isdisjoint(file.key for file in window.files):
                 windows.append(window)
                 continue
-            again, _ = rewrite(Window(window.topic, window.topic_id, window.partition, window.start, window.stop))
+            if (key := asides.get(window)) is None:
+                again, _ = self._writer.write(window.window, self.generation)
+            else:
+                again, _ = self._writer.aside(window.window, key, self.generation)
             fresh = {file.key: file for file in again.files}
             if fresh.keys() != {file.key for file in window.files}:
                 discard_files(self.store, again.files)
@@ -281,36 +276,9 @@ class Driver:
             windows.append(replace(window, files=files))
         # Also where the bytes are the same: what is prepared now is known to the log, should this process die here.
         again_entry = self.log.append(
-            "rewrite", self.fingerprint, windows, removed=entry.removed, directories=entry.directories
+            "rewrite", self.generation.fingerprint, windows, removed=entry.removed, directories=entry.directories
         )
         self.log.check_alone()
         for file in renewed:
             self._publish_one(file)
         return again_entry
-
-
-def _nothing_known(window: Window) -> Written:
-    raise AssertionError(f"nobody has begun, and {window} is to be written again")
-
-
-def refuse_closed(state: LogState, generation: int) -> None:
-    """ConfigError for a log that has ended."""
-    if state.closed == "drop":
-        raise ConfigError(f"generation {generation} was dropped: give the pipeline another secor.generation")
-    if state.closed:
-        raise ConfigError(
-            f"generation {generation} was sealed when generation {state.other} took it over: run that one"
-        )
-
-
-def _rewriting(entry: Entry, rewrite: Rewrite, aside: RewriteAside | None) -> Rewrite:
-    """How the windows of an entry are written again: one of ``redrive`` out of the files that it removes, in order."""
-    if not entry.removed:
-        return rewrite
-    if aside is None:
-        raise ConfigError(
-            f"entry {entry.number} of the commit log is of messages that were redriven, and not wholly published: run "
-            "tieredstore pipeline redrive --yes, which completes it"
-        )
-    keys = {(*window.where, window.start): key for window, key in zip(entry.windows, entry.removed, strict=True)}
-    return lambda window: aside(window, keys[window.topic, window.partition, window.start])

@@ -5,24 +5,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from tieredstore.errors import Fenced
-from tieredstore.pipelines.log.commit_log import CommitLog, Progress
+from tieredstore.pipelines.log.commit_log import CommitLog, Life, Progress
 from tieredstore.pipelines.log.family import Family, with_those_above
+from tieredstore.pipelines.log.successes import Statement, change_success
 from tieredstore.pipelines.run.recipes import parser_of
-from tieredstore.pipelines.run.successes import Statement, is_said_by, say_success, take_back_success
 from tieredstore.pipelines.run.windows import position_of
 
 if TYPE_CHECKING:
-    from tieredstore.backends.base import ObjectStore
     from tieredstore.model import TopicPartition
     from tieredstore.partitions.log import PartitionLog
-    from tieredstore.pipelines.config.settings import PipelineSettings
-    from tieredstore.pipelines.filing.naming import Naming
     from tieredstore.pipelines.log.entries import Entry, WrittenWindow
+    from tieredstore.pipelines.run.generation import Generation
     from tieredstore.reading.log_snapshot import LogSnapshot
 
 _logger: Final = logging.getLogger(__name__)
@@ -78,14 +75,12 @@ def _time_ms(log: PartitionLog | None, progress: Progress | None, now_ms: int, d
 class Finalizer:
     """Knows which directories of a generation are over, and writes what says so. For one thread; a driver's own."""
 
-    def __init__(
-        self, store: ObjectStore, log: CommitLog, own: PipelineSettings, naming: Naming, tables: Mapping[str, str]
-    ) -> None:
-        self._store, self._log, self._own, self._naming = store, log, own, naming
-        self.tables = tables
-        self._parser = parser_of(own)
+    def __init__(self, generation: Generation) -> None:
+        self._generation, self._store, self._log = generation, generation.store, generation.log
+        self._naming, self._own, self.family = generation.naming, generation.own, generation.family
+        self._tables = dict(generation.pipeline.tables)
+        self._parser = parser_of(generation.own)
         self._periods: dict[str, tuple[str, int] | None] = {}
-        self.family = Family(store, log, naming.root, own.name)
 
     def due(self, limits: Mapping[str, int]) -> list[Finished]:
         """Directories that are not finalized and over by the watermarks of their topics: the oldest, at most 1,000."""
@@ -103,7 +98,7 @@ class Finalizer:
         excluded = self.family.finalized | self.family.withheld
         over: dict[str, tuple[int, str]] = {}
         # Where a backfill is not done yet, nothing is complete by it.
-        for state in (state for state in self.family.states() if state.is_backfilled):
+        for state in (state for state in self.family.states() if state.is_filled):
             for path, contents in state.directories.items():
                 limit = limits.get(contents.topic)
                 period = None if limit is None else self._period(contents.topic, path)
@@ -133,12 +128,12 @@ class Finalizer:
             for path in entry.directories:
                 if path not in withheld and held[path][0]:
                     said = self._said(*held[path], entry.number)
-                    say_success(self._store, path, said, self.is_ours, self._log.check_alone)
+                    change_success(self._store, path, said, self.family.has_said, self._log.check_alone)
             self._log.check_alone()
         except Fenced:
             self._unsay(entry.directories)
             raise
-        if entry.kind == "finalize":
+        if not entry.windows:
             self._write_statements(entry)
         if self.family.refresh():
             # Who has files replaced says so first, then takes these away: one of the two sees the other.
@@ -151,7 +146,7 @@ class Finalizer:
         No store deletes on condition: what this process has deleted, since it slept in that very request while another
         one said the directory complete anew, is said again.
         """
-        take_back_success(self._store, path, self.is_ours, self._log.check_alone)
+        change_success(self._store, path, None, self.family.has_said, self._log.check_alone)
         try:
             self._log.check_alone()
         except Fenced:
@@ -164,39 +159,26 @@ class Finalizer:
         A create is conditional on nothing but that nobody else has said anything.
         """
         log, family = self._fresh()
-        is_dropped = log.state.closed == "drop"
         for path in paths:
-            if is_dropped:
-                take_back_success(self._store, path, self._is_own)
+            if log.state.life is Life.DROPPED:
+                change_success(self._store, path, None, self._generation.is_own)
             elif path in family.withheld:
-                take_back_success(self._store, path, partial(family.has_said, self._own.generation))
-
-    def _is_own(self, statement: Statement) -> bool:
-        return is_said_by(statement, self._own.name, self._own.generation)
+                change_success(self._store, path, None, family.has_said)
 
     def _fresh(self) -> tuple[CommitLog, Family]:
         """A log of its own, so that this driver's goes on to be fenced."""
-        log = CommitLog(self._store, self._naming.root, self._own.name, self._own.generation)
+        log = self._log.of_generation(self._log.generation)
         log.read()
-        return log, Family(self._store, log, self._naming.root, self._own.name)
+        return log, Family(log)
 
     def _say_again(self, path: str) -> None:
         log, family = self._fresh()
-        number = log.state.number
         files, records = family.held([path])[path]
         if path in family.finalized and path not in family.withheld and files:
-            is_ours = partial(family.has_said, self._own.generation)
-            say_success(self._store, path, self._said(files, records, number), is_ours)
+            change_success(self._store, path, self._said(files, records, log.state.number), family.has_said)
 
     def _said(self, files: int, records: int, number: int) -> Statement:
-        return {
-            "pipeline": self._own.name, "generation": self._own.generation,
-            "files": files, "records": records, "commit": number,
-        }  # fmt: skip
-
-    def is_ours(self, statement: Statement) -> bool:
-        """Whether it is this generation's, or one's whose files are counted with its own."""
-        return self.family.has_said(self._own.generation, statement)
+        return Statement(self._own.name, self._own.generation, files, records, number)
 
     def _write_statements(self, entry: Entry) -> None:
         topics = {path: held.topic for state in self.family.states() for path, held in state.directories.items()}
@@ -222,8 +204,8 @@ class Finalizer:
         return None if self._naming.places.hashed else (path.removesuffix(directory) + period[0], period[1])
 
     def _statement(self, path: str, topic: str) -> str | None:
-        database, _, table = self.tables.get(topic, self._own.hive_prefix).rpartition(".")
-        if topic not in self.tables:
+        database, _, table = self._tables.get(topic, self._own.hive_prefix).rpartition(".")
+        if topic not in self._tables:
             if not self._own.hive_prefix:
                 return None
             table += topic

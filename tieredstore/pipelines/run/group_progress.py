@@ -46,7 +46,7 @@ class GroupProgress:
         return None if cluster is None else cls(pipeline.own.commit_group, cluster)
 
     def note(self, positions: Mapping[TopicPartition, Progress]) -> None:
-        """How far each partition is published; returns at once."""
+        """Take how far each partition is published; return at once."""
         with self._changed:
             self._wanted = {where: progress.next_offset for where, progress in positions.items()}
             if self._thread is None:

@@ -6,19 +6,21 @@ import contextlib
 import importlib
 import logging
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from tieredstore.errors import AccessDenied, ConfigError, StoreError, StoreUnavailable, TieredStoreError, excerpt
 from tieredstore.installation import install_command
-from tieredstore.pipelines.log.commit_log import CommitLog
-from tieredstore.pipelines.run.table_places import TablePlace, place_of
+from tieredstore.pipelines.log.commit_log import CommitLog, Life
+from tieredstore.pipelines.log.entries import WrittenWindow, effects
 from tieredstore.redaction import redacted
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table, Transaction
 
+    from tieredstore.config import Settings
     from tieredstore.pipelines.config.settings import Pipeline
 
 _logger: Final = logging.getLogger(__name__)
@@ -37,6 +39,43 @@ _AWAY: Final = frozenset(
     }
 )  # fmt: skip
 """Names of classes, or of those that they derive from: catalogs have errors of libraries that are not all installed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlace:
+    """What keys of the store lie under, and the properties of pyiceberg's files for it, secrets too."""
+
+    base: str
+    properties: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+
+    def path(self, key: str) -> str:
+        """The name of an object; ConfigError for one that engines would read as another."""
+        if "#" in self.base + key or "?" in self.base + key:
+            raise ConfigError(f"{self.base}{key} cannot be in a table: names with # or ? are read as others there")
+        return f"{self.base}{key}"
+
+
+def place_of(output: Settings) -> TablePlace:
+    """That of a folder or a bucket of S3."""
+    if output.s3 is None:
+        root = output.storage_root
+        if root is None:
+            raise ConfigError("table=iceberg needs an output in a folder or on S3: other stores are not known to it")
+        return TablePlace(f"file://{root.absolute()}/")
+    s3 = output.s3
+    properties = {"s3.region": s3.region}
+    if s3.endpoint_url is not None:
+        properties["s3.endpoint"] = s3.endpoint_url
+    is_in_path = s3.path_style_access if s3.path_style_access is not None else s3.compatibility != "aws"
+    properties["s3.force-virtual-addressing"] = str(not is_in_path and s3.endpoint_url is None).lower()
+    for name, secret in (
+        ("s3.access-key-id", s3.credentials.access_key_id),
+        ("s3.secret-access-key", s3.credentials.secret_access_key),
+        ("s3.session-token", s3.credentials.session_token),
+    ):
+        if secret is not None:
+            properties[name] = secret.get_secret_value()
+    return TablePlace(f"s3://{s3.bucket_name}/", properties)
 
 
 class IcebergTable:
@@ -70,8 +109,8 @@ class IcebergTable:
 
     def replace(self, old: CommitLog, new: CommitLog) -> None:
         """One snapshot takes out what ``old`` says is replaced, and adds all that ``new`` has published."""
-        gone = [entry for entry in old.entries() if entry.kind == "replaced"]
-        keys = {file.key for entry in gone for window in entry.windows for file in window.data_files}
+        gone = [entry for entry in old.entries() if effects(entry).gives]
+        keys = {key for entry in gone for key in _keys(entry.windows)}
         number = max((entry.number for entry in gone), default=-1)
 
         def swap(catalog: Catalog) -> None:
@@ -269,7 +308,7 @@ def table_of(pipeline: Pipeline) -> IcebergTable | None:
 def _last(log: CommitLog) -> int:
     """Up to which entry the table may have all: files that others give way to come with the end of these."""
     state = log.state
-    if state.is_backfilled or log.entry(state.backfill).other < 0:
+    if state.is_filled or log.entry(state.backfill).other < 0:
         return state.number
     return state.backfill
 
@@ -278,11 +317,11 @@ def _logs_before(log: CommitLog) -> list[CommitLog]:
     """Those that the log took over, the first one first."""
     logs: list[CommitLog] = []
     while log.state.number >= 0:
-        first = log.entry(0)
-        if first.kind != "take-over":
+        before = effects(log.entry(0)).neighbour
+        if before < 0:
             break
-        log = log.of_generation(first.other)
-        if log.read().closed == "drop":
+        log = log.of_generation(before)
+        if log.read().life is Life.DROPPED:
             break
         logs.insert(0, log)
     return logs
@@ -295,11 +334,10 @@ def _pending(log: CommitLog, number: int, last: int) -> list[tuple[int, list[str
     came: list[tuple[int, list[str]]] = []
     gone: set[str] = set()
     for entry in log.entries(number + 1):
-        keys = [file.key for window in entry.windows for file in window.data_files]
-        if entry.kind == "replaced":
-            gone.update(keys)
-        elif entry.kind in {"batch", "redrive"} and entry.number <= last:
-            came.append((entry.number, keys))
+        does = effects(entry)
+        gone.update(_keys(does.gives))
+        if does.adds and entry.number <= last:
+            came.append((entry.number, _keys(does.adds)))
     left = [(at, [key for key in keys if key not in gone]) for at, keys in came]
     return [(at, keys) for at, keys in left if keys]
 
@@ -308,12 +346,16 @@ def _taken(log: CommitLog, number: int, removed: int) -> set[str]:
     """Keys of the files that a table took with ``number``, without those that left it with ``removed``."""
     taken: set[str] = set()
     for entry in log.entries():
-        keys = {file.key for window in entry.windows for file in window.data_files}
-        if entry.kind in {"batch", "redrive"} and entry.number <= number:
-            taken |= keys
-        elif entry.kind == "replaced" and entry.number <= removed:
-            taken -= keys
+        does = effects(entry)
+        if entry.number <= number:
+            taken.update(_keys(does.adds))
+        if entry.number <= removed:
+            taken.difference_update(_keys(does.gives))
     return taken
+
+
+def _keys(windows: Sequence[WrittenWindow]) -> list[str]:
+    return [file.key for window in windows for file in window.data_files]
 
 
 def _first_piece(pending: Sequence[tuple[int, list[str]]]) -> Sequence[tuple[int, list[str]]]:
@@ -326,10 +368,9 @@ def _first_piece(pending: Sequence[tuple[int, list[str]]]) -> Sequence[tuple[int
 
 
 def _said(log: CommitLog, number: int) -> dict[str, str]:
-    pipeline, generation = log.folder.rstrip("/").split("/")[-2:]
     return {
-        "tieredstore.pipeline": pipeline,
-        "tieredstore.generation": generation,
+        "tieredstore.pipeline": log.pipeline,
+        "tieredstore.generation": str(log.generation),
         "tieredstore.commit": str(number),
     }
 

@@ -7,7 +7,7 @@ from collections.abc import Generator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from tieredstore.pipelines.run.parts import COLUMNS
+from tieredstore.pipelines.run.stores import COLUMNS
 from tieredstore.reading.live_window import open_reader
 from tieredstore.reading.window import read_window
 from tieredstore.records.settings import ReadSettings

@@ -25,6 +25,8 @@ class Outage:
         self._pause_s = _FIRST_PAUSE_S
         self.reason = ""
         """What the last failure was."""
+        self.count = 0
+        """How many there were."""
 
     @property
     def is_on(self) -> bool:
@@ -47,7 +49,7 @@ class Outage:
             raise error
         self.reason = str(error)
         if self._since_s is None:
-            self._since_s, self._pause_s = now, _FIRST_PAUSE_S
+            self._since_s, self._pause_s, self.count = now, _FIRST_PAUSE_S, self.count + 1
             _logger.warning("waiting, for %g s at most: %s", self._limit_s, error)
         if now - self._since_s >= self._limit_s:
             raise error

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 
 from tieredstore.errors import CorruptData
 from tieredstore.pipelines.files.downloads import downloaded
-from tieredstore.pipelines.run.window_writing import Recipe, Window, Written, write_window
+from tieredstore.pipelines.log.entries import Window
+from tieredstore.pipelines.run.window_writing import Recipe, Written, write_window
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
@@ -67,7 +68,7 @@ def asides(logs: Mapping[int, CommitLog]) -> list[Aside]:
             for window in entry.windows:
                 for file in window.files:
                     if file.kind == "quarantine":
-                        reach = Window(*window.where_in_life, file.first_offset, file.last_offset + 1)
+                        reach = replace(window.window, start=file.first_offset, stop=file.last_offset + 1)
                         files[file.key] = Aside(file, reach, generation)
             for key in entry.removed:
                 files.pop(key, None)

@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Self
 
 from tieredstore.errors import ConfigError, ObjectNotFound
 from tieredstore.pipelines.files.framing import NEEDS_SPARK
-from tieredstore.pipelines.log.committed import Committed
-from tieredstore.pipelines.log.entries import Entry
+from tieredstore.pipelines.log.entries import Entry, Window
+from tieredstore.pipelines.log.holdings import Committed
 from tieredstore.pipelines.run.absent_topics import check_topics
-from tieredstore.pipelines.run.driver import Driver, Rewrite, RewriteAside, refuse_closed
+from tieredstore.pipelines.run.counts import Counts
+from tieredstore.pipelines.run.driver import Driver
 from tieredstore.pipelines.run.finalizing import Finished, watermarks
+from tieredstore.pipelines.run.generation import Generation
 from tieredstore.pipelines.run.group_progress import GroupProgress
-from tieredstore.pipelines.run.iceberg import table_of
 from tieredstore.pipelines.run.log_reading import LogReading
-from tieredstore.pipelines.run.parts import Parts
 from tieredstore.pipelines.run.planner import Planner, log_of
-from tieredstore.pipelines.run.recipes import naming_of, recipe_of
+from tieredstore.pipelines.run.recipes import recipe_of
 from tieredstore.pipelines.run.redrive import Aside, Redriven, asides, redriven, redriven_into
+from tieredstore.pipelines.run.stores import Parts
 from tieredstore.pipelines.run.take_over import take_over
 from tieredstore.pipelines.run.window_writing import (
     ReadUpTo,
     Recipe,
-    Window,
     Written,
     discard_files,
     marked,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tieredstore.pipelines.config.settings import Pipeline
-    from tieredstore.pipelines.filing.naming import Naming
+    from tieredstore.pipelines.log.commit_log import LogState
     from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.reading.plan import WindowSplit
 
@@ -56,22 +56,20 @@ class Runner:
         *,
         threads: int = 2,
         take_over: int | None = None,
+        framed: WriteByFrame | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        self._parts, self._threads, self._wall_clock = parts, threads, wall_clock
-        self.driver = Driver(parts.store, pipeline.own, naming_of(pipeline), dict(pipeline.tables), table_of(pipeline))
+        """``framed`` writes a window by way of Spark, where the settings have a frame."""
+        self._parts, self._threads, self._wall_clock, self._clock = parts, threads, wall_clock, clock
         self._recipe = recipe_of(pipeline)
         self._planner = Planner(pipeline, parts.source, clock=clock, wall_clock=wall_clock)
-        self._clock, self._waiting = clock, Waiting()
         self._reading = LogReading(parts.source, self._planner.query)
-        self._own, self._has_begun, self._take_over = pipeline.own, False, take_over
-        self.write_by_frame: WriteByFrame | None = None
-        """Writes a window by way of Spark, where the settings have a frame."""
+        self._waiting, self.counts = Waiting(), Counts()
+        self._own, self._has_begun, self._take_over, self._framed = pipeline.own, False, take_over, framed
         self.source_name = _source_name(pipeline, parts)
         self._group = GroupProgress.of(pipeline)
-        self.driver.on_published = self._group.note if self._group else None
-        self.driver.rewrite_aside = partial(redriven, parts.store, self._recipe)
+        self.driver = Driver(Generation(pipeline, parts.store), self, self._note)
 
     def __enter__(self) -> Self:
         return self
@@ -85,11 +83,6 @@ class Runner:
             self._group.close()
         self._planner.close()
         self._reading.close()
-
-    @property
-    def frame(self) -> str:
-        """What the settings name to change the records of windows as a DataFrame; empty for nothing."""
-        return self._own.frame
 
     def run_once(self) -> Iterator[Entry]:
         """Write all that there is by now, batch by batch; each is told of when it is published.
@@ -120,7 +113,7 @@ class Runner:
 
     def unfinalized(self) -> list[Finished]:
         """The oldest of those that ``finalize`` would tell of, by what is committed now; nothing is written."""
-        refuse_closed(self.driver.log.read(), self._own.generation)
+        self._refuse_ended()
         return self.driver.finalizer.due(self._watermarks(self._planner.snapshot()))
 
     def _watermarks(self, snapshot: LogSnapshot) -> dict[str, int]:
@@ -131,6 +124,10 @@ class Runner:
             delay_ms=self._own.finalizer_delay_s * 1000,
             starting=self._planner.starting,
         )
+
+    def _refuse_ended(self) -> None:
+        self.driver.log.read()
+        self.driver.generation.refuse_ended()
 
     def refuse_backfill(self) -> None:
         """ConfigError for a generation that holds chosen offsets, and does not go on."""
@@ -146,7 +143,7 @@ class Runner:
 
     def measure(self) -> None:
         """Count how much is not written, and for how long that is known to this process."""
-        counts, snapshot = self.driver.counts, self._planner.snapshot()
+        counts, snapshot = self.counts, self._planner.snapshot()
         positions, now_s = self.driver.log.state.positions, self._clock()
         counts.lag_offsets, counts.lag_seconds = lag_of(
             snapshot, positions, self._waiting, now_s, starting=self._planner.starting
@@ -177,9 +174,9 @@ class Runner:
         if not self._has_begun:
             topics = sorted({topic for topic, _ in snapshot.logs})
             if self._take_over is not None:
-                take_over(self._own, self.driver, self._parts.store, self._take_over, topics, self._rewriters)
+                take_over(self.driver, self._take_over, topics)
             starts = self._planner.firsts(snapshot, self.driver.log.read().positions)
-            self.driver.begin(topics, self._write_again, starts)
+            self.driver.begin(topics, starts)
             self._has_begun = True
             positions = self.driver.log.state.positions
             snapshot = self._planner.snapshot_reaching({where: one.next_offset for where, one in positions.items()})
@@ -188,18 +185,18 @@ class Runner:
     def bad_messages(self) -> list[Aside]:
         """Return the files that ``redrive`` would parse again; nothing is written."""
         self._refuse_frame()
-        refuse_closed(self.driver.log.read(), self._own.generation)
+        self._refuse_ended()
         return self._asides()
 
     def _asides(self) -> list[Aside]:
         """Those of this generation, and of all that it took over; ConfigError where they give way at this moment."""
-        family = self.driver.finalizer.family
+        family = self.driver.generation.family
         family.refresh()
         logs = {**family.taken_over(), self._own.generation: self.driver.log}
         for generation, log in logs.items():
-            if log.state.replacing >= 0:
+            if log.state.giving_to >= 0:
                 raise ConfigError(
-                    f"files of generation {generation} are giving way to generation {log.state.replacing}, and its bad "
+                    f"files of generation {generation} are giving way to generation {log.state.giving_to}, and its bad "
                     "messages with them: complete that backfill first"
                 )
         return asides(logs)
@@ -211,7 +208,7 @@ class Runner:
         committed = Committed.of(self.driver.log).files.keys()
         for aside in self._asides():
             try:
-                written = redriven(self._parts.store, self._recipe, aside.window, aside.file.key)
+                written = self.aside(aside.window, aside.file.key, self.driver.generation)
             except ObjectNotFound:
                 # Of who slept meanwhile it may be another one that has filed these.
                 self.driver.log.check_alone()
@@ -231,10 +228,11 @@ class Runner:
             yield redriven_into(written, aside, entry)
         self.driver.mark_published()
 
-    def _rewriters(self, naming: Naming) -> tuple[Rewrite, RewriteAside]:
-        """How windows are written again under the names of another generation."""
-        recipe = replace(self._recipe, naming=naming)
-        return partial(self._write_again, recipe=recipe), partial(redriven, self._parts.store, recipe)
+    def _note(self, entry: Entry | None, state: LogState) -> None:
+        if self._group is not None:
+            self._group.note(state.positions)
+        if entry is not None:
+            self.counts.note(entry)
 
     def resume(self) -> None:
         """Go on after a failure: find out what of one's own was committed, and publish it.
@@ -259,17 +257,22 @@ class Runner:
             yield self.driver.commit(batch.written)
         batch.check()
 
-    def _write_again(self, window: Window, recipe: Recipe | None = None) -> Written:
-        snapshot = self._planner.snapshot_reaching({(window.topic, window.partition): window.stop})
-        return self._write(snapshot, window, recipe=recipe)
+    def write(self, window: Window, generation: Generation) -> Written:
+        """Write a window once more, under the names of a generation."""
+        snapshot = self._planner.snapshot_reaching({window.where: window.stop})
+        return self._write(snapshot, window, recipe=replace(self._recipe, naming=generation.naming))
+
+    def aside(self, window: Window, key: str, generation: Generation) -> Written:
+        """Parse the bad messages in a file once more, under the names of a generation."""
+        return redriven(self._parts.store, replace(self._recipe, naming=generation.naming), window, key)
 
     def _write(
         self, snapshot: LogSnapshot, window: Window, reached: ReadUpTo | None = None, *, recipe: Recipe | None = None
     ) -> Written:
         if self._own.frame:
-            if self.write_by_frame is None:
+            if self._framed is None:
                 raise ConfigError(NEEDS_SPARK)
-            return self.write_by_frame(window, self._planner.splits(self._parts.source, snapshot, window))
+            return self._framed(window, self._planner.splits(self._parts.source, snapshot, window))
         records = self._reading.records(log_of(snapshot, window), window.start, window.stop)
         try:
             return write_window(window, records, recipe or self._recipe, self._parts.store, reached)

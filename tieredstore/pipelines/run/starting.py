@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import ConfigError, CorruptData, DataLoss, excerpt
+from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.run.selection import query_of
-from tieredstore.pipelines.run.window_writing import Window
 
 if TYPE_CHECKING:
     from tieredstore.model import TopicPartition

@@ -18,7 +18,7 @@ from tieredstore.pipelines.files.input_limits import InputLimits, Reached
 from tieredstore.pipelines.files.parquet_format import ParquetFile
 from tieredstore.pipelines.files.sizes import running_sizes, total_size
 from tieredstore.pipelines.filing.naming import Naming
-from tieredstore.pipelines.log.entries import OutputFile, WrittenWindow
+from tieredstore.pipelines.log.entries import OutputFile, Window, WrittenWindow
 from tieredstore.pipelines.parsers import Parser
 from tieredstore.pipelines.transforming import Transforming
 from tieredstore.pipelines.writers import DECODED, ENVELOPE, FileWriter, Format, envelope
@@ -36,29 +36,6 @@ UNREADABLE: Final = (CorruptData, DataLoss)
 """Errors of records that are lost or damaged: what lies before them is committed, and trying again is of no use."""
 
 _QUARANTINE_SCHEMA: Final = _arrow.schema([*ENVELOPE, _arrow.field("reason", _arrow.string())])
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """Offsets ``start`` up to ``stop`` (half-open) of one life of a partition. Small, and picklable."""
-
-    topic: str
-    topic_id: str
-    partition: int
-    start: int
-    stop: int
-    leader_epoch: int = -1
-    """That of what lies before ``stop``, or a later one; -1 if it is not known."""
-
-    @property
-    def where(self) -> tuple[str, int]:
-        """Topic and partition."""
-        return self.topic, self.partition
-
-    @property
-    def is_mark(self) -> bool:
-        """Whether it has no offsets, and only says where a partition begins."""
-        return self.start == self.stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,15 +113,7 @@ def write_window(
 
 def marked(windows: Sequence[Window]) -> list[Written]:
     """Windows of no offsets as they are committed: there is nothing to write."""
-    return [
-        (
-            WrittenWindow(
-                one.topic, one.topic_id, one.partition, one.start, one.stop, 0, 0, 0, (), leader_epoch=one.leader_epoch
-            ),
-            {},
-        )
-        for one in windows
-    ]
+    return [(one.without_records(), {}) for one in windows]
 
 
 def written_at_once(
@@ -186,7 +155,7 @@ def readable(
     failures: dict[tuple[str, int], Failed] = {}
     for one in outcomes:
         if isinstance(one, Failed):
-            failures.setdefault((one.window.topic, one.window.partition), one)
+            failures.setdefault(one.window.where, one)
         elif one[0].where in failures:
             discard_files(store, one[0].files)
         else:

@@ -12,7 +12,7 @@ from tieredstore.errors import ConfigError, DataLoss
 from tieredstore.model import Uuid
 from tieredstore.partitions.position import stand
 from tieredstore.pipelines.log.commit_log import Progress
-from tieredstore.pipelines.run.window_writing import Window
+from tieredstore.pipelines.log.entries import Window
 from tieredstore.reading.losses import losses_between
 
 if TYPE_CHECKING:

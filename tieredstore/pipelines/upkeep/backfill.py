@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from tieredstore.errors import ConfigError, DataLoss
 from tieredstore.limits import MAX_INT64
 from tieredstore.pipelines.files.framing import NEEDS_SPARK
-from tieredstore.pipelines.log.entries import Entry, OutputFile, WrittenWindow
+from tieredstore.pipelines.log.entries import Entry, OutputFile, Window
 from tieredstore.pipelines.log.holdings import Holdings
 from tieredstore.pipelines.run.driver import Driver
-from tieredstore.pipelines.run.iceberg import table_of
-from tieredstore.pipelines.run.recipes import naming_of, recipe_of
-from tieredstore.pipelines.run.window_writing import ReadUpTo, Window, Written, write_window, written_at_once
+from tieredstore.pipelines.run.generation import Generation
+from tieredstore.pipelines.run.recipes import recipe_of
+from tieredstore.pipelines.run.window_writing import ReadUpTo, Written, write_window, written_at_once
 from tieredstore.pipelines.upkeep.replacing import Replacement
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Backfill:
             raise ConfigError(NEEDS_SPARK)
         self._pipeline, self._store, self._source = pipeline, store, source
         self._replaces, self._threads = replaces, threads
-        self.driver = Driver(store, own, naming_of(pipeline), dict(pipeline.tables), table_of(pipeline))
+        self.driver = Driver(Generation(pipeline, store), self)
         self._recipe = recipe_of(pipeline)
 
     def plan(self, selected: Selected) -> BackfillPlan:
@@ -68,7 +68,7 @@ class Backfill:
             for one in self._unwritten(extents, selected)
             if one.stop > stops.get(one.where, one.start)
         ]
-        spans = [*(Window(*one.where_in_life, one.start, one.stop) for one in begun), *new]
+        spans = [*(one.window for one in begun), *new]
         going = [] if self._replaces < 0 else self._replacement().going(spans)
         return BackfillPlan(
             [one for one in extents if one.start < one.stop],
@@ -84,14 +84,13 @@ class Backfill:
         """
         extents, unfinished = self._look(selected)
         log = self.driver.log
-        self.driver.begin([selected.topic], self._write)
+        self.driver.begin([selected.topic])
         if unfinished is not None:
             yield from self._complete(unfinished)
         if rest := self._unwritten(extents, selected):
-            windows = [
-                WrittenWindow(one.topic, one.topic_id, one.partition, one.start, one.stop, 0, 0, 0, ()) for one in rest
-            ]
-            yield from self._complete(log.append("backfill", self.driver.fingerprint, windows, other=self._replaces))
+            windows = [replace(one, leader_epoch=-1).without_records() for one in rest]
+            fingerprint = self.driver.generation.fingerprint
+            yield from self._complete(log.append("backfill", fingerprint, windows, other=self._replaces))
 
     def _look(self, selected: Selected) -> tuple[list[Window], Entry | None]:
         """Return what the source has of the selected offsets, and the entry of a run that did not complete."""
@@ -102,7 +101,7 @@ class Backfill:
                 "give --generation a number of its own"
             )
         extents = self._source.extents(selected)
-        return extents, None if state.backfill < 0 or state.is_backfilled else self._unfinished(selected)
+        return extents, None if state.is_filled else self._unfinished(selected)
 
     def _unfinished(self, selected: Selected) -> Entry:
         entry = self.driver.log.entry(self.driver.log.state.backfill)
@@ -113,7 +112,7 @@ class Backfill:
                 f"generation {self._pipeline.own.generation} is to be filled with {', '.join(sorted(topics))}{behind}, "
                 "and that is not done: complete it first, by the same command"
             )
-        if entry.fingerprint != self.driver.fingerprint:
+        if entry.fingerprint != self.driver.generation.fingerprint:
             raise ConfigError(
                 f"generation {self._pipeline.own.generation} was begun under other settings of parser and files than "
                 "these: complete it with those, or drop it and give another --generation"
@@ -152,7 +151,7 @@ class Backfill:
                     f"offsets {rest[0].start} to {rest[0].stop - 1} of {rest[0].topic}-{rest[0].partition} are not in "
                     "the source any more: its log ends before them"
                 )
-            batch = written_at_once(windows, self._write, self._store, self._threads)
+            batch = written_at_once(windows, self._prepare, self._store, self._threads)
             if replacement is not None:
                 replacement.withhold()
             if batch.written:
@@ -160,22 +159,32 @@ class Backfill:
             batch.check()
         if replacement is not None:
             self.driver.finalize_again(replacement.finish(entry))
-        self.driver.log.append("published", self.driver.fingerprint)
+        self.driver.log.append("published", self.driver.generation.fingerprint)
 
     def _rest(self, entry: Entry) -> list[Window]:
         positions = self.driver.log.state.positions
-        windows = (Window(*one.where_in_life, positions[one.where].next_offset, one.stop) for one in entry.windows)
+        windows = (replace(one.window, start=positions[one.where].next_offset) for one in entry.windows)
         return [window for window in windows if window.start < window.stop]
 
     def _replacement(self) -> Replacement:
-        return Replacement(self._pipeline, self._store, self._replaces, self.driver, self._write_as)
+        return Replacement(self.driver, self._replaces)
 
-    def _write(self, window: Window, reached: ReadUpTo | None = None) -> Written:
-        return self._write_as(window, self._pipeline.own.generation, reached)
+    def _prepare(self, window: Window, reached: ReadUpTo) -> Written:
+        return self._write(window, self.driver.generation, reached)
 
-    def _write_as(self, window: Window, generation: int, reached: ReadUpTo | None = None) -> Written:
-        """Under the names of a generation."""
-        recipe = replace(self._recipe, naming=replace(self._recipe.naming, generation=generation))
+    def write(self, window: Window, generation: Generation) -> Written:
+        """Write a window once more, under the names of a generation."""
+        return self._write(window, generation)
+
+    def aside(self, window: Window, key: str, generation: Generation) -> Written:  # noqa: ARG002  a driver's writer
+        """Refuse: without the pipeline's own source nothing was redriven here."""
+        raise ConfigError(
+            f"{key} has messages that were redriven, and what they became is not wholly published: run tieredstore "
+            f"pipeline redrive --yes for generation {generation.number}, which completes it"
+        )
+
+    def _write(self, window: Window, generation: Generation, reached: ReadUpTo | None = None) -> Written:
+        recipe = replace(self._recipe, naming=generation.naming)
         records = self._source.records(window)
         try:
             return write_window(window, records, recipe, self._store, reached)

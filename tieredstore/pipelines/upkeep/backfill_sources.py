@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, TypeAlias
 from tieredstore.errors import DataLoss
 from tieredstore.model import check_offset
 from tieredstore.pipelines.log.commit_log import Progress
+from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.run.log_reading import LogReading
 from tieredstore.pipelines.run.planner import Planner, log_of
-from tieredstore.pipelines.run.window_writing import Window
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from tieredstore.errors import ConfigError, CorruptData, ObjectNotFound
 from tieredstore.partitions.selections import Subscribe
-from tieredstore.pipelines.log.entries import WrittenWindow
+from tieredstore.pipelines.log.entries import Window, WrittenWindow
 from tieredstore.pipelines.log.family import Family
 from tieredstore.pipelines.log.holdings import Holdings
+from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.log_reading import LogReading
 from tieredstore.pipelines.run.selection import query_of
-from tieredstore.pipelines.upkeep.inspection import OutputProblem, commit_log_of
+from tieredstore.pipelines.upkeep.inspection import OutputProblem
 from tieredstore.pipelines.upkeep.named_output import Upload, named_topics, offsets_in, uploads_of
 from tieredstore.pipelines.upkeep.printing import printed
 from tieredstore.reading.log_snapshot import LogSnapshot
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
     from tieredstore.partitions.log import PartitionLog
     from tieredstore.pipelines.config.settings import Pipeline
-    from tieredstore.pipelines.log.commit_log import CommitLog
     from tieredstore.remote.source import SegmentSource
 
 Side: TypeAlias = Literal["bucket", "broker"]
@@ -82,11 +82,8 @@ class Against:
             return self._named()
         return [
             (window, [file.key for file in window.files if file.kind != "sidecar"])
-            for window in Holdings.of(log, self._family_of(log).redriven()).held()
+            for window in Holdings.of(log, Family(log).redriven()).held()
         ]
-
-    def _family_of(self, log: CommitLog) -> Family:
-        return Family(self._store, log, self._pipeline.output.key_prefix, self._pipeline.own.name)
 
     def _named(self) -> list[tuple[WrittenWindow, list[str]]]:
         self._has_keys = False
@@ -94,7 +91,7 @@ class Against:
         for one in uploads_of(self._pipeline, self._store, sorted(named_topics(self._pipeline, self._store))):
             # How far the newest reaches is in its files alone.
             stop = self._end(one) if one.stop is None else one.stop
-            windows.append((WrittenWindow(one.topic, "", one.partition, one.start, stop, 0, 0, 0, ()), list(one.keys)))
+            windows.append((Window(one.topic, "", one.partition, one.start, stop).without_records(), list(one.keys)))
         return windows
 
     def _contents(self, batch: Any) -> dict[int, int]:

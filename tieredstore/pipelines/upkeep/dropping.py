@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import ConfigError
-from tieredstore.pipelines.log.committed import Committed
-from tieredstore.pipelines.log.family import Family, with_those_above
-from tieredstore.pipelines.run.iceberg import table_of
-from tieredstore.pipelines.run.recipes import fingerprint_of
-from tieredstore.pipelines.run.successes import (
-    SUCCESS,
-    Statement,
-    is_said_by,
-    read_success,
-    say_success,
-    take_back_success,
-)
+from tieredstore.pipelines.log.commit_log import Life
+from tieredstore.pipelines.log.family import with_those_above
+from tieredstore.pipelines.log.holdings import Committed
+from tieredstore.pipelines.log.successes import SUCCESS, change_success, read_success
+from tieredstore.pipelines.run.generation import Generation
 from tieredstore.pipelines.run.window_writing import discard_files
-from tieredstore.pipelines.upkeep.inspection import commit_log_of, listed_files
+from tieredstore.pipelines.upkeep.inspection import listed_files
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
@@ -44,25 +37,24 @@ def drop_generation(pipeline: Pipeline, store: ObjectStore, *, apply: bool) -> I
     An entry says so before anything goes, which fences whoever runs it; the log stays, so that nobody begins the
     generation anew. Killed and run again it completes. Strangers, whatever their names, are left alone.
     """
-    log = commit_log_of(pipeline, store)
+    generation = Generation(pipeline, store)
+    log, table = generation.log, generation.table if apply else None
     state = log.read()
-    if state.number < 0:
+    if state.life is Life.FREE:
         raise ConfigError(
             f"generation {pipeline.own.generation} of {pipeline.own.name} has no commit log: there is nothing to drop"
         )
-    if apply:
-        table = table_of(pipeline)
-        if table is not None and state.closed != "drop":
-            table.refuse_rewritten(log)
-        if state.closed != "drop":
-            log.append("drop", fingerprint_of(pipeline.own))
-        # What is committed and not published must not appear any more.
-        if state.written >= 0:
-            discard_files(store, log.entry(state.written).files)
+    if apply and state.life is not Life.DROPPED:
         if table is not None:
-            table.take_out(log)
+            table.refuse_rewritten(log)
+        log.append("drop", generation.fingerprint)
+    # What is committed and not published must not appear any more.
+    if apply and state.written >= 0:
+        discard_files(store, log.entry(state.written).files)
+    if table is not None:
+        table.take_out(log)
     # Nobody is to read a directory as complete while its files go.
-    yield from _drop_successes(pipeline, store, log, apply=apply)
+    yield from _drop_successes(generation, apply=apply)
     files = _files(pipeline, store, log)
     for start in range(0, len(files), _AT_ONCE):
         piece = files[start : start + _AT_ONCE]
@@ -71,27 +63,22 @@ def drop_generation(pipeline: Pipeline, store: ObjectStore, *, apply: bool) -> I
         yield from piece
 
 
-def _drop_successes(pipeline: Pipeline, store: ObjectStore, log: CommitLog, *, apply: bool) -> Iterator[Dropped]:
+def _drop_successes(generation: Generation, *, apply: bool) -> Iterator[Dropped]:
     """What says that directories are complete: its own goes, another generation's counts its files no more."""
-    family = Family(store, log, pipeline.output.key_prefix, pipeline.own.name)
+    store, log, family = generation.store, generation.log, generation.family
     inside = {above for path in log.state.directories for above in with_those_above(path)}
     paths = sorted(log.state.finalized | (family.finalized & inside))
     held = family.held(paths, without=log.state)
-
-    def is_ours(statement: Statement) -> bool:
-        return family.has_said(pipeline.own.generation, statement)
-
     for path in paths:
         success = read_success(store, path)
-        ours = next(filter(is_ours, success.statements), None) if success is not None else None
+        ours = next(filter(family.has_said, success.statements), None) if success is not None else None
         if success is None or ours is None:
             continue
         files, records = held[path]
-        stays = files > 0 and not is_said_by(ours, pipeline.own.name, pipeline.own.generation)
-        if apply and stays:
-            say_success(store, path, {**ours, "files": files, "records": records}, is_ours, log.check_alone)
-        elif apply:
-            take_back_success(store, path, is_ours, log.check_alone)
+        stays = files > 0 and not generation.is_own(ours)
+        if apply:
+            said = replace(ours, files=files, records=records) if stays else None
+            change_success(store, path, said, family.has_said, log.check_alone)
         if not stays and len(success.statements) == 1:
             yield Dropped(f"{path}/{SUCCESS}", success.size)
 

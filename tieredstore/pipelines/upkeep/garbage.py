@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final
 from tieredstore.backends.base import DRAFT_PREFIX, store_time_ms
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.filing.naming import OWN_FOLDER
-from tieredstore.pipelines.log.commit_log import CommitLog
-from tieredstore.pipelines.log.entries import loaded_object
+from tieredstore.pipelines.log.commit_log import CommitLog, Life
+from tieredstore.pipelines.log.entries import read_json
+from tieredstore.pipelines.run.generation import Claim
 from tieredstore.pipelines.run.recipes import naming_of
 
 if TYPE_CHECKING:
@@ -91,13 +92,13 @@ def _waiting(store: ObjectStore, root: str) -> set[str]:
     """Keys, staged keys and names of hidden files that the last entry of any generation of the root has."""
     waiting: set[str] = set()
     for info in store.list(f"{root}{OWN_FOLDER}/generations/"):
-        owner = loaded_object(store.get(info.key), info.key)
+        owner = read_json(Claim, store.get(info.key), info.key)
         number = info.key.rpartition("/")[2].removesuffix(".json")
         if not number.isdigit():
             continue
-        log = CommitLog(store, str(owner.get("root", root)), str(owner.get("pipeline")), int(number))
+        log = CommitLog(store, root if owner.root is None else owner.root, owner.pipeline, int(number))
         state = log.read()
-        if state.written >= 0 and not state.is_published and state.closed != "drop":
-            files = log.entry(state.written).files
+        if state.unpublished >= 0 and state.life is not Life.DROPPED:
+            files = log.entry(state.unpublished).files
             waiting.update(text for file in files for text in (file.key, file.prepared.place) if text)
     return waiting

@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import DataLoss, ObjectNotFound, ResourceNotFound
-from tieredstore.pipelines.log.commit_log import CommitLog
-from tieredstore.pipelines.log.committed import Committed, CommittedFile
-from tieredstore.pipelines.log.family import Family, with_those_above
-from tieredstore.pipelines.log.holdings import Holdings
+from tieredstore.pipelines.log.commit_log import Life
+from tieredstore.pipelines.log.entries import Window
+from tieredstore.pipelines.log.family import with_those_above
+from tieredstore.pipelines.log.holdings import Committed, CommittedFile, Holdings
+from tieredstore.pipelines.log.successes import SUCCESS, read_success
+from tieredstore.pipelines.run.generation import Generation
 from tieredstore.pipelines.run.planner import log_of
 from tieredstore.pipelines.run.recipes import naming_of, places_of
 from tieredstore.pipelines.run.starting import Starts, chosen
-from tieredstore.pipelines.run.successes import SUCCESS, is_said_by, read_success
-from tieredstore.pipelines.run.window_writing import Window
 from tieredstore.pipelines.run.windows import is_of, position_of
 from tieredstore.pipelines.upkeep.named_output import named_faults, named_topics, uploads_of
 from tieredstore.process.parallel import READERS, in_parallel
@@ -85,21 +85,16 @@ class OutputProblem:
     words: str
 
 
-def commit_log_of(pipeline: Pipeline, store: ObjectStore) -> CommitLog:
-    """The log of a pipeline's generation, not read yet."""
-    return CommitLog(store, pipeline.output.key_prefix, pipeline.own.name, pipeline.own.generation)
-
-
 def partition_statuses(pipeline: Pipeline, store: ObjectStore, snapshot: LogSnapshot) -> list[PartitionStatus]:
     """Of each partition that is there or was written, in their order; of the others where they will begin.
 
     ConfigError for a generation that another pipeline writes.
     """
-    commits = commit_log_of(pipeline, store)
-    state = commits.read()
-    if state.number < 0:
-        naming_of(pipeline).is_claimed(store)
-    replaced = _replaced(pipeline, store, commits) if state.linked else {}
+    generation = Generation(pipeline, store)
+    state = generation.log.read()
+    if state.life is Life.FREE:
+        generation.is_claimed()
+    replaced = _replaced(generation) if state.linked else {}
     positions = state.positions
     new = [log for where, log in snapshot.logs.items() if where not in positions]
     begins = Starts(pipeline).of(new, is_new=False) if new and chosen(pipeline.own) else {}
@@ -126,13 +121,12 @@ def partition_statuses(pipeline: Pipeline, store: ObjectStore, snapshot: LogSnap
     return statuses
 
 
-def _replaced(pipeline: Pipeline, store: ObjectStore, log: CommitLog) -> dict[TopicPartition, list[Replaced]]:
+def _replaced(generation: Generation) -> dict[TopicPartition, list[Replaced]]:
     """By partition what gave way, and which generation holds it now; of one that was dropped, which it gave way to."""
-    family = Family(store, log, pipeline.output.key_prefix, pipeline.own.name)
     replaced: dict[TopicPartition, list[Replaced]] = {}
-    for where, holdings in Holdings.of(log).windows.items():
+    for where, holdings in Holdings.of(generation.log).windows.items():
         for one in (one for one in holdings if not one.is_held):
-            held = family.holder(Window(*one.window.where_in_life, one.window.start, one.window.stop))
+            held = generation.family.holder(one.window.window)
             ranges = replaced.setdefault(where, [])
             now = Replaced(one.given_to if held is None else held[0], one.window.start, one.window.stop - 1)
             if ranges and (ranges[-1].generation, ranges[-1].last + 1) == (now.generation, now.first):
@@ -168,8 +162,9 @@ def check_written(pipeline: Pipeline, store: ObjectStore) -> None:
     ConfigError for a generation that another pipeline writes.
     """
     own, root = pipeline.own, pipeline.output.key_prefix
-    if commit_log_of(pipeline, store).read().number < 0:
-        naming_of(pipeline).is_claimed(store)
+    generation = Generation(pipeline, store)
+    if generation.log.read().life is Life.FREE:
+        generation.is_claimed()
         if not named_topics(pipeline, store):
             raise ResourceNotFound(
                 f"generation {own.generation} of {own.name} has neither a commit log nor files below "
@@ -193,6 +188,7 @@ class Verification:
     def __init__(self, pipeline: Pipeline, store: ObjectStore, *, contents: bool = True) -> None:
         """With ``contents`` each file is read; without a log anyway."""
         self._pipeline, self._store, self._contents = pipeline, store, contents
+        self._generation = Generation(pipeline, store)
         self.files = self.size = self.read_files = self.read_size = 0
         self.has_log = False
 
@@ -201,13 +197,13 @@ class Verification:
 
         Entries that contradict each other are CommitLogCorrupt, as for a driver that starts.
         """
-        log = commit_log_of(self._pipeline, self._store)
-        self.has_log = log.read().number >= 0
+        log, family = self._generation.log, self._generation.family
+        self.has_log = log.read().life is not Life.FREE
         if not self.has_log:
             yield from self._faults_without_log()
             return
         committed = Committed.of(log, prepared=False)
-        for entry in Family(self._store, log, self._pipeline.output.key_prefix, self._pipeline.own.name).redriven():
+        for entry in family.redriven():
             # Bad messages that a later generation has filed.
             committed.going |= set(entry.removed)
             for key in entry.removed:
@@ -236,7 +232,7 @@ class Verification:
                 yield from _offset_problems(one)
                 if problem is not None:
                     yield problem
-        yield from _success_problems(self._pipeline, self._store, log, successes)
+        yield from _success_problems(self._generation, successes)
 
     def _count(self, files: int, size: int, *, was_read: bool) -> None:
         self.files, self.size = self.files + files, self.size + size
@@ -245,14 +241,14 @@ class Verification:
 
     def _faults_without_log(self) -> Iterator[OutputProblem]:
         """Secor's files have none; ours do, and then an object says whose the generation is."""
-        naming, topics = naming_of(self._pipeline), named_topics(self._pipeline, self._store)
+        topics = named_topics(self._pipeline, self._store)
         uploads = uploads_of(self._pipeline, self._store, topics)
-        if naming.is_claimed(self._store):
+        if self._generation.is_claimed():
             for one in uploads:
                 self._count(len(one.keys), one.size, was_read=False)
             if topics:
                 words = "is there, and so are files; but the commit log is not"
-                yield OutputProblem("missing", naming.claim_keys[0], words)
+                yield OutputProblem("missing", self._generation.claim_keys[0], words)
             return
         for one in uploads:
             damaged = False
@@ -262,25 +258,21 @@ class Verification:
             self._count(len(one.keys), one.size, was_read=not damaged)
 
 
-def _success_problems(
-    pipeline: Pipeline, store: ObjectStore, log: CommitLog, successes: set[str]
-) -> Iterator[OutputProblem]:
+def _success_problems(generation: Generation, successes: set[str]) -> Iterator[OutputProblem]:
     """Directories that are complete have to say so, with what lies in them, and no others."""
-    family = Family(store, log, pipeline.output.key_prefix, pipeline.own.name)
-    if log.state.closed == "drop":
-        yield from _late_successes(pipeline, store, successes)
+    store, log, family = generation.store, generation.log, generation.family
+    if log.state.life is Life.DROPPED:
+        yield from _late_successes(generation, successes)
         return
     # What the last entry says is perhaps not written yet, and where another generation was dropped, that took it away.
-    last = set[str]() if log.state.is_published or log.state.written < 0 else _told_last(log)
+    last = set(log.entry(log.state.unpublished).directories) if log.state.unpublished >= 0 else set[str]()
     expected = log.state.finalized - family.withheld - last
     inside = {above for path in log.state.directories for above in with_those_above(path)}
     paths = sorted((inside & successes | expected) - last)
     held = family.held(paths)
     for path in paths:
         success = read_success(store, path)
-        said = [] if success is None else [
-            one for one in success.statements if family.has_said(pipeline.own.generation, one)
-        ]  # fmt: skip
+        said = [] if success is None else [*filter(family.has_said, success.statements)]
         key, (files, records) = f"{path}/{SUCCESS}", held[path]
         if not said:
             if path in expected and files and not family.has_dropped:
@@ -289,25 +281,20 @@ def _success_problems(
                 )
         elif path in family.withheld or path not in family.finalized:
             yield OutputProblem("stranger", key, "says that a directory is complete of which no entry says so")
-        elif (said[0].get("files"), said[0].get("records")) != (files, records):
+        elif (said[0].files, said[0].records) != (files, records):
             yield OutputProblem(
-                "content", key, f"tells of {said[0].get('files')} files with {said[0].get('records')} records, and "
+                "content", key, f"tells of {said[0].files} files with {said[0].records} records, and "
                 f"{files} with {records} are committed",
             )  # fmt: skip
 
 
-def _late_successes(pipeline: Pipeline, store: ObjectStore, successes: set[str]) -> Iterator[OutputProblem]:
+def _late_successes(generation: Generation, successes: set[str]) -> Iterator[OutputProblem]:
     """What a process had under way when it stopped, and reached the store behind ``drop``, which takes it away."""
     for path in sorted(successes):
-        success = read_success(store, path)
-        own = pipeline.own.name, pipeline.own.generation
-        if success is not None and any(is_said_by(one, *own) for one in success.statements):
+        success = read_success(generation.store, path)
+        if success is not None and any(map(generation.is_own, success.statements)):
             words = "says that a directory is complete, and the generation was dropped: drop it once more"
             yield OutputProblem("stranger", f"{path}/{SUCCESS}", words)
-
-
-def _told_last(log: CommitLog) -> set[str]:
-    return set(log.entry(log.state.written).directories)
 
 
 def _offset_problems(one: CommittedFile) -> Iterator[OutputProblem]:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from tieredstore.errors import ConfigError, ObjectNotFound, ResourceNotFound
+from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.log.family import Family
 from tieredstore.pipelines.log.holdings import Holdings
-from tieredstore.pipelines.run.parts import COLUMNS
-from tieredstore.pipelines.run.window_writing import Window
+from tieredstore.pipelines.run.generation import commit_log_of
+from tieredstore.pipelines.run.stores import COLUMNS
 from tieredstore.pipelines.upkeep.backfill_sources import Place, RecordSource, Selected, gone
-from tieredstore.pipelines.upkeep.inspection import commit_log_of
 from tieredstore.pipelines.upkeep.named_output import uploads_of
 from tieredstore.pipelines.upkeep.printing import printed
 
@@ -73,14 +73,11 @@ class KeptFiles(RecordSource):
                     raise self._given(window, piece)
         return windows
 
-    def _family(self) -> Family:
-        return Family(self._store, self._log, self._pipeline.output.key_prefix, self._pipeline.own.name)
-
     def _given(self, window: Window, piece: _Piece) -> ConfigError:
         """The error of offsets that the files read here do not hold any more: it names the generation that does."""
         own = self._pipeline.own
         given = replace(window, start=max(window.start, piece.start), stop=min(window.stop, piece.stop))
-        held = self._family().holder(given, but={own.generation})
+        held = Family(self._log).holder(given, but={own.generation})
         if held is None:
             return ConfigError(
                 f"offsets {given.start} to {given.stop - 1} of {given.topic}-{given.partition} gave way to generation "
@@ -169,7 +166,7 @@ class KeptFiles(RecordSource):
     def _committed(self, topic: str) -> dict[int, list[_Piece]]:
         """By the commit log: bad messages too, which lie aside whole."""
         pieces: dict[int, list[_Piece]] = {}
-        redriven = self._family().redriven()
+        redriven = Family(self._log).redriven()
         for (its_topic, number), holdings in Holdings.of(self._log, redriven).windows.items():
             for one in holdings if its_topic == topic else ():
                 self._topic_ids[number] = one.window.topic_id

@@ -5,17 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from tieredstore.errors import CorruptData, ObjectNotFound
+from tieredstore.pipelines.filing.naming import parse_name
 from tieredstore.pipelines.run.recipes import places_of
 from tieredstore.pipelines.upkeep.printing import printed
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
     from tieredstore.pipelines.config.settings import Pipeline
-
-_NAME: Final = re.compile(r"(\d{1,9})_(\d{1,10})_(\d{20})(\..+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +34,10 @@ def uploads_of(pipeline: Pipeline, store: ObjectStore, topics: Iterable[str]) ->
     places = places_of(pipeline)
     groups: dict[tuple[str, int, int], list[tuple[str, int]]] = {}
     for info in places.listed(store, topics):
-        match = _NAME.fullmatch(info.key.rpartition("/")[2])
-        if match is not None and int(match[1]) == pipeline.own.generation:
+        name = parse_name(info.key)
+        if name is not None and name.generation == pipeline.own.generation:
             topic = (places.inner(info.key) or "").partition("/")[0]
-            groups.setdefault((topic, int(match[2]), int(match[3])), []).append((info.key, info.size))
+            groups.setdefault((topic, name.partition, name.offset), []).append((info.key, info.size))
     ordered = sorted(groups.items())
     uploads: list[Upload] = []
     for at, ((topic, partition, start), files) in enumerate(ordered):
@@ -57,8 +56,8 @@ def named_topics(pipeline: Pipeline, store: ObjectStore) -> set[str]:
     for prefix in places.prefixes:
         for info in store.list(prefix):
             topic, is_below, _ = (places.inner(info.key) or "").partition("/")
-            match = _NAME.fullmatch(info.key.rpartition("/")[2])
-            if is_below and match is not None and int(match[1]) == own.generation:
+            name = parse_name(info.key)
+            if is_below and name is not None and name.generation == own.generation:
                 topics.add(topic)
     skipped = {topic for topic in topics if own.topic_blacklist and re.fullmatch(own.topic_blacklist, topic)}
     return {

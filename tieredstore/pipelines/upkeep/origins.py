@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tieredstore.errors import ObjectNotFound
-from tieredstore.pipelines.filing.naming import OWN_FOLDER
-from tieredstore.pipelines.log.committed import Committed
+from tieredstore.pipelines.filing.naming import OWN_FOLDER, parse_name
+from tieredstore.pipelines.log.holdings import Committed
+from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.recipes import places_of
-from tieredstore.pipelines.upkeep.inspection import commit_log_of
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
     from tieredstore.pipelines.config.settings import Pipeline
     from tieredstore.pipelines.filing.places import Places
     from tieredstore.reading.log_snapshot import LogSnapshot
-
-_NAME: Final = re.compile(r"\.?(\d{1,9})_(\d{1,10})_(\d{20})(\..*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,30 +98,24 @@ def _with_copies(origin: Origin, snapshot: LogSnapshot | None, backups: Sequence
 
 def place_of(places: Places, key: str) -> tuple[str, int]:
     """The topic and the partition that a file's key tells; ObjectNotFound for a key that is none of an output's."""
-    match = _NAME.fullmatch(key.rpartition("/")[2])
+    name = parse_name(key, or_beside=True)
     is_own = key.startswith(f"{places.root}{OWN_FOLDER}/")
     inner = key.removeprefix(places.root) if is_own else places.inner(key) or ""
     topic = inner.rpartition("/quarantine/")[2].partition("/")[0]
-    if match is None or not topic or "/" not in inner:
+    if name is None or not topic or "/" not in inner:
         raise ObjectNotFound(
             f"{key} has not the name of an output's file, as Secor's have: "
             "<root><topic>/<partitions>/<generation>_<partition>_<offset>"
         )
-    return topic, int(match[2])
+    return topic, name.partition
 
 
 def _by_names(store: ObjectStore, places: Places, key: str) -> Origin:
     """Secor names all files of an upload by the first offset of it: the next upload's name ends this one."""
-    match = _NAME.fullmatch(key.rpartition("/")[2])
     topic, partition = place_of(places, key)
-    generation, first = (match[1], int(match[3])) if match else ("", 0)
-    is_there = False
-    following: list[int] = []
-    for info in places.listed(store, [topic]):
-        is_there = is_there or info.key == key
-        other = _NAME.fullmatch(info.key.rpartition("/")[2])
-        if other is not None and (other[1], int(other[2])) == (generation, partition) and int(other[3]) > first:
-            following.append(int(other[3]))
-    if not is_there:
+    names = {info.key: parse_name(info.key, or_beside=True) for info in places.listed(store, [topic])}
+    own = names.get(key)
+    if own is None:
         raise ObjectNotFound(f"{key} is not there: give the key of a file of the output")
-    return Origin(key, topic, partition, first, min(following) - 1 if following else None, committed=False)
+    following = [one.offset for one in names.values() if one is not None and one[:2] == own[:2] and one > own]
+    return Origin(key, topic, partition, own.offset, min(following) - 1 if following else None, committed=False)

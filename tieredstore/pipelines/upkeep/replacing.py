@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import ConfigError
-from tieredstore.pipelines.log.entries import Entry, WrittenWindow
+from tieredstore.pipelines.log.commit_log import Life
+from tieredstore.pipelines.log.entries import Entry, Window, WrittenWindow, effects
 from tieredstore.pipelines.log.family import with_those_above
 from tieredstore.pipelines.log.holdings import Holdings
+from tieredstore.pipelines.log.successes import read_success
 from tieredstore.pipelines.run.driver import Driver
-from tieredstore.pipelines.run.recipes import naming_of
-from tieredstore.pipelines.run.successes import read_success
-from tieredstore.pipelines.run.window_writing import Window, Written
 
 if TYPE_CHECKING:
-    from tieredstore.backends.base import ObjectStore
-    from tieredstore.pipelines.config.settings import Pipeline
-    from tieredstore.pipelines.log.commit_log import LogState
     from tieredstore.pipelines.upkeep.backfill_sources import Selected
 
 _ENTRY_WINDOWS: Final = 500
@@ -33,29 +29,19 @@ class Replacement:
     runs the generation is fenced by either, and may be started again in between.
     """
 
-    def __init__(
-        self,
-        pipeline: Pipeline,
-        store: ObjectStore,
-        generation: int,
-        new: Driver,
-        write_as: Callable[[Window, int], Written],
-    ) -> None:
-        """``write_as`` writes a window once more, under the names of a generation."""
-        self._store, self._new, self._write_as = store, new, write_as
-        self._generation, self._number = generation, pipeline.own.generation
-        naming = replace(naming_of(pipeline), generation=generation)
-        own = pipeline.own.model_copy(update={"generation": generation})
-        self._old = Driver(store, own, naming, dict(pipeline.tables), new.table)
-        self._check_there(self._old.log.read())
-
-    def _check_there(self, state: LogState) -> None:
-        words = "was dropped" if state.closed == "drop" else "has no commit log"
-        if state.number < 0 or state.closed == "drop":
-            raise ConfigError(f"generation {self._generation} {words}: there is nothing to replace")
-        if state.replacing not in {-1, self._number}:
+    def __init__(self, new: Driver, generation: int) -> None:
+        """``new`` drives the generation whose files come in place of those of ``generation``."""
+        self._new, self._old = new, new.of_generation(generation)
+        self._store, self._table = new.store, new.generation.table
+        self._log, self._family = self._old.log, self._old.generation.family
+        self._generation, self._number = generation, new.generation.number
+        state = self._log.read()
+        if state.life in {Life.FREE, Life.DROPPED}:
+            words = "was dropped" if state.life is Life.DROPPED else "has no commit log"
+            raise ConfigError(f"generation {generation} {words}: there is nothing to replace")
+        if state.giving_to not in {-1, self._number}:
             raise ConfigError(
-                f"files of generation {self._generation} are giving way to generation {state.replacing}: complete that "
+                f"files of generation {generation} are giving way to generation {state.giving_to}: complete that "
                 "backfill first"
             )
 
@@ -64,9 +50,9 @@ class Replacement:
 
         Inwards where nothing was asked for but all that there is. ConfigError for offsets that another one holds.
         """
-        holdings = Holdings.of(self._old.log)
+        holdings = Holdings.of(self._log)
         for one in extents:
-            progress = self._old.log.state.positions.get((one.topic, one.partition))
+            progress = self._log.state.positions.get((one.topic, one.partition))
             if progress is not None and one.topic_id and progress.topic_id not in {"", one.topic_id}:
                 raise ConfigError(
                     f"the topic {one.topic} was created again since generation {self._generation} wrote it: that "
@@ -94,8 +80,7 @@ class Replacement:
 
     def _refuse_held(self, window: Window) -> None:
         """ConfigError for offsets that neither the generation nor the new one holds, but another one."""
-        family = self._old.finalizer.family
-        for entry in family.redriven():
+        for entry in self._family.redriven():
             for its in entry.windows:
                 if (
                     its.where == (window.topic, window.partition)
@@ -107,7 +92,7 @@ class Replacement:
                         f"{its.topic}-{its.partition} were filed by a generation that took it over: choose others by "
                         "--from and --to"
                     )
-        held = family.holder(window, but={self._generation, self._number})
+        held = self._family.holder(window, but={self._generation, self._number})
         if held is not None:
             other, piece = held
             raise ConfigError(
@@ -119,25 +104,24 @@ class Replacement:
 
     def announce(self, backfill: Entry) -> None:
         """Before anything of the new generation is published."""
-        log = self._old.log
-        if log.state.replacing != self._number:
+        log = self._log
+        if log.state.giving_to != self._number:
             if self._announced() >= self._wanted(backfill):
                 # It is over, but for what the new generation says of it.
                 return
-            if self._new.table is not None:
+            if self._table is not None:
                 going = [file.key for window in self._going(backfill) for file in window.data_files]
-                self._new.table.refuse_rewritten(log, going)
+                self._table.refuse_rewritten(log, going)
             self._take_over()
             # Another backfill may have been faster; the entry that follows is refused if one is from here on.
-            self._old.finalizer.family.refresh()
+            self._family.refresh()
             for window in backfill.windows:
-                self._refuse_held(Window(*window.where_in_life, window.start, window.stop))
+                self._refuse_held(window.window)
             paths = {file.key.rpartition("/")[0] for window in self._going(backfill) for file in window.data_files}
             above = sorted({above for path in paths for above in with_those_above(path)})
-            log.append("replacing", self._old.fingerprint, other=self._number, directories=above)
-        family = self._old.finalizer.family
-        family.refresh()
-        for path in sorted(log.state.withheld & family.finalized):
+            log.append("replacing", self._old.generation.fingerprint, other=self._number, directories=above)
+        self._family.refresh()
+        for path in sorted(log.state.withheld & self._family.finalized):
             self._old.finalizer.take_back(path)
 
     def withhold(self) -> None:
@@ -145,32 +129,33 @@ class Replacement:
 
         One that a process had under way when it stopped may reach the store at any time.
         """
-        if self._old.log.read().replacing != self._number:
+        if self._log.read().giving_to != self._number:
             return
-        finalizer = self._old.finalizer
-        finalizer.family.refresh()
-        for path in sorted(self._old.log.state.withheld & finalizer.family.finalized):
+        self._family.refresh()
+        for path in sorted(self._log.state.withheld & self._family.finalized):
             success = read_success(self._store, path)
-            if success is not None and any(map(finalizer.is_ours, success.statements)):
-                finalizer.take_back(path)
+            if success is not None and any(map(self._family.has_said, success.statements)):
+                self._old.finalizer.take_back(path)
 
     def finish(self, backfill: Entry) -> list[str]:
         """Once all is published that comes in their place; the directories that are complete again."""
-        log = self._old.log
-        if log.read().replacing == self._number:
+        log = self._log
+        if log.read().giving_to == self._number:
             self._take_over()
             self.withhold()
             going = self._going(backfill)
             for start in range(0, len(going), _ENTRY_WINDOWS):
                 piece = going[start : start + _ENTRY_WINDOWS]
                 removed = [file.key for window in piece for file in window.files]
-                log.append("replaced", self._old.fingerprint, piece, removed=removed, other=self._number)
-            if self._new.table is not None:
-                self._new.table.replace(log, self._new.log)
+                log.append("replaced", self._old.generation.fingerprint, piece, removed=removed, other=self._number)
+            if self._table is not None:
+                self._table.replace(log, self._new.log)
             self._store.delete([key for entry in self._since_announced() for key in entry.removed])
-            log.append("replaced", self._old.fingerprint, other=self._number, directories=sorted(log.state.withheld))
+            log.append(
+                "replaced", self._old.generation.fingerprint, other=self._number, directories=sorted(log.state.withheld)
+            )
         *_, last = self._since_announced()
-        family = self._new.finalizer.family
+        family = self._new.generation.family
         family.refresh()
         complete = set(last.directories) & family.finalized
         held = family.held(sorted(complete))
@@ -178,35 +163,37 @@ class Replacement:
 
     def _take_over(self) -> None:
         """Fence whoever runs the generation, and have all of it published; a sealed one is."""
-        if not self._old.log.state.closed:
-            self._old.begin([], lambda window: self._write_as(window, self._generation))
+        if self._log.state.life is not Life.SEALED:
+            self._old.begin([])
             self._old.mark_published()
 
     def going(self, spans: Sequence[Window]) -> list[WrittenWindow]:
         """The windows in these offsets that go, with those of their files that are still there."""
-        holdings = Holdings.of(self._old.log)
+        holdings = Holdings.of(self._log)
         windows = (one for span in spans for one in holdings.between(span.where, span.start, span.stop))
         return [one.window for one in windows if one.is_held or one.window.files]
 
     def _going(self, backfill: Entry) -> list[WrittenWindow]:
-        return self.going([Window(*one.where_in_life, one.start, one.stop) for one in backfill.windows])
+        return self.going([one.window for one in backfill.windows])
 
     def _announced(self) -> int:
-        return sum(entry.kind == "replacing" and entry.other == self._number for entry in self._old.log.entries())
+        told = (entry for entry in self._log.entries() if entry.other == self._number)
+        return sum(effects(entry).withholds is not None for entry in told)
 
     def _wanted(self, backfill: Entry) -> int:
         """How often the new generation has replaced this one, with this time."""
         return sum(
-            entry.kind == "backfill" and entry.other == self._generation and entry.number <= backfill.number
+            bool(effects(entry).jumps) and entry.other == self._generation and entry.number <= backfill.number
             for entry in self._new.log.entries()
         )
 
     def _since_announced(self) -> list[Entry]:
         """What the generation's log says of this replacement."""
         entries: list[Entry] = []
-        for entry in self._old.log.entries():
-            if entry.other == self._number and entry.kind == "replacing":
+        for entry in self._log.entries():
+            does = effects(entry)
+            if entry.other == self._number and does.withholds is not None:
                 entries = []
-            elif entry.other == self._number and entry.kind == "replaced":
+            elif entry.other == self._number and (does.gives or does.releases is not None):
                 entries.append(entry)
         return entries

@@ -19,7 +19,8 @@ from pyspark.sql import DataFrame, Observation, functions
 
 from tieredstore.errors import ConfigError, InvalidValue, TieredStoreError
 from tieredstore.pipelines.files.framing import as_records, of_rows
-from tieredstore.pipelines.run.window_writing import Window, discard_files, marked, write_window
+from tieredstore.pipelines.log.entries import Window
+from tieredstore.pipelines.run.window_writing import discard_files, marked, write_window
 from tieredstore.pipelines.writers import ENVELOPE, envelope
 from tieredstore.spark.pipelines.window_tasks import REPORT, SCHEMA, SHOWN_REASONS, Report, WindowTask, opened, packed
 from tieredstore.spark.source.workers import spare_modules

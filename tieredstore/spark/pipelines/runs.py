@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,12 +21,13 @@ from pyspark.sql import SparkSession
 from tieredstore.errors import AlreadyClosed, ConfigError, TieredStoreError
 from tieredstore.pipelines.config.settings import load_pipeline
 from tieredstore.pipelines.run.counts import Counts, CountsCollector
-from tieredstore.pipelines.run.opened import open_parts
 from tieredstore.pipelines.run.outage import Outage
 from tieredstore.pipelines.run.runner import Runner
+from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.health import Health
 from tieredstore.process.service import Service
+from tieredstore.spark.pipelines.window_jobs import WindowJobs
 from tieredstore.spark.pipelines.window_planning import given, whole_plan
 from tieredstore.spark.pipelines.window_sink import WindowSink
 from tieredstore.spark.pipelines.window_source import FILE, FORMAT, PLAN, WindowSource
@@ -72,7 +74,7 @@ class PipelineRun:
         health: Health | None = None,
     ) -> None:
         """``health`` is told what is waited for, from the start on."""
-        self._spark = spark
+        self._spark, self._is_up = spark, 0
         self._file = str(Path(file).absolute())
         pipeline = load_pipeline(self._file)
         self.own = pipeline.own
@@ -81,9 +83,10 @@ class PipelineRun:
         _check_session(spark)
         with ExitStack() as opened:
             parts = opened.enter_context(open_parts(pipeline))
-            runner = opened.enter_context(Runner(pipeline, parts, take_over=take_over))
+            jobs = WindowJobs(spark, self._file, self.own, parts.store)
+            runner = opened.enter_context(Runner(pipeline, parts, take_over=take_over, framed=jobs.write))
             tell = None if health is None else partial(health.fails, self.name)
-            self._sink = WindowSink(spark, runner, self._file, Outage(self.own.outage_s), tell=tell)
+            self._sink = WindowSink(spark, runner, jobs, Outage(self.own.outage_s), tell=tell)
             opened.callback(self._sink.close)
             self._sink.begin()
             self._sink.check_topics(ends=once)
@@ -96,7 +99,7 @@ class PipelineRun:
 
     def counts(self) -> tuple[str, int, Counts]:
         """The pipeline's name and generation, and what it has done."""
-        return self.own.name, self.own.generation, self._sink.counts
+        return self.own.name, self.own.generation, replace(self._sink.counts, up=self._is_up)
 
     def tell(self, health: Health) -> None:
         """Whether it writes, or waits for something."""
@@ -125,7 +128,7 @@ class PipelineRun:
             self.query.stop()
         else:
             self._sink.measure()
-        self._sink.counts.up = int(self.query.isActive)
+        self._is_up = int(self.query.isActive)
 
     def drain(self, deadline: Deadline) -> None:
         """Let the batch that is under way end, then the query; the rest is written too if the settings say so.

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Final
 from tieredstore.errors import TieredStoreError
 from tieredstore.pipelines.config.settings import load_pipeline
 from tieredstore.pipelines.log.commit_log import CommitLog, Progress
-from tieredstore.pipelines.run.opened import open_parts
+from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.run.outage import Outage
-from tieredstore.pipelines.run.parts import Parts
 from tieredstore.pipelines.run.planner import Planner
 from tieredstore.pipelines.run.recipes import naming_of
-from tieredstore.pipelines.run.window_writing import Window
+from tieredstore.pipelines.run.stores import Parts, open_parts
 from tieredstore.pipelines.run.windows import unwritten
 from tieredstore.spark.pipelines.given_plan import GivenPlan, Json
 from tieredstore.spark.pipelines.window_tasks import WindowTask, located, packed

@@ -6,27 +6,19 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.errors import PySparkException
-
 from tieredstore.errors import AlreadyClosed, ResourceNotFound, TieredStoreError
-from tieredstore.pipelines.files.framing import frame_function
 from tieredstore.pipelines.run.outage import Outage
-from tieredstore.pipelines.run.window_writing import Batch, Failed, discard_files, marked, readable
+from tieredstore.pipelines.run.window_writing import marked
 from tieredstore.pipelines.run.windows import unwritten
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.stopping import nothing_under_way
 from tieredstore.spark.pipelines.ahead import AheadBatch
-from tieredstore.spark.pipelines.frame_tasks import FrameJob
 from tieredstore.spark.pipelines.window_source import TASK
 from tieredstore.spark.pipelines.window_tasks import (
-    REPORT,
-    SCHEMA,
-    Job,
-    Report,
     WindowTask,
-    error_within,
     unpacked,
 )
 
@@ -36,8 +28,7 @@ if TYPE_CHECKING:
     from tieredstore.pipelines.run.counts import Counts
     from tieredstore.pipelines.run.driver import Driver
     from tieredstore.pipelines.run.runner import Runner
-    from tieredstore.pipelines.run.window_writing import Window, Written
-    from tieredstore.reading.plan import WindowSplit
+    from tieredstore.spark.pipelines.window_jobs import WindowJobs
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -89,21 +80,19 @@ class WindowSink:
         self,
         spark: SparkSession,
         runner: Runner,
-        file: str,
+        jobs: WindowJobs,
         outage: Outage,
         *,
         tell: Callable[[str], None] | None = None,
     ) -> None:
         """``tell`` is told what it waits for at its start, in sentences."""
-        self._spark, self._runner, self._file, self._outage, self._tell = spark, runner, file, outage, tell
+        self._spark, self._runner, self._jobs, self._outage, self._tell = spark, runner, jobs, outage, tell
         self._lock = threading.Lock()
         """Held while a batch is written: the driver is for one thread."""
         self._stopping = threading.Event()
         self._wrote_at = self._finalize_at = self._measure_at = self._alone_at = time.monotonic()
         self._away = _Away()
         self._finalizes = runner.finalizes
-        self._frame = frame_function(runner.frame) if runner.frame else None
-        runner.write_by_frame = self._write_framed
         self._ahead: AheadBatch | None = None
         self.failure: BaseException | None = None
         """What ended the query, if it happened here."""
@@ -116,9 +105,8 @@ class WindowSink:
     @property
     def counts(self) -> Counts:
         """What was done, and how it is at this moment."""
-        counts = self.driver.counts
-        counts.waiting_seconds = max(self._outage.waiting_s, self._away.waiting_s)
-        return counts
+        waiting_s = max(self._outage.waiting_s, self._away.waiting_s)
+        return replace(self._runner.counts, outages=self._outage.count, waiting_seconds=waiting_s)
 
     @property
     def waits_for(self) -> str | None:
@@ -173,8 +161,8 @@ class WindowSink:
 
     def write_ahead(self, tasks: Sequence[WindowTask], group: str) -> None:
         """Begin with the windows of the batch that Spark will ask for first, as jobs of its query's group."""
-        if tasks and not tasks[0].window.is_mark and self._frame is None:
-            self._ahead = AheadBatch(self._spark, group, tasks, self._written, self.driver.store)
+        if tasks and not tasks[0].window.is_mark and not self._jobs.is_framed:
+            self._ahead = AheadBatch(self._spark, group, tasks, self._jobs.written, self.driver.store)
 
     def close(self) -> None:
         """Discard what was written ahead, and nobody asked for."""
@@ -265,7 +253,6 @@ class WindowSink:
                     self._runner.resume()
                 outcome = work()
             except TieredStoreError as error:
-                self.driver.counts.outages += not self._outage.is_on
                 pause_s = self._outage.failed(error)
                 self._say(f"it waits: {error}")
                 with nothing_under_way():
@@ -287,69 +274,8 @@ class WindowSink:
             self.driver.commit(marked([task.window for task in rest]))
         elif rest:
             ahead, self._ahead = self._ahead, None
-            batch = (None if ahead is None else ahead.take(rest)) or self._written(rest)
+            batch = (None if ahead is None else ahead.take(rest)) or self._jobs.written(rest)
             if batch.written:
                 self.driver.commit(batch.written)
             batch.check()
         return bool(rest)
-
-    def _write_framed(self, window: Window, splits: tuple[WindowSplit, ...]) -> Written:
-        """A window once more that the store had dropped."""
-        batch = self._written([WindowTask(window, splits)])
-        batch.check()
-        (written,) = batch.written
-        return written
-
-    def _written(self, tasks: Sequence[WindowTask]) -> Batch:
-        """The windows of tasks as far as they can be read; with a frame all of them, or none."""
-        if self._frame is not None:
-            framed = FrameJob(self._file, self.driver.fingerprint, tuple(tasks))
-            rows, read = framed.rows(self._numbers(tasks), self._frame)
-            written = [one for one in self._outcomes(rows) if not isinstance(one, Failed)]
-            return Batch(framed.whole(written, read(), self.driver.store))
-        of_window = {(task.window.topic, task.window.partition, task.window.start): task for task in tasks}
-        outcomes = self._run(tasks)
-
-        def attempt(window: Window) -> Written | Failed:
-            task = of_window[window.topic, window.partition, window.start]
-            (again,) = self._run([task.between(window.start, window.stop)])
-            return again
-
-        try:
-            return readable(outcomes, attempt, self.driver.store)
-        except BaseException:
-            self._discard(outcomes)
-            raise
-
-    def _numbers(self, tasks: Sequence[WindowTask]) -> Any:
-        """A row for each task, in as many tasks of Spark's."""
-        return self._spark.range(0, len(tasks), 1, len(tasks))
-
-    def _run(self, tasks: Sequence[WindowTask]) -> list[Written | Failed]:
-        job = Job(self._file, self.driver.fingerprint, tuple(tasks))
-        return self._outcomes(self._numbers(tasks).mapInArrow(job.run, SCHEMA))
-
-    def _outcomes(self, job: Any) -> list[Written | Failed]:
-        """What the tasks of a job report, once it has run; the gravest error of theirs."""
-        try:
-            reports: list[Report] = [unpacked(row[REPORT]) for row in job.collect()]
-        except PySparkException as error:
-            if (ours := error_within(error)) is None:
-                raise
-            raise ours from error
-        outcomes: list[Written | Failed] = []
-        errors: list[TieredStoreError] = []
-        for report in reports:
-            try:
-                outcomes.append(report.outcome())
-            except TieredStoreError as error:
-                errors.append(error)
-        if errors:
-            self._discard(outcomes)
-            # One that no waiting mends says more than those that it might.
-            raise min(errors, key=lambda error: error.retryable)
-        return outcomes
-
-    def _discard(self, outcomes: Sequence[Written | Failed]) -> None:
-        prepared = (one[0].files for one in outcomes if not isinstance(one, Failed))
-        discard_files(self.driver.store, [file for files in prepared for file in files])

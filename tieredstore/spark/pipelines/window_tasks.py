@@ -22,11 +22,11 @@ from pyspark.serializers import CPickleSerializer
 from tieredstore import errors
 from tieredstore.errors import ConfigError, TieredStoreError
 from tieredstore.pipelines.config.settings import Pipeline, load_pipeline
-from tieredstore.pipelines.run.opened import open_parts
-from tieredstore.pipelines.run.parts import COLUMNS, Parts
+from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.run.recipes import fingerprint_of, recipe_of
 from tieredstore.pipelines.run.selection import query_of
-from tieredstore.pipelines.run.window_writing import UNREADABLE, Failed, ReadUpTo, Recipe, Window, Written, write_window
+from tieredstore.pipelines.run.stores import COLUMNS, Parts, open_parts
+from tieredstore.pipelines.run.window_writing import UNREADABLE, Failed, ReadUpTo, Recipe, Written, write_window
 from tieredstore.process.per_process import PerProcess
 from tieredstore.reading.live_window import LiveSplit, open_reader, read_live_split
 from tieredstore.reading.stored_window import read_record_split

@@ -1,0 +1,106 @@
+"""``_SUCCESS``: what says that a directory is complete, and of which generations."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.errors import CommitLogCorrupt, ObjectNotFound, PreconditionFailed
+from tieredstore.pipelines.log.entries import read_json
+
+if TYPE_CHECKING:
+    from tieredstore.backends.base import ObjectStore
+
+SUCCESS: Final = "_SUCCESS"
+"""The name that Hadoop's tools look for."""
+_MOST_BYTES: Final = 1 << 20
+_ATTEMPTS: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What one generation says of a directory; ``commit`` is the number of the entry by which it does."""
+
+    pipeline: str
+    generation: int
+    files: int
+    records: int
+    commit: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored(Statement):
+    """The object: the latest statement, and those of other generations beside it."""
+
+    beside: tuple[Statement, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Success:
+    """What stands in a directory. Generations side by side each have a statement of their own, the latest first."""
+
+    etag: str | None
+    size: int
+    statements: tuple[Statement, ...]
+
+
+def read_success(store: ObjectStore, path: str) -> Success | None:
+    """What stands there; without statements if somebody else wrote it, None if nothing is there."""
+    key = f"{path}/{SUCCESS}"
+    try:
+        info = store.head(key)
+        data = store.get_small(key, _MOST_BYTES)
+    except ObjectNotFound:
+        return None
+    try:
+        stored = read_json(_Stored, data or b"", key)
+    except CommitLogCorrupt:
+        return Success(info.etag, info.size, ())
+    first = Statement(stored.pipeline, stored.generation, stored.files, stored.records, stored.commit)
+    return Success(info.etag, info.size, (first, *stored.beside))
+
+
+def change_success(
+    store: ObjectStore,
+    path: str,
+    statement: Statement | None,
+    is_ours: Callable[[Statement], bool],
+    check: Callable[[], None] = lambda: None,
+) -> bool:
+    """Write a statement in place of those that are ``is_ours``; without one take these away, and with the last of all
+    statements the object. Those of other generations stay. Tell whether anything changed.
+
+    ``check`` is called between the look at what stands there and the write on condition of that: if it finds nobody who
+    could know better, nothing newer is written over, however long this process sleeps in between. No store deletes on
+    condition, so that a process which sleeps in the very request of a delete is not held up by it.
+    """
+    key = f"{path}/{SUCCESS}"
+    for attempt in range(_ATTEMPTS):
+        before = read_success(store, path)
+        said = () if before is None else before.statements
+        after = [*([] if statement is None else [statement]), *(one for one in said if not is_ours(one))]
+        if list(said) == after and (before is not None or not after):
+            return False
+        check()
+        try:
+            if not after:
+                # A store has no delete under a condition: nobody says a directory complete whose files are to go.
+                store.delete([key])
+            elif before is None:
+                store.put(key, _content(after), if_absent=True)
+            else:
+                store.replace(key, _content(after), before.etag or "")
+        except PreconditionFailed:
+            # Another generation was faster.
+            if attempt == _ATTEMPTS - 1:
+                raise
+        else:
+            break
+    return True
+
+
+def _content(statements: Sequence[Statement]) -> bytes:
+    first, *rest = map(asdict, statements)
+    return json.dumps({**first, "beside": rest} if rest else first).encode()

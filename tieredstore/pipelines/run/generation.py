@@ -1,0 +1,131 @@
+"""One generation of a pipeline in its output: names, commit log, and whose it is. Handed on in place of its parts."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.errors import ConfigError, ObjectNotFound, PreconditionFailed
+from tieredstore.pipelines.config.settings import Pipeline, with_generation
+from tieredstore.pipelines.filing.naming import OWN_FOLDER, parse_name
+from tieredstore.pipelines.log.commit_log import CommitLog, Life
+from tieredstore.pipelines.log.entries import read_json
+from tieredstore.pipelines.log.family import Family
+from tieredstore.pipelines.log.successes import Statement
+from tieredstore.pipelines.run.iceberg import table_of
+from tieredstore.pipelines.run.recipes import fingerprint_of, naming_of
+
+if TYPE_CHECKING:
+    from tieredstore.backends.base import ObjectStore
+    from tieredstore.pipelines.run.iceberg import IcebergTable
+
+_logger: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Whose a generation is: ``root`` is where its log lies, if elsewhere than below the root of the claim."""
+
+    pipeline: str
+    root: str | None = None
+
+
+class Generation:
+    """A pipeline's generation, in a store. For one thread."""
+
+    def __init__(self, pipeline: Pipeline, store: ObjectStore) -> None:
+        self.pipeline, self.store = pipeline, store
+        self.own, self.number = pipeline.own, pipeline.own.generation
+        self.naming = naming_of(pipeline)
+        self.log = CommitLog(store, self.naming.root, self.own.name, self.number)
+        self.family = Family(self.log)
+        self.fingerprint = fingerprint_of(self.own)
+
+    @cached_property
+    def table(self) -> IcebergTable | None:
+        """The table that has all that is published; None without one."""
+        return table_of(self.pipeline)
+
+    def numbered(self, number: int) -> Generation:
+        """Another generation of the same settings."""
+        return Generation(with_generation(self.pipeline, number), self.store)
+
+    def is_own(self, statement: Statement) -> bool:
+        """Whether it is this generation's own."""
+        return (statement.pipeline, statement.generation) == (self.own.name, self.number)
+
+    def refuse_ended(self) -> None:
+        """ConfigError for a log, as it was read, that has ended."""
+        state = self.log.state
+        if state.life is Life.DROPPED:
+            raise ConfigError(f"generation {self.number} was dropped: give the pipeline another secor.generation")
+        if state.life is Life.SEALED:
+            raise ConfigError(
+                f"generation {self.number} was sealed when generation {state.other} took it over: run that one"
+            )
+
+    @property
+    def claim_keys(self) -> list[str]:
+        """Of what says whose the generation is, below each root."""
+        return [f"{root}{OWN_FOLDER}/generations/{self.number}.json" for root in self.naming.places.roots]
+
+    def claim(self) -> None:
+        """Make the generation this pipeline's, or see that it is. ConfigError if it is another's."""
+        for root, key in zip(self.naming.places.roots, self.claim_keys, strict=True):
+            # Where files lie below another root too, it says which one has the log.
+            elsewhere = {} if root == self.naming.root else {"root": self.naming.root}
+            try:
+                self.store.put(key, json.dumps({"pipeline": self.own.name, **elsewhere}).encode(), if_absent=True)
+            except PreconditionFailed:
+                self._refuse_other(root, key)
+
+    def is_claimed(self) -> bool:
+        """Whether the generation is this pipeline's; ConfigError if it is another's."""
+        try:
+            for root, key in zip(self.naming.places.roots, self.claim_keys, strict=True):
+                self._refuse_other(root, key)
+        except ObjectNotFound:
+            return False
+        return True
+
+    def _refuse_other(self, root: str, key: str) -> None:
+        owner = read_json(Claim, self.store.get(key), key)
+        if (owner.pipeline, root if owner.root is None else owner.root) != (self.own.name, self.naming.root):
+            raise ConfigError(
+                f"generation {self.number} of {self.store.identity}/{root} belongs to the pipeline "
+                f"{owner.pipeline!r}: give this one another secor.generation, or check pipeline.name"
+            ) from None
+
+    def check_root(self) -> None:
+        """ConfigError for a new output whose root would run together with the names of topics.
+
+        What was begun so goes on, with a warning, as do other generations of that root.
+        """
+        root = self.naming.root
+        if not root or root.endswith("/"):
+            return
+        said = f"output.key.prefix is {root!r}, without a slash behind it, so that a topic's files lie in {root}TOPIC/"
+        is_new = self.log.state.life is Life.FREE
+        if is_new and next(iter(self.store.list(f"{root}{OWN_FOLDER}/")), None) is None:
+            raise ConfigError(f"{said}: give {root}/")
+        _logger.warning("%s, as those that are there do", said)
+
+    def refuse_strangers(self, topics: Sequence[str]) -> None:
+        """ConfigError if there are files of the generation and no log; Fenced if another driver has begun meanwhile."""
+        for info in self.naming.places.listed(self.store, topics):
+            match = parse_name(info.key)
+            if match is not None and match.generation == self.number:
+                self.log.check_alone()
+                raise ConfigError(
+                    f"{info.key} is a file of generation {self.number}, and there is no commit log that says "
+                    "so: give this pipeline another secor.generation"
+                )
+
+
+def commit_log_of(pipeline: Pipeline, store: ObjectStore) -> CommitLog:
+    """The log of a pipeline's generation, not read yet."""
+    return CommitLog(store, pipeline.output.key_prefix, pipeline.own.name, pipeline.own.generation)
