@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -67,7 +67,7 @@ def plan_export(log: TopicLog, folder: Path, ending: str, *, file_bytes: int = F
     return files
 
 
-def export_files(log: TopicLog, files: Sequence[ExportFile], plan: ReadPlan, *, at_once: int) -> Iterator[Exported]:
+def export_files(log: TopicLog, files: Sequence[ExportFile], plan: ReadPlan, *, at_once: int) -> Generator[Exported]:
     """Write the files, so many at once, each of the plan's columns and types; they are told of as they are done.
 
     A file appears when it is whole. Errors are those of reading, and OSError of the folder; files that are done stay.

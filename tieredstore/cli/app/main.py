@@ -12,10 +12,12 @@ import typer
 
 from tieredstore.cli.app.entry import version_text
 from tieredstore.cli.app.help import AllCommands, Verbose
+from tieredstore.cli.app.table import EXTRAS
 from tieredstore.cli.app.usage import UsageProblem, tell_usage
 from tieredstore.cli.terminal.output import complain
 from tieredstore.cli.terminal.streams import StandardOutputFailed
-from tieredstore.errors import TieredStoreError
+from tieredstore.errors import ConfigError, TieredStoreError
+from tieredstore.installation import install_command
 
 _HELP: Final = """Tiered storage for Kafka's log without the broker: copy, list, read and delete the segments that
 Kafka's tiered storage (Aiven's plugin) keeps in an object store.
@@ -102,6 +104,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = tell_usage(problem)
     except StandardOutputFailed as error:
         code = error.exit_code  # the stream has said so itself
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        complain(f"this needs {error.name}: {install_command(extra)}")
+        code = ConfigError.exit_code
     except TieredStoreError as error:
         complain(str(error))
         for note in getattr(error, "__notes__", ()):

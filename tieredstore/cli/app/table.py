@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 Loaded: TypeAlias = "Callable[..., object] | typer.Typer"
 """A command's function, or a group of commands."""
 
+EXTRAS: Final = {
+    "confluent_kafka": "kafka", "duckdb": "query", "fastavro": "avro", "pandas": "spark", "pyarrow": "arrow",
+    "pyspark": "spark", "watchdog": "uploader",
+}  # fmt: skip
+"""The extra that brings a package: a command imports what it needs when it runs, and names what is missing."""
+
 _GROUP: Final = "tieredstore.commands"
 
 

@@ -12,7 +12,6 @@ from tieredstore.cli.app.arguments import Json, SettingsPath, SomePartition, Som
 from tieredstore.cli.app.broker_options import BootstrapServer, KafkaConfig, KafkaProperties, client_properties
 from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
 from tieredstore.cli.records.record_places import chosen_partitions
-from tieredstore.cli.records.record_rows import arrow_module
 from tieredstore.cli.terminal.output import JsonValue, complain, human_time, print_json, print_table
 from tieredstore.cli.terminal.plots import COLORS, RED, Picture, PlotFile, label, module
 from tieredstore.cli.terminal.tables import moment, number, text
@@ -68,8 +67,10 @@ def offsets(
 def _beside_broker(
     stored: list[PartitionOffsets], client: Mapping[str, str], topic: str, topic_id: KnownTopicId
 ) -> list[PartitionOffsets]:
-    live = arrow_module("tieredstore.live")
-    timeout_s: float = arrow_module("tieredstore.reading.query").timeout_of(client)
+    from tieredstore import live
+    from tieredstore.reading.query import timeout_of
+
+    timeout_s = timeout_of(client)
     with live.LiveCluster(client, isolation="read_uncommitted", timeout_s=timeout_s) as cluster:
         return with_broker(stored, cluster, topic, topic_id)
 

@@ -16,7 +16,7 @@ import typer
 
 from tieredstore.cli.app.arguments import Wide
 from tieredstore.cli.bucket.decoded_indexes import Row, decoded_rows
-from tieredstore.cli.records.record_rows import SHOWN, TABLE, arrow_module, json_lines, rows_of, table_cells
+from tieredstore.cli.records.record_rows import SHOWN, TABLE, json_lines, rows_of, table_cells
 from tieredstore.cli.terminal.output import (
     column_name,
     complain,
@@ -33,7 +33,7 @@ from tieredstore.kafka.batches import BatchHeader, read_batch_headers
 from tieredstore.model import IndexType
 
 if TYPE_CHECKING:
-    from tieredstore.kafka.records import RecordDecoder
+    pass
 
 _KINDS: Final[Mapping[str, IndexType]] = {
     ".index": IndexType.OFFSET,
@@ -208,7 +208,9 @@ def _column(name: str, rank: int) -> Column:
 
 
 def _dump_records(dump_of: _Dump) -> None:
-    decoder: RecordDecoder = arrow_module("tieredstore.kafka.records").RecordDecoder(SHOWN)
+    from tieredstore.kafka.records import RecordDecoder
+
+    decoder = RecordDecoder(SHOWN)
     with dump_of.file.open("rb", buffering=0) as log:
         batches = decoder.decode(_pieces(log))
         if dump_of.as_json:

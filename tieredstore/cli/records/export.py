@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
@@ -26,13 +26,11 @@ from tieredstore.cli.records.message_types import (
     ValueType,
     table_options,
 )
-from tieredstore.cli.records.query_output import ENDINGS, check_name, extra_module, write_rows
+from tieredstore.cli.records.query_output import ENDINGS, check_name, write_rows
 from tieredstore.cli.records.record_places import chosen_partitions
 from tieredstore.cli.terminal.output import complain, counted, print_lines
 from tieredstore.errors import ConfigError
 from tieredstore.model import Uuid, human_bytes
-
-_NEEDS: Final = "arrow"
 
 
 class Format(enum.Enum):
@@ -85,39 +83,41 @@ def export(
     Example: tieredstore export -c store.properties orders -o orders.csv --value-type text
     """
     client = client_properties(bootstrap_server, kafka_config, kafka_properties)
-    logs: Any = extra_module("tieredstore.query.topic_log", _NEEDS)
+    from tieredstore.query.topic_log import TopicLog
+    from tieredstore.query.topic_read import ReadPlan
+    from tieredstore.query.topic_scan import begin_read
+
     messages = MessageOptions(
         key_type, value_type, schema_json or (), schema_avro or (), schema_registry, schema_registry_config, invalid
     )
     messages.check_alone(topic)
-    options, types_of = table_options(messages, isolation, data_loss, client, needs=_NEEDS)
+    options, types_of = table_options(messages, isolation, data_loss, client)
     ending = _ending(output, file_format)
     with open_chosen_bucket(settings, store) as place, place.manager() as manager:
-        log = logs.TopicLog.take(
+        log = TopicLog.take(
             manager, topic, partitions=chosen_partitions(None, partitions), isolation=options.isolation,
             on_data_loss=options.on_data_loss, client=client, words=options.words,
             topic_id=None if topic_id is None else Uuid.parse(topic_id),
         )  # fmt: skip
         with closing(log):
-            plan = extra_module("tieredstore.query.topic_read", _NEEDS).ReadPlan(
-                types=types_of(topic), parallelism=parallel
-            )
+            plan = ReadPlan(types=types_of(topic), parallelism=parallel)
             if _is_one_file(output):
-                with extra_module("tieredstore.query.topic_scan", _NEEDS).begin_read(log, plan, owns_log=False) as read:
+                with begin_read(log, plan, owns_log=False) as read:
                     write_rows(read.reader(), ending, output)
             else:
                 _export_folder(log, output, ending, plan, parallel)
 
 
 def _export_folder(log: Any, folder: Path, ending: str, plan: Any, parallel: int | None) -> None:
-    exports: Any = extra_module("tieredstore.query.export", _NEEDS)
-    at_once = parallel or extra_module("tieredstore.query.topic_log", _NEEDS).default_parallelism()
-    held: Any = extra_module("tieredstore.query.export_folder", _NEEDS)
-    records = 0
+    from tieredstore.query.export import export_files, plan_export
+    from tieredstore.query.export_folder import export_folder
+    from tieredstore.query.topic_log import default_parallelism
+
+    at_once, records = parallel or default_parallelism(), 0
     try:
-        with held.export_folder(folder, log, plan, ending):
-            files = exports.plan_export(log, folder, ending)
-            with closing(exports.export_files(log, files, plan, at_once=at_once)) as done:
+        with export_folder(folder, log, plan, ending):
+            files = plan_export(log, folder, ending)
+            with closing(export_files(log, files, plan, at_once=at_once)) as done:
                 for number, exported in enumerate(done, 1):
                     records += exported.records
                     shown = f"{counted(exported.records, 'record')}  {human_bytes(exported.size)}"

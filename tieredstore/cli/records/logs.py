@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tieredstore.cli.records.left_out import LeftOut
 from tieredstore.cli.records.record_places import LastRecords, RecordPlace
-from tieredstore.cli.records.record_rows import SHOWN, arrow_module
+from tieredstore.cli.records.record_rows import SHOWN
 from tieredstore.cli.terminal.output import complain
 from tieredstore.errors import ConfigError
 from tieredstore.model import TopicPartition, Uuid, check_offset, hint_of_number
-from tieredstore.partitions.selections import Assign, Subscribe
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 
@@ -49,10 +48,12 @@ class LogRequest:
 
     def query(self) -> LogQuery:
         """The same, as the logs are asked; ConfigError names the extra that is missing."""
-        reading = arrow_module("tieredstore.reading")
-        log_query = arrow_module("tieredstore.reading.query")
+        from tieredstore import reading
+        from tieredstore.partitions.selections import Assign, Subscribe
+        from tieredstore.reading import query as log_query
+
         places = None if self.partitions is None else tuple((self.topic, number) for number in self.partitions)
-        query: LogQuery = reading.LogQuery(
+        return reading.LogQuery(
             Subscribe((self.topic,)) if places is None else Assign(places),
             isolation=self.isolation,
             on_data_loss=self.data_loss,
@@ -61,15 +62,15 @@ class LogRequest:
             timeout_s=log_query.timeout_of(self.client or {}),
             words=reading.QueryWords(accept_loss=ACCEPT_LOSS, topic_ids="--topic-id", choose_topic_id="--topic-id"),
         )
-        return query
 
 
 @contextmanager
 def open_logs(source: SegmentSource, request: LogRequest) -> Generator[LogReading]:
     """The logs that are asked for, as they are now; what of them does not count is told of on stderr."""
-    reading = arrow_module("tieredstore.reading")
+    from tieredstore import reading
+
     query = request.query()
-    snapshot: LogSnapshot = reading.LogSnapshot.take(source, query)
+    snapshot = reading.LogSnapshot.take(source, query)
     for problem in snapshot.problems:
         complain(problem)
     reading.check_readable(snapshot, query, {})
@@ -95,10 +96,11 @@ class LogReading:
         self._snapshot = snapshot
         self._reader = reader
         self._logs: list[PartitionLog] = [log for _, log in sorted(snapshot.logs.items())]
-        self._reading = arrow_module("tieredstore.reading")
         # Offsets tell how far was read, whatever is shown.
         columns = tuple(dict.fromkeys((*request.columns, "offset")))
-        self._settings = arrow_module("tieredstore.records.settings").ReadSettings(columns=columns)
+        from tieredstore.records.settings import ReadSettings
+
+        self._settings = ReadSettings(columns=columns)
         self.left_out = LeftOut(query, reader)
 
     @property
@@ -108,11 +110,13 @@ class LogReading:
 
     def records_till_end(self) -> Generator[PartitionRecords, None, None]:
         """One partition after the other, up to where the logs end now."""
+        from tieredstore.reading import read_window
+
         windows = self._windows()
         for log in self._logs:
             start, stop = windows[log.where]
             aborted = self.left_out.begin(log, start, stop)
-            batches = self._reading.read_window(
+            batches = read_window(
                 log, start, stop,
                 source=self._source, query=self._query, settings=self._settings, reader=self._reader, aborted=aborted,
             )  # fmt: skip
@@ -125,7 +129,9 @@ class LogReading:
         """First those that there are and then those that come, without an end."""
         windows = self._windows(stops_at_start=True)
         starts = {log.where: log.position(windows[log.where][0]) for log in self._logs}
-        with self._reading.LogTail(self._source, self._query, starts, settings=self._settings) as tail:
+        from tieredstore.reading import LogTail
+
+        with LogTail(self._source, self._query, starts, settings=self._settings) as tail:
             try:
                 while True:
                     tail_records = tail.poll(_POLL_S)
@@ -155,7 +161,9 @@ class LogReading:
         start, stop = self._request.start, self._request.stop
         if isinstance(start, LastRecords):
             last = min(self._offset(log, stop), log.end_from(log.earliest))
-            first: int = self._reading.start_of_last(
+            from tieredstore.reading import start_of_last
+
+            first = start_of_last(
                 log, start.count, last,
                 source=self._source, query=self._query, settings=self._settings, reader=self._reader,
             )  # fmt: skip
@@ -170,8 +178,9 @@ class LogReading:
             return log.end
         if isinstance(place, int):
             return place
-        timestamp_ms: int = arrow_module("tieredstore.records").AtTime.of(place).timestamp_ms
-        offset = log.offset_for_time(timestamp_ms)
+        from tieredstore.records import AtTime
+
+        offset = log.offset_for_time(AtTime.of(place).timestamp_ms)
         return log.end if offset is None else offset
 
     def _check_readable(self, windows: Mapping[TopicPartition, Window]) -> None:
@@ -181,7 +190,9 @@ class LogReading:
             where: (first, max(last, stop) if isinstance(stop, int) else last)
             for where, (first, last) in windows.items()
         }
-        self._reading.check_readable(
+        from tieredstore.reading import check_readable
+
+        check_readable(
             self._snapshot, self._query, asked,
             starts_there=asked if isinstance(start, int) else (),
             stops_there=asked if isinstance(stop, int) else (),

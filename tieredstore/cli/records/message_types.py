@@ -6,15 +6,18 @@ import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 import typer
 
 from tieredstore.cli.records.cat import DataLossPolicy, IsolationLevel
 from tieredstore.cli.records.logs import ACCEPT_LOSS
-from tieredstore.cli.records.query_output import extra_module
 from tieredstore.config.properties import read_properties
 from tieredstore.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tieredstore.query.topic_columns import ColumnTypes
+    from tieredstore.query.topic_table import TableOptions
 
 _WAY_OUT: Final = "read it as binary (--key-type, --value-type), or have such ones be null (--invalid-as-null)"
 
@@ -78,27 +81,22 @@ def table_options(
     isolation: IsolationLevel,
     data_loss: DataLossPolicy,
     client: Mapping[str, str] | None,
-    *,
-    needs: str,
-) -> tuple[Any, Callable[[str], Any]]:
-    """How topics are read, and what the keys and values of each are; ConfigError names the extra ``needs``."""
-    table = extra_module("tieredstore.query.topic_table", needs)
-    words = extra_module("tieredstore.reading.query", needs).QueryWords(accept_loss=ACCEPT_LOSS)
-    types = _TypesOfTopics(messages, needs)
-    options = table.TableOptions(
-        isolation=isolation.value, on_data_loss=data_loss.value, client=client, words=words
-    )  # fmt: skip
-    return options, types.of
+) -> tuple[TableOptions, Callable[[str], ColumnTypes]]:
+    """Say how topics are read, and what the keys and values of each are."""
+    from tieredstore.query.topic_table import TableOptions
+    from tieredstore.reading.query import QueryWords
+
+    words = QueryWords(accept_loss=ACCEPT_LOSS)
+    options = TableOptions(isolation=isolation.value, on_data_loss=data_loss.value, client=client, words=words)
+    return options, _TypesOfTopics(messages).of
 
 
 class _TypesOfTopics:
     """The types of each topic, by the schemas of files and of a registry. Files are read at once."""
 
-    def __init__(self, messages: MessageOptions, needs: str) -> None:
+    def __init__(self, messages: MessageOptions) -> None:
         self._messages = messages
-        self._needs = needs
-        self._values = extra_module("tieredstore.values", needs)
-        self._policy = "null" if messages.is_null else "fail"
+        self._policy: Literal["fail", "null"] = "null" if messages.is_null else "fail"
         self._registry = _registry(messages)
         self._of_topic: dict[str, Any] = {}
         for text in messages.schema_json:
@@ -106,10 +104,12 @@ class _TypesOfTopics:
         for text in messages.schema_avro:
             self._add(text, self._avro)
 
-    def of(self, topic: str) -> Any:
+    def of(self, topic: str) -> ColumnTypes:
         """The ColumnTypes of a topic; the registry is asked where it has to tell the schema."""
+        from tieredstore.query.topic_columns import ColumnTypes
+
         value = self._of_topic.get(topic, self._of_topic.get(""))
-        return extra_module("tieredstore.query.topic_columns", self._needs).ColumnTypes(
+        return ColumnTypes(
             self._chosen(self._messages.key_type, f"{topic}-key"),
             self._chosen(self._messages.value_type, f"{topic}-value") if value is None else value,
         )
@@ -121,11 +121,13 @@ class _TypesOfTopics:
         self._of_topic[topic] = make(_text_of(Path(file)))
 
     def _chosen(self, chosen: MessageType, subject: str) -> Any:
+        from tieredstore import values
+
         match chosen:
             case MessageType.BINARY:
-                return self._values.Binary()
+                return values.Binary()
             case MessageType.TEXT:
-                return self._values.Text(self._policy, way_out=_WAY_OUT)
+                return values.Text(self._policy, way_out=_WAY_OUT)
             case MessageType.AVRO if self._registry is not None:
                 return self._avro(self._registry.latest(subject))
             case MessageType.AVRO:
@@ -135,18 +137,24 @@ class _TypesOfTopics:
                 )
 
     def _json(self, text: str) -> Any:
-        schema = extra_module("tieredstore.values.json_schema", self._needs).parse_json_schema(text)
-        return self._values.Json(schema, self._policy, way_out=_WAY_OUT)
+        from tieredstore.values import Json
+        from tieredstore.values.json_schema import parse_json_schema
+
+        return Json(parse_json_schema(text), self._policy, way_out=_WAY_OUT)
 
     def _avro(self, schema: Any) -> Any:
-        return self._values.Avro(schema, self._registry, self._policy, way_out=_WAY_OUT)
+        from tieredstore.values import Avro
+
+        return Avro(schema, self._registry, self._policy, way_out=_WAY_OUT)
 
 
 def _registry(messages: MessageOptions) -> Any:
     if messages.registry is None and messages.registry_config is None:
         return None
     properties = {} if messages.registry_config is None else read_properties(messages.registry_config)
-    return extra_module("tieredstore.schema_registry", "avro").SchemaRegistry(messages.registry, properties)
+    from tieredstore.schema_registry import SchemaRegistry
+
+    return SchemaRegistry(messages.registry, properties)
 
 
 def _text_of(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -25,15 +26,12 @@ from tieredstore.cli.records.message_types import (
     ValueType,
     table_options,
 )
-from tieredstore.cli.records.query_output import ENDINGS, check_name, check_names, extra_module, write_rows, write_table
+from tieredstore.cli.records.query_output import ENDINGS, check_name, check_names, write_rows, write_table
 from tieredstore.cli.terminal.plots import COLORS, Picture, label
 from tieredstore.errors import ConfigError
 
 if TYPE_CHECKING:
     from tieredstore.query.writers import BatchRows
-
-
-_NEEDS: Final = "query"
 
 
 def query(
@@ -87,16 +85,17 @@ def query(
     write = _writer(output, as_json=as_json, as_csv=as_csv)
     picture = None if plot is None else QueryPlot(*plot)
     client = client_properties(bootstrap_server, kafka_config, kafka_properties)
-    tables: Any = extra_module("tieredstore.duckdb.query_tables", _NEEDS)
-    batches_beside: Any = extra_module("tieredstore.query.batch_tables", _NEEDS).batches_beside
+    from tieredstore.duckdb.query_tables import QueryTables
+    from tieredstore.query.batch_tables import batches_beside
+
     messages = MessageOptions(
         key_type, value_type, schema_json or (), schema_avro or (), schema_registry, schema_registry_config, invalid
     )
-    options, types_of = table_options(messages, isolation, data_loss, client, needs=_NEEDS)
+    options, types_of = table_options(messages, isolation, data_loss, client)
     with (
         open_chosen_bucket(settings, store) as place,
         place.manager() as manager,
-        tables.QueryTables(
+        QueryTables(
             manager, options, types_of, batches=batches_beside(place.store, place.settings), is_sandboxed=sandbox
         ) as asked,
     ):
@@ -150,7 +149,9 @@ class QueryPlot:
                 f"--plot: the query gives no column {missing[0]}; it gives {', '.join(untyped.schema.names)}"
             )
         check_names(reader)
-        writers, types = extra_module("tieredstore.query.writers", "query"), extra_module("pyarrow.types", "query")
+        from tieredstore.query import writers
+
+        types = importlib.import_module("pyarrow.types")
         x, y = (_kind(types, untyped.schema.field(name).type) for name in (self._x, self._y))
         if y == "name":
             raise ConfigError(f"--plot: the column {self._y} is not of numbers")

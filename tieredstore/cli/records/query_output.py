@@ -42,7 +42,9 @@ def extra_module(name: str, extra: str) -> Any:
 
 def write_table(reader: BatchRows) -> None:
     """A table on stdout, of rows that may be millions."""
-    types, writers = importlib.import_module("pyarrow.types"), importlib.import_module("tieredstore.query.writers")
+    from tieredstore.query import writers
+
+    types = importlib.import_module("pyarrow.types")
     untyped: Any = reader
     columns = [
         number(field.name) if types.is_integer(field.type) or types.is_floating(field.type) else text(field.name)
@@ -55,7 +57,8 @@ def write_table(reader: BatchRows) -> None:
 
 def write_rows(reader: BatchRows, ending: str, path: Path | None) -> None:
     """The rows in a format, to a file, which is told of on stderr, or to stdout."""
-    writers: Any = importlib.import_module("tieredstore.query.writers")
+    from tieredstore.query import writers
+
     if ending != "csv":
         check_names(reader)
     with output_to(path) as file:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tieredstore.cli.records.record_rows import arrow_module
 from tieredstore.errors import ConfigError, excerpt
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ class Pattern:
 
     def __init__(self, text: str) -> None:
         """ConfigError for what is no expression."""
-        self._arrow: Any = arrow_module("pyarrow")
-        self._compute: Any = arrow_module("pyarrow.compute")
+        self._arrow: Any = importlib.import_module("pyarrow")
+        self._compute: Any = importlib.import_module("pyarrow.compute")
         self._text = text
         try:
             self._matches(self._arrow.array([b""], self._arrow.binary()))

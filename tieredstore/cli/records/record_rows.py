@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import base64
 import enum
-import importlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from tieredstore.cli.terminal.output import JsonValue, iso_utc
 from tieredstore.cli.terminal.tables import Column, number, text, word
-from tieredstore.errors import ConfigError
-from tieredstore.installation import install_command
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,14 +33,6 @@ class JsonBytes(enum.Enum):
     BASE64 = "base64"
     TEXT = "text"
     BOTH = "both"
-
-
-def arrow_module(name: str) -> ModuleType:
-    """A module of ours that needs pyarrow, imported when a command asks for it; ConfigError names the extra."""
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"showing records needs {error.name}: {install_command('arrow')}") from error
 
 
 def rows_of(records: pa.RecordBatch, columns: Sequence[str] = SHOWN) -> Iterator[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,14 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from tieredstore.cli.records.left_out import say_left_out, undecided
 from tieredstore.cli.records.record_places import LastRecords, RecordPlace
-from tieredstore.cli.records.record_rows import arrow_module
 from tieredstore.errors import ResourceNotFound
 from tieredstore.model import check_offset
 
 if TYPE_CHECKING:
     from tieredstore.cli.records.record_filter import PartitionRecords
     from tieredstore.config import Settings
-    from tieredstore.consumer import Consumer
     from tieredstore.model import TopicPartition
 
 Start: TypeAlias = RecordPlace | Literal["earliest", "latest"]
@@ -57,16 +56,18 @@ class ConsumedTopic:
 
     def __init__(self, request: ConsumeRequest) -> None:
         """ConfigError for what cannot be used; nothing is connected to yet."""
-        package = arrow_module("tieredstore.consumer")
-        self._faults: Any = arrow_module("tieredstore.live.faults")
-        self._kafka: Any = arrow_module("confluent_kafka")
+        from tieredstore.consumer import Consumer
+        from tieredstore.live import faults
+
+        self._faults = faults
+        self._kafka: Any = importlib.import_module("confluent_kafka")
         self._request = request
         self._trouble: Any = self._faults.Trouble()
         self._doing = f"consuming topic {request.topic!r}"
         self._is_assigned = False
         self._held_back: dict[TopicPartition, int] = {}
         """Where each partition was said to wait for the outcome of a transaction."""
-        self._consumer: Consumer = package.Consumer(
+        self._consumer = Consumer(
             {
                 **request.properties,
                 "group.id": request.group or _GROUP,
@@ -177,7 +178,9 @@ class ConsumedTopic:
         if isinstance(start, str | int):
             offset = {"earliest": _BEGINNING, "latest": _END}.get(str(start), start)
             return [self._place(number, offset) for number in partitions]
-        moment: int = arrow_module("tieredstore.records").AtTime.of(start).timestamp_ms
+        from tieredstore.records import AtTime
+
+        moment = AtTime.of(start).timestamp_ms
         asked = [self._place(number, moment) for number in partitions]
         return self._consumer.offsets_for_times(asked, _ANSWER_S)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from tieredstore.cli.app.chosen_bucket import choose_settings, open_chosen_bucket
-from tieredstore.cli.records.record_rows import arrow_module, shown_text
+from tieredstore.cli.records.record_rows import shown_text
 from tieredstore.cli.terminal.output import JsonValue, complain, iso_utc, print_json, print_lines, print_table
 from tieredstore.cli.terminal.tables import number, plain, text, word
 from tieredstore.config import settings_from
@@ -28,7 +28,7 @@ from tieredstore.pubsub.queue.topics import Topic, Topics
 from tieredstore.pubsub.settings import BatchClientSettings
 
 if TYPE_CHECKING:
-    from tieredstore.pubsub.consume.consumer import Consumer
+    from tieredstore.pubsub.consume.consumer import Consumer, Delivery
     from tieredstore.pubsub.queue.queues import NotificationQueue
 
 _GROUP_WAIT_S: Final = 30.0
@@ -149,15 +149,15 @@ def consume_records(
     *,
     group: str | None,
     latest: bool,
-    delivery: str,
+    delivery: Delivery,
     limit: int | None,
     follow: bool,
     as_json: bool,
 ) -> None:
     """Records up to the end that the queue has now, or for ever; a group's position is committed as they are shown."""
-    consumer: Consumer = arrow_module("tieredstore.pubsub.consume.consumer").Consumer(
-        topics, topic, group=group, start="latest" if latest else "earliest", delivery=delivery
-    )
+    from tieredstore.pubsub.consume.consumer import Consumer
+
+    consumer = Consumer(topics, topic, group=group, start="latest" if latest else "earliest", delivery=delivery)
     left = limit
     with topics.queue(topics.get(topic)) as queue, consumer:
         ends = {} if follow else {partition: queue.end(partition) for partition in range(queue.partitions)}

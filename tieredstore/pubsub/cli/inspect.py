@@ -16,7 +16,7 @@ import typer
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
-from tieredstore.cli.records.record_rows import arrow_module, rows_of, shown_text
+from tieredstore.cli.records.record_rows import rows_of, shown_text
 from tieredstore.cli.terminal.output import JsonValue, counted, iso_utc, print_growing_table, print_json, print_lines
 from tieredstore.cli.terminal.tables import Column, number, text, word
 from tieredstore.errors import ConfigError
@@ -47,12 +47,13 @@ def show_batch(
     batch: str, settings: Path | None, store: str | None, *, records: bool, as_json: bool, wide: bool
 ) -> None:
     """The command: Messages or records of a file or an object; typer.Exit with 4 for damaged Messages."""
-    decoder_class = arrow_module("tieredstore.pubsub.format.decoder").BatchDecoder
+    from tieredstore.pubsub.format.decoder import BatchDecoder
+
     with _opened_source(batch, settings, store) as source:
         if records:
-            _show_records(source, decoder_class(_SHOWN), as_json=as_json, wide=wide)
+            _show_records(source, BatchDecoder(_SHOWN), as_json=as_json, wide=wide)
         else:
-            _show_messages(source, decoder_class(("message",)), as_json=as_json, wide=wide)
+            _show_messages(source, BatchDecoder(("message",)), as_json=as_json, wide=wide)
 
 
 @dataclass(frozen=True, slots=True)
