@@ -13,7 +13,10 @@ cythonize: Any = importlib.import_module("Cython.Build").cythonize
 
 KERNELS = {
     "tieredstore/backends/filesystem": (("_files",), ()),
-    "tieredstore/remote": (("_value_files",), ("../kafka/records/_bytes.h", "../kafka/records/_fold.h")),
+    "tieredstore/remote/diskcache": (
+        ("_value_files",),
+        ("../../kafka/records/_bytes.h", "../../kafka/records/_fold.h"),
+    ),
     "tieredstore/kafka/records": (
         ("_slabs", "_buffers", "_columns", "_checks", "_kernel"),
         (

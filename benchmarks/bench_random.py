@@ -42,7 +42,7 @@ from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import build_segment
 
 if TYPE_CHECKING:
-    from tieredstore.remote.chunk_loads import OpenSegment
+    from tieredstore.remote.fetch.chunk_loads import OpenSegment
 
 READ: Final = 1 << 20
 WARM_READ: Final = 16 << 20

@@ -26,7 +26,7 @@ from tieredstore.errors import (
     StoreThrottled,
     StoreUnavailable,
 )
-from tieredstore.remote.chunk_cache import CacheStats
+from tieredstore.remote.fetch.chunk_cache import CacheStats
 from tieredstore.remote.statistics import FetchStats
 
 DOCUMENT = REPOSITORY / "docs" / "metrics.md"

@@ -25,7 +25,7 @@ from tieredstore.pipelines.filing import _json_scan
 from tieredstore.pubsub.format import _checksums, _packets, _reading, _writing
 from tieredstore.pubsub.format.packet_writing import request_bytes
 from tieredstore.pubsub.format.packets import VERSIONS, Request, WriteRequest, received_request
-from tieredstore.remote import _value_files
+from tieredstore.remote.diskcache import _value_files
 
 
 def main(folder: Path, count: int) -> int:

@@ -38,7 +38,7 @@ COMPILED = {
     "tieredstore/pubsub/format/_packets",
     "tieredstore/pubsub/format/_reading",
     "tieredstore/pubsub/format/_writing",
-    "tieredstore/remote/_value_files",
+    "tieredstore/remote/diskcache/_value_files",
 }
 IMPORTS = """
 import importlib, json, sys

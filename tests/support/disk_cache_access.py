@@ -9,8 +9,8 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from tieredstore.remote.chunk_cache import ChunkCache, ChunkKey
-from tieredstore.remote.disk_cache import DiskChunkCache
+from tieredstore.remote.diskcache.cache import DiskChunkCache
+from tieredstore.remote.fetch.chunk_cache import ChunkCache, ChunkKey
 
 KEY = ChunkKey("s3://bucket", "topic-x/0/00000000000000000000-y.log", 0, b"L" * 16)
 CHUNKS = [replace(KEY, chunk=number) for number in range(16)]

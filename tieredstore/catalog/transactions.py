@@ -12,7 +12,7 @@ from tieredstore.kafka.checkpoints import open_transactions, parse_producer_snap
 from tieredstore.kafka.end_markers import TransactionStep, transaction_steps
 from tieredstore.kafka.indexes import AbortedTransaction, read_txn_index
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata
-from tieredstore.remote.stream_view import StreamView
+from tieredstore.remote.fetch.stream_view import StreamView
 
 if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource

@@ -14,8 +14,8 @@ from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.records.borders import Border, Borders, IndexBorders, Section, around, oversized
 
 if TYPE_CHECKING:
+    from tieredstore.remote.fetch.stream import SegmentStream
     from tieredstore.remote.source import SegmentSource
-    from tieredstore.remote.stream import SegmentStream
 
 _PIECE_SIZE: Final = 64 * 1024
 _SPACING: Final = 4096

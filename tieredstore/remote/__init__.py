@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from tieredstore.remote.base import RemoteStorageManagerBase
+    from tieredstore.remote.fetch.stream import SegmentStream
     from tieredstore.remote.manager import RemoteStorageManager
     from tieredstore.remote.source import NextSegment, SegmentSource
-    from tieredstore.remote.stream import SegmentStream
 
 __all__ = ["NextSegment", "RemoteStorageManager", "RemoteStorageManagerBase", "SegmentSource", "SegmentStream"]
 
@@ -18,7 +18,7 @@ _MODULES: Final = {
     "RemoteStorageManager": "manager",
     "RemoteStorageManagerBase": "base",
     "SegmentSource": "source",
-    "SegmentStream": "stream",
+    "SegmentStream": "fetch.stream",
 }
 
 

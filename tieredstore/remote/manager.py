@@ -20,22 +20,22 @@ from tieredstore.process.closer import Closer
 from tieredstore.process.closing import Closing
 from tieredstore.process.lifetime import Lifetime
 from tieredstore.remote.base import RemoteStorageManagerBase
-from tieredstore.remote.fetcher import Fetcher
-from tieredstore.remote.indexes import Indexes
+from tieredstore.remote.copy.writer import CopiedSegment, SegmentWriter, StoredSizes, WriteOptions
+from tieredstore.remote.fetch.fetcher import Fetcher
+from tieredstore.remote.fetch.indexes import Indexes
+from tieredstore.remote.fetch.segment_logs import requested_range
+from tieredstore.remote.fetch.stream import SegmentStream
 from tieredstore.remote.key_ring import key_ring_of
 from tieredstore.remote.layout import KeyLayout
 from tieredstore.remote.managed_store import ManagedStore, ManagerCalls
 from tieredstore.remote.manifest_object import delete_manifest_first, rules_of
 from tieredstore.remote.pools import Pools
-from tieredstore.remote.segment_logs import requested_range
 from tieredstore.remote.source import NextSegment
 from tieredstore.remote.statistics import FetchStats
-from tieredstore.remote.stream import SegmentStream
-from tieredstore.remote.writer import CopiedSegment, SegmentWriter, StoredSizes, WriteOptions
 
 if TYPE_CHECKING:
-    from tieredstore.remote.raw_indexes import RawIndexes
-    from tieredstore.remote.raw_writer import RawSegmentWriter
+    from tieredstore.remote.copy.raw_writer import RawSegmentWriter
+    from tieredstore.remote.fetch.raw_indexes import RawIndexes
     from tieredstore.transform.encryption import RandomBytes
 
 
@@ -241,13 +241,13 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
     def _segment_writer(self) -> SegmentWriter | RawSegmentWriter:
         if not self.settings.endpoint.is_raw:
             return self._writer
-        from tieredstore.remote.raw_writer import RawSegmentWriter  # noqa: PLC0415  as above
+        from tieredstore.remote.copy.raw_writer import RawSegmentWriter  # noqa: PLC0415  as above
 
         return RawSegmentWriter(self._store, self.layout)
 
     def _raw_indexes(self, store: ObjectStore) -> RawIndexes:
         # Few buckets are raw.
-        from tieredstore.remote.raw_indexes import RawIndexes  # noqa: PLC0415
+        from tieredstore.remote.fetch.raw_indexes import RawIndexes  # noqa: PLC0415
 
         fetcher = self._fetcher
         return RawIndexes(fetcher.indexes, fetcher.logs.open, fetcher.manifests, store, self.layout)

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
     from tieredstore.format.manifest import SegmentManifest
     from tieredstore.format.manifest_rules import ManifestRules
+    from tieredstore.remote.fetch.stream import SegmentStream
     from tieredstore.remote.layout import KeyLayout
-    from tieredstore.remote.stream import SegmentStream
 
 NextSegment: TypeAlias = Callable[[], RemoteLogSegmentMetadata | None]
 """Says which segment follows the one being read, None at the end. Called once, on the reading thread: be quick."""

@@ -82,7 +82,7 @@ class Target:
         if segment is None or not self.settings.endpoint.is_raw:
             return
         # Few buckets are raw.
-        from tieredstore.remote.raw_writer import RawSegmentWriter  # noqa: PLC0415
+        from tieredstore.remote.copy.raw_writer import RawSegmentWriter  # noqa: PLC0415
 
         segment_id = RemoteLogSegmentId(watermark.where, Uuid.parse(segment.id))
         RawSegmentWriter(self.store, self.manager.layout).reach(segment_id, segment.base_offset)

@@ -26,7 +26,7 @@ from tieredstore.kafka.logdir import FoundSegment, LogSegment, describe
 from tieredstore.model import RemoteLogSegmentMetadata, Uuid
 from tieredstore.ops.copies import shipping
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.remote.writer import CopiedSegment, StoredSizes
+from tieredstore.remote.copy.writer import CopiedSegment, StoredSizes
 
 SINGLE = "single-0"
 

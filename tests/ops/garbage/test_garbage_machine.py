@@ -33,8 +33,8 @@ from tieredstore.ops.garbage.deletion import delete_objects
 from tieredstore.ops.garbage.holds import LegalHold, place_hold
 from tieredstore.ops.garbage.removal import Before, remove_segments
 from tieredstore.ops.keys.rotation import rotate_keys
+from tieredstore.remote.copy.writer import SegmentWriter, WriteOptions
 from tieredstore.remote.layout import KeyLayout
-from tieredstore.remote.writer import SegmentWriter, WriteOptions
 from tieredstore.transform.keyring import KeyPair, KeyRing
 
 KEYS = GOLDEN / "08-keyring" / "keys"

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 from tieredstore.config import Settings
 from tieredstore.errors import ConfigError, UnknownKey, WrongKey, excerpt
 from tieredstore.ops.copies.steps import CopyWay
+from tieredstore.remote.copy.writer import WriteOptions
 from tieredstore.remote.key_ring import key_ring_of
-from tieredstore.remote.writer import WriteOptions
 
 if TYPE_CHECKING:
     from tieredstore.format.manifest import SegmentManifest, WrappedDataKey

@@ -19,9 +19,9 @@ from tieredstore.kafka.batches import FRAME_SIZE, CompressionType, first_batch_c
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 from tieredstore.ops.copies.recoding import Recoding
 from tieredstore.process.thread_pool import ThreadPool
-from tieredstore.remote.content import InOrder, SegmentContent
+from tieredstore.remote.copy.content import InOrder, SegmentContent
+from tieredstore.remote.copy.writer import SegmentWriter
 from tieredstore.remote.layout import KeyLayout
-from tieredstore.remote.writer import SegmentWriter
 
 if TYPE_CHECKING:
     from tieredstore.ops.bucket import Bucket

@@ -31,7 +31,7 @@ from tieredstore.format.manifest import SegmentManifest
 from tieredstore.ops.copies.proven_store import ends_at, parts_of
 from tieredstore.ops.copies.recoding import Recoding
 from tieredstore.ops.copies.steps import CopyWay
-from tieredstore.remote.attempt import AttemptAge
+from tieredstore.remote.copy.attempt import AttemptAge
 from tieredstore.remote.manifest_object import read_manifest_text
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader
 from tieredstore.kafka.end_markers import MARKER_BYTES
 
 if TYPE_CHECKING:
-    from tieredstore.remote.stream import SegmentStream
+    from tieredstore.remote.fetch.stream import SegmentStream
 
 _VIEW_SIZE: Final = HEADER_SIZE + MARKER_BYTES
 

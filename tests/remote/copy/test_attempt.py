@@ -1,0 +1,132 @@
+"""A copy commits only what stands, and only while a clean-up takes it for one under way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.support.small_segments import new_metadata, write_segment
+from tieredstore.backends.base import Body, ObjectStore
+from tieredstore.backends.filesystem import FilesystemObjectStore
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.errors import StoreError, StoreUnavailable
+from tieredstore.format.keys import Suffix
+from tieredstore.model import LogSegmentData
+from tieredstore.process.boot_clock import boot_clock_s
+from tieredstore.remote.copy.writer import SegmentWriter, WriteOptions
+from tieredstore.remote.layout import KeyLayout
+from tieredstore.testing.delegating import DelegatingObjectStore
+from tieredstore.testing.doubles import CountingStore
+
+LOG = bytes(range(256)) * 5
+MAX_AGE_S = 100.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1e6
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class ActingStore(DelegatingObjectStore):
+    """Does something right after a put of an object with one suffix."""
+
+    def __init__(self, inner: ObjectStore, suffix: Suffix, act: Callable[[ObjectStore, str], None]) -> None:
+        super().__init__(inner)
+        self._suffix, self._act = suffix, act
+
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+        super().put(key, body, if_absent=if_absent)
+        if key.endswith(f".{self._suffix.value}"):
+            self._act(self.inner, key)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> LogSegmentData:
+    return write_segment(tmp_path, LOG)
+
+
+@pytest.fixture
+def pool() -> Generator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
+def copy(store: ObjectStore, files: LogSegmentData, pool: ThreadPoolExecutor, clock: Callable[[], float]) -> None:
+    options = WriteOptions(chunk_size=1024, max_age_s=MAX_AGE_S)
+    writer = SegmentWriter(store, KeyLayout("", False), options, pool=pool, clock=clock)
+    writer.copy(new_metadata(len(LOG)), files)
+
+
+def keys(store: ObjectStore) -> list[str]:
+    return [info.key.rpartition(".")[2] for info in store.list()]
+
+
+@pytest.mark.parametrize("slow", list(Suffix))
+def test_an_attempt_that_took_too_long_leaves_nothing(
+    files: LogSegmentData, pool: ThreadPoolExecutor, slow: Suffix
+) -> None:
+    inner, clock = MemoryObjectStore(), Clock()
+
+    def wait(_store: ObjectStore, _key: str) -> None:
+        clock.now_s += MAX_AGE_S + 1
+
+    counted = CountingStore(inner)
+    with pytest.raises(StoreUnavailable, match=r"longer than 100 s \(upload.max.age.ms\)"):
+        copy(ActingStore(counted, slow, wait), files, pool, clock)
+    assert keys(inner) == []
+    # Behind the manifest too: who looked for it meanwhile may be at deleting the rest.
+    assert counted.requests["put"] == list(Suffix).index(slow) + 1
+
+
+def test_an_attempt_at_the_very_limit_commits(files: LogSegmentData, pool: ThreadPoolExecutor) -> None:
+    inner, clock = MemoryObjectStore(), Clock()
+
+    def wait(_store: ObjectStore, _key: str) -> None:
+        clock.now_s += MAX_AGE_S
+
+    copy(ActingStore(inner, Suffix.LOG, wait), files, pool, clock)
+    assert len(keys(inner)) == 3
+
+
+@pytest.mark.parametrize("gone", [Suffix.LOG, Suffix.INDEXES])
+def test_no_manifest_is_written_over_what_was_deleted(
+    files: LogSegmentData, pool: ThreadPoolExecutor, gone: Suffix
+) -> None:
+    inner = MemoryObjectStore()
+
+    def delete(store: ObjectStore, key: str) -> None:
+        store.delete([f"{key.rpartition('.')[0]}.{gone.value}"])
+
+    counted = CountingStore(inner)
+    with pytest.raises(StoreUnavailable, match=rf"{gone.value} was deleted before its manifest was written"):
+        copy(ActingStore(counted, Suffix.INDEXES, delete), files, pool, Clock())
+    assert keys(inner) == []
+    assert not any(key.endswith("manifest") for key in counted.keys_of("put"))
+
+
+@pytest.mark.parametrize("change", [b"", b"short", LOG + b"x"])
+def test_no_manifest_is_written_over_an_object_of_another_size(
+    files: LogSegmentData, pool: ThreadPoolExecutor, change: bytes
+) -> None:
+    inner = MemoryObjectStore()
+    with pytest.raises(StoreError, match="has not the 1280 bytes"):
+        copy(ActingStore(inner, Suffix.LOG, lambda store, key: store.put(key, change)), files, pool, Clock())
+    assert keys(inner) == []
+
+
+def test_the_looks_cost_two_reads_of_a_byte(tmp_path: Path, files: LogSegmentData, pool: ThreadPoolExecutor) -> None:
+    (tmp_path / "store").mkdir()
+    counted = CountingStore(FilesystemObjectStore(tmp_path / "store"))
+    copy(counted, files, pool, boot_clock_s)
+    assert (counted.requests["get"], counted.bytes_down) == (2, 2)
+
+
+def test_the_boot_clock_goes_on() -> None:
+    first = boot_clock_s()
+    assert 0 < first <= boot_clock_s()

@@ -1,0 +1,1 @@
+"""A segment up: log, indexes, manifest, and what one attempt has written."""

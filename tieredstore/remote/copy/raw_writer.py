@@ -1,0 +1,212 @@
+"""A segment up into the raw layout: index, time index, log last, and behind it what Pinterest's reader goes by."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+from tieredstore.errors import (
+    BatchCorrupt,
+    InvalidSegment,
+    ObjectNotFound,
+    PreconditionFailed,
+    SegmentConflict,
+    StoreUnavailable,
+)
+from tieredstore.format.keys import main_path, padded_offset
+from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader, walk_batch_headers
+from tieredstore.kafka.indexes import read_offset_index, read_time_index
+from tieredstore.model import LogSegmentData, RemoteLogSegmentId, RemoteLogSegmentMetadata, SegmentFile
+from tieredstore.places.raw_keys import INDEX, LOG, TIME_INDEX, WATERMARK
+from tieredstore.places.raw_metadata import MetadataKeeper
+from tieredstore.remote.copy.writer import StoredSizes
+
+if TYPE_CHECKING:
+    from tieredstore.backends.base import ObjectStore
+    from tieredstore.remote.layout import KeyLayout
+
+_PIECE: Final = 4 << 20
+_MOST_INDEX: Final = 64 << 20
+_MOST_WATERMARK: Final = 64
+_TRIES: Final = 10
+
+
+class RawSegmentWriter:
+    """Stores the three files of a segment, each once. Safe from several threads.
+
+    A file that is there already with the same bytes was written by another try, or another replica; so was an index
+    with other bytes that leads to the batches of this log. All else is SegmentConflict, and nothing is overwritten.
+    Repeated, a copy goes on where it stopped.
+    """
+
+    def __init__(self, store: ObjectStore, layout: KeyLayout) -> None:
+        self._store, self._layout = store, layout
+        self._metadata = MetadataKeeper(store, layout.prefix)
+
+    def copy(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        data: LogSegmentData,
+        on_progress: Callable[[int], None] | None,
+        check: Callable[[], None],
+    ) -> StoredSizes:
+        """Five writes: the log is what makes it a segment. ``check`` is called between them, and may raise."""
+        path = f"{self._layout.prefix}{main_path(metadata.remote_log_segment_id, metadata.start_offset)}"
+        sizes = 0
+        for ending, file in ((INDEX, data.offset_index), (TIME_INDEX, data.time_index)):
+            check()
+            content = _content(file)
+            sizes += len(content)
+            self._put_index(f"{path}.{ending}", content, metadata, data.log_segment, ending)
+        log_size = self._put_log(f"{path}.{LOG}", metadata, data.log_segment, on_progress, check)
+        check()
+        self.reach(metadata.remote_log_segment_id, metadata.start_offset, _modified_ms(data.log_segment))
+        return StoredSizes(log_size, sizes, 0)
+
+    def reach(self, segment_id: RemoteLogSegmentId, base_offset: int, modified_ms: int | None = None) -> None:
+        """Have ``offset.wm`` at a segment that is stored, at least, and all named: a try may have ended in between."""
+        folder = f"{self._layout.prefix}{main_path(segment_id, base_offset)}".rpartition("/")[0]
+        self._move_watermark(f"{folder}/{WATERMARK}", base_offset)
+        self._metadata.name_all(f"{folder}/", {} if modified_ms is None else {base_offset: modified_ms})
+
+    def _put_index(
+        self, key: str, content: bytes, metadata: RemoteLogSegmentMetadata, log: SegmentFile, ending: str
+    ) -> None:
+        try:
+            self._store.put(key, content, if_absent=True)
+        except PreconditionFailed as error:
+            stored = self._store.get_small(key, _MOST_INDEX)
+            if stored == content:
+                return
+            # Each replica has an index of its own: entries depend on what was appended together.
+            if stored is None or not _leads_into(stored, ending, metadata, log):
+                raise self._conflict(metadata, ending) from error
+
+    def _put_log(
+        self,
+        key: str,
+        metadata: RemoteLogSegmentMetadata,
+        log: SegmentFile,
+        on_progress: Callable[[int], None] | None,
+        check: Callable[[], None],
+    ) -> int:
+        with _opened(log) as file:
+            try:
+                self._store.put(key, _pieces(file, metadata, on_progress, check), if_absent=True)
+            except PreconditionFailed as error:
+                file.seek(0)
+                if not self._is_stored(key, file, metadata.segment_size_in_bytes, check):
+                    raise self._conflict(metadata, LOG) from error
+        return metadata.segment_size_in_bytes
+
+    def _is_stored(self, key: str, file: BinaryIO, size: int, check: Callable[[], None]) -> bool:
+        if self._store.head(key).size != size:
+            return False
+        for start in range(0, size, _PIECE):
+            check()
+            piece = file.read(min(_PIECE, size - start))
+            if self._store.get(key, start, start + len(piece)) != piece:
+                return False
+        return True
+
+    def _move_watermark(self, key: str, base_offset: int) -> None:
+        """Have it at ``base_offset`` at least: others move it too, and it never goes back."""
+        for _ in range(_TRIES):
+            try:
+                info = self._store.head(key)
+                standing = self._store.get_small(key, _MOST_WATERMARK)
+            except ObjectNotFound:
+                try:
+                    self._store.put(key, padded_offset(base_offset).encode(), if_absent=True)
+                except PreconditionFailed:
+                    continue
+                return
+            if _offset_of(standing) >= base_offset:
+                return
+            try:
+                self._store.replace(key, padded_offset(base_offset).encode(), info.etag or "")
+            except PreconditionFailed:
+                continue
+            return
+        raise StoreUnavailable(f"{key!r} was moved by others {_TRIES} times while it was to be moved")
+
+    @staticmethod
+    def _conflict(metadata: RemoteLogSegmentMetadata, ending: str) -> SegmentConflict:
+        return SegmentConflict(f"{metadata}: there is another .{ending} under its name, which stays as it is")
+
+
+def _offset_of(standing: bytes | None) -> int:
+    """What a watermark says; -1 for what is none, which is replaced."""
+    line = (standing or b"").partition(b"\n")[0].strip()
+    return int(line) if line.isdigit() and len(line) <= 20 else -1
+
+
+def _opened(file: SegmentFile) -> BinaryIO:
+    try:
+        return file.open("rb")
+    except FileNotFoundError as error:
+        raise InvalidSegment(f"{file} is missing: it was deleted, or it is not where the metadata says") from error
+
+
+def _modified_ms(file: SegmentFile) -> int | None:
+    """When the broker last wrote to the log, by which Pinterest's index has it; None for what is no file."""
+    with _opened(file) as opened:
+        try:
+            return os.fstat(opened.fileno()).st_mtime_ns // 1_000_000
+        except OSError:
+            return None
+
+
+def _content(file: SegmentFile) -> bytes:
+    with _opened(file) as opened:
+        return opened.read()
+
+
+def _pieces(
+    file: BinaryIO,
+    metadata: RemoteLogSegmentMetadata,
+    on_progress: Callable[[int], None] | None,
+    check: Callable[[], None],
+) -> Iterator[bytes]:
+    left = metadata.segment_size_in_bytes
+    while left:
+        check()
+        piece = file.read(min(_PIECE, left))
+        if not piece:
+            raise InvalidSegment(f"{metadata}: the log ends {left} bytes before its end: it shrank while it was copied")
+        yield piece
+        left -= len(piece)
+        if on_progress is not None:
+            on_progress(len(piece))
+
+
+def _leads_into(stored: bytes, ending: str, metadata: RemoteLogSegmentMetadata, log: SegmentFile) -> bool:
+    """Whether an index of another replica is right for this log."""
+    base, end = metadata.start_offset, metadata.end_offset
+    with _opened(log) as file:
+        headers = list(_headers(file, metadata.segment_size_in_bytes))
+    try:
+        if ending == INDEX:
+            first_at = {header.position: header.base_offset for header in headers}
+            entries = read_offset_index(stored, base)
+            return all(first_at.get(entry.position, end + 1) <= entry.offset <= end for entry in entries)
+        times = read_time_index(stored, base)
+    except BatchCorrupt:
+        return False
+    greatest, number = -1, 0
+    for entry in times:
+        while number < len(headers) and headers[number].last_offset <= entry.offset:
+            greatest = max(greatest, headers[number].max_timestamp)
+            number += 1
+        if greatest > entry.timestamp or entry.offset > end:
+            return False
+    return True
+
+
+def _headers(file: BinaryIO, size: int) -> Iterator[BatchHeader]:
+    def view(position: int) -> memoryview:
+        file.seek(position)
+        return memoryview(file.read(min(HEADER_SIZE, size - position)))
+
+    return walk_batch_headers(view, size)

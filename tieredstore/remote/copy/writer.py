@@ -1,0 +1,297 @@
+"""A segment up: log, then indexes, then the manifest, which commits it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from array import array
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from tieredstore.backends.base import Buffer, ObjectStore
+from tieredstore.errors import (
+    InvalidSegment,
+    ObjectNotFound,
+    SegmentAlreadyExists,
+    SegmentTooLarge,
+)
+from tieredstore.format.chunk_index import ChunkIndex, FixedChunkIndex, VariableChunkIndex
+from tieredstore.format.keys import Suffix
+from tieredstore.format.manifest import IndexEntry, SegmentIndexes, SegmentManifest, WrappedDataKey
+from tieredstore.format.sizes import ENCRYPTION_OVERHEAD, IV_SIZE
+from tieredstore.limits import MAX_INT32
+from tieredstore.model import LogSegmentData, RemoteLogSegmentMetadata
+from tieredstore.process.boot_clock import boot_clock_s
+from tieredstore.remote.copy.attempt import Attempt, AttemptAge
+from tieredstore.remote.copy.content import SegmentContent, content_of_files
+from tieredstore.remote.layout import KeyLayout
+from tieredstore.transform.chunks import ChunkEncoder
+from tieredstore.transform.encryption import DataKey, RandomBytes, SegmentCipher
+from tieredstore.transform.pipeline import TransformedChunks
+
+if TYPE_CHECKING:
+    from tieredstore.config import Settings
+    from tieredstore.transform.keyring import KeyRing
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """How segments are written. ``chunk_size`` in bytes; ``compression_level`` None writes without compression;
+    ``heuristic`` leaves segments alone whose first batch is compressed already; ``key_ring`` None does not encrypt.
+    A copy that has taken ``max_age_s`` does not commit any more."""
+
+    chunk_size: int
+    compression_level: int | None = None
+    heuristic: bool = False
+    key_ring: KeyRing | None = None
+    chunks_in_flight: int = 4
+    max_age_s: float = 43200.0
+
+    @classmethod
+    def of_settings(cls, settings: Settings, key_ring: KeyRing | None, threads: int) -> Self:
+        """As the settings say, for so many threads that transform."""
+        return cls(
+            chunk_size=settings.chunk_size,
+            compression_level=settings.compression_level if settings.compression_enabled else None,
+            heuristic=settings.compression_heuristic_enabled,
+            key_ring=key_ring,
+            # Some chunks more than threads keep the threads busy while the store takes one.
+            chunks_in_flight=threads + 2,
+            max_age_s=settings.upload_max_age_ms / 1000,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSizes:
+    """Bytes of the three objects that a copy wrote."""
+
+    log: int
+    indexes: int
+    manifest: int
+
+    @property
+    def total(self) -> int:
+        """``REMOTE_SIZE`` of the custom metadata."""
+        return self.log + self.indexes + self.manifest
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedSegment:
+    """What came of a copy. ``custom_metadata`` is None if ``custom.metadata.fields.include`` is empty."""
+
+    sizes: StoredSizes
+    custom_metadata: bytes | None
+
+
+def _go_on() -> None:
+    """Nothing keeps a copy from its end."""
+
+
+class SegmentWriter:
+    """Copies segments into a store. Safe from several threads; memory is bounded by the options."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        layout: KeyLayout,
+        options: WriteOptions,
+        *,
+        pool: Executor,
+        random_bytes: RandomBytes = os.urandom,
+        clock: Callable[[], float] = boot_clock_s,
+    ) -> None:
+        self._store = store
+        self._layout = layout
+        self._options = options
+        self._pool = pool
+        self._random_bytes = random_bytes
+        self._clock = clock
+
+    def copy(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        data: LogSegmentData,
+        on_progress: Callable[[int], None] | None = None,
+        check: Callable[[], None] = _go_on,
+    ) -> StoredSizes:
+        """Write the three objects; ``on_progress`` is given the stored bytes of each chunk as it goes out.
+
+        Store calls: one head, three puts, and before the last one a read of one byte of either object that stands: a
+        manifest is not written over what somebody has deleted, nor by an attempt older than ``max_age_s`` (that is
+        StoreUnavailable). If one fails, what this attempt wrote is deleted, manifest first. ``check`` is called before
+        each chunk and each put, and behind the last: if it raises, the copy fails.
+        """
+        with content_of_files(data) as content:
+            return self.copy_content(metadata, content, on_progress, check)
+
+    def copy_content(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        content: SegmentContent,
+        on_progress: Callable[[int], None] | None = None,
+        check: Callable[[], None] = _go_on,
+    ) -> StoredSizes:
+        """As :meth:`copy`, of a segment that lies anywhere."""
+        compress = self._decide(metadata, content)
+        # A key of its own for each copy: two objects never share a key and an IV.
+        data_key = None if self._options.key_ring is None else DataKey.generate(self._random_bytes)
+        # Asked before the long upload of the log; the conditional puts decide in the end.
+        self._refuse_existing(metadata)
+        age = AttemptAge(self._clock, self._options.max_age_s, metadata)
+        with Attempt(self._store, self._layout, metadata, age) as attempt:
+            upload = _Upload(self._options, metadata, compress, data_key, self._random_bytes)
+            chunks = upload.chunks(content, self._pool)
+            # In this order: what the manifest points to is there whole before the manifest is.
+            attempt.put(Suffix.LOG, _counted(chunks, metadata, on_progress, check))
+            check()
+            blobs, entries = upload.indexes(content.indexes())
+            attempt.put(Suffix.INDEXES, b"".join(blobs))
+            check()
+            manifest = upload.manifest(chunks.stored_sizes, entries).to_bytes()
+            attempt.require(Suffix.LOG, sum(chunks.stored_sizes))
+            attempt.require(Suffix.INDEXES, sum(map(len, blobs)))
+            attempt.put(Suffix.MANIFEST, manifest)
+            # A write that took so long may have met a clean-up that found no manifest yet.
+            age.check()
+            # Whoever was told meanwhile that this failed must not meet the segment.
+            check()
+        return StoredSizes(sum(chunks.stored_sizes), sum(map(len, blobs)), len(manifest))
+
+    def _decide(self, metadata: RemoteLogSegmentMetadata, content: SegmentContent) -> bool:
+        """Whether to compress; refuses, before any write, what could not be read back."""
+        size = content.size
+        if size != metadata.segment_size_in_bytes:
+            raise InvalidSegment(
+                f"{content.name} has {size} bytes and its metadata says {metadata.segment_size_in_bytes}: the segment "
+                "is not closed, or it is another file"
+            )
+        self._refuse_too_large(metadata, size)
+        if size == 0:
+            return False
+        if self._options.compression_level is None or not self._options.heuristic:
+            return self._options.compression_level is not None
+        return content.is_uncompressed()
+
+    def _refuse_too_large(self, metadata: RemoteLogSegmentMetadata, size: int) -> None:
+        chunk_size = self._options.chunk_size
+        chunks = -(-size // chunk_size)
+        if chunks * chunk_size > MAX_INT32:
+            raise SegmentTooLarge(
+                f"{metadata}: {chunks} chunks of {chunk_size} bytes pass 2^31-1 bytes, and the plugin could not read "
+                "the end of the segment; choose a chunk.size that does not (a smaller one rounds up less)"
+            )
+        if self._options.key_ring is None:
+            return
+        if size == 0:
+            raise InvalidSegment(
+                f"{metadata}: the log is empty, and no reader is known to accept an empty log that is encrypted; "
+                "leave it out, or copy it with encryption.enabled=false"
+            )
+        if self._options.compression_level is None:
+            _check_stored_size(metadata, size + chunks * ENCRYPTION_OVERHEAD)
+
+    def _refuse_existing(self, metadata: RemoteLogSegmentMetadata) -> None:
+        key = self._layout.key(metadata, Suffix.MANIFEST)
+        with contextlib.suppress(ObjectNotFound):
+            self._store.head(key)
+            raise SegmentAlreadyExists(
+                f"{self._layout.shown(key)} exists: {metadata} was copied already; every attempt needs a new id"
+            )
+
+
+class _Upload:
+    """The content of one segment's three objects."""
+
+    def __init__(
+        self,
+        options: WriteOptions,
+        metadata: RemoteLogSegmentMetadata,
+        compress: bool,
+        data_key: DataKey | None,
+        random_bytes: RandomBytes,
+    ) -> None:
+        self._options = options
+        self._metadata = metadata
+        self._compress = compress
+        self._data_key = data_key
+        self._cipher = None if data_key is None else SegmentCipher(data_key)
+        self._random_bytes = random_bytes
+
+    def chunks(self, content: SegmentContent, pool: Executor) -> TransformedChunks:
+        level = self._options.compression_level if self._compress else None
+        return TransformedChunks(
+            content.read_into,
+            self._metadata.segment_size_in_bytes,
+            self._options.chunk_size,
+            ChunkEncoder(level, self._cipher),
+            pool=pool,
+            chunks_in_flight=self._options.chunks_in_flight,
+            random_bytes=self._random_bytes,
+        )
+
+    def indexes(self, plain: tuple[bytes, ...]) -> tuple[list[bytes], SegmentIndexes]:
+        """The stored indexes in their fixed order, and where each will lie."""
+        blobs = [self._sealed(index) for index in plain]
+        entries: list[IndexEntry] = []
+        position = 0
+        for blob in blobs:
+            entries.append(IndexEntry(position, len(blob)))
+            position += len(blob)
+        transaction = entries[4] if len(entries) > 4 else None
+        return blobs, SegmentIndexes(entries[0], entries[1], entries[2], entries[3], transaction)
+
+    def _sealed(self, index: bytes) -> bytes:
+        if self._cipher is None or not index:
+            return index  # an empty index stays empty, even when encrypted
+        return self._cipher.seal(self._random_bytes(IV_SIZE), index)
+
+    def manifest(self, stored_sizes: array[int], indexes: SegmentIndexes) -> SegmentManifest:
+        return SegmentManifest(
+            chunk_index=self._chunk_index(stored_sizes),
+            segment_indexes=indexes,
+            compression=self._compress,
+            encryption=self._wrapped_data_key(),
+            metadata=self._metadata,
+        )
+
+    def _chunk_index(self, stored_sizes: array[int]) -> ChunkIndex:
+        chunk_size, file_size = self._options.chunk_size, self._metadata.segment_size_in_bytes
+        if self._compress:
+            return VariableChunkIndex.from_sizes(chunk_size, file_size, stored_sizes)
+        overhead = 0 if self._cipher is None else ENCRYPTION_OVERHEAD
+        last = stored_sizes[-1] if stored_sizes else 0
+        return FixedChunkIndex(chunk_size, file_size, chunk_size + overhead, last)
+
+    def _wrapped_data_key(self) -> WrappedDataKey | None:
+        ring = self._options.key_ring
+        if ring is None or self._data_key is None:
+            return None
+        return WrappedDataKey(ring.active_id, ring.wrap(self._data_key.key), self._data_key.aad)
+
+
+def _counted(
+    chunks: TransformedChunks,
+    metadata: RemoteLogSegmentMetadata,
+    on_progress: Callable[[int], None] | None,
+    check: Callable[[], None],
+) -> Iterator[Buffer]:
+    """The chunks, stopped where the stored size passes the format's limit."""
+    total = 0
+    with contextlib.closing(iter(chunks)) as stored_chunks:
+        for stored in stored_chunks:
+            total += len(stored)
+            _check_stored_size(metadata, total)
+            check()
+            yield stored
+            if on_progress is not None:
+                on_progress(len(stored))
+
+
+def _check_stored_size(metadata: RemoteLogSegmentMetadata, stored_size: int) -> None:
+    if stored_size > MAX_INT32:
+        raise SegmentTooLarge(
+            f"{metadata}: its stored form passes 2^31-1 bytes, which no reader of this format can address; use a "
+            "larger chunk.size, compress, or make smaller segments (segment.bytes)"
+        )

@@ -1,0 +1,1 @@
+"""Chunks and indexes in a folder that survives a restart."""

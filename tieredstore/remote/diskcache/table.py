@@ -1,0 +1,310 @@
+"""The table of the disk cache: which values there are, when each was used last, and which have to go.
+
+It is ``diskcache.Cache``, by its public names alone. A table that cannot be used is removed, and a new one, empty,
+takes its place; other processes see that theirs is no longer there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Final, TypeVar
+
+from diskcache import Cache, Timeout
+
+from tieredstore.backends.base import Buffer
+from tieredstore.errors import CorruptData
+from tieredstore.process.forks import Gate, begin_again_after_fork, pause_during_fork
+from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.remote.diskcache.values import HEADER_SIZE, RawDisk, Written, is_own, name_of, read_value, write_value
+from tieredstore.remote.fetch.chunk_cache import Counters
+
+_logger: Final = logging.getLogger(__name__)
+
+_PASSING: Final = frozenset(
+    {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_INTERRUPT}
+)
+_SETTINGS: Final = {
+    "eviction_policy": "least-recently-used",
+    "cull_limit": 1,
+    "sqlite_mmap_size": 0,  # a database that is cut short would end the process
+}
+_ROOM: Final = "room"  # no value's key
+_MAX_NOTED: Final = 1024
+_WRITE_EVERY_S: Final = 1.0
+_SWEEP_EVERY_S: Final = 3600.0
+_UNLISTED_AGE_S: Final = 600.0  # a file is listed at once after it was written, or never
+_PAUSE_S: Final = 2.0  # for uses under way; their longest wait is for the table's lock
+
+Result = TypeVar("Result")
+
+
+class DiskTable:
+    """The values of one folder. Safe from several threads, in forked children, and beside other processes.
+
+    ``size_bytes`` bounds the sum of the payloads, ``retention_ms`` the time since the last use; -1 is without limit. No
+    call raises: what the table cannot take is lost.
+
+    A thread of its own has the only connection, and closes it before a fork. SQLite keeps its locks by process and
+    file: a child that has a connection of its parent open, even untouched, would take locks for its own that it does
+    not have. The child of a parent that could not close it in time has no table.
+    """
+
+    def __init__(self, folder: Path, size_bytes: int, retention_ms: int, lock_timeout_s: float) -> None:
+        self._folder = folder
+        self._limit = size_bytes if size_bytes >= 0 else 1 << 62
+        self._retention = retention_ms / 1000 if retention_ms >= 0 else None
+        self._lock_timeout_s = lock_timeout_s
+        self._cache: _PayloadCache | None = None
+        self.is_closed = False
+        self.begin_again()
+        begin_again_after_fork(self)
+        pause_during_fork(self)
+
+    def begin_again(self) -> None:
+        """Start without connection and thread, with fresh locks and counters: for a forked child."""
+        self.is_closed = self.is_closed or self._cache is not None
+        self._identity: tuple[int, int] | None = None
+        self._gate = Gate()
+        self._lock = threading.Lock()
+        self._thread: ThreadPool | None = None
+        self._noted: dict[str, None] = {}
+        self._written_at = 0.0
+        self._reported: set[str] = set()
+        self.counters = Counters()
+
+    def pause(self) -> None:
+        """Before a fork: write the noted uses, close the connection, and end its thread."""
+        if self._gate.shut(_PAUSE_S) and self._thread is not None:
+            if self._noted:
+                self._thread.submit(self._attempt, self._write_uses)
+            self._thread.submit(self._leave)
+            self._thread.shutdown()
+            self._thread = None
+
+    def go_on(self) -> None:
+        """After a fork, in the parent: the table is opened again when it is needed."""
+        self._gate.open()
+
+    def close(self) -> None:
+        """Close the table for good."""
+        self.pause()
+        self.is_closed = True
+        self.go_on()
+
+    def keep(self, key: bytes, data: Buffer) -> None:
+        """Store a value in place of an older one, and make room."""
+        if len(memoryview(data).cast("B")) > self._limit or self.is_closed:
+            return
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            written = write_value(self._folder, key, data)
+            if not self._run(lambda cache: self._list(cache, key.hex(), written)):
+                for path in (written.path, self._folder / name_of(key.hex())):
+                    path.unlink(missing_ok=True)
+        except OSError as error:
+            self._suffer(error)
+
+    def read(self, key: bytes, buffer_for: Callable[[int], memoryview | None]) -> memoryview | None:
+        """Read a value into the buffer for its size; None if there is none. A damaged one is dropped.
+
+        The table is not asked: a value's file tells when it was used last, and a read never waits for a lock.
+        """
+        name = key.hex()
+        try:
+            with self._open_value(name) as file:
+                payload = read_value(file, key, buffer_for)
+                if self._retention is not None:
+                    with contextlib.suppress(OSError):  # it may be read only
+                        os.utime(file.fileno())
+        except FileNotFoundError:
+            return None
+        except CorruptData as error:
+            self.counters.add(damaged=1)
+            self._report("damage", f"a damaged entry was dropped, and will be fetched again: {error}")
+            self._run(lambda cache: cache.delete(name))
+            (self._folder / name_of(name)).unlink(missing_ok=True)
+            return None
+        except OSError as error:
+            self._suffer(error)
+            return None
+        self._note_use(name)
+        return payload
+
+    def holds(self, key: bytes) -> bool:
+        """Whether there is a value: nothing of it is read, and it is no use of it."""
+        try:
+            self._open_value(key.hex()).close()
+        except OSError:
+            return False
+        return True
+
+    def _open_value(self, name: str) -> io.FileIO:
+        """Open a value's file; FileNotFoundError if there is none, or one that is too old."""
+        if self.is_closed:
+            raise FileNotFoundError(name)
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+        file = io.FileIO(os.open(f"{self._folder}/{name_of(name)}", flags))
+        if self._retention is not None and time.time() - os.fstat(file.fileno()).st_mtime >= self._retention:
+            file.close()
+            raise FileNotFoundError(name)
+        return file
+
+    def held(self) -> tuple[int, int]:
+        """Count the values, and the bytes of their payloads; (0, 0) while the table cannot be read."""
+        return self._run(lambda cache: (len(cache), cache.volume())) or (0, 0)
+
+    def _note_use(self, key: str) -> None:
+        """Note that a value was used now; written with a later use or value, and nobody waits for it."""
+        with self._lock:
+            self._noted.pop(key, None)
+            self._noted[key] = None
+            now = time.monotonic()
+            if len(self._noted) < _MAX_NOTED and now - self._written_at < _WRITE_EVERY_S:
+                return
+            self._written_at = now
+        self._submit(self._write_uses)
+
+    def _report(self, kind: str, words: str) -> None:
+        """Warn, once for each kind of trouble."""
+        if kind not in self._reported:
+            self._reported.add(kind)
+            _logger.warning("the disk cache in %s: %s (not said again)", self._folder, words)
+
+    def _run(self, use: Callable[[_PayloadCache], Result]) -> Result | None:
+        return None if self.is_closed else self._submit(use).result()
+
+    def _submit(self, use: Callable[[_PayloadCache], Result]) -> Future[Result | None]:
+        with self._gate, self._lock:
+            if self._thread is None:
+                self._thread = ThreadPool(1, "disk-cache")
+            return self._thread.submit(self._attempt, use)
+
+    # What follows runs on the table's thread.
+
+    def _attempt(self, use: Callable[[_PayloadCache], Result]) -> Result | None:
+        try:
+            return use(self._open())
+        except Exception as error:  # noqa: BLE001 - the library trusts what it reads: damage may raise anything
+            self._suffer(error)
+            if not isinstance(error, Timeout):  # with the connection goes a transaction that a failed commit left open
+                self._leave()
+            if not _is_passing(error):
+                with contextlib.suppress(OSError):
+                    self._remove()
+            return None
+
+    def _suffer(self, error: Exception) -> None:
+        self.counters.add(failures=1)
+        self._report(type(error).__name__, f"a call failed, which only costs a fetch: {error!r}")
+
+    def _open(self) -> _PayloadCache:
+        if self._cache is not None and self._find() != self._identity:  # removed or replaced behind our back
+            self._leave()
+        if self._cache is None:
+            self._identity = self._find()
+            try:
+                self._cache = self._connect()
+            except Exception as error:
+                if _is_passing(error):
+                    raise
+                self._remove()
+                self._cache = self._connect()
+            self._identity = self._find()
+            self._sweep(self._cache)
+        return self._cache
+
+    def _connect(self) -> _PayloadCache:
+        limit = self._limit + 0.5  # the library evicts at its limit, not beyond it
+        return _PayloadCache(str(self._folder), self._lock_timeout_s, RawDisk, size_limit=limit, **_SETTINGS)
+
+    def _find(self) -> tuple[int, int] | None:
+        with contextlib.suppress(OSError):
+            status = (self._folder / "cache.db").lstat()
+            return status.st_dev, status.st_ino
+        return None
+
+    def _leave(self) -> None:
+        cache, self._cache = self._cache, None
+        if cache is not None:
+            with contextlib.suppress(sqlite3.Error):
+                cache.close()
+
+    def _remove(self) -> None:
+        """Remove the database and the values, unless another process has made a new one."""
+        if self._identity == self._find():
+            for name in ("cache.db-wal", "cache.db-shm", "cache.db-journal", "cache.db"):  # a log alone is nobody's
+                (self._folder / name).unlink(missing_ok=True)
+            for path in filter(is_own, self._folder.glob("??/*.val")):
+                path.unlink(missing_ok=True)
+            self._report("database", "its database cannot be used and is made anew")
+
+    def _write_uses(self, cache: _PayloadCache) -> None:
+        with self._lock:
+            noted, self._noted = self._noted, {}
+        with cache.transact():
+            for key in noted:
+                cache.get(key)
+                if self._retention is not None:
+                    cache.touch(key, self._retention)
+
+    def _list(self, cache: _PayloadCache, key: str, written: Written) -> bool:
+        if self._noted:
+            self._write_uses(cache)
+        with cache.transact():
+            cache.delete(key)  # ``set`` would remove the older value's file, which has the same name
+            cache.disk.removed.clear()
+            if self._retention is not None:
+                cache.expire()
+            cache.set(key, written, self._retention)
+            while cache.volume() > self._limit and len(cache) > 1:
+                cache.set(_ROOM, None)  # evicts one value more; the library's ``cull`` takes ten, which may be all
+                cache.delete(_ROOM)
+        self.counters.add(evictions=len(cache.disk.removed), evicted_bytes=sum(cache.disk.removed))
+        return True
+
+    def _sweep(self, cache: _PayloadCache) -> None:
+        """Bring files, rows and sums together, which killed processes and damage leave apart; once an hour."""
+        marker, now = self._folder / "swept", time.time()
+        if marker.exists() and 0 <= now - marker.stat().st_mtime < _SWEEP_EVERY_S:
+            return
+        marker.touch(mode=0o600)
+        files = {f"{path.parent.name}{path.stem}": path for path in self._folder.glob("??/*.val")}
+        listed, size = 0, 0
+        for key in cache:
+            path = files.pop(key, None)
+            if path is None:
+                cache.delete(key)
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                listed, size = listed + 1, size + path.lstat().st_size - HEADER_SIZE
+        for path in (*files.values(), *self._folder.glob("*.new")):
+            with contextlib.suppress(FileNotFoundError):
+                if is_own(path) and now - path.lstat().st_mtime > _UNLISTED_AGE_S:
+                    path.unlink()
+        for name, found in (("count", listed), ("size", size)):
+            if abs(found - cache.reset(name)) > found / 8:  # more than others put or evicted meanwhile
+                cache.reset(name, found)
+
+
+class _PayloadCache(Cache):
+    """The library's cache, bounded by its payloads: by itself it counts the database too, at least 32 KiB."""
+
+    def volume(self) -> int:
+        """Return the sum of the payloads."""
+        return int(self.reset("size"))
+
+
+def _is_passing(error: BaseException) -> bool:
+    """Whether the trouble is of the moment or of the machine, and not of what the table holds."""
+    if isinstance(error, Timeout) and error.__context__ is not None:  # why a transaction could not begin
+        error = error.__context__
+    return isinstance(error, OSError) or getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING

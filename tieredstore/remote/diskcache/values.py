@@ -1,0 +1,136 @@
+"""Values of the disk cache in files named by their keys, and the ``diskcache.Disk`` that places and removes the files.
+
+A file binds its value to its key; all numbers are big-endian::
+
+    offset  size  field
+         0     8  magic, with the version of this layout
+         8    32  digest of the key
+        40     8  length of the payload
+        48     4  CRC-32C of the 48 bytes above, continued over the payload
+        52     -  payload, to the end of the file
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from crc32c import crc32c
+from diskcache import Disk
+
+from tieredstore.backends.base import Buffer
+from tieredstore.errors import CorruptData
+from tieredstore.remote.diskcache._value_files import read_checked
+
+_MAGIC: Final = b"tschunk1"
+_BOUND: Final = struct.Struct(">8s32sQ")
+HEADER_SIZE: Final = _BOUND.size + 4
+_IN_FILE: Final = 2  # the library's mode of a row whose value is a file of bytes
+_NAME: Final = re.compile(r"[0-9a-f]{2}/[0-9a-f]{30}([0-9a-f]{32})?\.val|[0-9a-f]{32}\.new")
+"""Earlier versions drew 30 digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A value in a file that is not listed yet; ``size`` is the payload's."""
+
+    path: Path
+    size: int
+
+
+def name_of(key: str) -> str:
+    """Return the name of a value's file within the cache's folder; ``key`` is 64 hexadecimal digits."""
+    return f"{key[:2]}/{key[2:]}.val"
+
+
+def is_own(path: Path) -> bool:
+    """Whether the cache gives such names to files, in a folder of two digits or, with ``.new``, in its own."""
+    name = path.name if path.suffix == ".new" else f"{path.parent.name}/{path.name}"
+    return _NAME.fullmatch(name) is not None
+
+
+def write_value(folder: Path, key: bytes, data: Buffer) -> Written:
+    """Write ``data`` and the header for ``key`` to a new file, wholly or not at all; it is not forced to the disk."""
+    payload = memoryview(data).cast("B")
+    bound = _BOUND.pack(_MAGIC, key, len(payload))
+    path = folder / f"{os.urandom(16).hex()}.new"
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+            file.write(bound + crc32c(payload, crc32c(bound)).to_bytes(4, "big"))
+            file.write(payload)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return Written(path, len(payload))
+
+
+def read_value(file: io.FileIO, key: bytes, buffer_for: Callable[[int], memoryview | None]) -> memoryview | None:
+    """Read a value's file into the buffer for a payload of its length; None if there is no buffer for it.
+
+    CorruptData if it is not exactly what was written for ``key``; the buffer's content is undefined then.
+    """
+    header = file.read(HEADER_SIZE)
+    if len(header) != HEADER_SIZE:
+        raise CorruptData("a cached value ends within its header")
+    magic, own_key, length = _BOUND.unpack_from(header)
+    if magic != _MAGIC or own_key != key:
+        raise CorruptData("a file of the cache does not hold the value of its name")
+    if os.fstat(file.fileno()).st_size != HEADER_SIZE + length:
+        raise CorruptData(f"a cached value does not have the {length} bytes that its header tells")
+    buffer = buffer_for(length)
+    if buffer is None:
+        return None
+    count, checksum = read_checked(file.fileno(), HEADER_SIZE, buffer, crc32c(header[: _BOUND.size]))
+    if count != length or checksum.to_bytes(4, "big") != header[_BOUND.size :]:
+        raise CorruptData("a cached value does not have its checksum")
+    return buffer
+
+
+class RawDisk(Disk):
+    """Rows of values that lie in files of their own. Nothing is pickled, and nothing unpickled (CVE-2025-69872).
+
+    No file is removed whose name the cache does not make. ``removed`` has the size of each payload that was removed.
+    """
+
+    def __init__(self, directory: str, **_: object) -> None:
+        super().__init__(directory)  # without the settings that the table has for it
+        self._folder = Path(directory)
+        self.removed: list[int] = []
+
+    def get(self, key: object, raw: object) -> str:
+        """Return the key of a row; CorruptData unless it is text."""
+        if not raw or not isinstance(key, str):
+            raise CorruptData("the disk cache lists a key that is not text; nothing is unpickled")
+        return key
+
+    def store(self, value: object, read: bool, key: str) -> tuple[int, int, str | None, None]:  # noqa: ARG002 - the library passes it
+        """Give a written value the name of its key: its size, mode, name, and no value for the row.
+
+        None becomes a row without a file; TypeError for anything else.
+        """
+        if value is None:
+            return 0, _IN_FILE, None, None
+        if not isinstance(value, Written):
+            raise TypeError(f"the disk cache stores written values only, not {type(value).__name__}")
+        path = self._folder / name_of(key)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        value.path.rename(path)
+        return value.size, _IN_FILE, name_of(key), None
+
+    def fetch(self, mode: object, filename: object, value: object, read: bool) -> None:
+        """Give nothing: values are read from their files."""
+
+    def remove(self, file_path: object) -> None:
+        """Remove a value's file if that can be done."""
+        if isinstance(file_path, str) and file_path.endswith(".val") and _NAME.fullmatch(file_path):
+            with contextlib.suppress(OSError):
+                size = (self._folder / file_path).lstat().st_size - HEADER_SIZE
+                (self._folder / file_path).unlink()
+                self.removed.append(size)

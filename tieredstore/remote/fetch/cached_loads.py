@@ -1,0 +1,86 @@
+"""Small values that are asked for again and again: cached, and loaded once however many wait for them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Generic, TypeVar
+
+from tieredstore.errors import StoreUnavailable
+from tieredstore.process.forks import begin_again_after_fork
+from tieredstore.process.futures import Overdue, outcome
+from tieredstore.process.lifetime import Lifetime
+from tieredstore.remote.fetch.bounded_map import BoundedMap
+
+Value = TypeVar("Value")
+
+
+class CachedLoads(Generic[Value]):
+    """A cache that runs one load a key, whoever waits for it. Safe from several threads.
+
+    A caller that gives up does not cancel the load; failures are not kept. ``timeout_ms`` is how long a caller waits.
+    Once ``life`` has ended nothing is given any more, also of what is cached.
+    """
+
+    def __init__(
+        self, cache: BoundedMap[str, Value], pool: Executor, timeout_ms: int, what: str, *, life: Lifetime
+    ) -> None:
+        self._cache = cache
+        self._life = life
+        self._pool = life.bound(pool)
+        self._timeout_s = timeout_ms / 1000
+        self._what = what
+        self.begin_again()
+        begin_again_after_fork(self)
+
+    def begin_again(self) -> None:
+        """In a forked child: no load runs here, since those of the parent would never end."""
+        self._lock = threading.RLock()
+        self._running: dict[str, Future[Value]] = {}
+
+    def get(self, key: str, load: Callable[[], Value]) -> Value:
+        """The cached value, or what ``load`` returns or raises; StoreUnavailable if that takes too long."""
+        self._life.check()
+        cached = self._cache.get(key)
+        if cached is not None:
+            return cached
+        future = self._started(key, load)
+        try:
+            return outcome(future, self._timeout_s)
+        except Overdue as error:
+            waited = f"{self._timeout_s:g} s"
+            raise StoreUnavailable(f"{self._what} did not come within {waited}; it goes on loading") from error
+
+    def discard(self, key: str) -> None:
+        """Forget a value."""
+        self._cache.discard(key)
+
+    def close(self) -> None:
+        """Forget all: manifests come with their data keys."""
+        self._cache.clear()
+
+    def _started(self, key: str, load: Callable[[], Value]) -> Future[Value]:
+        with self._lock:
+            if key in self._running:
+                return self._running[key]
+            # A load puts its value into the cache before it leaves `_running`: one that ended meanwhile is there.
+            if (cached := self._cache.get(key)) is not None:
+                future: Future[Value] = Future()
+                future.set_result(cached)
+                return future
+            # On a thread of the pool, so that a caller who stops waiting leaves it to the others.
+            future = self._pool.submit(self._run, key, load)
+            if not future.done():  # an executor may run the task before submit returns
+                self._running[key] = future
+            return future
+
+    def _run(self, key: str, load: Callable[[], Value]) -> Value:
+        try:
+            loaded = load()
+            self._life.check()
+            self._cache.put(key, loaded)
+            return loaded
+        finally:
+            with self._lock:
+                self._running.pop(key, None)

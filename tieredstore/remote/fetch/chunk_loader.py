@@ -1,0 +1,287 @@
+"""Chunks come: from the cache, from a load that somebody else started, or by a ranged GET of ours."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.errors import CorruptData, ObjectNotFound, RangeNotSatisfiable, SegmentCorrupt
+from tieredstore.process.forks import begin_again_after_fork
+from tieredstore.process.lifetime import Lifetime
+from tieredstore.remote.fetch.buffers import Destination, Original, StreamBuffers
+from tieredstore.remote.fetch.cached_chunks import CachedChunks, CachedRead
+from tieredstore.remote.fetch.chunk_cache import ChunkCache, ChunkKey
+from tieredstore.remote.fetch.chunk_loads import Arrived, Job, Load, OpenSegment, Scheduled
+from tieredstore.remote.fetch.chunk_runs import greedy_run
+from tieredstore.remote.statistics import FetchCounters
+
+if TYPE_CHECKING:
+    from tieredstore.backends.base import ObjectStore
+    from tieredstore.remote.fetch.manifests import Manifests
+    from tieredstore.remote.pools import Pools
+
+MAX_IDLE_BUFFERS: Final = max(2, min(8, os.cpu_count() or 2))
+"""Closed streams whose memory is kept for the next ones: faulting it in anew cost a fifth of a whole read. As many as
+one process reads side by side."""
+
+
+class ChunkLoader:
+    """Gives chunks out of the cache, and loads those that it lacks. Thread-safe.
+
+    Loads are shared where there is a cache: a chunk is fetched once, however many readers wait for it.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        manifests: Manifests,
+        *,
+        pools: Pools,
+        cache: ChunkCache | None,
+        coalesce_max_bytes: int,
+        counters: FetchCounters,
+        life: Lifetime,
+    ) -> None:
+        self._store = store
+        self._manifests = manifests
+        self._life = life
+        self._pools = pools.bound(life)
+        self.cache = cache
+        self._identity = store.identity  # asked for once: it is part of every chunk's key
+        self._cached = None if cache is None else CachedChunks(cache, self._identity, self._pools.transform, life)
+        self.coalesce_max_bytes = coalesce_max_bytes
+        self.counters = counters
+        self.begin_again()
+        begin_again_after_fork(self)
+
+    def begin_again(self) -> None:
+        """In a forked child: no load runs here, since those of the parent would never end."""
+        self._lock = threading.Lock()
+        self._running: dict[ChunkKey, Load] = {}
+        # Without a lock: a stream may be closed by the garbage collector, wherever this thread is just then.
+        self._idle_buffers: deque[StreamBuffers] = deque(maxlen=MAX_IDLE_BUFFERS)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the manager was closed."""
+        return self._life.is_over
+
+    def check_open(self) -> None:
+        """AlreadyClosed once the manager was closed; what a cache holds is not given any more either."""
+        self._life.check()
+
+    def take_buffers(self) -> StreamBuffers:
+        """Memory for a stream: what an earlier one left, if there is any."""
+        try:
+            return self._idle_buffers.pop()
+        except IndexError:
+            return StreamBuffers(reuse=self.cache is None)
+
+    def give_buffers(self, buffers: StreamBuffers) -> None:
+        """Take back the memory of a stream of which nothing is under way any more."""
+        self._idle_buffers.append(buffers)
+
+    def schedule(
+        self,
+        segment: OpenSegment,
+        first: int,
+        limit: int,
+        max_bytes: int,
+        buffers: StreamBuffers,
+        destination: Destination | None = None,
+        end: int | None = None,
+        *,
+        is_awaited: bool = False,
+        by_reader: bool = False,
+    ) -> list[Scheduled]:
+        """Arrange for chunk ``first``, and for those before ``limit`` that come with the same request.
+
+        With a ``destination`` chunks inside it come there, and with an ``end`` nothing of the log behind it may come
+        (see :meth:`whole`). A chunk that comes alone is decoded by its reader if that waits for it: another thread
+        would have to be woken for it, and wake it; with ``by_reader`` so is each chunk. A cache leaves all of these
+        aside: it shares what it loads.
+        """
+        # Without a cache nothing is shared: the load is this reader's own, and its memory is used again.
+        if self.cache is None:
+            run = greedy_run(first, limit, size_of=segment.index.original_size, max_bytes=max_bytes)
+            by_reader = by_reader or (is_awaited and len(run) == 1 and not segment.decoder.is_identity)
+            job = Job(segment, run, buffers, destination, end, by_reader)
+            load = Load(run, self._pools.fetch.submit(self._fetch, job))
+            return [Scheduled(chunk, load, owned=True, direct=job.is_direct(chunk)) for chunk in run]
+        with self._lock:
+            # A load puts its chunk into the cache before it leaves `_running`, so that here, under the lock,
+            # a chunk that is in neither is really missing, and claiming it makes everybody else wait for us.
+            running = self._running.get(segment.key(self._identity, first))
+            if running is not None:
+                return [Scheduled(first, running)]
+            if segment.key(self._identity, first) in self.cache:
+                return [Scheduled(first, None)]
+            load = self._claim(segment, first, limit, max_bytes, buffers)
+            return [Scheduled(chunk, load) for chunk in load.chunks]
+
+    def read_cached(
+        self,
+        segment: OpenSegment,
+        chunks: Sequence[int],
+        buffers: StreamBuffers,
+        destination: Destination | None = None,
+    ) -> list[Scheduled]:
+        """Chunks that the cache was said to hold, read out of it, whole ones into the ``destination`` that they fit.
+
+        A chunk that it does not give any more is loaded after all.
+        """
+        assert self._cached is not None
+        wanted = CachedRead(segment, chunks, buffers, destination)
+        originals = self._cached.read(wanted)
+        self.counters.add(chunk_hits=len(originals))
+        return [
+            Scheduled(chunk, None, direct=wanted.is_direct(chunk), cached=originals[chunk])
+            if chunk in originals
+            else Scheduled(chunk, self._load_after_all(segment, chunk, buffers))
+            for chunk in chunks
+        ]
+
+    def original(self, scheduled: Scheduled, timeout_s: float | None) -> Original:
+        """A scheduled chunk's original bytes, which were read out of the cache or are waited for."""
+        if scheduled.cached is not None:
+            return scheduled.cached
+        load = scheduled.load
+        assert load is not None
+        started = monotonic()
+        try:
+            return load.chunk(scheduled.chunk, timeout_s)
+        finally:
+            self.counters.add(chunk_misses=1, wait_seconds=monotonic() - started)
+
+    def whole(
+        self, segment: OpenSegment, scheduled: Scheduled, buffers: StreamBuffers, timeout_s: float | None
+    ) -> Original:
+        """All of a chunk that came in part, out of what its request has brought."""
+        load, chunk = scheduled.load, scheduled.chunk
+        assert load is not None
+        assert scheduled.owned
+        stored = load.stored(chunk, segment.positions)
+        job = Job(segment, range(chunk, chunk + 1), buffers)
+        arrived: Future[Arrived] = Future()
+        arrived.set_result(Arrived([self._pools.transform.submit(self._decode, job, chunk, stored)]))
+        return Load(job.run, arrived).chunk(chunk, timeout_s)
+
+    def _load_after_all(self, segment: OpenSegment, chunk: int, buffers: StreamBuffers) -> Load:
+        with self._lock:
+            running = self._running.get(segment.key(self._identity, chunk))
+            if running is None:
+                running = self._claim(segment, chunk, chunk + 1, 1, buffers)
+            return running
+
+    def _claim(self, segment: OpenSegment, first: int, limit: int, max_bytes: int, buffers: StreamBuffers) -> Load:
+        """Start a load that others share; the caller holds the lock."""
+
+        def is_missing(chunk: int) -> bool:
+            key = segment.key(self._identity, chunk)
+            return key not in self._running and (self.cache is None or key not in self.cache)
+
+        run = greedy_run(first, limit, size_of=segment.index.original_size, max_bytes=max_bytes, is_missing=is_missing)
+        load = Load(run, self._pools.fetch.submit(self._fetch_shared, Job(segment, run, buffers)))
+        for chunk in run:
+            self._running[segment.key(self._identity, chunk)] = load
+        return load
+
+    def _fetch_shared(self, job: Job) -> Arrived:
+        try:
+            return self._fetch(job)
+        except BaseException:
+            self._finish(job.segment, job.run)
+            raise
+
+    def _finish(self, segment: OpenSegment, run: range) -> None:
+        with self._lock:
+            for chunk in run:
+                self._running.pop(segment.key(self._identity, chunk), None)
+
+    def _fetch(self, job: Job) -> Arrived:
+        """One GET for the run; its chunks are decoded by the transform pool."""
+        segment, run = job.segment, job.run
+        try:
+            stored = self._read_stored(job)
+        except RangeNotSatisfiable as error:
+            # Of a run that reaches past the object's end the first chunks may still be there.
+            if len(run) > 1:
+                return self._fetch_one_by_one(job)
+            raise self._manifests.why_missing(segment.metadata, segment.log_key, error, SegmentCorrupt) from error
+        except ObjectNotFound as error:
+            raise self._manifests.why_missing(segment.metadata, segment.log_key, error, SegmentCorrupt) from error
+        kept = None if segment.decoder.is_identity and job.fits(run) else stored
+        decode = partial(self._decode_of, job, stored)
+        if job.by_reader:
+            return Arrived([], kept, decode)
+        return Arrived([self._pools.transform.submit(decode, chunk) for chunk in run], kept)
+
+    def _fetch_one_by_one(self, job: Job) -> Arrived:
+        """The object ends within the run: what lies before its end is still good."""
+        decoding: list[Future[Original]] = []
+        # Its readers were told which chunks come into their buffers: that must stay as it is for the run as a whole.
+        copied = job.segment.decoder.is_identity and not job.fits(job.run)
+        for chunk in job.run:
+            destination = None if copied else job.destination
+            # Whole, since what was stored of it is not kept.
+            alone = replace(job, run=range(chunk, chunk + 1), destination=destination, end=None, by_reader=False)
+            try:
+                decoding.extend(self._fetch(alone).decoding)
+            except SegmentCorrupt as error:
+                self._finish(alone.segment, alone.run)
+                failed: Future[Original] = Future()
+                failed.set_exception(error)
+                decoding.append(failed)
+        return Arrived(decoding)
+
+    def _read_stored(self, job: Job) -> memoryview:
+        """The stored bytes of the job's run, by one request."""
+        self._life.check()
+        segment, run = job.segment, job.run
+        start, stop = segment.positions[run.start], segment.positions[run.stop]
+        buffers, size = job.buffers.stored, stop - start
+        memory = job.memory(run, buffers, size) if segment.decoder.is_identity else nullcontext(buffers.take(size))
+        with memory as stored:
+            self.counters.add(requests=1, bytes_fetched=size)
+            self._store.get_into(segment.log_key, start, stored)
+        return stored
+
+    def _decode_of(self, job: Job, stored: memoryview, chunk: int) -> Original:
+        """One chunk out of all that was stored for the job's run."""
+        positions = job.segment.positions
+        start = positions[job.run.start]
+        return self._decode(job, chunk, stored[positions[chunk] - start : positions[chunk + 1] - start])
+
+    def _decode(self, job: Job, chunk: int, stored: memoryview) -> Original:
+        segment = job.segment
+        try:
+            original = self._original(job, chunk, stored)
+        except CorruptData as error:
+            self.counters.add(chunk_load_failures=1)
+            raise SegmentCorrupt(f"chunk {chunk} of {segment.metadata} is damaged: {error}") from error
+        else:
+            self.counters.add(chunk_loads=1)
+            if self.cache is not None:
+                self.cache.put(segment.key(self._identity, chunk), stored if self.cache.encrypted else original)
+            return original
+        finally:
+            if self.cache is not None:
+                self._finish(segment, range(chunk, chunk + 1))
+
+    @staticmethod
+    def _original(job: Job, chunk: int, stored: memoryview) -> Original:
+        if job.segment.decoder.is_identity:
+            return stored
+        size, wanted = job.segment.index.original_size(chunk), job.wanted_size(chunk)
+        # Memory for all of it: what is not written to costs nothing, and the next chunk finds it large enough.
+        with job.memory(range(chunk, chunk + 1), job.buffers.originals, size) as memory:
+            job.segment.decoder.decode_into(stored, memory, wanted)
+        return memory[:wanted]

@@ -1,0 +1,141 @@
+"""The half of a remote storage manager that fetches, put together from the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from tieredstore import metrics
+from tieredstore.backends.base import ObjectStore
+from tieredstore.config import ChunkCacheSettings, FetchSettings, IndexCacheSettings, ManifestCacheSettings
+from tieredstore.errors import ConfigError
+from tieredstore.format.manifest_rules import ManifestRules
+from tieredstore.installation import install_command
+from tieredstore.model import IndexType, RemoteLogSegmentMetadata
+from tieredstore.process.lifetime import Lifetime
+from tieredstore.remote.fetch.bounded_map import BoundedMap
+from tieredstore.remote.fetch.cached_loads import CachedLoads
+from tieredstore.remote.fetch.chunk_cache import ChunkCache, MemoryChunkCache
+from tieredstore.remote.fetch.chunk_loader import ChunkLoader
+from tieredstore.remote.fetch.indexes import BlobCache, Indexes, weight_of_indexes
+from tieredstore.remote.fetch.manifests import Manifests, OpenManifest, weight_of_manifest
+from tieredstore.remote.fetch.read_ahead import ReadAhead
+from tieredstore.remote.fetch.segment_logs import SegmentLogs
+from tieredstore.remote.fetch.stream import ReadOptions
+from tieredstore.remote.layout import KeyLayout
+from tieredstore.remote.pools import Pools
+from tieredstore.remote.statistics import FetchCounters
+
+if TYPE_CHECKING:
+    from tieredstore.transform.keyring import KeyRing
+
+
+@dataclass(frozen=True, slots=True)
+class Fetcher:
+    """Who finds manifests, indexes and chunks, and what they counted."""
+
+    manifests: Manifests
+    indexes: Indexes
+    logs: SegmentLogs
+    counters: FetchCounters
+    chunk_cache: ChunkCache | None
+
+    @classmethod
+    def of_settings(
+        cls,
+        settings: FetchSettings,
+        store: ObjectStore,
+        layout: KeyLayout,
+        key_ring: KeyRing | None,
+        *,
+        pools: Pools,
+        rules: ManifestRules,
+        life: Lifetime,
+        shares_read_ahead: bool = False,
+    ) -> Fetcher:
+        """The ``fetch.*`` settings, over a store, until ``life`` ends."""
+        counters = FetchCounters()
+        manifest_loads = _manifest_loads(settings.manifest_cache, pools, life)
+        manifests = Manifests(store, layout, key_ring, loads=manifest_loads, counters=counters, rules=rules)
+        cache, blobs = (None, None) if settings.chunk_cache is None else _chunk_cache(settings.chunk_cache)
+        indexes = Indexes(
+            store,
+            layout,
+            manifests,
+            loads=_index_loads(settings.index_cache, pools, life),
+            counters=counters,
+            blobs=blobs,
+            keep_stored=cache is not None and cache.encrypted,
+        )
+        loader = ChunkLoader(
+            store,
+            manifests,
+            pools=pools,
+            cache=cache,
+            coalesce_max_bytes=settings.coalesce_max_bytes,
+            counters=counters,
+            life=life,
+        )
+        # The setting is the chunk cache's: without one a read waits as long as the store does.
+        timeout_s = None if settings.chunk_cache is None else settings.chunk_cache.get_timeout_ms / 1000
+        options = ReadOptions(ReadAhead(settings.read_ahead_bytes, is_shared=shares_read_ahead), timeout_s)
+        logs = SegmentLogs(layout, manifests, loader, options, pools=pools, life=life)
+        return cls(manifests, indexes, logs, counters, cache)
+
+    def forget(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """The segment is going to be deleted: what memory holds of it is no longer true."""
+        self.manifests.forget(metadata)
+        self.indexes.forget(metadata)
+
+    def export(self) -> Callable[[], None]:
+        """Add what is counted to the process's metrics, until the function returned is called."""
+        stop = [metrics.FETCH.add(lambda: asdict(self.counters.snapshot()))]
+        cache = self.chunk_cache
+        if cache is not None:
+            stop.append(metrics.CHUNK_CACHE.add(lambda: asdict(cache.stats)))
+
+        def stop_all() -> None:
+            for each in stop:
+                each()
+
+        return stop_all
+
+    def close(self) -> None:
+        """Close what was prepared, and the caches."""
+        self.logs.close()
+        self.manifests.close()
+        self.indexes.close()
+        if self.chunk_cache is not None:
+            self.chunk_cache.close()
+
+
+def _manifest_loads(limits: ManifestCacheSettings, pools: Pools, life: Lifetime) -> CachedLoads[OpenManifest]:
+    cache = BoundedMap[str, OpenManifest](limits.size, weigh=weight_of_manifest, retention_ms=limits.retention_ms)
+    return CachedLoads(cache, pools.lookup, limits.get_timeout_ms, "the segment's manifest", life=life)
+
+
+def _index_loads(limits: IndexCacheSettings, pools: Pools, life: Lifetime) -> CachedLoads[dict[IndexType, bytes]]:
+    cache = BoundedMap[str, dict[IndexType, bytes]](
+        limits.size, weigh=weight_of_indexes, retention_ms=limits.retention_ms
+    )
+    return CachedLoads(cache, pools.lookup, limits.get_timeout_ms, "the segment's indexes", life=life)
+
+
+def _chunk_cache(settings: ChunkCacheSettings) -> tuple[ChunkCache, BlobCache | None]:
+    if settings.kind == "memory":
+        memory = MemoryChunkCache(settings.size, retention_ms=settings.retention_ms, encrypted=settings.encrypted)
+        return memory, None
+    # diskcache and its database are imported by those only who configured them.
+    try:
+        from tieredstore.remote.diskcache.cache import DiskChunkCache  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if error.name != "diskcache":
+            raise
+        raise ConfigError(f"the disk cache needs the package diskcache: {install_command('cache')}") from error
+
+    assert settings.path is not None  # the settings were checked for it
+    disk = DiskChunkCache(
+        settings.path, settings.size, retention_ms=settings.retention_ms, encrypted=settings.encrypted
+    )
+    return disk, disk.blobs

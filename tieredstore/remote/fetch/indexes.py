@@ -1,0 +1,168 @@
+"""The indexes of a store's segments: small, kept in memory, and on disk where there is a disk cache."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
+
+from tieredstore.errors import (
+    CorruptData,
+    IndexesCorrupt,
+    IndexNotRecorded,
+    ObjectNotFound,
+    RangeNotSatisfiable,
+)
+from tieredstore.format.keys import Suffix
+from tieredstore.format.manifest import IndexEntry, SegmentManifest
+from tieredstore.format.sizes import ENCRYPTION_OVERHEAD
+from tieredstore.model import IndexType, RemoteLogSegmentMetadata
+
+if TYPE_CHECKING:
+    from tieredstore.backends.base import ObjectStore
+    from tieredstore.remote.fetch.cached_loads import CachedLoads
+    from tieredstore.remote.fetch.manifests import Manifests, OpenManifest
+    from tieredstore.remote.layout import KeyLayout
+    from tieredstore.remote.statistics import FetchCounters
+    from tieredstore.transform.encryption import SegmentCipher
+
+INDEX_ENTRY_COST: Final = 512
+"""Bytes that an entry of the index cache takes beside its indexes, roughly."""
+
+
+class BlobCache(Protocol):
+    """Small values that outlive the process; a damaged one is None."""
+
+    def get(self, key: str) -> bytes | None:
+        """The value, or None."""
+        ...
+
+    def put(self, key: str, data: bytes) -> None:
+        """Keep a value; never raises."""
+        ...
+
+
+class Indexes:
+    """The indexes of a store's segments: all of a segment's come by one request and are cached as one entry.
+
+    ``fetch.indexes.cache.*``; on disk too if ``blobs`` is given, as plaintext, or as stored if ``keep_stored``.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        layout: KeyLayout,
+        manifests: Manifests,
+        *,
+        loads: CachedLoads[dict[IndexType, bytes]],
+        counters: FetchCounters,
+        blobs: BlobCache | None = None,
+        keep_stored: bool = False,
+    ) -> None:
+        self._store = store
+        self._layout = layout
+        self._manifests = manifests
+        self._loads = loads
+        self._counters = counters
+        self._blobs = blobs
+        self._keep_stored = keep_stored
+
+    def get(self, metadata: RemoteLogSegmentMetadata, types: Iterable[IndexType]) -> dict[IndexType, BinaryIO]:
+        """Those of the indexes asked for that were recorded, by at most one request beside the manifest's."""
+        opened = self._manifests.get(metadata)
+        entries = dict(opened.manifest.segment_indexes.recorded())
+        recorded = [kind for kind in types if kind in entries]
+        # Empty indexes have no bytes to ask the store for, encrypted segments included.
+        if not any(entries[kind].size for kind in recorded):
+            return {kind: io.BytesIO() for kind in recorded}
+        key = self._layout.data_key(metadata, Suffix.INDEXES)
+        indexes = self._loads.get(key, lambda: self._load(key, metadata, opened))
+        return {kind: io.BytesIO(indexes[kind]) for kind in recorded}
+
+    def one(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> BinaryIO:
+        """One index; IndexNotRecorded if the segment was copied without it."""
+        recorded = self.get(metadata, [index_type])
+        if index_type not in recorded:
+            raise IndexNotRecorded(f"{metadata} was copied without a {index_type.value} index")
+        return recorded[index_type]
+
+    def close(self) -> None:
+        """Forget all."""
+        self._loads.close()
+
+    def forget(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """Drop the segment's indexes from the cache in memory."""
+        self._loads.discard(self._layout.data_key(metadata, Suffix.INDEXES))
+
+    def _load(self, key: str, metadata: RemoteLogSegmentMetadata, opened: OpenManifest) -> dict[IndexType, bytes]:
+        blob_key = self._blob_key(key, opened.manifest)
+        indexes = self._from_blob(blob_key, metadata, opened)
+        if indexes is None:
+            stored = self._fetch(key, metadata, opened.manifest)
+            # All of the segment's indexes lie in one object: one request brings them, and they are kept as one.
+            indexes = _opened(stored, opened, metadata)
+            if self._blobs is not None:
+                self._blobs.put(blob_key, stored if self._keep_stored else b"".join(indexes.values()))
+        return indexes
+
+    def _fetch(self, key: str, metadata: RemoteLogSegmentMetadata, manifest: SegmentManifest) -> bytes:
+        self._counters.add(index_requests=1)
+        try:
+            return self._store.get(key, 0, manifest.segment_indexes.total_size)
+        except (ObjectNotFound, RangeNotSatisfiable) as error:
+            raise self._manifests.why_missing(metadata, key, error, IndexesCorrupt) from error
+
+    def _from_blob(
+        self, blob_key: str, metadata: RemoteLogSegmentMetadata, opened: OpenManifest
+    ) -> dict[IndexType, bytes] | None:
+        """What the disk holds; None sends the caller to the store for the whole set."""
+        blob = None if self._blobs is None else self._blobs.get(blob_key)
+        if blob is None:
+            return None
+        if not self._keep_stored:
+            return _split(blob, opened.manifest)
+        if len(blob) != opened.manifest.segment_indexes.total_size:
+            return None
+        return _opened(blob, opened, metadata)
+
+    def _blob_key(self, key: str, manifest: SegmentManifest) -> str:
+        """Never the same for two segments, two stores, or two ways of keeping."""
+        aad = b"" if manifest.encryption is None else manifest.encryption.aad
+        parts = (self._store.identity, key, repr(manifest.segment_indexes), aad.hex(), str(self._keep_stored))
+        return hashlib.blake2b("\0".join(parts).encode(), digest_size=20).hexdigest()
+
+
+def _opened(stored: bytes, opened: OpenManifest, metadata: RemoteLogSegmentMetadata) -> dict[IndexType, bytes]:
+    """The plaintext of every recorded index."""
+    return {
+        kind: _opened_one(opened.cipher, stored, entry, f"{kind.value} index of {metadata}")
+        for kind, entry in opened.manifest.segment_indexes.recorded()
+    }
+
+
+def _opened_one(cipher: SegmentCipher | None, stored: bytes, entry: IndexEntry, what: str) -> bytes:
+    unit = stored[entry.position : entry.position + entry.size]
+    if cipher is None or not unit:
+        return unit
+    try:
+        return cipher.open(unit)
+    except CorruptData as error:
+        raise IndexesCorrupt(f"the {what} does not decrypt: {error}") from error
+
+
+def _split(plain: bytes, manifest: SegmentManifest) -> dict[IndexType, bytes] | None:
+    """The indexes out of their plaintexts in a row; None if that is not as long as they are together."""
+    overhead = 0 if manifest.encryption is None else ENCRYPTION_OVERHEAD
+    indexes: dict[IndexType, bytes] = {}
+    position = 0
+    for kind, entry in manifest.segment_indexes.recorded():
+        size = entry.size - overhead if entry.size else 0
+        indexes[kind] = plain[position : position + size]
+        position += size
+    return indexes if position == len(plain) else None
+
+
+def weight_of_indexes(indexes: dict[IndexType, bytes]) -> int:
+    """Bytes that a segment's indexes take in memory."""
+    return INDEX_ENTRY_COST + sum(len(content) for content in indexes.values())

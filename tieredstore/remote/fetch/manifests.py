@@ -1,0 +1,145 @@
+"""The manifests of a store: read, checked, their data keys opened, and kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.errors import (
+    CorruptData,
+    ObjectNotFound,
+    RangeNotSatisfiable,
+    SegmentNotFound,
+    UnknownKey,
+    WrongKey,
+    excerpt,
+)
+from tieredstore.format.chunk_index import VariableChunkIndex
+from tieredstore.format.keys import Suffix
+from tieredstore.format.manifest_rules import DEFAULT_RULES, KnownSegment, ManifestRules
+from tieredstore.model import RemoteLogSegmentMetadata
+from tieredstore.remote.manifest_object import read_manifest
+from tieredstore.transform.encryption import DataKey, SegmentCipher
+
+if TYPE_CHECKING:
+    from tieredstore.backends.base import ObjectStore
+    from tieredstore.format.manifest import SegmentManifest
+    from tieredstore.remote.fetch.cached_loads import CachedLoads
+    from tieredstore.remote.layout import KeyLayout
+    from tieredstore.remote.statistics import FetchCounters
+    from tieredstore.transform.keyring import KeyRing
+
+
+_MANIFEST_COST: Final = 64 << 10
+"""Bytes that a manifest in the cache may take for one entry; that of 20,000 chunks takes as many."""
+
+_EPOCH_COST: Final = 128
+"""Bytes that a leader epoch takes in memory, roughly."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenManifest:
+    """A manifest and what its data key opens. ``cipher`` raises if the key ring does not hold the pair."""
+
+    manifest: SegmentManifest
+    opened: SegmentCipher | UnknownKey | WrongKey | None
+
+    @property
+    def cipher(self) -> SegmentCipher | None:
+        """What opens the segment's units; None for a segment that is not encrypted."""
+        if isinstance(self.opened, UnknownKey | WrongKey):
+            raise self.opened.with_traceback(None)
+        return self.opened
+
+
+def weight_of_manifest(opened: OpenManifest) -> int:
+    """How many ordinary manifests take as much memory: 1 but for hostile ones, which may take a thousand times more."""
+    manifest = opened.manifest
+    held = 0
+    if isinstance(manifest.chunk_index, VariableChunkIndex):
+        held += len(manifest.chunk_index.packed_sizes)
+    if manifest.encryption is not None:
+        held += len(manifest.encryption.wrapped) + len(manifest.encryption.aad) + 4 * len(manifest.encryption.key_id)
+    if manifest.metadata is not None:
+        held += _EPOCH_COST * len(manifest.metadata.segment_leader_epochs)
+    return 1 + held // _MANIFEST_COST
+
+
+class Manifests:
+    """The manifests of a store, cached by key: ``fetch.manifest.cache.*``. What is absent is asked for each time."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        layout: KeyLayout,
+        key_ring: KeyRing | None,
+        *,
+        loads: CachedLoads[OpenManifest],
+        counters: FetchCounters,
+        rules: ManifestRules = DEFAULT_RULES,
+    ) -> None:
+        self._store = store
+        self._layout = layout
+        self._key_ring = key_ring
+        self._loads = loads
+        self._counters = counters
+        self._rules = rules
+
+    def get(self, metadata: RemoteLogSegmentMetadata) -> OpenManifest:
+        """The segment's manifest, by at most one request; SegmentNotFound without one, SegmentCorrupt for another's."""
+        key = self._layout.key(metadata, Suffix.MANIFEST)
+        opened = self._loads.get(key, lambda: self._load(key, metadata))
+        if isinstance(opened.opened, UnknownKey | WrongKey):
+            # Not kept: its data key may be wrapped by another pair soon, one that is on the ring.
+            self._loads.discard(key)
+        return opened
+
+    def close(self) -> None:
+        """Forget all."""
+        self._loads.close()
+
+    def forget(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """Drop the segment's manifest from the cache."""
+        self._loads.discard(self._layout.key(metadata, Suffix.MANIFEST))
+
+    def why_missing(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        key: str,
+        error: ObjectNotFound | RangeNotSatisfiable,
+        corrupt: type[CorruptData],
+    ) -> CorruptData | SegmentNotFound:
+        """Why an object that a manifest points to is missing or short: corruption, unless a delete went by."""
+        # A cached manifest may be one of a segment that is deleted by now.
+        self.forget(metadata)
+        try:
+            self._store.head(self._layout.key(metadata, Suffix.MANIFEST))
+        except ObjectNotFound:
+            return SegmentNotFound(f"{metadata} was deleted while it was read")
+        what = "is missing" if isinstance(error, ObjectNotFound) else "is shorter than its manifest says"
+        return corrupt(f"{self._layout.shown(key)} {what}, and its manifest exists: the segment is damaged")
+
+    def _load(self, key: str, metadata: RemoteLogSegmentMetadata) -> OpenManifest:
+        self._counters.add(manifest_requests=1)
+        shown = self._layout.shown(key)
+        known = KnownSegment(metadata.remote_log_segment_id, metadata.start_offset)
+        try:
+            manifest = read_manifest(self._store, key, shown, known, self._rules)
+        except ObjectNotFound as error:
+            raise SegmentNotFound(f"{metadata} is not in the store: {shown} does not exist") from error
+        # Unwrapped once for all reads of the segment: RSA takes longer than decrypting a chunk.
+        return OpenManifest(manifest, self._open(manifest))
+
+    def _open(self, manifest: SegmentManifest) -> SegmentCipher | UnknownKey | WrongKey | None:
+        wrapped = manifest.encryption
+        if wrapped is None:
+            return None
+        if self._key_ring is None:
+            return UnknownKey(
+                f"the segment is encrypted (key pair {excerpt(wrapped.key_id)!r}) and no key ring is configured; set "
+                "encryption.enabled, encryption.key.pair.id and encryption.key.pairs"
+            )
+        try:
+            return SegmentCipher(DataKey(self._key_ring.unwrap(wrapped.key_id, wrapped.wrapped), wrapped.aad))
+        except (UnknownKey, WrongKey) as error:
+            return error  # who only looks at the manifest needs no key

@@ -1,0 +1,124 @@
+"""What the raw layout does not store of a segment: transactions, open producers and leader epochs, made of the logs."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+from tieredstore.errors import BatchCorrupt, IndexNotRecorded, SegmentCorrupt, SegmentNotFound
+from tieredstore.format.keys import Suffix, listing_prefix, parse_key
+from tieredstore.kafka.batches import walk_batch_headers
+from tieredstore.kafka.checkpoints import LeaderEpochs, ProducerState, format_leader_epochs, format_producer_snapshot
+from tieredstore.kafka.end_markers import TransactionStep, play_markers, transaction_steps
+from tieredstore.kafka.indexes import format_txn_index
+from tieredstore.model import IndexType, RemoteLogSegmentMetadata, TopicIdPartition
+from tieredstore.remote.fetch.bounded_map import BoundedMap
+from tieredstore.remote.fetch.stream_view import StreamView
+
+if TYPE_CHECKING:
+    from tieredstore.backends.base import ObjectStore
+    from tieredstore.remote.fetch.indexes import Indexes
+    from tieredstore.remote.fetch.manifests import Manifests
+    from tieredstore.remote.fetch.stream import SegmentStream
+    from tieredstore.remote.layout import KeyLayout
+
+_MOST: Final = 4096
+_MADE: Final = frozenset({IndexType.TRANSACTION, IndexType.PRODUCER_SNAPSHOT, IndexType.LEADER_EPOCH})
+
+
+class RawIndexes:
+    """Stored indexes come from ``stored``; the others are made when they are asked for.
+
+    The transaction index and the producer snapshot cost a reading of the log, once a segment. A transaction that began
+    in an earlier segment is known if that was read for its transactions too, as readers do who read it at all.
+    """
+
+    def __init__(
+        self,
+        stored: Indexes,
+        open_log: Callable[[RemoteLogSegmentMetadata], SegmentStream],
+        manifests: Manifests,
+        store: ObjectStore,
+        layout: KeyLayout,
+    ) -> None:
+        self._stored, self._open_log, self._manifests = stored, open_log, manifests
+        self._store, self._layout = store, layout
+        self._steps = BoundedMap[str, tuple[TransactionStep, ...]](_MOST)
+        # Of each place in a log only a part of what is open there may be known; what is known is true.
+        self._open = BoundedMap[tuple[TopicIdPartition, int], dict[int, int]](_MOST)
+
+    def get(self, metadata: RemoteLogSegmentMetadata, types: Iterable[IndexType]) -> dict[IndexType, BinaryIO]:
+        """Those asked for; of the raw layout there is none that is not recorded."""
+        wanted = list(types)
+        indexes = self._stored.get(metadata, [kind for kind in wanted if kind not in _MADE])
+        for kind in wanted:
+            if kind in _MADE:
+                indexes[kind] = io.BytesIO(self._made(metadata, kind))
+        return indexes
+
+    def one(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> BinaryIO:
+        """One index."""
+        indexes = self.get(metadata, [index_type])
+        if index_type not in indexes:
+            raise IndexNotRecorded(f"{metadata} was stored without a {index_type.value} index")
+        return indexes[index_type]
+
+    def _made(self, metadata: RemoteLogSegmentMetadata, kind: IndexType) -> bytes:
+        if kind is IndexType.LEADER_EPOCH:
+            return format_leader_epochs(self._history(metadata))
+        steps = self._read_steps(metadata)
+        where = metadata.topic_id_partition
+        aborted, still_open = play_markers(steps, self._open.get((where, metadata.start_offset)) or {})
+        behind = (where, metadata.end_offset + 1)
+        self._open.put(behind, {**still_open, **{
+            producer: first for producer, first in (self._open.get(behind) or {}).items()
+            if first < still_open.get(producer, first + 1)
+        }})  # fmt: skip
+        if kind is IndexType.TRANSACTION:
+            return format_txn_index(aborted)
+        states = (ProducerState(producer, 0, -1, first, 0, -1, -1, first) for producer, first in still_open.items())
+        return format_producer_snapshot(states)
+
+    def _read_steps(self, metadata: RemoteLogSegmentMetadata) -> tuple[TransactionStep, ...]:
+        name = str(metadata.remote_log_segment_id)
+        steps = self._steps.get(name)
+        if steps is None:
+            with self._open_log(metadata) as stream:
+                view = StreamView(stream, metadata.segment_size_in_bytes)
+                try:
+                    headers = walk_batch_headers(view.at, metadata.segment_size_in_bytes)
+                    steps = tuple(transaction_steps(headers, view.marker))
+                except BatchCorrupt as error:
+                    raise SegmentCorrupt(f"{metadata}: {error}") from error
+            self._steps.put(name, steps)
+        return steps
+
+    def _history(self, metadata: RemoteLogSegmentMetadata) -> LeaderEpochs:
+        """The leader epochs of the partition up to the segment's end, of all segments that begin before it.
+
+        Where segments contradict each other the later epoch is right about where it began.
+        """
+        starts: dict[int, int] = {}
+        for segment in self._before(metadata):
+            for epoch, start in segment.segment_leader_epochs:
+                starts[epoch] = min(start, starts.get(epoch, start))
+        history: list[tuple[int, int]] = []
+        for epoch, start in sorted(starts.items(), reverse=True):
+            if not history or start < history[-1][1]:
+                history.append((epoch, start))
+        return tuple(reversed(history))
+
+    def _before(self, metadata: RemoteLogSegmentMetadata) -> Iterator[RemoteLogSegmentMetadata]:
+        where, prefix = metadata.topic_id_partition, self._layout.prefix
+        for info in self._store.list(listing_prefix(prefix, where.topic, where.topic_id, where.partition)):
+            key = parse_key(prefix, info.key)
+            if key is None or key.suffix is not Suffix.MANIFEST or key.start_offset > metadata.start_offset:
+                continue
+            named = RemoteLogSegmentMetadata(key.segment_id, key.start_offset, -1, 0)
+            try:
+                recorded = self._manifests.get(named).manifest.metadata
+            except SegmentNotFound:
+                continue
+            if recorded is not None:
+                yield recorded

@@ -1,0 +1,216 @@
+"""A range down: the manifest, the chunks that overlap the range, their bytes in order."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import OrderedDict
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.errors import AlreadyClosed, InvalidRange, SegmentCorrupt, TieredStoreError
+from tieredstore.format.keys import Suffix
+from tieredstore.model import ByteRange, RemoteLogSegmentId, RemoteLogSegmentMetadata
+from tieredstore.process.forks import begin_again_after_fork
+from tieredstore.process.futures import outcome
+from tieredstore.process.lifetime import Lifetime
+from tieredstore.remote.fetch.chunk_cache import layout_digest
+from tieredstore.remote.fetch.chunk_loads import OpenSegment
+from tieredstore.remote.fetch.stream import ReadOptions, SegmentStream
+from tieredstore.remote.source import NextSegment
+from tieredstore.transform.chunks import ChunkDecoder
+
+if TYPE_CHECKING:
+    from tieredstore.remote.fetch.chunk_loader import ChunkLoader
+    from tieredstore.remote.fetch.manifests import Manifests
+    from tieredstore.remote.layout import KeyLayout
+    from tieredstore.remote.pools import Pools
+
+_MOST_LISTED: Final = 1024
+"""Positions of a segment's chunks that are kept as numbers."""
+
+MAX_PREPARED: Final = 4
+"""Segments that were prepared and not yet opened; the oldest gives way."""
+
+
+class SegmentLogs:
+    """Opens the logs of a store's segments as streams. Safe from several threads."""
+
+    def __init__(
+        self,
+        layout: KeyLayout,
+        manifests: Manifests,
+        loader: ChunkLoader,
+        options: ReadOptions,
+        *,
+        pools: Pools,
+        life: Lifetime,
+    ) -> None:
+        self._layout = layout
+        self._manifests = manifests
+        self._loader = loader
+        self._options = options
+        self._pools = pools.bound(life)
+        self.begin_again()
+        begin_again_after_fork(self)
+
+    def begin_again(self) -> None:
+        """In a forked child: nothing is prepared, since what the parent prepares never ends here."""
+        # Reentrant: the garbage collector may close a stream, which drops what it prepared, within this very lock.
+        self._lock = threading.RLock()
+        self._prepared: OrderedDict[RemoteLogSegmentId, PreparedSegment] = OrderedDict()
+
+    def open(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        byte_range: ByteRange | None = None,
+        next_segment: NextSegment | None = None,
+    ) -> SegmentStream:
+        """The bytes of ``byte_range`` (all without one). The manifest is read here, chunks when they are read.
+
+        A segment that an earlier stream prepared is taken over with what is already on its way.
+        """
+        stream = self._take_prepared(metadata, byte_range) or self._open(metadata, byte_range)
+        if next_segment is not None:
+            stream.continuation = _NextSegment(self, next_segment)
+        return stream
+
+    def prepare(self, metadata: RemoteLogSegmentMetadata) -> PreparedSegment:
+        """Open a segment in the background, for an ``open`` to come."""
+        prepared = PreparedSegment(self._pools.fetch.submit(self._open, metadata, None))
+        with self._lock:
+            self._prepared[metadata.remote_log_segment_id] = prepared
+            dropped = [self._prepared.popitem(last=False)[1] for _ in range(len(self._prepared) - MAX_PREPARED)]
+        for old in dropped:
+            old.drop()
+        return prepared
+
+    def drop(self, segment_id: RemoteLogSegmentId) -> None:
+        """Nobody will open what was prepared."""
+        with self._lock:
+            prepared = self._prepared.pop(segment_id, None)
+        if prepared is not None:
+            prepared.drop()
+
+    def close(self) -> None:
+        """Drop all that was prepared."""
+        for segment_id in list(self._prepared):
+            self.drop(segment_id)
+
+    def _take_prepared(self, metadata: RemoteLogSegmentMetadata, byte_range: ByteRange | None) -> SegmentStream | None:
+        with self._lock:
+            prepared = self._prepared.pop(metadata.remote_log_segment_id, None)
+        if prepared is None:
+            return None
+        # What was prepared begins at the first byte; another range has to be planned anew.
+        if byte_range is not None and byte_range != ByteRange(0, metadata.segment_size_in_bytes):
+            prepared.drop()
+            return None
+        return prepared.take()
+
+    def _open(self, metadata: RemoteLogSegmentMetadata, byte_range: ByteRange | None) -> SegmentStream:
+        opened = self._manifests.get(metadata)
+        manifest = opened.manifest
+        size = manifest.chunk_index.original_file_size
+        log_range = byte_range or ByteRange(0, size)
+        if log_range.stop > size:
+            raise SegmentCorrupt(
+                f"{metadata} has {size} bytes by its manifest and {metadata.segment_size_in_bytes} by its metadata"
+            )
+        positions = manifest.chunk_index.positions()
+        # Worked out once where they are few: each is asked for several times while its chunk comes.
+        if len(positions) <= _MOST_LISTED:
+            positions = tuple(positions)
+        segment = OpenSegment(
+            metadata=metadata,
+            log_key=self._layout.data_key(metadata, Suffix.LOG),
+            index=manifest.chunk_index,
+            positions=positions,
+            decoder=ChunkDecoder(manifest.compression, opened.cipher),
+            layout=layout_digest(manifest),
+        )
+        return SegmentStream(segment, log_range, self._loader, self._options)
+
+
+class PreparedSegment:
+    """A segment that is being opened, and how much of it should be on its way when it is."""
+
+    def __init__(self, opening: Future[SegmentStream]) -> None:
+        self._opening = opening
+        self._byte_count = 0
+        self._is_over = False
+        # Reentrant: the garbage collector may close a stream, which drops what it prepared, within this very lock.
+        self._lock = threading.RLock()
+
+    def prefetch(self, byte_count: int) -> None:
+        """Have at least so many first bytes on their way. Called by one thread at a time; never waits."""
+        self._byte_count = max(self._byte_count, byte_count)
+        self._opening.add_done_callback(self._prefetch)
+
+    def take(self) -> SegmentStream | None:
+        """The stream; None if it could not be opened: who opens it now is told why."""
+        try:
+            stream = outcome(self._opening)
+        # The caller opens the segment itself then, and meets the error where it can be handled.
+        except TieredStoreError:
+            return None
+        self._end()
+        return stream
+
+    def drop(self) -> None:
+        """Nobody will take it."""
+        self._end()
+        if not self._opening.cancel():
+            self._opening.add_done_callback(_close)
+
+    def _end(self) -> None:
+        """The stream is somebody else's from here on."""
+        with self._lock:
+            self._is_over = True
+
+    def _prefetch(self, opening: Future[SegmentStream]) -> None:
+        # Who waits for the opening is woken before this is called, and a stream is for one thread at a time.
+        with self._lock:
+            if not self._is_over and not opening.cancelled() and opening.exception() is None:
+                with contextlib.suppress(AlreadyClosed):  # nobody will read on
+                    outcome(opening).prefetch(self._byte_count)
+
+
+def _close(opening: Future[SegmentStream]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        outcome(opening).close()
+
+
+class _NextSegment:
+    """A stream's continuation into the segment that a callable names."""
+
+    def __init__(self, logs: SegmentLogs, next_segment: NextSegment) -> None:
+        self._logs = logs
+        self._next_segment = next_segment
+        self._asked = False
+        self._following: RemoteLogSegmentMetadata | None = None
+        self._prepared: PreparedSegment | None = None
+
+    def prepare(self, byte_count: int) -> None:
+        if not self._asked:
+            self._asked = True
+            self._following = self._next_segment()
+            if self._following is not None:
+                self._prepared = self._logs.prepare(self._following)
+        if self._prepared is not None:
+            self._prepared.prefetch(byte_count)
+
+    def drop(self) -> None:
+        if self._following is not None:
+            self._logs.drop(self._following.remote_log_segment_id)
+
+
+def requested_range(metadata: RemoteLogSegmentMetadata, start: int, end: int | None) -> ByteRange:
+    """Kafka's inclusive ``start..end``, clamped to the segment's last byte, as a half-open range."""
+    size = metadata.segment_size_in_bytes
+    stop = size if end is None else min(end + 1, size)
+    if size == 0 and start == 0:
+        return ByteRange(0, 0)
+    if not 0 <= start < stop:
+        raise InvalidRange(f"bytes {start} to {'the end' if end is None else end} are not in {metadata}: it has {size}")
+    return ByteRange(start, stop)

@@ -1,0 +1,361 @@
+"""The bytes of a range, in order, as a file: a bounded number of chunks is always on its way."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from tieredstore.errors import AlreadyClosed
+from tieredstore.model import ByteRange
+from tieredstore.process.forks import begin_again_after_fork
+from tieredstore.remote.fetch.buffers import Destination, Original, StreamBuffers
+from tieredstore.remote.fetch.chunk_runs import MAX_CHUNKS_ON_THEIR_WAY
+from tieredstore.remote.fetch.read_ahead import ReadAhead
+from tieredstore.transform.chunks import fresh_memory
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+    from tieredstore.remote.fetch.chunk_loader import ChunkLoader
+    from tieredstore.remote.fetch.chunk_loads import Load, OpenSegment, Scheduled
+
+_TAKE_BACK_S: Final = 0.5
+"""Seconds that a read which ends early waits for those who write into its buffer, until it looks whether to go on."""
+
+_POOLED: Final = range(1 << 20, (4 << 20) + 1)
+"""Bytes of a read that go through memory that is used again: to fault it in took a sixth of a read of 1 MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """``read_ahead``: original data on their way beyond what is asked for; ``timeout_s`` is how long a read waits for
+    one chunk, None for as long as the store takes."""
+
+    read_ahead: ReadAhead
+    timeout_s: float | None = None
+
+
+class Continuation(Protocol):
+    """What comes after the end of a segment, told to prepare while the end is still being read."""
+
+    def prepare(self, byte_count: int) -> None:
+        """Have so many of the next segment's first bytes on their way. Returns at once."""
+        ...
+
+    def drop(self) -> None:
+        """Nobody will go on reading."""
+        ...
+
+
+class SegmentStream(io.RawIOBase):
+    """A readable, seekable file over a range of a segment's log; position 0 is the range's first byte.
+
+    Reading in sequence keeps what ``read_ahead`` grants and one request's chunks ahead; a seek ends that, and a second
+    read in a row starts it again. A failed read consumes nothing and can be repeated. Memory: the bytes ahead, twice
+    if they are encoded. For one thread at a time; close it when done, also early.
+    """
+
+    def __init__(
+        self,
+        segment: OpenSegment,
+        byte_range: ByteRange,
+        loader: ChunkLoader,
+        options: ReadOptions,
+        continuation: Continuation | None = None,
+    ) -> None:
+        super().__init__()
+        self._segment = segment
+        self._range = byte_range
+        self._position = byte_range.start
+        self._loader = loader
+        self._options = options
+        self.continuation = continuation
+        self._buffers = loader.take_buffers()
+        self._scheduled: deque[Scheduled] = deque()
+        self._head: Original | None = None
+        self._sequential = True
+        self._decodes_ahead = True
+        begin_again_after_fork(self)
+
+    def begin_again(self) -> None:
+        """In a forked child: the same position, and nothing on its way; what the parent loads never comes here."""
+        self._scheduled = deque()
+        self._head = None
+        self._buffers = StreamBuffers(reuse=self._loader.cache is None)
+        self.continuation = None
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def seekable(self) -> bool:
+        """True."""
+        return True
+
+    def tell(self) -> int:
+        """The position within the range."""
+        return self._position - self._range.start
+
+    @property
+    def remaining(self) -> int:
+        """Bytes from here to the end of the range."""
+        return max(0, self._range.stop - self._position)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Move to another position; past the end reads nothing. Loads nothing."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self.tell(), io.SEEK_END: len(self._range)}.get(whence)
+        if base is None:
+            raise ValueError(f"whence is {whence}; 0, 1 and 2 are possible")
+        if base + offset < 0:
+            raise ValueError(f"position {base + offset} is before the start")
+        if base + offset != self.tell():
+            self._position = self._range.start + base + offset
+            self._sequential = False
+            self._keep_what_follows()
+        return self.tell()
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Up to ``size`` bytes (all that remain if negative): as many as there are, ``b""`` only at the end."""
+        self._check_open()
+        size = self.remaining if size is None or size < 0 else min(size, self.remaining)
+        # Large ones take no memory until they are written: a manifest may claim 2 GiB of which there is nothing.
+        buffers, is_pooled = self._buffers.originals, size in _POOLED
+        data = buffers.take(size) if is_pooled else fresh_memory(size)
+        # After an error nobody waits for what may still be written into it: nobody will look at it.
+        self._fill(data, Destination(data, ByteRange(self._position, self._position + size)))
+        read = bytes(data)
+        if is_pooled:
+            buffers.give(data)
+        return read
+
+    def readall(self) -> bytes:
+        """All bytes that remain."""
+        return self.read()
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        """Fill ``buffer`` as far as the range goes; the number of bytes, 0 only at the end.
+
+        After AlreadyClosed or an interrupt a call that the store does not answer may still write into the buffer.
+        """
+        self._check_open()
+        target = memoryview(buffer).cast("B")[: self.remaining]
+        destination = Destination(target, ByteRange(self._position, self._position + len(target)))
+        try:
+            return self._fill(target, destination)
+        except BaseException as error:
+            self._take_back(destination, error)
+            raise
+
+    def chunks(self, *, decode_ahead: bool = True) -> Iterator[memoryview]:
+        """The bytes that remain, a chunk at a time, without a copy; each is valid until the next is asked for or the
+        stream is closed: its memory is used again then.
+
+        Unless they are decoded ahead, by other threads, each is decoded here when it is asked for. That takes a tenth
+        less processor time, since its bytes are then where they are looked at, and a fraction of the memory: for
+        streams that are read side by side, as many as there are processors.
+        """
+        self._check_open()
+        self._decodes_ahead = decode_ahead
+        while self.remaining:
+            chunk_range = self._segment.index.original_range(self._segment.index.chunk_at(self._position))
+            size = min(chunk_range.stop, self._range.stop) - self._position
+            try:
+                self._loader.check_open()
+                self._schedule(size)
+                self._read_cached(size)
+                data = self._current(size)
+            except BaseException:
+                self._forget()
+                raise
+            begin = self._position - chunk_range.start
+            yield data[begin : begin + size].toreadonly()
+            self._advance(size)
+            self._after_read(size)
+
+    def prefetch(self, byte_count: int) -> None:
+        """Have so many bytes from here on their way, without waiting for them."""
+        most = min(self._loader.coalesce_max_bytes, max(self._options.read_ahead.limit_bytes, 1))
+        self._start_loads(self._position + byte_count, self._range.stop, most)
+        self._hold()
+
+    def close(self) -> None:
+        """Stop loading; what was not started never is."""
+        if not self.closed:
+            # Whoever knows that a log ends where it stands asks for no more, and is done with the last chunk.
+            if self._head is not None and self._scheduled:
+                self._drop_first()
+            # Memory that a load may still write into is left to that load.
+            if self._cancel_loads():
+                self._buffers = StreamBuffers(reuse=False)
+            else:
+                self._loader.give_buffers(self._buffers)
+            self._options.read_ahead.release(self)
+            if self.continuation is not None and self.remaining:
+                self.continuation.drop()
+        super().close()
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ValueError("the stream is closed")
+        self._loader.check_open()
+
+    def _fill(self, target: memoryview, destination: Destination) -> int:
+        start, filled = self._position, 0
+        try:
+            while filled < len(target):
+                self._loader.check_open()
+                self._schedule(len(target) - filled, destination)
+                self._read_cached(len(target) - filled, destination)
+                filled += self._take(target[filled:])
+        except BaseException:
+            # Nothing was consumed: the same read may be tried again.
+            self._position = start
+            self._forget()
+            raise
+        self._after_read(filled)
+        return filled
+
+    def _take_back(self, destination: Destination, error: BaseException) -> None:
+        """After an error: the buffer is the reader's again, so what writes into it is waited for.
+
+        That ends by the store's own deadlines; whoever closed the manager, or wants to be gone, waits for a moment.
+        """
+        is_hurried = not isinstance(error, Exception)
+        while not destination.take_back(_TAKE_BACK_S):
+            if is_hurried or self._loader.is_closed:
+                return
+
+    def _after_read(self, count: int) -> None:
+        self._loader.counters.add(bytes_asked=count)
+        if self._sequential:
+            with contextlib.suppress(AlreadyClosed):  # the next read tells
+                self._schedule(0)
+        self._sequential = True  # the next read goes on from here, unless a seek comes between
+
+    def _schedule(self, needed: int, destination: Destination | None = None) -> None:
+        """Start the loads that this read needs, and those that the next reads will need."""
+        most = self._loader.coalesce_max_bytes
+        ahead = self._options.read_ahead.grant(self) if self._sequential else 0
+        horizon = self._position + max(min(needed, most), ahead)
+        # After a seek: what is asked for and no more, since the next read may be anywhere.
+        if not ahead:
+            self._start_loads(horizon, self._position + needed, most, destination)
+            self._hold()
+            return
+        self._start_loads(horizon, self._range.stop, min(most, max(needed, ahead)), destination)
+        self._hold()
+        past_the_end = self._position + ahead - self._range.stop
+        at_segment_end = self._range.stop == self._segment.index.original_file_size
+        if past_the_end > 0 and at_segment_end and self.continuation is not None:
+            self.continuation.prepare(past_the_end)
+
+    def _start_loads(self, horizon: int, limit: int, most: int, destination: Destination | None = None) -> None:
+        """Start requests of at most ``most`` bytes while the next one's first byte lies before ``horizon``."""
+        index = self._segment.index
+        end = min(limit, self._range.stop)
+        if end <= self._position:
+            return
+        stop = index.chunk_at(end - 1) + 1
+        following = self._scheduled[-1].chunk + 1 if self._scheduled else index.chunk_at(self._position)
+        # By count as well as by bytes: somebody may have made chunks of a byte.
+        while (
+            following < stop
+            and following * index.original_chunk_size < horizon
+            and len(self._scheduled) < MAX_CHUNKS_ON_THEIR_WAY
+        ):
+            scheduled = self._loader.schedule(
+                self._segment, following, stop, most, self._buffers, destination, end,
+                is_awaited=not self._scheduled and destination is not None,
+                by_reader=not self._decodes_ahead,
+            )  # fmt: skip
+            self._scheduled.extend(scheduled)
+            following = scheduled[-1].chunk + 1
+
+    def _hold(self) -> None:
+        last = self._scheduled[-1] if self._scheduled else None
+        end = self._position if last is None else self._segment.index.original_range(last.chunk).stop
+        self._options.read_ahead.hold(self, max(0, min(end, self._range.stop) - self._position))
+
+    def _read_cached(self, needed: int, destination: Destination | None = None) -> None:
+        """Have those chunks read that the next bytes lie in and the cache has, together."""
+        if self._head is not None or not self._scheduled[0].is_unread:
+            return
+        chunk_size, end = self._segment.index.original_chunk_size, self._position + needed
+        unread = {
+            one.chunk: place
+            for place, one in enumerate(self._scheduled)
+            if one.is_unread and one.chunk * chunk_size < end
+        }
+        for one in self._loader.read_cached(self._segment, list(unread), self._buffers, destination):
+            self._scheduled[unread[one.chunk]] = one
+
+    def _take(self, target: memoryview) -> int:
+        """Copy what the current chunk has for ``target``; how much that was."""
+        first = self._scheduled[0]
+        chunk_range = self._segment.index.original_range(first.chunk)
+        size = min(chunk_range.stop - self._position, len(target))
+        current = self._current(size)
+        if not first.direct:
+            begin = self._position - chunk_range.start
+            target[:size] = current[begin : begin + size]
+        self._advance(size)
+        return size
+
+    def _current(self, size: int) -> Original:
+        """The original bytes of the first scheduled chunk, so far that ``size`` of them lie behind the position."""
+        first, timeout_s = self._scheduled[0], self._options.timeout_s
+        if self._head is None:
+            self._head = self._loader.original(first, timeout_s)
+        begin = self._position - self._segment.index.original_range(first.chunk).start
+        if begin + size > len(self._head):
+            # The read before this one ended within the chunk, and it was decoded no further than that.
+            whole = self._loader.whole(self._segment, first, self._buffers, timeout_s)
+            self._buffers.originals.give(self._head)
+            self._head = whole
+        return self._head
+
+    def _advance(self, size: int) -> None:
+        self._position += size
+        if not self._scheduled:  # the process was forked while somebody looked at the chunk
+            return
+        chunk = self._scheduled[0].chunk
+        # The last chunk of a range may be wanted in part only: its memory is not needed any longer either.
+        if self._position >= min(self._segment.index.original_range(chunk).stop, self._range.stop):
+            self._drop_first()
+
+    def _drop_first(self) -> None:
+        first, head = self._scheduled.popleft(), self._head
+        self._head = None
+        if head is not None and first.load is not None and first.owned:
+            first.load.finish_one(None if first.direct else head, self._buffers)
+        elif head is not None and first.cached is not None and not first.direct:
+            self._buffers.cached.give(head)
+
+    def _keep_what_follows(self) -> None:
+        """After a seek: forward within what is scheduled, what was loaded is still good."""
+        chunk = self._position // self._segment.index.original_chunk_size
+        if not self._scheduled or not self._scheduled[0].chunk <= chunk <= self._scheduled[-1].chunk:
+            self._forget()
+        while self._scheduled and self._scheduled[0].chunk < chunk:
+            self._drop_first()
+
+    def _forget(self) -> None:
+        if self._cancel_loads():
+            self._buffers = self._loader.take_buffers()  # loads that run on still write into the old memory
+
+    def _cancel_loads(self) -> bool:
+        """Expect nothing any more; whether something may still be on its way into this stream's memory."""
+        if not self._scheduled:
+            return False
+        is_under_way = any(entry.load is not None for entry in self._scheduled)
+        loads: set[Load] = {entry.load for entry in self._scheduled if entry.load is not None and entry.owned}
+        for load in loads:
+            load.cancel()
+        self._scheduled.clear()
+        self._head = None
+        self._hold()
+        return is_under_way

@@ -1,0 +1,38 @@
+"""A stored log seen batch by batch, header after header."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader, check_batch_crc
+from tieredstore.kafka.end_markers import MARKER_BYTES
+
+if TYPE_CHECKING:
+    from tieredstore.remote.fetch.stream import SegmentStream
+
+_PIECE: Final = 1 << 20
+_HEAD: Final = HEADER_SIZE + MARKER_BYTES
+
+
+class StreamView:
+    """The batches of a log of ``size`` bytes; the stream begins at byte ``start`` of it."""
+
+    def __init__(self, stream: SegmentStream, size: int, start: int = 0) -> None:
+        self._stream, self._size, self._start = stream, size, start
+        self._piece, self._begin = b"", start
+
+    def at(self, position: int) -> memoryview:
+        """The bytes from ``position`` on: a header's and a marker's at least, unless the log ends before."""
+        needed = min(_HEAD, self._size - position)
+        if not self._begin <= position <= self._begin + len(self._piece) - needed:
+            self._stream.seek(position - self._start)
+            self._begin, self._piece = position, self._stream.read(_PIECE)
+        return memoryview(self._piece)[position - self._begin :]
+
+    def marker(self, header: BatchHeader) -> bytes:
+        """What the records of a control batch begin with; BatchCorrupt for a marker that is damaged."""
+        head = self.at(header.position)
+        # As all that end a transaction are.
+        if header.size_in_bytes <= _HEAD:
+            check_batch_crc(head[: header.size_in_bytes], header)
+        return bytes(head[HEADER_SIZE : min(header.size_in_bytes, _HEAD)])
