@@ -182,7 +182,7 @@ def test_a_client_of_librdkafka_is_left_alone_at_the_end_of_a_child() -> None:
         ("backends.memory.MemoryObjectStore('name')", "backends.memory._spaces_lock", "bool(type(held)('other'))"),
         ("backends.cloud.watched_file.WatchedFile(Path(sys.argv[1]), len)", "held._lock", "held.get()"),
         ("backends.wrappers.rate_limit.TokenBucket(1000)", "held._lock", "held.take(1) is None"),
-        ("remote.bounded_map.BoundedMap(3)", "held._lock", "held.put('key', 1) or held.get('key')"),
+        ("remote.fetch.bounded_map.BoundedMap(3)", "held._lock", "held.put('key', 1) or held.get('key')"),
         ("remote.fetch.chunk_cache.Counters()", "held._lock", "held.add(hits=1) or held.stats.hits"),
         ("remote.statistics.FetchCounters()", "held._lock", "held.add(requests=1) or held.snapshot().requests"),
         ("process.per_process.PerProcess(lambda: 1, print)", "held._lock", "held.get()"),
