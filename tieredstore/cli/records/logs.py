@@ -7,9 +7,9 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from tieredstore.cli.records.left_out import LeftOut
 from tieredstore.cli.records.record_places import LastRecords, RecordPlace
 from tieredstore.cli.records.record_rows import SHOWN
+from tieredstore.cli.records.uncommitted import LeftOut
 from tieredstore.cli.terminal.output import complain
 from tieredstore.errors import ConfigError
 from tieredstore.model import TopicPartition, Uuid, check_offset, hint_of_number

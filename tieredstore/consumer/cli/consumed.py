@@ -8,8 +8,8 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from tieredstore.cli.records.left_out import say_left_out, undecided
 from tieredstore.cli.records.record_places import LastRecords, RecordPlace
+from tieredstore.cli.records.uncommitted import say_left_out, undecided
 from tieredstore.errors import ResourceNotFound
 from tieredstore.model import check_offset
 
