@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Final
 
+import pytest
 from confluent_kafka import TopicPartition
 
 from tests.support.spark_stream_topics import Bucket, value_of
 from tieredstore.consumer import Consumer
+from tieredstore.model import TopicIdPartition
+from tieredstore.remote import RemoteStorageManager
 
+ORDERS: Final = ("orders", 0)
+OTHERS: Final = ("orders", 1)
+PLACE: Final = TopicPartition(*ORDERS)
 DEADLINE_S: Final = 60.0
 """For what is waited for; nothing takes as long."""
 
 
+def at(offset: int, partition: int = 0) -> TopicPartition:
+    return TopicPartition("orders", partition, offset)
+
+
 @contextmanager
-def reader_of(bucket: Bucket, *assigned: TopicPartition, **own: Any) -> Generator[Consumer]:
+def reader_of(bucket: Bucket, *assigned: TopicPartition, makers: Any = None, **own: Any) -> Generator[Consumer]:
     """A consumer of the bucket alone that is assigned these; ``own`` are properties, with ``_`` for ``.``."""
     named = {
         (f"tiered.storage.{name}" if name == "loss_cb" else name.replace("_", ".")): value
@@ -28,7 +39,8 @@ def reader_of(bucket: Bucket, *assigned: TopicPartition, **own: Any) -> Generato
         "tiered.storage.settings": bucket.options | {"chunk.size": "16384"}, "tiered.storage.refresh.ms": 50,
         "auto.offset.reset": "earliest", **named,
     }  # fmt: skip
-    with Consumer(given) as consumer:
+    kind: Any = Consumer if makers is None else type("OwnConsumer", (Consumer,), {"_makers": makers})
+    with kind(given) as consumer:
         if assigned:
             consumer.assign(list(assigned))
         yield consumer
@@ -66,3 +78,35 @@ def raised(consumer: Consumer, kind: type[BaseException]) -> BaseException:
         except kind as error:
             return error
     raise AssertionError(f"no {kind.__name__} was raised")
+
+
+class Fetches:
+    """Does something before each fetch of a segment, by whichever consumer."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.before: Callable[[TopicIdPartition], object] = lambda _: None
+        fetch = RemoteStorageManager.fetch_log_segment
+
+        def fetch_log_segment(manager: RemoteStorageManager, metadata: Any, *rest: Any, **named: Any) -> Any:
+            self.before(metadata.topic_id_partition)
+            return fetch(manager, metadata, *rest, **named)
+
+        monkeypatch.setattr(RemoteStorageManager, "fetch_log_segment", fetch_log_segment)
+
+    def hold(self, partition: int | None = None) -> threading.Event:
+        """Keep those of all, or of one partition, until the event is set."""
+        goes_on = threading.Event()
+        self.before = lambda where: goes_on.wait(2 * DEADLINE_S) if partition in (None, where.partition) else None
+        return goes_on
+
+    def fail(self, error: Exception) -> None:
+        """Have each raise this."""
+
+        def before(_: object) -> None:
+            raise error
+
+        self.before = before
+
+    def go_on(self) -> None:
+        """Do nothing more."""
+        self.before = lambda _: None

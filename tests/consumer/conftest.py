@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.consumer.buckets import Fetches
 from tests.support.spark_stream_topics import Bucket
 
 
@@ -16,3 +17,9 @@ def bucket(tmp_path: Path) -> Iterator[Bucket]:
     topics = Bucket(tmp_path)
     yield topics
     topics.close()
+
+
+@pytest.fixture
+def fetches(monkeypatch: pytest.MonkeyPatch) -> Fetches:
+    """What becomes of fetches."""
+    return Fetches(monkeypatch)

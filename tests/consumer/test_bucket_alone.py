@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Consumer as LibraryConsumer
 
-from tests.consumer.buckets import DEADLINE_S, offsets_of, read, reader_of, until
+from tests.consumer.buckets import DEADLINE_S, PLACE, at, offsets_of, read, reader_of, until
 from tests.support.spark_stream_topics import FIRST_ID, Bucket, value_of
 from tieredstore.catalog.watermark import MoveBack, Watermark, watermark_key
 from tieredstore.consumer import Consumer, Message
@@ -19,28 +19,22 @@ from tieredstore.errors import ConfigError
 from tieredstore.model import TopicIdPartition
 from tieredstore.testing.segments import Record, build_batch
 
-ORDERS = TopicPartition("orders", 0)
 
-
-def at(offset: int, partition: int = 0) -> TopicPartition:
-    return TopicPartition("orders", partition, offset)
-
-
-@pytest.mark.parametrize("start", [ORDERS, at(200), at(201)], ids=["earliest", "its_beginning", "in_the_hole"])
+@pytest.mark.parametrize("start", [PLACE, at(200), at(201)], ids=["earliest", "its_beginning", "in_the_hole"])
 def test_a_log_that_begins_in_a_hole(bucket: Bucket, start: TopicPartition) -> None:
     """Compaction has taken the first records of the first segment."""
     values = [Record(value_of("orders", 0, offset)) for offset in range(203, 213)]
     bucket.copy(TopicIdPartition(FIRST_ID, "orders", 0), [build_batch(values, 203)], range(200, 220))
     bucket.write(20)
     with reader_of(bucket, start) as consumer:
-        assert consumer.get_watermark_offsets(ORDERS, DEADLINE_S) == (200, 240)
+        assert consumer.get_watermark_offsets(PLACE, DEADLINE_S) == (200, 240)
         assert offsets_of(read(consumer, 30)) == [*range(203, 213), *range(220, 240)]
 
 
 def test_all_there_is_and_then_what_comes(bucket: Bucket) -> None:
     for _ in range(3):
         bucket.write(20)
-    with reader_of(bucket, ORDERS) as consumer:
+    with reader_of(bucket, PLACE) as consumer:
         assert offsets_of(read(consumer, 60)) == list(range(60))
         assert consumer.consume(10, 0.1) == []
         bucket.write(20)
@@ -54,7 +48,7 @@ def test_where_it_starts(bucket: Bucket, start: int, first: int) -> None:
     for _ in range(3):
         bucket.write(20)
     with reader_of(bucket, at(start)) as consumer:
-        until(consumer, lambda _: consumer.position([ORDERS])[0].offset >= 0 or first < 60, count=1)
+        until(consumer, lambda _: consumer.position([PLACE])[0].offset >= 0 or first < 60, count=1)
         bucket.write(5)
         assert offsets_of(read(consumer, 65 - first)) == list(range(first, 65))
 
@@ -66,8 +60,8 @@ def test_it_waits_where_a_watermark_says_that_a_later_leader_goes_on(bucket: Buc
     where = TopicIdPartition(FIRST_ID, "orders", 0)
     mark = Watermark(where, 25, 4, moved_back=(MoveBack(60, 25, 4, 0),))
     bucket.manager.store.put(watermark_key("", where), mark.to_bytes())
-    with reader_of(bucket, ORDERS) as consumer:
-        assert consumer.get_watermark_offsets(ORDERS, DEADLINE_S) == (0, 25)
+    with reader_of(bucket, PLACE) as consumer:
+        assert consumer.get_watermark_offsets(PLACE, DEADLINE_S) == (0, 25)
         (found,) = consumer.offsets_for_times([TopicPartition("orders", 0, OFFSET_END)], DEADLINE_S)
         assert found.offset == 25
         assert offsets_of(read(consumer, 25)) == list(range(25))
@@ -81,7 +75,7 @@ def test_one_by_one_many_and_in_columns_together(bucket: Bucket) -> None:
     for _ in range(3):
         bucket.write(20)
     given: list[int] = []
-    with reader_of(bucket, ORDERS) as consumer:
+    with reader_of(bucket, PLACE) as consumer:
         end = time.monotonic() + DEADLINE_S
         while len(given) < 60:
             assert time.monotonic() < end
@@ -95,13 +89,13 @@ def test_one_by_one_many_and_in_columns_together(bucket: Bucket) -> None:
                 assert columns.num_rows <= 7
                 assert batch.start_offset == (given[-1] + 1 if given else 0)
                 given += columns.to_pydict()["offset"]
-                assert batch.next_offset == given[-1] + 1 == consumer.position([ORDERS])[0].offset
+                assert batch.next_offset == given[-1] + 1 == consumer.position([PLACE])[0].offset
     assert given == list(range(60))
 
 
 def test_batches_go_on_until_the_consumer_is_closed(bucket: Bucket) -> None:
     bucket.write(20)
-    with reader_of(bucket, ORDERS) as consumer:
+    with reader_of(bucket, PLACE) as consumer:
         rows = 0
         for batch in consumer.batches():
             rows += batch.records.num_rows
@@ -115,15 +109,15 @@ def test_batches_go_on_until_the_consumer_is_closed(bucket: Bucket) -> None:
 def test_seek_pause_and_position(bucket: Bucket) -> None:
     for _ in range(3):
         bucket.write(20)
-    with reader_of(bucket, ORDERS) as consumer:
+    with reader_of(bucket, PLACE) as consumer:
         read(consumer, 5)
-        position = consumer.position([ORDERS])[0].offset
-        consumer.pause([ORDERS])
+        position = consumer.position([PLACE])[0].offset
+        consumer.pause([PLACE])
         assert consumer.consume(10, 0.2) == []
-        consumer.resume([ORDERS])
+        consumer.resume([PLACE])
         assert offsets_of(read(consumer, 60 - position)) == list(range(position, 60))
         consumer.seek(at(7))
-        assert consumer.position([ORDERS])[0].offset == 7
+        assert consumer.position([PLACE])[0].offset == 7
         assert offsets_of(read(consumer, 53)) == list(range(7, 60))
         with pytest.raises(KafkaException) as error:
             consumer.seek(at(0, partition=5))
@@ -134,17 +128,17 @@ def test_seek_pause_and_position(bucket: Bucket) -> None:
 
 def test_a_seek_while_paused_counts_at_the_resume(bucket: Bucket) -> None:
     bucket.write(20)
-    with reader_of(bucket, ORDERS) as consumer:
-        consumer.pause([ORDERS])
+    with reader_of(bucket, PLACE) as consumer:
+        consumer.pause([PLACE])
         consumer.seek(at(15))
         assert consumer.consume(1, 0.2) == []
-        consumer.resume([ORDERS])
+        consumer.resume([PLACE])
         assert offsets_of(read(consumer, 5)) == list(range(15, 20))
 
 
 def test_the_end_is_told_of_once(bucket: Bucket) -> None:
     bucket.write(20)
-    with reader_of(bucket, ORDERS, enable_partition_eof=True) as consumer:
+    with reader_of(bucket, PLACE, enable_partition_eof=True) as consumer:
         messages = until(consumer, lambda given: len(given) > 20)
         assert messages[-1].error().code() == KafkaError._PARTITION_EOF
         assert messages[-1].offset() == 20
@@ -157,10 +151,10 @@ def test_the_end_is_told_of_once(bucket: Bucket) -> None:
 def test_nothing_of_what_was_given_up_comes(bucket: Bucket) -> None:
     bucket.write(200)
     bucket.write(20, partition=1)
-    with reader_of(bucket, ORDERS) as consumer:
+    with reader_of(bucket, PLACE) as consumer:
         read(consumer, 1)
         consumer.incremental_assign([at(0, partition=1)])
-        consumer.incremental_unassign([ORDERS])
+        consumer.incremental_unassign([PLACE])
         messages = read(consumer, 20)
         assert {message.partition() for message in messages} == {1}
         consumer.assign([at(190)])
@@ -172,7 +166,7 @@ def test_nothing_of_what_was_given_up_comes(bucket: Bucket) -> None:
 
 def test_without_a_broker_there_is_no_group(bucket: Bucket) -> None:
     with reader_of(bucket) as consumer:
-        for call in (lambda: consumer.subscribe(["orders"]), consumer.commit, lambda: consumer.committed([ORDERS])):
+        for call in (lambda: consumer.subscribe(["orders"]), consumer.commit, lambda: consumer.committed([PLACE])):
             with pytest.raises(ConfigError, match="needs the group's broker"):
                 call()
 
@@ -180,11 +174,11 @@ def test_without_a_broker_there_is_no_group(bucket: Bucket) -> None:
 def test_watermarks_and_times_of_the_bucket(bucket: Bucket) -> None:
     bucket.write(20, skip=10)
     with reader_of(bucket, at(10)) as consumer:
-        assert consumer.get_watermark_offsets(ORDERS, DEADLINE_S) == (10, 30)
+        assert consumer.get_watermark_offsets(PLACE, DEADLINE_S) == (10, 30)
         read(consumer, 20)
-        assert consumer.get_watermark_offsets(ORDERS, cached=True) == (10, 30)
+        assert consumer.get_watermark_offsets(PLACE, cached=True) == (10, 30)
         bucket.write(5)
-        assert consumer.get_watermark_offsets(ORDERS, DEADLINE_S) == (10, 35)
+        assert consumer.get_watermark_offsets(PLACE, DEADLINE_S) == (10, 35)
         first, none = (consumer.offsets_for_times([at(moment)], 10)[0].offset for moment in (0, 2**50))
         assert (first, none) == (10, -1)
 
@@ -192,11 +186,11 @@ def test_watermarks_and_times_of_the_bucket(bucket: Bucket) -> None:
 def test_an_interrupt_loses_nothing(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a call had taken when it was interrupted comes with the next one."""
     bucket.write(20)
-    with reader_of(bucket, ORDERS) as consumer:
+    with reader_of(bucket, PLACE) as consumer:
         real, interrupted = MemberClient.consume, threading.Event()
 
         def interrupting(self: MemberClient, count: int, timeout_s: float) -> list[Any]:
-            if timeout_s and consumer.position([ORDERS])[0].offset > 5 and not interrupted.is_set():
+            if timeout_s and consumer.position([PLACE])[0].offset > 5 and not interrupted.is_set():
                 interrupted.set()
                 raise KeyboardInterrupt
             return real(self, count, timeout_s)
@@ -209,14 +203,14 @@ def test_an_interrupt_loses_nothing(bucket: Bucket, monkeypatch: pytest.MonkeyPa
 
 def test_messages_are_of_the_compiled_class(bucket: Bucket) -> None:
     bucket.write(1)
-    with reader_of(bucket, ORDERS) as consumer:
+    with reader_of(bucket, PLACE) as consumer:
         (message,) = read(consumer, 1)
     assert type(message) is Message
 
 
 def test_no_partition_of_an_unknown_topic_is_an_error_yet(bucket: Bucket) -> None:
     """The bucket may get it: segments of new topics come late."""
-    with reader_of(bucket, ORDERS) as consumer:
+    with reader_of(bucket, PLACE) as consumer:
         assert consumer.poll(0.2) is None
         bucket.write(20)
         assert offsets_of(read(consumer, 20)) == list(range(20))

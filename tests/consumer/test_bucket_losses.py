@@ -8,23 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import KafkaError
 
-from tests.consumer.buckets import offsets_of, raised, read, reader_of, until
+from tests.consumer.buckets import PLACE, at, offsets_of, raised, read, reader_of, until
 from tests.support.spark_stream_topics import SECOND_ID, Bucket
 from tieredstore.errors import DataLoss
-
-ORDERS = TopicPartition("orders", 0)
-
-
-def at(offset: int, partition: int = 0) -> TopicPartition:
-    return TopicPartition("orders", partition, offset)
 
 
 def test_a_hole_fails_until_a_seek(bucket: Bucket) -> None:
     bucket.write(20)
     bucket.write(20, skip=10)
-    with reader_of(bucket, ORDERS) as consumer:
+    with reader_of(bucket, PLACE) as consumer:
         read(consumer, 20)
         for _ in range(2):
             error = raised(consumer, DataLoss)
@@ -39,7 +33,7 @@ def test_a_hole_is_told_of_where_losses_are_reported(bucket: Bucket, caplog: pyt
     bucket.write(20, skip=10)
     lost: list[Any] = []
     reporting = {"tiered_storage_on_data_loss": "report", "loss_cb": lost.append}
-    with caplog.at_level(logging.WARNING), reader_of(bucket, ORDERS, **reporting) as consumer:
+    with caplog.at_level(logging.WARNING), reader_of(bucket, PLACE, **reporting) as consumer:
         assert offsets_of(read(consumer, 40)) == [*range(20), *range(30, 50)]
     assert [(extent.partition.topic, extent.start, extent.stop) for extent in lost] == [("orders", 20, 30)]
     assert caplog.text.count("offsets 20 to 29 of orders-0") == 1
@@ -90,7 +84,7 @@ def test_damage_fails_until_a_seek_and_is_left_out_where_losses_are_reported(buc
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 0xFF
     path.write_bytes(bytes(content))
-    with reader_of(bucket, ORDERS) as consumer:
+    with reader_of(bucket, PLACE) as consumer:
         given = until(consumer, lambda given: len(given) >= 200)
         first = raised(consumer, Exception)
         assert str(raised(consumer, type(first))) == str(first)
@@ -99,7 +93,7 @@ def test_damage_fails_until_a_seek_and_is_left_out_where_losses_are_reported(buc
         assert offsets_of(read(consumer, 200)) == list(range(400, 600))
     assert offsets_of(given) == list(range(len(given)))
     lost: list[Any] = []
-    with reader_of(bucket, ORDERS, tiered_storage_on_data_loss="report", loss_cb=lost.append) as consumer:
+    with reader_of(bucket, PLACE, tiered_storage_on_data_loss="report", loss_cb=lost.append) as consumer:
         offsets = offsets_of(until(consumer, lambda given: bool(given) and given[-1].offset() == 599))
     assert len(lost) == 1
     assert 200 <= lost[0].start < 400
@@ -110,6 +104,6 @@ def test_damage_fails_until_a_seek_and_is_left_out_where_losses_are_reported(buc
 def test_another_life_of_a_topic_is_not_guessed(bucket: Bucket) -> None:
     bucket.write(20)
     bucket.write(20, topic_id=SECOND_ID)
-    with reader_of(bucket, ORDERS) as consumer:
+    with reader_of(bucket, PLACE) as consumer:
         # All copies of the second one were made after all of the first.
         assert len(read(consumer, 20)) == 20

@@ -10,24 +10,18 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 
-from tests.consumer.buckets import DEADLINE_S, offsets_of, raised, read, reader_of, until
+from tests.consumer.buckets import DEADLINE_S, PLACE, Fetches, at, offsets_of, raised, read, reader_of, until
 from tests.support.spark_stream_topics import FIRST_ID, Bucket
 from tieredstore.errors import StoreUnavailable
 from tieredstore.model import TopicIdPartition
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import Record, build_batch
 
-ORDERS = TopicPartition("orders", 0)
-
-
-def at(offset: int, partition: int = 0) -> TopicPartition:
-    return TopicPartition("orders", partition, offset)
-
 
 def test_all_paused_waits_and_does_not_spin(bucket: Bucket) -> None:
     bucket.write(20)
-    with reader_of(bucket, ORDERS) as consumer:
-        consumer.pause([ORDERS])
+    with reader_of(bucket, PLACE) as consumer:
+        consumer.pause([PLACE])
         consumer.poll(0.5)
         # Of this thread: others of the process may be of tests before.
         used, begun = time.thread_time(), time.monotonic()
@@ -50,7 +44,7 @@ def test_two_partitions_take_turns(bucket: Bucket) -> None:
 def test_what_waits_is_bounded(bucket: Bucket) -> None:
     for _ in range(4):
         bucket.write(2000)
-    with reader_of(bucket, ORDERS, tiered_storage_queued_max_kbytes=64) as consumer:
+    with reader_of(bucket, PLACE, tiered_storage_queued_max_kbytes=64) as consumer:
         read(consumer, 1)
         time.sleep(0.3)
         assert consumer.tiered_stats()["orders", 0]["queued_bytes"] < 3 * 64 * 1024
@@ -78,38 +72,20 @@ def test_streams_share_what_is_read_ahead(bucket: Bucket) -> None:
         assert given + len(until(consumer, lambda rest: given + len(rest) >= 1600)) == 1600
 
 
-def test_a_store_that_keeps_failing_is_told_of_and_tried_again(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_keeps_failing_is_told_of_and_tried_again(bucket: Bucket, fetches: Fetches) -> None:
     bucket.write(20)
-    fails = threading.Event()
-    fails.set()
-    fetch = RemoteStorageManager.fetch_log_segment
-
-    def failing(self: RemoteStorageManager, *arguments: Any, **named: Any) -> Any:
-        if fails.is_set():
-            raise StoreUnavailable("the store is away")
-        return fetch(self, *arguments, **named)
-
-    monkeypatch.setattr(RemoteStorageManager, "fetch_log_segment", failing)
-    with reader_of(bucket, ORDERS, tiered_storage_timeout_ms=200) as consumer:
+    fetches.fail(StoreUnavailable("the store is away"))
+    with reader_of(bucket, PLACE, tiered_storage_timeout_ms=200) as consumer:
         assert "the store is away" in str(raised(consumer, StoreUnavailable))
         assert "the store is away" in str(raised(consumer, StoreUnavailable))
-        fails.clear()
+        fetches.go_on()
         assert offsets_of(read(consumer, 20)) == list(range(20))
 
 
-def test_a_call_never_outlasts_its_time_whatever_the_store_does(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_never_outlasts_its_time_whatever_the_store_does(bucket: Bucket, fetches: Fetches) -> None:
     bucket.write(20)
-    goes_on = threading.Event()
-    fetch = RemoteStorageManager.fetch_log_segment
-
-    def slow(self: RemoteStorageManager, *arguments: Any, **named: Any) -> Any:
-        goes_on.wait(DEADLINE_S)
-        return fetch(self, *arguments, **named)
-
-    monkeypatch.setattr(RemoteStorageManager, "fetch_log_segment", slow)
-    with reader_of(bucket, ORDERS) as consumer:
+    goes_on = fetches.hold()
+    with reader_of(bucket, PLACE) as consumer:
         begun = time.monotonic()
         assert consumer.consume(5, 0.2) == []
         assert consumer.poll(0) is None
@@ -119,18 +95,10 @@ def test_a_call_never_outlasts_its_time_whatever_the_store_does(
         assert offsets_of(read(consumer, 20)) == list(range(20))
 
 
-def test_one_slow_partition_keeps_no_other_waiting(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_slow_partition_keeps_no_other_waiting(bucket: Bucket, fetches: Fetches) -> None:
     bucket.write(20)
     bucket.write(20, partition=1)
-    goes_on = threading.Event()
-    fetch = RemoteStorageManager.fetch_log_segment
-
-    def slow(self: RemoteStorageManager, metadata: Any, *arguments: Any, **named: Any) -> Any:
-        if metadata.topic_id_partition.partition == 0:
-            goes_on.wait(DEADLINE_S)
-        return fetch(self, metadata, *arguments, **named)
-
-    monkeypatch.setattr(RemoteStorageManager, "fetch_log_segment", slow)
+    goes_on = fetches.hold(partition=0)
     with reader_of(bucket, at(0), at(0, partition=1)) as consumer:
         assert offsets_of(read(consumer, 20), partition=1) == list(range(20))
         goes_on.set()
@@ -140,7 +108,7 @@ def test_one_slow_partition_keeps_no_other_waiting(bucket: Bucket, monkeypatch: 
 def test_closed(bucket: Bucket) -> None:
     before = set(threading.enumerate())  # those of earlier tests may end meanwhile
     bucket.write(20)
-    with reader_of(bucket, ORDERS) as consumer:
+    with reader_of(bucket, PLACE) as consumer:
         read(consumer, 1)
         consumer.close()
         consumer.close()

@@ -9,14 +9,12 @@ from typing import Any, Final
 import pytest
 from confluent_kafka import OFFSET_END, OFFSET_STORED, KafkaError, KafkaException, TopicPartition
 
-from tests.consumer.buckets import offsets_of, raised, read, reader_of, until
+from tests.consumer.buckets import ORDERS, OTHERS, offsets_of, raised, read, reader_of, until
 from tests.support.scripted_member import ScriptedBroker, ScriptedLog, parts_of
 from tests.support.spark_stream_topics import Bucket
 from tieredstore.consumer import Consumer
 from tieredstore.model import TopicPartition as Where
 
-ORDERS: Final = ("orders", 0)
-OTHERS: Final = ("orders", 1)
 BOTH: Final = (ORDERS, OTHERS)
 EAGER: Final = pytest.mark.parametrize("is_eager", [False, True])
 MODES: Final = pytest.mark.parametrize("mode", ["kafka_preferred", "remote_preferred"])
@@ -43,14 +41,12 @@ def code_of(call: Callable[[], object]) -> int:
 
 @EAGER
 @MODES
-def test_unsubscribed_and_subscribed_again(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, mode: str, *, is_eager: bool
-) -> None:
+def test_unsubscribed_and_subscribed_again(bucket: Bucket, mode: str, *, is_eager: bool) -> None:
     """Twice, once from the bucket and once from the broker: all partitions go on where they were committed."""
     for partition in range(2):
         bucket.write(20, partition=partition)
     broker = ScriptedBroker({where: ScriptedLog(20, 40) for where in BOTH}, is_eager=is_eager)
-    with broker.consumer(bucket.options, monkeypatch, *BOTH, mode=mode) as (consumer, member):
+    with broker.consumer(bucket, *BOTH, mode=mode) as (consumer, member):
         given = read(consumer, 80)
         for end in (60, 80):
             consumer.unsubscribe()
@@ -67,16 +63,14 @@ def test_unsubscribed_and_subscribed_again(
 
 
 @EAGER
-def test_what_is_revoked_can_be_committed_in_the_callback(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, *, is_eager: bool
-) -> None:
+def test_what_is_revoked_can_be_committed_in_the_callback(bucket: Bucket, *, is_eager: bool) -> None:
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20)}, is_eager=is_eager)
     committed: list[Any] = []
 
     def on_revoke(consumer: Consumer, revoked: list[TopicPartition]) -> None:
         committed.append((revoked, consumer.commit(asynchronous=False), consumer.position(revoked)[0].offset))
 
-    with broker.consumer(bucket.options, monkeypatch, ORDERS) as (consumer, _):
+    with broker.consumer(bucket, ORDERS) as (consumer, _):
         consumer.subscribe(["orders"], on_revoke=on_revoke)
         read(consumer, 20)
         consumer.unsubscribe()
@@ -85,9 +79,9 @@ def test_what_is_revoked_can_be_committed_in_the_callback(
     assert [(revoked, position) for revoked, _, position in committed] == [(places(ORDERS), 20)]
 
 
-def test_what_was_assigned_by_hand_stays_when_a_group_is_left(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_assigned_by_hand_stays_when_a_group_is_left(bucket: Bucket) -> None:
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20)})
-    with broker.consumer(bucket.options, monkeypatch, OTHERS) as (consumer, member):
+    with broker.consumer(bucket, OTHERS) as (consumer, member):
         member.rebalances.clear()
         consumer.assign([TopicPartition(*ORDERS, 5)])
         consumer.unsubscribe()
@@ -95,10 +89,10 @@ def test_what_was_assigned_by_hand_stays_when_a_group_is_left(bucket: Bucket, mo
         assert consumer.assignment() == places(ORDERS)
 
 
-def test_a_client_that_refuses_one_partition_takes_the_others(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_refuses_one_partition_takes_the_others(bucket: Bucket) -> None:
     """The refusal is raised, and tried again; nothing that was found out beside it is forgotten."""
     broker = ScriptedBroker({where: ScriptedLog(0, 20) for where in BOTH})
-    with broker.consumer(bucket.options, monkeypatch, *BOTH) as (consumer, member):
+    with broker.consumer(bucket, *BOTH) as (consumer, member):
         member.fetching[ORDERS] = 0
         error = raised(consumer, KafkaException)
         assert error.args[0].code() == KafkaError._CONFLICT
@@ -107,7 +101,7 @@ def test_a_client_that_refuses_one_partition_takes_the_others(bucket: Bucket, mo
         assert [offsets_of(messages, number) for number in range(2)] == [list(range(20))] * 2
 
 
-def test_a_callback_for_losses_that_raises_ends_no_partition(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_callback_for_losses_that_raises_ends_no_partition(bucket: Bucket) -> None:
     """The call raises it; the partition goes on when the callback returns."""
     bucket.write(10)
     lost: list[Any] = []
@@ -119,7 +113,7 @@ def test_a_callback_for_losses_that_raises_ends_no_partition(bucket: Bucket, mon
 
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 30)})
     own: dict[str, Any] = {"on_data_loss": "report", "loss_cb": loss_cb}
-    with broker.consumer(bucket.options, monkeypatch, ORDERS, **own) as (consumer, _):
+    with broker.consumer(bucket, ORDERS, **own) as (consumer, _):
         given = until(consumer, lambda messages: len(messages) == 10, count=5)
         for _ in range(2):
             with pytest.raises(ValueError, match="not now"):
@@ -134,13 +128,11 @@ def test_a_callback_for_losses_that_raises_ends_no_partition(bucket: Bucket, mon
 
 @EAGER
 @MODES
-def test_a_pause_outlives_the_assignment(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, mode: str, *, is_eager: bool
-) -> None:
+def test_a_pause_outlives_the_assignment(bucket: Bucket, mode: str, *, is_eager: bool) -> None:
     """Made while the broker is read, it holds for the bucket too, and a resume ends it on both sides of the seam."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 40), OTHERS: ScriptedLog(0, 10)}, is_eager=is_eager)
-    with broker.consumer(bucket.options, monkeypatch, *BOTH, mode=mode) as (consumer, member):
+    with broker.consumer(bucket, *BOTH, mode=mode) as (consumer, member):
         read(consumer, 50)
         consumer.pause(places(ORDERS))
         member.revoke_by_group(*BOTH)
@@ -154,13 +146,11 @@ def test_a_pause_outlives_the_assignment(
 
 
 @EAGER
-def test_paused_or_resumed_between_two_assignments(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, *, is_eager: bool
-) -> None:
+def test_paused_or_resumed_between_two_assignments(bucket: Bucket, *, is_eager: bool) -> None:
     """By hand, as librdkafka has it: only of what was ever assigned."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 40), OTHERS: ScriptedLog(0, 10)}, is_eager=is_eager)
-    with broker.consumer(bucket.options, monkeypatch, ORDERS) as (consumer, member):
+    with broker.consumer(bucket, ORDERS) as (consumer, member):
         member.rebalances.clear()
         consumer.pause(places(*BOTH))  # of no assignment yet
         consumer.assign(places(*BOTH))
@@ -179,12 +169,12 @@ def test_paused_or_resumed_between_two_assignments(
 @MODES
 @pytest.mark.parametrize(("offset", "start"), [(OFFSET_END, 40), (tail(3), 37), (tail(25), 15)])
 def test_a_place_by_the_end_is_looked_up_while_paused(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, mode: str, offset: int, start: int, *, is_eager: bool
+    bucket: Bucket, mode: str, offset: int, start: int, *, is_eager: bool
 ) -> None:
     """What is written between the seek and the resume is given."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 40)}, is_eager=is_eager)
-    with broker.consumer(bucket.options, monkeypatch, ORDERS, mode=mode) as (consumer, _):
+    with broker.consumer(bucket, ORDERS, mode=mode) as (consumer, _):
         read(consumer, 40)
         consumer.pause(places(ORDERS))
         consumer.seek(TopicPartition(*ORDERS, offset))
@@ -198,11 +188,11 @@ def test_a_place_by_the_end_is_looked_up_while_paused(
 
 
 @MODES
-def test_a_count_from_the_end(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+def test_a_count_from_the_end(bucket: Bucket, mode: str) -> None:
     """The broker's end, whichever side has the place; the beginning where there are not so many."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 40)})
-    with broker.consumer(bucket.options, monkeypatch, ORDERS, mode=mode) as (consumer, member):
+    with broker.consumer(bucket, ORDERS, mode=mode) as (consumer, member):
         member.rebalances.clear()
         for count in (5, 30, 500):
             consumer.assign([TopicPartition(*ORDERS, tail(count))])
@@ -217,21 +207,21 @@ def test_a_count_from_the_buckets_end(bucket: Bucket) -> None:
         assert offsets_of(read(consumer, 3)) == [17, 18, 19]
 
 
-def test_the_end_is_the_last_stable_offset(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_is_the_last_stable_offset(bucket: Bucket) -> None:
     """As the broker has it for ``read_committed``, whatever the reset."""
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 40, stable=30)})
-    with broker.consumer(bucket.options, monkeypatch, ORDERS) as (consumer, member):
+    with broker.consumer(bucket, ORDERS) as (consumer, member):
         member.rebalances.clear()
         for offset, first in ((OFFSET_END, 30), (tail(5), 25)):
             consumer.assign([TopicPartition(*ORDERS, offset)])
             assert read(consumer, 40 - first)[0].offset() == first
 
 
-def test_seeks(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seeks(bucket: Bucket) -> None:
     """Without an offset to where the reset says; what is committed is no place to seek."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 40)}, committed={ORDERS: 35})
-    with broker.consumer(bucket.options, monkeypatch, ORDERS) as (consumer, _):
+    with broker.consumer(bucket, ORDERS) as (consumer, _):
         assert offsets_of(read(consumer, 5)) == list(range(35, 40))
         for refused in (OFFSET_STORED, -3, -999):
             assert code_of(partial(consumer.seek, TopicPartition(*ORDERS, refused))) == KafkaError._INVALID_ARG
@@ -244,13 +234,13 @@ def test_seeks(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- commits
 
 
-def test_commits_of_partitions_with_and_without_a_position(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commits_of_partitions_with_and_without_a_position(bucket: Bucket) -> None:
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20), OTHERS: ScriptedLog(0, 0)})
 
     def committed(consumer: Consumer) -> dict[int, int]:
         return {place.partition: place.offset for place in consumer.commit(asynchronous=False)}
 
-    with broker.consumer(bucket.options, monkeypatch, *BOTH) as (consumer, _):
+    with broker.consumer(bucket, *BOTH) as (consumer, _):
         parts_of(consumer).commits._auto_s = None
         assert code_of(lambda: consumer.commit(asynchronous=False)) == KafkaError._NO_OFFSET
         assert consumer.commit() is None
@@ -263,13 +253,25 @@ def test_commits_of_partitions_with_and_without_a_position(bucket: Bucket, monke
         assert broker.committed == {ORDERS: 20, OTHERS: 7}
 
 
+def test_a_commit_right_after_a_seek_is_of_where_it_stands(bucket: Bucket) -> None:
+    """Also before the place was looked up, and where the partition is revoked then."""
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20)})
+    with broker.consumer(bucket, ORDERS) as (consumer, _):
+        read(consumer, 20)
+        consumer.seek(TopicPartition(*ORDERS, 5))
+        consumer.commit(asynchronous=False)
+        assert broker.committed == {ORDERS: 5}
+        consumer.seek(TopicPartition(*ORDERS, 7))
+    assert broker.committed == {ORDERS: 7}
+
+
 # ---- what is refused changes nothing
 
 
-def test_refused_assignments_leave_what_there_is(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_assignments_leave_what_there_is(bucket: Bucket) -> None:
     bucket.write(20)
     broker = ScriptedBroker({where: ScriptedLog(20, 40) for where in BOTH})
-    with broker.consumer(bucket.options, monkeypatch, ORDERS) as (consumer, member):
+    with broker.consumer(bucket, ORDERS) as (consumer, member):
         given = until(consumer, bool, count=3)
         member.is_group_cooperative = True
         assert code_of(lambda: consumer.assign(places(OTHERS))) == KafkaError._STATE
@@ -285,11 +287,9 @@ def test_refused_assignments_leave_what_there_is(bucket: Bucket, monkeypatch: py
         assert offsets_of(given) == list(range(40))
 
 
-def test_members_that_assign_all_at_once_are_refused_single_ones(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_members_that_assign_all_at_once_are_refused_single_ones(bucket: Bucket) -> None:
     broker = ScriptedBroker({where: ScriptedLog(0, 20) for where in BOTH}, is_eager=True)
-    with broker.consumer(bucket.options, monkeypatch, ORDERS) as (consumer, _):
+    with broker.consumer(bucket, ORDERS) as (consumer, _):
         read(consumer, 20)
         assert code_of(lambda: consumer.incremental_assign(places(OTHERS))) == KafkaError._STATE
         assert code_of(lambda: consumer.incremental_unassign(places(ORDERS))) == KafkaError._STATE
@@ -306,16 +306,16 @@ CALLS: Final = (
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("argument", [3, (), [3], None])
-def test_arguments_of_the_wrong_type(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, call: str, argument: Any) -> None:
+def test_arguments_of_the_wrong_type(bucket: Bucket, call: str, argument: Any) -> None:
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20)})
-    with broker.consumer(bucket.options, monkeypatch, ORDERS) as (consumer, _), pytest.raises(TypeError):
+    with broker.consumer(bucket, ORDERS) as (consumer, _), pytest.raises(TypeError):
         getattr(consumer, call)(argument)
 
 
-def test_arguments_of_store_offsets_and_commit(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments_of_store_offsets_and_commit(bucket: Bucket) -> None:
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20)})
     unsettled: Any = 3
-    with broker.consumer(bucket.options, monkeypatch, ORDERS) as (consumer, _):
+    with broker.consumer(bucket, ORDERS) as (consumer, _):
         message = read(consumer, 20)[0]
         parts_of(consumer).commits._auto_store = False
         for refused, kind in (

@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from typing import Any, Final
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from tests.consumer.buckets import DEADLINE_S, offsets_of, raised, read, reader_of, until
+from tests.consumer.buckets import (
+    DEADLINE_S,
+    ORDERS,
+    OTHERS,
+    PLACE,
+    Fetches,
+    offsets_of,
+    raised,
+    read,
+    reader_of,
+    until,
+)
 from tests.support.scripted_member import ScriptedBroker, ScriptedLog, parts_of
 from tests.support.spark_stream_topics import SECOND_ID, Bucket
 from tieredstore.backends.registry import store_from_settings
 from tieredstore.config import Settings
+from tieredstore.consumer.assembly import Makers
 from tieredstore.errors import BrokerUnavailable, DataLoss, TieredStoreError
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.faults import FaultyStore, Moment
 
-ORDERS: Final = ("orders", 0)
-OTHERS: Final = ("orders", 1)
-PLACE: Final = TopicPartition(*ORDERS)
-
 
 class FaultyStores:
-    """The stores of the consumers that are made from now on."""
+    """The stores of consumers with its ``makers``."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.fail_at: int | None = None
         self.moment: Moment = "before"
         self.stores: list[FaultyStore] = []
-        monkeypatch.setattr("tieredstore.consumer.assembly.RemoteStorageManager", self._manager)
-        monkeypatch.setattr("tieredstore.consumer.troubles._FIRST_PAUSE_S", 0.002)
+        self.makers = Makers(manager=self._manager, first_pause_s=0.002)
 
     def _manager(self, chosen: Settings, **more: Any) -> RemoteStorageManager:
         store = FaultyStore(store_from_settings(chosen), self.fail_at, moment=self.moment)
@@ -40,32 +46,28 @@ class FaultyStores:
 
 
 @pytest.mark.parametrize("moment", ["before", "during"])
-def test_the_store_fails_at_each_single_operation(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, moment: Moment
-) -> None:
+def test_the_store_fails_at_each_single_operation(bucket: Bucket, moment: Moment) -> None:
     for _ in range(2):
         bucket.write(20)
         bucket.write(20, partition=1)
-    stores, places = FaultyStores(monkeypatch), (PLACE, TopicPartition(*OTHERS))
-    with reader_of(bucket, *places) as consumer:
+    stores, places = FaultyStores(), (PLACE, TopicPartition(*OTHERS))
+    with reader_of(bucket, *places, makers=stores.makers) as consumer:
         read(consumer, 80)
     operations = len(stores.stores[0].operations)
     assert operations >= 8
     stores.moment = moment
     for stores.fail_at in range(operations):
-        with reader_of(bucket, *places) as consumer:
+        with reader_of(bucket, *places, makers=stores.makers) as consumer:
             messages = read(consumer, 80)
         for partition in range(2):
             assert offsets_of(messages, partition) == list(range(40)), stores.stores[-1].failed
 
 
-def test_a_broker_that_is_away_holds_up_nobody_who_reads_the_bucket(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broker_that_is_away_holds_up_nobody_who_reads_the_bucket(bucket: Bucket) -> None:
     """It is told of once it has lasted, and goes on by itself."""
     bucket.write(400)
     broker = ScriptedBroker({ORDERS: ScriptedLog(400, 430), OTHERS: ScriptedLog(0, 10)})
-    with broker.consumer(bucket.options, monkeypatch, ORDERS, timeout_ms=200) as (consumer, member):
+    with broker.consumer(bucket, ORDERS, timeout_ms=200) as (consumer, member):
         given = read(consumer, 5)
         broker.failures = 10**9
         member.assign_by_group(OTHERS)
@@ -98,11 +100,11 @@ def _all_of(consumer: Any, count: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("policy", ["fail", "report"])
-def test_a_log_that_was_cut_below_what_was_read(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
+def test_a_log_that_was_cut_below_what_was_read(bucket: Bucket, policy: str) -> None:
     """An unclean election, which librdkafka notices by the leader epoch that the consumer gave it."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 50)})
-    with broker.consumer(bucket.options, monkeypatch, ORDERS, on_data_loss=policy) as (consumer, member):
+    with broker.consumer(bucket, ORDERS, on_data_loss=policy) as (consumer, member):
         read(consumer, 50)
         member.truncated.add(ORDERS)
         broker.logs[ORDERS].end = 60
@@ -125,7 +127,7 @@ def test_a_log_that_was_cut_below_the_bucket_and_has_grown_beyond(
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 50, cut_at=12)})
     options = {"on_data_loss": policy, "mode": "remote_preferred"}
-    with broker.consumer(bucket.options, monkeypatch, ORDERS, **options) as (consumer, member):
+    with broker.consumer(bucket, ORDERS, **options) as (consumer, member):
         parts_of(consumer).live.is_eager = member.is_eager = is_eager
         seek, refusals = member.seek, iter([True, True])
 
@@ -145,12 +147,10 @@ def test_a_log_that_was_cut_below_the_bucket_and_has_grown_beyond(
 
 
 @pytest.mark.parametrize("policy", ["fail", "report"])
-def test_a_broker_whose_log_ends_before_what_was_read(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, policy: str
-) -> None:
+def test_a_broker_whose_log_ends_before_what_was_read(bucket: Bucket, policy: str) -> None:
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 12)})
-    with broker.consumer(bucket.options, monkeypatch, ORDERS, on_data_loss=policy, mode="remote_preferred") as (
+    with broker.consumer(bucket, ORDERS, on_data_loss=policy, mode="remote_preferred") as (
         consumer,
         _,
     ):
@@ -166,14 +166,12 @@ def test_a_broker_whose_log_ends_before_what_was_read(
 
 
 @pytest.mark.parametrize("policy", ["fail", "report"])
-def test_a_bucket_whose_log_is_another_one_than_was_read(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, policy: str
-) -> None:
+def test_a_bucket_whose_log_is_another_one_than_was_read(bucket: Bucket, policy: str) -> None:
     """The record before the position was of epoch 0; what was uploaded later says that epoch 1 began below it."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 30)})
     options = {"on_data_loss": policy, "mode": "remote_preferred"}
-    with broker.consumer(bucket.options, monkeypatch, ORDERS, **options) as (consumer, _):
+    with broker.consumer(bucket, ORDERS, **options) as (consumer, _):
         read(consumer, 30)  # ten of them from the broker
         for _ in range(2):
             bucket.write(10, epochs=((0, 0), (1, 20)))
@@ -184,10 +182,10 @@ def test_a_bucket_whose_log_is_another_one_than_was_read(
             assert offsets_of(read(consumer, 20)) == list(range(20, 40))
 
 
-def test_a_topic_that_is_created_again_is_not_read_on(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_that_is_created_again_is_not_read_on(bucket: Bucket) -> None:
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 30)})
-    with broker.consumer(bucket.options, monkeypatch, ORDERS, mode="remote_preferred") as (consumer, _):
+    with broker.consumer(bucket, ORDERS, mode="remote_preferred") as (consumer, _):
         read(consumer, 30)
         broker.topic_id = SECOND_ID
         broker.logs[ORDERS] = ScriptedLog(0, 30)
@@ -201,18 +199,12 @@ def _phase(consumer: Any) -> str | None:
     return None if known is None else known["phase"]
 
 
-def test_each_call_serves_the_client_while_the_store_hangs(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_call_serves_the_client_while_the_store_hangs(bucket: Bucket, fetches: Fetches) -> None:
     """Who is not served leaves the group: a slow store is no reason for that."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 20), OTHERS: ScriptedLog(0, 5)})
-    goes_on, fetch = threading.Event(), RemoteStorageManager.fetch_log_segment
-
-    def slow(self: RemoteStorageManager, *arguments: Any, **named: Any) -> Any:
-        goes_on.wait(DEADLINE_S)
-        return fetch(self, *arguments, **named)
-
-    monkeypatch.setattr(RemoteStorageManager, "fetch_log_segment", slow)
-    with broker.consumer(bucket.options, monkeypatch, ORDERS) as (consumer, member):
+    goes_on = fetches.hold()
+    with broker.consumer(bucket, ORDERS) as (consumer, member):
         until(consumer, lambda _: _phase(consumer) == "bucket")
         for call in (lambda: consumer.poll(0.05), lambda: consumer.consume(9, 0.05), lambda: consumer.poll_arrow(0.05)):
             before = member.calls

@@ -7,21 +7,18 @@ Here: an index of two entries, and positions that a cooperative rebalance clears
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import pytest
 from confluent_kafka import KafkaError, TopicPartition
 
-from tests.consumer.buckets import offsets_of, raised, read, reader_of, until
+from tests.consumer.buckets import ORDERS, OTHERS, Fetches, offsets_of, raised, read, reader_of, until
 from tests.support.scripted_member import ScriptedBroker, ScriptedLog, parts_of
 from tests.support.spark_stream_topics import FIRST_ID, Bucket, value_of
 from tieredstore.errors import SegmentNotFound
 from tieredstore.model import IndexType, TopicIdPartition
-from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import Record, build_batch
 
-ORDERS: Final = ("orders", 0)
-OTHERS: Final = ("orders", 1)
 _PADDING: Final = (("padding", b"." * 4000),)
 
 
@@ -43,14 +40,12 @@ def test_each_start_in_a_segment_whose_index_is_short(bucket: Bucket, batches: i
 
 
 @pytest.mark.parametrize("mode", ["kafka_preferred", "remote_preferred"])
-def test_what_a_cooperative_rebalance_leaves_goes_on_undisturbed(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, mode: str
-) -> None:
+def test_what_a_cooperative_rebalance_leaves_goes_on_undisturbed(bucket: Bucket, mode: str) -> None:
     """The position and the read of the partition that is kept; the other one begins where it was committed."""
     for partition in range(2):
         bucket.write(400, partition=partition)
     broker = ScriptedBroker({where: ScriptedLog(400, 410) for where in (ORDERS, OTHERS)})
-    with broker.consumer(bucket.options, monkeypatch, ORDERS, OTHERS, mode=mode) as (consumer, member):
+    with broker.consumer(bucket, ORDERS, OTHERS, mode=mode) as (consumer, member):
         given = until(consumer, lambda messages: {one.partition() for one in messages} == {0, 1}, count=10)
         parts = parts_of(consumer)
         kept = parts.core.partitions[ORDERS]
@@ -65,13 +60,11 @@ def test_what_a_cooperative_rebalance_leaves_goes_on_undisturbed(
 
 
 @pytest.mark.parametrize("mode", ["kafka_preferred", "remote_preferred"])
-def test_the_beginning_is_none_that_an_old_listing_tells(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, mode: str
-) -> None:
+def test_the_beginning_is_none_that_an_old_listing_tells(bucket: Bucket, mode: str) -> None:
     """Copied after the bucket was listed and deleted by the broker before it was asked: it is there all the same."""
     bucket.write(20, partition=1)
     broker = ScriptedBroker({OTHERS: ScriptedLog(20, 25)})
-    with broker.consumer(bucket.options, monkeypatch, OTHERS, mode=mode, refresh_ms=600_000) as (consumer, member):
+    with broker.consumer(bucket, OTHERS, mode=mode, refresh_ms=600_000) as (consumer, member):
         read(consumer, 25)
         bucket.write(20)
         broker.logs[ORDERS] = ScriptedLog(20, 30)
@@ -80,14 +73,12 @@ def test_the_beginning_is_none_that_an_old_listing_tells(
 
 
 @pytest.mark.parametrize("deleted", [1, 2])
-def test_segments_that_retention_takes_while_they_are_looked_at(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, deleted: int
-) -> None:
+def test_segments_that_retention_takes_while_they_are_looked_at(bucket: Bucket, deleted: int) -> None:
     """It is listed anew, and nobody hears of an error; what comes next is what is there."""
     segments = [bucket.write(20), bucket.write(20)]
     bucket.write(20, partition=1)
     broker = ScriptedBroker({ORDERS: ScriptedLog(40, 50), OTHERS: ScriptedLog(0, 20)}, committed={ORDERS: 5, OTHERS: 0})
-    with broker.consumer(bucket.options, monkeypatch, OTHERS, mode="remote_preferred", refresh_ms=600_000) as (
+    with broker.consumer(bucket, OTHERS, mode="remote_preferred", refresh_ms=600_000) as (
         consumer,
         member,
     ):
@@ -98,16 +89,10 @@ def test_segments_that_retention_takes_while_they_are_looked_at(
         assert offsets_of(messages) == list(range(20 * deleted, 50))
 
 
-def test_a_segment_that_each_listing_names_and_nobody_can_fetch(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_segment_that_each_listing_names_and_nobody_can_fetch(bucket: Bucket, fetches: Fetches) -> None:
     """Told of once it has lasted; listed at a pace that slows down."""
     segment = bucket.write(20)
-
-    def missing(*_: object, **__: object) -> Any:
-        raise SegmentNotFound(f"{segment} is not in the store")
-
-    monkeypatch.setattr(RemoteStorageManager, "fetch_log_segment", missing)
+    fetches.fail(SegmentNotFound(f"{segment} is not in the store"))
     with reader_of(bucket, TopicPartition(*ORDERS, 0), tiered_storage_timeout_ms=100) as consumer:
         assert "is not in the store" in str(raised(consumer, SegmentNotFound))
         refreshes = parts_of(consumer).lookups.refreshes
@@ -117,12 +102,10 @@ def test_a_segment_that_each_listing_names_and_nobody_can_fetch(
 
 
 @pytest.mark.parametrize("is_eager", [False, True])
-def test_holes_of_compaction_at_a_segments_end(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, *, is_eager: bool
-) -> None:
+def test_holes_of_compaction_at_a_segments_end(bucket: Bucket, *, is_eager: bool) -> None:
     """librdkafka tells of a record too large where it begins in one for the tenth time, and goes on: so do we."""
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 40, hole=range(15, 20))})
-    with broker.consumer(bucket.options, monkeypatch, ORDERS) as (consumer, member):
+    with broker.consumer(bucket, ORDERS) as (consumer, member):
         parts_of(consumer).live.is_eager = member.is_eager = is_eager
         assert offsets_of(read(consumer, 35)) == [*range(15), *range(20, 40)]
         for start in (*broker.logs[ORDERS].hole, 17, 17):
@@ -136,13 +119,12 @@ def test_holes_of_compaction_at_a_segments_end(
 
 @pytest.mark.parametrize("is_eager", [False, True])
 def test_a_client_that_gives_nothing_though_the_broker_has_more(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, is_eager: bool
+    bucket: Bucket, caplog: pytest.LogCaptureFixture, *, is_eager: bool
 ) -> None:
     """As after a broker was away: whether or not it has given something before, it is assigned anew, and goes on."""
-    monkeypatch.setattr("tieredstore.consumer.live_side._SILENT_S", 0.05)
     caplog.set_level("INFO")
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20), OTHERS: ScriptedLog(0, 20)})
-    with broker.consumer(bucket.options, monkeypatch, ORDERS, OTHERS, timeout_ms=100) as (consumer, member):
+    with broker.consumer(bucket, ORDERS, OTHERS, makers={"silent_s": 0.05}, timeout_ms=100) as (consumer, member):
         parts_of(consumer).live.is_eager = member.is_eager = is_eager
         read(consumer, 40)
         for position in (20, 30):

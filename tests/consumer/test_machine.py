@@ -26,7 +26,6 @@ from tests.support.scripted_member import ScriptedBroker, ScriptedLog, member_of
 from tests.support.spark_stream_topics import Bucket, value_of
 from tieredstore.backends.registry import store_from_settings
 from tieredstore.config import Settings
-from tieredstore.consumer import Consumer
 from tieredstore.consumer.assembly import Parts
 from tieredstore.consumer.partition import Bucket as InBucket
 from tieredstore.consumer.partition import Link
@@ -49,12 +48,9 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp())
-        self.patches = pytest.MonkeyPatch()
         self.bucket = Bucket(self.folder)
         self.broker = ScriptedBroker({where: ScriptedLog() for where in WHERES})
-        self.broker.take_over(self.patches)
         self.failures = 0
-        self.patches.setattr("tieredstore.consumer.assembly.RemoteStorageManager", self._manager)
         self.segments: defaultdict[Where, list[RemoteLogSegmentMetadata]] = defaultdict(list)
         self.positions: dict[Where, int | None] = {}
         """Of those that are assigned; None while nothing was given since the start was left to the consumer."""
@@ -82,14 +78,15 @@ class Machine(RuleBasedStateMachine):
     )
     def open(self, mode: str, policy: str, is_eager: bool) -> None:
         self.mode, self.policy = mode, policy
-        self.consumer = Consumer(
+        self.consumer = self.broker.reader(
             {
                 "bootstrap.servers": "127.0.0.1:1", "group.id": "g", "auto.offset.reset": "earliest", "log_level": 0,
                 "partition.assignment.strategy": "range" if is_eager else "cooperative-sticky",
                 "auto.commit.interval.ms": 0, "tiered.storage.mode": mode, "tiered.storage.refresh.ms": 10,
                 "tiered.storage.on.data.loss": policy, "tiered.storage.loss_cb": self.lost.append,
                 "tiered.storage.settings": self.bucket.options | {"chunk.size": "16384"},
-            }
+            },
+            manager=self._manager,
         )  # fmt: skip
         self.member = member_of(self.consumer)
         self.member.is_eager = is_eager
@@ -221,7 +218,6 @@ class Machine(RuleBasedStateMachine):
                 self.consumer.close()
         finally:
             self.bucket.close()
-            self.patches.undo()
             shutil.rmtree(self.folder)
 
     # ---- the model

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Final
+from typing import Any
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaException, TopicPartition
 
-from tests.consumer.buckets import DEADLINE_S, offsets_of, read, reader_of, until
+from tests.consumer.buckets import DEADLINE_S, ORDERS, OTHERS, PLACE, offsets_of, read, reader_of, until
 from tests.support.scripted_member import ScriptedBroker, ScriptedLog, parts_of
 from tests.support.spark_stream_topics import FIRST_ID, Bucket, value_of
 from tieredstore.consumer import Consumer, PartitionBatch
 from tieredstore.model import TopicIdPartition
 from tieredstore.testing.segments import Record, build_batch
-
-ORDERS: Final = ("orders", 0)
-OTHERS: Final = ("orders", 1)
-PLACE: Final = TopicPartition(*ORDERS)
 
 
 def write_timed(bucket: Bucket, offsets: range) -> None:
@@ -31,12 +27,10 @@ def times(consumer: Consumer, *moments: int) -> list[int]:
     return [consumer.offsets_for_times([place], DEADLINE_S)[0].offset for place in places]
 
 
-def test_ends_and_times_are_those_of_bucket_and_broker_together(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ends_and_times_are_those_of_bucket_and_broker_together(bucket: Bucket) -> None:
     write_timed(bucket, range(10, 30))
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 50)})
-    with broker.consumer(bucket.options, monkeypatch, ORDERS) as (consumer, member):
+    with broker.consumer(bucket, ORDERS) as (consumer, member):
         assert consumer.get_watermark_offsets(PLACE, DEADLINE_S) == (10, 50)
         moments = (0, 15, 29, 30, 49, 50, OFFSET_BEGINNING, OFFSET_END)
         assert times(consumer, *moments) == [10, 15, 29, 30, 49, -1, 10, -1]
@@ -47,9 +41,9 @@ def test_ends_and_times_are_those_of_bucket_and_broker_together(
         assert consumer.get_watermark_offsets(PLACE, 0.01) is None
 
 
-def test_what_the_bucket_does_not_have_is_asked_of_the_broker(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_bucket_does_not_have_is_asked_of_the_broker(bucket: Bucket) -> None:
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 50)})
-    with broker.consumer(bucket.options, monkeypatch, ORDERS) as (consumer, _):
+    with broker.consumer(bucket, ORDERS) as (consumer, _):
         assert consumer.get_watermark_offsets(PLACE, DEADLINE_S) == (20, 50)
         assert times(consumer, 0, 40, OFFSET_BEGINNING) == [20, 40, 20]
 
@@ -66,11 +60,11 @@ def test_ends_and_times_of_the_bucket_alone(bucket: Bucket, isolation: str) -> N
         assert times(consumer, 12, 30, OFFSET_BEGINNING, OFFSET_END) == [12, -1, 10, 30]
 
 
-def test_a_store_that_does_not_answer_in_time(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_does_not_answer_in_time(bucket: Bucket) -> None:
     write_timed(bucket, range(10, 30))
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 50)})
     goes_on = threading.Event()
-    with broker.consumer(bucket.options, monkeypatch, ORDERS) as (consumer, _):
+    with broker.consumer(bucket, ORDERS) as (consumer, _):
         parts_of(consumer).lookups.call(lambda _: goes_on.wait(DEADLINE_S))
         assert consumer.get_watermark_offsets(PLACE, 0.05) is None
         with pytest.raises(KafkaException, match="Timed out"):
@@ -103,11 +97,11 @@ def offsets_in(given: list[PartitionBatch], partition: int) -> list[int]:
     return [offset for column in columns for offset in column.to_pylist()]
 
 
-def test_live_records_in_columns_wait_for_their_turn(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_live_records_in_columns_wait_for_their_turn(bucket: Bucket) -> None:
     """Of two partitions, in turns, a few rows a call; what waits when one is paused comes after it is resumed."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 60), OTHERS: ScriptedLog(0, 40)})
-    with broker.consumer(bucket.options, monkeypatch, ORDERS, OTHERS) as (consumer, _):
+    with broker.consumer(bucket, ORDERS, OTHERS) as (consumer, _):
         first = batches(consumer, 30, 7)
         consumer.pause([PLACE])
         others = batches(consumer, 40 - len(offsets_in(first, 1)), 7)
@@ -121,11 +115,9 @@ def test_live_records_in_columns_wait_for_their_turn(bucket: Bucket, monkeypatch
         assert [batch.next_offset for batch in given if batch.partition == 1][-1] == 40
 
 
-def test_what_waits_of_the_broker_comes_before_what_the_client_gets_later(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_waits_of_the_broker_comes_before_what_the_client_gets_later(bucket: Bucket) -> None:
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20), OTHERS: ScriptedLog(0, 20)})
-    with broker.consumer(bucket.options, monkeypatch, ORDERS, OTHERS) as (consumer, _):
+    with broker.consumer(bucket, ORDERS, OTHERS) as (consumer, _):
         first = batches(consumer, 20)
         for log in broker.logs.values():
             log.end = 40
@@ -140,7 +132,7 @@ def test_a_call_that_fails_gives_what_it_had_taken_to_the_next_one(
     """Of the bucket and of the broker."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 20), OTHERS: ScriptedLog(0, 20)})
-    with broker.consumer(bucket.options, monkeypatch, ORDERS, OTHERS) as (consumer, _):
+    with broker.consumer(bucket, ORDERS, OTHERS) as (consumer, _):
         given = read(consumer, 1)
         tick, calls = parts_of(consumer).core.tick, iter(range(100))
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 from confluent_kafka import TopicPartition
 
-from tests.consumer.buckets import offsets_of, raised, read, reader_of, until
+from tests.consumer.buckets import ORDERS, PLACE, offsets_of, raised, read, reader_of, until
 from tests.support.scripted_member import ScriptedBroker, ScriptedLog, parts_of
 from tests.support.spark_stream_topics import FIRST_ID, SECOND_ID, Bucket
 from tieredstore.errors import DataLoss
@@ -15,24 +15,18 @@ from tieredstore.live.cluster import GroupCommit
 from tieredstore.model import TopicIdPartition
 from tieredstore.testing.batches import Producer, build_end_marker
 
-ORDERS: Final = ("orders", 0)
-PLACE: Final = TopicPartition(*ORDERS)
-
-
 MODES: Final = pytest.mark.parametrize("mode", ["kafka_preferred", "remote_preferred"])
 
 
 @MODES
 @pytest.mark.parametrize("policy", ["fail", "report"])
 @pytest.mark.parametrize("epoch", [None, 0])
-def test_a_commit_beyond_a_cut_is_told(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, mode: str, policy: str, epoch: int | None
-) -> None:
+def test_a_commit_beyond_a_cut_is_told(bucket: Bucket, mode: str, policy: str, epoch: int | None) -> None:
     """The bucket has 25 to 39 of a deposed leader, and the group has read up to 30 of them, or of what came instead."""
     bucket.write(40)
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 60, cut_at=25, epoch=1)}, committed={ORDERS: 30})
     broker.commits[ORDERS, 30] = GroupCommit(30, None, epoch)
-    with broker.consumer(bucket.options, monkeypatch, ORDERS, mode=mode, on_data_loss=policy) as (consumer, _):
+    with broker.consumer(bucket, ORDERS, mode=mode, on_data_loss=policy) as (consumer, _):
         if policy == "fail":
             assert "from offset 25 on" in str(raised(consumer, DataLoss))
             consumer.seek(TopicPartition(*ORDERS, 30))
@@ -42,23 +36,23 @@ def test_a_commit_beyond_a_cut_is_told(
 
 
 @MODES
-def test_what_was_read_after_the_cut_stands(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+def test_what_was_read_after_the_cut_stands(bucket: Bucket, mode: str) -> None:
     """As does an offset of the user's: it is meant in the log as it is."""
     bucket.write(40)
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 60, cut_at=25, epoch=1)}, committed={ORDERS: 30})
     broker.commits[ORDERS, 30] = GroupCommit(30, None, 1)
-    with broker.consumer(bucket.options, monkeypatch, ORDERS, mode=mode) as (consumer, _):
+    with broker.consumer(bucket, ORDERS, mode=mode) as (consumer, _):
         assert offsets_of(read(consumer, 30)) == list(range(30, 60))
         consumer.assign([TopicPartition(*ORDERS, 33)])
         assert offsets_of(read(consumer, 27)) == list(range(33, 60))
 
 
-def test_commits_tell_epoch_and_topic(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commits_tell_epoch_and_topic(bucket: Bucket) -> None:
     """Of what calls have given, of stored offsets and messages; a user's metadata stay."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 40)})
     ours = f"tieredstore topic.id={FIRST_ID}"
-    with broker.consumer(bucket.options, monkeypatch, ORDERS) as (consumer, _):
+    with broker.consumer(bucket, ORDERS) as (consumer, _):
         messages = read(consumer, 10)
         consumer.commit()
         read(consumer, 40 - len(messages))
@@ -79,13 +73,11 @@ def test_commits_tell_epoch_and_topic(bucket: Bucket, monkeypatch: pytest.Monkey
 
 @MODES
 @pytest.mark.parametrize("policy", ["fail", "report"])
-def test_a_commit_of_another_life_is_told(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, mode: str, policy: str
-) -> None:
+def test_a_commit_of_another_life_is_told(bucket: Bucket, mode: str, policy: str) -> None:
     """Neither a reset nor a silent read; a commit that tells no id says nothing."""
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 40)}, committed={ORDERS: 30})
     broker.commits[ORDERS, 30] = GroupCommit(30, f"tieredstore topic.id={SECOND_ID}", 0)
-    with broker.consumer(bucket.options, monkeypatch, ORDERS, mode=mode, on_data_loss=policy) as (consumer, _):
+    with broker.consumer(bucket, ORDERS, mode=mode, on_data_loss=policy) as (consumer, _):
         if policy == "fail":
             assert f"created again as {FIRST_ID}" in str(raised(consumer, DataLoss))
             consumer.seek(TopicPartition(*ORDERS, 35))
@@ -95,10 +87,10 @@ def test_a_commit_of_another_life_is_told(
 
 
 @pytest.mark.parametrize("metadata", ["", "of a user", "tieredstore topic.id=", "tieredstore topic.id=abc"])
-def test_metadata_of_others_say_nothing(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, metadata: str) -> None:
+def test_metadata_of_others_say_nothing(bucket: Bucket, metadata: str) -> None:
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 40)}, committed={ORDERS: 30})
     broker.commits[ORDERS, 30] = GroupCommit(30, metadata, 0)
-    with broker.consumer(bucket.options, monkeypatch, ORDERS) as (consumer, _):
+    with broker.consumer(bucket, ORDERS) as (consumer, _):
         assert offsets_of(read(consumer, 10)) == list(range(30, 40))
 
 
@@ -124,12 +116,12 @@ def test_a_new_leader_within_a_hole_is_no_cut(bucket: Bucket) -> None:
     assert [(one.start, one.stop) for one in lost] == [(20, 30)]
 
 
-def test_what_a_deposed_leader_shipped_is_not_read_on(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_deposed_leader_shipped_is_not_read_on(bucket: Bucket) -> None:
     """The group has read of a later epoch than the bucket has there: the bucket has yet to be given what follows."""
     bucket.write(40)
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 0)}, committed={ORDERS: 30})
     broker.commits[ORDERS, 30] = GroupCommit(30, None, 1)
-    with broker.consumer(bucket.options, monkeypatch, ORDERS, mode="remote_only") as (consumer, _):
+    with broker.consumer(bucket, ORDERS, mode="remote_only") as (consumer, _):
         until(consumer, lambda _: consumer.tiered_stats().get(ORDERS, {}).get("phase") == "waiting")
         bucket.ends["orders", 0, FIRST_ID] = 25
         bucket.write(25, epochs=((0, 0), (1, 25)))

@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any, Final
+from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
 
-from tests.consumer.buckets import DEADLINE_S, offsets_of, read, reader_of, until
+from tests.consumer.buckets import DEADLINE_S, ORDERS, OTHERS, PLACE, Fetches, offsets_of, read, reader_of, until
 from tests.support.paths import REPOSITORY
 from tests.support.scripted_member import ScriptedBroker, ScriptedLog, parts_of
 from tests.support.spark_stream_topics import Bucket
+from tieredstore.consumer.assembly import Makers
 from tieredstore.consumer.live_side import LiveSide
 from tieredstore.consumer.measures import Measures
 from tieredstore.consumer.partition import Partition
 from tieredstore.errors import StoreUnavailable
 from tieredstore.partitions.position import Position
-from tieredstore.remote import RemoteStorageManager
-
-ORDERS: Final = ("orders", 0)
-OTHERS: Final = ("orders", 1)
-PLACE: Final = TopicPartition(*ORDERS)
 
 
-def test_who_lags_by_a_whole_segment_goes_back_to_the_bucket(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_lags_by_a_whole_segment_goes_back_to_the_bucket(bucket: Bucket) -> None:
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 30)})
-    with broker.consumer(bucket.options, monkeypatch, ORDERS, mode="remote_preferred") as (consumer, member):
+    with broker.consumer(bucket, ORDERS, mode="remote_preferred") as (consumer, member):
         given = read(consumer, 30)
         assert consumer.tiered_stats()[ORDERS]["source"] == "broker"
         member.stuck.add(ORDERS)
@@ -41,12 +37,12 @@ def test_who_lags_by_a_whole_segment_goes_back_to_the_bucket(bucket: Bucket, mon
 
 
 @pytest.mark.parametrize("mode", ["kafka_preferred", "remote_preferred"])
-def test_sides_change_once_a_segment_at_most(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+def test_sides_change_once_a_segment_at_most(bucket: Bucket, mode: str) -> None:
     """Whatever retention does, even if it takes a little after each record."""
     for _ in range(4):
         bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(10, 90)})
-    with broker.consumer(bucket.options, monkeypatch, ORDERS, mode=mode, refresh_ms=10) as (consumer, _):
+    with broker.consumer(bucket, ORDERS, mode=mode, refresh_ms=10) as (consumer, _):
         given: list[Any] = []
         while len(given) < 90:
             given += read(consumer, 1)[:90]
@@ -55,31 +51,29 @@ def test_sides_change_once_a_segment_at_most(bucket: Bucket, monkeypatch: pytest
         assert consumer.tiered_stats()[ORDERS]["side_changes"] <= 4
 
 
-def test_what_is_committed_is_asked_for_until_the_coordinator_answers(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_committed_is_asked_for_until_the_coordinator_answers(bucket: Bucket) -> None:
     """Its silence is never taken for nothing committed, where all would come again, or nothing at all."""
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 30)}, committed={ORDERS: 15}, failures=4)
-    with broker.consumer(bucket.options, monkeypatch, ORDERS) as (consumer, _):
+    with broker.consumer(bucket, ORDERS) as (consumer, _):
         assert offsets_of(read(consumer, 15)) == list(range(15, 30))
         assert broker.failures == 0
         assert parts_of(consumer).measures.resets == 0
 
 
-def test_resets_are_counted(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resets_are_counted(bucket: Bucket) -> None:
     bucket.write(20, skip=100)
     broker = ScriptedBroker({ORDERS: ScriptedLog(120, 130)}, committed={ORDERS: 7})
-    with broker.consumer(bucket.options, monkeypatch, ORDERS) as (consumer, _):
+    with broker.consumer(bucket, ORDERS) as (consumer, _):
         assert offsets_of(read(consumer, 30)) == list(range(100, 130))
         assert parts_of(consumer).measures.resets == 1
 
 
-def test_columns_of_both_sources_have_one_schema(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_of_both_sources_have_one_schema(bucket: Bucket) -> None:
     bucket.write(20)
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 30)})
     schemas: list[Any] = []
-    with broker.consumer(bucket.options, monkeypatch, ORDERS) as (consumer, _):
+    with broker.consumer(bucket, ORDERS) as (consumer, _):
         rows = 0
         while rows < 30:
             batch = consumer.poll_arrow(DEADLINE_S)
@@ -106,7 +100,7 @@ def test_eager_assignments_are_one_a_second_at_most() -> None:
     now, client = [100.0], Assignments()
     inside: Any = client
     partitions: dict[tuple[str, int], Partition] = {}
-    live = LiveSide(inside, partitions, 60.0, lambda: now[0])
+    live = LiveSide(inside, partitions, 60.0, Makers(), lambda: now[0])
     live.is_eager = True
     for number in range(6):
         partition = partitions["orders", number] = Partition(("orders", number), Position(10 * number))
@@ -139,12 +133,11 @@ def test_all_partitions_together_keep_to_the_bound(bucket: Bucket) -> None:
     assert 0 < most <= (1 + 3) * 64 * 1024
 
 
-def test_what_is_held_of_the_client_is_bounded_too(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_held_of_the_client_is_bounded_too(bucket: Bucket) -> None:
     """Columns are given partition by partition: what came of the others waits here, and not without end."""
-    monkeypatch.setattr("tieredstore.consumer.handing_out._MOST_HELD_BYTES", 64 * 100)
     wheres = [("orders", number) for number in range(30)]
     broker = ScriptedBroker({where: ScriptedLog(0, 20) for where in wheres})
-    with broker.consumer(bucket.options, monkeypatch, *wheres) as (consumer, _):
+    with broker.consumer(bucket, *wheres, makers={"held_bytes": 64 * 100}) as (consumer, _):
         known, rows, most = parts_of(consumer).core.partitions, 0, 0
         while rows < 600:
             batch = consumer.poll_arrow(DEADLINE_S)
@@ -154,20 +147,19 @@ def test_what_is_held_of_the_client_is_bounded_too(bucket: Bucket, monkeypatch: 
     assert 50 < most <= 101
 
 
-def test_a_store_that_hangs_does_not_keep_a_consumer_open(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_hangs_does_not_keep_a_consumer_open(bucket: Bucket, fetches: Fetches) -> None:
     """Its threads are left behind after a while, and keep no process from ending."""
     bucket.write(20)
-    monkeypatch.setattr("tieredstore.consumer.assembly._CLOSING_S", 0.2)
     goes_on, hangs = threading.Event(), threading.Event()
 
-    def hanging(*_: object, **__: object) -> Any:
+    def hang(_: object) -> None:
         hangs.set()
         goes_on.wait(DEADLINE_S)
         raise StoreUnavailable("it was closed long ago")
 
-    monkeypatch.setattr(RemoteStorageManager, "fetch_log_segment", hanging)
+    fetches.before = hang
     begun = time.monotonic()
-    with reader_of(bucket, PLACE) as consumer:
+    with reader_of(bucket, PLACE, makers=Makers(closing_s=0.2)) as consumer:
         until(consumer, lambda _: hangs.is_set())
     assert time.monotonic() - begun < DEADLINE_S / 2
     left = [one for one in threading.enumerate() if one.name.startswith("tieredstore-consumer_")]
@@ -185,20 +177,11 @@ def test_the_page_of_metrics_names_each_of_a_consumers() -> None:
     assert {name for name in names if f"`{name}`" not in line} == set()
 
 
-def test_a_record_that_is_ready_does_not_wait_for_the_other_source(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_that_is_ready_does_not_wait_for_the_other_source(bucket: Bucket, fetches: Fetches) -> None:
     """A call that waits for the bucket gives what the broker has at once, and the other way about."""
     bucket.write(20)
-    broker = ScriptedBroker({ORDERS: ScriptedLog(20, 20), OTHERS: ScriptedLog(0, 0)})
-    goes_on, fetch = threading.Event(), RemoteStorageManager.fetch_log_segment
-
-    def slow(self: RemoteStorageManager, *arguments: Any, **named: Any) -> Any:
-        goes_on.wait(2 * DEADLINE_S)
-        return fetch(self, *arguments, **named)
-
-    monkeypatch.setattr(RemoteStorageManager, "fetch_log_segment", slow)
-    with broker.consumer(bucket.options, monkeypatch, ORDERS, OTHERS) as (consumer, member):
+    broker, goes_on = ScriptedBroker({ORDERS: ScriptedLog(20, 20), OTHERS: ScriptedLog(0, 0)}), fetches.hold()
+    with broker.consumer(bucket, ORDERS, OTHERS) as (consumer, member):
         until(consumer, lambda _: OTHERS in member.fetching)
         timer = threading.Timer(0.1, lambda: setattr(broker.logs[OTHERS], "end", 1))
         timer.start()

@@ -12,15 +12,16 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
 from typing import Any, Final
 
-import pytest
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from tests.support.spark_stream_topics import FIRST_ID, value_of
+from tests.support.spark_stream_topics import FIRST_ID, Bucket, value_of
 from tieredstore.consumer import Consumer
-from tieredstore.consumer.assembly import Parts
+from tieredstore.consumer.assembly import Makers, Parts
 from tieredstore.errors import BrokerUnavailable
 from tieredstore.live.cluster import GroupCommit, LiveEnd, LiveTopic
 from tieredstore.live.epochs import EpochEnd
@@ -64,34 +65,29 @@ class ScriptedBroker:
     is_eager: bool = False
     """Whether its groups assign all at once."""
 
-    def take_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Have the consumers that are made from now on be served by this broker."""
-
-        def cluster(*_: object, **__: object) -> ScriptedCluster:
-            return ScriptedCluster(self)
-
-        def member(consumer: object) -> ScriptedMember:
-            return ScriptedMember(self, consumer)
-
-        monkeypatch.setattr("tieredstore.consumer.assembly.LiveCluster", cluster)
-        monkeypatch.setattr("tieredstore.consumer.consumer.MemberClient", member)
-        monkeypatch.setattr("tieredstore.consumer.live_side._REASSIGN_S", 0.005)
-        monkeypatch.setattr("tieredstore.consumer.troubles._FIRST_PAUSE_S", 0.002)
+    def reader(self, config: Mapping[str, Any], **makers: Any) -> Consumer:
+        """A consumer that this broker serves; ``makers`` as ``Makers`` has them."""
+        given: dict[str, Any] = {
+            "cluster": lambda *_, **__: ScriptedCluster(self), "client": partial(ScriptedMember, self),
+            "reassign_s": 0.005, "first_pause_s": 0.002, **makers,
+        }  # fmt: skip
+        kind: Any = type("ScriptedConsumer", (Consumer,), {"_makers": Makers(**given)})
+        consumer: Consumer = kind(dict(config))
+        return consumer
 
     @contextmanager
     def consumer(
-        self, store: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, *wheres: TopicPartition, **own: Any
+        self, bucket: Bucket, *wheres: TopicPartition, makers: Any = MappingProxyType({}), **own: Any
     ) -> Generator[tuple[Consumer, ScriptedMember]]:
         """A member that is assigned these; ``own`` are properties under ``tiered.storage.``, with ``_`` for ``.``."""
-        self.take_over(monkeypatch)
         given = {
             "bootstrap.servers": "127.0.0.1:1", "group.id": "readers", "auto.offset.reset": "earliest", "log_level": 0,
             "partition.assignment.strategy": "range" if self.is_eager else "cooperative-sticky",
             "auto.commit.interval.ms": 0,
-            "tiered.storage.refresh.ms": 50, "tiered.storage.settings": {**store, "chunk.size": "16384"},
+            "tiered.storage.refresh.ms": 50, "tiered.storage.settings": {**bucket.options, "chunk.size": "16384"},
             **{f"tiered.storage.{name if name == 'loss_cb' else name.replace('_', '.')}": own[name] for name in own},
         }  # fmt: skip
-        with Consumer(given) as consumer:
+        with self.reader(given, **makers) as consumer:
             member = member_of(consumer)
             member.is_eager = self.is_eager
             consumer.subscribe(sorted({topic for topic, _ in wheres}))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
+from tieredstore.consumer.client import MemberClient
 from tieredstore.consumer.commits import Commits, topic_id_in
 from tieredstore.consumer.core import Core
 from tieredstore.consumer.handing_out import HandingOut
@@ -20,38 +21,72 @@ from tieredstore.consumer.partition import Bucket, Failed, Partition
 from tieredstore.consumer.streams import StoredStreams
 from tieredstore.consumer.troubles import Troubles
 from tieredstore.live import LiveCluster
-from tieredstore.records.settings import ReadSettings
 from tieredstore.remote import RemoteStorageManager
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tieredstore.consumer.client import MemberClient
     from tieredstore.consumer.settings import ConsumerSettings
     from tieredstore.model import TopicPartition
 
-_CLOSING_S: Final = 8.0
-"""How long threads are waited for that are in a call of the store or the broker; then they are left behind."""
+
+@dataclass(frozen=True, slots=True)
+class Makers:
+    """What makes the outside of a consumer, and bounds that nobody sets; tests give others."""
+
+    manager: Callable[..., RemoteStorageManager] = RemoteStorageManager
+    cluster: Callable[..., LiveCluster] = LiveCluster
+    client: Callable[[object], MemberClient] = MemberClient
+    first_pause_s: float = 0.1
+    """Before what went wrong is tried again; twice as long each time."""
+    reassign_s: float = 1.0
+    """The least time between two assignments of all: each drops what the client has read ahead."""
+    silent_s: float = 10.0
+    """How long nothing may come of a partition since it was assigned."""
+    held_bytes: int = 8 * 1024 * 1024
+    """Of the messages that are taken of the client to be given in columns later: it bounds its own queue alone."""
+    closing_s: float = 8.0
+    """How long threads are waited for that are in a call of the store or the broker; then they are left behind."""
 
 
-@dataclass(slots=True)
 class Parts:
-    """All parts of one consumer."""
+    """All parts of a consumer that reads a store, put together and taken apart."""
 
-    settings: ConsumerSettings
-    manager: RemoteStorageManager
-    cluster: LiveCluster | None
-    live: LiveSide
-    lookups: Lookups
-    streams: StoredStreams
-    core: Core
-    handing_out: HandingOut
-    commits: Commits
-    offsets: OffsetQueries
-    measures: Measures
-    news: threading.Event
-    """Set whenever a look or a read has something to give."""
-    stop_measuring: Callable[[], None]
+    def __init__(self, settings: ConsumerSettings, client: MemberClient, makers: Makers) -> None:
+        """ConfigError if the store's settings cannot be used."""
+        assert settings.store is not None
+        self.settings = settings
+        self.measures = Measures(self.levels)
+        self.news = threading.Event()
+        """Set whenever a look or a read has something to give."""
+        self._closing_s = makers.closing_s
+        partitions: dict[TopicPartition, Partition] = {}
+        with contextlib.ExitStack() as opened:
+            self.manager = makers.manager(settings.store, shares_read_ahead=True)
+            opened.callback(self.manager.close)
+            self.cluster: LiveCluster | None = None
+            if settings.has_broker:
+                self.cluster = makers.cluster(
+                    settings.admin_properties(), isolation=settings.isolation, timeout_s=settings.timeout_s
+                )
+                opened.callback(self.cluster.close)
+            self.live = LiveSide(client, partitions, settings.timeout_s, makers)
+            self.lookups = Lookups(settings, self.manager, self.cluster, self._ask_commits, self.news)
+            self.streams = StoredStreams(self.manager, settings, self.news)
+            troubles = Troubles(settings, self.measures, makers.first_pause_s)
+            self.core = Core(settings, partitions, self.live, self.lookups, self.streams, troubles)
+            self.handing_out = HandingOut(self.core, self.measures, makers.held_bytes)
+            self.commits = Commits(client, self.core, settings)
+            self.offsets = OffsetQueries(settings, client, self.core, self.lookups, self.manager, self.cluster)
+            self._stop_measuring = CONSUMERS.add(self.measures.snapshot)
+            opened.pop_all()
+
+    def _ask_commits(self, wheres: Sequence[TopicPartition]) -> dict[TopicPartition, Committed]:
+        # Not by the member's own client: another thread's call in it does not return while a callback runs.
+        group = str(self.settings.client.get("group.id", ""))
+        commits = {} if self.cluster is None else self.cluster.commits(group, wheres)
+        return {
+            where: Committed(commit.offset, commit.leader_epoch, topic_id_in(commit.metadata))
+            for where, commit in commits.items()
+        }
 
     def begin_closing(self) -> None:
         """Let threads end while the group is left."""
@@ -61,8 +96,8 @@ class Parts:
     def close(self) -> None:
         """End all that is under way, within ten seconds."""
         self.begin_closing()
-        self.stop_measuring()
-        end = time.monotonic() + _CLOSING_S
+        self._stop_measuring()
+        end = time.monotonic() + self._closing_s
         with contextlib.ExitStack() as ending:
             if self.cluster is not None:
                 ending.callback(self.cluster.close)
@@ -87,63 +122,6 @@ class Parts:
             "lag_records": sum(records), "lag_records_max": max(records, default=0),
             "lag_seconds": sum(seconds), "lag_seconds_max": max(seconds, default=0.0),
         }  # fmt: skip
-
-
-def assemble(settings: ConsumerSettings, client: MemberClient) -> Parts:
-    """The parts of a consumer that reads a store; ConfigError if the store's settings cannot be used."""
-    assert settings.store is not None
-    with contextlib.ExitStack() as opened:
-        manager = opened.enter_context(contextlib.closing(RemoteStorageManager(settings.store, shares_read_ahead=True)))
-        cluster = None
-        if settings.has_broker:
-            cluster = LiveCluster(
-                settings.admin_properties(), isolation=settings.isolation, timeout_s=settings.timeout_s
-            )
-            opened.callback(cluster.close)
-        measures, news = Measures(dict), threading.Event()
-        partitions: dict[TopicPartition, Partition] = {}
-        live = LiveSide(client, partitions, settings.timeout_s)
-        group = str(settings.client.get("group.id", ""))
-
-        def ask_commits(wheres: Sequence[TopicPartition]) -> dict[TopicPartition, Committed]:
-            # Not by the member's own client: another thread's call in it does not return while a callback runs.
-            commits = {} if cluster is None else cluster.commits(group, wheres)
-            return {
-                where: Committed(commit.offset, commit.leader_epoch, topic_id_in(commit.metadata))
-                for where, commit in commits.items()
-            }
-
-        lookups = Lookups(
-            mode=settings.mode, reset=settings.reset, isolation=settings.isolation, refresh_s=settings.refresh_s,
-            source=manager, cluster=cluster, committed=ask_commits,
-            news=news,
-        )  # fmt: skip
-        read = ReadSettings(
-            isolation=settings.isolation, on_corrupt="fail" if settings.on_data_loss == "fail" else "skip"
-        )
-        streams = StoredStreams(
-            manager, read, threads=settings.partitions_at_once, queued_bytes=settings.queued_bytes, news=news
-        )
-        troubles = Troubles(settings, measures)
-        core = Core(settings, partitions, live, lookups, streams, troubles)
-        parts = Parts(
-            settings=settings,
-            manager=manager,
-            cluster=cluster,
-            live=live,
-            lookups=lookups,
-            streams=streams,
-            core=core,
-            handing_out=HandingOut(core, measures),
-            commits=Commits(client, core, settings),
-            offsets=OffsetQueries(settings, client, core, lookups, manager, cluster),
-            measures=measures,
-            news=news,
-            stop_measuring=CONSUMERS.add(measures.snapshot),
-        )
-        measures.levels = parts.levels
-        opened.pop_all()
-    return parts
 
 
 def _statistics(partition: Partition) -> dict[str, Any]:

@@ -54,7 +54,10 @@ class Commits:
         if not self._auto_store:
             return {one.where: one.commit.stored for one in known if one.commit.stored is not None}
         self._core.live.locate()
-        given = {one.where: one.at for one in known if one.commit.has_given and isinstance(one.at, Position)}
+        given: dict[TopicPartition, Position] = {}
+        for partition in known:
+            if partition.commit.has_given and partition.position is not None:
+                given[partition.where] = Position(partition.position, partition.epoch)
         for message in reversed(self.in_call):
             where = message.topic(), message.partition()
             if where in given and message.error() is None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, ClassVar, Final, Self, TypeAlias
 
 import confluent_kafka
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from tieredstore.consumer.assembly import Parts, assemble
-from tieredstore.consumer.client import NO_OFFSET, MemberClient, checked_place, checked_places
+from tieredstore.consumer.assembly import Makers, Parts
+from tieredstore.consumer.client import NO_OFFSET, checked_place, checked_places
 from tieredstore.consumer.group import Group
 from tieredstore.consumer.handing_out import PartitionBatch
 from tieredstore.consumer.settings import Mode, parse_settings
@@ -39,6 +39,8 @@ class Consumer(confluent_kafka.Consumer):
     ``committed`` and ``list_topics`` may be called by others too. To be closed.
     """
 
+    _makers: ClassVar = Makers()
+
     def __init__(self, config: dict[str, Any] | None = None, /, **kwargs: Any) -> None:
         """ConfigError for properties that cannot be used; nothing is connected to before the first call."""
         given = {**(config or {}), **kwargs}
@@ -46,11 +48,11 @@ class Consumer(confluent_kafka.Consumer):
         self._settings = parse_settings(given)
         member = self._settings.member_properties()
         super().__init__(logged_by(ClientLog(), member) if logger is None else {**member, "logger": logger})
-        self._client = MemberClient(self)
+        self._client = self._makers.client(self)
         self._is_closed = False
         self._parts: Parts | None = None
         if self._settings.mode is not Mode.KAFKA_ONLY:
-            self._parts = assemble(self._settings, self._client)
+            self._parts = Parts(self._settings, self._client, self._makers)
             self._group = Group(self, self._client, self._parts)
 
     # ---- records

@@ -28,8 +28,6 @@ _error: Final[Any] = Message.error
 _OVERTAKEN: Final = frozenset(
     {KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION, KafkaError.OFFSET_OUT_OF_RANGE}
 )
-_MOST_HELD_BYTES: Final = 8 * 1024 * 1024
-"""Of the messages that are taken of the client to be given in columns later, about: it bounds its own queue alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,8 @@ class HandingOut:
     Whatever is given moves its partition's position; :meth:`put_back` undoes it for what a call could not return.
     """
 
-    def __init__(self, core: Core, measures: Measures) -> None:
+    def __init__(self, core: Core, measures: Measures, held_bytes: int) -> None:
+        self._held_bytes = held_bytes
         self._core = core
         self._measures = measures
         self._opened: dict[TopicPartition, _Opened] = {}
@@ -76,7 +75,7 @@ class HandingOut:
     def room(self, count: int) -> int:
         """How many messages of the client, of so many, may be taken to be held; one at the least, which serves it."""
         held = sum(len(partition.held) for partition in self._held)
-        return max(1, min(count, _MOST_HELD_BYTES // self._usual_size - held))
+        return max(1, min(count, self._held_bytes // self._usual_size - held))
 
     def take(self, count: int) -> list[Any]:
         """Up to ``count`` messages that are there: what was held of the client, events, and the bucket's."""

@@ -16,21 +16,17 @@ from tieredstore.model import TopicPartition
 from tieredstore.partitions.position import Position
 
 if TYPE_CHECKING:
+    from tieredstore.consumer.assembly import Makers
     from tieredstore.consumer.client import MemberClient
 
 _logger: Final = logging.getLogger(__name__)
-
-_REASSIGN_S: Final = 1.0
-"""The least time between two assignments of all: each drops what the client has read ahead."""
-_SILENT_S: Final = 10.0
-"""How long nothing may come of a partition since it was assigned; of one that has given before, it is the time-out."""
 
 
 class LiveSide:
     """Keeps the client's assignment what it is to be. For the polling thread; ``partitions`` are all that are assigned.
 
     Eager groups know no incremental assignment: there all live partitions are assigned anew, with the offsets at which
-    they are, once in ``reassign_s`` at most.
+    they are, once a second at most.
     """
 
     def __init__(
@@ -38,11 +34,14 @@ class LiveSide:
         client: MemberClient,
         partitions: Mapping[TopicPartition, Partition],
         timeout_s: float,
+        makers: Makers,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
         self._partitions = partitions
         self._timeout_s = timeout_s
+        self._silent_s = min(makers.silent_s, timeout_s)
+        self._reassign_s = makers.reassign_s
         self._clock = clock
         self.is_eager = False
         self.leaving: set[TopicPartition] = set()
@@ -52,7 +51,7 @@ class LiveSide:
         self._paused: set[TopicPartition] = set()
         """Those that are paused in the client, which keeps that from one assignment to the next."""
         self._is_due = False
-        self._assigned_at = -_REASSIGN_S
+        self._assigned_at = -makers.reassign_s
         self._drained_at = 0.0
 
     def __iter__(self) -> Iterator[tuple[Partition, Live]]:
@@ -108,7 +107,7 @@ class LiveSide:
     @property
     def due_in(self) -> float | None:
         """In how many seconds all are to be assigned anew; None if they need not be."""
-        return max(0.0, self._assigned_at + _REASSIGN_S - self._clock()) if self._is_due else None
+        return max(0.0, self._assigned_at + self._reassign_s - self._clock()) if self._is_due else None
 
     def flush(self) -> None:
         """Assign all anew, if that is due."""
@@ -193,7 +192,7 @@ class LiveSide:
         if live.stall is None or live.stall.position != position:
             live.stall = Stall(position, now)
             return False
-        late = live.stall.since + (self._timeout_s if live.link is Link.HEARD else min(_SILENT_S, self._timeout_s))
+        late = live.stall.since + (self._timeout_s if live.link is Link.HEARD else self._silent_s)
         if now < late or self._drained_at < late or partition.revived == (position, end):
             return False
         live.stall, partition.revived = None, (position, end)

@@ -10,8 +10,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from tieredstore.consumer.partition import Start, Tail
 from tieredstore.consumer.placement import (
@@ -29,7 +30,7 @@ from tieredstore.consumer.placement import (
 )
 from tieredstore.consumer.settings import Mode, Reset
 from tieredstore.errors import AlreadyClosed
-from tieredstore.model import Isolation, TopicPartition, Uuid
+from tieredstore.model import TopicPartition, Uuid
 from tieredstore.partitions.log import PartitionLog
 from tieredstore.partitions.position import Position, stand
 from tieredstore.process.parallel import READERS, in_parallel
@@ -41,6 +42,7 @@ from tieredstore.records.split_planning import decided_end
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Lineage
     from tieredstore.consumer.placement import LiveExtent
+    from tieredstore.consumer.settings import ConsumerSettings
     from tieredstore.live import LiveCluster
     from tieredstore.partitions.history import History
     from tieredstore.remote.source import SegmentSource
@@ -110,31 +112,6 @@ class Unanswered:
 Answer: TypeAlias = Found | Unanswered
 
 
-class Asked(Generic[Result]):
-    """What somebody waits for that is found out on another thread; it is always answered, at the end by an error."""
-
-    def __init__(self) -> None:
-        self._is_answered = threading.Event()
-        self._result: Result | None = None
-        self._error: BaseException | None = None
-
-    def answer(self, work: Callable[[], Result]) -> None:
-        """With what ``work`` gives, or with its error."""
-        try:
-            self._result = work()
-        except BaseException as error:  # noqa: BLE001  whoever waits has to hear of any
-            self._error = error
-        self._is_answered.set()
-
-    def wait(self, timeout_s: float | None) -> Result:
-        """The answer, or its error; TimeoutError if there is none in time."""
-        if not self._is_answered.wait(timeout_s):
-            raise TimeoutError
-        if self._error is not None:
-            raise self._error
-        return cast("Result", self._result)
-
-
 @dataclass(frozen=True, slots=True)
 class Committed:
     """What a group has committed of a partition, with what the commit says of the record before the offset."""
@@ -153,21 +130,17 @@ class Lookups:
 
     def __init__(
         self,
-        *,
-        mode: Mode,
-        reset: Reset,
-        isolation: Isolation,
-        refresh_s: float,
+        settings: ConsumerSettings,
         source: SegmentSource,
         cluster: LiveCluster | None,
         committed: AskCommits,
         news: threading.Event,
     ) -> None:
         """``cluster`` is None where there is no broker; both it and ``source`` stay their owner's to close."""
-        self._mode = mode
-        self._reset: Reset = reset
-        self._isolation: Isolation = isolation
-        self._refresh_s = refresh_s
+        self._mode = settings.mode
+        self._reset: Reset = settings.reset
+        self._isolation = settings.isolation
+        self._refresh_s = settings.refresh_s
         self._source = source
         self._cluster = cluster
         self._committed = committed
@@ -181,7 +154,7 @@ class Lookups:
         self._changed = threading.Condition()
         self._of_broker: list[Look] = []
         self._of_bucket: list[Look] = []
-        self._calls: deque[tuple[Asked[Any], Callable[[], Any]]] = deque()
+        self._calls: deque[tuple[Future[Any], Callable[[StoredLogs], Any]]] = deque()
         self._threads: list[threading.Thread] = []
         self._is_closed = False
         self._reloading = threading.Lock()
@@ -199,11 +172,11 @@ class Lookups:
             self._of_broker += looks
             self._start()
 
-    def call(self, work: Callable[[StoredLogs], Result]) -> Asked[Result]:
-        """Have something found out of the bucket's logs, on its thread."""
-        asked: Asked[Result] = Asked()
+    def call(self, work: Callable[[StoredLogs], Result]) -> Future[Result]:
+        """Have something found out of the bucket's logs, on its thread; at the end it is answered by an error."""
+        asked: Future[Result] = Future()
         with self._changed:
-            self._calls.append((asked, lambda: work(self._logs)))
+            self._calls.append((asked, work))
             self._start()
         return asked
 
@@ -226,7 +199,7 @@ class Lookups:
         with self._changed:
             self._is_closed = True
             while self._calls:
-                self._calls.popleft()[0].answer(_closed)
+                self._calls.popleft()[0].set_exception(AlreadyClosed("the consumer was closed"))
             self._changed.notify_all()
 
     def join(self, end: float) -> None:
@@ -242,7 +215,10 @@ class Lookups:
         while (looks := self._take_all(self._of_bucket)) is not None:
             while self._calls:
                 asked, work = self._calls.popleft()
-                asked.answer(work)
+                try:
+                    asked.set_result(work(self._logs))
+                except BaseException as error:  # noqa: BLE001  whoever waits has to hear of any
+                    asked.set_exception(error)
             if looks:
                 self._ask_bucket(looks)
 
@@ -541,7 +517,3 @@ def _logical(start: Start) -> int:
     if isinstance(start, Tail):
         return _TAIL_BASE - start.count
     return start if isinstance(start, int) else _LOGICAL[start]
-
-
-def _closed() -> None:
-    raise AlreadyClosed("the consumer was closed")

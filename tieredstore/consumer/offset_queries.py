@@ -5,28 +5,30 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 import confluent_kafka
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from tieredstore.consumer.settings import Mode
+from tieredstore.process.futures import Overdue, outcome
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.split_planning import decided_end
 from tieredstore.records.times import offset_at
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from tieredstore.catalog.lineage import Lineage
     from tieredstore.consumer.client import MemberClient
     from tieredstore.consumer.core import Core
-    from tieredstore.consumer.lookups import Asked, Lookups
+    from tieredstore.consumer.lookups import Lookups
     from tieredstore.consumer.settings import ConsumerSettings
     from tieredstore.live import LiveCluster
     from tieredstore.model import TopicPartition, Uuid
     from tieredstore.reading.stored_logs import StoredLogs
     from tieredstore.remote.source import SegmentSource
 
-_base: Final[Any] = confluent_kafka.Consumer
 _BEGINNING, _END, _UNKNOWN = -2, -1, -1001
 
 
@@ -61,8 +63,8 @@ class OffsetQueries:
         if live is None and not self._is_remote:
             return None
         try:
-            stored = asked.wait(_left(end))
-        except TimeoutError:
+            stored = outcome(asked, _left(end))
+        except Overdue:
             return None
         if live is None:
             return stored or (0, 0)
@@ -71,7 +73,7 @@ class OffsetQueries:
     def for_times(self, places: Sequence[KafkaPartition], timeout_s: float) -> list[KafkaPartition]:
         """Where each time is; KafkaException on time-out, as the library has it."""
         end = _end(timeout_s)
-        asked: list[Asked[int | None]] = []
+        asked: list[Future[int | None]] = []
         for place in places:
             where = place.topic, place.partition
             asked.append(self._lookups.call(partial(self._stored_time, where=where, moment=place.offset)))
@@ -82,8 +84,8 @@ class OffsetQueries:
         given: list[KafkaPartition] = []
         for place, of_bucket in zip(places, asked, strict=True):
             try:
-                stored = of_bucket.wait(_left(end))
-            except TimeoutError:
+                stored = outcome(of_bucket, _left(end))
+            except Overdue:
                 reason = "Failed to get offsets: Local: Timed out"
                 raise confluent_kafka.KafkaException(
                     confluent_kafka.KafkaError(confluent_kafka.KafkaError._TIMED_OUT, reason)

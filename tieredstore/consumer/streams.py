@@ -7,19 +7,21 @@ import threading
 import time
 from collections import deque
 from collections.abc import Generator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.catalog.lineage import Gap
 from tieredstore.errors import CorruptData, TieredStoreError, UnknownKey, WrongKey
 from tieredstore.records.numbers import int64_values
 from tieredstore.records.partition import PartitionRead
+from tieredstore.records.settings import ReadSettings
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from tieredstore.catalog.lineage import Lineage
-    from tieredstore.records import LostOffsets, ReadSettings, SkippedInSegment
+    from tieredstore.consumer.settings import ConsumerSettings
+    from tieredstore.records import LostOffsets, SkippedInSegment
     from tieredstore.remote.source import SegmentSource
 
 UNREADABLE: Final = (CorruptData, UnknownKey, WrongKey)
@@ -80,27 +82,22 @@ class StoredStream:
 
 
 class StoredStreams:
-    """The streams of a consumer. Given to and taken from on one thread; ``threads`` others read.
+    """The streams of a consumer. Given to and taken from on one thread; ``partitions.at.once`` others read.
 
-    What waits to be taken is bounded by ``queued_bytes``, and one record batch more for each thread. Each stream may
-    fill its share of that, so that a slow one keeps no other waiting.
+    What waits to be taken is bounded by ``queued.max.kbytes``, and one record batch more for each thread. Each stream
+    may fill its share of that, so that a slow one keeps no other waiting.
     """
 
-    def __init__(
-        self,
-        source: SegmentSource,
-        settings: ReadSettings,
-        *,
-        threads: int,
-        queued_bytes: int,
-        news: threading.Event,
-    ) -> None:
-        # Several batches fit into what may wait.
-        target = max(64 * 1024, min(_BATCH_BYTES, queued_bytes // (2 * threads)))
+    def __init__(self, source: SegmentSource, settings: ConsumerSettings, news: threading.Event) -> None:
+        self._threads_wanted, self._limit = settings.partitions_at_once, settings.queued_bytes
         self._source = source
-        self._settings = replace(settings, on_data_loss="report", target_bytes=target)
-        self._threads_wanted = threads
-        self._limit = queued_bytes
+        self._settings = ReadSettings(
+            isolation=settings.isolation,
+            on_corrupt="fail" if settings.on_data_loss == "fail" else "skip",
+            on_data_loss="report",
+            # Several batches fit into what may wait.
+            target_bytes=max(64 * 1024, min(_BATCH_BYTES, self._limit // (2 * self._threads_wanted))),
+        )
         self._news = news
         self._changed = threading.Condition()
         self._turns: deque[StoredStream] = deque()

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _logger: Final = logging.getLogger(__name__)
 
-_FIRST_PAUSE_S: Final = 0.1
 _MOST_PAUSE_S: Final = 5.0
 _NO_ID: Final = Uuid(bytes(16))
 
@@ -28,10 +27,15 @@ class Troubles:
     """Decides by the policy whether a partition goes on, and keeps the errors that are to be raised."""
 
     def __init__(
-        self, settings: ConsumerSettings, measures: Measures, clock: Callable[[], float] = time.monotonic
+        self,
+        settings: ConsumerSettings,
+        measures: Measures,
+        first_pause_s: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
         self._measures = measures
+        self._first_pause_s = first_pause_s
         self._clock = clock
         self._to_raise: dict[str, Exception] = {}
         self._told: set[str] = set()
@@ -57,7 +61,7 @@ class Troubles:
 
     def pause_s(self, tries: int) -> float:
         """How long to wait before the next try."""
-        return min(_MOST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(tries - 1, 16))
+        return min(_MOST_PAUSE_S, self._first_pause_s * 2.0 ** min(tries - 1, 16))
 
     def loses(self, partition: Partition, start: int, stop: int) -> bool:
         """Nobody has these offsets (half-open); whether to go on behind them."""
