@@ -21,8 +21,9 @@ from typing import Final, TypeVar
 from diskcache import Cache, Timeout
 
 from tieredstore.backends.base import Buffer
-from tieredstore.errors import CorruptData
+from tieredstore.errors import AlreadyClosed, CorruptData
 from tieredstore.process.forks import Gate, begin_again_after_fork, pause_during_fork
+from tieredstore.process.futures import outcome
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.remote.diskcache.values import HEADER_SIZE, RawDisk, Written, is_own, name_of, read_value, write_value
 from tieredstore.remote.fetch.chunk_cache import Counters
@@ -180,7 +181,12 @@ class DiskTable:
             _logger.warning("the disk cache in %s: %s (not said again)", self._folder, words)
 
     def _run(self, use: Callable[[_PayloadCache], Result]) -> Result | None:
-        return None if self.is_closed else self._submit(use).result()
+        if self.is_closed:
+            return None
+        try:
+            return outcome(self._submit(use))
+        except AlreadyClosed:  # this process ends
+            return None
 
     def _submit(self, use: Callable[[_PayloadCache], Result]) -> Future[Result | None]:
         with self._gate, self._lock:
