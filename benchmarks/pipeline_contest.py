@@ -25,11 +25,12 @@ from benchmarks.spark_topic import SparkTopic
 from tieredstore.pipelines import load_pipeline
 from tieredstore.pipelines.files.row_groups import GROUP_ROWS
 from tieredstore.pipelines.log.entries import Window
-from tieredstore.pipelines.run.log_reading import LogReading
 from tieredstore.pipelines.run.planner import Planner, log_of
-from tieredstore.pipelines.run.stores import open_parts
+from tieredstore.pipelines.run.stores import COLUMNS, open_parts
 from tieredstore.pipelines.writers import envelope
 from tieredstore.reading.log_snapshot import LogSnapshot
+from tieredstore.reading.reader import TopicReader
+from tieredstore.records.settings import ReadSettings
 from tieredstore.spark import start_pipelines
 
 PROCESSES: Final = 2
@@ -167,7 +168,7 @@ def planned(file: Path) -> list[Window]:
 
 
 @functools.cache
-def _opened(file: Path) -> tuple[LogSnapshot, LogReading]:
+def _opened(file: Path) -> tuple[LogSnapshot, TopicReader]:
     """What a process keeps open to its end."""
     stack = ExitStack()
     pipeline = load_pipeline(file)
@@ -175,15 +176,14 @@ def _opened(file: Path) -> tuple[LogSnapshot, LogReading]:
     planner = Planner(pipeline, parts.source)
     atexit.register(stack.close)
     stack.callback(planner.close)
-    reading = LogReading(parts.source, planner.query)
-    stack.callback(reading.close)
-    return planner.snapshot(), reading
+    reader = stack.enter_context(TopicReader(lambda: parts.source, planner.query, ReadSettings(columns=COLUMNS)))
+    return planner.snapshot(), reader
 
 
 def batches_of(file: Path, window: Window) -> Iterator[Any]:
     """The records of a window, as a task reads them."""
-    snapshot, reading = _opened(file)
-    yield from reading.records(log_of(snapshot, window), window.start, window.stop)
+    snapshot, reader = _opened(file)
+    yield from reader.read(log_of(snapshot, window), window.start, window.stop)
 
 
 def _read(file: Path, window: Window) -> int:

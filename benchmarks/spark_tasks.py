@@ -13,11 +13,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from tieredstore.records import ReadSettings, read_split
+from tieredstore.records.splits import RecordSplit
 from tieredstore.spark.source.batch import BatchReader
 from tieredstore.spark.source.managers import manager_of
 from tieredstore.spark.source.options import SourceOptions, parse_options
 from tieredstore.spark.source.rows import RowShape
-from tieredstore.spark.source.tasks import RemoteTask, read_task
+from tieredstore.spark.source.tasks import SplitTask, read_task
 
 # What its type stubs say of streams is partial.
 arrow: Any = pa
@@ -114,7 +115,7 @@ def _cpu_seconds(job: Callable[[], None]) -> float:
 
 def _fetch(planned: PlannedTasks) -> None:
     manager = manager_of(planned.options.store)
-    for part in (part for task in _remote(planned.tasks) for part in task.split.parts):
+    for part in (part for split in _stored(planned.tasks) for part in split.parts):
         with manager.fetch_log_segment(part.segment, part.extent.start, part.extent.stop - 1) as stream:
             for _ in stream.chunks():
                 pass
@@ -123,8 +124,8 @@ def _fetch(planned: PlannedTasks) -> None:
 def _decode(planned: PlannedTasks) -> None:
     manager = manager_of(planned.options.store)
     settings = ReadSettings(columns=RowShape(planned.options.columns).decoder_columns)
-    for task in _remote(planned.tasks):
-        for _ in read_split(manager, task.split, settings):
+    for split in _stored(planned.tasks):
+        for _ in read_split(manager, split, settings):
             pass
 
 
@@ -140,5 +141,6 @@ def _write(planned: PlannedTasks) -> None:
             writer.write_batch(batch)
 
 
-def _remote(tasks: Sequence[InputPartition]) -> list[RemoteTask]:
-    return [task for task in tasks if isinstance(task, RemoteTask)]
+def _stored(tasks: Sequence[InputPartition]) -> list[RecordSplit]:
+    splits = [task.split for task in tasks if isinstance(task, SplitTask)]
+    return [split for split in splits if isinstance(split, RecordSplit)]

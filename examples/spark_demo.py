@@ -19,7 +19,7 @@ from examples.local_spark import local_spark
 from tieredstore.model import human_bytes
 from tieredstore.records import RecordSplit
 from tieredstore.spark import TieredStoreDataSource
-from tieredstore.spark.source.tasks import RemoteTask
+from tieredstore.spark.source.tasks import SplitTask
 
 TOPICS = "none,smallbatch,txn"
 WINDOW = {"startingTimestamp": "1767225610000", "endingTimestamp": "1767225612000"}  # ms: 00:00:10 up to 00:00:12
@@ -62,7 +62,8 @@ def splits_of(options: dict[str, str]) -> list[RecordSplit]:
     """What the plan gives to each task, asked as Spark asks it."""
     source = TieredStoreDataSource(CaseInsensitiveDict(options))
     tasks = source.reader(source.schema()).partitions()
-    return [task.split for task in tasks if isinstance(task, RemoteTask)]
+    splits = [task.split for task in tasks if isinstance(task, SplitTask)]
+    return [split for split in splits if isinstance(split, RecordSplit)]
 
 
 def show_splits(splits: list[RecordSplit], records: DataFrame) -> None:

@@ -15,7 +15,8 @@ from tests.support.stored_records import StoredTopic
 from tieredstore.duckdb import attach
 from tieredstore.kafka.records import COLUMNS
 from tieredstore.polars import scan
-from tieredstore.query import read_topic, topic_scan
+from tieredstore.query import read_topic
+from tieredstore.reading import reader
 from tieredstore.reading.stored_window import read_record_split
 from tieredstore.values import Binary
 
@@ -44,7 +45,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> set[str]:
             names.update(batch.schema.names)
             yield batch
 
-    monkeypatch.setattr(topic_scan, "read_record_split", spied)
+    monkeypatch.setattr(reader, "read_record_split", spied)
     return names
 
 

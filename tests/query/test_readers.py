@@ -64,7 +64,7 @@ def test_a_split_of_each_reader_fits_into_what_may_wait_to_be_taken(
         log = TopicLog.take(manager, "events")
         columns = TopicColumns(TOPIC_COLUMNS, ColumnTypes(), "events", [0])
         scan = TopicScan(
-            manager, log.snapshot, log.query, columns, columns.schema, None, ReadSettings(), readers, max_mib * mib
+            log.reader, log.snapshot, columns, columns.schema, None, ReadSettings(), readers, max_mib * mib
         )
         streams = list(scan.narrowed(log.windows(None, None)).streams())
         records = sum(batch.num_rows for stream in streams for batch in stream())

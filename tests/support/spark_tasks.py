@@ -13,11 +13,12 @@ from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader, Filter
 from tests.support.golden.records import Row, expected_rows, partitions_of
 from tests.support.golden.segments import case_path, segments
 from tieredstore.errors import TieredStoreError
+from tieredstore.records.splits import RecordSplit
 from tieredstore.spark.source.batch import PushdownBatchReader
 from tieredstore.spark.source.data_source import TieredStoreDataSource
 from tieredstore.spark.source.options import parse_options
 from tieredstore.spark.source.rows import COLUMNS_WITH_HEADERS, RowShape
-from tieredstore.spark.source.tasks import RemoteTask
+from tieredstore.spark.source.tasks import SplitTask
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -47,11 +48,12 @@ def tasks_of(reader: DataSourceReader) -> list[InputPartition]:
     return list(reader.partitions())
 
 
-def splits_of(reader: DataSourceReader) -> list[RemoteTask]:
-    """The tasks of a query that reads nothing but the bucket."""
-    tasks = tasks_of(reader)
-    assert all(isinstance(task, RemoteTask) for task in tasks)
-    return cast("list[RemoteTask]", tasks)
+def splits_of(reader: DataSourceReader) -> list[RecordSplit]:
+    """What the tasks of a query read that reads nothing but the bucket."""
+    splits = [task.split for task in tasks_of(reader) if isinstance(task, SplitTask)]
+    stored = [split for split in splits if isinstance(split, RecordSplit)]
+    assert len(stored) == len(tasks_of(reader))
+    return stored
 
 
 def rows_of_reader(reader: DataSourceReader) -> list[Row]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import operator
 import os
 from collections.abc import Mapping, Sequence
@@ -14,20 +13,17 @@ from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import Isolation, Uuid, check_offset
 from tieredstore.partitions.log import OffsetWindow, PartitionLog
 from tieredstore.partitions.selections import Assign, Subscribe
-from tieredstore.reading.live_window import open_reader
 from tieredstore.reading.log_snapshot import LogSnapshot
 from tieredstore.reading.losses import losses_between, report_losses
 from tieredstore.reading.query import LogQuery, QueryWords, timeout_of
+from tieredstore.reading.reader import TopicReader
 from tieredstore.reading.unreadable import check_readable
 from tieredstore.records.settings import OnDataLoss
 from tieredstore.records.topic_records import AtTime, Place
 
 if TYPE_CHECKING:
-    from tieredstore.live import LiveReader
     from tieredstore.model import TopicPartition
     from tieredstore.remote.source import SegmentSource
-
-_logger: Final = logging.getLogger(__name__)
 
 Places: TypeAlias = "Place | Mapping[int, Place] | None"
 """Where a read begins or ends: in each partition, or by the partition's number."""
@@ -45,11 +41,14 @@ def default_parallelism() -> int:
 class TopicLog:
     """The partitions of one topic, or some of them, as bucket and broker had them. Close it."""
 
-    source: SegmentSource
+    reader: TopicReader
     topic: str
-    query: LogQuery
     snapshot: LogSnapshot
-    live: LiveReader | None = None
+
+    @property
+    def query(self) -> LogQuery:
+        """What is read, and how."""
+        return self.reader.query
 
     @classmethod
     def take(
@@ -74,17 +73,16 @@ class TopicLog:
             timeout_s=timeout_of(client or {}),
             words=words,
         )
-        snapshot = LogSnapshot.take(source, query)
-        for problem in snapshot.problems:
-            _logger.warning("%s", problem)
-        check_readable(snapshot, query, {})
-        snapshot.check_selected(query, source)
-        return cls(source, topic, query, snapshot, None if client is None else open_reader(query))
+        reader = TopicReader(lambda: source, query)
+        try:
+            return cls(reader, topic, reader.snapshot())
+        except BaseException:
+            reader.close()
+            raise
 
     def close(self) -> None:
         """Close the connections to the broker, if there are any."""
-        if self.live is not None:
-            self.live.close()
+        self.reader.close()
 
     def windows(self, starts: Places, stops: Places) -> dict[TopicPartition, OffsetWindow]:
         """The offsets (half-open) of each partition from ``starts`` up to ``stops``, as :func:`read_topic` has them."""

@@ -15,19 +15,15 @@ from tieredstore.query.conditions import Condition, Extent
 from tieredstore.query.topic_columns import TopicColumns, topic_schema
 from tieredstore.query.topic_log import TopicLog, default_parallelism
 from tieredstore.query.topic_read import ReadPlan, TopicRead
-from tieredstore.reading.live_window import read_live_split
-from tieredstore.reading.plan import SplitLimits, WindowSplit, plan_windows
-from tieredstore.reading.stored_window import read_record_split
+from tieredstore.reading.plan import SplitLimits, WindowSplit
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.splits import RecordSplit
 
 if TYPE_CHECKING:
-    from tieredstore.live import LiveReader
     from tieredstore.model import TopicPartition
     from tieredstore.partitions.log import OffsetWindow, PartitionLog
     from tieredstore.reading.log_snapshot import LogSnapshot
-    from tieredstore.reading.query import LogQuery
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.reading.reader import TopicReader
 
 _MIB: Final = 1024 * 1024
 _LEAST_SPLIT: Final = 2 * _MIB
@@ -51,16 +47,14 @@ class TopicScan:
     within ``max_bytes`` together, before it is taken.
     """
 
-    source: SegmentSource
+    reader: TopicReader
     snapshot: LogSnapshot
-    query: LogQuery
     reading: TopicColumns
     schema: pa.Schema
     condition: Condition | None
     settings: ReadSettings
     readers: int
     max_bytes: int
-    live: LiveReader | None = None
     windows: Mapping[TopicPartition, list[OffsetWindow]] = field(default_factory=dict[Any, Any])
 
     def narrowed(self, windows: Mapping[TopicPartition, OffsetWindow]) -> Self:
@@ -81,7 +75,7 @@ class TopicScan:
         for where, of_log in sorted(windows.items()):
             for window in of_log:
                 for unit in _units(self.snapshot.logs[where], *window):
-                    splits = plan_windows(self.source, self.snapshot, {where: unit}, self.query, limits)
+                    splits = self.reader.splits(self.snapshot, {where: unit}, limits)
                     yield from (partial(self._read, split) for split in self._wanted(splits))
 
     def _wanted(self, splits: list[WindowSplit]) -> list[WindowSplit]:
@@ -96,14 +90,8 @@ class TopicScan:
         # Readers that have all processors leave none to decode ahead for them.
         decode_ahead = self.settings.decode_ahead and self.readers < len(os.sched_getaffinity(0))
         settings = replace(self.settings, columns=self.reading.decoded, decode_ahead=decode_ahead)
-        if isinstance(split, RecordSplit):
-            records = read_record_split(self.source, split, self.query, settings)
-        else:
-            records = read_live_split(
-                split, lambda: self.source, self.query, columns=settings.columns, settings=settings, reader=self.live
-            )
         wanted = self._filter(split)
-        for batch in records:
+        for batch in self.reader.read_split(split, settings):
             rows = wanted(self.reading.convert(batch, where))
             if rows.num_rows:
                 yield rows
@@ -139,8 +127,8 @@ def begin_read(log: TopicLog, plan: ReadPlan, *, owns_log: bool = True) -> Topic
     columns = tuple(dict.fromkeys((*plan.columns, *(() if condition is None else condition.columns))))
     numbers = sorted(number for _, number in log.snapshot.logs)
     scan = TopicScan(
-        log.source, log.snapshot, log.query, TopicColumns(columns, plan.types, log.topic, numbers), schema,
-        condition, plan.settings or ReadSettings(), plan.parallelism or default_parallelism(), plan.max_bytes, log.live,
+        log.reader, log.snapshot, TopicColumns(columns, plan.types, log.topic, numbers), schema,
+        condition, plan.settings or ReadSettings(), plan.parallelism or default_parallelism(), plan.max_bytes,
     )  # fmt: skip
     scan = scan.narrowed(log.windows(plan.start, plan.stop))
     log.judge(scan.windows, plan.start, plan.stop)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,14 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.run.driver import Driver
 from tieredstore.pipelines.run.generation import Generation
-from tieredstore.pipelines.run.log_reading import LogReading
 from tieredstore.pipelines.run.recipes import recipe_of
 from tieredstore.pipelines.run.selection import query_of
+from tieredstore.pipelines.run.stores import COLUMNS
 from tieredstore.pipelines.run.window_writing import Written, write_window
 from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.reading import LogSnapshot
+from tieredstore.reading.reader import TopicReader
+from tieredstore.records.settings import ReadSettings
 from tieredstore.testing.delegating import DelegatingObjectStore
 
 PIPELINE = pipeline_of(max__file__records="100")
@@ -69,8 +70,8 @@ def attempts_of(topic: StoredTopic, store: ObjectStore) -> list[Written]:
     window = Window(TOPIC, str(log.topic_id), NUMBER, log.earliest, log.end)
 
     def attempt(to: ObjectStore) -> Written:
-        with closing(LogReading(topic.manager, query)) as reading:
-            return write_window(window, reading.records(log, window.start, window.stop), recipe_of(PIPELINE), to)
+        with TopicReader(lambda: topic.manager, query, ReadSettings(columns=COLUMNS)) as reader:
+            return write_window(window, reader.read(log, window.start, window.stop), recipe_of(PIPELINE), to)
 
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(attempt, [Meeting(store)] * 2))

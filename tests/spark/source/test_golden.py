@@ -211,7 +211,7 @@ def test_spark_reads_a_choice_of_columns(spark: SparkSession) -> None:
 
 def test_each_row_is_in_one_split_alone() -> None:
     reader = reader_of(golden_options("07-txn", maxSplitBytes=2000))
-    splits = [task.split for task in splits_of(reader)]
+    splits = splits_of(reader)
     extents = [
         (part.segment.start_offset, part.extent.start, part.extent.stop) for split in splits for part in split.parts
     ]

@@ -73,14 +73,14 @@ BY_TASKS: list[tuple[list[Filter], str]] = [
 @pytest.mark.parametrize(("filters", "partitions"), BY_TASKS)
 def test_filters_leave_out_partitions(bucket: Bucket, filters: list[Filter], partitions: str) -> None:
     options = {**bucket.options, "subscribe": "orders,payments"}
-    splits = [task.split for task in splits_of(pushing_reader(options, filters))]
+    splits = splits_of(pushing_reader(options, filters))
     names = [f"{split.partition.topic}-{split.partition.partition}" for split in splits]
     assert " ".join(dict.fromkeys(names)) == partitions
 
 
 def test_filters_leave_out_most_of_a_log(bucket: Bucket) -> None:
     options = {**bucket.options, "subscribe": "payments", "maxSplitBytes": 4096}
-    total = sum(task.split.size_in_bytes for task in splits_of(reader_of(options)))
+    total = sum(split.size_in_bytes for split in splits_of(reader_of(options)))
     narrow: list[list[Filter]] = [
         [EqualTo(("offset",), 1234)],
         [GreaterThan(("offset",), 990), LessThan(("offset",), 1010)],
@@ -89,7 +89,7 @@ def test_filters_leave_out_most_of_a_log(bucket: Bucket) -> None:
     ]
     for filters in narrow:
         reader = pushing_reader(options, filters)
-        assert 0 < sum(task.split.size_in_bytes for task in splits_of(reader)) < total / 4
+        assert 0 < sum(split.size_in_bytes for split in splits_of(reader)) < total / 4
         offsets = {row["offset"] for row in rows_of_reader(reader)}
         assert {offset for offset in range(2000) if _passes(filters, offset)} <= offsets
 

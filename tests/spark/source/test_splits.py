@@ -23,6 +23,7 @@ from tieredstore.model import Uuid
 from tieredstore.records import ReadSettings, read_split
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.spark.source.options import DEFAULT_SPLIT_BYTES
+from tieredstore.spark.source.tasks import SplitTask
 from tieredstore.testing.segments import PARTITION, build_segment
 
 pytestmark = pytest.mark.slow
@@ -104,19 +105,19 @@ def large(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def test_every_task_fetches_its_split_and_two_chunks_at_most(large: Stored) -> None:
-    tasks = splits_of(reader_of(large.options | {"maxSplitBytes": str(large.split)}))
-    assert len(tasks) >= 16
-    assert sum(task.split.size_in_bytes for task in tasks) == large.size
+    splits = splits_of(reader_of(large.options | {"maxSplitBytes": str(large.split)}))
+    assert len(splits) >= 16
+    assert sum(split.size_in_bytes for split in splits) == large.size
     ratio = large.stored_size / large.size
     records = 0
-    for task in tasks:
-        assert task.split.size_in_bytes <= large.split
+    for split in splits:
+        assert split.size_in_bytes <= large.split
         with RemoteStorageManager(settings_from(_settings(large))) as manager:
             columns = ReadSettings(columns=("offset",))
-            records += sum(batch.num_rows for batch in read_split(manager, task.split, columns))
+            records += sum(batch.num_rows for batch in read_split(manager, split, columns))
             stats = manager.fetch_stats
-        assert stats.chunk_loads * CHUNK <= task.split.size_in_bytes + 2 * CHUNK
-        assert stats.bytes_fetched <= (task.split.size_in_bytes + 2 * CHUNK) * ratio * 1.1
+        assert stats.chunk_loads * CHUNK <= split.size_in_bytes + 2 * CHUNK
+        assert stats.bytes_fetched <= (split.size_in_bytes + 2 * CHUNK) * ratio * 1.1
         assert stats.index_requests == 0
     assert records == large.records
 
@@ -187,8 +188,8 @@ def peaks_of_workers() -> Iterator[int]:
 def test_a_segment_without_index_entries_is_cut_at_the_headers_of_batches(tmp_path: Path) -> None:
     bucket = stored(tmp_path, Scale(24 * MIB, 3 * MIB), empty_index=True)
     reader = reader_of(bucket.options | {"maxSplitBytes": "3m", "columns": "offset"})
-    tasks = splits_of(reader)
-    assert len(tasks) >= 8
-    assert max(task.split.size_in_bytes for task in tasks) <= 3 * MIB
-    offsets = [row["offset"] for task in tasks for row in rows_of_task(reader, task)]
+    splits = splits_of(reader)
+    assert len(splits) >= 8
+    assert max(split.size_in_bytes for split in splits) <= 3 * MIB
+    offsets = [row["offset"] for split in splits for row in rows_of_task(reader, SplitTask(split))]
     assert offsets == list(range(bucket.records))

@@ -18,11 +18,10 @@ from tieredstore.pipelines.run.driver import Driver
 from tieredstore.pipelines.run.finalizing import Finished, watermarks
 from tieredstore.pipelines.run.generation import Generation
 from tieredstore.pipelines.run.group_progress import GroupProgress
-from tieredstore.pipelines.run.log_reading import LogReading
 from tieredstore.pipelines.run.planner import Planner, log_of
 from tieredstore.pipelines.run.recipes import recipe_of
 from tieredstore.pipelines.run.redrive import Aside, Redriven, asides, redriven, redriven_into
-from tieredstore.pipelines.run.stores import Parts
+from tieredstore.pipelines.run.stores import COLUMNS, Parts
 from tieredstore.pipelines.run.take_over import take_over
 from tieredstore.pipelines.run.window_writing import (
     ReadUpTo,
@@ -34,6 +33,8 @@ from tieredstore.pipelines.run.window_writing import (
     written_at_once,
 )
 from tieredstore.pipelines.run.windows import Waiting, lag_of
+from tieredstore.reading.reader import TopicReader
+from tieredstore.records.settings import ReadSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +65,7 @@ class Runner:
         self._parts, self._threads, self._wall_clock, self._clock = parts, threads, wall_clock, clock
         self._recipe = recipe_of(pipeline)
         self._planner = Planner(pipeline, parts.source, clock=clock, wall_clock=wall_clock)
-        self._reading = LogReading(parts.source, self._planner.query)
+        self._reader = TopicReader(lambda: parts.source, self._planner.query, ReadSettings(columns=COLUMNS))
         self._waiting, self.counts = Waiting(), Counts()
         self._own, self._has_begun, self._take_over, self._framed = pipeline.own, False, take_over, framed
         self.source_name = _source_name(pipeline, parts)
@@ -82,7 +83,7 @@ class Runner:
         if self._group is not None:
             self._group.close()
         self._planner.close()
-        self._reading.close()
+        self._reader.close()
 
     def run_once(self) -> Iterator[Entry]:
         """Write all that there is by now, batch by batch; each is told of when it is published.
@@ -273,7 +274,7 @@ class Runner:
             if self._framed is None:
                 raise ConfigError(NEEDS_SPARK)
             return self._framed(window, self._planner.splits(self._parts.source, snapshot, window))
-        records = self._reading.records(log_of(snapshot, window), window.start, window.stop)
+        records = self._reader.read(log_of(snapshot, window), window.start, window.stop)
         try:
             return write_window(window, records, recipe or self._recipe, self._parts.store, reached)
         finally:

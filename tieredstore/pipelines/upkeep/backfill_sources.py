@@ -12,8 +12,10 @@ from tieredstore.errors import DataLoss
 from tieredstore.model import check_offset
 from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.log.entries import Window
-from tieredstore.pipelines.run.log_reading import LogReading
 from tieredstore.pipelines.run.planner import Planner, log_of
+from tieredstore.pipelines.run.stores import COLUMNS
+from tieredstore.reading.reader import TopicReader
+from tieredstore.records.settings import ReadSettings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,7 +75,7 @@ class LogSource(RecordSource):
     def __init__(self, pipeline: Pipeline, source: SegmentSource, topic: str) -> None:
         own = pipeline.own.model_copy(update={"topic_list": topic, "topic_blacklist": ""})
         self._planner = Planner(replace(pipeline, own=own), source)
-        self._reading = LogReading(source, self._planner.query)
+        self._reader = TopicReader(lambda: source, self._planner.query, ReadSettings(columns=COLUMNS))
         self._snapshot = self._planner.snapshot()
         self._snapshot.check_selected(self._planner.query, source)
 
@@ -97,12 +99,12 @@ class LogSource(RecordSource):
 
     def records(self, window: Window) -> Generator[pa.RecordBatch]:
         """Out of the bucket, then from the broker."""
-        return self._reading.records(log_of(self._snapshot, window), window.start, window.stop)
+        return self._reader.read(log_of(self._snapshot, window), window.start, window.stop)
 
     def close(self) -> None:
         """Close the connections to the broker; the bucket is its owner's."""
         self._planner.close()
-        self._reading.close()
+        self._reader.close()
 
 
 def _extent(log: PartitionLog, selected: Selected) -> tuple[int, int]:

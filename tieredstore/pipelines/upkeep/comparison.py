@@ -14,12 +14,14 @@ from tieredstore.pipelines.log.entries import Window, WrittenWindow
 from tieredstore.pipelines.log.family import Family
 from tieredstore.pipelines.log.holdings import Holdings
 from tieredstore.pipelines.run.generation import commit_log_of
-from tieredstore.pipelines.run.log_reading import LogReading
 from tieredstore.pipelines.run.selection import query_of
+from tieredstore.pipelines.run.stores import COLUMNS
 from tieredstore.pipelines.upkeep.inspection import OutputProblem
 from tieredstore.pipelines.upkeep.named_output import Upload, named_topics, offsets_in, uploads_of
 from tieredstore.pipelines.upkeep.printing import printed
 from tieredstore.reading.log_snapshot import LogSnapshot
+from tieredstore.reading.reader import TopicReader
+from tieredstore.records.settings import ReadSettings
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
@@ -68,12 +70,9 @@ class Against:
             return
         query = replace(query_of(self._pipeline), selection=Subscribe(topics))
         logs = LogSnapshot.take(self._source, query).logs
-        reading = LogReading(self._source, query)
-        try:
+        with TopicReader(lambda: self._source, query, ReadSettings(columns=COLUMNS)) as reader:
             for window, keys in windows:
-                yield from self._compared(window, logs.get(window.where), keys, reading)
-        finally:
-            reading.close()
+                yield from self._compared(window, logs.get(window.where), keys, reader)
 
     def _windows(self) -> list[tuple[WrittenWindow, list[str]]]:
         """With the files of each: by the commit log; without one, as Secor's are, by names."""
@@ -108,7 +107,7 @@ class Against:
         return last + 1
 
     def _compared(
-        self, window: WrittenWindow, log: PartitionLog | None, keys: Sequence[str], reading: LogReading
+        self, window: WrittenWindow, log: PartitionLog | None, keys: Sequence[str], reader: TopicReader
     ) -> Iterator[OutputProblem]:
         start, stop = window.start, window.start
         if log is not None and window.topic_id in {"", str(log.topic_id)}:
@@ -118,7 +117,7 @@ class Against:
         if log is None or start >= stop:
             return
         there: dict[int, int] = {}
-        for batch in reading.records(log, start, stop):
+        for batch in reader.read(log, start, stop):
             there |= self._contents(batch)
         files = _Files(self._contents)
         for key in keys:

@@ -10,7 +10,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -28,14 +28,12 @@ from tieredstore.pipelines.run.selection import query_of
 from tieredstore.pipelines.run.stores import COLUMNS, Parts, open_parts
 from tieredstore.pipelines.run.window_writing import UNREADABLE, Failed, ReadUpTo, Recipe, Written, write_window
 from tieredstore.process.per_process import PerProcess
-from tieredstore.reading.live_window import LiveSplit, open_reader, read_live_split
-from tieredstore.reading.stored_window import read_record_split
+from tieredstore.reading.reader import TopicReader
 from tieredstore.records.numbers import int64_values
 from tieredstore.records.settings import ReadSettings
 from tieredstore.spark.source.workers import spare_modules
 
 if TYPE_CHECKING:
-    from tieredstore.live import LiveReader
     from tieredstore.reading.plan import WindowSplit
 
 # What its type stubs say of batches is partial.
@@ -164,7 +162,7 @@ class OpenPipeline:
     recipe: Recipe
     parts: Parts
     stack: ExitStack
-    reader: LiveReader | None = field(default=None)
+    reader: TopicReader
 
     def write(self, task: WindowTask, reached: ReadUpTo) -> Written:
         """Prepare the files of its window."""
@@ -176,29 +174,13 @@ class OpenPipeline:
 
     def records(self, task: WindowTask) -> Generator[pa.RecordBatch]:
         """Those of its window."""
-        query = query_of(self.pipeline)
-        settings = ReadSettings(columns=COLUMNS, isolation=query.isolation, on_data_loss="report")
-        batches: Iterator[pa.RecordBatch]
         for split in task.splits:
-            if isinstance(split, LiveSplit):
-                batches = read_live_split(
-                    split, lambda: self.parts.source, query, columns=COLUMNS, settings=settings,
-                    reader=self._live_reader(),
-                )  # fmt: skip
-            else:
-                batches = read_record_split(self.parts.source, split, query, settings)
-            for batch in batches:
+            for batch in self.reader.read_split(split):
                 if (rest := _between(batch, task.window.start, task.window.stop)) is not None:
                     yield rest
                 if int64_values(batch, "offset")[-1] >= task.window.stop - 1:
                     # What lies behind the window may be damaged.
                     return
-
-    def _live_reader(self) -> LiveReader:
-        if self.reader is None:
-            self.reader = open_reader(query_of(self.pipeline))
-            self.stack.callback(self.reader.close)
-        return self.reader
 
 
 def _between(batch: Any, start: int, stop: int) -> Any:
@@ -232,5 +214,7 @@ def opened(file: str, fingerprint: str) -> OpenPipeline:
             raise ConfigError(f"{file} has changed since the pipeline was started: start it again")
         with ExitStack() as stack:
             parts = stack.enter_context(open_parts(pipeline))
-            one = kept[file, fingerprint] = OpenPipeline(pipeline, recipe_of(pipeline), parts, stack.pop_all())
+            settings = ReadSettings(columns=COLUMNS)
+            reader = stack.enter_context(TopicReader(lambda: parts.source, query_of(pipeline), settings))
+            one = kept[file, fingerprint] = OpenPipeline(pipeline, recipe_of(pipeline), parts, stack.pop_all(), reader)
     return one

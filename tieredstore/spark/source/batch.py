@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from tieredstore.reading.log_snapshot import LogSnapshot
+from tieredstore.reading.reader import TopicReader
 from tieredstore.reading.unreadable import check_readable, named_partitions
 from tieredstore.reading.windows import offset_windows
 from tieredstore.spark.source.filters import Bounds, bounds_of
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
     from tieredstore.model import TopicPartition
     from tieredstore.partitions.log import OffsetWindow
-
-_logger: Final = logging.getLogger(__name__)
+    from tieredstore.reading.log_snapshot import LogSnapshot
 
 
 class BatchReader(DataSourceReader):
@@ -47,17 +46,13 @@ class BatchReader(DataSourceReader):
         return each_in_one_sentence(read_task(partition, self._options))
 
     def _planned(self) -> list[InputPartition]:
-        options, manager = self._options, manager_of(self._options.store)
-        query = query_of(options)
-        # What the snapshot asks for times lasts as long as it does.
-        snapshot = LogSnapshot.take(manager, query)
-        for problem in snapshot.problems:
-            _logger.warning("%s", problem)
-        check_readable(snapshot, query, {})
-        snapshot.check_selected(query, manager)
-        windows = offset_windows(
-            snapshot, query, options.starting, options.ending, if_too_late=options.timestamp_strategy
-        )
+        options, query = self._options, query_of(self._options)
+        open_source = partial(manager_of, options.store)
+        with TopicReader(open_source, query) as reader:
+            snapshot = reader.snapshot()
+            windows = offset_windows(
+                snapshot, query, options.starting, options.ending, if_too_late=options.timestamp_strategy
+            )
         check_readable(
             snapshot, query, windows,
             starts_there=named_partitions(options.starting), stops_there=named_partitions(options.ending),
@@ -65,7 +60,7 @@ class BatchReader(DataSourceReader):
         windows = self._narrowed(windows)
         since = None if self._bounds is None else self._bounds.since_ms
         options = replace(options, max_split_bytes=self._split_bytes(snapshot, windows))
-        return plan_tasks(manager, snapshot, windows, options, since_ms=since)
+        return plan_tasks(open_source(), snapshot, windows, options, since_ms=since)
 
     def _split_bytes(self, snapshot: LogSnapshot, windows: Mapping[TopicPartition, OffsetWindow]) -> int:  # noqa: ARG002  for others
         """How much of a log one task reads at most."""

@@ -1,4 +1,4 @@
-"""What one Spark task reads: a split of the bucket, or a stretch of the broker's log."""
+"""What one Spark task reads: a split of the bucket, or of the broker's log."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
-from tieredstore.reading.live_window import LiveSplit, read_live_split
-from tieredstore.reading.plan import SplitLimits, plan_windows
-from tieredstore.reading.stored_window import read_record_split
+from tieredstore.reading.plan import SplitLimits, WindowSplit, plan_windows
+from tieredstore.reading.reader import TopicReader
 from tieredstore.records.settings import ReadSettings
-from tieredstore.records.splits import RecordSplit
 from tieredstore.spark.source.managers import manager_of
 from tieredstore.spark.source.queries import query_of
 from tieredstore.spark.source.rows import RowShape
@@ -28,17 +26,10 @@ if TYPE_CHECKING:
     from tieredstore.spark.source.options import SourceOptions
 
 
-class RemoteTask(InputPartition):
-    """Reads a split of the bucket."""
+class SplitTask(InputPartition):
+    """Reads one split."""
 
-    def __init__(self, split: RecordSplit) -> None:
-        self.split = split
-
-
-class LiveTask(InputPartition):
-    """Reads a stretch of a partition's log from the broker."""
-
-    def __init__(self, split: LiveSplit) -> None:
+    def __init__(self, split: WindowSplit) -> None:
         self.split = split
 
 
@@ -56,7 +47,7 @@ def plan_tasks(
     """
     limits = SplitLimits(options.max_split_bytes, options.max_records_per_partition, options.min_partitions, since_ms)
     splits = plan_windows(source, snapshot, windows, query_of(options), limits)
-    return [RemoteTask(split) if isinstance(split, RecordSplit) else LiveTask(split) for split in splits]
+    return [SplitTask(split) for split in splits]
 
 
 def read_task(task: InputPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
@@ -66,26 +57,14 @@ def read_task(task: InputPartition, options: SourceOptions) -> Iterator[pa.Recor
     retention passed by since the planning, unless ``failOnDataLoss`` is false: that is logged then.
     """
     spare_modules()
-    match task:
-        case RemoteTask():
-            return _stored_rows(task.split, options)
-        case LiveTask():
-            return _live_rows(task.split, options)
-        case _:
-            # Spark makes up a partition of its own where there are none.
-            return iter(())
+    # Spark makes up a partition of its own where there are none.
+    return _rows(task.split, options) if isinstance(task, SplitTask) else iter(())
 
 
-def _stored_rows(split: RecordSplit, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+def _rows(split: WindowSplit, options: SourceOptions) -> Iterator[pa.RecordBatch]:
     shape = RowShape(options.columns)
-    settings = ReadSettings(columns=shape.decoder_columns, isolation=options.isolation, on_data_loss="report")
-    for records in read_record_split(manager_of(options.store), split, query_of(options), settings):
-        yield shape.convert(records, split.partition.topic, split.partition.partition)
-
-
-def _live_rows(split: LiveSplit, options: SourceOptions) -> Iterator[pa.RecordBatch]:
-    shape = RowShape(options.columns)
-    # The settings of the store are read only where the broker has deleted what the bucket has by now.
+    # The settings of the store are read only where a split is of the bucket, or the broker has deleted it by now.
     open_source = partial(manager_of, options.store)
-    for records in read_live_split(split, open_source, query_of(options), columns=shape.decoder_columns):
-        yield shape.convert(records, split.partition.topic, split.partition.partition)
+    with TopicReader(open_source, query_of(options), ReadSettings(columns=shape.decoder_columns)) as reader:
+        for records in reader.read_split(split):
+            yield shape.convert(records, split.partition.topic, split.partition.partition)

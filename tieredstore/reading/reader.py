@@ -1,0 +1,110 @@
+"""The one way to read topics: what there is, what of it is read, and the records."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.process.closing import Closing
+from tieredstore.reading.live_window import open_reader, read_live_split
+from tieredstore.reading.log_snapshot import LogSnapshot
+from tieredstore.reading.plan import SplitLimits, WindowSplit, plan_windows
+from tieredstore.reading.stored_window import read_record_split
+from tieredstore.reading.unreadable import check_readable
+from tieredstore.reading.window import read_window, start_of_last
+from tieredstore.records.settings import ReadSettings
+from tieredstore.records.splits import RecordSplit
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tieredstore.kafka.indexes import AbortedTransaction
+    from tieredstore.live import LiveReader
+    from tieredstore.model import TopicPartition
+    from tieredstore.partitions.log import OffsetWindow, PartitionLog
+    from tieredstore.reading.query import LogQuery
+    from tieredstore.remote.source import SegmentSource
+
+_logger: Final = logging.getLogger(__name__)
+
+
+class TopicReader(Closing):
+    """Reads what a query selects, from bucket and broker, by connections that it opens as it needs them, and closes.
+
+    Several threads may read at once. Sources are their owners' to close; ``open_source`` is called only where the
+    bucket is needed. Isolation and loss policy of ``settings`` are the query's instead.
+    """
+
+    def __init__(
+        self, open_source: Callable[[], SegmentSource], query: LogQuery, settings: ReadSettings | None = None
+    ) -> None:
+        self.query = query
+        self.settings = settings or ReadSettings()
+        self._open_source = open_source
+        self._lock = threading.Lock()
+        self._open = contextlib.ExitStack()
+        self._live: LiveReader | None = None
+
+    def snapshot(self) -> LogSnapshot:
+        """The logs as they are now. What of them does not count is logged.
+
+        ResourceNotFound for topics and partitions that are named and not there, DataLoss by the policy for what is
+        there and cannot be read.
+        """
+        source, cluster = self._open_source(), self.query.open_cluster()
+        if cluster is not None:
+            # Times are looked up by it for as long as the snapshot is used.
+            self._open.callback(cluster.close)
+        snapshot = LogSnapshot.take(source, self.query, cluster=cluster)
+        for problem in snapshot.problems:
+            _logger.warning("%s", problem)
+        check_readable(snapshot, self.query, {})
+        snapshot.check_selected(self.query, source)
+        return snapshot
+
+    def read(
+        self, log: PartitionLog, start: int, stop: int, *, aborted: set[AbortedTransaction] | None = None
+    ) -> Generator[pa.RecordBatch]:
+        """The records of the offsets ``start`` up to ``stop`` (half-open): see :func:`read_window`."""
+        return read_window(
+            log, start, stop, source=self._open_source(), query=self.query, settings=self.settings, reader=self.live(),
+            aborted=aborted,
+        )  # fmt: skip
+
+    def start_of_last(self, log: PartitionLog, count: int, stop: int) -> int:
+        """The offset from which on ``count`` records are left up to ``stop``: see :func:`start_of_last`."""
+        return start_of_last(
+            log, count, stop, source=self._open_source(), query=self.query, settings=self.settings, reader=self.live()
+        )
+
+    def splits(
+        self, snapshot: LogSnapshot, windows: Mapping[TopicPartition, OffsetWindow], limits: SplitLimits
+    ) -> list[WindowSplit]:
+        """What tasks read of the windows, each offset in exactly one: see :func:`plan_windows`."""
+        return plan_windows(self._open_source(), snapshot, windows, self.query, limits)
+
+    def read_split(self, split: WindowSplit, settings: ReadSettings | None = None) -> Iterator[pa.RecordBatch]:
+        """The records of a split that was planned, here or in another process."""
+        chosen = replace(settings or self.settings, isolation=self.query.isolation)
+        if isinstance(split, RecordSplit):
+            return read_record_split(self._open_source(), split, self.query, chosen)
+        return read_live_split(
+            split, self._open_source, self.query, columns=chosen.columns, settings=chosen, reader=self.live()
+        )
+
+    def live(self) -> LiveReader | None:
+        """The clients that read the broker; None for the bucket alone."""
+        if self.query.client is None:
+            return None
+        with self._lock:
+            if self._live is None:
+                self._live = self._open.enter_context(open_reader(self.query))
+            return self._live
+
+    def close(self) -> None:
+        """Close the connections to the broker."""
+        self._open.close()
