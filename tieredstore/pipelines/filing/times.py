@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol, Self, cast
 from zoneinfo import ZoneInfo
 
-from tieredstore.pipelines.filing.json_times import json_times
+import pyarrow as pa
+
+from tieredstore.pipelines.filing._json_scan import epoch_millis
 from tieredstore.pipelines.filing.messagepack import unpacked
+
+# What its type stubs say is partial.
+_arrow: Final[Any] = pa
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _INTEGER: Final = re.compile(r"[0-9]{1,19}")
@@ -292,3 +297,24 @@ def to_millis(number: int) -> int:
     if number >= 10**15:
         return number // 10**3
     return number if number >= 10**12 else number * 1000
+
+
+def json_times(values: Any, path: Sequence[str]) -> Any:
+    """The times since the epoch under the names of ``path`` in ms; null where only a look at the one value tells.
+
+    Known only of texts that ``json.loads`` takes, and that have each name of the path once.
+    """
+    rows = len(values)
+    ends, data = values.buffers()[1:] if rows and _arrow.types.is_binary(values.type) else (None, None)
+    if ends is None or data is None:
+        return None
+    valid, times, known = values.buffers()[0], bytearray(8 * rows), bytearray(-(-rows // 8))
+    try:
+        names = [name.encode() for name in path]
+    except UnicodeEncodeError:
+        return None
+    epoch_millis(
+        memoryview(ends).cast("i"), memoryview(data).cast("B"), None if valid is None else memoryview(valid).cast("B"),
+        values.offset, rows, names, memoryview(times).cast("q"), known,
+    )  # fmt: skip
+    return _arrow.Array.from_buffers(_arrow.int64(), rows, [_arrow.py_buffer(known), _arrow.py_buffer(times)])
