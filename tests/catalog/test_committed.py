@@ -17,8 +17,7 @@ from tieredstore.catalog.committed import CommittedSegments, SegmentIdentity
 from tieredstore.errors import StoreUnavailable
 from tieredstore.format.keys import Suffix
 from tieredstore.model import TopicIdPartition
-from tieredstore.testing.delegating import DelegatingObjectStore
-from tieredstore.testing.doubles import CountingStore
+from tieredstore.testing.doubles import CountingStore, ScriptedStore
 from tieredstore.testing.faults import FaultyStore
 
 EVENTS = partition_of()
@@ -119,28 +118,22 @@ def test_a_change_of_a_partition_that_is_not_known_is_nothing() -> None:
     assert not bucket.finds(segment)
 
 
-class ListedKeys(DelegatingObjectStore):
-    """Notes the keys that listings give."""
+def test_what_lies_before_the_first_segment_asked_for_is_not_listed() -> None:
+    keys: list[str] = []
 
-    def __init__(self) -> None:
-        super().__init__(MemoryObjectStore())
-        self.keys: list[str] = []
-
-    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        for info in super().list(prefix, start_after):
-            self.keys.append(info.key)
+    def note(infos: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
+        for info in infos:
+            keys.append(info.key)
             yield info
 
-
-def test_what_lies_before_the_first_segment_asked_for_is_not_listed() -> None:
-    store = ListedKeys()
+    store = ScriptedStore(MemoryObjectStore()).change("list", change=note)
     segments = run_of(10, EVENTS)
     for segment in segments:
         segment.put(store, PREFIX)
     committed = CommittedSegments(store, PREFIX, clock=lambda: 0.0)
     for asked, listed in ((8, 2), (9, 2), (0, 2 + 10), (5, 2 + 10)):
         assert committed.find(identity_of(segments[asked])) is not None
-        assert len(store.keys) == 3 * listed
+        assert len(keys) == 3 * listed
 
 
 def test_partitions_side_by_side_keep_their_listings() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.catalog_stores import MadeSegment, manager_of, partition_of, run_of
+from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import Catalog, CatalogFile, arrow_rows, load_catalog
@@ -23,7 +24,7 @@ from tieredstore.catalog.rows import SegmentRow, Stamp
 from tieredstore.errors import AccessDenied
 from tieredstore.format.keys import Suffix, parse_key
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.doubles import CountingStore
+from tieredstore.testing.doubles import CountingStore, ScriptedStore
 
 pytestmark = pytest.mark.slow
 
@@ -305,35 +306,21 @@ def test_an_arrow_reader_reads_the_file_as_a_stream() -> None:
         assert reader.read_all().column("end_offset").to_pylist() == [9, 19, 29, 39, 49]
 
 
-class Interrupted(CountingStore):
-    """Lets something happen just before the catalog file is written."""
-
-    def __init__(self, inner: MemoryObjectStore) -> None:
-        super().__init__(inner)
-        self.before: list[Any] = []
-
-    def put(self, key: str, body: Any, *, if_absent: bool = False) -> None:
-        self._happen(key)
-        super().put(key, body, if_absent=if_absent)
-
-    def replace(self, key: str, body: Any, etag: str) -> str:
-        self._happen(key)
-        return super().replace(key, body, etag)
-
-    def _happen(self, key: str) -> None:
-        if "!" in key and self.before:
-            self.before.pop()()
+def interrupted(inner: ObjectStore, before: list[Callable[[], object]]) -> ScriptedStore:
+    """Return a store that lets the last of ``before`` happen just before the catalog file is written."""
+    return ScriptedStore(inner).on(("put", "replace"), "*!*", lambda _: before and before.pop()())
 
 
 @pytest.mark.parametrize("there_before", [False, True])
 def test_a_planner_that_loses_the_race_merges_with_the_winner(there_before: bool) -> None:
-    store = Interrupted(MemoryObjectStore())
+    before: list[Callable[[], object]] = []
+    store = interrupted(MemoryObjectStore(), before)
     file = CatalogFile.beside(store, "")
     with manager_of(store) as manager:
         stored = [MadeSegment(partition_of(topic), 0, 9).put(store) for topic in ("a", "b", "c")]
         if there_before:
             load_catalog(manager, topic="c", file=file)
-        store.before.append(lambda: load_catalog(manager, topic="a", file=file))
+        before.append(lambda: load_catalog(manager, topic="a", file=file))
         load_catalog(manager, topic="b", file=file)
         rows = file.load(Origin(store.identity, "")).rows
         expected = stored if there_before else stored[:2]
@@ -342,24 +329,19 @@ def test_a_planner_that_loses_the_race_merges_with_the_winner(there_before: bool
 
 def test_a_planner_that_always_loses_gives_up_and_has_its_catalog(caplog: pytest.LogCaptureFixture) -> None:
     inner = MemoryObjectStore()
-    store = Interrupted(inner)
+    before: list[Callable[[], object]] = []
+    store = interrupted(inner, before)
     file = CatalogFile.beside(store, "")
-    store.before = [lambda: inner.put(file.key, b"another's")] * 100
+    before += [lambda: inner.put(file.key, b"another's")] * 100
     MadeSegment(EVENTS, 0, 9).put(store)
     with manager_of(store) as manager:
         assert load_catalog(manager, file=file).partitions("events") == (0,)
     assert "is left as it is" in caplog.text
-    assert len(store.before) > 80
+    assert len(before) > 80
 
 
 def test_a_store_that_refuses_the_file_does_not_cost_the_catalog(caplog: pytest.LogCaptureFixture) -> None:
-    class ReadOnly(CountingStore):
-        def put(self, key: str, body: Any, *, if_absent: bool = False) -> None:
-            if if_absent:
-                raise AccessDenied("this is read-only")
-            super().put(key, body)
-
-    store = ReadOnly(MemoryObjectStore())
+    store = ScriptedStore(MemoryObjectStore()).on("put", "*!*", AccessDenied("this is read-only"))
     MadeSegment(EVENTS, 0, 9).put(store)
     with manager_of(store) as manager:
         catalog = load_catalog(manager, file=CatalogFile.beside(store, ""))

@@ -18,7 +18,7 @@ from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import MAX_MANIFEST_SIZE
 from tieredstore.model import Uuid
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.doubles import CountingStore
+from tieredstore.testing.doubles import CountingStore, ScriptedStore
 
 EVENTS = partition_of()
 
@@ -135,13 +135,8 @@ def test_a_manifest_too_long_to_be_one_is_not_fetched(store: CountingStore, mana
 def test_a_segment_deleted_while_the_listing_is_read_is_left_out(manager: RemoteStorageManager) -> None:
     stored = run_of(3, EVENTS)
 
-    class Vanishing(CountingStore):
-        def get_small(self, key: str, most: int) -> bytes | None:
-            if key == stored[1].key():
-                self.delete([key])
-            return super().get_small(key, most)
-
-    vanishing = Vanishing(manager.store)
+    key = stored[1].key()
+    vanishing = ScriptedStore(manager.store).on("get", key, lambda _: manager.store.delete([key]))
     for segment in stored:
         segment.put(vanishing)
     with manager_of(vanishing) as of_vanishing:
@@ -151,11 +146,7 @@ def test_a_segment_deleted_while_the_listing_is_read_is_left_out(manager: Remote
 
 
 def test_an_unavailable_store_is_an_error_not_an_empty_catalog() -> None:
-    class Down(CountingStore):
-        def get_small(self, key: str, most: int) -> bytes | None:
-            raise StoreUnavailable("down")
-
-    store = Down(MemoryObjectStore())
+    store = ScriptedStore(MemoryObjectStore()).on("get", do=StoreUnavailable("down"))
     for segment in run_of(100, EVENTS):
         segment.put(store)
     with manager_of(store) as manager, pytest.raises(StoreUnavailable):

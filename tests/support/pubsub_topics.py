@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tieredstore.backends.base import DelegatingStore, ObjectStore
+from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem.store import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
@@ -14,6 +14,7 @@ from tieredstore.pubsub.consume.rows_at_hand import ConsumedRecord
 from tieredstore.pubsub.produce.futures import RecordPlace
 from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.testing.doubles import ScriptedStore
 
 
 def topics_on(store: ObjectStore | None = None, **properties: str) -> Topics:
@@ -75,21 +76,10 @@ def fresh_topics(partitions: int = 1, **properties: str) -> Topics:
     return topics
 
 
-class _LaterStore(DelegatingStore):
-    """Its clock has gone on, and nothing else."""
-
-    def __init__(self, inner: ObjectStore, ms: int) -> None:
-        super().__init__(inner)
-        self.ms = ms
-
-    def now_ms(self) -> int | None:
-        now_ms = super().now_ms()
-        return None if now_ms is None else now_ms + self.ms
-
-
 def topics_later(topics: Topics, days: int) -> Topics:
     """The same topics, so many days of the store's clock later."""
-    return Topics(_LaterStore(topics.store, days * 86_400_000), topics.settings)
+    later = ScriptedStore(topics.store).change("now_ms", change=lambda now_ms: now_ms and now_ms + days * 86_400_000)
+    return Topics(later, topics.settings)
 
 
 def batch_keys(topics: Topics) -> list[str]:

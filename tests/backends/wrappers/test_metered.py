@@ -20,6 +20,7 @@ from tieredstore.backends.wrappers.metered import MeteredStore
 from tieredstore.backends.wrappers.stack import wrapped
 from tieredstore.config import Settings, settings_from
 from tieredstore.errors import AccessDenied
+from tieredstore.testing.doubles import ScriptedStore
 from tieredstore.testing.object_store_tests import ObjectStoreTests
 
 STORE_SECONDS = 2.0
@@ -148,13 +149,9 @@ def test_keys_to_delete_flow_through_and_are_counted(clock: Clock) -> None:
 
 
 def test_a_delete_that_fails_counts_nothing_as_deleted() -> None:
-    class Denying(MemoryObjectStore):
-        def delete(self, keys: Iterable[str]) -> None:
-            list(keys)
-            raise AccessDenied("no")
-
+    denying = ScriptedStore(MemoryObjectStore()).on("delete", do=AccessDenied("no"))
     with pytest.raises(AccessDenied):
-        MeteredStore(Denying(), "denying").delete(["a", "b"])
+        MeteredStore(denying, "denying").delete(["a", "b"])
     assert moved("tieredstore_store_objects_total", "denying", "deleted") == 0
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.pipelines.upkeep.test_upkeep import DAY_MS, Later
+from tests.pipelines.upkeep.test_upkeep import DAY_MS
 from tests.support.dying_store import DyingStore, Killed
 from tests.support.hourly_topics import copy_times, hourly_topic
 from tests.support.pipeline_runs import NUMBER, TOPIC, offsets_of, pipeline_of, run_once, texts
@@ -32,6 +32,7 @@ from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.pipelines.upkeep.kept_files import KeptFiles
 from tieredstore.pipelines.upkeep.origins import origins_of, place_of
 from tieredstore.pipelines.upkeep.printing import printed
+from tieredstore.testing.doubles import ScriptedStore
 from tieredstore.testing.faults import FaultyStore
 
 HOURS = {"secor.message.parser.class": "kafka-timestamp", "partitioner.granularity.hour": "true"}
@@ -278,7 +279,14 @@ def test_days_from_one_on_lie_below_another_root(topic: StoredTopic, store: Obje
     key = f"later/{TOPIC}/dt=2026-01-02/1_7_{0:020}.parquet"
     staging = commit_log_of(pipeline, store).staging_prefix
     zombie = store.prepare(key, b"of a task that was killed", staging_prefix=staging)
-    steps = list(collect_garbage(pipeline, Later(store), min_age_ms=DAY_MS, apply=True))
+    steps = list(
+        collect_garbage(
+            pipeline,
+            ScriptedStore(store).change("now_ms", change=lambda now_ms: now_ms and now_ms + 2 * DAY_MS),
+            min_age_ms=DAY_MS,
+            apply=True,
+        )
+    )
     assert [step.outcome for step in steps] == [GarbageOutcome.DELETED]
     with pytest.raises(PreparedGone):
         store.publish(zombie)

@@ -12,9 +12,10 @@ from tieredstore.backends.base import Body, ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import Fenced, StoreError, StoreUnavailable
-from tieredstore.pipelines import Entry, Parts, Runner
+from tieredstore.pipelines import Parts, Runner
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.testing.delegating import DelegatingObjectStore
+from tieredstore.testing.doubles import Operation, ScriptedStore
 from tieredstore.testing.faults import FaultyStore
 
 SMALL = pipeline_of(secor__max__file__size__bytes="9000")
@@ -101,16 +102,12 @@ def test_who_begins_while_another_ends_begins_behind_it(topic: StoredTopic) -> N
         topic.copy_plain(300, 50, size=100)
         assert ending.step() is None
 
-        last_words: list[Entry] = []
-
-        class Between(DelegatingObjectStore):
+        def end(_: Operation) -> None:
             """The other one writes its last entry between a look at the log and the entry of the one that begins."""
+            ending.driver.log.append("published", "")
 
-            def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-                if "/commits/" in key and not last_words:
-                    last_words.append(ending.driver.log.append("published", ""))
-                super().put(key, body, if_absent=if_absent)
+        between = ScriptedStore(store).on("put", "*/commits/*", end, times=1)
 
-        with Runner(SMALL, Parts(Between(store), topic.manager), threads=1) as beginning:
+        with Runner(SMALL, Parts(between, topic.manager), threads=1) as beginning:
             assert len(list(beginning.run_once())) == 1
     assert listed_offsets(store) == list(range(350))

@@ -14,7 +14,7 @@ from tests.support.clouds import make_s3
 from tests.support.pipeline_runs import NUMBER, TOPIC, listed, listed_offsets, pipeline_of
 from tests.support.servers.s3_server import S3Server
 from tests.support.stored_records import StoredTopic
-from tieredstore.backends.base import Body, ObjectStore, Prepared
+from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.pipelines.log.entries import Window
@@ -28,7 +28,7 @@ from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.reading import LogSnapshot
 from tieredstore.reading.reader import TopicReader
 from tieredstore.records.settings import ReadSettings
-from tieredstore.testing.delegating import DelegatingObjectStore
+from tieredstore.testing.doubles import ScriptedStore
 
 PIPELINE = pipeline_of(max__file__records="100")
 """A window of 300 records is three files."""
@@ -50,19 +50,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectStor
     opened.close()
 
 
-class Meeting(DelegatingObjectStore):
-    """Of two attempts neither goes on with a file before the other one has prepared one too."""
-
-    def __init__(self, inner: ObjectStore) -> None:
-        super().__init__(inner)
-        self._both = threading.Barrier(2, timeout=WAIT_S)
-
-    def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
-        prepared = super().prepare(key, body, staging_prefix=staging_prefix)
-        self._both.wait()
-        return prepared
-
-
 def attempts_of(topic: StoredTopic, store: ObjectStore) -> list[Written]:
     """Both of a window of all records."""
     query = query_of(PIPELINE)
@@ -73,8 +60,11 @@ def attempts_of(topic: StoredTopic, store: ObjectStore) -> list[Written]:
         with TopicReader(lambda: topic.manager, query, ReadSettings(columns=COLUMNS)) as reader:
             return write_window(window, reader.read(log, window.start, window.stop), recipe_of(PIPELINE), to)
 
+    # Neither goes on with a file before the other one has prepared one too.
+    both = threading.Barrier(2, timeout=WAIT_S)
+    meeting = ScriptedStore(store).on("prepare", do=lambda _: both.wait(), moment="after")
     with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(attempt, [Meeting(store)] * 2))
+        return list(pool.map(attempt, [meeting] * 2))
 
 
 @pytest.mark.parametrize("chosen", [0, 1])

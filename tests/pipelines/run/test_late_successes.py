@@ -13,13 +13,14 @@ from tests.support.dying_store import Killed, PausedStore
 from tests.support.hourly_topics import HOURLY, day, hourly_topic, successes
 from tests.support.pipeline_runs import listed, run_once
 from tests.support.stored_records import StoredTopic
-from tieredstore.backends.base import Body, ObjectStore, Prepared
+from tieredstore.backends.base import Body, ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import PreconditionFailed, TieredStoreError
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.upkeep.dropping import drop_generation
 from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.testing.delegating import DelegatingObjectStore
+from tieredstore.testing.doubles import Operation, ScriptedStore
 
 
 @pytest.fixture
@@ -129,19 +130,12 @@ def test_one_that_comes_behind_the_first_step_of_a_replacement_is_gone_before_it
     run_once(topic, store, HOURLY)
     seen: list[list[str]] = []
 
-    class Late(DelegatingObjectStore):
-        """The request is carried out when the first new file is prepared."""
+    def is_withdrawn(_: Operation) -> None:
+        assert successes(store) == {}
 
-        def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
-            if not seen:
-                stopping.land()
-            seen.append(sorted(successes(self.inner)))
-            return super().prepare(key, body, staging_prefix=staging_prefix)
-
-        def publish(self, prepared: Prepared) -> None:
-            assert successes(self.inner) == {}
-            super().publish(prepared)
-
-    backfill(topic, Late(store), pipeline=RIGHT, replaces=1)
+    # The request is carried out when the first new file is prepared.
+    late = ScriptedStore(store).on("prepare", do=lambda _: stopping.land(), times=1)
+    late.on("prepare", do=lambda _: seen.append(sorted(successes(store)))).on("publish", do=is_withdrawn)
+    backfill(topic, late, pipeline=RIGHT, replaces=1)
     assert seen[0] == [day(12)]
     assert clean(store, 1, 2)

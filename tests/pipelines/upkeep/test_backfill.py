@@ -31,6 +31,7 @@ from tieredstore.pipelines.upkeep.backfill_sources import LogSource, Selected
 from tieredstore.pipelines.upkeep.dropping import drop_generation
 from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.pipelines.upkeep.kept_files import KeptFiles
+from tieredstore.testing.doubles import Operation, ScriptedStore
 from tieredstore.testing.faults import FaultyStore, Moment
 
 WRONG = pipeline_of(**BY_HOUR, secor__parser__timezone="Asia/Tokyo", secor__max__file__size__bytes="2000")
@@ -134,14 +135,10 @@ def test_files_of_another_generation_give_way(topic: StoredTopic) -> None:
     before = log.read().number
     seen: list[list[str]] = []
 
-    class Watched(FaultyStore):
-        def publish(self, prepared: Any) -> None:
-            seen.append(sorted(successes(self.inner)))
-            super().publish(prepared)
-
+    watched = ScriptedStore(store).on("publish", do=lambda _: seen.append(sorted(successes(store))))
     with Runner(WRONG, Parts(store, topic.manager), threads=1) as live:
         list(live.run_once())
-        backfill(topic, Watched(store), replaces=1)
+        backfill(topic, watched, replaces=1)
         with pytest.raises(Fenced):
             live.driver.commit([])
     assert seen[0] == []
@@ -213,15 +210,13 @@ def test_a_generation_that_took_over_finalizes_nothing_meanwhile(topic: StoredTo
         copy_times(topic, 5, [0])
         seen: list[list[str]] = []
 
-        class Interfering(FaultyStore):
-            def publish(self, prepared: Any) -> None:
-                if not seen:
-                    list(live.run_once())
-                    live.finalize()
-                    seen.append(sorted(successes(self.inner)))
-                super().publish(prepared)
+        def interfere(_: Operation) -> None:
+            list(live.run_once())
+            live.finalize()
+            seen.append(sorted(successes(store)))
 
-        backfill(topic, Interfering(store), Selected(TOPIC, 0, 5), pipeline=WRONG, replaces=1)
+        interfering = ScriptedStore(store).on("publish", do=interfere, times=1)
+        backfill(topic, interfering, Selected(TOPIC, 0, 5), pipeline=WRONG, replaces=1)
         assert seen == [[]]
         assert {path: one[:2] for path, one in successes(store).items()} == {
             day(21): (2, 3), day(22): (1, 1), day(23): (1, 1),

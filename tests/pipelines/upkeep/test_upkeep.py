@@ -29,6 +29,7 @@ from tieredstore.pipelines.upkeep.garbage import GarbageOutcome, collect_garbage
 from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.pipelines.upkeep.kept_files import KeptFiles
 from tieredstore.testing.delegating import Operation
+from tieredstore.testing.doubles import ScriptedStore
 from tieredstore.testing.faults import FaultyStore, Moment
 
 SMALL = pipeline_of(secor__max__file__size__bytes="9000", secor__offsets__per__partition="150")
@@ -316,22 +317,12 @@ def test_what_is_committed_never_appears_once_it_is_dropped(topic: StoredTopic, 
     assert listed(store) == []
 
 
-class Later(FaultyStore):
-    """A store whose clock is ahead by so many ms."""
-
-    ahead_ms = 2 * DAY_MS
-
-    def now_ms(self) -> int | None:
-        now = super().now_ms()
-        return None if now is None else now + self.ahead_ms
-
-
 def test_gc_takes_what_nobody_will_publish_and_leaves_what_is_committed(topic: StoredTopic, store: ObjectStore) -> None:
     with pytest.raises(TieredStoreError):
         run_once(topic, FaultyStore(store, lambda operation: operation.name == "publish"), SMALL)
     key = f"out/{TOPIC}/base_offset=0/1_7_{0:020}.parquet"
     zombie = store.prepare(key, b"of a task that was killed", staging_prefix=commit_log_of(SMALL, store).staging_prefix)
-    later = Later(store)
+    later = ScriptedStore(store).change("now_ms", change=lambda now_ms: now_ms and now_ms + 2 * DAY_MS)
     young = list(collect_garbage(SMALL, store, min_age_ms=DAY_MS, apply=True))
     assert {step.outcome for step in young} == {GarbageOutcome.YOUNG, GarbageOutcome.COMMITTED}
     for apply in (False, True):

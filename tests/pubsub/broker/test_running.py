@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +14,6 @@ import pytest
 from tests.support.pubsub_brokers import LONG_S, PacketClient, listening_anywhere, message_of, write_of
 from tests.support.pubsub_topics import topics_on, values_of
 from tests.support.servers.zookeeper import ZooKeeperServer
-from tieredstore.backends.base import ObjectInfo
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import StoreUnavailable
 from tieredstore.process.health import Health
@@ -27,25 +27,7 @@ from tieredstore.pubsub.governor.zookeeper_governor import ZooKeeperGovernor
 from tieredstore.pubsub.produce.broker_producer import BrokerProducer
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.settings import BatchClientSettings
-from tieredstore.testing.delegating import DelegatingObjectStore
-
-
-class Flaky(DelegatingObjectStore):
-    """Listings, by which topics and brokers are found, fail while they are told to."""
-
-    def __init__(self) -> None:
-        super().__init__(MemoryObjectStore())
-        self.fails = False
-
-    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        if self.fails:
-            raise StoreUnavailable("the store is down")
-        return super().list(prefix, start_after)
-
-    def delete(self, keys: Iterable[str]) -> None:
-        if self.fails:
-            raise StoreUnavailable("the store is down")
-        super().delete(keys)
+from tieredstore.testing.doubles import Operation, ScriptedStore
 
 
 @dataclass
@@ -263,18 +245,24 @@ def test_by_zookeeper(zookeeper: ZooKeeperServer) -> None:
 def test_a_store_that_fails_is_a_reason_not_to_be_ready_and_what_is_known_holds(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    store = Flaky()
+    is_down = threading.Event()
+
+    def fail(_: Operation) -> None:
+        if is_down.is_set():
+            raise StoreUnavailable("the store is down")
+
+    store = ScriptedStore(MemoryObjectStore()).on(("list", "delete"), do=fail)
     topics = topics_on(store, batch_ms="10")
     topics.create("orders")
     with served(listening_anywhere(topics)) as broker:
         broker.until(lambda: broker.is_ready)
-        store.fails = True
+        is_down.set()
         broker.until(lambda: {"topics", "assignments"} <= set(broker.health.reasons()))
         published(topics, broker.place, 2)
-        store.fails = False
+        is_down.clear()
         broker.until(lambda: broker.is_ready)
-        store.fails = True
-    store.fails = False
+        is_down.set()
+    is_down.clear()
     assert "the topics could not be read again: the store is down" in caplog.text
     assert "others will see only by its silence" in caplog.text
     assert sorted(read(topics, 2)) == [b"0", b"1"]

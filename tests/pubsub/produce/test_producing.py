@@ -12,7 +12,6 @@ import pytest
 
 from tests.support.dying_store import DyingStore
 from tests.support.pubsub_topics import batch_keys, fresh_topics, publish, records_of, topics_on, values_of
-from tieredstore.backends.base import Body
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import (
     AlreadyClosed,
@@ -33,7 +32,7 @@ from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.pubsub.produce.sink import SinkCommits
 from tieredstore.pubsub.produce.sink_batches import SinkBatches
 from tieredstore.pubsub.produce.store_delivery import StoreDelivery
-from tieredstore.testing.delegating import DelegatingObjectStore
+from tieredstore.testing.doubles import Operation, ScriptedStore
 from tieredstore.testing.faults import FaultyStore
 from tieredstore.testing.notification_queue_tests import read_all
 
@@ -208,51 +207,36 @@ def test_whatever_fails_once_each_record_is_there_once_and_no_orphan(moment: str
         assert (RecordPlace(*record[:4]), len(batch_keys(topics_on(inner)))) == (place, 1)
 
 
-class HangingStore(DelegatingObjectStore):
-    """The first put of a batch hangs until it is let go, and is done then."""
-
-    def __init__(self) -> None:
-        super().__init__(MemoryObjectStore())
-        self.let_go = threading.Event()
-        self.puts = 0
-
-    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        if "!tieredstore" not in key:
-            self.puts += 1
-            if self.puts == 1:
-                self.let_go.wait(LONG_S)
-        super().put(key, body, if_absent=if_absent)
-
-
 def test_a_put_that_hangs_is_overtaken_and_makes_no_second_object() -> None:
-    store = HangingStore()
+    let_go = threading.Event()
+    store = ScriptedStore(MemoryObjectStore())
+    # The first put hangs until it is let go, and is done then.
+    store.on("put", "*/topics/orders/*", lambda _: let_go.wait(LONG_S), times=1)
     topics = topics_on(store)
     topics.create("orders")
     publish(topics, [b"v"])
-    store.let_go.set()
-    assert store.puts == 2
+    let_go.set()
+    assert sum("/topics/orders/" in key for key in store.keys_of("put")) == 2
     assert values_of(Consumer(topics, "orders"), at_least=1) == [b"v"]
     assert len(batch_keys(topics)) == 1
 
 
-class RefusingStore(DelegatingObjectStore):
-    """Refuses puts of keys that have a word in them."""
+def refusing_store(word: str, away: threading.Event) -> ScriptedStore:
+    """Return a store that refuses puts of keys with a word in them while it is away, as it is now."""
+    away.set()
 
-    def __init__(self, word: str) -> None:
-        super().__init__(MemoryObjectStore())
-        self.word = word
-        self.is_refusing = True
-
-    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        if self.is_refusing and self.word in key:
+    def refuse(_: Operation) -> None:
+        if away.is_set():
             raise StoreUnavailable("the store is away")
-        super().put(key, body, if_absent=if_absent)
+
+    return ScriptedStore(MemoryObjectStore()).on("put", f"*{word}*", refuse)
 
 
 # A write that is on its way when its time is over may still come to its end.
 @pytest.mark.parametrize(("word", "orphans"), [("/topics/orders/", {0, 1}), ("/queues/", {1})])
 def test_what_is_not_stored_or_not_notified_in_time_has_failed(word: str, orphans: set[int]) -> None:
-    store = RefusingStore(word)
+    away = threading.Event()
+    store = refusing_store(word, away)
     topics = topics_on(store, delivery_timeout_ms="1000")
     topics.create("orders")
     producer = Producer(topics, "orders")
@@ -261,7 +245,7 @@ def test_what_is_not_stored_or_not_notified_in_time_has_failed(word: str, orphan
     error = future.exception(0)
     assert isinstance(error, DeliveryFailed)
     assert error.maybe_stored
-    store.is_refusing = False
+    away.clear()
     assert values_of(Consumer(topics, "orders")) == []
     assert len(batch_keys(topics)) in orphans
     # On a busy machine a second is short for what succeeds too.
@@ -272,20 +256,22 @@ def test_what_is_not_stored_or_not_notified_in_time_has_failed(word: str, orphan
 
 
 def test_a_full_buffer_waits_and_then_says_so() -> None:
-    store = RefusingStore("/topics/orders/")
+    away = threading.Event()
+    store = refusing_store("/topics/orders/", away)
     topics = topics_on(store, buffer_bytes="1048576", max_block_ms="50", message_bytes="1024", batch_ms="1")
     topics.create("orders")
     producer = Producer(topics, "orders")
     with pytest.raises(BufferFull, match="bytes wait to be stored"):
         deque((producer.send(bytes(900)) for _ in range(3000)), maxlen=0)
-    store.is_refusing = False
+    away.clear()
     producer.close()
     with pytest.raises(AlreadyClosed):
         producer.send(b"v")
 
 
 def test_headers_and_ids_take_room_in_the_buffer_as_values_do() -> None:
-    store = RefusingStore("/topics/orders/")
+    away = threading.Event()
+    store = refusing_store("/topics/orders/", away)
     topics = topics_on(store, buffer_bytes="1048576", max_block_ms="1", message_bytes="65536", batch_ms="1")
     topics.create("orders")
     producer = Producer(topics, "orders")
@@ -293,7 +279,7 @@ def test_headers_and_ids_take_room_in_the_buffer_as_values_do() -> None:
     with pytest.raises(BufferFull):
         sent.extend(producer.send(b"", headers=[("h", bytes(30_000))], message_id=bytes(200)) for _ in range(1000))
     assert len(sent) <= 1 + (1 << 20) // 30_000
-    store.is_refusing = False
+    away.clear()
     producer.close()
     assert producer._outbox.held_bytes == 0  # pyright: ignore[reportPrivateUsage]
 
@@ -338,10 +324,5 @@ def test_acks() -> None:
 
 
 def test_a_store_without_conditional_writes_is_refused() -> None:
-    class Careless(MemoryObjectStore):
-        @property
-        def conditional_writes(self) -> bool:
-            return False
-
     with pytest.raises(ConfigError, match="of which one of racing writers wins"):
-        topics_on(Careless())
+        topics_on(ScriptedStore(MemoryObjectStore(), conditional_writes=False))

@@ -11,7 +11,6 @@ import pytest
 
 from tests.support.pubsub_topics import topics_on, values_of
 from tieredstore.backends import memory
-from tieredstore.backends.base import DelegatingStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, DataLoss, StoreUnavailable
 from tieredstore.process.deadline import Deadline
@@ -23,6 +22,7 @@ from tieredstore.pubsub.format.messages import Compression, ProducerRequest, sea
 from tieredstore.pubsub.format.notifications import Notification, parse_notification
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.upkeep.garbage import DAY_MS, GarbageCollection, GarbageOutcome
+from tieredstore.testing.doubles import ScriptedStore
 from tieredstore.testing.faults import FaultyStore
 from tieredstore.testing.notification_queue_tests import read_all
 
@@ -149,11 +149,7 @@ def test_a_machine_whose_clock_is_ahead_deletes_nothing_young(clock: Clock, stor
 
 
 def test_a_store_that_does_not_tell_its_time_is_refused(clock: Clock) -> None:
-    class Timeless(DelegatingStore):
-        def now_ms(self) -> None:
-            return None
-
-    topics = topics_on(Timeless(MemoryObjectStore()))
+    topics = topics_on(ScriptedStore(MemoryObjectStore()).change("now_ms", change=lambda _: None))
     topics.create("orders")
     with pytest.raises(ConfigError, match="does not tell its time"):
         collect(topics)

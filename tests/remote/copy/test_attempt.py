@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.small_segments import new_metadata, write_segment
-from tieredstore.backends.base import Body, ObjectStore
+from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import StoreError, StoreUnavailable
@@ -18,8 +18,7 @@ from tieredstore.model import LogSegmentData
 from tieredstore.process.boot_clock import boot_clock_s
 from tieredstore.remote.copy.writer import SegmentWriter, WriteOptions
 from tieredstore.remote.layout import KeyLayout
-from tieredstore.testing.delegating import DelegatingObjectStore
-from tieredstore.testing.doubles import CountingStore
+from tieredstore.testing.doubles import CountingStore, ScriptedStore
 
 LOG = bytes(range(256)) * 5
 MAX_AGE_S = 100.0
@@ -33,17 +32,10 @@ class Clock:
         return self.now_s
 
 
-class ActingStore(DelegatingObjectStore):
-    """Does something right after a put of an object with one suffix."""
-
-    def __init__(self, inner: ObjectStore, suffix: Suffix, act: Callable[[ObjectStore, str], None]) -> None:
-        super().__init__(inner)
-        self._suffix, self._act = suffix, act
-
-    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        super().put(key, body, if_absent=if_absent)
-        if key.endswith(f".{self._suffix.value}"):
-            self._act(self.inner, key)
+def acting(inner: ObjectStore, suffix: Suffix, act: Callable[[ObjectStore, str], None]) -> ObjectStore:
+    """Return a store that does something right after a put of an object with one suffix."""
+    put = f"*.{suffix.value}"
+    return ScriptedStore(inner).on("put", put, lambda operation: act(inner, operation.keys[0]), moment="after")
 
 
 @pytest.fixture
@@ -78,7 +70,7 @@ def test_an_attempt_that_took_too_long_leaves_nothing(
 
     counted = CountingStore(inner)
     with pytest.raises(StoreUnavailable, match=r"longer than 100 s \(upload.max.age.ms\)"):
-        copy(ActingStore(counted, slow, wait), files, pool, clock)
+        copy(acting(counted, slow, wait), files, pool, clock)
     assert keys(inner) == []
     # Behind the manifest too: who looked for it meanwhile may be at deleting the rest.
     assert counted.requests["put"] == list(Suffix).index(slow) + 1
@@ -90,7 +82,7 @@ def test_an_attempt_at_the_very_limit_commits(files: LogSegmentData, pool: Threa
     def wait(_store: ObjectStore, _key: str) -> None:
         clock.now_s += MAX_AGE_S
 
-    copy(ActingStore(inner, Suffix.LOG, wait), files, pool, clock)
+    copy(acting(inner, Suffix.LOG, wait), files, pool, clock)
     assert len(keys(inner)) == 3
 
 
@@ -105,7 +97,7 @@ def test_no_manifest_is_written_over_what_was_deleted(
 
     counted = CountingStore(inner)
     with pytest.raises(StoreUnavailable, match=rf"{gone.value} was deleted before its manifest was written"):
-        copy(ActingStore(counted, Suffix.INDEXES, delete), files, pool, Clock())
+        copy(acting(counted, Suffix.INDEXES, delete), files, pool, Clock())
     assert keys(inner) == []
     assert not any(key.endswith("manifest") for key in counted.keys_of("put"))
 
@@ -116,7 +108,7 @@ def test_no_manifest_is_written_over_an_object_of_another_size(
 ) -> None:
     inner = MemoryObjectStore()
     with pytest.raises(StoreError, match="has not the 1280 bytes"):
-        copy(ActingStore(inner, Suffix.LOG, lambda store, key: store.put(key, change)), files, pool, Clock())
+        copy(acting(inner, Suffix.LOG, lambda store, key: store.put(key, change)), files, pool, Clock())
     assert keys(inner) == []
 
 

@@ -33,6 +33,7 @@ from tieredstore.format.manifest import IndexEntry, SegmentIndexes, SegmentManif
 from tieredstore.limits import MAX_INT32
 from tieredstore.model import IndexType, LogSegmentData, RemoteLogSegmentMetadata
 from tieredstore.remote import RemoteStorageManager, RemoteStorageManagerBase, SegmentStream
+from tieredstore.testing.doubles import Operation, ScriptedStore
 
 LOG = bytes(range(256)) * 5
 
@@ -128,18 +129,14 @@ def test_missing_or_short_indexes_are_corrupt_and_not_absent(copied: Copied, dam
         copied.manager.fetch_index(copied.metadata, IndexType.TRANSACTION)
 
 
-class DeletedMeanwhile(MemoryObjectStore):
-    """Somebody deletes the segment just after its manifest was read."""
-
-    def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        content = super().get(key, start, stop)
-        if key.endswith("rsm-manifest"):
-            self.delete([info.key for info in self.list()])
-        return content
-
-
 def test_a_segment_deleted_while_it_is_read_is_absent_and_not_corrupt(tmp_path: Path) -> None:
-    store = DeletedMeanwhile()
+    inner = MemoryObjectStore()
+
+    def delete(_: Operation) -> None:
+        """Somebody deletes the segment just after its manifest was read."""
+        inner.delete([info.key for info in inner.list()])
+
+    store = ScriptedStore(inner).on("get", "*rsm-manifest", delete, moment="after")
     with RemoteStorageManager(memory_settings(), store=store) as manager:
         for read in (
             lambda segment: manager.fetch_log_segment(segment, 0).read(),

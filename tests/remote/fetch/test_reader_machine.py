@@ -26,7 +26,8 @@ from tieredstore.model import IndexType
 from tieredstore.remote import RemoteStorageManager, SegmentStream
 from tieredstore.remote.fetch import cached_chunks
 from tieredstore.remote.fetch.chunk_cache import ChunkKey, MemoryChunkCache
-from tieredstore.testing.delegating import DelegatingObjectStore, Operation
+from tieredstore.testing.delegating import Operation
+from tieredstore.testing.doubles import ScriptedStore
 from tieredstore.testing.faults import FaultyStore
 
 CHUNK = 100
@@ -190,22 +191,9 @@ _UNHURRIED: Any = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 TestReaders.settings = settings(max_examples=examples(60), stateful_step_count=25, **_UNHURRIED)
 
 
-class Gate(DelegatingObjectStore):
-    """Logs come only when the gate opens."""
-
-    def __init__(self, inner: MemoryObjectStore) -> None:
-        super().__init__(inner)
-        self.opened = Event()
-        self.asked = 0
-
-    def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
-        self.asked += 1
-        assert self.opened.wait(120)
-        super().get_into(key, start, buffer)
-
-
 def test_a_caller_that_gives_up_does_not_cancel_the_load(tmp_path: Path) -> None:
-    store, metadata = Gate(MemoryObjectStore()), new_metadata(50)
+    opened, metadata = Event(), new_metadata(50)
+    store = ScriptedStore(MemoryObjectStore()).on("get_into", do=lambda _: opened.wait(120))
     fetch = {
         "fetch.chunk.cache.class": "memory",
         "fetch.chunk.cache.size": "-1",
@@ -217,7 +205,7 @@ def test_a_caller_that_gives_up_does_not_cancel_the_load(tmp_path: Path) -> None
         for _ in range(3):
             with pytest.raises(StoreUnavailable, match=r"did not come within 0\.05 s .*goes on loading"):
                 stream.read()
-        store.opened.set()
+        opened.set()
 
         def is_read() -> bool:
             """On a busy machine it may not come within a twentieth of a second still."""
@@ -226,7 +214,7 @@ def test_a_caller_that_gives_up_does_not_cancel_the_load(tmp_path: Path) -> None
             return False
 
         assert wait_until(is_read)
-    assert store.asked == 1
+    assert store.requests["get_into"] == 1
 
 
 @pytest.mark.parametrize("cache", ["memory", "disk"])
