@@ -21,6 +21,7 @@ from tieredstore.pubsub.consume.rows_at_hand import ConsumedRecord
 from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.pubsub.queue.groups import StoreGroup
 from tieredstore.pubsub.queue.kafka_group import KafkaGroup
+from tieredstore.pubsub.queue.own_objects import ANY_OBJECT
 from tieredstore.pubsub.queue.queues import Position
 from tieredstore.pubsub.queue.topics import Topics
 
@@ -293,7 +294,7 @@ def test_a_store_group_fences_what_was_taken_and_commits_the_others() -> None:
     first, second = join(), join()
     first.tick()
     key = first._partition_key(1)
-    stored = first._folder.read_with_etag(key)
+    stored = first._folder.read_with_etag(key, ANY_OBJECT)
     assert stored is not None
     second._owned = {}
     assert second._take(1, ["nobody"])

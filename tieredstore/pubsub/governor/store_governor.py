@@ -27,7 +27,7 @@ from tieredstore.pubsub.format.packets import MOST_PORT, BrokerAddress
 from tieredstore.pubsub.governor.assigning import AssignmentStrategy, BrokerSeat, TopicLoad
 from tieredstore.pubsub.governor.governing import Governor
 from tieredstore.pubsub.governor.zookeeper_nodes import packet_text
-from tieredstore.pubsub.queue.own_objects import OwnFolder, json_body, number_in
+from tieredstore.pubsub.queue.own_objects import ANY_OBJECT, OwnFolder, json_body, number_in
 
 PATIENCE_S: Final = 8.0
 """Seconds after which a beat that stands still is that of a dead broker. With a tick to see it, and one for the others
@@ -209,7 +209,7 @@ class StoreGovernor(Governor):
     def _read_seat(self, name: str, key: str) -> str:
         """Note what a broker says of itself; its beat, for a store that has no etags."""
         try:
-            document = self._folder.read(key)
+            document = self._folder.read(key, ANY_OBJECT)
             self._seats[name] = _parse_seat(document, name, key)
         except CorruptData as error:
             # The others are governed all the same; a broker that lives writes its own object anew.
@@ -232,7 +232,7 @@ class StoreGovernor(Governor):
                 self._forget_lease()
             else:
                 return True
-        stored = self._folder.read_with_etag(key)
+        stored = self._folder.read_with_etag(key, ANY_OBJECT)
         try:
             if stored is None:
                 self._folder.store.put(key, self._lease_body(own, 1), if_absent=True)

@@ -15,15 +15,16 @@ stays, for ``pubsub gc`` to look whether it was notified.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, cast
+from typing import Annotated, Final
+
+from pydantic import Field, NonNegativeInt, TypeAdapter
 
 from tieredstore.errors import CorruptData, DataLoss, Fenced, NotificationCorrupt, ObjectNotFound, PreconditionFailed
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.format.notifications import parse_notification
-from tieredstore.pubsub.queue.own_objects import OwnFolder, json_body, number_in
+from tieredstore.pubsub.queue.own_objects import OwnFolder, json_body, parse_own
 from tieredstore.pubsub.queue.store_queue import ENTRY_NOTIFICATIONS
 from tieredstore.pubsub.queue.topics import Topic, Topics
 
@@ -45,8 +46,8 @@ class StoredBatch:
 class _Entry:
     """Notifications that are appended together; ``since``: the queue's end before."""
 
-    partition: int
-    since: int
+    partition: NonNegativeInt
+    since: NonNegativeInt
     notifications: tuple[str, ...]
 
 
@@ -57,10 +58,10 @@ class SinkRecord:
     ``aborts`` counts those that came since; an epoch of -1 has nothing but these.
     """
 
-    epoch: int
-    is_done: bool
+    epoch: Annotated[int, Field(ge=_NO_EPOCH)]
+    is_done: Annotated[bool, Field(alias="isDone")]
     entries: tuple[_Entry, ...]
-    aborts: int = 0
+    aborts: NonNegativeInt = 0
 
     def keys(self) -> Iterator[str]:
         """The objects of the epoch."""
@@ -69,6 +70,9 @@ class SinkRecord:
                 key = parse_notification(raw.encode(), "the record of a sink").key
                 if key is not None:
                     yield key
+
+
+_RECORD: Final = TypeAdapter(SinkRecord)
 
 
 class SinkCommits:
@@ -189,11 +193,7 @@ class SinkCommits:
         return record, etag
 
     def _write(self, record: SinkRecord, etag: str | None) -> None:
-        entries = [
-            {"partition": entry.partition, "since": entry.since, "notifications": list(entry.notifications)}
-            for entry in record.entries
-        ]
-        body = json_body({"epoch": record.epoch, "isDone": record.is_done, "entries": entries, "aborts": record.aborts})
+        body = json_body(_RECORD.dump_python(record, mode="json", by_alias=True))
         if etag is None:
             self._topics.store.put(self._key, body, if_absent=True)
         else:
@@ -202,29 +202,19 @@ class SinkCommits:
 
 def read_sink(folder: OwnFolder, key: str) -> SinkRecord:
     """What a record says; CorruptData for what is none, ObjectNotFound if it is not there."""
-    raw = folder.store.get_small(key, _MOST_RECORD_BYTES)
+    record = parse_own(_RECORD, folder.store.get_small(key, _MOST_RECORD_BYTES), key)
     try:
-        document: Any = json.loads(raw or b"")
-        fields = cast("dict[str, Any]", document)
-        entries = tuple(_parse_entry(entry, key) for entry in fields["entries"])
-        aborts = number_in(fields, "aborts", key) if "aborts" in fields else 0
-        is_empty = fields.get("epoch") == _NO_EPOCH and not entries and aborts > 0
-        epoch = _NO_EPOCH if is_empty else number_in(fields, "epoch", key)
-        record = SinkRecord(epoch, fields["isDone"] is True, entries, aborts)
         list(record.keys())
-    except (ValueError, KeyError, TypeError, RecursionError, NotificationCorrupt) as error:
-        raise CorruptData(f"{key} is not what pubsub wrote: {error!r:.200}") from error
+    except NotificationCorrupt as error:
+        raise CorruptData(f"{key} is not what pubsub wrote: {error!s:.200}") from error
+    if record.epoch == _NO_EPOCH and (record.entries or not record.aborts):
+        raise CorruptData(f"{key} is not what pubsub wrote: it has neither an epoch nor aborts")
     return record
 
 
 def _records_in(notifications: Iterable[bytes]) -> int:
     facts = (parse_notification(raw, "the record of a sink").facts for raw in notifications)
     return sum(each.records for each in facts if each is not None)
-
-
-def _parse_entry(entry: dict[str, Any], key: str) -> _Entry:
-    texts = tuple(str(text) for text in entry["notifications"])
-    return _Entry(number_in(entry, "partition", key), number_in(entry, "since", key), texts)
 
 
 def pending_keys(topics: Topics, topic: Topic) -> Iterator[str]:

@@ -19,10 +19,12 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from tieredstore.errors import ConfigError, CorruptData, Fenced, ObjectNotFound, PreconditionFailed, TieredStoreError
-from tieredstore.pubsub.queue.own_objects import OwnFolder, json_body, number_in
+from pydantic import NonNegativeInt, TypeAdapter
+
+from tieredstore.errors import ConfigError, Fenced, ObjectNotFound, PreconditionFailed, TieredStoreError
+from tieredstore.pubsub.queue.own_objects import OwnFolder, json_body
 from tieredstore.pubsub.queue.queues import GroupMember, GroupPartition, Position, named_partitions
 
 BEAT_S: Final = 5.0
@@ -168,7 +170,7 @@ class StoreGroup(GroupMember):
             if member == self.member:
                 continue
             try:
-                beat = number_in(self._folder.read(info.key), "beat", info.key)
+                beat = self._folder.read(info.key, _MEMBER).beat
             except ObjectNotFound:
                 continue  # it has left meanwhile
             known, since_s = self._beats.get(member, (-1, now_s))
@@ -183,26 +185,23 @@ class StoreGroup(GroupMember):
         """After a sleep: whether others have taken what this member had, which it reads no more."""
         had = len(self._owned)
         for partition, owned in list(self._owned.items()):
-            key = self._partition_key(partition)
-            stored = self._folder.read_with_etag(key)
-            state = None if stored is None else parse_group_partition(stored[0], partition, key)
-            if state is None or (state.owner, state.generation) != (self.member, owned.generation):
+            stored = self._read_state(partition)
+            if stored is None or (stored[0].owner, stored[0].generation) != (self.member, owned.generation):
                 del self._owned[partition]
         return len(self._owned) < had
 
     def _take(self, partition: int, members: list[str]) -> bool:
         key = self._partition_key(partition)
-        stored = self._folder.read_with_etag(key)
+        stored = self._read_state(partition)
         try:
             if stored is None:
-                document = _document(self.member, 1, None)
-                self._folder.store.put(key, json_body(document), if_absent=True)
-                stored = self._folder.read_with_etag(key)
-                if stored is None or stored[0] != document:
+                self._folder.store.put(key, json_body(_document(self.member, 1, None)), if_absent=True)
+                stored = self._read_state(partition)
+                if stored is None or stored[0] != GroupPartition(partition, self.member, 1, None):
                     return False
                 self._owned[partition] = _Owned(1, None, stored[1])
                 return True
-            state = parse_group_partition(stored[0], partition, key)
+            state = stored[0]
             if state.owner is not None and state.owner != self.member and state.owner in members:
                 return False  # it gives it up when it sees that it should
             generation = (state.generation or 0) + 1
@@ -226,9 +225,8 @@ class StoreGroup(GroupMember):
             owned.etag = self._folder.store.replace(key, body, owned.etag)
         except PreconditionFailed:
             # By another member, or by this one, when the answer to an earlier commit was lost.
-            stored = self._folder.read_with_etag(key)
-            state = None if stored is None else parse_group_partition(stored[0], partition, key)
-            if stored is None or state is None or (state.owner, state.generation) != (self.member, owned.generation):
+            stored = self._read_state(partition)
+            if stored is None or (stored[0].owner, stored[0].generation) != (self.member, owned.generation):
                 self._owned.pop(partition, None)
                 raise Fenced(self._lost(partition)) from None
             owned.etag = self._folder.store.replace(key, body, stored[1])
@@ -240,11 +238,44 @@ class StoreGroup(GroupMember):
             "nothing of it was committed, and its records come again there"
         )
 
+    def _read_state(self, partition: int) -> tuple[GroupPartition, str] | None:
+        return _read_partition(self._folder, partition, self._partition_key(partition))
+
     def _member_key(self, member: str) -> str:
         return self._folder.key("groups", self._group, self._topic, "members", member)
 
     def _partition_key(self, partition: int) -> str:
         return self._folder.key("groups", self._group, self._topic, "partitions", str(partition))
+
+
+@dataclass(frozen=True, slots=True)
+class _PartitionObject:
+    """The object of a partition."""
+
+    generation: NonNegativeInt
+    owner: str | None = None
+    position: tuple[NonNegativeInt, NonNegativeInt, NonNegativeInt] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _MemberObject:
+    """The object of a member."""
+
+    beat: NonNegativeInt
+
+
+_PARTITION: Final = TypeAdapter(_PartitionObject)
+_MEMBER: Final = TypeAdapter(_MemberObject)
+
+
+def _read_partition(folder: OwnFolder, partition: int, key: str) -> tuple[GroupPartition, str] | None:
+    """What the object of a partition says, and the etag to replace it by; None if it is not there."""
+    stored = folder.read_with_etag(key, _PARTITION)
+    if stored is None:
+        return None
+    found, etag = stored
+    position = None if found.position is None else Position(*found.position)
+    return GroupPartition(partition, found.owner, found.generation, position), etag
 
 
 def list_group(folder: OwnFolder, group: str, topic: str, partitions: int) -> list[GroupPartition]:
@@ -253,9 +284,9 @@ def list_group(folder: OwnFolder, group: str, topic: str, partitions: int) -> li
     states: list[GroupPartition] = []
     for partition in range(partitions):
         key = folder.key("groups", group, topic, "partitions", str(partition))
-        stored = folder.read_with_etag(key)
+        stored = _read_partition(folder, partition, key)
         if stored is not None:
-            states.append(parse_group_partition(stored[0], partition, key))
+            states.append(stored[0])
     return states
 
 
@@ -264,21 +295,6 @@ def list_groups(folder: OwnFolder, topic: str) -> list[str]:
     beginning = folder.key("groups", "")
     names = (info.key.removeprefix(beginning).split("/") for info in folder.store.list(beginning))
     return sorted({parts[0] for parts in names if len(parts) == 4 and parts[1] == topic and parts[2] == "partitions"})
-
-
-def parse_group_partition(document: dict[str, Any], partition: int, key: str) -> GroupPartition:
-    """What the object of a partition says; CorruptData if that is nothing."""
-    owner, raw = document.get("owner"), document.get("position")
-    if owner is not None and not isinstance(owner, str):
-        raise CorruptData(f"{key} is not what pubsub wrote: its owner is {owner!r:.60}")
-    position = None
-    if raw is not None:
-        listed = cast("list[object]", raw) if isinstance(raw, list) else []
-        parts = [part for part in listed if isinstance(part, int)]
-        if len(parts) != len(Position._fields) or len(parts) != len(listed) or min(parts) < 0:
-            raise CorruptData(f"{key} is not what pubsub wrote: its position is {raw!r:.60}")
-        position = Position(*parts)
-    return GroupPartition(partition, owner, number_in(document, "generation", key), position)
 
 
 def _document(owner: str | None, generation: int, position: Position | None) -> dict[str, Any]:

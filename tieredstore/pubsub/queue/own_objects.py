@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.errors import CorruptData, ObjectNotFound
 
 _MOST_BYTES: Final = 1 << 16
+_Kind = TypeVar("_Kind")
+
+ANY_OBJECT: Final = TypeAdapter(dict[str, Any])
+"""One whose fields are looked at by whoever reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,35 +30,39 @@ class OwnFolder:
         """The key of what ``parts`` name."""
         return f"{self.prefix}!tieredstore/pubsub/{self.cluster}/{'/'.join(parts)}"
 
-    def read(self, key: str) -> dict[str, Any]:
-        """The JSON object at ``key``; ObjectNotFound, or CorruptData for what is none."""
-        raw = self.store.get_small(key, _MOST_BYTES)
-        try:
-            document = json.loads(raw or b"")
-        except (ValueError, RecursionError) as error:
-            raise CorruptData(f"{key} is not what pubsub wrote: {error}") from error
-        if not isinstance(document, dict):
-            raise CorruptData(f"{key} is not what pubsub wrote: no object of JSON")
-        return cast("dict[str, Any]", document)
+    def read(self, key: str, kind: TypeAdapter[_Kind]) -> _Kind:
+        """What the object at ``key`` says; ObjectNotFound, or CorruptData for what ``kind`` does not hold."""
+        return parse_own(kind, self.store.get_small(key, _MOST_BYTES), key)
 
-    def read_with_etag(self, key: str) -> tuple[dict[str, Any], str] | None:
-        """The JSON object and the etag to replace it by; None if it is not there.
+    def read_with_etag(self, key: str, kind: TypeAdapter[_Kind]) -> tuple[_Kind, str] | None:
+        """The same, and the etag to replace it by; None if it is not there.
 
         The etag is asked first: if somebody writes between the two requests, it is too old, and the replace fails.
         """
         try:
             etag = self.store.head(key).etag
-            document = self.read(key)
+            found = self.read(key, kind)
         except ObjectNotFound:
             return None
         if etag is None:
             raise CorruptData(f"{key}: the store tells no etag, without which nothing can be replaced")
-        return document, etag
+        return found, etag
 
 
 def json_body(document: dict[str, Any]) -> bytes:
     """The bytes of an object of ours."""
     return json.dumps(document, separators=(",", ":")).encode() + b"\n"
+
+
+def parse_own(kind: TypeAdapter[_Kind], raw: bytes | None, key: str) -> _Kind:
+    """What the JSON at ``key`` says; CorruptData, which names a field, for what ``kind`` does not hold."""
+    try:
+        return kind.validate_json(raw or b"", strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(map(str, first["loc"]))
+        why = first["msg"] if not name or first["type"] == "missing" else f"its {name} is {first['input']!r:.60}"
+        raise CorruptData(f"{key} is not what pubsub wrote: {why}") from error
 
 
 def number_in(document: dict[str, Any], name: str, key: str) -> int:

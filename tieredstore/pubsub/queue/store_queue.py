@@ -11,7 +11,6 @@ Readers GET the next number; nobody lists.
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from collections import defaultdict
@@ -19,7 +18,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import random
-from typing import Final
+from typing import Annotated, Final
+
+from pydantic import Field, NonNegativeInt, TypeAdapter, ValidationError
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.errors import (
@@ -35,7 +36,7 @@ from tieredstore.process.deadline import Deadline
 from tieredstore.process.forks import ForkSafeLock
 from tieredstore.pubsub.queue.hedging import Hedge
 from tieredstore.pubsub.queue.kinds import QueueSite, TopicPartitions
-from tieredstore.pubsub.queue.own_objects import OwnFolder, json_body, number_in
+from tieredstore.pubsub.queue.own_objects import OwnFolder, json_body
 from tieredstore.pubsub.queue.queues import NotificationQueue, QueueCursor, QueuedNotification
 
 ENTRY_NOTIFICATIONS: Final = 256
@@ -60,6 +61,25 @@ class _Entry:
         head = json_body({"mark": self.mark, "ms": self.appended_ms, "count": len(self.notifications)})
         return head + b"".join(raw + b"\n" for raw in self.notifications)
 
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """The first line of an entry."""
+
+    mark: str
+    ms: int
+    count: Annotated[int, Field(ge=1, le=ENTRY_NOTIFICATIONS)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """The object ``start``."""
+
+    number: NonNegativeInt
+
+
+_HEAD: Final = TypeAdapter(_Head)
+_START: Final = TypeAdapter(_Start)
 
 _PUTS_AT_ONCE: Final = 24
 """Of all partitions, those that hang among them."""
@@ -273,8 +293,8 @@ class StoreQueue(NotificationQueue):
         """As the contract says; an entry of which a part stays stays whole."""
         self._check(partition)
         key, number = self._start_key(partition), offset // ENTRY_NOTIFICATIONS
-        stored = self._folder.read_with_etag(key)
-        start = 0 if stored is None else number_in(stored[0], "number", key)
+        stored = self._folder.read_with_etag(key, _START)
+        start = 0 if stored is None else stored[0].number
         if number > self._search_tail(partition, start):
             raise InvalidRange(f"{self._where(partition)} does not reach up to offset {offset}")
         if number > start:
@@ -310,7 +330,7 @@ class StoreQueue(NotificationQueue):
     def _start_number(self, partition: int) -> int:
         key = self._start_key(partition)
         try:
-            return number_in(self._folder.read(key), "number", key)
+            return self._folder.read(key, _START).number
         except ObjectNotFound:
             return 0
 
@@ -393,15 +413,12 @@ class _EntryCursor(QueueCursor):
 
 
 def _parse_entry(raw: bytes, key: str) -> _Entry:
-    head, _, rest = raw.partition(b"\n")
+    line, _, rest = raw.partition(b"\n")
     try:
-        fields = json.loads(head)
-        mark, ms, count = fields["mark"], fields["ms"], fields["count"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise NotificationCorrupt(f"{key} is no entry of a queue: {error!r:.120}") from error
+        head = _HEAD.validate_json(line, strict=True)
+    except ValidationError as error:
+        raise NotificationCorrupt(f"{key} is no entry of a queue: {error.errors()[0]['msg']:.120}") from error
     lines = rest.split(b"\n")
-    if not isinstance(mark, str) or not isinstance(ms, int) or lines[-1] or len(lines) - 1 != count:
+    if lines[-1] or len(lines) - 1 != head.count:
         raise NotificationCorrupt(f"{key} is no entry of a queue: its head does not go with its {len(lines) - 1} lines")
-    if not 0 < count <= ENTRY_NOTIFICATIONS:
-        raise NotificationCorrupt(f"{key} has {count} notifications, of which an entry holds {ENTRY_NOTIFICATIONS}")
-    return _Entry(mark, ms, tuple(lines[:-1]))
+    return _Entry(head.mark, head.ms, tuple(lines[:-1]))

@@ -22,7 +22,7 @@ from tieredstore.pubsub.format.keys import BatchKey, check_path, parse_batch_key
 from tieredstore.pubsub.format.notifications import Notification
 from tieredstore.pubsub.queue.groups import list_group, list_groups
 from tieredstore.pubsub.queue.kinds import STORE, QueueSite, open_queue, queue_name
-from tieredstore.pubsub.queue.own_objects import OwnFolder, json_body, number_in
+from tieredstore.pubsub.queue.own_objects import ANY_OBJECT, OwnFolder, json_body, number_in
 from tieredstore.pubsub.queue.queues import GroupPartition, NotificationQueue
 from tieredstore.pubsub.settings import BatchSettings
 
@@ -89,7 +89,7 @@ class Topics:
         if self._configured is not None and self._configured.name == name:
             return self._configured
         try:
-            return _parse(self.folder.read(self._key(name)), name, self._key(name))
+            return _parse(self.folder.read(self._key(name), ANY_OBJECT), name, self._key(name))
         except ObjectNotFound:
             raise TopicNotFound(
                 f"there is no topic {name} in cluster {self.batches.cluster}: create it "
@@ -115,7 +115,7 @@ class Topics:
     def list(self) -> Iterator[Topic]:
         """All topics, by name; CorruptData for what is none among them."""
         for name in self.names():
-            yield _parse(self.folder.read(self._key(name)), name, self._key(name))
+            yield _parse(self.folder.read(self._key(name), ANY_OBJECT), name, self._key(name))
 
     def names(self) -> Iterator[str]:
         """What all topics are called, also those that cannot be read."""
@@ -129,7 +129,7 @@ class Topics:
         _check_partitions(name, partitions)
         self._refuse_configured(name)
         self.get(name)
-        stored = self.folder.read_with_etag(self._key(name))
+        stored = self.folder.read_with_etag(self._key(name), ANY_OBJECT)
         if stored is None:
             raise TopicNotFound(f"topic {name} is gone")
         topic = _parse(stored[0], name, self._key(name))

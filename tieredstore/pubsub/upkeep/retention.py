@@ -12,17 +12,26 @@ nothing: what was recorded and not freed is still referenced, and stays.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, cast
+from dataclasses import dataclass
+from typing import Final
 
-from tieredstore.errors import CorruptData
+from pydantic import NonNegativeInt, TypeAdapter
+
 from tieredstore.pubsub.queue.batch_log import BatchLog, QueuedBatch
-from tieredstore.pubsub.queue.own_objects import json_body, number_in
+from tieredstore.pubsub.queue.own_objects import json_body, parse_own
 
 _AT_ONCE: Final = 1000
 _MOST_RECORD_BYTES: Final = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    ms: NonNegativeInt
+    batches: tuple[tuple[int, str], ...]
+
+
+_RECORD: Final = TypeAdapter(_Record)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,24 +78,5 @@ def retired_of(log: BatchLog, partition: int) -> Iterator[Retired]:
     """What was retired of a partition and is not deleted yet."""
     for info in log.store.list(log.topics.folder.key("retired", log.topic.name, str(partition), "")):
         raw = log.store.get_small(info.key, _MOST_RECORD_BYTES)
-        retired = _parse_retired(raw or b"", info.key)
-        yield retired if info.modified_ms is None else replace(retired, retired_ms=info.modified_ms)
-
-
-def _parse_retired(raw: bytes, key: str) -> Retired:
-    try:
-        document: Any = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise CorruptData(f"{key} is not what pubsub wrote: {error}") from error
-    if not isinstance(document, dict):
-        raise CorruptData(f"{key} is not what pubsub wrote: no object of JSON")
-    fields = cast("dict[str, Any]", document)
-    batches: object = fields.get("batches")
-    pairs: list[tuple[int, str]] = []
-    for pair in cast("list[object]", batches) if isinstance(batches, list) else [None]:
-        match pair:
-            case [int() as offset, str() as name]:
-                pairs.append((offset, name))
-            case _:
-                raise CorruptData(f"{key} is not what pubsub wrote: its batches are not offsets and keys")
-    return Retired(key, number_in(fields, "ms", key), tuple(pairs))
+        record = parse_own(_RECORD, raw, info.key)
+        yield Retired(info.key, record.ms if info.modified_ms is None else info.modified_ms, record.batches)
