@@ -134,12 +134,6 @@ class SegmentConflict(InvalidSegment):
     """The raw layout has one name for a segment, and a file with other bytes has it."""
 
 
-class InvalidRecord(TieredStoreError):
-    """A record that MemQ's format cannot hold, or that its readers would read as another one."""
-
-    exit_code = 2
-
-
 class SegmentTooLarge(TieredStoreError):
     """A segment over the format's signed 32-bit limits."""
 
@@ -166,10 +160,6 @@ class ObjectNotFound(ResourceNotFound):
 
 class PreparedGone(ResourceNotFound):
     """What was prepared to become an object is no more in the store, and nothing has the object's key."""
-
-
-class TopicNotFound(ResourceNotFound):
-    """No topic of batches has this name in the cluster."""
 
 
 class SchemaNotFound(ResourceNotFound):
@@ -206,18 +196,6 @@ class CommitLogCorrupt(CorruptData):
     """The commit log of a pipeline has entries that are missing, or are not what was written."""
 
 
-class MessageCorrupt(CorruptData):
-    """MemQ's own bytes (a batch's index, a Message, its records) do not hold together."""
-
-
-class NotificationCorrupt(CorruptData):
-    """What a notification queue holds is no notification, or points to where its topic has no objects."""
-
-
-class PacketCorrupt(CorruptData):
-    """What came over a connection is no packet of MemQ's."""
-
-
 class UnknownKey(TieredStoreError):
     """A data key wrapped by a key pair that is not on the key ring."""
 
@@ -240,28 +218,6 @@ class Fenced(TieredStoreError):
     """Another one has taken over, a member of the group or a process of the pipeline: nothing was committed."""
 
     exit_code = 5
-
-
-class BufferFull(TieredStoreError):
-    """A producer holds as many bytes as it may, and none of them was stored in time to make room."""
-
-    retryable = True
-    exit_code = 75
-
-
-class DeliveryFailed(TieredStoreError):
-    """Records that were not stored and notified by their deadline.
-
-    ``maybe_stored``: they may be, or may yet be: who sends them again may have them twice. It has to be supposed where
-    nothing is said.
-    """
-
-    retryable = True
-    exit_code = 75
-
-    def __init__(self, sentence: str, *, maybe_stored: bool = True) -> None:
-        super().__init__(sentence)
-        self.maybe_stored = maybe_stored
 
 
 class AlreadyClosed(TieredStoreError):

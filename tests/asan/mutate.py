@@ -18,10 +18,10 @@ from tests.support.damaged_packets import damaged_packet
 from tests.support.record_batches import random_log, rows
 from tests.support.record_mutations import check, mutations, run_over, scan_over
 from tieredstore.backends.filesystem import _files
-from tieredstore.errors import PacketCorrupt
 from tieredstore.kafka import _header_walk, _runs
 from tieredstore.kafka.records import _checks, _kernel
 from tieredstore.pipelines.filing import _json_scan
+from tieredstore.pubsub.errors import PacketCorrupt
 from tieredstore.pubsub.format import _checksums, _packets, _reading, _writing
 from tieredstore.pubsub.format.packet_writing import request_bytes
 from tieredstore.pubsub.format.packets import VERSIONS, Request, WriteRequest, received_request

@@ -6,9 +6,10 @@ import pytest
 
 from tests.support.pubsub_topics import topics_on
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import BufferFull, DataLoss, DeliveryFailed, InvalidRecord
+from tieredstore.errors import DataLoss
 from tieredstore.metrics import REGISTRY
 from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.errors import BufferFull, DeliveryFailed, InvalidRecord
 from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.testing.delegating import Operation
 from tieredstore.testing.faults import FaultyStore

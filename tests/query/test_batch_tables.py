@@ -18,8 +18,9 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
 from tieredstore.duckdb import attach
 from tieredstore.duckdb.query_tables import QueryTables
-from tieredstore.errors import AlreadyClosed, ConfigError, DataLoss, InvalidValue, MessageCorrupt, ResourceNotFound
+from tieredstore.errors import AlreadyClosed, ConfigError, DataLoss, InvalidValue, ResourceNotFound
 from tieredstore.pubsub.consume.tables import BatchTable, BatchTables
+from tieredstore.pubsub.errors import MessageCorrupt
 from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.query.topic_columns import ColumnTypes

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from zlib import crc32
 
 from tests.support.paths import REPOSITORY
-from tieredstore.errors import MessageCorrupt
+from tieredstore.pubsub.errors import MessageCorrupt
 from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.batches import BatchIndex, build_batch
 from tieredstore.pubsub.format.decoder import BatchDecoder

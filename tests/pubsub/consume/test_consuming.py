@@ -12,9 +12,10 @@ import pytest
 from tests.support.counted_checksums import counted_checksums
 from tests.support.pubsub_topics import batch_keys, fresh_topics, publish, topics_on, values_of
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import AlreadyClosed, ConfigError, DataLoss, InvalidRange, MessageCorrupt, NotificationCorrupt
+from tieredstore.errors import AlreadyClosed, ConfigError, DataLoss, InvalidRange
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.errors import MessageCorrupt, NotificationCorrupt
 from tieredstore.pubsub.format.notifications import Notification, parse_notification
 from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.pubsub.queue.queues import Position

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.memq_batches import message_of
-from tieredstore.errors import MessageCorrupt
 from tieredstore.pubsub.broker.checks import check_message
+from tieredstore.pubsub.errors import MessageCorrupt
 from tieredstore.pubsub.format._checksums import joined_crc
 from tieredstore.pubsub.format.batches import batch_checksum, build_batch, split_checksums
 from tieredstore.pubsub.format.messages import message_checksum, split_checksum

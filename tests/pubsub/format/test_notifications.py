@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.memq_batches import GOLDEN
-from tieredstore.errors import NotificationCorrupt
+from tieredstore.pubsub.errors import NotificationCorrupt
 from tieredstore.pubsub.format.notifications import BatchFacts, Notification, parse_notification
 
 MEMQS = (GOLDEN / "wire/notification-s3.json").read_bytes()

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.damaged_packets import damaged_packet
 from tests.support.memq_batches import GOLDEN
-from tieredstore.errors import PacketCorrupt
+from tieredstore.pubsub.errors import PacketCorrupt
 from tieredstore.pubsub.format.packet_writing import read_response_head, request_bytes, response_bytes
 from tieredstore.pubsub.format.packets import (
     MAX_PACKET_BYTES,

@@ -7,7 +7,8 @@ import threading
 import pytest
 
 from tests.support.memq_batches import message_of, rows_of
-from tieredstore.errors import InvalidRange, InvalidRecord
+from tieredstore.errors import InvalidRange
+from tieredstore.pubsub.errors import InvalidRecord
 from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.batches import build_batch
 from tieredstore.pubsub.format.messages import Compression, ProducerRequest, RecordFields, seal_body, seal_message

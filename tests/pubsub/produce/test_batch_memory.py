@@ -14,9 +14,10 @@ from tests.support.memq_batches import rows_of
 from tests.support.pubsub_topics import batch_keys, fresh_topics, topics_on
 from tieredstore.backends.base import Body
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import InvalidRange, InvalidRecord
+from tieredstore.errors import InvalidRange
 from tieredstore.kafka.records._slabs import Slab, SlabPool
 from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.errors import InvalidRecord
 from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.batches import BatchIndex, build_batch
 from tieredstore.pubsub.produce.batch_memory import BatchMemory, room_for

@@ -18,10 +18,11 @@ from tests.support.pubsub_topics import topics_on, values_of
 from tests.support.servers.kafka_certificates import issue, make_authority
 from tests.support.servers.process import free_port
 from tieredstore.config import Settings
-from tieredstore.errors import ConfigError, DeliveryFailed
+from tieredstore.errors import ConfigError
 from tieredstore.pubsub.broker.authorization import Authorizer, Client
 from tieredstore.pubsub.broker.broker import Broker
 from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.errors import DeliveryFailed
 from tieredstore.pubsub.format.notifications import parse_notification
 from tieredstore.pubsub.format.packet_writing import response_bytes
 from tieredstore.pubsub.format.packets import (

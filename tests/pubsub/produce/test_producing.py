@@ -13,18 +13,10 @@ import pytest
 from tests.support.dying_store import DyingStore
 from tests.support.pubsub_topics import batch_keys, fresh_topics, publish, records_of, topics_on, values_of
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import (
-    AlreadyClosed,
-    BufferFull,
-    ConfigError,
-    DeliveryFailed,
-    InvalidRecord,
-    PreconditionFailed,
-    StoreUnavailable,
-    TopicNotFound,
-)
+from tieredstore.errors import AlreadyClosed, ConfigError, PreconditionFailed, StoreUnavailable
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.consume.rows_at_hand import ConsumedRecord
+from tieredstore.pubsub.errors import BufferFull, DeliveryFailed, InvalidRecord, TopicNotFound
 from tieredstore.pubsub.format.keys import parse_batch_key
 from tieredstore.pubsub.format.notifications import parse_notification
 from tieredstore.pubsub.produce.futures import RecordPlace

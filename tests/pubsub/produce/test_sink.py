@@ -14,9 +14,10 @@ from tests.support.dying_store import DyingStore, Killed
 from tests.support.pubsub_topics import topics_in, topics_later, topics_on, values_of
 from tieredstore.backends.base import Body, Buffer, ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import CorruptData, DataLoss, Fenced, InvalidRecord, PreconditionFailed, StoreUnavailable
+from tieredstore.errors import CorruptData, DataLoss, Fenced, PreconditionFailed, StoreUnavailable
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.errors import InvalidRecord
 from tieredstore.pubsub.produce.sink import SinkCommits, StoredBatch
 from tieredstore.pubsub.produce.sink_batches import SinkBatches
 from tieredstore.pubsub.queue.queues import NotificationQueue

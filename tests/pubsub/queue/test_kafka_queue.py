@@ -14,10 +14,11 @@ from confluent_kafka import KafkaError
 from tests.support.kafka_topics import Produced, make_topic, produce
 from tests.support.pubsub_topics import topics_on, values_of
 from tests.support.servers.kafka import KafkaServer
-from tieredstore.errors import ConfigError, Fenced, StoreUnavailable, TopicNotFound
+from tieredstore.errors import ConfigError, Fenced, StoreUnavailable
 from tieredstore.live.clients import LiveProducer
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.errors import TopicNotFound
 from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.pubsub.queue.kafka_group import KafkaGroup
 from tieredstore.pubsub.queue.kafka_queue import KafkaQueue

@@ -13,8 +13,9 @@ from tests.support.pubsub_topics import topics_in, topics_on
 from tests.support.simulated_time import SimulatedClock
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config.installed import QUEUES
-from tieredstore.errors import ConfigError, DataLoss, InvalidRange, NotificationCorrupt, StoreUnavailable
+from tieredstore.errors import ConfigError, DataLoss, InvalidRange, StoreUnavailable
 from tieredstore.process.deadline import Deadline
+from tieredstore.pubsub.errors import NotificationCorrupt
 from tieredstore.pubsub.queue import kinds as queue_kinds
 from tieredstore.pubsub.queue.queues import NotificationQueue
 from tieredstore.pubsub.queue.store_queue import StoreQueue

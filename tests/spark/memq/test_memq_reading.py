@@ -20,8 +20,9 @@ from tests.support.memq_topic import (
     values,
     written_topic,
 )
-from tieredstore.errors import ConfigError, DataLoss, MessageCorrupt, NotificationCorrupt, TopicNotFound
+from tieredstore.errors import ConfigError, DataLoss
 from tieredstore.process.deadline import Deadline
+from tieredstore.pubsub.errors import MessageCorrupt, NotificationCorrupt, TopicNotFound
 from tieredstore.pubsub.produce.batch_writer import BatchWriter
 from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.spark.memq.rows import BatchRows

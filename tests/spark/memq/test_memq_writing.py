@@ -14,8 +14,9 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from tests.support.memq_topic import Rows, Topic, written_topic
 from tests.support.pubsub_topics import records_of, values_of
-from tieredstore.errors import ConfigError, InvalidRecord
+from tieredstore.errors import ConfigError
 from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.errors import InvalidRecord
 from tieredstore.spark.memq import sink
 from tieredstore.spark.memq.data_source import MemqDataSource
 from tieredstore.spark.memq.rows import TYPES

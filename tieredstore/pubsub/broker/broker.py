@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from tieredstore.config import Settings
-from tieredstore.errors import ConfigError, MessageCorrupt, PacketCorrupt, TieredStoreError
+from tieredstore.errors import ConfigError, TieredStoreError
 from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.broker.authorization import Authorizer, Client, EverybodyMay
@@ -26,6 +26,7 @@ from tieredstore.pubsub.broker.processor import TopicProcessor
 from tieredstore.pubsub.broker.processors import TopicProcessors
 from tieredstore.pubsub.broker.reads import ReadAnswers
 from tieredstore.pubsub.broker.turns import Turns
+from tieredstore.pubsub.errors import MessageCorrupt, PacketCorrupt
 from tieredstore.pubsub.format.packet_writing import error_response, write_answered
 from tieredstore.pubsub.format.packets import (
     BrokerAddress,

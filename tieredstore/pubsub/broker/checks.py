@@ -8,7 +8,7 @@ from typing import Final
 
 import zstandard
 
-from tieredstore.errors import MessageCorrupt
+from tieredstore.pubsub.errors import MessageCorrupt
 from tieredstore.pubsub.format.messages import (
     Compression,
     MessageHeader,

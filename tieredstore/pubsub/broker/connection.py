@@ -16,10 +16,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
 from typing import Any, Final, Protocol, cast
 
-from tieredstore.errors import PacketCorrupt
 from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.pubsub.broker.memory_room import MESSAGE_COST, Room, Waiter
 from tieredstore.pubsub.broker.turns import FRAMES_A_CONNECTION, Turns
+from tieredstore.pubsub.errors import PacketCorrupt
 from tieredstore.pubsub.format.packet_writing import error_response
 from tieredstore.pubsub.format.packets import MAX_PACKET_BYTES, REQUEST_HEAD_SIZE, Code, PacketType, request_head
 

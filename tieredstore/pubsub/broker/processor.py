@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 from zlib import crc32
 
-from tieredstore.errors import DeliveryFailed, TieredStoreError
+from tieredstore.errors import TieredStoreError
 from tieredstore.kafka.batches import Buffer
 from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.broker.counts import BrokerCounts
 from tieredstore.pubsub.broker.stored_lately import SeenMessages
+from tieredstore.pubsub.errors import DeliveryFailed
 from tieredstore.pubsub.format.batches import index_size
 from tieredstore.pubsub.format.messages import MessageHeader, ProducerRequest
 from tieredstore.pubsub.produce.batch_memory import BatchMemory

@@ -8,8 +8,9 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final
 
-from tieredstore.errors import InvalidRange, NotificationCorrupt, ObjectNotFound, TieredStoreError
+from tieredstore.errors import InvalidRange, ObjectNotFound, TieredStoreError
 from tieredstore.pubsub.broker.connection import Connection
+from tieredstore.pubsub.errors import NotificationCorrupt
 from tieredstore.pubsub.format.notifications import parse_notification
 from tieredstore.pubsub.format.packet_writing import (
     MOST_READ_BYTES,

@@ -18,8 +18,9 @@ from tieredstore.cli.records.record_rows import shown_text
 from tieredstore.cli.terminal.output import JsonValue, complain, iso_utc, print_json, print_lines, print_table
 from tieredstore.cli.terminal.tables import number, plain, text, word
 from tieredstore.config import settings_from
-from tieredstore.errors import ConfigError, InvalidRecord
+from tieredstore.errors import ConfigError
 from tieredstore.process.futures import outcome
+from tieredstore.pubsub.errors import InvalidRecord
 from tieredstore.pubsub.produce.broker_producer import BrokerProducer
 from tieredstore.pubsub.produce.futures import RecordPlace
 from tieredstore.pubsub.produce.producer import Producer, RecordProducer

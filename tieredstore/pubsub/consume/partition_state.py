@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tieredstore.backends.base import Buffer
-from tieredstore.errors import MessageCorrupt, ObjectNotFound, RangeNotSatisfiable
+from tieredstore.errors import ObjectNotFound, RangeNotSatisfiable
 from tieredstore.process.futures import is_done, outcome
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.consume.rows_at_hand import ConsumedRecord, RowsAtHand, with_places
 from tieredstore.pubsub.consume.seen_messages import SeenMessages
 from tieredstore.pubsub.counts import ConsumerCounts
+from tieredstore.pubsub.errors import MessageCorrupt
 from tieredstore.pubsub.format.batches import BatchIndex, split_checksums
 from tieredstore.pubsub.format.decoder import BatchDecoder
 from tieredstore.pubsub.queue.auditor import ReadMessages

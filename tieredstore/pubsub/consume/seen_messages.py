@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tieredstore.backends.base import Buffer
-from tieredstore.errors import CorruptData, MessageCorrupt, ObjectNotFound
+from tieredstore.errors import CorruptData, ObjectNotFound
+from tieredstore.pubsub.errors import MessageCorrupt
 from tieredstore.pubsub.format.batches import BatchIndex, headers_in
 from tieredstore.pubsub.format.messages import MessageHeader, ProducerRequest, check_crc, parse_message_header
 from tieredstore.pubsub.queue.batch_log import BatchLog, QueuedBatch

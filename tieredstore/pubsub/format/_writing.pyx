@@ -14,7 +14,7 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
-from tieredstore.errors import InvalidRecord
+from tieredstore.pubsub.errors import InvalidRecord
 
 cdef extern from "_parse.h" nogil:
     enum:

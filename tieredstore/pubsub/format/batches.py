@@ -17,9 +17,10 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from tieredstore.errors import InvalidRange, MessageCorrupt
+from tieredstore.errors import InvalidRange
 from tieredstore.kafka.batches import Buffer
 from tieredstore.limits import MAX_INT32
+from tieredstore.pubsub.errors import MessageCorrupt
 from tieredstore.pubsub.format._checksums import joined_crc
 from tieredstore.pubsub.format.messages import (
     BARE_HEADER_SIZE,

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from tieredstore.errors import ConfigError, MessageCorrupt
+from tieredstore.errors import ConfigError
 from tieredstore.kafka.arrow_values import array_of
 from tieredstore.kafka.records.slab_arrays import Array, Buffer, array_over, arrow, buffer_of
+from tieredstore.pubsub.errors import MessageCorrupt
 
 if TYPE_CHECKING:
     from tieredstore.pubsub.format._reading import Taken

@@ -8,10 +8,11 @@ from typing import Final, Literal, TypeAlias
 
 import pyarrow as pa
 
-from tieredstore.errors import BatchCorrupt, ConfigError, MessageCorrupt
+from tieredstore.errors import BatchCorrupt, ConfigError
 from tieredstore.kafka.batches import Buffer, CompressionType
 from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.kafka.records.codecs import Decompressor
+from tieredstore.pubsub.errors import MessageCorrupt
 from tieredstore.pubsub.format._reading import RecordReader
 from tieredstore.pubsub.format.batches import START_SIZE, BatchIndex, announced_index_size
 from tieredstore.pubsub.format.columns import COLUMNS, RecordColumns

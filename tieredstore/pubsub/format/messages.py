@@ -30,9 +30,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import zstandard
 
-from tieredstore.errors import ConfigError, InvalidRecord, MessageCorrupt
+from tieredstore.errors import ConfigError
 from tieredstore.kafka.batches import Buffer
 from tieredstore.limits import MAX_INT32
+from tieredstore.pubsub.errors import InvalidRecord, MessageCorrupt
 from tieredstore.pubsub.format._checksums import joined_crc
 
 if TYPE_CHECKING:

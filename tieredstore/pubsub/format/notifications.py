@@ -10,8 +10,9 @@ import re
 from dataclasses import dataclass
 from typing import Final, NoReturn, TypeAlias, cast
 
-from tieredstore.errors import NotificationCorrupt, excerpt, quoted
+from tieredstore.errors import excerpt, quoted
 from tieredstore.limits import MAX_INT32
+from tieredstore.pubsub.errors import NotificationCorrupt
 from tieredstore.pubsub.format.batches import index_size
 from tieredstore.pubsub.format.messages import BARE_HEADER_SIZE
 

@@ -16,9 +16,9 @@ import struct
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from tieredstore.errors import PacketCorrupt
 from tieredstore.kafka.batches import Buffer
 from tieredstore.limits import MAX_INT32
+from tieredstore.pubsub.errors import PacketCorrupt
 from tieredstore.pubsub.format._packets import write_fields
 
 MAX_PACKET_BYTES: Final = 4 << 20

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tieredstore.config import Settings
-from tieredstore.errors import ConfigError, CorruptData, StoreError, TieredStoreError, TopicNotFound
+from tieredstore.errors import ConfigError, CorruptData, StoreError, TieredStoreError
+from tieredstore.pubsub.errors import TopicNotFound
 from tieredstore.pubsub.format.packets import BrokerAddress, TopicMetadata
 from tieredstore.pubsub.governor.assigning import TopicLoad
 from tieredstore.pubsub.queue.kinds import KAFKA

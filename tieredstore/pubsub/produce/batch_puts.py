@@ -15,9 +15,10 @@ from random import random
 from typing import Final
 
 from tieredstore.backends.base import Buffer, ObjectStore
-from tieredstore.errors import DeliveryFailed, TieredStoreError
+from tieredstore.errors import TieredStoreError
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.pubsub.errors import DeliveryFailed
 from tieredstore.pubsub.queue.hedging import UsualTime
 
 _TRIES_AT_ONCE: Final = 2

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from tieredstore.backends.base import Buffer
-from tieredstore.errors import DeliveryFailed, TieredStoreError
+from tieredstore.errors import TieredStoreError
 from tieredstore.process.deadline import Deadline
+from tieredstore.pubsub.errors import DeliveryFailed
 from tieredstore.pubsub.format.batches import batch_checksum, fill_batch, index_size
 from tieredstore.pubsub.format.keys import BatchKey
 from tieredstore.pubsub.format.messages import ProducerRequest

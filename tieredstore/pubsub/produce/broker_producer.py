@@ -12,9 +12,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from tieredstore.config import Settings
-from tieredstore.errors import BrokerUnavailable, ConfigError, DeliveryFailed, TieredStoreError
+from tieredstore.errors import BrokerUnavailable, ConfigError, TieredStoreError
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.forks import leave_to_parent
+from tieredstore.pubsub.errors import DeliveryFailed
 from tieredstore.pubsub.format.messages import message_checksum
 from tieredstore.pubsub.format.packets import MAX_PACKET_BYTES, Code, PacketType, Request, WriteRequest
 from tieredstore.pubsub.produce.batch_writer import SealedMessage

@@ -10,7 +10,8 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from tieredstore.errors import BrokerUnavailable, ConfigError, TieredStoreError, TopicNotFound
+from tieredstore.errors import BrokerUnavailable, ConfigError, TieredStoreError
+from tieredstore.pubsub.errors import TopicNotFound
 from tieredstore.pubsub.format.packets import (
     BrokerAddress,
     Code,

@@ -7,7 +7,8 @@ import contextlib
 import ssl
 from typing import Final
 
-from tieredstore.errors import BrokerUnavailable, PacketCorrupt
+from tieredstore.errors import BrokerUnavailable
+from tieredstore.pubsub.errors import PacketCorrupt
 from tieredstore.pubsub.format.packet_writing import request_bytes
 from tieredstore.pubsub.format.packets import MAX_PACKET_BYTES, PacketType, Request, Response, parse_response
 

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
-from tieredstore.errors import AlreadyClosed, BufferFull, DeliveryFailed, InvalidRecord
+from tieredstore.errors import AlreadyClosed
 from tieredstore.pubsub.counts import ProducerCounts
+from tieredstore.pubsub.errors import BufferFull, DeliveryFailed, InvalidRecord
 from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.messages import Compression, Headers, ProducerRequest, new_address, seal_body
 from tieredstore.pubsub.produce.batch_memory import BatchMemory

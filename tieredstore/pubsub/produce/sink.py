@@ -21,8 +21,9 @@ from typing import Annotated, Final
 
 from pydantic import Field, NonNegativeInt, TypeAdapter
 
-from tieredstore.errors import CorruptData, DataLoss, Fenced, NotificationCorrupt, ObjectNotFound, PreconditionFailed
+from tieredstore.errors import CorruptData, DataLoss, Fenced, ObjectNotFound, PreconditionFailed
 from tieredstore.process.deadline import Deadline
+from tieredstore.pubsub.errors import NotificationCorrupt
 from tieredstore.pubsub.format.notifications import parse_notification
 from tieredstore.pubsub.queue.own_objects import OwnFolder, json_body, parse_own
 from tieredstore.pubsub.queue.store_queue import ENTRY_NOTIFICATIONS

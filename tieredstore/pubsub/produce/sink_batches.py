@@ -8,11 +8,12 @@ from collections import deque
 from concurrent.futures import Future
 from typing import Final
 
-from tieredstore.errors import InvalidRecord, TieredStoreError
+from tieredstore.errors import TieredStoreError
 from tieredstore.process.closing import Closing
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.futures import outcome
 from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.pubsub.errors import InvalidRecord
 from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.messages import Compression, Headers, ProducerRequest, new_address, seal_message
 from tieredstore.pubsub.format.notifications import Notification

@@ -6,10 +6,11 @@ import threading
 from dataclasses import dataclass, field
 from typing import Final
 
-from tieredstore.errors import DeliveryFailed, TieredStoreError
+from tieredstore.errors import TieredStoreError
 from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.pubsub.errors import DeliveryFailed
 from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.messages import ADDRESS_BYTES, Compression, ProducerRequest, message_header
 from tieredstore.pubsub.produce.batch_memory import BatchMemory, room_for

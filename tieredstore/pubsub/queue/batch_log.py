@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from tieredstore.errors import DataLoss, MessageCorrupt, ObjectNotFound
+from tieredstore.errors import DataLoss, ObjectNotFound
 from tieredstore.process.closing import Closing
+from tieredstore.pubsub.errors import MessageCorrupt
 from tieredstore.pubsub.format.batches import BatchIndex, headers_in
 from tieredstore.pubsub.format.messages import MessageHeader, parse_message_header
 from tieredstore.pubsub.format.notifications import Notification, parse_notification

@@ -22,7 +22,6 @@ from tieredstore.errors import (
     ResourceNotFound,
     StoreUnavailable,
     TieredStoreError,
-    TopicNotFound,
 )
 from tieredstore.live.broker_state import BrokerState
 from tieredstore.live.clients import LiveProducer
@@ -32,6 +31,7 @@ from tieredstore.live.faults import fault
 from tieredstore.live.properties import client_configuration
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.per_process import PerProcess
+from tieredstore.pubsub.errors import TopicNotFound
 from tieredstore.pubsub.queue.kafka_group import KafkaGroup, group_states
 from tieredstore.pubsub.queue.kafka_reading import PartitionLogs
 from tieredstore.pubsub.queue.kafka_topics import TopicAdmin

@@ -26,7 +26,6 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.errors import (
     DataLoss,
     InvalidRange,
-    NotificationCorrupt,
     ObjectNotFound,
     PreconditionFailed,
     StoreUnavailable,
@@ -34,6 +33,7 @@ from tieredstore.errors import (
 )
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.forks import ForkSafeLock
+from tieredstore.pubsub.errors import NotificationCorrupt
 from tieredstore.pubsub.queue.hedging import Hedge
 from tieredstore.pubsub.queue.kinds import QueueSite, TopicPartitions
 from tieredstore.pubsub.queue.own_objects import OwnFolder, json_body

@@ -9,15 +9,9 @@ from typing import Any, Final
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.config import Settings
-from tieredstore.errors import (
-    ConfigError,
-    CorruptData,
-    NotificationCorrupt,
-    ObjectNotFound,
-    PreconditionFailed,
-    TopicNotFound,
-)
+from tieredstore.errors import ConfigError, CorruptData, ObjectNotFound, PreconditionFailed
 from tieredstore.kafka.records._slabs import SlabPool
+from tieredstore.pubsub.errors import NotificationCorrupt, TopicNotFound
 from tieredstore.pubsub.format.keys import BatchKey, check_path, parse_batch_key
 from tieredstore.pubsub.format.notifications import Notification
 from tieredstore.pubsub.queue.groups import list_group, list_groups

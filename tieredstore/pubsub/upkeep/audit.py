@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tieredstore.errors import CorruptData, MessageCorrupt, NotificationCorrupt, ObjectNotFound
+from tieredstore.errors import CorruptData, ObjectNotFound
+from tieredstore.pubsub.errors import MessageCorrupt, NotificationCorrupt
 from tieredstore.pubsub.format.batches import BatchIndex, headers_in
 from tieredstore.pubsub.format.messages import MessageHeader, ProducerRequest, check_crc, checksum, is_own_address
 from tieredstore.pubsub.format.notifications import BatchFacts

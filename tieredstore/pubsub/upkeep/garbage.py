@@ -16,8 +16,9 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 from tieredstore.backends.base import ObjectInfo, store_time_ms
-from tieredstore.errors import ConfigError, MessageCorrupt
+from tieredstore.errors import ConfigError
 from tieredstore.process.deadline import Deadline
+from tieredstore.pubsub.errors import MessageCorrupt
 from tieredstore.pubsub.format.batches import START_SIZE, BatchIndex, announced_index_size
 from tieredstore.pubsub.format.keys import PREFIXES, parse_batch_key
 from tieredstore.pubsub.format.notifications import Notification

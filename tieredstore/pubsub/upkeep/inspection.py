@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from tieredstore.errors import MessageCorrupt
+from tieredstore.pubsub.errors import MessageCorrupt
 from tieredstore.pubsub.format.batches import START_SIZE, BatchIndex, announced_index_size
 from tieredstore.pubsub.format.messages import MessageHeader, MessagePlace, parse_message_header
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tieredstore.errors import ConfigError, DataLoss, TopicNotFound
+from tieredstore.errors import ConfigError, DataLoss
 from tieredstore.partitions.offset_specs import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
@@ -17,6 +17,7 @@ from tieredstore.partitions.offset_specs import (
     OffsetSpec,
     SpecificOffsets,
 )
+from tieredstore.pubsub.errors import TopicNotFound
 from tieredstore.pubsub.format.batches import START_SIZE, BatchIndex, announced_index_size
 from tieredstore.pubsub.format.keys import PREFIXES, check_path, parse_batch_key
 from tieredstore.pubsub.queue.batch_log import BatchLog, QueuedBatch

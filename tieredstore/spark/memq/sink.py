@@ -13,7 +13,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StringType, StructType
 
-from tieredstore.errors import ConfigError, InvalidRecord
+from tieredstore.errors import ConfigError
+from tieredstore.pubsub.errors import InvalidRecord
 from tieredstore.pubsub.produce.sink import BATCH_QUERY, SinkCommits, StoredBatch
 from tieredstore.pubsub.produce.sink_batches import SinkBatches
 from tieredstore.spark.memq.plan import topics_of
