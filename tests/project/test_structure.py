@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.support.module_imports import import_graph, longest_chain, product_sources
 from tests.support.paths import REPOSITORY
 
-MOST_MODULES_IN_A_CHAIN = 16
+MOST_MODULES_IN_A_CHAIN = 17
 """A reader who follows imports from the top to the ground meets no more modules than this."""
 
 
@@ -25,8 +25,6 @@ STILL_OVER = {
     "benchmarks": 34,
     "tests/spark/source": 37,
     "tests/support": 119,
-    "tieredstore/catalog": 27,
-    "tieredstore/kafka/records": 27,
     "tieredstore/spark/source": 26,
 }
 """Folders with more, and how many they may have: shrink these numbers, and add none."""

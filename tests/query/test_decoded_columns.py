@@ -17,7 +17,7 @@ from tieredstore.kafka.records import COLUMNS
 from tieredstore.polars import scan
 from tieredstore.query import read_topic
 from tieredstore.reading import reader
-from tieredstore.reading.stored_window import read_record_split
+from tieredstore.reading.split_reads import read_record_split
 from tieredstore.values import Binary
 
 pytestmark = pytest.mark.slow

@@ -18,9 +18,9 @@ from tieredstore.live import EpochEnd, LiveEnd, LiveReader, LiveTopic
 from tieredstore.model import TopicIdPartition, TopicPartition
 from tieredstore.partitions import PartitionLog, Subscribe
 from tieredstore.partitions.history import Cut
-from tieredstore.reading import LiveSplit, LogQuery, live_window, read_live_split, read_window
+from tieredstore.reading import LiveSplit, LogQuery, read_live_split, read_window, split_reads
 from tieredstore.reading.query import QueryWords
-from tieredstore.reading.stored_window import StoredWindow
+from tieredstore.reading.split_reads import StoredWindow
 from tieredstore.records import ReadSettings
 
 ORDERS = TopicIdPartition(FIRST_ID, "orders", 0)
@@ -81,7 +81,7 @@ def test_late_copies_are_read_as_the_rest_of_the_bucket_is(bucket: Bucket, monke
             settings_of_reads.append(arguments[-1])
             super().__init__(*arguments)
 
-    monkeypatch.setattr(live_window, "StoredWindow", Watched)
+    monkeypatch.setattr(split_reads, "StoredWindow", Watched)
     bucket.write(12)
     log = PartitionLog("orders", 0, FIRST_ID, None, seam=0, earliest=0, end=12, live_start=0)
     settings = ReadSettings(columns=("offset",), on_corrupt="skip", max_batch_bytes=1 << 20, check_crc=False)

@@ -12,7 +12,7 @@ from tests.support.small_segments import memory_settings
 from tieredstore.model import Uuid
 from tieredstore.partitions import PartitionLog, Subscribe
 from tieredstore.reading import LogQuery, LogSnapshot, SplitLimits, plan_windows
-from tieredstore.reading.live_window import LiveSplit
+from tieredstore.reading.split_reads import LiveSplit
 from tieredstore.remote import RemoteStorageManager
 
 QUERY = LogQuery(Subscribe(("orders",)))

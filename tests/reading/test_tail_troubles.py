@@ -19,7 +19,7 @@ from tieredstore.errors import DataLoss, StoreUnavailable
 from tieredstore.live import EpochEnd, LiveEnd, LiveEvent, LiveTopic
 from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
 from tieredstore.partitions import Position, Subscribe
-from tieredstore.reading import LogQuery, LogSnapshot, LogTail, TailRecords, snapshots, stored_window
+from tieredstore.reading import LogQuery, LogSnapshot, LogTail, TailRecords, snapshots, split_reads
 from tieredstore.reading import tail as tail_module
 from tieredstore.reading.snapshots import LogSnapshots
 from tieredstore.records import PartitionRead, ReadSettings
@@ -149,7 +149,7 @@ def test_a_loss_is_told_once_whatever_the_store_does(
             raise StoreUnavailable("the store is not there")
         return PartitionRead(*arguments)
 
-    monkeypatch.setattr(stored_window, "PartitionRead", reading)
+    monkeypatch.setattr(split_reads, "PartitionRead", reading)
     batches: list[TailRecords] = []
     errors = 0
     with (
@@ -174,7 +174,7 @@ def test_what_goes_under_the_reader_is_among_the_losses(bucket: Bucket, monkeypa
         bucket.delete(segments[1])
         return PartitionRead(*arguments)
 
-    monkeypatch.setattr(stored_window, "PartitionRead", reading)
+    monkeypatch.setattr(split_reads, "PartitionRead", reading)
     with LogTail(bucket.manager, ALONE, {ORDERS: 0}, settings=SETTINGS) as tail:
         batches = [(lost_of(records), offsets_of(records)) for records in all_of(tail)]
     assert batches == [([], list(range(10))), ([(10, 20)], list(range(20, 30)))]

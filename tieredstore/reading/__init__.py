@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from tieredstore.reading.live_window import LiveSplit, open_reader, read_live_split
 from tieredstore.reading.log_snapshot import LogSnapshot
 from tieredstore.reading.plan import SplitLimits, WindowSplit, plan_windows
 from tieredstore.reading.query import LogQuery, QueryWords
 from tieredstore.reading.snapshots import LogSnapshots
-from tieredstore.reading.stored_window import read_record_split
+from tieredstore.reading.split_reads import LiveSplit, open_reader, read_live_split, read_record_split
 from tieredstore.reading.tail import LogTail, TailRecords
 from tieredstore.reading.unreadable import check_readable, named_partitions
 from tieredstore.reading.window import read_window, start_of_last

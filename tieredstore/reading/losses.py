@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import DataLoss
 from tieredstore.model import TopicPartition
-from tieredstore.records.partition import lost_offsets
-from tieredstore.records.report import LostOffsets
+from tieredstore.records.report import LostOffsets, lost_offsets
 
 if TYPE_CHECKING:
     from tieredstore.partitions.log import PartitionLog

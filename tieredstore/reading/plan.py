@@ -12,9 +12,8 @@ from tieredstore.model import TopicPartition
 from tieredstore.partitions.log import OffsetWindow, PartitionLog
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
-from tieredstore.reading.live_window import LiveSplit
 from tieredstore.reading.losses import losses_between, report_losses
-from tieredstore.reading.stored_window import stored_runs
+from tieredstore.reading.split_reads import LiveSplit, stored_runs
 from tieredstore.records.report import LostOffsets
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.split_planning import plan_splits

@@ -10,10 +10,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.process.closing import Closing
-from tieredstore.reading.live_window import open_reader, read_live_split
 from tieredstore.reading.log_snapshot import LogSnapshot
 from tieredstore.reading.plan import SplitLimits, WindowSplit, plan_windows
-from tieredstore.reading.stored_window import read_record_split
+from tieredstore.reading.split_reads import open_reader, read_live_split, read_record_split
 from tieredstore.reading.unreadable import check_readable
 from tieredstore.reading.window import read_window, start_of_last
 from tieredstore.records.settings import ReadSettings

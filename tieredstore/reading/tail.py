@@ -19,7 +19,7 @@ from tieredstore.partitions.selections import Assign
 from tieredstore.process.closing import Closing
 from tieredstore.reading.losses import LossRule, losses_between, name_of, report_losses
 from tieredstore.reading.snapshots import LogSnapshots
-from tieredstore.reading.stored_window import StoredWindow
+from tieredstore.reading.split_reads import StoredWindow
 from tieredstore.records.report import LostOffsets
 from tieredstore.records.settings import ReadSettings
 

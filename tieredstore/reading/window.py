@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tieredstore.errors import ConfigError
-from tieredstore.reading.live_window import LiveSplit, read_live_split
 from tieredstore.reading.losses import losses_between, report_losses
-from tieredstore.reading.stored_window import StoredWindow
+from tieredstore.reading.split_reads import LiveSplit, StoredWindow, read_live_split
 from tieredstore.records.numbers import int64_values
 from tieredstore.records.settings import ReadSettings
 

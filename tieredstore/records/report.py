@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from tieredstore.catalog.lineage import Gap
+from tieredstore.catalog.lineage import Gap, Lineage
 
 if TYPE_CHECKING:
     from tieredstore.catalog.problems import Problem
@@ -67,3 +68,11 @@ class ReadReport:
     skipped: list[SkippedInSegment] = field(default_factory=list[SkippedInSegment])
     unreadable: tuple[Problem, ...] = ()
     aborted: set[AbortedTransaction] = field(default_factory=set["AbortedTransaction"])
+
+
+def lost_offsets(lineage: Lineage, start: int, stop: int) -> Iterator[LostOffsets]:
+    """What of the offsets is in no segment, though later ones are in one: before the log's beginning, and in gaps."""
+    # Retention took these, or they were never copied: a consumer would be out of range here.
+    if start < min(stop, lineage.earliest_offset):
+        yield LostOffsets(lineage.partition, start, min(stop, lineage.earliest_offset))
+    yield from lineage.gaps_between(start, stop)

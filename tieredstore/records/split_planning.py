@@ -17,7 +17,7 @@ from tieredstore.model import TopicIdPartition
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.records.borders import around, cut, end_of, start_of
-from tieredstore.records.partition import checked_losses, stretches
+from tieredstore.records.partition import checked_losses, runs_of_spans
 from tieredstore.records.report import LostOffsets, Undecided
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.splits import RecordSplit, SplitPart
@@ -149,7 +149,7 @@ def _check(lineage: Lineage, start: int, stop: int, max_bytes: int, max_records:
 
 def _first_undecided(source: SegmentSource, lineage: Lineage, start: int, stop: int) -> Undecided | None:
     """The first transaction without outcome that begins before ``stop`` and hides something of the window."""
-    for spans in stretches(lineage, start, stop) if start < stop else ():
+    for spans in runs_of_spans(lineage, start, stop) if start < stop else ():
         undecided = Transactions(source, spans, start).first_undecided(stop)
         if undecided is not None:
             return undecided
@@ -196,7 +196,7 @@ def _with_aborted(
 ) -> list[SplitPart]:
     """The parts with the aborted transactions whose records they must not give."""
     decided: list[SplitPart] = []
-    for spans in stretches(lineage, start, stop):
+    for spans in runs_of_spans(lineage, start, stop):
         # Asked for together beforehand: one by one, each index would wait for the one before it.
         transactions = Transactions(source, spans, start)
         transactions.know(_looked_up(source, spans, parts, pool))
