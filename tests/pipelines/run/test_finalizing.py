@@ -325,7 +325,7 @@ def test_a_snapshot_holds_the_directories_and_an_older_one_is_passed_over() -> N
     store.put(f"_tieredstore/p/1/commits/{3:020}.json", replace(log.entry(4), number=3).to_bytes())
     store.put(info.key, store.get(info.key).replace(b'"format": 6', b'"format": 1').replace(b'"finalized"', b'"x"'))
     assert CommitLog(store, "", "p", 1).read() == log.state
-    assert b"directories" not in Entry(0, "begin", "w", "f").to_bytes()
+    assert b"directories" not in Entry(0, "begin", "w", "f", ()).to_bytes()
 
 
 def test_a_clock_that_jumps_decides_when_a_directory_is_complete_and_nothing_else(

@@ -346,14 +346,16 @@ def test_changes_are_told_entry_by_entry(topic: StoredTopic, store: ObjectStore)
 
 
 def test_entries_with_other_fields_are_refused_and_those_of_before_are_read() -> None:
-    plain = LogEntry(3, "begin", "w", "f")
+    plain = LogEntry(3, "begin", "w", "f", ())
     assert b"removed" not in plain.to_bytes()
     assert LogEntry.from_bytes(plain.to_bytes(), "k") == plain
-    seal = LogEntry(4, "seal", "w", "f", removed=("a",), other=7)
+    seal = LogEntry(4, "seal", "w", "f", (), removed=("a",), other=7)
     assert LogEntry.from_bytes(seal.to_bytes(), "k") == seal
     for damaged in (b'"removed":[7]', b'"removed":"a"'):
         with pytest.raises(CommitLogCorrupt):
             LogEntry.from_bytes(seal.to_bytes().replace(b'"removed":["a"]', damaged), "k")
+    with pytest.raises(CommitLogCorrupt, match="windows"):
+        LogEntry.from_bytes(seal.to_bytes().replace(b',"windows":[]', b""), "k")
     store = MemoryObjectStore()
     log = CommitLog(store, "", "p", 1)
     log.read()

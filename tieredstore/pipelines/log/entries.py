@@ -129,7 +129,7 @@ class Entry:
     kind: EntryKind
     writer: str
     fingerprint: str
-    windows: tuple[WrittenWindow, ...] = ()
+    windows: tuple[WrittenWindow, ...]
     removed: tuple[str, ...] = ()
     """Keys of files that are deleted once those of the windows are published."""
     other: Number = -1
