@@ -80,7 +80,7 @@ wheel: $(VENV)/installed ## a wheel for this Python and machine in dist/, which 
 docs: $(VENV)/installed ## regenerate docs/settings.md, and the tables of docs/pipelines.md and docs/secor-parsers.md
 	$(BIN)/python -m tieredstore.config.reference > docs/settings.md
 	$(BIN)/python -m tieredstore.pipelines.config.reference docs/pipelines.md
-	$(BIN)/python -m tests.support.secor_cases docs/secor-parsers.md
+	$(BIN)/python -m tests.support.pipelines.secor_cases docs/secor-parsers.md
 
 pictures: $(VENV)/installed ## make docs/pictures again, out of real commands
 	$(BIN)/python -m scripts.pictures

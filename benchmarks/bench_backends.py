@@ -25,7 +25,7 @@ from queue import SimpleQueue
 from typing import Final
 
 from benchmarks.measuring import Job, interleaved_seconds, machine
-from benchmarks.plain_sdks import GCS_CHUNK, Contest, Read, azure, gcs, s3
+from benchmarks.plain.plain_sdks import GCS_CHUNK, Contest, Read, azure, gcs, s3
 from tieredstore.backends.s3.options import Compatibility
 
 READ: Final = 4 << 20

@@ -44,11 +44,11 @@ from pyspark.sql.datasource import InputPartition
 
 from benchmarks.bench_spark import spark_session
 from benchmarks.kafka_source_jars import source_jars
-from benchmarks.kafka_topic import KafkaTopic, topic_on_broker
 from benchmarks.measuring import Job, Taken, home_in, interleaved, machine
 from benchmarks.process_tree import ProcessTree
-from benchmarks.spark_tasks import PlannedTasks
-from benchmarks.spark_topic import STORED, SparkTopic, topic_in, topic_parser
+from benchmarks.spark.kafka_topic import KafkaTopic, topic_on_broker
+from benchmarks.spark.spark_tasks import PlannedTasks
+from benchmarks.spark.spark_topic import STORED, SparkTopic, topic_in, topic_parser
 from tieredstore.config import load_settings
 from tieredstore.duckdb import attach
 from tieredstore.polars import scan

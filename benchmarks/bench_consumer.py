@@ -39,9 +39,9 @@ from typing import Any, Final
 import confluent_kafka
 from confluent_kafka import TopicPartition
 
-from benchmarks.consumer_memory import memory
-from benchmarks.consumer_topic import TieredLog
-from benchmarks.consumer_waiting import fairness, idle
+from benchmarks.consumer.consumer_memory import memory
+from benchmarks.consumer.consumer_topic import TieredLog
+from benchmarks.consumer.consumer_waiting import fairness, idle
 from benchmarks.measuring import Job, Taken, interleaved, machine
 from benchmarks.process_tree import ProcessTree
 from tests.support.servers.kafka import KafkaServer, start_kafka

@@ -34,7 +34,7 @@ import pyarrow as pa
 import zstandard
 
 from benchmarks.measuring import Job, Taken, interleaved, machine, rates
-from benchmarks.plain_decode import plain_decoder
+from benchmarks.plain.plain_decode import plain_decoder
 from tieredstore.kafka.batches import FRAME_SIZE, HEADER_SIZE, CompressionType, read_batch_headers
 from tieredstore.kafka.records import RecordDecoder
 from tieredstore.testing.batches import Record, build_batch, seal_batch

@@ -25,6 +25,7 @@ from benchmarks.measuring import Job, interleaved_seconds, machine, rates
 from tests.support.servers.minio import start_minio
 from tests.support.servers.s3_server import REGION, S3Server
 from tests.support.servers.seaweedfs import start_seaweedfs
+from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.s3.options import AccessKeys, Compatibility, S3Options
 from tieredstore.backends.s3.store import S3ObjectStore
@@ -33,7 +34,6 @@ from tieredstore.format.keys import Suffix
 from tieredstore.kafka.logdir import LogSegment
 from tieredstore.model import Uuid
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.doubles import CountingStore
 from tieredstore.testing.segments import build_segment
 
 if TYPE_CHECKING:

@@ -36,8 +36,8 @@ from typing import Final
 from benchmarks.bench_catalog import peak_mib
 from benchmarks.bench_transform import CHUNK
 from benchmarks.measuring import machine
-from benchmarks.ops_limits import DataJobs, RotationJobs
-from benchmarks.ops_store import PAIRS, EncryptedStoreBuilder, key_files, key_settings, without_manifests
+from benchmarks.ops.ops_limits import DataJobs, RotationJobs
+from benchmarks.ops.ops_store import PAIRS, EncryptedStoreBuilder, key_files, key_settings, without_manifests
 from tieredstore.catalog.listing import Scope, list_in_scope
 from tieredstore.config import Settings, settings_from
 from tieredstore.ops.bucket import Bucket, open_bucket

@@ -33,12 +33,12 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from benchmarks.bench_spark import spark_session
-from benchmarks.kafka_topic import topic_on_broker
 from benchmarks.measuring import Taken, home_in, interleaved, machine
-from benchmarks.pipeline_contest import Contest, Limits
-from benchmarks.pipeline_figures import measure_age, measure_limits, measure_memory, measure_requests
+from benchmarks.pipelines.pipeline_contest import Contest, Limits
+from benchmarks.pipelines.pipeline_figures import measure_age, measure_limits, measure_memory, measure_requests
 from benchmarks.process_tree import ProcessTree
-from benchmarks.spark_topic import SparkTopic, topic_in
+from benchmarks.spark.kafka_topic import topic_on_broker
+from benchmarks.spark.spark_topic import SparkTopic, topic_in
 
 _SPARKS: Final = "Spark's"
 

@@ -26,8 +26,8 @@ from zlib import crc32 as zlib_crc32
 import zstandard
 
 from benchmarks.measuring import Taken, interleaved, machine, rates, to_the_limit
-from benchmarks.pubsub_broker import measure_broker
-from benchmarks.pubsub_flow import measure_latency, measure_memory, measure_requests, measure_throughput
+from benchmarks.pubsub.pubsub_broker import measure_broker
+from benchmarks.pubsub.pubsub_flow import measure_latency, measure_memory, measure_requests, measure_throughput
 from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.batches import build_batch
 from tieredstore.pubsub.format.decoder import BatchDecoder

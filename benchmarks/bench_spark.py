@@ -36,13 +36,13 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from benchmarks.kafka_topic import KafkaTopic, topic_on_broker
 from benchmarks.measuring import Job, home_in, interleaved_seconds, machine
 from benchmarks.process_tree import ProcessTree
-from benchmarks.spark_synthetic import read_synthetic, write_batch
-from benchmarks.spark_tasks import PlannedTasks, ReadingProcesses, stage_seconds
-from benchmarks.spark_topic import SparkTopic, topic_in, topic_parser
-from tests.support.spark_session import CONF, environment
+from benchmarks.spark.kafka_topic import KafkaTopic, topic_on_broker
+from benchmarks.spark.spark_synthetic import read_synthetic, write_batch
+from benchmarks.spark.spark_tasks import PlannedTasks, ReadingProcesses, stage_seconds
+from benchmarks.spark.spark_topic import SparkTopic, topic_in, topic_parser
+from tests.support.spark.spark_session import CONF, environment
 
 CORES: Final = 2
 WINDOW: Final = 0.01

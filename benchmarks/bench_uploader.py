@@ -39,8 +39,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.measuring import interleaved, machine
-from benchmarks.uploader_broker import append, make_topic, produce_waits
-from benchmarks.uploader_process import uploader_process
+from benchmarks.uploader.uploader_broker import append, make_topic, produce_waits
+from benchmarks.uploader.uploader_process import uploader_process
 from tests.support.servers.kafka import start_kafka
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.config import settings_from

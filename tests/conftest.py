@@ -16,7 +16,7 @@ pytest_plugins = [
     "tests.support.golden.catalogs",
     "tests.support.inline_threads",
     "tests.support.servers.fixtures",
-    "tests.support.spark_session",
+    "tests.support.spark.spark_session",
     "tests.support.toolchain",
 ]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli_process import tieredstore
+from tests.support.cli.cli_process import tieredstore
 from tieredstore.backends.registry import settings_at, store_from_settings
 from tieredstore.config import settings_from
 from tieredstore.errors import ConfigError, TieredStoreError

@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.support.key_services import Answer, make_certificate, serving
-from tests.support.schema_registry_server import RegistryService, framed, written
+from tests.support.network.key_services import Answer, make_certificate, serving
+from tests.support.network.schema_registry_server import RegistryService, framed, written
 from tieredstore import schema_registry
 from tieredstore.errors import (
     ConfigError,

@@ -11,12 +11,13 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.support import json_texts, memq_batches
-from tests.support.changing_files import ChangingFiles
-from tests.support.compressed_bodies import check_body, damaged_bodies
-from tests.support.damaged_packets import damaged_packet
-from tests.support.record_batches import random_log, rows
-from tests.support.record_mutations import check, mutations, run_over, scan_over
+from tests.support.damage.compressed_bodies import check_body, damaged_bodies
+from tests.support.damage.damaged_packets import damaged_packet
+from tests.support.damage.record_mutations import check, mutations, run_over, scan_over
+from tests.support.pubsub import memq_batches
+from tests.support.records import json_texts
+from tests.support.records.record_batches import random_log, rows
+from tests.support.stores.changing_files import ChangingFiles
 from tieredstore.backends.filesystem import _files
 from tieredstore.kafka import _header_walk, _runs
 from tieredstore.kafka.records import _checks, _kernel

@@ -9,21 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.clouds import AZURE_KEYS, LARGE, PART, make_azure, make_container, make_gcs
-from tests.support.fault_proxy import Answer, FaultProxy
-from tests.support.s3_stores import impatient_store, options_for
+from tests.support.network.fault_proxy import Answer, FaultProxy
 from tests.support.servers.azurite_server import AzureServer
 from tests.support.servers.fake_gcs import GcsServer
 from tests.support.servers.s3_server import S3Server
+from tests.support.stores.clouds import AZURE_KEYS, LARGE, PART, make_azure, make_container, make_gcs
+from tests.support.stores.doubles import CountingStore, DelegatingObjectStore, FaultyStore, LatencyStore, Moment
+from tests.support.stores.s3_stores import impatient_store, options_for
 from tieredstore.backends.base import AbandonedWrite, ObjectStore, Prepared
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.backends.wrappers.limited import LimitedStore
 from tieredstore.backends.wrappers.metered import MeteredStore
 from tieredstore.errors import InvalidKey, StoreUnavailable
-from tieredstore.testing.delegating import DelegatingObjectStore
-from tieredstore.testing.doubles import CountingStore, LatencyStore
-from tieredstore.testing.faults import FaultyStore, Moment
 
 LEFT = AbandonedWrite("object", 5, 1000, "id")
 

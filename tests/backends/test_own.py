@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from examples.sqlite_store import SqliteObjectStore
-from tests.support.cli_process import ORIGINALS, spawn
+from tests.support.cli.cli_process import ORIGINALS, spawn
 from tests.support.installed_packages import install
 from tests.support.paths import REPOSITORY
 from tieredstore.backends.base import ObjectStore

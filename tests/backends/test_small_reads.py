@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.s3_stores import impatient_store, options_for
+from tests.support.records.small_segments import new_metadata, write_segment
 from tests.support.servers.s3_server import S3Server
-from tests.support.small_segments import new_metadata, write_segment
+from tests.support.stores.doubles import CountingStore
+from tests.support.stores.s3_stores import impatient_store, options_for
 from tieredstore import metrics
 from tieredstore.backends.azure.options import AccountKey, AzureOptions
 from tieredstore.backends.azure.store import AzureObjectStore
@@ -33,7 +34,6 @@ from tieredstore.format.keys import Suffix
 from tieredstore.model import IndexType
 from tieredstore.process.retry import RetryPolicy
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.doubles import CountingStore
 
 GIB = 1 << 30
 

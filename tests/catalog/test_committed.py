@@ -10,15 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.catalog_stores import MadeSegment, partition_of, run_of
+from tests.support.stores.catalog_stores import MadeSegment, partition_of, run_of
+from tests.support.stores.doubles import CountingStore, FaultyStore, ScriptedStore
 from tieredstore.backends.base import ObjectInfo
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.committed import CommittedSegments, SegmentIdentity
 from tieredstore.errors import StoreUnavailable
 from tieredstore.format.keys import Suffix
 from tieredstore.model import TopicIdPartition
-from tieredstore.testing.doubles import CountingStore, ScriptedStore
-from tieredstore.testing.faults import FaultyStore
 
 EVENTS = partition_of()
 PREFIX = "a/"

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from tests.support.golden.segments import ALL_SEGMENTS, CASES, GoldenSegment, case_path, segments
 from tests.support.golden.stored import metadata_of, settings_of
-from tests.support.small_segments import PLAIN, ZSTD, memory_settings
+from tests.support.records.small_segments import PLAIN, ZSTD, memory_settings
+from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import CatalogFile, ProblemKind, load_catalog
 from tieredstore.catalog.log_batches import LogBatches
@@ -23,7 +24,6 @@ from tieredstore.kafka.batches import HEADER_SIZE, read_batch_headers
 from tieredstore.model import RemoteLogSegmentMetadata, Uuid
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.batches import Producer
-from tieredstore.testing.doubles import CountingStore
 from tieredstore.testing.segments import Record, build_batch, build_end_marker, write_segment
 
 

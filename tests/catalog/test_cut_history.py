@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.uploader_disk import STORE, BrokerDisk, run_once
+from tests.support.stores.doubles import CountingStore
+from tests.support.uploader.uploader_disk import STORE, BrokerDisk, run_once
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import Lineage, load_catalog
 from tieredstore.catalog.committed import CommittedSegments
@@ -15,7 +16,6 @@ from tieredstore.format.keys import parse_key
 from tieredstore.kafka.logdir import discover
 from tieredstore.ops.copies.shipping import SegmentStatus, ship_segment
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.doubles import CountingStore
 from tieredstore.testing.segments import PARTITION
 
 

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.catalog_stores import MadeSegment, manager_of, partition_of, run_of
+from tests.support.stores.catalog_stores import MadeSegment, manager_of, partition_of, run_of
+from tests.support.stores.doubles import CountingStore, ScriptedStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
@@ -24,7 +25,6 @@ from tieredstore.catalog.rows import SegmentRow, Stamp
 from tieredstore.errors import AccessDenied
 from tieredstore.format.keys import Suffix, parse_key
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.doubles import CountingStore, ScriptedStore
 
 pytestmark = pytest.mark.slow
 

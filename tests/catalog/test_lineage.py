@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.partition_history import PARTITION, Copy, make_segment, partition_copies
+from tests.support.records.partition_history import PARTITION, Copy, make_segment, partition_copies
 from tieredstore.catalog.lineage import (
     Cut,
     Gap,

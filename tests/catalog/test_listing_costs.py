@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from benchmarks.bench_catalog import PARTITIONS, StoreBuilder
-from tests.support.catalog_stores import manager_of
+from tests.support.stores.catalog_stores import manager_of
 from tieredstore.backends.filesystem import FilesystemObjectStore, listing
 from tieredstore.backends.filesystem import store as filesystem_store
 from tieredstore.catalog import load_catalog

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.base import ObjectInfo
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.listing import Scope, list_in_scope
 from tieredstore.format.keys import Suffix, object_key
 from tieredstore.model import Uuid
-from tieredstore.testing.doubles import CountingStore
 
 PREFIX = "tiered/"
 

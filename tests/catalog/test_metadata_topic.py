@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.catalog_stores import MadeSegment, manager_of, partition_of
 from tests.support.golden.segments import CASES, case_path, segments
 from tests.support.golden.stored import metadata_of, settings_of
-from tests.support.metadata_records import delete_record, encode, segment_record, update_record, uvarint
+from tests.support.records.metadata_records import delete_record, encode, segment_record, update_record, uvarint
+from tests.support.stores.catalog_stores import MadeSegment, manager_of, partition_of
+from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import Catalog, ProblemKind, catalog_of_metadata_topic, load_catalog
 from tieredstore.catalog.metadata_topic import (
@@ -31,7 +32,6 @@ from tieredstore.catalog.metadata_topic import (
 from tieredstore.errors import CorruptData
 from tieredstore.model import RemoteLogSegmentId, TopicIdPartition, Uuid
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.doubles import CountingStore
 
 EVENTS = partition_of()
 FINISHED = SegmentState.COPY_SEGMENT_FINISHED

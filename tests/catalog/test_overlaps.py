@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stored_records import StoredTopic
+from tests.support.records.stored_records import StoredTopic
 from tieredstore.catalog import CatalogFile, Lineage, ProblemKind, load_catalog
 from tieredstore.errors import DataLoss
 from tieredstore.kafka.indexes import AbortedTransaction

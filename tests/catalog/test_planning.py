@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.catalog_stores import OTHER_ID, TOPIC_ID, MadeSegment, manager_of, partition_of, run_of
 from tests.support.golden.segments import CASES, segments
 from tests.support.golden.stored import metadata_of, settings_of
+from tests.support.stores.catalog_stores import OTHER_ID, TOPIC_ID, MadeSegment, manager_of, partition_of, run_of
+from tests.support.stores.doubles import CountingStore, ScriptedStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import Catalog, ProblemKind, load_catalog
 from tieredstore.errors import ConfigError, CorruptData, IndexesCorrupt, ResourceNotFound, StoreUnavailable
@@ -18,7 +19,6 @@ from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import MAX_MANIFEST_SIZE
 from tieredstore.model import Uuid
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.doubles import CountingStore, ScriptedStore
 
 EVENTS = partition_of()
 

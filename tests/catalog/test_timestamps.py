@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from tests.support.golden.catalogs import opened
 from tests.support.golden.segments import CASES, case_path, segments
 from tests.support.golden.stored import settings_of
-from tests.support.small_segments import memory_settings
+from tests.support.records.small_segments import memory_settings
+from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import (
     BatchDecoding,
@@ -32,7 +33,6 @@ from tieredstore.errors import BatchCorrupt, ConfigError
 from tieredstore.kafka.batches import CompressionType, read_batch_headers
 from tieredstore.model import RemoteLogSegmentMetadata, Uuid
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.doubles import CountingStore
 from tieredstore.testing.segments import Record, build_batch, write_segment
 
 

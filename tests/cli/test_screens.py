@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.screens import FOLDER, RULE, all_commands, all_sessions, both_buckets, session_of, text_of
+from tests.support.cli.screens import FOLDER, RULE, all_commands, all_sessions, both_buckets, session_of, text_of
 from tieredstore.cli.terminal.tables import cell_count
 
 SESSIONS = all_sessions()
@@ -23,14 +23,14 @@ def bucket() -> Iterator[Path]:
 
 @pytest.mark.parametrize("name", SESSIONS)
 def test_a_command_shows_what_its_file_says(name: str, bucket: Path) -> None:
-    """If the change is meant: ``python -m tests.support.screens``, and look at the difference."""
+    """If the change is meant: ``python -m tests.support.cli.screens``, and look at the difference."""
     assert text_of(session_of(bucket, SESSIONS[name])) == (FOLDER / f"{name}.txt").read_text()
 
 
 def test_each_command_has_a_file_of_what_it_shows() -> None:
     shown = {command for commands in SESSIONS.values() for command in commands if not command.endswith("--help")}
     without = [each for each in all_commands() if not any(f"{command} ".startswith(f"{each} ") for command in shown)]
-    assert without == [], "add one: `python -m tests.support.screens NAME 'COMMAND'` (docs/testing.md)"
+    assert without == [], "add one: `python -m tests.support.cli.screens NAME 'COMMAND'` (docs/testing.md)"
 
 
 @pytest.mark.parametrize("name", TABLES)

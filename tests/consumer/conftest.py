@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.consumer.buckets import Fetches
-from tests.support.spark_stream_topics import Bucket
+from tests.support.spark.spark_stream_topics import Bucket
 
 
 @pytest.fixture

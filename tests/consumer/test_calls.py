@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import OFFSET_END, OFFSET_STORED, KafkaError, KafkaException, TopicPartition
 
 from tests.consumer.buckets import ORDERS, OTHERS, offsets_of, raised, read, reader_of, until
-from tests.support.scripted_member import ScriptedBroker, ScriptedLog, parts_of
-from tests.support.spark_stream_topics import Bucket
+from tests.support.kafka.scripted_member import ScriptedBroker, ScriptedLog, parts_of
+from tests.support.spark.spark_stream_topics import Bucket
 from tieredstore.consumer import Consumer
 from tieredstore.model import TopicPartition as Where
 

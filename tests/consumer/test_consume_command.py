@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from tests.support.cli_process import Result, tieredstore, write_settings
+from tests.support.cli.cli_process import Result, tieredstore, write_settings
 from tests.support.golden.records import expected_rows
 from tests.support.golden.segments import case_path
-from tests.support.kafka_topics import Produced, delete_records
-from tests.support.live_topics import TieredTopic
+from tests.support.kafka.kafka_topics import Produced, delete_records
+from tests.support.kafka.live_topics import TieredTopic
 from tests.support.servers.kafka import KafkaServer
 from tests.support.servers.process import unanswered_port
-from tests.support.spark_stream_topics import Bucket
+from tests.support.spark.spark_stream_topics import Bucket
 from tieredstore.config import load_settings
 from tieredstore.consumer.cli import consumed
 from tieredstore.consumer.cli.consumed import ConsumedTopic, ConsumeRequest

@@ -17,8 +17,8 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from tests.consumer.test_live import gathered, has_as_many, properties, row_of, write
-from tests.support.java_console import console_line, console_lines
-from tests.support.kafka_topics import (
+from tests.support.kafka.java_console import console_line, console_lines
+from tests.support.kafka.kafka_topics import (
     Produced,
     Row,
     Transaction,
@@ -30,7 +30,7 @@ from tests.support.kafka_topics import (
     random_produced,
     send,
 )
-from tests.support.live_topics import SMALL_SEGMENTS, TieredTopic
+from tests.support.kafka.live_topics import SMALL_SEGMENTS, TieredTopic
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.consumer import Consumer
 from tieredstore.errors import InvalidSegment

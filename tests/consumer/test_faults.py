@@ -20,14 +20,14 @@ from tests.consumer.buckets import (
     reader_of,
     until,
 )
-from tests.support.scripted_member import ScriptedBroker, ScriptedLog, parts_of
-from tests.support.spark_stream_topics import SECOND_ID, Bucket
+from tests.support.kafka.scripted_member import ScriptedBroker, ScriptedLog, parts_of
+from tests.support.spark.spark_stream_topics import SECOND_ID, Bucket
+from tests.support.stores.doubles import FaultyStore, Moment
 from tieredstore.backends.registry import store_from_settings
 from tieredstore.config import Settings
 from tieredstore.consumer.assembly import Makers
 from tieredstore.errors import BrokerUnavailable, DataLoss, TieredStoreError
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.faults import FaultyStore, Moment
 
 
 class FaultyStores:

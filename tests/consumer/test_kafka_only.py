@@ -11,7 +11,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaException, TopicPartition
 
-from tests.support.kafka_topics import Produced, make_topic, produce
+from tests.support.kafka.kafka_topics import Produced, make_topic, produce
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.consumer import Consumer
 

@@ -15,13 +15,13 @@ import pytest
 from confluent_kafka import KafkaException, TopicPartition
 
 from tests.project.test_docs import blocks
-from tests.support.kafka_topics import (
+from tests.support.kafka.kafka_topics import (
     Produced,
     delete_records,
     producer_of,
     send,
 )
-from tests.support.live_topics import TieredTopic
+from tests.support.kafka.live_topics import TieredTopic
 from tests.support.paths import REPOSITORY
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.consumer import Consumer

@@ -22,8 +22,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.support.scripted_member import ScriptedBroker, ScriptedLog, member_of, parts_of
-from tests.support.spark_stream_topics import Bucket, value_of
+from tests.support.kafka.scripted_member import ScriptedBroker, ScriptedLog, member_of, parts_of
+from tests.support.spark.spark_stream_topics import Bucket, value_of
+from tests.support.stores.doubles import FaultyStore
 from tieredstore.backends.registry import store_from_settings
 from tieredstore.config import Settings
 from tieredstore.consumer.assembly import Parts
@@ -33,7 +34,6 @@ from tieredstore.consumer.streams import Turn
 from tieredstore.errors import DataLoss
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.faults import FaultyStore
 
 DEADLINE_S: Final = 60.0
 TOPIC: Final = "orders"

@@ -18,12 +18,12 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.cli_process import environment
-from tests.support.kafka_topics import Produced, delete_records
-from tests.support.live_topics import TieredTopic
+from tests.support.cli.cli_process import environment
+from tests.support.kafka.kafka_topics import Produced, delete_records
+from tests.support.kafka.live_topics import TieredTopic
 from tests.support.paths import REPOSITORY
 from tests.support.servers.kafka import KafkaServer, start_kafka
-from tests.support.spark_stream_topics import value_of
+from tests.support.spark.spark_stream_topics import value_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker]
 
@@ -73,7 +73,7 @@ class Members:
 
     def join(self) -> None:
         output = self._folder / f"member-{next(self._names)}.txt"
-        line = [sys.executable, "-m", "tests.support.group_member", str(self._config), str(output)]
+        line = [sys.executable, "-m", "tests.support.kafka.group_member", str(self._config), str(output)]
         self.running.append(subprocess.Popen(line, cwd=REPOSITORY, env=environment()))
         self._outputs[self.running[-1].pid] = output
 

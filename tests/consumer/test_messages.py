@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, TIMESTAMP_NOT_AVAILABLE
 
-from tests.support.kafka_topics import Produced, random_produced
+from tests.support.kafka.kafka_topics import Produced, random_produced
 from tieredstore.consumer import Consumer, Message
 from tieredstore.consumer._message import BatchMessages
 from tieredstore.kafka.arrow_values import array_of

@@ -14,7 +14,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tests.support.kafka_topics import TIMEOUT_S
+from tests.support.kafka.kafka_topics import TIMEOUT_S
 from tests.support.servers.kafka_cluster import ClusterNode, KafkaCluster, start_kafka_cluster
 from tieredstore.config import settings_from
 from tieredstore.consumer import Consumer

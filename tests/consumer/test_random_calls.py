@@ -20,8 +20,8 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, OFFSET_STORED, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as Place
 
-from tests.support.kafka_topics import Produced, delete_records, make_topic, producer_of, send
-from tests.support.live_topics import TieredTopic
+from tests.support.kafka.kafka_topics import Produced, delete_records, make_topic, producer_of, send
+from tests.support.kafka.live_topics import TieredTopic
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.consumer import Consumer
 from tieredstore.limits import MAX_OFFSET

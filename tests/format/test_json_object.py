@@ -8,7 +8,7 @@ from typing import Any, Final, NoReturn
 
 import pytest
 
-from tests.support.manifest_mutations import damaged_manifests
+from tests.support.damage.manifest_mutations import damaged_manifests
 from tieredstore.errors import ManifestCorrupt
 from tieredstore.format.json_object import JsonObject
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.catalog_stores import MadeSegment, partition_of
 from tests.support.examples import examples
+from tests.support.stores.catalog_stores import MadeSegment, partition_of
 from tests.support.work import measured
 from tieredstore.errors import CorruptData
 from tieredstore.format.chunk_sizes import pack_chunk_sizes

@@ -8,9 +8,9 @@ import tracemalloc
 
 import pytest
 
-from tests.support.catalog_stores import partition_of
 from tests.support.golden.stored import settings_of
-from tests.support.small_segments import memory_settings
+from tests.support.records.small_segments import memory_settings
+from tests.support.stores.catalog_stores import partition_of
 from tieredstore.errors import ManifestCorrupt
 from tieredstore.format.chunk_sizes import pack_chunk_sizes
 from tieredstore.format.manifest import SegmentManifest

@@ -8,9 +8,9 @@ from array import array
 
 import pytest
 
+from tests.support.damage.record_mutations import mutations
 from tests.support.golden.segments import ALL_SEGMENTS, GoldenSegment
-from tests.support.record_batches import random_log
-from tests.support.record_mutations import mutations
+from tests.support.records.record_batches import random_log
 from tieredstore.errors import BatchCorrupt
 from tieredstore.kafka._runs import BatchRun
 from tieredstore.kafka.batches import BatchHeader, read_batch_headers

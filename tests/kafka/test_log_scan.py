@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.damage.record_mutations import mutations
 from tests.support.golden.segments import ALL_SEGMENTS, GoldenSegment
-from tests.support.record_batches import message, random_log
-from tests.support.record_mutations import mutations
+from tests.support.records.record_batches import message, random_log
 from tieredstore.errors import BatchCorrupt, InvalidSegment
 from tieredstore.kafka._header_walk import HeaderWalk
 from tieredstore.kafka.batches import BatchHeader, read_batch_headers

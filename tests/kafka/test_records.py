@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.record_batches import (
+from tests.support.records.record_batches import (
     CODECS,
     Row,
     compressed_batch,

@@ -20,7 +20,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.record_batches import (
+from tests.support.records.record_batches import (
     CODECS,
     COMPRESS,
     compressed_batch,

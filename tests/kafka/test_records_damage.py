@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.fresh_python import run_fresh
-from tests.support.record_batches import (
+from tests.support.records.record_batches import (
     CODECS,
     COMPRESS,
     compressed_batch,

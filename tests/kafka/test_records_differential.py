@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.record_batches import CODECS, Row, compressed_batch, message, message_set, random_log, rows
+from tests.support.records.record_batches import CODECS, Row, compressed_batch, message, message_set, random_log, rows
 from tieredstore.errors import BatchCorrupt
 from tieredstore.kafka.batches import CompressionType
 from tieredstore.testing.batches import Record, build_batch

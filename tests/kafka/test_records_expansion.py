@@ -12,8 +12,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.compressed_bodies import COMPRESSORS, by_library, check_body, damaged_bodies, plain_text
-from tests.support.record_batches import (
+from tests.support.damage.compressed_bodies import COMPRESSORS, by_library, check_body, damaged_bodies, plain_text
+from tests.support.records.record_batches import (
     CODECS,
     compressed_batch,
     lz4_library,

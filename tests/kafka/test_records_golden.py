@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.golden.segments import CASES, GoldenSegment, segments
 from tests.support.paths import GOLDEN
-from tests.support.record_batches import Row, rows
+from tests.support.records.record_batches import Row, rows
 from tieredstore.kafka.indexes import AbortedTransaction, read_txn_index
 from tieredstore.kafka.records import COLUMNS, RecordDecoder
 

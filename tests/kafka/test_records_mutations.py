@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from tests.support.record_batches import rows
-from tests.support.record_mutations import check, contents, mutations
+from tests.support.damage.record_mutations import check, contents, mutations
+from tests.support.records.record_batches import rows
 from tieredstore.errors import BatchCorrupt
 
 pytestmark = pytest.mark.slow

@@ -18,7 +18,7 @@ import pytest
 from azure.core.credentials import AccessToken
 from moto.server import ThreadedMotoServer
 
-from tests.support.key_services import (
+from tests.support.network.key_services import (
     TOKEN,
     Answer,
     AzureVault,

@@ -7,9 +7,9 @@ import time
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from tests.support.fault_proxy import wait_until
-from tests.support.kafka_topics import TIMEOUT_S, Produced, Transaction, make_topic, produce
-from tests.support.mock_kafka import mock_kafka
+from tests.support.kafka.kafka_topics import TIMEOUT_S, Produced, Transaction, make_topic, produce
+from tests.support.kafka.mock_kafka import mock_kafka
+from tests.support.network.fault_proxy import wait_until
 from tests.support.servers.kafka import KafkaServer
 from tests.support.servers.process import unanswered_port
 from tieredstore.errors import BrokerError, BrokerUnavailable, ConfigError

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.mock_kafka import mock_kafka
+from tests.support.kafka.mock_kafka import mock_kafka
 from tests.support.servers.process import unanswered_port
 from tieredstore.consumer import Consumer
 from tieredstore.live import LiveCluster

@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from tests.support.kafka_topics import Produced, Transaction, delete_records, make_topic, produce, produce_transaction
+from tests.support.kafka.kafka_topics import (
+    Produced,
+    Transaction,
+    delete_records,
+    make_topic,
+    produce,
+    produce_transaction,
+)
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.errors import ResourceNotFound
 from tieredstore.kafka.logdir import describe, discover

@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12Certificate, serialize_java_truststore
 from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_and_certificates as serialize_key_store
 
-from tests.support.kafka_topics import Produced, allow_to_read, make_topic, produce
-from tests.support.mock_kafka import mock_kafka
+from tests.support.kafka.kafka_topics import Produced, allow_to_read, make_topic, produce
+from tests.support.kafka.mock_kafka import mock_kafka
 from tests.support.servers.kafka import PASSWORD, USER, KafkaServer, start_kafka
 from tests.support.servers.kafka_certificates import issue, make_authority
 from tests.support.servers.process import unanswered_port

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 from confluent_kafka import KafkaError, Producer
 
-from tests.support.kafka_topics import Produced, make_topic, produce
-from tests.support.mock_kafka import OFFSET_FOR_LEADER_EPOCH, MockKafka, mock_kafka
+from tests.support.kafka.kafka_topics import Produced, make_topic, produce
+from tests.support.kafka.mock_kafka import OFFSET_FOR_LEADER_EPOCH, MockKafka, mock_kafka
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.errors import BrokerDenied, BrokerUnavailable
 from tieredstore.live import EpochEnd, LiveCluster, LiveEvent, LiveFollower

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import KafkaError, Producer
 
-from tests.support.mock_kafka import FETCH, LIST_OFFSETS, MockKafka, mock_kafka
+from tests.support.kafka.mock_kafka import FETCH, LIST_OFFSETS, MockKafka, mock_kafka
 from tieredstore.errors import BrokerDenied, BrokerError, BrokerUnavailable, ResourceNotFound, TieredStoreError
 from tieredstore.live import LiveCluster, LiveFollower, faults, read_live
 from tieredstore.model import TopicPartition

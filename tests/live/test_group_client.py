@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 from confluent_kafka import KafkaError
 
-from tests.support.mock_kafka import OFFSET_COMMIT, OFFSET_FETCH, MockKafka, mock_kafka
+from tests.support.kafka.mock_kafka import OFFSET_COMMIT, OFFSET_FETCH, MockKafka, mock_kafka
 from tieredstore.errors import BrokerDenied, BrokerError, BrokerUnavailable
 from tieredstore.live import LiveCluster
 

@@ -11,7 +11,7 @@ import crc32c
 import pyarrow as pa
 import pytest
 
-from tests.support.kafka_topics import (
+from tests.support.kafka.kafka_topics import (
     Produced,
     Transaction,
     delete_records,

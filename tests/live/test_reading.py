@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.kafka_topics import (
+from tests.support.kafka.kafka_topics import (
     CODECS,
     TIMEOUT_S,
     Produced,

@@ -6,14 +6,14 @@ import pickle
 
 import pytest
 
-from tests.support.catalog_stores import OTHER_ID, MadeSegment, partition_of, run_of
+from tests.support.stores.catalog_stores import OTHER_ID, MadeSegment, partition_of, run_of
+from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import CorruptData
 from tieredstore.format.keys import Suffix
 from tieredstore.model import Uuid
 from tieredstore.ops.addresses import AmbiguousSegment, SegmentAbsent, SegmentAddress, find_objects, find_segment
-from tieredstore.testing.doubles import CountingStore
 
 PREFIX = "a/"
 EVENTS = partition_of()

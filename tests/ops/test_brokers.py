@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.catalog_stores import MadeSegment, partition_of, run_of
-from tests.support.metadata_records import delete_record, segment_record, update_record
-from tests.support.stepped_actors import HOUR_MS, AgingStore, WorldClock
+from tests.support.records.metadata_records import delete_record, segment_record, update_record
+from tests.support.stores.catalog_stores import MadeSegment, partition_of, run_of
+from tests.support.stores.stepped_actors import HOUR_MS, AgingStore, WorldClock
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope, list_segments
 from tieredstore.catalog.metadata_topic import PartitionDelete, PartitionDeleteState, SegmentState, SegmentUpdate
 from tieredstore.errors import ConfigError, CorruptData

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.small_segments import ENC
+from tests.support.records.small_segments import ENC
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
 from tieredstore.errors import ConfigError

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.small_segments import memory_settings
+from tests.support.records.small_segments import memory_settings
+from tests.support.stores.doubles import DelegatingObjectStore, ScriptedStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.backends.wrappers.limited import LimitedStore
@@ -14,7 +15,6 @@ from tieredstore.backends.wrappers.metered import MeteredStore
 from tieredstore.errors import ConfigError
 from tieredstore.ops.conditions import require_conditional_writes
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.doubles import DelegatingObjectStore, ScriptedStore
 
 
 @pytest.fixture(params=["bare", "metered", "limited", "delegating", "managed"])

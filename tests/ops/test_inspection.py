@@ -6,7 +6,7 @@ from array import array
 
 import pytest
 
-from tests.support.catalog_stores import MadeSegment, partition_of
+from tests.support.stores.catalog_stores import MadeSegment, partition_of
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import StoredSegment, list_segments, load_segment
 from tieredstore.format.chunk_index import ChunkIndex, FixedChunkIndex, VariableChunkIndex

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.catalog_stores import OTHER_ID, MadeSegment, partition_of, run_of
+from tests.support.stores.catalog_stores import OTHER_ID, MadeSegment, partition_of, run_of
+from tests.support.stores.doubles import FaultyStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import list_segments
 from tieredstore.catalog.stored import load_segment
 from tieredstore.errors import ManifestCorrupt, StoreUnavailable
 from tieredstore.format.keys import Suffix
 from tieredstore.ops.listing import HeldOffsets, ListedSegment, SegmentTotals, load_listing
-from tieredstore.testing.faults import FaultyStore
 
 EVENTS = partition_of()
 

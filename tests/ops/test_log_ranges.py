@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.disk_segments import manager_of, write_segments
+from tests.support.records.disk_segments import manager_of, write_segments
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import StoredSegment, list_segments, load_segment
 from tieredstore.catalog.committed import CommittedSegments

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.support.small_segments import new_metadata
+from tests.support.records.small_segments import new_metadata
 from tieredstore.catalog import Lineage
 from tieredstore.catalog.lineage import Span
 from tieredstore.errors import ConfigError

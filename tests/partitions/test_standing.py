@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from tests.support.small_segments import new_metadata
+from tests.support.records.small_segments import new_metadata
 from tieredstore.catalog.lineage import Lineage, Span
 from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.live import EpochEnd

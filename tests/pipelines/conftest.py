@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pipeline_runs import topics
-from tests.support.stored_records import StoredTopic
+from tests.support.pipelines.pipeline_runs import topics
+from tests.support.records.stored_records import StoredTopic
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.disk_segments import write_segments
+from tests.support.records.disk_segments import write_segments
+from tests.support.stores.doubles import CountingStore, ScriptedStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import list_segments, load_catalog
@@ -17,7 +18,6 @@ from tieredstore.places.entropy_bits import all_folders, entropy_bits
 from tieredstore.places.opening import placed
 from tieredstore.places.record import layout_key, refuse_other_layout
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.doubles import CountingStore, ScriptedStore
 
 
 @pytest.mark.parametrize(

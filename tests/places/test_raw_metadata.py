@@ -12,7 +12,8 @@ import pytest
 
 from tests.places.test_raw_reading import raw_settings
 from tests.places.test_raw_writing import from_operation, run_once
-from tests.support.uploader_disk import BrokerDisk
+from tests.support.stores.doubles import FaultyStore, OperationName, ScriptedStore
+from tests.support.uploader.uploader_disk import BrokerDisk
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.listing import list_segments
@@ -24,8 +25,6 @@ from tieredstore.ops.garbage.removal import Before, remove_segments
 from tieredstore.places.opening import placed
 from tieredstore.places.raw_metadata import NamedSegment, completed, metadata_bytes, parse_metadata
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.doubles import OperationName, ScriptedStore
-from tieredstore.testing.faults import FaultyStore
 from tieredstore.uploader.retention import RemoteRetention
 from tieredstore.uploader.target import Target
 

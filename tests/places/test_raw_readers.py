@@ -12,11 +12,11 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from tests.places.test_raw_reading import put_raw
-from tests.support.cli_process import tieredstore
+from tests.support.cli.cli_process import tieredstore
 from tests.support.golden.records import expected_rows
 from tests.support.golden.segments import case_path, segments
 from tests.support.servers.s3_server import REGION, S3Server
-from tests.support.spark_tasks import rows_in
+from tests.support.spark.spark_tasks import rows_in
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.registry import store_from_settings
 from tieredstore.config import settings_from

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.golden.records import expected_rows, partitions_of, rows_of
 from tests.support.golden.segments import case_path, segments
+from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem.store import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
@@ -26,7 +27,6 @@ from tieredstore.reading import LogQuery, LogSnapshot
 from tieredstore.records import read_records
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.batches import Producer, Record, build_batch, build_end_marker
-from tieredstore.testing.doubles import CountingStore
 from tieredstore.testing.segments import write_segment
 
 

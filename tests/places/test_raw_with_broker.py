@@ -16,13 +16,13 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from tests.places.test_raw_readers import written
-from tests.support.cli_process import tieredstore
-from tests.support.kafka_topics import Produced, delete_records, delete_topic, make_topic, producer_of, send
-from tests.support.live_topics import SMALL_SEGMENTS
-from tests.support.pipeline_runs import listed_offsets, pipeline_of, texts
+from tests.support.cli.cli_process import tieredstore
+from tests.support.kafka.kafka_topics import Produced, delete_records, delete_topic, make_topic, producer_of, send
+from tests.support.kafka.live_topics import SMALL_SEGMENTS
+from tests.support.pipelines.pipeline_runs import listed_offsets, pipeline_of, texts
 from tests.support.servers.kafka import KafkaServer
-from tests.support.spark_stream_topics import Query
-from tests.support.spark_tasks import rows_in
+from tests.support.spark.spark_stream_topics import Query
+from tests.support.spark.spark_tasks import rows_in
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from

@@ -12,7 +12,8 @@ import pytest
 
 from tests.places.test_raw_reading import raw_settings
 from tests.support.golden.records import rows_of
-from tests.support.uploader_disk import BrokerDisk, SaidSettling
+from tests.support.stores.doubles import CountingStore, FaultyStore, Moment, ScriptedStore
+from tests.support.uploader.uploader_disk import BrokerDisk, SaidSettling
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import load_catalog
 from tieredstore.config.loading import uploader_settings_from
@@ -24,8 +25,6 @@ from tieredstore.places.opening import placed
 from tieredstore.reading import LogQuery, LogSnapshot
 from tieredstore.records import read_records
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.doubles import CountingStore, ScriptedStore
-from tieredstore.testing.faults import FaultyStore, Moment
 from tieredstore.uploader import Uploader
 from tieredstore.uploader.uploader import Left
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.disk_segments import write_segments
+from tests.support.records.disk_segments import write_segments
 from tieredstore.catalog import load_catalog
 from tieredstore.config import Settings, settings_from
 from tieredstore.errors import ConfigError

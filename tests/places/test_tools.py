@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.places.test_raw_reading import put_raw
-from tests.support.disk_segments import write_segments
 from tests.support.paths import REPOSITORY
+from tests.support.records.disk_segments import write_segments
 from tieredstore.backends.filesystem.store import FilesystemObjectStore
 from tieredstore.cli.app.main import app
 from tieredstore.config import load_settings

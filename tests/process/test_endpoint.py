@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
-from tests.support.fault_proxy import wait_until
+from tests.support.network.fault_proxy import wait_until
 from tieredstore.process import endpoint as endpoint_module
 from tieredstore.process.endpoint import Endpoint
 from tieredstore.process.health import Health

@@ -11,8 +11,8 @@ from functools import partial
 
 import pytest
 
-from tests.support.fault_proxy import wait_until
 from tests.support.fresh_python import run_fresh
+from tests.support.network.fault_proxy import wait_until
 from tieredstore.process import interruption
 from tieredstore.process.interruption import ENDING_SIGNALS, Interrupted, Interruption, at_sudden_end
 from tieredstore.process.parallel import in_parallel

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli_process import environment
+from tests.support.cli.cli_process import environment
 from tests.support.golden.records import expected_rows
 from tests.support.golden.segments import segments
 from tests.support.paths import REPOSITORY
-from tests.support.spark_session import jvm_of_seconds
+from tests.support.spark.spark_session import jvm_of_seconds
 
 QUERIED = [("none", 0, "01-none"), ("none", 1, "01-none"), ("smallbatch", 0, "12-smallbatch"), ("txn", 0, "07-txn")]
 

@@ -23,9 +23,9 @@ import typer.main
 from typer.core import TyperGroup
 
 from scripts.toolchain import GO, JAVA, NODE
-from tests.support.cli_process import environment
+from tests.support.cli.cli_process import environment
 from tests.support.paths import REPOSITORY
-from tests.support.spark_session import jvm_of_seconds
+from tests.support.spark.spark_session import jvm_of_seconds
 from tieredstore import errors
 from tieredstore.backends.registry import BY_SETTING
 from tieredstore.cli.app.main import app

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.project.test_docs import DOCUMENTS, blocks, name_of
-from tests.support.cli_process import tieredstore, write_settings
+from tests.support.cli.cli_process import tieredstore, write_settings
 from tests.support.paths import REPOSITORY
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.testing.segments import build_segment

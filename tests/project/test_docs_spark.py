@@ -12,9 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.project.test_docs import blocks
-from tests.support.cli_process import tieredstore
-from tests.support.kafka_topics import Produced, delete_topic
-from tests.support.live_topics import TieredTopic
+from tests.support.cli.cli_process import tieredstore
+from tests.support.kafka.kafka_topics import Produced, delete_topic
+from tests.support.kafka.live_topics import TieredTopic
 from tests.support.paths import REPOSITORY
 from tests.support.servers.kafka import KafkaServer
 

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from examples import topic_by_minute
 from examples.topic_by_minute import BUCKETS, fitting_bucket, plot, shown_times, steps
-from tests.support.cli_process import write_settings
+from tests.support.cli.cli_process import write_settings
 from tieredstore.config import load_settings
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.remote import RemoteStorageManager

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.support.module_imports import product_sources
 from tests.support.paths import GOLDEN
-from tests.support.small_segments import ENC, memory_settings, new_metadata, write_segment
+from tests.support.records.small_segments import ENC, memory_settings, new_metadata, write_segment
 from tieredstore import errors
 from tieredstore.backends.azure.errors import answer_error
 from tieredstore.backends.http.session import connection_failure

@@ -16,7 +16,7 @@ import tieredstore
 import tieredstore.backends
 from tests.support.golden.segments import settings_text
 from tests.support.paths import REPOSITORY
-from tests.support.small_segments import ENC, ZSTD
+from tests.support.records.small_segments import ENC, ZSTD
 
 MODULES = [module.name for module in pkgutil.walk_packages(tieredstore.__path__, "tieredstore.")]
 ENDS_THE_PROCESS = {"tieredstore.cli.__main__"}

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.pubsub_topics import topics_on
+from tests.support.pubsub.pubsub_topics import topics_on
+from tests.support.stores.doubles import FaultyStore, Operation
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import DataLoss
 from tieredstore.metrics import REGISTRY
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.errors import BufferFull, DeliveryFailed, InvalidRecord
 from tieredstore.pubsub.produce.producer import Producer
-from tieredstore.testing.delegating import Operation
-from tieredstore.testing.faults import FaultyStore
 
 
 def exported(kind: str) -> dict[str, float]:

@@ -10,9 +10,10 @@ import duckdb
 import polars as pl
 import pytest
 
-from tests.support.cli_process import tieredstore
-from tests.support.pubsub_topics import topics_in, topics_on
-from tests.support.spark_stream_topics import Bucket
+from tests.support.cli.cli_process import tieredstore
+from tests.support.pubsub.pubsub_topics import topics_in, topics_on
+from tests.support.spark.spark_stream_topics import Bucket
+from tests.support.stores.doubles import DelegatingObjectStore
 from tieredstore import polars
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
@@ -26,7 +27,6 @@ from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.query.topic_columns import ColumnTypes
 from tieredstore.query.topic_table import TableOptions
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.delegating import DelegatingObjectStore
 from tieredstore.values import Binary, Text
 
 TEXT = TableOptions(ColumnTypes(Text(), Text()))

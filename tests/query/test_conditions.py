@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
-from tests.support.topic_filters import RECORDS, expressions
+from tests.support.records.topic_filters import RECORDS, expressions
 from tieredstore.errors import ConfigError
 from tieredstore.query.conditions import Condition, Extent
 from tieredstore.query.topic_columns import topic_schema

@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow.dataset as ds
 import pytest
 
-from tests.support.stored_records import StoredTopic
+from tests.support.records.stored_records import StoredTopic
 from tieredstore.duckdb import attach
 from tieredstore.kafka.records import COLUMNS
 from tieredstore.polars import scan

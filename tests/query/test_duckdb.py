@@ -13,9 +13,9 @@ import pytest
 from tests.support.golden.catalogs import managers_are_closed, opened
 from tests.support.golden.records import expected_rows
 from tests.support.golden.segments import segments
-from tests.support.spark_readings import fill
-from tests.support.spark_stream_topics import Bucket
-from tests.support.stored_records import StoredTopic
+from tests.support.records.stored_records import StoredTopic
+from tests.support.spark.spark_readings import fill
+from tests.support.spark.spark_stream_topics import Bucket
 from tieredstore.duckdb import attach
 from tieredstore.duckdb.query_tables import QueryTables
 from tieredstore.errors import AlreadyClosed, ConfigError, DataLoss, InvalidValue, ResourceNotFound

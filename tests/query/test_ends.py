@@ -12,10 +12,10 @@ import duckdb
 import pyarrow.parquet
 import pytest
 
-from tests.support.cli_process import tieredstore, write_settings
-from tests.support.forked_commands import ForkedCommands
-from tests.support.signalled_commands import SOON_S, wait_for
-from tests.support.stored_records import plain_batch
+from tests.support.cli.cli_process import tieredstore, write_settings
+from tests.support.cli.forked_commands import ForkedCommands
+from tests.support.cli.signalled_commands import SOON_S, wait_for
+from tests.support.records.stored_records import plain_batch
 from tieredstore.config import load_settings
 from tieredstore.duckdb import attach
 from tieredstore.model import Uuid

@@ -12,11 +12,11 @@ import pyarrow.dataset as ds
 import pyarrow.feather
 import pytest
 
-from tests.support.cli_process import Result, tieredstore
+from tests.support.cli.cli_process import Result, tieredstore
 from tests.support.golden.records import expected_rows, partitions_of
 from tests.support.golden.segments import case_path, segments
-from tests.support.spark_readings import fill
-from tests.support.spark_stream_topics import Bucket
+from tests.support.spark.spark_readings import fill
+from tests.support.spark.spark_stream_topics import Bucket
 from tieredstore.query import TopicLog
 from tieredstore.query.export import export_files, plan_export
 from tieredstore.query.topic_read import ReadPlan

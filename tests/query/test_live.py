@@ -15,9 +15,9 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.cli_process import Result, tieredstore
-from tests.support.kafka_topics import Row, consumed, end_offset, produce_transaction, random_produced
-from tests.support.live_topics import TieredTopic, without
+from tests.support.cli.cli_process import Result, tieredstore
+from tests.support.kafka.kafka_topics import Row, consumed, end_offset, produce_transaction, random_produced
+from tests.support.kafka.live_topics import TieredTopic, without
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.duckdb import attach
 from tieredstore.polars import scan

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli_process import environment, write_settings
+from tests.support.cli.cli_process import environment, write_settings
 from tieredstore.config import load_settings
 from tieredstore.model import Uuid
 from tieredstore.remote import RemoteStorageManager

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
-from tests.support.spark_readings import fill
-from tests.support.spark_stream_topics import Bucket
-from tests.support.stored_records import StoredTopic
+from tests.support.records.stored_records import StoredTopic
+from tests.support.spark.spark_readings import fill
+from tests.support.spark.spark_stream_topics import Bucket
 from tieredstore.errors import ConfigError
 from tieredstore.polars import arrow_condition, scan
 from tieredstore.values import Text

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 
 from tests.support.examples import examples
-from tests.support.stored_records import StoredTopic
-from tests.support.topic_predicates import Place, Predicate, exact_ranges, predicates, ranges_of_time
+from tests.support.records.stored_records import StoredTopic
+from tests.support.records.topic_predicates import Place, Predicate, exact_ranges, predicates, ranges_of_time
 from tieredstore.duckdb import attach
 from tieredstore.model import TopicIdPartition
 from tieredstore.polars import scan

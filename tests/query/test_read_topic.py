@@ -22,10 +22,10 @@ from tests.support.examples import examples
 from tests.support.golden.catalogs import managers_are_closed, opened
 from tests.support.golden.records import expected_rows, partitions_of
 from tests.support.golden.segments import segments
-from tests.support.spark_readings import fill
-from tests.support.spark_stream_topics import Bucket
-from tests.support.stored_records import StoredTopic
-from tests.support.topic_filters import expressions
+from tests.support.records.stored_records import StoredTopic
+from tests.support.records.topic_filters import expressions
+from tests.support.spark.spark_readings import fill
+from tests.support.spark.spark_stream_topics import Bucket
 from tieredstore.errors import (
     AlreadyClosed,
     BatchCorrupt,

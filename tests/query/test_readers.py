@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.support.small_segments import ZSTD, memory_settings
+from tests.support.records.small_segments import ZSTD, memory_settings
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.model import Uuid
 from tieredstore.query import TOPIC_COLUMNS, read_topic

@@ -21,11 +21,11 @@ from confluent_kafka import TopicPartition
 
 from tests.consumer.test_outages import Log, wait_until
 from tests.places.test_raw_readers import written
-from tests.support.cli_process import tieredstore
-from tests.support.pipeline_runs import listed, pipeline_of, rows_of, texts
+from tests.support.cli.cli_process import tieredstore
+from tests.support.pipelines.pipeline_runs import listed, pipeline_of, rows_of, texts
 from tests.support.servers.kafka_cluster import KafkaCluster, start_kafka_cluster
-from tests.support.spark_stream_topics import Json, Query
-from tests.support.spark_tasks import rows_in
+from tests.support.spark.spark_stream_topics import Json, Query
+from tests.support.spark.spark_tasks import rows_in
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
 from tieredstore.consumer import Consumer

@@ -11,8 +11,9 @@ from typing import cast
 
 import pytest
 
-from tests.support.small_segments import new_metadata
-from tests.support.spark_stream_topics import FIRST_ID, Bucket
+from tests.support.records.small_segments import new_metadata
+from tests.support.spark.spark_stream_topics import FIRST_ID, Bucket
+from tests.support.stores.doubles import CountingStore
 from tieredstore.catalog.lineage import Lineage, Span
 from tieredstore.catalog.watermark import MoveBack, Watermark, watermark_key
 from tieredstore.config import settings_from
@@ -27,7 +28,6 @@ from tieredstore.reading.epoch_inquiry import EpochInquiry
 from tieredstore.reading.snapshots import LogSnapshots
 from tieredstore.records.numbers import int64_values
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.doubles import CountingStore
 from tieredstore.testing.segments import Producer, Record, build_batch, build_end_marker
 
 ORDERS: TopicPartition = ("orders", 0)

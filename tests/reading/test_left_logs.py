@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.places.test_raw_readers import written
-from tests.support.cli_process import tieredstore
-from tests.support.pipeline_runs import listed, pipeline_of, rows_of
-from tests.support.spark_stream_topics import FIRST_ID, Bucket, Query, value_of
-from tests.support.spark_tasks import rows_in
+from tests.support.cli.cli_process import tieredstore
+from tests.support.pipelines.pipeline_runs import listed, pipeline_of, rows_of
+from tests.support.spark.spark_stream_topics import FIRST_ID, Bucket, Query, value_of
+from tests.support.spark.spark_tasks import rows_in
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.watermark import MoveBack, Watermark, watermark_key
 from tieredstore.duckdb import attach

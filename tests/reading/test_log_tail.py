@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.kafka_topics import (
+from tests.support.kafka.kafka_topics import (
     Produced,
     Transaction,
     delete_records,
@@ -19,10 +19,10 @@ from tests.support.kafka_topics import (
     make_topic,
     produce,
 )
-from tests.support.live_topics import TieredTopic
+from tests.support.kafka.live_topics import TieredTopic
 from tests.support.servers.kafka import KafkaServer
 from tests.support.servers.process import unanswered_port
-from tests.support.spark_stream_topics import FIRST_ID, SECOND_ID, Bucket
+from tests.support.spark.spark_stream_topics import FIRST_ID, SECOND_ID, Bucket
 from tieredstore.errors import BrokerUnavailable, DataLoss
 from tieredstore.model import TopicPartition
 from tieredstore.partitions import Subscribe

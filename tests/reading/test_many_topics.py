@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.catalog_file import CatalogFile
 from tieredstore.config import settings_from
@@ -16,7 +17,6 @@ from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
 from tieredstore.partitions import Subscribe
 from tieredstore.reading import LogQuery, LogSnapshot
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.doubles import CountingStore
 from tieredstore.testing.segments import Record, build_batch, write_segment
 
 MANY = 500

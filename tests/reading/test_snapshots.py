@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stored_records import StoredTopic
+from tests.support.records.stored_records import StoredTopic
 from tieredstore.catalog.lineage import Lineage
 from tieredstore.kafka.checkpoints import ProducerState
 from tieredstore.partitions import Subscribe

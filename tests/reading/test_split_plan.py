@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.small_segments import memory_settings
+from tests.support.records.small_segments import memory_settings
 from tieredstore.model import Uuid
 from tieredstore.partitions import PartitionLog, Subscribe
 from tieredstore.reading import LogQuery, LogSnapshot, SplitLimits, plan_windows

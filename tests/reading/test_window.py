@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.kafka_topics import Produced, delete_records, produce_transaction
-from tests.support.live_topics import TieredTopic
+from tests.support.kafka.kafka_topics import Produced, delete_records, produce_transaction
+from tests.support.kafka.live_topics import TieredTopic
 from tests.support.servers.kafka import KafkaServer
-from tests.support.spark_stream_topics import Bucket
+from tests.support.spark.spark_stream_topics import Bucket
 from tieredstore.errors import ConfigError, DataLoss
 from tieredstore.partitions import Assign, PartitionLog, Subscribe
 from tieredstore.reading import LogQuery, LogSnapshot, open_reader, read_window

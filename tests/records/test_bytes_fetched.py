@@ -10,8 +10,8 @@ from typing import Final
 import pyarrow as pa
 import pytest
 
-from tests.support.small_segments import MODES
-from tests.support.stored_records import StoredTopic
+from tests.support.records.small_segments import MODES
+from tests.support.records.stored_records import StoredTopic
 from tieredstore.catalog import load_catalog
 from tieredstore.query.topics import read_topic
 from tieredstore.records import ReadSettings, plan_splits, read_records, read_split

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tests.support.examples import examples
 from tests.support.golden.records import rows_of
-from tests.support.split_reads import lineage_of, read_plan
-from tests.support.stored_records import StoredTopic
-from tests.support.transaction_scripts import STEPS, Partition, Segment, Step, store
+from tests.support.records.split_reads import lineage_of, read_plan
+from tests.support.records.stored_records import StoredTopic
+from tests.support.records.transaction_scripts import STEPS, Partition, Segment, Step, store
 from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.records import ReadSettings, decided_end, plan_splits
 from tieredstore.testing.segments import Record, build_batch

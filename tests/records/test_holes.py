@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.golden.records import rows_of
-from tests.support.stored_records import StoredTopic, plain_batch
+from tests.support.records.stored_records import StoredTopic, plain_batch
 from tieredstore.errors import BatchCorrupt, CorruptData, DataLoss, IndexesCorrupt
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.records import AtTime, ReadSettings, RecordReader

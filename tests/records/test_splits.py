@@ -11,7 +11,7 @@ from tests.support.golden.catalogs import opened
 from tests.support.golden.records import expected_rows, partitions_of
 from tests.support.golden.segments import CASES, segments
 from tests.support.golden.stored import settings_of
-from tests.support.split_reads import check_window, read_of, read_plan
+from tests.support.records.split_reads import check_window, read_of, read_plan
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.records import Isolation, ReadSettings, decided_end, plan_splits
 from tieredstore.remote import RemoteStorageManager

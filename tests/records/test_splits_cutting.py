@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.golden.records import rows_of
-from tests.support.small_segments import ZSTD, memory_settings
-from tests.support.split_reads import broker_index, check_window, copy_with_index, lineage_of, read_of
-from tests.support.stored_records import StoredTopic, plain_batch
+from tests.support.records.small_segments import ZSTD, memory_settings
+from tests.support.records.split_reads import broker_index, check_window, copy_with_index, lineage_of, read_of
+from tests.support.records.stored_records import StoredTopic, plain_batch
+from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import Lineage, load_catalog
 from tieredstore.errors import ConfigError, DataLoss
 from tieredstore.model import Uuid
 from tieredstore.records import ReadSettings, SplitPlan, plan_splits, read_split
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.doubles import CountingStore
 from tieredstore.testing.segments import Record, build_batch, build_segment
 from tieredstore.transform import chunks, zstd
 

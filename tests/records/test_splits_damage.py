@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
-from tests.support.split_reads import broker_index, copy_with_index, lineage_of, read_of
-from tests.support.stored_records import StoredTopic, plain_batch
+from tests.support.records.split_reads import broker_index, copy_with_index, lineage_of, read_of
+from tests.support.records.stored_records import StoredTopic, plain_batch
 from tieredstore.errors import BatchCorrupt, CorruptData, IndexesCorrupt
 from tieredstore.records import ReadSettings, plan_splits
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.partition_history import Copy, partition_copies
-from tests.support.split_reads import check_window, lineage_of, read_of, read_plan
-from tests.support.stored_records import StoredTopic
-from tests.support.transaction_scripts import STEPS, Step, store
+from tests.support.records.partition_history import Copy, partition_copies
+from tests.support.records.split_reads import check_window, lineage_of, read_of, read_plan
+from tests.support.records.stored_records import StoredTopic
+from tests.support.records.transaction_scripts import STEPS, Step, store
 from tieredstore.model import Uuid
 from tieredstore.records import Isolation, ReadSettings, decided_end, plan_splits
 from tieredstore.testing.segments import Record, build_batch, write_segment

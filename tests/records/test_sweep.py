@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from tests.support.cli_process import tieredstore
-from tests.support.damaged_buckets import (
+from tests.support.cli.cli_process import tieredstore
+from tests.support.damage.damaged_buckets import (
     ERROR,
     HEADER_PLACES,
     OTHER,
@@ -28,9 +28,9 @@ from tests.support.damaged_buckets import (
 )
 from tests.support.golden.segments import GoldenSegment, case_path, segments
 from tests.support.paths import REPOSITORY
-from tests.support.record_batches import message, message_set
-from tests.support.spark_tasks import reader_of, rows_of_reader
-from tests.support.stored_records import StoredTopic
+from tests.support.records.record_batches import message, message_set
+from tests.support.records.stored_records import StoredTopic
+from tests.support.spark.spark_tasks import reader_of, rows_of_reader
 from tieredstore.errors import BatchCorrupt, TieredStoreError
 from tieredstore.kafka.batches import CompressionType
 from tieredstore.records import ReadSettings

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tests.support.golden.records import expected_rows, rows_of
 from tests.support.golden.segments import case_path, segments
 from tests.support.golden.stored import settings_of
-from tests.support.stored_records import StoredTopic
-from tests.support.transaction_scripts import STEPS, Step, store
+from tests.support.records.stored_records import StoredTopic
+from tests.support.records.transaction_scripts import STEPS, Step, store
 from tieredstore.errors import IndexesCorrupt
 from tieredstore.format.keys import Suffix
 from tieredstore.kafka.batches import read_batch_headers

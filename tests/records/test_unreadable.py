@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stored_records import StoredTopic
+from tests.support.records.stored_records import StoredTopic
 from tieredstore.errors import DataLoss, ResourceNotFound
 from tieredstore.partitions import Subscribe
 from tieredstore.reading import LogQuery, LogSnapshot, check_readable

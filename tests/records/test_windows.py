@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.golden.records import rows_of
-from tests.support.small_segments import memory_settings
-from tests.support.stored_records import StoredTopic
+from tests.support.records.small_segments import memory_settings
+from tests.support.records.stored_records import StoredTopic
+from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import load_catalog
 from tieredstore.errors import AlreadyClosed, ConfigError, ResourceNotFound, SegmentNotFound
@@ -23,7 +24,6 @@ from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.records import AtTime, Isolation, PartitionRead, ReadSettings, RecordReader, read_records
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.doubles import CountingStore
 from tieredstore.testing.segments import PARTITION, build_segment
 
 MIB = 1 << 20

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.closing_states import COPIES, LOG, OTHERS, READS, Scene, Use, waiting
 from tests.support.fresh_python import run_fresh
-from tests.support.small_segments import memory_settings, new_metadata, write_segment
+from tests.support.records.small_segments import memory_settings, new_metadata, write_segment
+from tests.support.stores.closing_states import COPIES, LOG, OTHERS, READS, Scene, Use, waiting
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import AlreadyClosed
 from tieredstore.model import IndexType
@@ -278,7 +278,7 @@ def test_a_process_that_ends_without_closing_ends_at_once_and_says_nothing(tmp_p
         """
         import os, signal, sys, warnings
         from pathlib import Path
-        from tests.support.closing_states import COPIES, OTHERS, READS, Scene, Waiting
+        from tests.support.stores.closing_states import COPIES, OTHERS, READS, Scene, Waiting
 
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads, from Python 3.12 on
         children = {}
@@ -304,7 +304,7 @@ def test_a_process_that_closes_in_the_midst_says_nothing(tmp_path: Path) -> None
         """
         import sys, threading
         from pathlib import Path
-        from tests.support.closing_states import COPIES, OTHERS, READS, Scene, Waiting
+        from tests.support.stores.closing_states import COPIES, OTHERS, READS, Scene, Waiting
 
         ended = []
         for number, (name, use) in enumerate((READS | OTHERS | COPIES).items()):

@@ -17,7 +17,7 @@ def test_a_child_forked_amid_loads_reads_on_and_reads_anew_and_so_does_its_paren
         """
         import os, signal, sys, threading, time, warnings
         from pathlib import Path
-        from tests.support.small_segments import MODES, memory_settings, new_metadata, write_segment
+        from tests.support.records.small_segments import MODES, memory_settings, new_metadata, write_segment
         from tieredstore.backends.memory import MemoryObjectStore
         from tieredstore.model import IndexType
         from tieredstore.remote import RemoteStorageManager
@@ -92,7 +92,7 @@ def test_a_child_forked_between_two_chunks_goes_on_with_the_next_one(cache: str,
         """
         import os, signal, sys, warnings
         from pathlib import Path
-        from tests.support.small_segments import MODES, memory_settings, new_metadata, write_segment
+        from tests.support.records.small_segments import MODES, memory_settings, new_metadata, write_segment
         from tieredstore.remote import RemoteStorageManager
 
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads, from Python 3.12 on
@@ -126,7 +126,7 @@ def test_a_child_is_told_what_its_parent_alone_has(tmp_path: Path) -> None:
         import os, signal, sys, warnings
         from concurrent.futures import ThreadPoolExecutor
         from pathlib import Path
-        from tests.support.small_segments import memory_settings, new_metadata, write_segment
+        from tests.support.records.small_segments import memory_settings, new_metadata, write_segment
         from tieredstore.backends.memory import MemoryObjectStore
         from tieredstore.catalog.listing import list_segments
         from tieredstore.catalog.stored import load_segments

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.golden.segments import ALL_SEGMENTS, GoldenSegment, case_info, settings_text
 from tests.support.golden.stored import files_of, manifest_of, metadata_of, original_indexes, settings_of
-from tests.support.node_crypto import unwrap_with_node
+from tests.support.records.node_crypto import unwrap_with_node
 from tieredstore.errors import IndexNotRecorded
 from tieredstore.format.custom_metadata import CustomMetadata
 from tieredstore.format.manifest import SegmentManifest

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from tests.support.small_segments import memory_settings, new_metadata, write_segment
+from tests.support.records.small_segments import memory_settings, new_metadata, write_segment
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError
 from tieredstore.remote import RemoteStorageManager

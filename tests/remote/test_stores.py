@@ -7,13 +7,13 @@ from contextlib import closing
 
 import pytest
 
-from tests.support.clouds import azure_cloud, gcs_cloud
 from tests.support.golden.segments import GoldenSegment, segments
 from tests.support.golden.stored import files_of, metadata_of, original_indexes, settings_of
-from tests.support.s3_stores import options_for
 from tests.support.servers.azurite_server import AzureServer
 from tests.support.servers.fake_gcs import GcsServer
 from tests.support.servers.s3_server import S3Server
+from tests.support.stores.clouds import azure_cloud, gcs_cloud
+from tests.support.stores.s3_stores import options_for
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.s3.options import Compatibility
 from tieredstore.backends.s3.store import S3ObjectStore

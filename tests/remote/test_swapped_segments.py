@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.cli_process import tieredstore, write_settings
-from tests.support.small_segments import ENC, memory_settings, new_metadata
-from tests.support.small_segments import write_segment as write_small_segment
+from tests.support.cli.cli_process import tieredstore, write_settings
+from tests.support.records.small_segments import ENC, memory_settings, new_metadata
+from tests.support.records.small_segments import write_segment as write_small_segment
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import ProblemKind, list_segments, load_catalog, load_segment
 from tieredstore.config import Settings, load_settings

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.planted_bucket import CHUNK, PlantedBucket
+from tests.support.damage.planted_bucket import CHUNK, PlantedBucket
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.errors import ConfigError
 from tieredstore.format.keys import Suffix

@@ -12,12 +12,12 @@ from functools import partial
 
 import pytest
 
-from tests.support.faulty_commands import COMMANDS, Command, CommandPlace
+from tests.support.cli.faulty_commands import COMMANDS, Command, CommandPlace
 from tests.support.faulty_server.server import FaultyServer
 from tests.support.faulty_server.service import Cloud
 from tests.support.faulty_server.way import Must, Way
 from tests.support.faulty_server.ways import QUICK_WAYS, SLOW_WAYS, WAYS
-from tests.support.faulty_stores import SERVICES
+from tests.support.stores.faulty_stores import SERVICES
 from tieredstore.backends.cloud import store as cloud_store
 from tieredstore.process.retry import RetryPolicy
 

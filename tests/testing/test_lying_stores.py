@@ -14,8 +14,8 @@ from tests.support.faulty_server.server import FaultyServer
 from tests.support.faulty_server.service import Cloud, Step
 from tests.support.faulty_server.way import Must, Way
 from tests.support.faulty_server.ways import QUICK_WAYS, WAYS
-from tests.support.faulty_stores import SERVICES, store_on
-from tests.support.store_verbs import KEYS, SMALL, Verb, remember_etag, verbs_of
+from tests.support.stores.faulty_stores import SERVICES, store_on
+from tests.support.stores.store_verbs import KEYS, SMALL, Verb, remember_etag, verbs_of
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.cloud.answers import stated_date
 from tieredstore.errors import TieredStoreError

@@ -5,13 +5,18 @@ from collections.abc import Callable, Generator
 
 import pytest
 
+from tests.support.stores.doubles import (
+    CountingStore,
+    DelegatingObjectStore,
+    FaultyStore,
+    LatencyStore,
+    Moment,
+    Operation,
+)
 from tieredstore.backends.base import Body, ObjectStore
 from tieredstore.backends.contract.bodies import open_body
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import AccessDenied, ObjectNotFound, StoreUnavailable
-from tieredstore.testing.delegating import DelegatingObjectStore, Operation
-from tieredstore.testing.doubles import CountingStore, LatencyStore
-from tieredstore.testing.faults import FaultyStore, Moment
 from tieredstore.testing.object_store_tests import ObjectStoreTests
 
 

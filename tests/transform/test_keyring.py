@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from tests.support.node_crypto import unwrap_with_node
 from tests.support.paths import GOLDEN
+from tests.support.records.node_crypto import unwrap_with_node
 from tieredstore.errors import KeyRingError, UnknownKey, WrongKey
 from tieredstore.transform.keyring import KeyPair, KeyRing
 from tieredstore.transform.pem import read_private_key, read_public_key

@@ -10,15 +10,14 @@ from typing import Any
 
 import pytest
 
-from tests.support.uploader_disk import BrokerDisk, SaidSettling, extents, run_once, uploader_of, watermark_of
-from tests.support.uploader_runs import until
+from tests.support.stores.doubles import FaultyStore, Moment, Operation
+from tests.support.uploader.uploader_disk import BrokerDisk, SaidSettling, extents, run_once, uploader_of, watermark_of
+from tests.support.uploader.uploader_runs import until
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.watermark import watermark_key
 from tieredstore.errors import BrokerUnavailable
 from tieredstore.model import TopicIdPartition, TopicPartition
 from tieredstore.process.stopping import Stop
-from tieredstore.testing.delegating import Operation
-from tieredstore.testing.faults import FaultyStore, Moment
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import Uploader, service, shipping
 from tieredstore.uploader.partition import Partition

@@ -24,12 +24,12 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tests.support.kafka_topics import TIMEOUT_S
-from tests.support.log_readers import Readers
-from tests.support.log_truth import BATCH, LONG_S, Life, Writer, Writing
+from tests.support.kafka.kafka_topics import TIMEOUT_S
 from tests.support.servers.kafka_cluster import ClusterNode, KafkaCluster, start_kafka_cluster
-from tests.support.uploader_disk import watermark_of
-from tests.support.uploader_runs import until, uploader_process
+from tests.support.uploader.log_readers import Readers
+from tests.support.uploader.log_truth import BATCH, LONG_S, Life, Writer, Writing
+from tests.support.uploader.uploader_disk import watermark_of
+from tests.support.uploader.uploader_runs import until, uploader_process
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.catalog.watermark import Watermark
 from tieredstore.kafka.checkpoints import parse_leader_epochs

@@ -28,12 +28,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.uploader_disk import BrokerDisk, extents, run_once, stored, uploader_of, watermark_of
+from tests.support.stores.doubles import FaultyStore
+from tests.support.uploader.uploader_disk import BrokerDisk, extents, run_once, stored, uploader_of, watermark_of
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.kafka import held_segment
 from tieredstore.kafka.log_scan import LogExtent, scan_log
 from tieredstore.model import TopicIdPartition, Uuid
-from tieredstore.testing.faults import FaultyStore
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import Uploader
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cli_process import tieredstore
+from tests.support.cli.cli_process import tieredstore
 from tests.support.paths import REPOSITORY
 from tieredstore.config.loading import uploader_settings_from
 from tieredstore.uploader.metrics import Counts, CountsCollector

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.uploader_disk import (
+from tests.support.stores.doubles import FaultyStore, Moment, ScriptedStore
+from tests.support.uploader.uploader_disk import (
     STORE,
     BrokerDisk,
     SaidSettling,
@@ -26,7 +27,6 @@ from tieredstore.catalog.watermark import watermark_key
 from tieredstore.config import settings_from
 from tieredstore.ops.listing import QUARANTINE
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.doubles import FaultyStore, Moment, ScriptedStore
 from tieredstore.uploader import shipping
 from tieredstore.uploader import uploader as module
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.uploader_disk import (
+from tests.support.stores.doubles import FaultyStore, Moment
+from tests.support.uploader.uploader_disk import (
     BrokerDisk,
     extents,
     run_once,
@@ -22,7 +23,6 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.watermark import Hole, Watermark, hole_key, partition_of_hole, watermark_key
 from tieredstore.model import TopicPartition
-from tieredstore.testing.faults import FaultyStore, Moment
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import Leadership
 from tieredstore.uploader.settled import REPLICATION_CHECKPOINT

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support.uploader_disk import STORE, BrokerDisk, extents, run_once, stored, uploader_of, watermark_of
+from tests.support.stores.doubles import CountingStore, FaultyStore
+from tests.support.uploader.uploader_disk import STORE, BrokerDisk, extents, run_once, stored, uploader_of, watermark_of
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.watermark import Hole, hole_key, watermark_key
@@ -18,8 +19,6 @@ from tieredstore.config import settings_from
 from tieredstore.errors import StoreUnavailable
 from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.doubles import CountingStore
-from tieredstore.testing.faults import FaultyStore
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import Uploader
 from tieredstore.uploader.followed_partitions import FollowedPartitions

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.golden.records import rows_of
-from tests.support.uploader_disk import STORE, BrokerDisk, SaidSettling, uploader_of, watermark_of
+from tests.support.uploader.uploader_disk import STORE, BrokerDisk, SaidSettling, uploader_of, watermark_of
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
 from tieredstore.records import read_records

@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.uploader_disk import BrokerDisk, SaidSettling, extents, run_once, stored, uploader_of, watermark_of
+from tests.support.uploader.uploader_disk import (
+    BrokerDisk,
+    SaidSettling,
+    extents,
+    run_once,
+    stored,
+    uploader_of,
+    watermark_of,
+)
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.watermark import Watermark, watermark_key

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.uploader_disk import BrokerDisk, extents, run_once, stored, uploader_of, watermark_of
+from tests.support.stores.doubles import FaultyStore, Moment
+from tests.support.uploader.uploader_disk import BrokerDisk, extents, run_once, stored, uploader_of, watermark_of
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.testing.faults import FaultyStore, Moment
 from tieredstore.uploader import shipping
 
 WHOLE: Final = [(0, 9), (10, 19), (20, 29)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.uploader_disk import (
+from tests.support.uploader.uploader_disk import (
     BrokerDisk,
     SaidSettling,
     extents,

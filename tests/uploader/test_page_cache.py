@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.uploader_disk import BrokerDisk, extents, run_once
+from tests.support.uploader.uploader_disk import BrokerDisk, extents, run_once
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.uploader.page_cache import cache_as_it_was, uncached
 

@@ -17,12 +17,12 @@ from typing import Final
 import pytest
 from confluent_kafka import Producer
 
-from tests.support.cli_process import command, environment
+from tests.support.cli.cli_process import command, environment
 from tests.support.golden.records import rows_of
-from tests.support.kafka_topics import CODECS, TIMEOUT_S, make_topic
+from tests.support.kafka.kafka_topics import CODECS, TIMEOUT_S, make_topic
 from tests.support.servers.kafka import KafkaServer, start_kafka
-from tests.support.uploader_disk import watermark_of
-from tests.support.uploader_runs import Written, until, uploader_process
+from tests.support.uploader.uploader_disk import watermark_of
+from tests.support.uploader.uploader_runs import Written, until, uploader_process
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.catalog import list_segments
 from tieredstore.config import settings_from
@@ -109,7 +109,7 @@ def ship_under_fire(folder: Path, *, rounds: int, kills: int) -> None:
         topics = [make_topic(server, TOPIC, partitions=PARTITIONS) for _ in range(3)]
         settings = folder / "uploader.properties"
         lines = {
-            "storage.backend.class": "tests.support.failing_folder.FailingFolder",
+            "storage.backend.class": "tests.support.stores.failing_folder.FailingFolder",
             "storage.folder": str(bucket),
             "storage.failing": "5",
             "chunk.size": "4096",

@@ -19,11 +19,12 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tests.support.golden.records import rows_of
-from tests.support.kafka_topics import TIMEOUT_S
+from tests.support.kafka.kafka_topics import TIMEOUT_S
 from tests.support.servers.kafka import start_kafka
 from tests.support.servers.kafka_cluster import start_kafka_cluster
-from tests.support.uploader_disk import STORE, watermark_of
-from tests.support.uploader_runs import Written, until
+from tests.support.stores.doubles import FaultyStore
+from tests.support.uploader.uploader_disk import STORE, watermark_of
+from tests.support.uploader.uploader_runs import Written, until
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
 from tieredstore.config.loading import uploader_settings_from
@@ -31,7 +32,6 @@ from tieredstore.kafka.logdir import discover
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.records import read_records
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.faults import FaultyStore
 from tieredstore.uploader import Uploader
 from tieredstore.uploader import service as module
 from tieredstore.uploader import uploader as uploader_module

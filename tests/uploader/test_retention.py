@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.cli_process import tieredstore
-from tests.support.uploader_disk import BrokerDisk, extents, run_once, stored, uploader_of, watermark_of
+from tests.support.cli.cli_process import tieredstore
+from tests.support.stores.doubles import FaultyStore, Moment
+from tests.support.uploader.uploader_disk import BrokerDisk, extents, run_once, stored, uploader_of, watermark_of
 from tieredstore.backends.base import ObjectInfo
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.listing import SegmentObjects
 from tieredstore.errors import StoreUnavailable
 from tieredstore.format.keys import Suffix
 from tieredstore.model import RemoteLogSegmentId, Uuid
-from tieredstore.testing.faults import FaultyStore, Moment
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader.retention import first_within
 

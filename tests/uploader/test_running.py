@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.cli_process import tieredstore
-from tests.support.uploader_disk import BrokerDisk, SaidSettling, extents, run_once, uploader_of, watermark_of
+from tests.support.cli.cli_process import tieredstore
+from tests.support.stores.doubles import Operation, OperationName, ScriptedStore
+from tests.support.uploader.uploader_disk import BrokerDisk, SaidSettling, extents, run_once, uploader_of, watermark_of
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.watermark import hole_key
 from tieredstore.config import settings_from
 from tieredstore.errors import ConfigError, StoreUnavailable
 from tieredstore.model import TopicPartition
-from tieredstore.testing.doubles import Operation, OperationName, ScriptedStore
 from tieredstore.uploader import Leadership
 from tieredstore.uploader import service as module
 from tieredstore.uploader.service import uploader_service

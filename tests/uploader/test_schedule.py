@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.uploader_disk import BrokerDisk, run_once, uploader_of
+from tests.support.uploader.uploader_disk import BrokerDisk, run_once, uploader_of
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.kafka.logdir import FoundSegment
 from tieredstore.model import TopicIdPartition, Uuid

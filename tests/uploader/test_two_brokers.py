@@ -16,11 +16,11 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tests.support.golden.records import rows_of
-from tests.support.kafka_topics import TIMEOUT_S
+from tests.support.kafka.kafka_topics import TIMEOUT_S
 from tests.support.servers.kafka_cluster import KafkaCluster, start_kafka_cluster, start_zookeeper_cluster
 from tests.support.servers.zookeeper import start_zookeeper
-from tests.support.uploader_disk import watermark_of
-from tests.support.uploader_runs import Written, until, uploader_process
+from tests.support.uploader.uploader_disk import watermark_of
+from tests.support.uploader.uploader_runs import Written, until, uploader_process
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.config import settings_from
 from tieredstore.kafka.checkpoints import parse_leader_epochs

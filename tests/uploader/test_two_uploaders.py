@@ -11,12 +11,12 @@ from typing import Final
 import pytest
 
 from tests.support.golden.records import rows_of
-from tests.support.uploader_disk import STORE, BrokerDisk, run_once, watermark_of
+from tests.support.stores.doubles import FaultyStore
+from tests.support.uploader.uploader_disk import STORE, BrokerDisk, run_once, watermark_of
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
 from tieredstore.records import read_records
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.faults import FaultyStore
 
 _DEADLINE_S: Final = 120.0
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.golden.records import rows_of
-from tests.support.uploader_disk import (
+from tests.support.uploader.uploader_disk import (
     STORE,
     BrokerDisk,
     SaidSettling,

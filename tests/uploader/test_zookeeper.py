@@ -18,7 +18,7 @@ import pytest
 from tests.support.servers.kafka_certificates import issue, make_authority
 from tests.support.servers.process import free_port
 from tests.support.servers.zookeeper import ZooKeeperServer, start_zookeeper, zookeeper_client
-from tests.support.uploader_disk import BrokerDisk, extents, uploader_of
+from tests.support.uploader.uploader_disk import BrokerDisk, extents, uploader_of
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config.loading import uploader_settings_from
 from tieredstore.errors import BrokerUnavailable, ConfigError

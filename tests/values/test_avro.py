@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.support.schema_registry_server import framed, written
+from tests.support.network.schema_registry_server import framed, written
 from tieredstore.errors import ConfigError, InvalidValue, StoreUnavailable
 from tieredstore.values import Avro, arrow_type_of
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from tests.support.damage.hostile_schemas import COLUMNS, LINKED, READER, SCHEMAS, linked, record
 from tests.support.fresh_python import run_fresh
-from tests.support.hostile_schemas import COLUMNS, LINKED, READER, SCHEMAS, linked, record
-from tests.support.schema_registry_server import written
+from tests.support.network.schema_registry_server import written
 from tieredstore.values import Avro
 from tieredstore.values.avro import AvroData
 
@@ -20,9 +20,9 @@ pytestmark = pytest.mark.slow
 CHILD = """
 import os, resource, sys
 import fastavro, pyarrow
-from tests.support.hostile_schemas import COLUMNS, GOOD, READER, SCHEMAS
-from tests.support.protobuf_messages import doubling_set
-from tests.support.schema_registry_server import framed
+from tests.support.damage.hostile_schemas import COLUMNS, GOOD, READER, SCHEMAS
+from tests.support.records.protobuf_messages import doubling_set
+from tests.support.network.schema_registry_server import framed
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.files.columns import OfRegistry
 from tieredstore.values import Avro

@@ -1,7 +1,7 @@
-"""What tests of stores need, shipped for users' own stores as well.
+"""What tests of one's own store, queue, format or parser need (with the extra ``test``).
 
-``object_store_tests`` holds the behaviours that every store shows, as a class of pytest tests (it needs the extra
-``test``); ``delegating``, ``doubles`` and ``faults`` hold stores that wrap another one to count, delay or fail.
+``object_store_tests``, ``notification_queue_tests`` and ``output_format_tests`` hold what each of these must pass, as
+classes of pytest tests; ``batches`` and ``segments`` make records and segments as a broker writes them.
 """
 
 from __future__ import annotations

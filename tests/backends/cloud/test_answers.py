@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.fault_proxy import wait_until
 from tests.support.faulty_server.server import FaultyServer
 from tests.support.faulty_server.service import Cloud, Step
 from tests.support.faulty_server.way import Exchange, Must, Way
 from tests.support.faulty_server.ways import WAYS
 from tests.support.faulty_server.wire import Reply
-from tests.support.faulty_stores import PART_SIZES, SERVICES, store_on
+from tests.support.network.fault_proxy import wait_until
+from tests.support.stores.faulty_stores import PART_SIZES, SERVICES, store_on
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.cloud.store import BUCKET_REMEMBERED_S
 from tieredstore.backends.gcs.client import open_client

@@ -13,9 +13,9 @@ from azure.storage.blob import ContainerClient, ContainerSasPermissions, generat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.clouds import AZURE_KEYS, LARGE, PART, make_azure, make_container
-from tests.support.fault_proxy import Answer, FaultProxy, LoseAnswer
+from tests.support.network.fault_proxy import Answer, FaultProxy, LoseAnswer
 from tests.support.servers.azurite_server import AzureServer
+from tests.support.stores.clouds import AZURE_KEYS, LARGE, PART, make_azure, make_container
 from tieredstore.backends.azure.errors import answer_error
 from tieredstore.backends.azure.listing import in_key_order
 from tieredstore.backends.azure.options import AccountKey, AzureOptions, SasToken

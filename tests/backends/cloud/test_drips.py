@@ -12,14 +12,14 @@ from functools import partial
 
 import pytest
 
-from tests.support.fault_proxy import wait_until
 from tests.support.faulty_server.connection_ways import EVERY_STEP
 from tests.support.faulty_server.drip_ways import DRIP_WAYS, PAGE_WAYS
 from tests.support.faulty_server.server import FaultyServer
 from tests.support.faulty_server.service import Cloud, Step
 from tests.support.faulty_server.way import Exchange, Must, Way
 from tests.support.faulty_server.wire import Answer
-from tests.support.faulty_stores import PART_SIZES, SERVICES, store_on
+from tests.support.network.fault_proxy import wait_until
+from tests.support.stores.faulty_stores import PART_SIZES, SERVICES, store_on
 from tieredstore.backends.base import ObjectStore
 from tieredstore.errors import StoreUnavailable, TieredStoreError
 

@@ -13,9 +13,9 @@ import google_crc32c
 import pytest
 import urllib3
 
-from tests.support.clouds import LARGE, PART, make_gcs
-from tests.support.fault_proxy import Answer, FaultProxy, LoseAnswer, wait_until
+from tests.support.network.fault_proxy import Answer, FaultProxy, LoseAnswer, wait_until
 from tests.support.servers.fake_gcs import GcsServer
+from tests.support.stores.clouds import LARGE, PART, make_gcs
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.gcs.options import Anonymous, ApplicationDefault, GcsOptions
 from tieredstore.backends.gcs.store import GcsObjectStore

@@ -18,10 +18,10 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from google.auth.credentials import Credentials
 
-from tests.support.clouds import quick
-from tests.support.fault_proxy import Answer, FaultProxy, Seen, wait_until
+from tests.support.network.fault_proxy import Answer, FaultProxy, Seen, wait_until
 from tests.support.servers.fake_gcs import GcsServer
 from tests.support.servers.process import unanswered_port
+from tests.support.stores.clouds import quick
 from tieredstore.backends.azure.options import AccountKey, AzureDefault, AzureOptions, ConnectionString, SasToken
 from tieredstore.backends.azure.store import AzureObjectStore
 from tieredstore.backends.gcs.credentials import parse_credentials

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from azure.storage.blob import BlobServiceClient, RetentionPolicy
 
-from tests.support.clouds import AZURE_KEYS, make_azure, make_container, make_gcs
-from tests.support.s3_stores import impatient_store, options_for
 from tests.support.servers.azurite_server import AzureServer
 from tests.support.servers.fake_gcs import GcsServer
 from tests.support.servers.s3_server import S3Server
+from tests.support.stores.clouds import AZURE_KEYS, make_azure, make_container, make_gcs
+from tests.support.stores.s3_stores import impatient_store, options_for
 from tieredstore.backends.gcs.keeping import kept_sentences
 
 

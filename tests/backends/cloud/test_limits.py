@@ -8,7 +8,8 @@ from contextlib import closing
 
 import pytest
 
-from tests.support.clouds import (
+from tests.support.network.fault_proxy import Answer, CutResponse, FaultProxy, Stall, Trickle, wait_until
+from tests.support.stores.clouds import (
     LARGE,
     Cloud,
     OnEveryCloud,
@@ -19,7 +20,6 @@ from tests.support.clouds import (
     quick,
     until_answered,
 )
-from tests.support.fault_proxy import Answer, CutResponse, FaultProxy, Stall, Trickle, wait_until
 from tieredstore.backends.azure.options import AzureOptions
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.gcs.options import GcsOptions

@@ -6,8 +6,8 @@ from contextlib import closing
 
 import pytest
 
-from tests.support.clouds import Cloud, OnEveryCloud, count, plan, quick
-from tests.support.fault_proxy import CutRequest, FaultProxy, LoseAnswer, wait_until
+from tests.support.network.fault_proxy import CutRequest, FaultProxy, LoseAnswer, wait_until
+from tests.support.stores.clouds import Cloud, OnEveryCloud, count, plan, quick
 from tieredstore.backends.base import ObjectStore
 from tieredstore.errors import PreconditionFailed
 

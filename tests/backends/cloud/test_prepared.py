@@ -7,8 +7,8 @@ from contextlib import closing, suppress
 
 import pytest
 
-from tests.support.clouds import ATTEMPTS, Cloud, OnEveryCloud
-from tests.support.fault_proxy import Answer, CutRequest, Fault, FaultProxy, LoseAnswer
+from tests.support.network.fault_proxy import Answer, CutRequest, Fault, FaultProxy, LoseAnswer
+from tests.support.stores.clouds import ATTEMPTS, Cloud, OnEveryCloud
 from tieredstore.backends.base import ObjectStore, Prepared
 from tieredstore.errors import PreconditionFailed, StoreError, StoreUnavailable
 

@@ -12,7 +12,7 @@ from tests.support.faulty_server.server import FaultyServer
 from tests.support.faulty_server.service import Cloud, Step
 from tests.support.faulty_server.way import Exchange, Must, Way
 from tests.support.faulty_server.wire import Reply
-from tests.support.faulty_stores import PART_SIZES, SERVICES, store_on
+from tests.support.stores.faulty_stores import PART_SIZES, SERVICES, store_on
 from tieredstore.backends.base import ObjectStore
 from tieredstore.errors import StoreError
 

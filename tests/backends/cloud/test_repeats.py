@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.clouds import Cloud, OnEveryCloud, plan, quick
-from tests.support.fault_proxy import Answer, FaultProxy, LoseAnswer, Repeat
 from tests.support.faulty_server.gcs import GcsService
 from tests.support.faulty_server.server import FaultyServer
 from tests.support.faulty_server.service import Cloud as FaultyCloud
-from tests.support.faulty_stores import PART_SIZES, store_on
-from tests.support.small_segments import PLAIN, memory_settings
+from tests.support.network.fault_proxy import Answer, FaultProxy, LoseAnswer, Repeat
+from tests.support.records.small_segments import PLAIN, memory_settings
+from tests.support.stores.clouds import Cloud, OnEveryCloud, plan, quick
+from tests.support.stores.faulty_stores import PART_SIZES, store_on
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.gcs.options import Anonymous, GcsOptions
 from tieredstore.backends.gcs.store import GcsObjectStore

@@ -9,8 +9,8 @@ from contextlib import closing
 
 import pytest
 
-from tests.support.clouds import ATTEMPTS, LARGE, Cloud, OnEveryCloud, Operation, count, operations, plan
-from tests.support.fault_proxy import Answer, CutRequest, CutResponse, Fault, FaultProxy, LoseAnswer, wait_until
+from tests.support.network.fault_proxy import Answer, CutRequest, CutResponse, Fault, FaultProxy, LoseAnswer, wait_until
+from tests.support.stores.clouds import ATTEMPTS, LARGE, Cloud, OnEveryCloud, Operation, count, operations, plan
 from tieredstore.backends.base import ObjectStore
 from tieredstore.errors import AccessDenied, StoreError, StoreUnavailable, TieredStoreError
 from tieredstore.process.retry import RetryPolicy

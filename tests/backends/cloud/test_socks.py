@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.clouds import LARGE, Cloud, OnClouds
-from tests.support.socks_proxy import Asked, SocksServer
+from tests.support.network.socks_proxy import Asked, SocksServer
+from tests.support.stores.clouds import LARGE, Cloud, OnClouds
 from tieredstore.backends.azure.store import AzureObjectStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.gcs.store import GcsObjectStore

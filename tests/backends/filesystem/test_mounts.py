@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pubsub_topics import topics_in
+from tests.support.pubsub.pubsub_topics import topics_in
 from tieredstore.backends.filesystem import mounts
 from tieredstore.backends.filesystem.mounts import file_system_in
 from tieredstore.backends.filesystem.store import FilesystemObjectStore

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.changing_files import ChangingFiles
+from tests.support.stores.changing_files import ChangingFiles
 from tieredstore.backends.filesystem import FilesystemObjectStore, listing
 from tieredstore.backends.filesystem._files import look_at_files, names_of_files, read_files
 from tieredstore.backends.values import ObjectInfo

@@ -11,10 +11,10 @@ from dataclasses import replace
 import pytest
 import requests
 
-from tests.support.clouds import LARGE, PART, Cloud, OnClouds, plan, quick
-from tests.support.fault_proxy import Answer, FaultProxy, LoseAnswer
-from tests.support.s3_stores import MIB, impatient_store, options_for
+from tests.support.network.fault_proxy import Answer, FaultProxy, LoseAnswer
 from tests.support.servers.s3_server import S3Server
+from tests.support.stores.clouds import LARGE, PART, Cloud, OnClouds, plan, quick
+from tests.support.stores.s3_stores import MIB, impatient_store, options_for
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.s3.options import Compatibility
 from tieredstore.backends.s3.upload import Content

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from tests.support.fault_proxy import Answer, CutRequest, CutResponse, FaultProxy, LoseAnswer, Stall, Trickle
-from tests.support.s3_stores import MIB, impatient_store, options_for
+from tests.support.network.fault_proxy import Answer, CutRequest, CutResponse, FaultProxy, LoseAnswer, Stall, Trickle
 from tests.support.servers.s3_server import S3Server
+from tests.support.stores.s3_stores import MIB, impatient_store, options_for
 from tieredstore.backends.s3.options import AccessKeys
 from tieredstore.backends.s3.store import S3ObjectStore
 from tieredstore.errors import AccessDenied, PreconditionFailed, StoreError, StoreUnavailable

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.s3_stores import impatient_store, options_for
 from tests.support.servers.s3_server import REGION, S3Server
+from tests.support.stores.s3_stores import impatient_store, options_for
 from tieredstore.backends.registry import settings_at
 from tieredstore.backends.s3.client import client_config
 from tieredstore.backends.s3.credentials import parse_credentials

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.fault_proxy import Answer, FaultProxy, Seen
-from tests.support.s3_stores import MIB, impatient_store, options_for
+from tests.support.network.fault_proxy import Answer, FaultProxy, Seen
 from tests.support.servers.s3_server import S3Server
+from tests.support.stores.s3_stores import MIB, impatient_store, options_for
 from tieredstore.backends.cloud.errors import PartsGone
 from tieredstore.backends.s3.errors import NotSupported, class_for
 from tieredstore.backends.s3.options import Compatibility, ListingOrder

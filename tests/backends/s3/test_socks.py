@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.s3_stores import options_for
+from tests.support.network.socks_proxy import SocksServer
 from tests.support.servers.s3_server import S3Server
-from tests.support.socks_proxy import SocksServer
+from tests.support.stores.s3_stores import options_for
 from tieredstore.backends.http.proxies import SocksProxy
 from tieredstore.backends.s3.socks import send_through
 from tieredstore.backends.s3.store import S3ObjectStore

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 import pytest
 
-from tests.support.s3_stores import MIB, impatient_store, options_for
 from tests.support.servers.s3_server import S3Server
+from tests.support.stores.s3_stores import MIB, impatient_store, options_for
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.s3.options import Compatibility
 from tieredstore.backends.s3.store import S3ObjectStore

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.fault_proxy import Answer, FaultProxy
-from tests.support.s3_stores import MIB, impatient_store, options_for, replace_part
+from tests.support.network.fault_proxy import Answer, FaultProxy
 from tests.support.servers.s3_server import S3Server
 from tests.support.servers.seaweedfs import start_seaweedfs
+from tests.support.stores.s3_stores import MIB, impatient_store, options_for, replace_part
 from tieredstore.backends.s3.store import S3ObjectStore
 from tieredstore.errors import AccessDenied, PreparedGone, StoreUnavailable
 

@@ -9,7 +9,8 @@ from typing import cast
 
 import pytest
 
-from tests.support.small_segments import memory_settings
+from tests.support.records.small_segments import memory_settings
+from tests.support.stores.doubles import ScriptedStore
 from tieredstore import metrics
 from tieredstore.backends.base import Body, ObjectInfo, ObjectStore
 from tieredstore.backends.filesystem.store import FilesystemObjectStore
@@ -20,7 +21,6 @@ from tieredstore.backends.wrappers.metered import MeteredStore
 from tieredstore.backends.wrappers.stack import wrapped
 from tieredstore.config import Settings, settings_from
 from tieredstore.errors import AccessDenied
-from tieredstore.testing.doubles import ScriptedStore
 from tieredstore.testing.object_store_tests import ObjectStoreTests
 
 STORE_SECONDS = 2.0

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.small_segments import MODES, memory_settings, new_metadata, write_segment
+from tests.support.records.small_segments import MODES, memory_settings, new_metadata, write_segment
+from tests.support.stores.doubles import FaultyStore
 from tieredstore import metrics
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem.store import FilesystemObjectStore
@@ -23,7 +24,6 @@ from tieredstore.backends.wrappers.stack import open_wrapped, wrapped
 from tieredstore.config import settings_from
 from tieredstore.errors import AccessDenied, ObjectNotFound, PreconditionFailed, StoreThrottled, StoreUnavailable
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.faults import FaultyStore
 from tieredstore.testing.object_store_tests import ObjectStoreTests
 
 LIMITS = {"upload.rate.limit.bytes.per.second": "1048576", "fetch.rate.limit.bytes.per.second": "2097152"}

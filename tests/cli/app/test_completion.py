@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cli_process import tieredstore
+from tests.support.cli.cli_process import tieredstore
 from tests.support.golden.segments import case_path
 from tieredstore.cli.app import completion
 

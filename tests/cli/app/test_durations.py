@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.cli_process import tieredstore
+from tests.support.cli.cli_process import tieredstore
 from tieredstore.cli.app.durations import parse_duration_ms, parse_since_ms
 from tieredstore.errors import ConfigError
 

@@ -18,15 +18,15 @@ import pytest
 from tests.cli.bucket.test_clean_up import LEFT
 from tests.cli.bucket.test_lifecycle import patch_store
 from tests.ops.garbage.test_lifecycle import S3Rules
-from tests.support.catalog_stores import partition_of, run_of
-from tests.support.cli_process import ORIGINALS, tieredstore, write_settings
+from tests.support.cli.cli_process import ORIGINALS, tieredstore, write_settings
 from tests.support.faulty_server.server import FaultyServer
-from tests.support.faulty_stores import store_on
 from tests.support.golden.segments import settings_text
-from tests.support.hourly_topics import BY_HOUR, HOUR_MS, NOON_MS
 from tests.support.paths import GOLDEN
-from tests.support.spark_pipelines import ROOT, Kept
-from tests.support.spark_stream_topics import FIRST_ID
+from tests.support.records.hourly_topics import BY_HOUR, HOUR_MS, NOON_MS
+from tests.support.spark.spark_pipelines import ROOT, Kept
+from tests.support.spark.spark_stream_topics import FIRST_ID
+from tests.support.stores.catalog_stores import partition_of, run_of
+from tests.support.stores.faulty_stores import store_on
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.cli.app.main import program
 from tieredstore.format.keys import Suffix

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
-from tests.support import hostile_folders, hostile_manifests, hostile_objects
-from tests.support.cli_process import tieredstore
-from tests.support.hostile_buckets import MODES, Case, HostileBucket, copy_of, make_bucket
+from tests.support.cli.cli_process import tieredstore
+from tests.support.damage import hostile_folders, hostile_manifests, hostile_objects
+from tests.support.damage.hostile_buckets import MODES, Case, HostileBucket, copy_of, make_bucket
 from tests.support.work import measured
 
 pytestmark = pytest.mark.slow

@@ -11,12 +11,12 @@ from typing import Any, cast
 
 import pytest
 
-from tests.support.cli_process import Result, tieredstore
-from tests.support.odd_bucket import make_it_odd
+from tests.support.cli.cli_process import Result, tieredstore
+from tests.support.cli.odd_bucket import make_it_odd
+from tests.support.cli.screens import demo_bucket
+from tests.support.damage.planted_messages import store_messages
 from tests.support.paths import REPOSITORY
-from tests.support.planted_messages import store_messages
-from tests.support.pubsub_brokers import message_of
-from tests.support.screens import demo_bucket
+from tests.support.pubsub.pubsub_brokers import message_of
 from tieredstore.cli.app.main import program
 from tieredstore.cli.app.version import JSON_VERSION
 from tieredstore.pubsub.cli.commands import open_named_topics

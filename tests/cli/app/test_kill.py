@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli_process import ORIGINALS, environment
+from tests.support.cli.cli_process import ORIGINALS, environment
 
 MOMENTS = ("before", "during", "after")
 
@@ -17,7 +17,7 @@ MOMENTS = ("before", "during", "after")
 @pytest.mark.slow
 def test_after_kill_9_at_any_store_operation_a_second_run_leaves_each_segment_committed_once(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.cli_kill_sweep", str(tmp_path), str(ORIGINALS)],
+        [sys.executable, "-m", "tests.support.cli.cli_kill_sweep", str(tmp_path), str(ORIGINALS)],
         capture_output=True,
         env=environment(),
         check=False,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cli_process import ORIGINALS, spawn, tieredstore, write_settings
+from tests.support.cli.cli_process import ORIGINALS, spawn, tieredstore, write_settings
 from tests.support.fresh_python import run_fresh
 from tieredstore.cli.app.main import main, program
 from tieredstore.cli.bucket import ls

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli_process import TXN, command, environment, tieredstore
+from tests.support.cli.cli_process import TXN, command, environment, tieredstore
+from tests.support.cli.forked_commands import Ended, ForkedCommands
+from tests.support.cli.signalled_commands import SOON_S, Case, Place, Stage, wait_for, write_cloud_settings
 from tests.support.faulty_server.server import FaultyServer
 from tests.support.faulty_server.service import Cloud, Step
-from tests.support.forked_commands import Ended, ForkedCommands
 from tests.support.paths import REPOSITORY
-from tests.support.signalled_commands import SOON_S, Case, Place, Stage, wait_for, write_cloud_settings
 
 pytestmark = pytest.mark.slow
 

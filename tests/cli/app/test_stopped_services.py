@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli_process import environment, measured_command, tieredstore
+from tests.support.cli.cli_process import environment, measured_command, tieredstore
 from tests.support.servers.process import free_port
-from tests.support.uploader_disk import BrokerDisk
+from tests.support.uploader.uploader_disk import BrokerDisk
 
 pytestmark = pytest.mark.slow
 

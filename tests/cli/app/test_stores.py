@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from tests.support.cli_process import ORIGINALS, TXN, Result, spawn, tieredstore, write_settings
-from tests.support.clouds import make_container
+from tests.support.cli.cli_process import ORIGINALS, TXN, Result, spawn, tieredstore, write_settings
 from tests.support.servers.azurite_server import AzureServer
 from tests.support.servers.fake_gcs import GcsServer
 from tests.support.servers.s3_server import REGION, S3Server
+from tests.support.stores.clouds import make_container
 from tieredstore.cli.app.main import app
 
 COMMANDS = {

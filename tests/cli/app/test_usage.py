@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.cli_process import tieredstore
-from tests.support.screens import all_commands
+from tests.support.cli.cli_process import tieredstore
+from tests.support.cli.screens import all_commands
 
 COMMANDS = all_commands()
 

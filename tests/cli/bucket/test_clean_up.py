@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.catalog_stores import OTHER_ID, TOPIC_ID, MadeSegment, partition_of, run_of
-from tests.support.cli_process import Result, tieredstore
+from tests.support.cli.cli_process import Result, tieredstore
+from tests.support.stores.catalog_stores import OTHER_ID, TOPIC_ID, MadeSegment, partition_of, run_of
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.format.keys import Suffix
 

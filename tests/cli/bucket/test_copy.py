@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cli_process import (
+from tests.support.cli.cli_process import (
     ORIGINALS,
     TXN,
     Result,
@@ -215,7 +215,7 @@ def test_a_stored_segment_with_a_damaged_manifest_is_copied_anew(settings: Path,
 def test_a_store_that_fails_stops_the_run(
     error: str, code: int, log_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = write_settings(tmp_path, {"storage.backend.class": "tests.support.cli_stores:FailingPuts"})
+    settings = write_settings(tmp_path, {"storage.backend.class": "tests.support.cli.cli_stores:FailingPuts"})
     monkeypatch.setenv("FAILING_PUTS", f"{error} 4")
     done = tieredstore("copy", "-c", settings, log_dir, "--json")
     assert done.code == code

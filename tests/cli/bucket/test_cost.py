@@ -10,9 +10,9 @@ from typing import Any
 import matplotlib.image
 import pytest
 
-from tests.support.catalog_stores import OTHER_ID, TOPIC_ID, MadeSegment, partition_of, run_of
-from tests.support.cli_process import Result, tieredstore
+from tests.support.cli.cli_process import Result, tieredstore
 from tests.support.paths import REPOSITORY
+from tests.support.stores.catalog_stores import OTHER_ID, TOPIC_ID, MadeSegment, partition_of, run_of
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.cli.bucket.cost import CostPlot
 from tieredstore.ops.cost.monthly import MonthlyCost

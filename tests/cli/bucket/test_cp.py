@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from tests.support import hostile_folders, hostile_manifests, hostile_objects
-from tests.support.catalog_stores import OTHER_ID, MadeSegment, partition_of, run_of
-from tests.support.cli_process import Result, tieredstore
-from tests.support.clouds import make_container
+from tests.support.cli.cli_process import Result, tieredstore
+from tests.support.damage import hostile_folders, hostile_manifests, hostile_objects
+from tests.support.damage.hostile_buckets import Case, make_bucket
 from tests.support.golden.segments import settings_text
-from tests.support.hostile_buckets import Case, make_bucket
 from tests.support.paths import GOLDEN
 from tests.support.servers.azurite_server import AzureServer
 from tests.support.servers.fake_gcs import GcsServer
 from tests.support.servers.s3_server import REGION, S3Server
+from tests.support.stores.catalog_stores import OTHER_ID, MadeSegment, partition_of, run_of
+from tests.support.stores.clouds import make_container
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.wrappers.rate_limit import TokenBucket
 from tieredstore.format.keys import Suffix

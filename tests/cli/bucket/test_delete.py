@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli_process import ORIGINALS, stored_files, tieredstore, write_settings
+from tests.support.cli.cli_process import ORIGINALS, stored_files, tieredstore, write_settings
 
 
 @pytest.fixture

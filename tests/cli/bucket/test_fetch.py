@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.cli_process import TXN, command, environment, stored_files, tieredstore, write_settings
+from tests.support.cli.cli_process import TXN, command, environment, stored_files, tieredstore, write_settings
 from tieredstore.cli.bucket.fetch import parse_range
 from tieredstore.cli.terminal.output_file import output_to
 from tieredstore.errors import ConfigError
@@ -151,7 +151,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 def test_an_interrupted_fetch_leaves_no_file_and_exits_130(settings: Path, tmp_path: Path) -> None:
     target = tmp_path / "x.log"
     slow = tmp_path / "slow.properties"
-    slow.write_text("storage.backend.class=tests.support.cli_stores:StuckStore\nchunk.size=10000\n")
+    slow.write_text("storage.backend.class=tests.support.cli.cli_stores:StuckStore\nchunk.size=10000\n")
     slow.write_text(slow.read_text() + f"storage.root={settings.parent / 'store'}\n")
     started = tmp_path / "started"
     running = subprocess.Popen(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli_process import ORIGINALS, tieredstore, write_settings
-from tests.support.safe_key_service import install_safe
+from tests.support.cli.cli_process import ORIGINALS, tieredstore, write_settings
+from tests.support.cli.safe_key_service import install_safe
 
 
 @pytest.fixture

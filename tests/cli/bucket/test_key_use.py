@@ -13,7 +13,7 @@ from pathlib import Path
 import javaproperties
 import pytest
 
-from tests.support.cli_process import tieredstore
+from tests.support.cli.cli_process import tieredstore
 from tests.support.golden.segments import segments, settings_text
 from tests.support.paths import GOLDEN
 from tieredstore.ops.keys.rotation import RotationStep, rotate_keys

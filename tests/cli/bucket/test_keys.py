@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli_process import ORIGINALS, spawn, tieredstore, write_settings
+from tests.support.cli.cli_process import ORIGINALS, spawn, tieredstore, write_settings
 from tieredstore.config import load_settings, read_properties
 from tieredstore.transform.keyring import KeyRing
 

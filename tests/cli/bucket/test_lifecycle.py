@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.ops.garbage.test_lifecycle import GcsRules, S3Rules
-from tests.support.cli_process import Result, tieredstore, write_settings
+from tests.support.cli.cli_process import Result, tieredstore, write_settings
 from tests.support.faulty_server.server import FaultyServer
-from tests.support.faulty_stores import store_on
+from tests.support.stores.faulty_stores import store_on
 from tieredstore.backends.base import ObjectStore
 from tieredstore.config import Settings
 

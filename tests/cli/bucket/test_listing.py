@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli_process import ORIGINALS, TXN, stored_files, tieredstore, write_settings
-from tests.support.disk_segments import write_segments
+from tests.support.cli.cli_process import ORIGINALS, TXN, stored_files, tieredstore, write_settings
 from tests.support.golden.segments import case_path
 from tests.support.paths import GOLDEN
-from tests.support.small_segments import ENC
+from tests.support.records.disk_segments import write_segments
+from tests.support.records.small_segments import ENC
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from tests.support import hostile_folders, hostile_manifests, hostile_objects
-from tests.support.cli_process import Result, tieredstore, write_settings
-from tests.support.hostile_buckets import Case, make_bucket
-from tests.support.kafka_topics import make_topic
-from tests.support.metadata_records import segment_record, update_record
-from tests.support.planted_bucket import CHUNK, EVENTS, SEGMENTS, PlantedBucket
-from tests.support.planted_faults import DATA_FAULTS, LISTING_FAULTS, PlantedFault
+from tests.support.cli.cli_process import Result, tieredstore, write_settings
+from tests.support.damage import hostile_folders, hostile_manifests, hostile_objects
+from tests.support.damage.hostile_buckets import Case, make_bucket
+from tests.support.damage.planted_bucket import CHUNK, EVENTS, SEGMENTS, PlantedBucket
+from tests.support.damage.planted_faults import DATA_FAULTS, LISTING_FAULTS, PlantedFault
+from tests.support.kafka.kafka_topics import make_topic
+from tests.support.records.metadata_records import segment_record, update_record
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.catalog.metadata_topic import SegmentState, SegmentUpdate

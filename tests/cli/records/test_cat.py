@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.cli_process import Result, command, environment, tieredstore, write_settings
+from tests.support.cli.cli_process import Result, command, environment, tieredstore, write_settings
 from tests.support.golden.records import Row, expected_rows, partitions_of
 from tests.support.golden.segments import CASES, case_path, segments
 from tieredstore.cli.records.record_places import LastRecords, parse_place

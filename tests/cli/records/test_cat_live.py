@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli_process import Result, command, environment, tieredstore, write_settings
-from tests.support.kafka_topics import Produced, Transaction, delete_records, produce
-from tests.support.live_topics import TieredTopic
+from tests.support.cli.cli_process import Result, command, environment, tieredstore, write_settings
+from tests.support.kafka.kafka_topics import Produced, Transaction, delete_records, produce
+from tests.support.kafka.live_topics import TieredTopic
 from tests.support.servers.kafka import PASSWORD, USER, KafkaServer
 from tests.support.servers.process import unanswered_port
 

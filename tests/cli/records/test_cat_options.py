@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.cli_process import Result, tieredstore
+from tests.support.cli.cli_process import Result, tieredstore
 from tests.support.golden.records import Row, expected_rows, partitions_of
 from tests.support.golden.segments import case_path, segments
-from tests.support.spark_stream_topics import FIRST_ID, SECOND_ID, Bucket
+from tests.support.spark.spark_stream_topics import FIRST_ID, SECOND_ID, Bucket
 from tieredstore.cli.records.logs import LogRequest, open_logs
 from tieredstore.cli.records.uncommitted import LeftOut
 from tieredstore.model import TopicIdPartition

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cli_process import Result, tieredstore
+from tests.support.cli.cli_process import Result, tieredstore
 from tests.support.golden.records import expected_rows
 from tests.support.golden.segments import ALL_SEGMENTS, GoldenSegment
 from tieredstore.kafka.batches import read_batch_headers

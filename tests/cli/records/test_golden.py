@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.cli_process import tieredstore, write_settings
+from tests.support.cli.cli_process import tieredstore, write_settings
 from tests.support.golden.segments import ALL_SEGMENTS, CASES, GoldenSegment, case_path, segments
 from tests.support.golden.stored import manifest_of, original_indexes
-from tests.support.small_segments import MODES
+from tests.support.records.small_segments import MODES
 from tieredstore.model import IndexType
 
 pytestmark = pytest.mark.slow

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli_process import environment
-from tests.support.hostile_schemas import GOOD, READER, SCHEMAS
-from tests.support.key_services import serving
-from tests.support.schema_registry_server import RegistryService, framed
-from tests.support.spark_stream_topics import FIRST_ID, Bucket
+from tests.support.cli.cli_process import environment
+from tests.support.damage.hostile_schemas import GOOD, READER, SCHEMAS
+from tests.support.network.key_services import serving
+from tests.support.network.schema_registry_server import RegistryService, framed
+from tests.support.spark.spark_stream_topics import FIRST_ID, Bucket
 from tieredstore.model import TopicIdPartition
 from tieredstore.testing.segments import Record, build_batch
 from tieredstore.values import ReferringSchema

@@ -13,13 +13,13 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from tests.support.cli_process import Result, tieredstore
+from tests.support.cli.cli_process import Result, tieredstore
 from tests.support.golden.records import expected_rows, partitions_of
 from tests.support.golden.segments import case_path, segments
-from tests.support.key_services import serving
-from tests.support.schema_registry_server import RegistryService, framed, written
-from tests.support.spark_readings import fill
-from tests.support.spark_stream_topics import FIRST_ID, Bucket
+from tests.support.network.key_services import serving
+from tests.support.network.schema_registry_server import RegistryService, framed, written
+from tests.support.spark.spark_readings import fill
+from tests.support.spark.spark_stream_topics import FIRST_ID, Bucket
 from tieredstore.model import TopicIdPartition
 from tieredstore.testing.segments import Record, build_batch
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli_process import ORIGINALS, TXN, command, environment, tieredstore, write_settings
-from tests.support.forked_commands import CLOSED, Ended, ForkedCommands
+from tests.support.cli.cli_process import ORIGINALS, TXN, command, environment, tieredstore, write_settings
+from tests.support.cli.forked_commands import CLOSED, Ended, ForkedCommands
 
 pytestmark = pytest.mark.slow
 

@@ -10,11 +10,11 @@ from typing import Any
 import matplotlib.image
 import pytest
 
-from tests.support.cli_process import tieredstore, write_settings
-from tests.support.disk_segments import write_segments
+from tests.support.cli.cli_process import tieredstore, write_settings
 from tests.support.golden.segments import case_path
-from tests.support.kafka_topics import Produced, delete_records
-from tests.support.live_topics import TieredTopic
+from tests.support.kafka.kafka_topics import Produced, delete_records
+from tests.support.kafka.live_topics import TieredTopic
+from tests.support.records.disk_segments import write_segments
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.cli.bucket.offsets import OffsetsPlot
 from tieredstore.cli.terminal.plots import COLORS, GREY, RED, label

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli_process import TXN, stored_files, tieredstore, write_settings
-from tests.support.forked_commands import Ended, ForkedCommands, Running
-from tests.support.terminal import CTRL_C, Terminal
+from tests.support.cli.cli_process import TXN, stored_files, tieredstore, write_settings
+from tests.support.cli.forked_commands import Ended, ForkedCommands, Running
+from tests.support.cli.terminal import CTRL_C, Terminal
 from tieredstore.cli.terminal.tables import cell_count
 
 pytestmark = pytest.mark.slow

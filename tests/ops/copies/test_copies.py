@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.catalog_stores import MadeSegment, partition_of, run_of
 from tests.support.golden.segments import GoldenSegment, segments, settings_text
 from tests.support.golden.stored import metadata_of, original_indexes
 from tests.support.paths import GOLDEN
-from tests.support.small_segments import ENC, ZSTD
+from tests.support.records.small_segments import ENC, ZSTD
+from tests.support.stores.catalog_stores import MadeSegment, partition_of, run_of
+from tests.support.stores.doubles import CountingStore, FaultyStore, Moment, Operation, ScriptedStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
@@ -31,8 +32,6 @@ from tieredstore.ops.bucket import Bucket
 from tieredstore.ops.copies.copying import Pair, copy_segments, pair_up
 from tieredstore.ops.copies.steps import CopyOutcome, CopyStep, CopyWay
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.doubles import CountingStore, Operation, ScriptedStore
-from tieredstore.testing.faults import FaultyStore, Moment
 
 KEYRING = "08-keyring"
 MADE = run_of(2, partition_of())

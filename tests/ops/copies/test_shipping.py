@@ -10,7 +10,8 @@ from typing import get_args
 
 import pytest
 
-from tests.support.disk_segments import manager_of, other_partition, stored_keys, write_segments
+from tests.support.records.disk_segments import manager_of, other_partition, stored_keys, write_segments
+from tests.support.stores.doubles import CountingStore, FaultyStore, Moment, Operation
 from tieredstore import errors
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
@@ -28,9 +29,6 @@ from tieredstore.ops.copies.shipping import (
     ship_segment,
 )
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.delegating import Operation
-from tieredstore.testing.doubles import CountingStore
-from tieredstore.testing.faults import FaultyStore, Moment
 
 COPIED, SKIPPED, ACTIVE = SegmentStatus.COPIED, SegmentStatus.SKIPPED, SegmentStatus.ACTIVE
 FAILED, NOT_TRIED, WOULD_COPY = SegmentStatus.FAILED, SegmentStatus.NOT_TRIED, SegmentStatus.WOULD_COPY

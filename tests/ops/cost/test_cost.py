@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from tests.support.catalog_stores import OTHER_ID, MadeSegment, partition_of
+from tests.support.stores.catalog_stores import OTHER_ID, MadeSegment, partition_of
 from tieredstore.backends.base import ObjectInfo
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import list_segments

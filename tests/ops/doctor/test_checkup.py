@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.cli_process import ORIGINALS, tieredstore, write_settings
-from tests.support.clouds import make_gcs
-from tests.support.s3_stores import impatient_store, options_for
+from tests.support.cli.cli_process import ORIGINALS, tieredstore, write_settings
 from tests.support.servers.fake_gcs import GcsServer
 from tests.support.servers.s3_server import S3Server
+from tests.support.stores.clouds import make_gcs
+from tests.support.stores.doubles import DelegatingObjectStore, ScriptedStore
+from tests.support.stores.s3_stores import impatient_store, options_for
 from tieredstore.backends.base import Body, Buffer, ObjectStore
 from tieredstore.backends.contract.lifecycle import concerns
 from tieredstore.backends.gcs.lifecycle import rule_sentences
@@ -23,8 +24,6 @@ from tieredstore.config import load_settings
 from tieredstore.errors import AccessDenied
 from tieredstore.format.manifest import MAX_MANIFEST_SIZE
 from tieredstore.ops.doctor.checkup import Check, Outcome, checked, racing
-from tieredstore.testing.delegating import DelegatingObjectStore
-from tieredstore.testing.doubles import ScriptedStore
 
 
 def by_subject(checks: Iterator[Check]) -> dict[str, list[Check]]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.catalog_stores import MadeSegment, partition_of
+from tests.support.stores.catalog_stores import MadeSegment, partition_of
+from tests.support.stores.doubles import FaultyStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import list_segments
 from tieredstore.errors import StoreUnavailable
 from tieredstore.format.keys import Suffix
 from tieredstore.ops.garbage.deletion import delete_objects
-from tieredstore.testing.faults import FaultyStore
 
 SEGMENT = MadeSegment(partition_of(), 0, 9)
 

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.catalog_stores import OTHER_ID, TOPIC_ID, MadeSegment, partition_of, run_of
-from tests.support.s3_stores import impatient_store, options_for
 from tests.support.servers.s3_server import S3Server
-from tests.support.stepped_actors import HOUR_MS, AgingStore, WorldClock
+from tests.support.stores.catalog_stores import OTHER_ID, TOPIC_ID, MadeSegment, partition_of, run_of
+from tests.support.stores.doubles import CountingStore, FaultyStore, Moment, Operation, ScriptedStore
+from tests.support.stores.s3_stores import impatient_store, options_for
+from tests.support.stores.stepped_actors import HOUR_MS, AgingStore, WorldClock
 from tieredstore.backends.base import AbandonedWrite, ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.catalog.listing import Scope
@@ -22,8 +23,6 @@ from tieredstore.format.keys import Suffix
 from tieredstore.ops.garbage.collection import collect_garbage, least_age_ms
 from tieredstore.ops.garbage.holds import LegalHold, place_hold, release_hold
 from tieredstore.ops.garbage.steps import GarbageOutcome, GarbageStep
-from tieredstore.testing.doubles import CountingStore, Operation, ScriptedStore
-from tieredstore.testing.faults import FaultyStore, Moment
 
 MAX_AGE_MS = 12 * HOUR_MS
 MIN_AGE_MS = 24 * HOUR_MS

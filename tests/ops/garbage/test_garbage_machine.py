@@ -17,8 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.support.examples import SOAK
 from tests.support.paths import GOLDEN
-from tests.support.small_segments import memory_settings, new_metadata, write_segment
-from tests.support.stepped_actors import HOUR_MS, Actor, AgingStore, KilledError, WorldClock
+from tests.support.records.small_segments import memory_settings, new_metadata, write_segment
+from tests.support.stores.stepped_actors import HOUR_MS, Actor, AgingStore, KilledError, WorldClock
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_segments

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from moto.server import ThreadedMotoServer
 
-from tests.support.clouds import make_gcs
 from tests.support.faulty_server.azure import AzureService
 from tests.support.faulty_server.gcs import GcsService, as_json
 from tests.support.faulty_server.s3 import S3Service
 from tests.support.faulty_server.server import FaultyServer
 from tests.support.faulty_server.wire import Reply, Request
-from tests.support.faulty_stores import store_on
-from tests.support.s3_stores import impatient_store, options_for
 from tests.support.servers.fake_gcs import GcsServer
 from tests.support.servers.s3_server import S3Server
+from tests.support.stores.clouds import make_gcs
+from tests.support.stores.faulty_stores import store_on
+from tests.support.stores.s3_stores import impatient_store, options_for
 from tieredstore.backends.base import BucketLifecycle, LifecycleState, ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore

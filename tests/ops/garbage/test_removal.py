@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.catalog_stores import OTHER_ID, TOPIC_ID, MadeSegment, partition_of, run_of
+from tests.support.stores.catalog_stores import OTHER_ID, TOPIC_ID, MadeSegment, partition_of, run_of
+from tests.support.stores.doubles import CountingStore, FaultyStore, Moment, ScriptedStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
@@ -26,8 +27,6 @@ from tieredstore.errors import (
 from tieredstore.format.keys import Suffix
 from tieredstore.ops.garbage.holds import Holds, LegalHold, list_holds, place_hold, release_hold
 from tieredstore.ops.garbage.removal import Before, RemovalOutcome, RemovalStep, remove_segments, topic_ids
-from tieredstore.testing.doubles import CountingStore, ScriptedStore
-from tieredstore.testing.faults import FaultyStore, Moment
 
 FIRST, SECOND = partition_of(), partition_of(partition=1)
 ALL = Before()

@@ -15,6 +15,7 @@ import pytest
 from tests.support.golden.segments import GoldenSegment, segments, settings_text
 from tests.support.golden.stored import metadata_of, original_indexes
 from tests.support.paths import GOLDEN
+from tests.support.stores.doubles import CountingStore, FaultyStore, Moment, ScriptedStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
@@ -25,8 +26,6 @@ from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import SegmentManifest
 from tieredstore.ops.keys.rotation import RotationOutcome, RotationStep, rotate_keys
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.doubles import CountingStore, ScriptedStore
-from tieredstore.testing.faults import FaultyStore, Moment
 from tieredstore.transform.keyring import KeyPair, KeyRing
 
 CASE = "08-keyring"

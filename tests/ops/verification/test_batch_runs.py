@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.planted_bucket import PlantedBucket
-from tests.support.planted_faults import PLANTED_FAULTS, PlantedFault
-from tests.support.small_segments import memory_settings
+from tests.support.damage.planted_bucket import PlantedBucket
+from tests.support.damage.planted_faults import PLANTED_FAULTS, PlantedFault
+from tests.support.records.small_segments import memory_settings
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import BatchCorrupt
 from tieredstore.format.keys import Suffix

@@ -11,11 +11,11 @@ from functools import cache
 import pytest
 from confluent_kafka import Producer
 
+from tests.support.damage.planted_bucket import EVENTS, PlantedBucket
 from tests.support.golden.segments import case_path
 from tests.support.golden.stored import settings_of
-from tests.support.kafka_topics import make_topic
-from tests.support.metadata_records import delete_record, segment_record, update_record
-from tests.support.planted_bucket import EVENTS, PlantedBucket
+from tests.support.kafka.kafka_topics import make_topic
+from tests.support.records.metadata_records import delete_record, segment_record, update_record
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.catalog.listing import Scope
 from tieredstore.catalog.metadata_topic import PartitionDelete, PartitionDeleteState, SegmentState, SegmentUpdate

@@ -7,8 +7,8 @@ from typing import Final
 
 import pytest
 
-from tests.support.planted_bucket import EVENTS, OFFSETS, SEGMENTS, PlantedBucket
-from tests.support.small_segments import memory_settings
+from tests.support.damage.planted_bucket import EVENTS, OFFSETS, SEGMENTS, PlantedBucket
+from tests.support.records.small_segments import memory_settings
 from tieredstore.catalog import load_catalog
 from tieredstore.catalog.timestamps import OffsetAndTimestamp, offset_for_time
 from tieredstore.errors import TieredStoreError

@@ -7,9 +7,9 @@ from typing import Self, cast
 
 import pytest
 
-from tests.support.planted_bucket import EVENTS
-from tests.support.record_batches import compressed_batch, message
-from tests.support.small_segments import memory_settings
+from tests.support.damage.planted_bucket import EVENTS
+from tests.support.records.record_batches import compressed_batch, message
+from tests.support.records.small_segments import memory_settings
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.listing import SegmentObjects
 from tieredstore.catalog.stored import StoredSegment

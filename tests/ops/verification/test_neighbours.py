@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from hypothesis import given, settings
 
 from tests.support.examples import examples
-from tests.support.partition_history import PARTITION, Copy, make_segment, partition_copies
+from tests.support.records.partition_history import PARTITION, Copy, make_segment, partition_copies
 from tieredstore.backends.base import ObjectInfo
 from tieredstore.catalog.lineage import ruling_segment, trace_lineage
 from tieredstore.catalog.listing import SegmentObjects

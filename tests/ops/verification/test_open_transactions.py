@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
-from tests.support.stored_records import StoredTopic
-from tests.support.transaction_scripts import STEPS, Partition, Segment, Step, store
+from tests.support.records.stored_records import StoredTopic
+from tests.support.records.transaction_scripts import STEPS, Partition, Segment, Step, store
 from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.ops.bucket import Bucket
 from tieredstore.ops.verification import FindingKind, Level, Selection, VerifyState, verify

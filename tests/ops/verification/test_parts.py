@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.planted_bucket import PlantedBucket
-from tests.support.planted_faults import PLANTED_FAULTS, PlantedFault
+from tests.support.damage.planted_bucket import PlantedBucket
+from tests.support.damage.planted_faults import PLANTED_FAULTS, PlantedFault
 from tieredstore.catalog.listing import list_segments
 from tieredstore.ops.verification import Finding, FindingKind, Level, Selection, plan_parts, verify, verify_part
 

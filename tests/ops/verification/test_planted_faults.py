@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.damage.planted_bucket import MODES, PlantedBucket
+from tests.support.damage.planted_faults import PLANTED_FAULTS, PlantedFault
 from tests.support.golden.segments import CASES, segments
 from tests.support.golden.stored import settings_of
 from tests.support.paths import REPOSITORY
-from tests.support.planted_bucket import MODES, PlantedBucket
-from tests.support.planted_faults import PLANTED_FAULTS, PlantedFault
 from tieredstore.ops.bucket import Bucket, open_bucket
 from tieredstore.ops.verification import Finding, FindingKind, Level, Selection, verify
 from tieredstore.ops.verification.table import BEGIN, END, table_of_kinds

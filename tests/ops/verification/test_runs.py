@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.catalog_stores import partition_of, run_of
-from tests.support.planted_bucket import CHUNK, EVENTS, OFFSETS, SEGMENTS, PlantedBucket
-from tests.support.small_segments import memory_settings
+from tests.support.damage.planted_bucket import CHUNK, EVENTS, OFFSETS, SEGMENTS, PlantedBucket
+from tests.support.records.small_segments import memory_settings
+from tests.support.stores.catalog_stores import partition_of, run_of
+from tests.support.stores.doubles import CountingStore, ScriptedStore
 from tieredstore.backends.base import ObjectInfo
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import StoreUnavailable
@@ -21,7 +22,6 @@ from tieredstore.ops.bucket import Bucket
 from tieredstore.ops.verification import Finding, FindingKind, Level, Selection, verify
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.batches import Record, build_batch
-from tieredstore.testing.doubles import CountingStore, ScriptedStore
 from tieredstore.testing.segments import write_segment
 
 K = FindingKind

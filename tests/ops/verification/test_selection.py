@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.catalog_stores import MadeSegment, partition_of, run_of
-from tests.support.planted_bucket import OFFSETS, SEGMENTS, PlantedBucket
+from tests.support.damage.planted_bucket import OFFSETS, SEGMENTS, PlantedBucket
+from tests.support.stores.catalog_stores import MadeSegment, partition_of, run_of
+from tests.support.stores.doubles import CountingStore, ScriptedStore
 from tieredstore.backends.base import ObjectInfo
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.listing import SegmentObjects
 from tieredstore.errors import ConfigError
 from tieredstore.format.keys import Suffix
 from tieredstore.ops.verification import CheckedSegment, FindingKind, Level, Sample, Selection, VerifyState, verify
-from tieredstore.testing.doubles import CountingStore, ScriptedStore
 
 DAY_MS = 86_400_000
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.clouds import Cloud, shared_cloud
-from tests.support.planted_bucket import PlantedBucket
-from tests.support.planted_faults import PLANTED_FAULTS, PlantedFault
+from tests.support.damage.planted_bucket import PlantedBucket
+from tests.support.damage.planted_faults import PLANTED_FAULTS, PlantedFault
+from tests.support.stores.clouds import Cloud, shared_cloud
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.ops.verification import Finding, FindingKind, Level, Selection, verify

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli_process import spawn, tieredstore
-from tests.support.pipeline_runs import listed
+from tests.support.cli.cli_process import spawn, tieredstore
+from tests.support.pipelines.pipeline_runs import listed
 from tests.support.servers.process import free_port
-from tests.support.spark_pipelines import TOPIC, Kept
+from tests.support.spark.spark_pipelines import TOPIC, Kept
 from tieredstore.pipelines import load_pipeline
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.stores import open_parts

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests.pipelines.upkeep.test_backfill import sequence_file
-from tests.support.cli_process import Result, tieredstore
-from tests.support.pipeline_runs import listed
-from tests.support.spark_pipelines import ROOT, Kept
+from tests.support.cli.cli_process import Result, tieredstore
+from tests.support.pipelines.pipeline_runs import listed
+from tests.support.spark.spark_pipelines import ROOT, Kept
 from tieredstore.model import human_bytes
 from tieredstore.pipelines.transforming import Message
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.paths import REPOSITORY
-from tests.support.pipeline_runs import listed, pipeline_of, run_once, texts
-from tests.support.stored_records import StoredTopic
+from tests.support.pipelines.pipeline_runs import listed, pipeline_of, run_once, texts
+from tests.support.records.stored_records import StoredTopic
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config.fields import property_fields
 from tieredstore.errors import ConfigError

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from tests.pipelines.files.test_files import WINDOW, batch, parquet_rows, write
 from tests.pipelines.files.test_reading import read
-from tests.support.pipeline_runs import pipeline_of, texts
-from tests.support.protobuf_messages import EVENT, descriptor_set, event
-from tests.support.schema_registry_server import framed, written
+from tests.support.network.schema_registry_server import framed, written
+from tests.support.pipelines.pipeline_runs import pipeline_of, texts
+from tests.support.records.protobuf_messages import EVENT, descriptor_set, event
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, RegistryUnavailable
 from tieredstore.pipelines.files.columns import Columns, OfOneSchema, OfRegistry

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 
 from tests.pipelines.files.test_files import WINDOW, batch, write
-from tests.support.clouds import make_s3
 from tests.support.servers.s3_server import S3Server
+from tests.support.stores.clouds import make_s3
+from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore
 from tieredstore.backends.base import Body, ObjectStore, Prepared
 from tieredstore.backends.contract.bodies import open_body
 from tieredstore.backends.filesystem import FilesystemObjectStore
@@ -30,8 +31,6 @@ from tieredstore.pipelines.filing.places import Places
 from tieredstore.pipelines.parsers import OffsetParser
 from tieredstore.pipelines.run.window_writing import Recipe, write_window
 from tieredstore.pipelines.writers import FileWriter, Format, JsonLines
-from tieredstore.testing.delegating import DelegatingObjectStore
-from tieredstore.testing.faults import FaultyStore
 
 SMALL = Memory(held_bytes=1000, held_files=2, buffer_bytes=300, buffers=3)
 STAGING = "_tieredstore/staging/"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.pipelines.files.test_files import ROWS, batch, write
 from tests.pipelines.files.test_reading import read
-from tests.support.pipeline_runs import pipeline_of, texts
+from tests.support.pipelines.pipeline_runs import pipeline_of, texts
 from tieredstore.errors import ConfigError, CorruptData
 from tieredstore.pipelines.config.settings import CODECS_OF
 from tieredstore.pipelines.files.container_formats import AvroContainer, Orc

@@ -10,9 +10,9 @@ import fastavro
 import pytest
 
 from tests.pipelines.files.test_files import ROWS, batch, write
-from tests.support.hostile_schemas import LINKED, READER
-from tests.support.pipeline_runs import NUMBER, TOPIC, listed, pipeline_of, run_once, texts
-from tests.support.stored_records import StoredTopic
+from tests.support.damage.hostile_schemas import LINKED, READER
+from tests.support.pipelines.pipeline_runs import NUMBER, TOPIC, listed, pipeline_of, run_once, texts
+from tests.support.records.stored_records import StoredTopic
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import CorruptData, ObjectNotFound
 from tieredstore.pipelines.files.parquet_format import Parquet

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.pipelines.files.test_files import batch, parquet_rows
-from tests.support.pipeline_runs import listed, listed_offsets, offsets_of, pipeline_of, run_once, texts
-from tests.support.stored_records import StoredTopic
+from tests.support.pipelines.pipeline_runs import listed, listed_offsets, offsets_of, pipeline_of, run_once, texts
+from tests.support.records.stored_records import StoredTopic
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, InvalidValue

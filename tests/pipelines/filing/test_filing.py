@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support import json_texts
-from tests.support.pipeline_runs import TOPIC, listed, offsets_of, pipeline_of, rows_of, run_once, texts
-from tests.support.stored_records import StoredTopic
+from tests.support.pipelines.pipeline_runs import TOPIC, listed, offsets_of, pipeline_of, rows_of, run_once, texts
+from tests.support.records import json_texts
+from tests.support.records.stored_records import StoredTopic
 from tieredstore.backends.base import ObjectStore
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.filing.directories import TimeDirectories, escaped, java_format

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import example, given, settings, strategies
 
 from tests.pipelines.files.test_files import batch
-from tests.support.pipeline_runs import TOPIC, listed, listed_offsets, pipeline_of, run_once, texts
-from tests.support.stored_records import StoredTopic
+from tests.support.pipelines.pipeline_runs import TOPIC, listed, listed_offsets, pipeline_of, run_once, texts
+from tests.support.records.stored_records import StoredTopic
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, InvalidValue

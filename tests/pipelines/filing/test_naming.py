@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.pipelines.upkeep.test_upkeep import DAY_MS
-from tests.support.dying_store import DyingStore, Killed
-from tests.support.hourly_topics import copy_times, hourly_topic
-from tests.support.pipeline_runs import NUMBER, TOPIC, offsets_of, pipeline_of, run_once, texts
-from tests.support.stored_records import StoredTopic
+from tests.support.pipelines.pipeline_runs import NUMBER, TOPIC, offsets_of, pipeline_of, run_once, texts
+from tests.support.records.hourly_topics import copy_times, hourly_topic
+from tests.support.records.stored_records import StoredTopic
+from tests.support.stores.doubles import FaultyStore, ScriptedStore
+from tests.support.stores.dying_store import DyingStore, Killed
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, ObjectNotFound, PreparedGone, TieredStoreError
@@ -32,8 +33,6 @@ from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.pipelines.upkeep.kept_files import KeptFiles
 from tieredstore.pipelines.upkeep.origins import origins_of, place_of
 from tieredstore.pipelines.upkeep.printing import printed
-from tieredstore.testing.doubles import ScriptedStore
-from tieredstore.testing.faults import FaultyStore
 
 HOURS = {"secor.message.parser.class": "kafka-timestamp", "partitioner.granularity.hour": "true"}
 WINDOW = {**HOURS, "name.offset": "window", "max.file.records": "4"}

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.pipelines.filing.test_schema_parsers import AVRO, IDL, avro, parser, thrift
-from tests.support.protobuf_messages import EVENT, descriptor_set, event
+from tests.support.records.protobuf_messages import EVENT, descriptor_set, event
 from tieredstore.errors import ConfigError
 from tieredstore.limits import MAX_INT64
 from tieredstore.pipelines.parsers import Parser

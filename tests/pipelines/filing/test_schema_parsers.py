@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.pipelines.filing.test_filing import DAY, filed, records
-from tests.support.key_services import serving
-from tests.support.pipeline_runs import pipeline_of, texts
-from tests.support.protobuf_messages import EVENT, descriptor_set, event
-from tests.support.schema_registry_server import RegistryService, framed, written
+from tests.support.network.key_services import serving
+from tests.support.network.schema_registry_server import RegistryService, framed, written
+from tests.support.pipelines.pipeline_runs import pipeline_of, texts
+from tests.support.records.protobuf_messages import EVENT, descriptor_set, event
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.parsers import Parser
 from tieredstore.pipelines.run.recipes import fingerprint_of, parser_of

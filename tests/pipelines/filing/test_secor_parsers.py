@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.pipelines.filing.test_filing import filed, parser, records
-from tests.support.secor_cases import PAGE, REFUSED, SecorCase, load_cases, renew
+from tests.support.pipelines.secor_cases import PAGE, REFUSED, SecorCase, load_cases, renew
 from tieredstore.errors import ConfigError
 
 CASES = load_cases()

@@ -16,10 +16,11 @@ import pytest
 
 from tests.pipelines.upkeep.test_backfill import backfill
 from tests.pipelines.upkeep.test_upkeep import redrive, take_over
-from tests.support.hourly_topics import HOUR_MS, NOON_MS
 from tests.support.paths import REPOSITORY
-from tests.support.pipeline_runs import TOPIC, pipeline_of, run_once, texts
-from tests.support.stored_records import StoredTopic
+from tests.support.pipelines.pipeline_runs import TOPIC, pipeline_of, run_once, texts
+from tests.support.records.hourly_topics import HOUR_MS, NOON_MS
+from tests.support.records.stored_records import StoredTopic
+from tests.support.stores.doubles import FaultyStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config.fields import property_fields
 from tieredstore.errors import TieredStoreError
@@ -29,7 +30,6 @@ from tieredstore.pipelines.run.recipes import fingerprint_of
 from tieredstore.pipelines.upkeep.backfill_sources import Selected
 from tieredstore.pipelines.upkeep.dropping import drop_generation
 from tieredstore.pipelines.upkeep.inspection import verify_output
-from tieredstore.testing.faults import FaultyStore
 from tieredstore.testing.segments import Record, build_batch
 
 FOLDER = REPOSITORY / "tests/pipelines/log"

@@ -11,10 +11,10 @@ import pytest
 
 from tests.pipelines.upkeep.test_backfill import ALL, RIGHT, backfill, clean, copied, from_files, offsets, wrong
 from tests.pipelines.upkeep.test_upkeep import redrive
-from tests.support.dying_store import PausedStore
-from tests.support.hourly_topics import copy_times, hourly_topic
-from tests.support.pipeline_runs import TOPIC, listed, pipeline_of, run_once
-from tests.support.stored_records import StoredTopic
+from tests.support.pipelines.pipeline_runs import TOPIC, listed, pipeline_of, run_once
+from tests.support.records.hourly_topics import copy_times, hourly_topic
+from tests.support.records.stored_records import StoredTopic
+from tests.support.stores.dying_store import PausedStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, Fenced

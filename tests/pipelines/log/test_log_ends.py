@@ -6,17 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pipeline_runs import listed, listed_offsets, pipeline_of, run_once
-from tests.support.stored_records import StoredTopic
+from tests.support.pipelines.pipeline_runs import listed, listed_offsets, pipeline_of, run_once
+from tests.support.records.stored_records import StoredTopic
+from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore, Operation, ScriptedStore
 from tieredstore.backends.base import Body, ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import Fenced, StoreError, StoreUnavailable
 from tieredstore.pipelines import Parts, Runner
 from tieredstore.pipelines.run.generation import commit_log_of
-from tieredstore.testing.delegating import DelegatingObjectStore
-from tieredstore.testing.doubles import Operation, ScriptedStore
-from tieredstore.testing.faults import FaultyStore
 
 SMALL = pipeline_of(secor__max__file__size__bytes="9000")
 BATCH = f"out/_tieredstore/kept/1/commits/{1:020}.json"

@@ -10,15 +10,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.pipeline_runs import NUMBER, TOPIC, listed, listed_offsets, offsets_of, pipeline_of, run_once
-from tests.support.stored_records import StoredTopic, plain_batch
-from tests.support.transaction_scripts import STEPS, Partition, Segment, Step
+from tests.support.pipelines.pipeline_runs import (
+    NUMBER,
+    TOPIC,
+    listed,
+    listed_offsets,
+    offsets_of,
+    pipeline_of,
+    run_once,
+)
+from tests.support.records.stored_records import StoredTopic, plain_batch
+from tests.support.records.transaction_scripts import STEPS, Partition, Segment, Step
+from tests.support.stores.doubles import FaultyStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, DataLoss, StoreError
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.upkeep.inspection import verify_output
-from tieredstore.testing.faults import FaultyStore
 
 
 @given(

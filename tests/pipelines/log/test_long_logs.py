@@ -6,15 +6,15 @@ import hashlib
 import threading
 import tracemalloc
 
-from tests.support.pipeline_runs import listed, pipeline_of, run_once
-from tests.support.stored_records import StoredTopic
+from tests.support.pipelines.pipeline_runs import listed, pipeline_of, run_once
+from tests.support.records.stored_records import StoredTopic
+from tests.support.stores.doubles import DelegatingObjectStore
 from tieredstore.backends.base import ObjectStore, Prepared
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.pipelines.log.entries import OutputFile, WrittenWindow
 from tieredstore.pipelines.log.holdings import Committed
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.upkeep.inspection import verify_output
-from tieredstore.testing.delegating import DelegatingObjectStore
 
 AT_ONCE = 4
 

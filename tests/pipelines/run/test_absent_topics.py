@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli_process import Result, tieredstore
-from tests.support.kafka_topics import make_topic
-from tests.support.pipeline_runs import TOPIC, listed, listed_offsets, pipeline_of, run_once
+from tests.support.cli.cli_process import Result, tieredstore
+from tests.support.kafka.kafka_topics import make_topic
+from tests.support.pipelines.pipeline_runs import TOPIC, listed, listed_offsets, pipeline_of, run_once
+from tests.support.records.stored_records import StoredTopic
 from tests.support.servers.kafka import KafkaServer
-from tests.support.spark_pipelines import ROOT, Kept
-from tests.support.stored_records import StoredTopic
+from tests.support.spark.spark_pipelines import ROOT, Kept
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, ResourceNotFound

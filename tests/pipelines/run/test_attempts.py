@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.clouds import make_s3
-from tests.support.pipeline_runs import NUMBER, TOPIC, listed, listed_offsets, pipeline_of
+from tests.support.pipelines.pipeline_runs import NUMBER, TOPIC, listed, listed_offsets, pipeline_of
+from tests.support.records.stored_records import StoredTopic
 from tests.support.servers.s3_server import S3Server
-from tests.support.stored_records import StoredTopic
+from tests.support.stores.clouds import make_s3
+from tests.support.stores.doubles import ScriptedStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
@@ -28,7 +29,6 @@ from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.reading import LogSnapshot
 from tieredstore.reading.reader import TopicReader
 from tieredstore.records.settings import ReadSettings
-from tieredstore.testing.doubles import ScriptedStore
 
 PIPELINE = pipeline_of(max__file__records="100")
 """A window of 300 records is three files."""

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
-from tests.support.pipeline_runs import NUMBER, TOPIC, listed_offsets, pipeline_of, run_once
-from tests.support.stored_records import StoredTopic, plain_batch
+from tests.support.pipelines.pipeline_runs import NUMBER, TOPIC, listed_offsets, pipeline_of, run_once
+from tests.support.records.stored_records import StoredTopic, plain_batch
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.model import TopicIdPartition
 from tieredstore.pipelines import Parts, Pipeline, Runner

@@ -10,8 +10,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from tests.support.paths import REPOSITORY
-from tests.support.pipeline_runs import TOPIC, pipeline_of
-from tests.support.stored_records import StoredTopic
+from tests.support.pipelines.pipeline_runs import TOPIC, pipeline_of
+from tests.support.records.stored_records import StoredTopic
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import StoreUnavailable
 from tieredstore.pipelines import Parts, Runner

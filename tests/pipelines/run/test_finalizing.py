@@ -11,10 +11,20 @@ from typing import Literal
 
 import pytest
 
-from tests.support.dying_store import DyingStore, Killed
-from tests.support.hourly_topics import BY_HOUR, HOUR_MS, HOURLY, NOON_MS, copy_times, day, hourly_topic, successes
-from tests.support.pipeline_runs import TOPIC, listed, offsets_of, pipeline_of
-from tests.support.stored_records import StoredTopic
+from tests.support.pipelines.pipeline_runs import TOPIC, listed, offsets_of, pipeline_of
+from tests.support.records.hourly_topics import (
+    BY_HOUR,
+    HOUR_MS,
+    HOURLY,
+    NOON_MS,
+    copy_times,
+    day,
+    hourly_topic,
+    successes,
+)
+from tests.support.records.stored_records import StoredTopic
+from tests.support.stores.doubles import FaultyStore, Moment
+from tests.support.stores.dying_store import DyingStore, Killed
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, Fenced, TieredStoreError
@@ -30,7 +40,6 @@ from tieredstore.pipelines.run.recipes import parser_of
 from tieredstore.pipelines.upkeep.dropping import drop_generation
 from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.reading.log_snapshot import LogSnapshot
-from tieredstore.testing.faults import FaultyStore, Moment
 
 NEXT = pipeline_of(**BY_HOUR, secor__generation="2")
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.dying_store import DyingStore, Killed
-from tests.support.kafka_topics import Produced, delete_records, make_topic, producer_of, send
-from tests.support.pipeline_runs import NUMBER, TOPIC, listed_offsets, pipeline_of, run_once
+from tests.support.kafka.kafka_topics import Produced, delete_records, make_topic, producer_of, send
+from tests.support.pipelines.pipeline_runs import NUMBER, TOPIC, listed_offsets, pipeline_of, run_once
+from tests.support.records.stored_records import StoredTopic
 from tests.support.servers.kafka import KafkaServer
 from tests.support.servers.zookeeper import ZooKeeperServer, zookeeper_client
-from tests.support.stored_records import StoredTopic
+from tests.support.stores.dying_store import DyingStore, Killed
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import BrokerUnavailable, ConfigError, CorruptData, DataLoss

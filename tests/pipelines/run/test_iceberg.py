@@ -17,9 +17,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from sqlalchemy.exc import OperationalError
 
-from tests.support.dying_store import Killed
-from tests.support.pipeline_runs import TOPIC, listed_offsets, pipeline_of, run_once, texts
-from tests.support.stored_records import StoredTopic
+from tests.support.pipelines.pipeline_runs import TOPIC, listed_offsets, pipeline_of, run_once, texts
+from tests.support.records.stored_records import StoredTopic
+from tests.support.stores.dying_store import Killed
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.errors import ConfigError, Fenced, StoreError, StoreUnavailable

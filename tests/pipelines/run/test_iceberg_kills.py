@@ -13,11 +13,11 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from tests.pipelines.run.test_iceberg import Folder, backfill
-from tests.support.clouds import make_s3
-from tests.support.dying_store import DyingStore, Killed
-from tests.support.pipeline_runs import listed_offsets, run_once
+from tests.support.pipelines.pipeline_runs import listed_offsets, run_once
+from tests.support.records.stored_records import StoredTopic
 from tests.support.servers.s3_server import REGION, S3Server
-from tests.support.stored_records import StoredTopic
+from tests.support.stores.clouds import make_s3
+from tests.support.stores.dying_store import DyingStore, Killed
 from tieredstore.pipelines import Pipeline
 from tieredstore.pipelines.upkeep.inspection import verify_output
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pipeline_runs import NUMBER, TOPIC, listed_offsets, pipeline_of, run_once
-from tests.support.stored_records import StoredTopic
+from tests.support.pipelines.pipeline_runs import NUMBER, TOPIC, listed_offsets, pipeline_of, run_once
+from tests.support.records.stored_records import StoredTopic
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.pipelines.run.generation import commit_log_of

@@ -9,18 +9,17 @@ from pathlib import Path
 import pytest
 
 from tests.pipelines.upkeep.test_backfill import RIGHT, backfill, clean, copied, offsets
-from tests.support.dying_store import Killed, PausedStore
-from tests.support.hourly_topics import HOURLY, day, hourly_topic, successes
-from tests.support.pipeline_runs import listed, run_once
-from tests.support.stored_records import StoredTopic
+from tests.support.pipelines.pipeline_runs import listed, run_once
+from tests.support.records.hourly_topics import HOURLY, day, hourly_topic, successes
+from tests.support.records.stored_records import StoredTopic
+from tests.support.stores.doubles import DelegatingObjectStore, Operation, ScriptedStore
+from tests.support.stores.dying_store import Killed, PausedStore
 from tieredstore.backends.base import Body, ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import PreconditionFailed, TieredStoreError
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.upkeep.dropping import drop_generation
 from tieredstore.pipelines.upkeep.inspection import verify_output
-from tieredstore.testing.delegating import DelegatingObjectStore
-from tieredstore.testing.doubles import Operation, ScriptedStore
 
 
 @pytest.fixture

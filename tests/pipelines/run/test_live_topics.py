@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.kafka_topics import Produced, add_partitions, delete_records, delete_topic, make_topic, produce
-from tests.support.pipeline_runs import listed, listed_offsets, pipeline_of, rows_of
+from tests.support.kafka.kafka_topics import Produced, add_partitions, delete_records, delete_topic, make_topic, produce
+from tests.support.pipelines.pipeline_runs import listed, listed_offsets, pipeline_of, rows_of
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, DataLoss

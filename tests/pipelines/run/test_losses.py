@@ -10,9 +10,10 @@ from typing import Literal
 
 import pytest
 
-from tests.support.dying_store import DyingStore, Killed
-from tests.support.pipeline_runs import NUMBER, TOPIC, listed, listed_offsets, pipeline_of, run_once
-from tests.support.stored_records import StoredTopic, plain_batch
+from tests.support.pipelines.pipeline_runs import NUMBER, TOPIC, listed, listed_offsets, pipeline_of, run_once
+from tests.support.records.stored_records import StoredTopic, plain_batch
+from tests.support.stores.doubles import FaultyStore, Moment
+from tests.support.stores.dying_store import DyingStore, Killed
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import CorruptData, DataLoss, TieredStoreError
@@ -23,7 +24,6 @@ from tieredstore.pipelines.upkeep.backfill import Backfill
 from tieredstore.pipelines.upkeep.backfill_sources import LogSource, Selected
 from tieredstore.pipelines.upkeep.inspection import losses_of, verify_output
 from tieredstore.reading.log_snapshot import LogSnapshot
-from tieredstore.testing.faults import FaultyStore, Moment
 from tieredstore.testing.segments import PARTITION
 
 SMALL = pipeline_of(secor__max__file__size__bytes="30000")

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.broker_processes import store_properties
-from tests.support.clouds import ATTEMPTS, make_s3, s3_cloud
-from tests.support.fault_proxy import CutRequest, Fault, FaultProxy, LoseAnswer
-from tests.support.pipeline_runs import listed, listed_offsets, pipeline_of, run_once, texts
-from tests.support.s3_stores import replace_part
+from tests.support.network.fault_proxy import CutRequest, Fault, FaultProxy, LoseAnswer
+from tests.support.pipelines.pipeline_runs import listed, listed_offsets, pipeline_of, run_once, texts
+from tests.support.pubsub.broker_processes import store_properties
+from tests.support.records.stored_records import StoredTopic
 from tests.support.servers.s3_server import S3Server
-from tests.support.stored_records import StoredTopic
+from tests.support.stores.clouds import ATTEMPTS, make_s3, s3_cloud
+from tests.support.stores.s3_stores import replace_part
 from tieredstore.errors import AccessDenied, TieredStoreError
 from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.pipelines.upkeep.inspection import verify_output

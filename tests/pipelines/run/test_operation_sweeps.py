@@ -14,12 +14,13 @@ from typing import Literal
 
 import pytest
 
-from tests.support.clouds import make_s3
-from tests.support.dying_store import DyingStore, Killed, PausedStore
-from tests.support.hourly_topics import HOURLY, copy_times, day, successes
-from tests.support.pipeline_runs import NUMBER, TOPIC, listed, offsets_of, run_once
+from tests.support.pipelines.pipeline_runs import NUMBER, TOPIC, listed, offsets_of, run_once
+from tests.support.records.hourly_topics import HOURLY, copy_times, day, successes
+from tests.support.records.stored_records import StoredTopic
 from tests.support.servers.s3_server import S3Server
-from tests.support.stored_records import StoredTopic
+from tests.support.stores.clouds import make_s3
+from tests.support.stores.doubles import FaultyStore, Moment, Operation
+from tests.support.stores.dying_store import DyingStore, Killed, PausedStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
@@ -27,8 +28,6 @@ from tieredstore.errors import Fenced, StoreUnavailable
 from tieredstore.pipelines import Parts, Runner
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.upkeep.inspection import verify_output
-from tieredstore.testing.delegating import Operation
-from tieredstore.testing.faults import FaultyStore, Moment
 
 FIRST, SECOND, THIRD = [0, 0, 1, 2, 4], [1, 6, 2], [1, 9]
 MakeStore = Callable[[], ObjectStore]

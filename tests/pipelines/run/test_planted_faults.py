@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.hourly_topics import BY_HOUR, copy_times, day
-from tests.support.pipeline_runs import NUMBER, listed, pipeline_of, run_once
-from tests.support.stored_records import StoredTopic
+from tests.support.pipelines.pipeline_runs import NUMBER, listed, pipeline_of, run_once
+from tests.support.records.hourly_topics import BY_HOUR, copy_times, day
+from tests.support.records.stored_records import StoredTopic
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import CommitLogCorrupt
 from tieredstore.pipelines.run.generation import commit_log_of

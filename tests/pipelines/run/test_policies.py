@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.pipeline_runs import NUMBER, TOPIC, pipeline_of, run_once
-from tests.support.stored_records import StoredTopic
+from tests.support.pipelines.pipeline_runs import NUMBER, TOPIC, pipeline_of, run_once
+from tests.support.records.stored_records import StoredTopic
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.model import Uuid
 from tieredstore.partitions.log import PartitionLog

@@ -9,9 +9,10 @@ from typing import Any, Final
 import pytest
 import zstandard
 
-from tests.support.dying_store import DyingStore, Killed
-from tests.support.pipeline_runs import listed, pipeline_of, run_once
-from tests.support.stored_records import StoredTopic
+from tests.support.pipelines.pipeline_runs import listed, pipeline_of, run_once
+from tests.support.records.stored_records import StoredTopic
+from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore
+from tests.support.stores.dying_store import DyingStore, Killed
 from tieredstore.backends.base import ObjectStore, Prepared
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import StoreUnavailable
@@ -19,8 +20,6 @@ from tieredstore.pipelines.log.entries import OutputFile
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.pipelines.upkeep.printing import printed
-from tieredstore.testing.delegating import DelegatingObjectStore
-from tieredstore.testing.faults import FaultyStore
 
 TEXT: Final = pipeline_of(
     secor__file__reader__writer__factory="text", secor__compression__codec="zstd", max__file__records="100"

@@ -6,9 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.dying_store import DyingStore, Killed
-from tests.support.pipeline_runs import NUMBER, TOPIC, listed, listed_offsets, offsets_of, pipeline_of, run_once
-from tests.support.stored_records import StoredTopic
+from tests.support.pipelines.pipeline_runs import (
+    NUMBER,
+    TOPIC,
+    listed,
+    listed_offsets,
+    offsets_of,
+    pipeline_of,
+    run_once,
+)
+from tests.support.records.stored_records import StoredTopic
+from tests.support.stores.doubles import FaultyStore, Moment
+from tests.support.stores.dying_store import DyingStore, Killed
 from tieredstore.backends.base import ObjectStore, Prepared
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import (
@@ -25,7 +34,6 @@ from tieredstore.pipelines.run.generation import Generation, commit_log_of
 from tieredstore.pipelines.run.selection import query_of
 from tieredstore.pipelines.upkeep.inspection import partition_statuses, verify_output
 from tieredstore.reading.log_snapshot import LogSnapshot
-from tieredstore.testing.faults import FaultyStore, Moment
 
 SMALL = pipeline_of(secor__max__file__size__bytes="9000", secor__offsets__per__partition="150")
 

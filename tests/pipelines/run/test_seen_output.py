@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.pipeline_runs import NUMBER, listed, pipeline_of, run_once
-from tests.support.seen_output import SeenOutput
-from tests.support.stored_records import StoredTopic
+from tests.support.pipelines.pipeline_runs import NUMBER, listed, pipeline_of, run_once
+from tests.support.pipelines.seen_output import SeenOutput
+from tests.support.records.stored_records import StoredTopic
+from tests.support.stores.doubles import FaultyStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import StoreUnavailable
 from tieredstore.pipelines.run.generation import commit_log_of
-from tieredstore.testing.faults import FaultyStore
 
 SMALL = pipeline_of(secor__max__file__size__bytes="9000")
 

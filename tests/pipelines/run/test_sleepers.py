@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.dying_store import PausedStore
-from tests.support.hourly_topics import BY_HOUR, hourly_topic
-from tests.support.pipeline_runs import listed, offsets_of, pipeline_of, run_once
-from tests.support.stored_records import StoredTopic
+from tests.support.pipelines.pipeline_runs import listed, offsets_of, pipeline_of, run_once
+from tests.support.records.hourly_topics import BY_HOUR, hourly_topic
+from tests.support.records.stored_records import StoredTopic
+from tests.support.stores.dying_store import PausedStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import Fenced

@@ -14,10 +14,11 @@ from typing import Any, Literal
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.dying_store import DyingStore, Killed
-from tests.support.hourly_topics import BY_HOUR, HOUR_MS, NOON_MS, copy_times, day, hourly_topic, successes
-from tests.support.pipeline_runs import NUMBER, TOPIC, listed, offsets_of, pipeline_of, run_once
-from tests.support.stored_records import StoredTopic
+from tests.support.pipelines.pipeline_runs import NUMBER, TOPIC, listed, offsets_of, pipeline_of, run_once
+from tests.support.records.hourly_topics import BY_HOUR, HOUR_MS, NOON_MS, copy_times, day, hourly_topic, successes
+from tests.support.records.stored_records import StoredTopic
+from tests.support.stores.doubles import FaultyStore, Moment, Operation, ScriptedStore
+from tests.support.stores.dying_store import DyingStore, Killed
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, DataLoss, Fenced, ResourceNotFound, TieredStoreError
@@ -31,8 +32,6 @@ from tieredstore.pipelines.upkeep.backfill_sources import LogSource, Selected
 from tieredstore.pipelines.upkeep.dropping import drop_generation
 from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.pipelines.upkeep.kept_files import KeptFiles
-from tieredstore.testing.doubles import Operation, ScriptedStore
-from tieredstore.testing.faults import FaultyStore, Moment
 
 WRONG = pipeline_of(**BY_HOUR, secor__parser__timezone="Asia/Tokyo", secor__max__file__size__bytes="2000")
 """Files noon under 21 o'clock."""

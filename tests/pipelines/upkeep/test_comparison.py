@@ -14,10 +14,10 @@ import pytest
 
 from tests.pipelines.run.test_groups import FromBroker
 from tests.pipelines.upkeep.test_upkeep import LENIENT, STRICT, redrive
-from tests.support.kafka_topics import delete_records
-from tests.support.pipeline_runs import NUMBER, TOPIC, listed, pipeline_of, run_once, texts
+from tests.support.kafka.kafka_topics import delete_records
+from tests.support.pipelines.pipeline_runs import NUMBER, TOPIC, listed, pipeline_of, run_once, texts
+from tests.support.records.stored_records import StoredTopic
 from tests.support.servers.kafka import KafkaServer
-from tests.support.stored_records import StoredTopic
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines import Pipeline, with_generation

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.pipelines.upkeep.test_backfill import RIGHT, backfill, clean, copied, offsets
-from tests.support.dying_store import PausedStore
-from tests.support.hourly_topics import copy_times, day, hourly_topic, successes
-from tests.support.pipeline_runs import run_once
-from tests.support.stored_records import StoredTopic
+from tests.support.pipelines.pipeline_runs import run_once
+from tests.support.records.hourly_topics import copy_times, day, hourly_topic, successes
+from tests.support.records.stored_records import StoredTopic
+from tests.support.stores.doubles import FaultyStore
+from tests.support.stores.dying_store import PausedStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import Fenced, TieredStoreError
 from tieredstore.pipelines import Parts, Runner, with_generation
-from tieredstore.testing.faults import FaultyStore
 
 
 def test_bad_messages_parsed_again_do_not_end_a_backfill_that_is_not_done(tmp_path: Path) -> None:

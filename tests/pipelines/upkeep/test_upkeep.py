@@ -11,9 +11,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.pipelines.upkeep.test_backfill import backfill
-from tests.support.dying_store import DyingStore, Killed
-from tests.support.pipeline_runs import NUMBER, TOPIC, listed, listed_offsets, offsets_of, pipeline_of, run_once
-from tests.support.stored_records import StoredTopic
+from tests.support.pipelines.pipeline_runs import (
+    NUMBER,
+    TOPIC,
+    listed,
+    listed_offsets,
+    offsets_of,
+    pipeline_of,
+    run_once,
+)
+from tests.support.records.stored_records import StoredTopic
+from tests.support.stores.doubles import FaultyStore, Moment, Operation, ScriptedStore
+from tests.support.stores.dying_store import DyingStore, Killed
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import CommitLogCorrupt, ConfigError, Fenced, PreparedGone, TieredStoreError
@@ -28,9 +37,6 @@ from tieredstore.pipelines.upkeep.dropping import drop_generation
 from tieredstore.pipelines.upkeep.garbage import GarbageOutcome, collect_garbage
 from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.pipelines.upkeep.kept_files import KeptFiles
-from tieredstore.testing.delegating import Operation
-from tieredstore.testing.doubles import ScriptedStore
-from tieredstore.testing.faults import FaultyStore, Moment
 
 SMALL = pipeline_of(secor__max__file__size__bytes="9000", secor__offsets__per__partition="150")
 NEXT = pipeline_of(secor__generation="2", secor__max__file__size__bytes="20000")

@@ -8,8 +8,8 @@ from zlib import crc32
 
 import pytest
 
-from tests.support.memq_batches import GOLDEN
-from tests.support.pubsub_brokers import (
+from tests.support.pubsub.memq_batches import GOLDEN
+from tests.support.pubsub.pubsub_brokers import (
     LONG_S,
     PacketClient,
     RunningBroker,
@@ -17,7 +17,8 @@ from tests.support.pubsub_brokers import (
     running_broker,
     write_of,
 )
-from tests.support.pubsub_topics import topics_on, values_of
+from tests.support.pubsub.pubsub_topics import topics_on, values_of
+from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore
 from tieredstore.backends.base import Body
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import StoreUnavailable
@@ -40,8 +41,6 @@ from tieredstore.pubsub.format.packets import (
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.settings import BatchBrokerSettings
 from tieredstore.pubsub.upkeep.audit import TopicAudit
-from tieredstore.testing.delegating import DelegatingObjectStore
-from tieredstore.testing.faults import FaultyStore
 from tieredstore.testing.notification_queue_tests import read_all
 
 HEADER = MessageHeader(ProducerRequest(b"\x7f\0\0\1", 1, 2), 0, Compression.NONE, 0, 0).to_bytes()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.counted_checksums import counted_checksums
-from tests.support.pubsub_brokers import PacketClient, message_of, running_broker, write_of
-from tests.support.pubsub_topics import batch_keys, fresh_topics
+from tests.support.pubsub.pubsub_brokers import PacketClient, message_of, running_broker, write_of
+from tests.support.pubsub.pubsub_topics import batch_keys, fresh_topics
+from tests.support.records.counted_checksums import counted_checksums
 from tieredstore.pubsub.format.batches import BatchIndex
 from tieredstore.pubsub.format.packets import Code
 

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.pubsub_brokers import PacketClient, RunningBroker, message_of, running_broker, write_of
-from tests.support.pubsub_topics import topics_on, values_of
+from tests.support.pubsub.pubsub_brokers import PacketClient, RunningBroker, message_of, running_broker, write_of
+from tests.support.pubsub.pubsub_topics import topics_on, values_of
+from tests.support.stores.doubles import DelegatingObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.pubsub.broker.authorization import Authorizer, Client
@@ -29,7 +30,6 @@ from tieredstore.pubsub.format.packet_writing import request_bytes
 from tieredstore.pubsub.format.packets import Code, MetadataRequest, PacketType, ReadRequest, Request
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.settings import BatchBrokerSettings
-from tieredstore.testing.delegating import DelegatingObjectStore
 
 LONG_S = 120.0
 MIB = 1 << 20

@@ -17,8 +17,15 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tests.support.pubsub_brokers import LONG_S, PacketClient, RunningBroker, message_of, running_broker, write_of
-from tests.support.pubsub_topics import fresh_topics
+from tests.support.pubsub.pubsub_brokers import (
+    LONG_S,
+    PacketClient,
+    RunningBroker,
+    message_of,
+    running_broker,
+    write_of,
+)
+from tests.support.pubsub.pubsub_topics import fresh_topics
 from tests.support.servers.kafka_certificates import issue, make_authority
 from tieredstore.pubsub.broker import handshakes
 from tieredstore.pubsub.broker.handshakes import (

@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.damaged_packets import damaged_packet
-from tests.support.memq_batches import GOLDEN
-from tests.support.pubsub_brokers import PacketClient, RunningBroker, message_of, running_broker, write_of
-from tests.support.pubsub_topics import topics_on, values_of
+from tests.support.damage.damaged_packets import damaged_packet
+from tests.support.pubsub.memq_batches import GOLDEN
+from tests.support.pubsub.pubsub_brokers import PacketClient, RunningBroker, message_of, running_broker, write_of
+from tests.support.pubsub.pubsub_topics import topics_on, values_of
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.format.packet_writing import request_bytes
 from tieredstore.pubsub.format.packets import MetadataRequest, Request, parse_response

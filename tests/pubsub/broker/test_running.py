@@ -11,9 +11,10 @@ from functools import partial
 
 import pytest
 
-from tests.support.pubsub_brokers import LONG_S, PacketClient, listening_anywhere, message_of, write_of
-from tests.support.pubsub_topics import topics_on, values_of
+from tests.support.pubsub.pubsub_brokers import LONG_S, PacketClient, listening_anywhere, message_of, write_of
+from tests.support.pubsub.pubsub_topics import topics_on, values_of
 from tests.support.servers.zookeeper import ZooKeeperServer
+from tests.support.stores.doubles import Operation, ScriptedStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import StoreUnavailable
 from tieredstore.process.health import Health
@@ -27,7 +28,6 @@ from tieredstore.pubsub.governor.zookeeper_governor import ZooKeeperGovernor
 from tieredstore.pubsub.produce.broker_producer import BrokerProducer
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.settings import BatchClientSettings
-from tieredstore.testing.doubles import Operation, ScriptedStore
 
 
 @dataclass

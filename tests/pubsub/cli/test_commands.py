@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli_process import Result, environment, measured_command, tieredstore, write_settings
+from tests.support.cli.cli_process import Result, environment, measured_command, tieredstore, write_settings
 from tests.support.servers.process import free_port
 
 

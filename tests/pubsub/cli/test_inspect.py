@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli_process import tieredstore
-from tests.support.memq_batches import GOLDEN, golden_batches
+from tests.support.cli.cli_process import tieredstore
+from tests.support.pubsub.memq_batches import GOLDEN, golden_batches
 
 EXPECTED = json.loads((GOLDEN / "expected.json").read_text())
 FILES = {path.name.split(".")[0]: path for path in (GOLDEN / "batches").iterdir()}

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.counted_checksums import counted_checksums
-from tests.support.pubsub_topics import batch_keys, fresh_topics, publish, topics_on, values_of
+from tests.support.pubsub.pubsub_topics import batch_keys, fresh_topics, publish, topics_on, values_of
+from tests.support.records.counted_checksums import counted_checksums
+from tests.support.stores.doubles import FaultyStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import AlreadyClosed, ConfigError, DataLoss, InvalidRange
 from tieredstore.process.deadline import Deadline
@@ -20,7 +21,6 @@ from tieredstore.pubsub.format.notifications import Notification, parse_notifica
 from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.pubsub.queue.queues import Position
 from tieredstore.pubsub.queue.topics import Topics
-from tieredstore.testing.faults import FaultyStore
 from tieredstore.testing.notification_queue_tests import read_all
 
 LONG_S = 120.0

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.support.pubsub_topics import topics_on
+from tests.support.pubsub.pubsub_topics import topics_on
 from tests.support.simulated_time import SimulatedClock
+from tests.support.stores.doubles import FaultyStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import Fenced, PreconditionFailed, StoreUnavailable
 from tieredstore.process.deadline import Deadline
@@ -20,7 +21,6 @@ from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.messages import Compression, ProducerRequest, seal_message
 from tieredstore.pubsub.produce.batch_writer import BatchWriter, SealedMessage
 from tieredstore.pubsub.queue.groups import PATIENCE_S, StoreGroup
-from tieredstore.testing.faults import FaultyStore
 
 PARTITIONS = 3
 Place = tuple[int, int, int, int]

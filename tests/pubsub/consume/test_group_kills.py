@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 import pytest
 
-from tests.support.pubsub_topics import topics_in
+from tests.support.pubsub.pubsub_topics import topics_in
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.errors import Fenced, TieredStoreError
 from tieredstore.pubsub.consume import consumer as consuming

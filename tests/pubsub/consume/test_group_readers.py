@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.pubsub_topics import records_of, topics_on, values_of
+from tests.support.pubsub.pubsub_topics import records_of, topics_on, values_of
 from tests.support.simulated_time import SimulatedClock
 from tieredstore.errors import Fenced, StoreUnavailable
 from tieredstore.pubsub.consume.consumer import Consumer

@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import KafkaError
 
 from tests.pubsub.consume.test_group_readers import Told
-from tests.support.mock_kafka import OFFSET_COMMIT, mock_kafka
-from tests.support.pubsub_topics import fresh_topics, topics_on
+from tests.support.kafka.mock_kafka import OFFSET_COMMIT, mock_kafka
+from tests.support.pubsub.pubsub_topics import fresh_topics, topics_on
 from tests.support.simulated_time import SimulatedClock
 from tieredstore.errors import AlreadyClosed, Fenced, InvalidRange
 from tieredstore.live.cluster import LiveCluster

@@ -8,13 +8,12 @@ from collections import Counter
 
 import pytest
 
-from tests.support.pubsub_topics import batch_keys, topics_on
+from tests.support.pubsub.pubsub_topics import batch_keys, topics_on
+from tests.support.stores.doubles import CountingStore, FaultyStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.pubsub.queue.groups import StoreGroup
-from tieredstore.testing.doubles import CountingStore
-from tieredstore.testing.faults import FaultyStore
 
 MIB = 1 << 20
 RECORDS = 1400

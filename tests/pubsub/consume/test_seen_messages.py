@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from tests.support.pubsub_topics import topics_on, values_of
+from tests.support.pubsub.pubsub_topics import topics_on, values_of
+from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError
 from tieredstore.process.deadline import Deadline
@@ -19,7 +20,6 @@ from tieredstore.pubsub.format.messages import Compression, ProducerRequest, sea
 from tieredstore.pubsub.format.notifications import Notification
 from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.pubsub.queue.topics import Topics
-from tieredstore.testing.doubles import CountingStore
 
 LOCALHOST = b"\x7f\0\0\1"
 _server_ids = itertools.count()

@@ -11,9 +11,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.support.cli_process import tieredstore
-from tests.support.kafka_topics import make_topic
-from tests.support.pubsub_topics import topics_in, topics_on, values_of
+from tests.support.cli.cli_process import tieredstore
+from tests.support.kafka.kafka_topics import make_topic
+from tests.support.pubsub.pubsub_topics import topics_in, topics_on, values_of
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.errors import ConfigError, CorruptData
 from tieredstore.pubsub.consume.consumer import Consumer

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
-from tests.support.memq_batches import REQUEST, Row, message_of, random_record, row_of, rows_of
+from tests.support.pubsub.memq_batches import REQUEST, Row, message_of, random_record, row_of, rows_of
 from tieredstore.errors import ConfigError, InvalidRange
 from tieredstore.pubsub.errors import MessageCorrupt
 from tieredstore.pubsub.format.batches import BatchIndex, announced_index_size, build_batch, index_size

@@ -11,7 +11,7 @@ from zlib import crc32
 import pytest
 import zstandard
 
-from tests.support.memq_batches import REQUEST, message_of, row_of, rows_of
+from tests.support.pubsub.memq_batches import REQUEST, message_of, row_of, rows_of
 from tieredstore.pubsub.format.batches import build_batch
 from tieredstore.pubsub.format.messages import Compression, MessageHeader, RecordFields
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.memq_batches import message_of
+from tests.support.pubsub.memq_batches import message_of
 from tieredstore.pubsub.broker.checks import check_message
 from tieredstore.pubsub.errors import MessageCorrupt
 from tieredstore.pubsub.format._checksums import joined_crc

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.memq_batches import GOLDEN, Row, golden_batches, rows_of
+from tests.support.pubsub.memq_batches import GOLDEN, Row, golden_batches, rows_of
 from tieredstore.pubsub.errors import MessageCorrupt
 from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.batches import BatchIndex, build_batch

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.memq_batches import GOLDEN
+from tests.support.pubsub.memq_batches import GOLDEN
 from tieredstore.errors import ConfigError
 from tieredstore.pubsub.format.keys import BatchKey, check_path, key_hash, parse_batch_key
 

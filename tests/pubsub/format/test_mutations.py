@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from tests.support.memq_batches import GOLDEN, check, mutations, rows_of
+from tests.support.pubsub.memq_batches import GOLDEN, check, mutations, rows_of
 from tieredstore.pubsub.errors import MessageCorrupt, NotificationCorrupt
 from tieredstore.pubsub.format.notifications import BatchFacts, Notification, parse_notification
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.memq_batches import GOLDEN
+from tests.support.pubsub.memq_batches import GOLDEN
 from tieredstore.pubsub.errors import NotificationCorrupt
 from tieredstore.pubsub.format.notifications import BatchFacts, Notification, parse_notification
 

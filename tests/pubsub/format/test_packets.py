@@ -9,8 +9,8 @@ from zlib import crc32
 
 import pytest
 
-from tests.support.damaged_packets import damaged_packet
-from tests.support.memq_batches import GOLDEN
+from tests.support.damage.damaged_packets import damaged_packet
+from tests.support.pubsub.memq_batches import GOLDEN
 from tieredstore.pubsub.errors import PacketCorrupt
 from tieredstore.pubsub.format.packet_writing import read_response_head, request_bytes, response_bytes
 from tieredstore.pubsub.format.packets import (

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tests.support.memq_batches import message_of, rows_of
+from tests.support.pubsub.memq_batches import message_of, rows_of
 from tieredstore.errors import InvalidRange
 from tieredstore.pubsub.errors import InvalidRecord
 from tieredstore.pubsub.format._writing import BodyWriter

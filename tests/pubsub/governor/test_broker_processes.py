@@ -14,9 +14,9 @@ from typing import Final, Literal, Self
 
 import pytest
 
-from tests.support.broker_processes import BrokerProcess, broker_processes, seconds_until, store_properties
-from tests.support.pubsub_brokers import LONG_S
-from tests.support.pubsub_topics import values_of
+from tests.support.pubsub.broker_processes import BrokerProcess, broker_processes, seconds_until, store_properties
+from tests.support.pubsub.pubsub_brokers import LONG_S
+from tests.support.pubsub.pubsub_topics import values_of
 from tests.support.servers.s3_server import S3Server
 from tests.support.servers.zookeeper import ZooKeeperServer, zookeeper_client
 from tieredstore.backends.wrappers.stack import open_wrapped

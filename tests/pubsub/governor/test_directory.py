@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.pubsub_brokers import PacketClient, message_of, running_broker, write_of
-from tests.support.pubsub_topics import topics_on
+from tests.support.pubsub.pubsub_brokers import PacketClient, message_of, running_broker, write_of
+from tests.support.pubsub.pubsub_topics import topics_on
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
 from tieredstore.pubsub.format.packets import Code, MetadataRequest, RequestPayload

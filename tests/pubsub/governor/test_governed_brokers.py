@@ -13,9 +13,10 @@ from concurrent.futures import Future
 
 import pytest
 
-from tests.support.pubsub_brokers import LONG_S, RunningBroker, listening_anywhere
-from tests.support.pubsub_topics import topics_on, values_of
+from tests.support.pubsub.pubsub_brokers import LONG_S, RunningBroker, listening_anywhere
+from tests.support.pubsub.pubsub_topics import topics_on, values_of
 from tests.support.servers.zookeeper import ZooKeeperServer, end_session
+from tests.support.stores.doubles import DelegatingObjectStore
 from tieredstore.backends.base import Body, ObjectInfo, ObjectStore
 from tieredstore.errors import StoreUnavailable, TieredStoreError
 from tieredstore.live.zookeeper_session import ZooKeeperSession
@@ -30,7 +31,6 @@ from tieredstore.pubsub.produce.broker_producer import BrokerProducer
 from tieredstore.pubsub.produce.futures import UNTOLD, RecordPlace
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.settings import BatchClientSettings
-from tieredstore.testing.delegating import DelegatingObjectStore
 
 # A broker that is killed while clients come leaves a connection to the collector now and then, as kill -9 would.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

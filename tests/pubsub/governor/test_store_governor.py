@@ -13,6 +13,7 @@ from functools import partial
 
 import pytest
 
+from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore, Operation
 from tieredstore.backends.base import Body
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import CorruptData, Fenced, PreconditionFailed, StoreUnavailable
@@ -21,8 +22,6 @@ from tieredstore.pubsub.governor.assigning import BrokerSeat, FreeCapacity, Topi
 from tieredstore.pubsub.governor.governing import TICK_S, rest_s
 from tieredstore.pubsub.governor.store_governor import StoreGovernor, broker_name
 from tieredstore.pubsub.queue.own_objects import OwnFolder
-from tieredstore.testing.delegating import DelegatingObjectStore, Operation
-from tieredstore.testing.faults import FaultyStore
 
 ELSEWHERE_S = 15.0
 TOPICS = [TopicLoad(f"topic-{number}", 16 << 20) for number in range(5)]

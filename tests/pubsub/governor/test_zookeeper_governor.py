@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.pubsub_topics import topics_on
+from tests.support.pubsub.pubsub_topics import topics_on
 from tests.support.servers.zookeeper import ZooKeeperServer, end_session, zookeeper_client
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from

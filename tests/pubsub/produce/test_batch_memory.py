@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.counted_checksums import counted_checksums
-from tests.support.memq_batches import rows_of
-from tests.support.pubsub_topics import batch_keys, fresh_topics, topics_on
+from tests.support.pubsub.memq_batches import rows_of
+from tests.support.pubsub.pubsub_topics import batch_keys, fresh_topics, topics_on
+from tests.support.records.counted_checksums import counted_checksums
+from tests.support.stores.doubles import DelegatingObjectStore
 from tieredstore.backends.base import Body
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import InvalidRange
@@ -23,7 +24,6 @@ from tieredstore.pubsub.format.batches import BatchIndex, build_batch
 from tieredstore.pubsub.produce.batch_memory import BatchMemory, room_for
 from tieredstore.pubsub.produce.futures import RecordPlace
 from tieredstore.pubsub.produce.producer import Producer
-from tieredstore.testing.delegating import DelegatingObjectStore
 from tieredstore.testing.notification_queue_tests import read_all
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pubsub_brokers import LONG_S, RunningBroker, listening_anywhere, running_broker
-from tests.support.pubsub_topics import topics_on, values_of
+from tests.support.pubsub.pubsub_brokers import LONG_S, RunningBroker, listening_anywhere, running_broker
+from tests.support.pubsub.pubsub_topics import topics_on, values_of
 from tests.support.servers.kafka_certificates import issue, make_authority
 from tests.support.servers.process import free_port
 from tieredstore.config import Settings

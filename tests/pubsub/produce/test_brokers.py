@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tests.support.pubsub_topics import topics_on
+from tests.support.pubsub.pubsub_topics import topics_on
 from tieredstore.errors import BrokerUnavailable
 from tieredstore.pubsub.format.packets import BrokerAddress
 from tieredstore.pubsub.produce.brokers import TopicBrokers

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tests.support.pubsub_topics import fresh_topics, topics_on, values_of
+from tests.support.pubsub.pubsub_topics import fresh_topics, topics_on, values_of
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.format._writing import BodyWriter

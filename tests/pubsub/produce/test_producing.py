@@ -10,8 +10,9 @@ from concurrent.futures import Future
 
 import pytest
 
-from tests.support.dying_store import DyingStore
-from tests.support.pubsub_topics import batch_keys, fresh_topics, publish, records_of, topics_on, values_of
+from tests.support.pubsub.pubsub_topics import batch_keys, fresh_topics, publish, records_of, topics_on, values_of
+from tests.support.stores.doubles import FaultyStore, Operation, ScriptedStore
+from tests.support.stores.dying_store import DyingStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import AlreadyClosed, ConfigError, PreconditionFailed, StoreUnavailable
 from tieredstore.pubsub.consume.consumer import Consumer
@@ -24,8 +25,6 @@ from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.pubsub.produce.sink import SinkCommits
 from tieredstore.pubsub.produce.sink_batches import SinkBatches
 from tieredstore.pubsub.produce.store_delivery import StoreDelivery
-from tieredstore.testing.doubles import Operation, ScriptedStore
-from tieredstore.testing.faults import FaultyStore
 from tieredstore.testing.notification_queue_tests import read_all
 
 LONG_S = 120.0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pubsub_topics import batch_keys, topics_in, topics_later, values_of
+from tests.support.pubsub.pubsub_topics import batch_keys, topics_in, topics_later, values_of
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.format.notifications import parse_notification

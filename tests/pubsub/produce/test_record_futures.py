@@ -9,7 +9,7 @@ from concurrent.futures import FIRST_COMPLETED, as_completed, wait
 
 import pytest
 
-from tests.support.pubsub_topics import topics_on
+from tests.support.pubsub.pubsub_topics import topics_on
 from tieredstore.pubsub.errors import DeliveryFailed
 from tieredstore.pubsub.produce.futures import MessageOutcome, RecordFuture, RecordPlace
 from tieredstore.pubsub.produce.producer import Producer

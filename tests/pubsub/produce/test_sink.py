@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.dying_store import DyingStore, Killed
-from tests.support.pubsub_topics import topics_in, topics_later, topics_on, values_of
+from tests.support.pubsub.pubsub_topics import topics_in, topics_later, topics_on, values_of
+from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore, Operation
+from tests.support.stores.dying_store import DyingStore, Killed
 from tieredstore.backends.base import Body, Buffer, ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import CorruptData, DataLoss, Fenced, PreconditionFailed, StoreUnavailable
@@ -24,8 +25,6 @@ from tieredstore.pubsub.queue.queues import NotificationQueue
 from tieredstore.pubsub.queue.store_queue import StoreQueue
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.upkeep.garbage import GarbageCollection, GarbageOutcome
-from tieredstore.testing.delegating import DelegatingObjectStore, Operation
-from tieredstore.testing.faults import FaultyStore
 
 TASKS = 3
 

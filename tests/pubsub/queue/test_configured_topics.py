@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli_process import tieredstore
-from tests.support.kafka_topics import make_topic
-from tests.support.memq_topic import rows_in
+from tests.support.cli.cli_process import tieredstore
+from tests.support.kafka.kafka_topics import make_topic
+from tests.support.pubsub.memq_topic import rows_in
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.backends.wrappers.stack import open_wrapped
 from tieredstore.config import load_settings

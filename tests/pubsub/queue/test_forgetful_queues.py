@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 
-from tests.support.pubsub_topics import topics_on
+from tests.support.pubsub.pubsub_topics import topics_on
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config.installed import QUEUES
 from tieredstore.process.deadline import Deadline

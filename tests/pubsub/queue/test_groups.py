@@ -6,16 +6,15 @@ import contextlib
 
 import pytest
 
-from tests.support.pubsub_topics import topics_on
+from tests.support.pubsub.pubsub_topics import topics_on
 from tests.support.simulated_time import SimulatedClock
+from tests.support.stores.doubles import CountingStore, FaultyStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, CorruptData, Fenced, PreconditionFailed, StoreUnavailable
 from tieredstore.pubsub.queue.groups import StoreGroup, list_group, list_groups
 from tieredstore.pubsub.queue.own_objects import OwnFolder
 from tieredstore.pubsub.queue.queues import Position
-from tieredstore.testing.doubles import CountingStore
-from tieredstore.testing.faults import FaultyStore
 
 PARTITIONS = 4
 

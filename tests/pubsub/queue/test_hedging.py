@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from tests.support.pubsub_topics import topics_on, values_of
+from tests.support.pubsub.pubsub_topics import topics_on, values_of
+from tests.support.stores.doubles import DelegatingObjectStore
 from tieredstore.backends.base import Body
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import StoreUnavailable
@@ -14,7 +15,6 @@ from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.pubsub.queue import hedging
 from tieredstore.pubsub.queue.hedging import Hedge, UsualTime
-from tieredstore.testing.delegating import DelegatingObjectStore
 
 LONG_S = 120.0
 

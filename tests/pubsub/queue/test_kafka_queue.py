@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from tests.support.kafka_topics import Produced, make_topic, produce
-from tests.support.pubsub_topics import topics_on, values_of
+from tests.support.kafka.kafka_topics import Produced, make_topic, produce
+from tests.support.pubsub.pubsub_topics import topics_on, values_of
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.errors import ConfigError, Fenced, StoreUnavailable
 from tieredstore.live.clients import LiveProducer

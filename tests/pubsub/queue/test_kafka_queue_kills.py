@@ -13,8 +13,9 @@ from typing import Literal, TypeVar
 
 import pytest
 
-from tests.support.pubsub_topics import topics_in, topics_later, values_of
+from tests.support.pubsub.pubsub_topics import topics_in, topics_later, values_of
 from tests.support.servers.kafka import KafkaServer
+from tests.support.stores.doubles import DelegatingObjectStore
 from tieredstore.backends.base import Body
 from tieredstore.backends.filesystem.store import FilesystemObjectStore
 from tieredstore.live.clients import LiveProducer
@@ -27,7 +28,6 @@ from tieredstore.pubsub.queue.kinds import QueueSite
 from tieredstore.pubsub.queue.queues import NotificationQueue
 from tieredstore.pubsub.queue.topics import Topic, Topics
 from tieredstore.pubsub.upkeep.garbage import GarbageCollection, GarbageOutcome
-from tieredstore.testing.delegating import DelegatingObjectStore
 from tieredstore.testing.notification_queue_tests import read_all
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.pubsub_topics import topics_on
+from tests.support.pubsub.pubsub_topics import topics_on
 from tieredstore.errors import ConfigError
 from tieredstore.pubsub.queue.memq_topics import configured_topics, load_topic_config, parse_topic_config
 from tieredstore.pubsub.queue.topics import Topic

@@ -7,9 +7,9 @@ from contextlib import closing
 
 import pytest
 
-from tests.support.pubsub_topics import topics_on, values_of
-from tests.support.s3_stores import options_for
+from tests.support.pubsub.pubsub_topics import topics_on, values_of
 from tests.support.servers.s3_server import S3Server
+from tests.support.stores.s3_stores import options_for
 from tieredstore.backends.s3.store import S3ObjectStore
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.produce.producer import Producer

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pubsub_topics import topics_in, topics_on
+from tests.support.pubsub.pubsub_topics import topics_in, topics_on
 from tests.support.simulated_time import SimulatedClock
+from tests.support.stores.doubles import CountingStore, FaultyStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config.installed import QUEUES
 from tieredstore.errors import ConfigError, DataLoss, InvalidRange, StoreUnavailable
@@ -20,8 +21,6 @@ from tieredstore.pubsub.queue import kinds as queue_kinds
 from tieredstore.pubsub.queue.queues import NotificationQueue
 from tieredstore.pubsub.queue.store_queue import StoreQueue
 from tieredstore.pubsub.queue.topics import Topics
-from tieredstore.testing.doubles import CountingStore
-from tieredstore.testing.faults import FaultyStore
 from tieredstore.testing.notification_queue_tests import NotificationQueueTests, read_all
 
 QUEUE = "!tieredstore/pubsub/default/queues/orders/0/"

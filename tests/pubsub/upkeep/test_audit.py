@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli_process import tieredstore
-from tests.support.memq_batches import golden_batches
-from tests.support.planted_messages import store_messages
-from tests.support.pubsub_brokers import message_of
-from tests.support.pubsub_topics import topics_in, topics_on
+from tests.support.cli.cli_process import tieredstore
+from tests.support.damage.planted_messages import store_messages
+from tests.support.pubsub.memq_batches import golden_batches
+from tests.support.pubsub.pubsub_brokers import message_of
+from tests.support.pubsub.pubsub_topics import topics_in, topics_on
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.format.keys import BatchKey
 from tieredstore.pubsub.format.messages import ProducerRequest

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli_process import tieredstore
+from tests.support.cli.cli_process import tieredstore
 from tests.support.paths import REPOSITORY
-from tests.support.pubsub_topics import topics_in, topics_on
+from tests.support.pubsub.pubsub_topics import topics_in, topics_on
 from tieredstore.ops.cost.monthly import GIB
 from tieredstore.ops.cost.prices import KafkaPrices, PriceFile, PubsubUse, StorePrices, read_prices
 from tieredstore.pubsub.produce.producer import Producer

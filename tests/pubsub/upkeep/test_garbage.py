@@ -9,7 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support.pubsub_topics import topics_on, values_of
+from tests.support.pubsub.pubsub_topics import topics_on, values_of
+from tests.support.stores.doubles import FaultyStore, ScriptedStore
 from tieredstore.backends import memory
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, DataLoss, StoreUnavailable
@@ -22,8 +23,6 @@ from tieredstore.pubsub.format.messages import Compression, ProducerRequest, sea
 from tieredstore.pubsub.format.notifications import Notification, parse_notification
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.upkeep.garbage import DAY_MS, GarbageCollection, GarbageOutcome
-from tieredstore.testing.doubles import ScriptedStore
-from tieredstore.testing.faults import FaultyStore
 from tieredstore.testing.notification_queue_tests import read_all
 
 HOUR_MS = 3_600_000

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.small_segments import new_metadata, write_segment
+from tests.support.records.small_segments import new_metadata, write_segment
+from tests.support.stores.doubles import CountingStore, ScriptedStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
@@ -18,7 +19,6 @@ from tieredstore.model import LogSegmentData
 from tieredstore.process.boot_clock import boot_clock_s
 from tieredstore.remote.copy.writer import SegmentWriter, WriteOptions
 from tieredstore.remote.layout import KeyLayout
-from tieredstore.testing.doubles import CountingStore, ScriptedStore
 
 LOG = bytes(range(256)) * 5
 MAX_AGE_S = 100.0

@@ -14,7 +14,15 @@ import crc32c
 import pytest
 
 from tests.support.golden.segments import segments
-from tests.support.small_segments import ENC, MODES, PARTITION, ZSTD, memory_settings, new_metadata, write_segment
+from tests.support.records.small_segments import (
+    ENC,
+    MODES,
+    PARTITION,
+    ZSTD,
+    memory_settings,
+    new_metadata,
+    write_segment,
+)
 from tieredstore.backends.base import Buffer
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import BatchCorrupt, InvalidSegment, SegmentAlreadyExists, SegmentTooLarge

@@ -9,16 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fault_proxy import wait_until
-from tests.support.small_segments import MODES, memory_settings, new_metadata, write_segment
+from tests.support.network.fault_proxy import wait_until
+from tests.support.records.small_segments import MODES, memory_settings, new_metadata, write_segment
+from tests.support.stores.doubles import CountingStore, FaultyStore, Moment, Operation
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import AccessDenied, StoreUnavailable, TieredStoreError
 from tieredstore.format.keys import Suffix
 from tieredstore.model import IndexType, LogSegmentData, RemoteLogSegmentMetadata
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.delegating import Operation
-from tieredstore.testing.doubles import CountingStore
-from tieredstore.testing.faults import FaultyStore, Moment
 
 LOG = bytes(range(256)) * 5
 MOMENTS: list[Moment] = ["before", "during", "after"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.disk_cache_access import (
+from tests.support.stores.disk_cache_access import (
     CHUNKS,
     KEY,
     change_table,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.disk_cache_access import CHUNKS, KEY, change_table, got, opened, own_folder, rows, value_files
+from tests.support.stores.disk_cache_access import CHUNKS, KEY, change_table, got, opened, own_folder, rows, value_files
 from tieredstore.errors import CorruptData
 from tieredstore.remote.diskcache.values import HEADER_SIZE, RawDisk, write_value
 

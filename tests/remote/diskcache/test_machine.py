@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.support.disk_cache_access import CHUNKS, change_table, got, let_pass, own_folder, value_files
 from tests.support.examples import examples
+from tests.support.stores.disk_cache_access import CHUNKS, change_table, got, let_pass, own_folder, value_files
 from tieredstore.remote.diskcache.cache import DiskChunkCache
 from tieredstore.remote.fetch.chunk_cache import ChunkKey
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.disk_cache_access import CHUNKS, KEY, got, opened, value_files
 from tests.support.fresh_python import run_fresh
 from tests.support.paths import REPOSITORY
+from tests.support.stores.disk_cache_access import CHUNKS, KEY, got, opened, value_files
 from tieredstore.remote.diskcache.values import HEADER_SIZE
 from tieredstore.remote.fetch.chunk_cache import CacheStats, ChunkCache, ChunkKey
 
@@ -64,7 +64,7 @@ def test_a_process_sees_what_another_one_put(tmp_path: Path) -> None:
             """
             import sys
             from pathlib import Path
-            from tests.support.disk_cache_access import KEY, opened
+            from tests.support.stores.disk_cache_access import KEY, opened
             with opened(Path(sys.argv[1])) as cache:
                 cache.put(KEY, b"chunk")
             """,
@@ -97,7 +97,7 @@ def test_a_pickled_cache_holds_neither_connections_nor_entries(tmp_path: Path) -
 FORK = """
     import os, sys
     from pathlib import Path
-    from tests.support.disk_cache_access import CHUNKS, got, opened
+    from tests.support.stores.disk_cache_access import CHUNKS, got, opened
 
     def check(cache, own):
         cache.put(CHUNKS[own], b"chunk")
@@ -130,7 +130,7 @@ def test_a_forked_child_opens_the_folder_for_itself(tmp_path: Path) -> None:
 BUSY_FORKS = """
     import os, sys, threading, warnings
     from pathlib import Path
-    from tests.support.disk_cache_access import CHUNKS, got, opened
+    from tests.support.stores.disk_cache_access import CHUNKS, got, opened
 
     def work():
         while not done.is_set():
@@ -173,7 +173,7 @@ def test_forks_amid_other_threads_work_lose_no_call(tmp_path: Path) -> None:
 STUCK_FORK = """
     import os, sys
     from pathlib import Path
-    from tests.support.disk_cache_access import CHUNKS, got, opened
+    from tests.support.stores.disk_cache_access import CHUNKS, got, opened
 
     with opened(Path(sys.argv[1])) as cache:
         cache.put(CHUNKS[0], b"chunk")
@@ -194,7 +194,7 @@ def test_a_child_forked_while_a_call_is_stuck_has_no_cache(tmp_path: Path) -> No
 WRITER = """
 import sys
 from pathlib import Path
-from tests.support.disk_cache_access import CHUNKS, opened
+from tests.support.stores.disk_cache_access import CHUNKS, opened
 
 with opened(Path(sys.argv[1]), 2_000_000) as cache:
     cache.stats

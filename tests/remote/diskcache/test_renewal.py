@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.disk_cache_access import CHUNKS, KEY, got, opened, own_folder
+from tests.support.stores.disk_cache_access import CHUNKS, KEY, got, opened, own_folder
 from tieredstore.remote.diskcache.cache import DiskChunkCache
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,7 @@ from diskcache import Cache
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.disk_cache_access import CHUNKS, KEY, change_table, got, opened, own_folder, value_files
+from tests.support.stores.disk_cache_access import CHUNKS, KEY, change_table, got, opened, own_folder, value_files
 from tieredstore.remote.diskcache.cache import DiskChunkCache
 
 pytestmark = pytest.mark.slow

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.disk_cache_access import value_files
-from tests.support.fault_proxy import wait_until
-from tests.support.small_segments import MODES, memory_settings, new_metadata, write_segment
+from tests.support.network.fault_proxy import wait_until
+from tests.support.records.small_segments import MODES, memory_settings, new_metadata, write_segment
+from tests.support.stores.disk_cache_access import value_files
+from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import AlreadyClosed
 from tieredstore.model import RemoteLogSegmentMetadata
@@ -24,7 +25,6 @@ from tieredstore.remote.diskcache.cache import DiskChunkCache
 from tieredstore.remote.fetch import cached_chunks
 from tieredstore.remote.fetch.chunk_cache import ChunkKey
 from tieredstore.remote.pools import Pools
-from tieredstore.testing.doubles import CountingStore
 
 CHUNK = 1_000
 LOG = b"".join(b"%09d\n" % number for number in range(1_550))

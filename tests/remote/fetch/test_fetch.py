@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.small_segments import ENC, MODES, ZSTD, memory_settings, new_metadata, write_segment
+from tests.support.records.small_segments import ENC, MODES, ZSTD, memory_settings, new_metadata, write_segment
+from tests.support.stores.doubles import Operation, ScriptedStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import (
@@ -33,7 +34,6 @@ from tieredstore.format.manifest import IndexEntry, SegmentIndexes, SegmentManif
 from tieredstore.limits import MAX_INT32
 from tieredstore.model import IndexType, LogSegmentData, RemoteLogSegmentMetadata
 from tieredstore.remote import RemoteStorageManager, RemoteStorageManagerBase, SegmentStream
-from tieredstore.testing.doubles import Operation, ScriptedStore
 
 LOG = bytes(range(256)) * 5
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.small_segments import ENC, ZSTD
+from tests.support.records.small_segments import ENC, ZSTD
 from tieredstore.testing.segments import build_segment
 
 MIB = 1 << 20

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.small_segments import ENC, ZSTD, memory_settings
+from tests.support.records.small_segments import ENC, ZSTD, memory_settings
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import SegmentCorrupt
 from tieredstore.format.keys import Suffix

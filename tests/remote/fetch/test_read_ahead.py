@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.records.small_segments import memory_settings, new_metadata, write_segment
 from tests.support.simulated_time import SimulatedClock, simulated_pools
-from tests.support.small_segments import memory_settings, new_metadata, write_segment
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.remote import RemoteStorageManager

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.support.examples import examples
-from tests.support.fault_proxy import wait_until
-from tests.support.small_segments import MODES, memory_settings, new_metadata, write_segment
+from tests.support.network.fault_proxy import wait_until
+from tests.support.records.small_segments import MODES, memory_settings, new_metadata, write_segment
+from tests.support.stores.doubles import FaultyStore, Operation, ScriptedStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import Settings
 from tieredstore.errors import ConfigError, SegmentCorrupt, StoreUnavailable
@@ -26,9 +27,6 @@ from tieredstore.model import IndexType
 from tieredstore.remote import RemoteStorageManager, SegmentStream
 from tieredstore.remote.fetch import cached_chunks
 from tieredstore.remote.fetch.chunk_cache import ChunkKey, MemoryChunkCache
-from tieredstore.testing.delegating import Operation
-from tieredstore.testing.doubles import ScriptedStore
-from tieredstore.testing.faults import FaultyStore
 
 CHUNK = 100
 LOG = bytes(range(251)) * 8  # 2008 bytes: 21 chunks

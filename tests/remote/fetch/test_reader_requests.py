@@ -12,8 +12,9 @@ from threading import Barrier
 
 import pytest
 
+from tests.support.records.small_segments import MODES, memory_settings, new_metadata, write_segment
 from tests.support.simulated_time import SimulatedClock, simulated_pools
-from tests.support.small_segments import MODES, memory_settings, new_metadata, write_segment
+from tests.support.stores.doubles import CountingStore, LatencyStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import Settings
 from tieredstore.errors import SegmentCorrupt
@@ -21,7 +22,6 @@ from tieredstore.format.keys import Suffix
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.remote.fetch import buffers
-from tieredstore.testing.doubles import CountingStore, LatencyStore
 
 pytestmark = pytest.mark.slow
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.small_segments import MODES, memory_settings, new_metadata, write_segment
+from tests.support.records.small_segments import MODES, memory_settings, new_metadata, write_segment
+from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.remote.fetch.chunk_cache import ChunkKey, MemoryChunkCache
 from tieredstore.remote.fetch.chunk_runs import MAX_CHUNKS_OF_A_RUN, MAX_CHUNKS_ON_THEIR_WAY
-from tieredstore.testing.doubles import CountingStore
 
 pytestmark = pytest.mark.slow
 

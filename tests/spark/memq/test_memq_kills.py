@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pubsub_topics import topics_in, topics_later, values_of
-from tests.support.spark_stream_runs import started
+from tests.support.pubsub.pubsub_topics import topics_in, topics_later, values_of
+from tests.support.spark.spark_stream_runs import started
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.format.notifications import parse_notification
 from tieredstore.pubsub.produce.producer import Producer
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(1800)]
 KILLS = 4
 BATCHES = 12
 LONG_S = 400.0
-JOB = "tests.support.memq_stream_job"
+JOB = "tests.support.spark.memq_stream_job"
 
 
 def grow(topics: Topics, values: list[bytes]) -> None:

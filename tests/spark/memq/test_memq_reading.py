@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.support.memq_topic import (
+from tests.support.pubsub.memq_topic import (
     BATCHES,
     MESSAGES,
     RECORDS,

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession, functions
 
 from tests.project.test_docs import blocks
 from tests.support.paths import REPOSITORY
-from tests.support.pubsub_topics import topics_in, values_of
+from tests.support.pubsub.pubsub_topics import topics_in, values_of
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.pubsub.queue.topics import Topics

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxFiles, ReadMaxRows
 
-from tests.support.memq_topic import BATCHES, MESSAGES, RECORDS, Topic, rows_of, values, written_topic
+from tests.support.pubsub.memq_topic import BATCHES, MESSAGES, RECORDS, Topic, rows_of, values, written_topic
 from tieredstore.errors import ConfigError
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.produce.batch_writer import BatchWriter

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
-from tests.support.memq_topic import Rows, Topic, written_topic
-from tests.support.pubsub_topics import records_of, values_of
+from tests.support.pubsub.memq_topic import Rows, Topic, written_topic
+from tests.support.pubsub.pubsub_topics import records_of, values_of
 from tieredstore.errors import ConfigError
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.errors import InvalidRecord

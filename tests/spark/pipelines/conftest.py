@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.spark_pipelines import Kept
+from tests.support.spark.spark_pipelines import Kept
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from tests.support.fresh_python import run_fresh
-from tests.support.pipeline_runs import listed
-from tests.support.spark_pipelines import ROOT, TOPIC, Kept
-from tests.support.spark_stream_topics import FIRST_ID
-from tests.support.window_sinks import Driven
+from tests.support.pipelines.pipeline_runs import listed
+from tests.support.spark.spark_pipelines import ROOT, TOPIC, Kept
+from tests.support.spark.spark_stream_topics import FIRST_ID
+from tests.support.spark.window_sinks import Driven
 from tieredstore.errors import DataLoss, StoreUnavailable
 from tieredstore.pipelines import load_pipeline
 from tieredstore.pipelines.log.commit_log import Progress

@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 
 from tests.pipelines.filing.test_parser_properties import VALID
 from tests.pipelines.filing.test_schema_parsers import AVRO, IDL, avro
-from tests.support.pipeline_runs import pipeline_of, texts
-from tests.support.protobuf_messages import EVENT, descriptor_set
+from tests.support.pipelines.pipeline_runs import pipeline_of, texts
+from tests.support.records.protobuf_messages import EVENT, descriptor_set
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.run.recipes import recipe_of

@@ -13,9 +13,10 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from tests.support import pipeline_frames
-from tests.support.pipeline_runs import listed
-from tests.support.spark_pipelines import ROOT, TOPIC, Kept
+from tests.support.pipelines import pipeline_frames
+from tests.support.pipelines.pipeline_runs import listed
+from tests.support.spark.spark_pipelines import ROOT, TOPIC, Kept
+from tests.support.stores.doubles import FaultyStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, InvalidValue, PreparedGone, TieredStoreError
@@ -33,7 +34,6 @@ from tieredstore.spark.pipelines.frame_tasks import of_all
 from tieredstore.spark.pipelines.window_jobs import WindowJobs
 from tieredstore.spark.pipelines.window_sink import WindowSink
 from tieredstore.spark.pipelines.window_source import TASK, WindowReader
-from tieredstore.testing.faults import FaultyStore
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 

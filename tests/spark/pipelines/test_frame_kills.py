@@ -8,9 +8,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from tests.support import pipeline_frames
-from tests.support.pipeline_service import EXECUTORS, pipeline_service
-from tests.support.spark_pipelines import TOPIC, Kept
+from tests.support.pipelines import pipeline_frames
+from tests.support.pipelines.pipeline_service import EXECUTORS, pipeline_service
+from tests.support.spark.spark_pipelines import TOPIC, Kept
 from tieredstore.pipelines import load_pipeline
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.upkeep.inspection import verify_output

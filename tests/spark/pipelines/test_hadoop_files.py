@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.pipelines.files.test_files import ROWS, batch, write
-from tests.support.hadoop_files import HadoopFiles
-from tests.support.pipeline_runs import listed, offsets_of, pipeline_of
+from tests.support.pipelines.pipeline_runs import listed, offsets_of, pipeline_of
+from tests.support.spark.hadoop_files import HadoopFiles
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.pipelines import Pipeline, with_generation
 from tieredstore.pipelines.files.sequence_format import SequenceFile

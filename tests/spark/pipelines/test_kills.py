@@ -20,7 +20,7 @@ from typing import Final
 import pytest
 
 from tests.support.connections import parent_of, processes_of
-from tests.support.pipeline_kills import COMMITTED_S, Killed, Writer
+from tests.support.pipelines.pipeline_kills import COMMITTED_S, Killed, Writer
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.errors import StoreUnavailable
 

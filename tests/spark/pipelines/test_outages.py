@@ -12,15 +12,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.pipelines.test_pipelines import wait_for
-from tests.support.broker_processes import store_properties
-from tests.support.clouds import make_s3
-from tests.support.fed_pipelines import Fed, Feeding
-from tests.support.pipeline_runs import listed_offsets, texts
-from tests.support.pipeline_service import pipeline_service
+from tests.support.pipelines.pipeline_runs import listed_offsets, texts
+from tests.support.pipelines.pipeline_service import pipeline_service
+from tests.support.pubsub.broker_processes import store_properties
 from tests.support.servers.kafka import start_kafka
 from tests.support.servers.minio import start_minio
 from tests.support.servers.process import ServerProcess
-from tests.support.spark_pipelines import Kept
+from tests.support.spark.fed_pipelines import Fed, Feeding
+from tests.support.spark.spark_pipelines import Kept
+from tests.support.stores.clouds import make_s3
 from tieredstore.process.deadline import Deadline
 from tieredstore.spark.pipelines.runs import PipelineRun
 

@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.support.kafka_topics import delete_records
-from tests.support.mended_parser import Mended
+from tests.support.kafka.kafka_topics import delete_records
 from tests.support.servers.kafka import KafkaServer
+from tests.support.spark.mended_parser import Mended
 from tieredstore.errors import DataLoss
 from tieredstore.pipelines.upkeep.backfill_sources import Selected
 from tieredstore.spark import start_pipelines

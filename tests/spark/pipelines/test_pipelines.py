@@ -12,8 +12,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.support.pipeline_runs import listed
-from tests.support.spark_pipelines import ROOT, TOPIC, Kept
+from tests.support.pipelines.pipeline_runs import listed
+from tests.support.spark.spark_pipelines import ROOT, TOPIC, Kept
 from tieredstore.errors import Fenced
 from tieredstore.metrics import REGISTRY
 from tieredstore.pipelines import Runner, load_pipeline

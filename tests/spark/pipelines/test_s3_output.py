@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.clouds import make_s3
-from tests.support.key_services import serving
-from tests.support.pipeline_runs import listed
-from tests.support.schema_registry_server import RegistryService, framed, written
+from tests.support.network.key_services import serving
+from tests.support.network.schema_registry_server import RegistryService, framed, written
+from tests.support.pipelines.pipeline_runs import listed
 from tests.support.servers.minio import ACCESS_KEY, SECRET_KEY
 from tests.support.servers.s3_server import REGION, S3Server
-from tests.support.spark_stream_topics import FIRST_ID, Bucket
+from tests.support.spark.spark_stream_topics import FIRST_ID, Bucket
+from tests.support.stores.clouds import make_s3
 from tieredstore.backends.base import ObjectStore
 from tieredstore.model import TopicIdPartition
 from tieredstore.pipelines import load_pipeline, with_generation
@@ -105,7 +105,7 @@ def test_columns_transformers_and_schemas_of_a_registry_go_to_s3_with_a_backfill
 
     by_json = settings(
         "rows", "json", columns="json", json__schema__json="n BIGINT", secor__message__parser__class="json",
-        secor__message__transformer__class="tests.support.odd_messages:without_odd",
+        secor__message__transformer__class="tests.support.spark.odd_messages:without_odd",
     )  # fmt: skip
     by_avro = settings("avro", "avro", columns="avro", schema__registry__url=registry[1])
     with closing(make_s3(minio.endpoint_url, place)) as store, closing(orders.bucket):

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession, functions
 
-from tests.support.pipeline_runs import NUMBER, TOPIC, listed, pipeline_of, run_once
-from tests.support.stored_records import StoredTopic
+from tests.support.pipelines.pipeline_runs import NUMBER, TOPIC, listed, pipeline_of, run_once
+from tests.support.records.stored_records import StoredTopic
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.pipelines import Pipeline
 from tieredstore.testing.segments import Record, build_batch

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.meeting_folder import BOTH, MeetingFolder
-from tests.support.pipeline_runs import listed, texts
-from tests.support.pipeline_service import pipeline_service
-from tests.support.spark_cluster import spark_cluster
-from tests.support.spark_pipelines import ROOT, TOPIC, Kept
-from tests.support.spark_session import environment
-from tests.support.spark_speculated_job import HOSTS, SPECULATION
+from tests.support.pipelines.pipeline_runs import listed, texts
+from tests.support.pipelines.pipeline_service import pipeline_service
+from tests.support.spark.spark_cluster import spark_cluster
+from tests.support.spark.spark_pipelines import ROOT, TOPIC, Kept
+from tests.support.spark.spark_session import environment
+from tests.support.spark.spark_speculated_job import HOSTS, SPECULATION
+from tests.support.stores.meeting_folder import BOTH, MeetingFolder
 from tieredstore.pipelines import load_pipeline
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.upkeep.inspection import verify_output

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.pipeline_runs import listed
-from tests.support.spark_pipelines import ROOT, TOPIC, Kept
-from tests.support.window_sinks import Driven, HereSession
+from tests.support.pipelines.pipeline_runs import listed
+from tests.support.spark.spark_pipelines import ROOT, TOPIC, Kept
+from tests.support.spark.window_sinks import Driven, HereSession
+from tests.support.stores.doubles import FaultyStore, Operation
 from tieredstore.errors import (
     AlreadyClosed,
     ConfigError,
@@ -36,8 +37,6 @@ from tieredstore.spark import start_pipelines
 from tieredstore.spark.pipelines import window_sink
 from tieredstore.spark.pipelines.window_planning import whole_plan
 from tieredstore.spark.pipelines.window_tasks import OpenPipeline, WindowTask
-from tieredstore.testing.delegating import Operation
-from tieredstore.testing.faults import FaultyStore
 
 
 @pytest.fixture

@@ -11,9 +11,17 @@ from typing import Any
 import pytest
 
 from tests.support.golden.segments import case_path
-from tests.support.spark_readings import all_of, json_of, places
-from tests.support.spark_stream_topics import FIRST_ID, SECOND_ID, Bucket
-from tests.support.spark_tasks import as_texts, error_of, golden_options, reader_of, rows_in, rows_of_task, tasks_of
+from tests.support.spark.spark_readings import all_of, json_of, places
+from tests.support.spark.spark_stream_topics import FIRST_ID, SECOND_ID, Bucket
+from tests.support.spark.spark_tasks import (
+    as_texts,
+    error_of,
+    golden_options,
+    reader_of,
+    rows_in,
+    rows_of_task,
+    tasks_of,
+)
 from tieredstore.errors import BatchCorrupt, ConfigError, DataLoss, SegmentCorrupt, UnknownKey
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.spark.source.options import parse_options

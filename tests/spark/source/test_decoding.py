@@ -15,8 +15,8 @@ import pytest
 from tests.support.golden.records import Row, expected_rows
 from tests.support.golden.segments import CASES, GoldenSegment, segments
 from tests.support.golden.stored import settings_of
-from tests.support.stored_records import StoredTopic, plain_batch
-from tests.support.transaction_scripts import Step, store
+from tests.support.records.stored_records import StoredTopic, plain_batch
+from tests.support.records.transaction_scripts import Step, store
 from tieredstore.errors import BatchCorrupt, ConfigError, ManifestCorrupt, SegmentNotFound
 from tieredstore.format.keys import ObjectKey, Suffix, main_path
 from tieredstore.model import RemoteLogSegmentMetadata as Metadata

@@ -13,8 +13,8 @@ from pyspark.sql.types import StructType
 
 from tests.support.golden.records import Row, partitions_of
 from tests.support.golden.segments import CASES
-from tests.support.spark_session import read
-from tests.support.spark_tasks import (
+from tests.support.spark.spark_session import read
+from tests.support.spark.spark_tasks import (
     golden_options,
     golden_rows,
     reader_of,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.kafka_topics import (
+from tests.support.kafka.kafka_topics import (
     CODECS,
     Transaction,
     consumed,
@@ -18,7 +18,7 @@ from tests.support.kafka_topics import (
     produce_transaction,
     random_produced,
 )
-from tests.support.live_topics import TieredTopic
+from tests.support.kafka.live_topics import TieredTopic
 from tests.support.servers.kafka import KafkaServer
 
 ISOLATIONS = ("read_committed", "read_uncommitted")

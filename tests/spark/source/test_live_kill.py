@@ -21,11 +21,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.connections import is_connected, processes_of
-from tests.support.kafka_topics import Produced, Transaction, producer_of, send
-from tests.support.live_topics import TieredTopic
+from tests.support.kafka.kafka_topics import Produced, Transaction, producer_of, send
+from tests.support.kafka.live_topics import TieredTopic
 from tests.support.servers.kafka import KafkaServer
-from tests.support.spark_stream_runs import started
-from tests.support.spark_tasks import as_texts
+from tests.support.spark.spark_stream_runs import started
+from tests.support.spark.spark_tasks import as_texts
 
 PARTITIONS = range(4)
 BATCH_BYTES = 20_000

@@ -12,7 +12,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tests.support.kafka_topics import (
+from tests.support.kafka.kafka_topics import (
     Produced,
     Transaction,
     delete_records,
@@ -22,12 +22,12 @@ from tests.support.kafka_topics import (
     producer_of,
     send,
 )
-from tests.support.live_topics import TieredTopic
+from tests.support.kafka.live_topics import TieredTopic
 from tests.support.servers.kafka import PASSWORD, USER, KafkaServer
 from tests.support.servers.process import unanswered_port
-from tests.support.spark_session import read
-from tests.support.spark_stream_topics import Bucket, Query
-from tests.support.spark_tasks import as_texts, error_of, reader_of, rows_in, rows_of_task, tasks_of
+from tests.support.spark.spark_session import read
+from tests.support.spark.spark_stream_topics import Bucket, Query
+from tests.support.spark.spark_tasks import as_texts, error_of, reader_of, rows_in, rows_of_task, tasks_of
 from tieredstore.catalog import Catalog, load_catalog
 from tieredstore.errors import BrokerUnavailable, ConfigError, DataLoss, ResourceNotFound
 from tieredstore.live import LiveCluster

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.support.kafka_topics import Produced, Transaction, delete_records, producer_of, send
-from tests.support.live_topics import TieredTopic
+from tests.support.kafka.kafka_topics import Produced, Transaction, delete_records, producer_of, send
+from tests.support.kafka.live_topics import TieredTopic
 from tests.support.servers.kafka import KafkaServer
-from tests.support.spark_stream_runs import run_killed, started
-from tests.support.spark_stream_topics import Json, over_the_wire, rows_between
-from tests.support.spark_tasks import as_texts, rows_in
+from tests.support.spark.spark_stream_runs import run_killed, started
+from tests.support.spark.spark_stream_topics import Json, over_the_wire, rows_between
+from tests.support.spark.spark_tasks import as_texts, rows_in
 from tieredstore.errors import InvalidSegment
 from tieredstore.spark.source.options import parse_options
 from tieredstore.spark.source.streaming import StreamReader

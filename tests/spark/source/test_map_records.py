@@ -14,11 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.golden.records import expected_rows, partitions_of
 from tests.support.golden.segments import case_path, segments, settings_text
-from tests.support.kafka_topics import produce_transaction, random_produced
-from tests.support.live_topics import TieredTopic
+from tests.support.kafka.kafka_topics import produce_transaction, random_produced
+from tests.support.kafka.live_topics import TieredTopic
 from tests.support.servers.kafka import KafkaServer
-from tests.support.spark_readings import fill
-from tests.support.spark_stream_topics import Bucket
+from tests.support.spark.spark_readings import fill
+from tests.support.spark.spark_stream_topics import Bucket
 from tieredstore.errors import ConfigError
 from tieredstore.spark import decode_segments, map_records
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.paths import REPOSITORY
-from tests.support.spark_mapped_job import TROUBLED
-from tests.support.spark_session import CONF, environment
-from tests.support.spark_stream_topics import Bucket
+from tests.support.spark.spark_mapped_job import TROUBLED
+from tests.support.spark.spark_session import CONF, environment
+from tests.support.spark.spark_stream_topics import Bucket
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(1200)]
 
@@ -29,7 +29,7 @@ def test_what_was_killed_or_raised_is_done_again_and_gives_each_row_once(tmp_pat
     options = bucket.options | {"subscribe": "orders", "maxSplitBytes": "30000", "chunk.size": "16384"}
     job.write_text(json.dumps({"conf": dict(CONF), "options": options, "marks": str(marks), "rows": str(rows)}))
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.spark_mapped_job", str(job)],
+        [sys.executable, "-m", "tests.support.spark.spark_mapped_job", str(job)],
         env={**os.environ, **environment(tmp_path)}, cwd=REPOSITORY, capture_output=True, text=True, timeout=1100,
         check=False,
     )  # fmt: skip

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.paths import REPOSITORY
-from tests.support.spark_session import CONF, environment
-from tests.support.spark_speculated_job import SLOW
-from tests.support.spark_stream_topics import Bucket
+from tests.support.spark.spark_session import CONF, environment
+from tests.support.spark.spark_speculated_job import SLOW
+from tests.support.spark.spark_stream_topics import Bucket
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(1200)]
 
@@ -30,7 +30,7 @@ def test_a_task_that_is_tried_twice_at_once_gives_its_rows_once(tmp_path: Path) 
     options = bucket.options | {"subscribe": "orders", "maxSplitBytes": "30000", "chunk.size": "16384"}
     conf = {name: value for name, value in CONF.items() if name != "spark.master"}
     job.write_text(json.dumps({"conf": conf, "options": options, "marks": str(marks), "rows": str(rows)}))
-    command = [sys.executable, "-m", "tests.support.spark_speculated_job", str(job)]
+    command = [sys.executable, "-m", "tests.support.spark.spark_speculated_job", str(job)]
     started = subprocess.Popen(
         command, env={**os.environ, **environment(tmp_path)}, cwd=REPOSITORY, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True, start_new_session=True,

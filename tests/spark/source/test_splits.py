@@ -15,9 +15,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.paths import REPOSITORY
-from tests.support.small_segments import ENC, ZSTD
-from tests.support.spark_session import read
-from tests.support.spark_tasks import reader_of, rows_of_task, splits_of
+from tests.support.records.small_segments import ENC, ZSTD
+from tests.support.spark.spark_session import read
+from tests.support.spark.spark_tasks import reader_of, rows_of_task, splits_of
 from tieredstore.config import settings_from
 from tieredstore.model import Uuid
 from tieredstore.records import ReadSettings, read_split

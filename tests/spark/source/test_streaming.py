@@ -16,7 +16,15 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from tests.support.spark_stream_topics import FIRST_ID, SECOND_ID, Bucket, Query, over_the_wire, rows_between, values
+from tests.support.spark.spark_stream_topics import (
+    FIRST_ID,
+    SECOND_ID,
+    Bucket,
+    Query,
+    over_the_wire,
+    rows_between,
+    values,
+)
 from tieredstore.errors import ConfigError, DataLoss, ResourceNotFound
 from tieredstore.kafka.checkpoints import ProducerState
 from tieredstore.model import TopicIdPartition

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.kafka_topics import (
+from tests.support.kafka.kafka_topics import (
     Produced,
     Transaction,
     admin_of,
@@ -19,7 +19,7 @@ from tests.support.kafka_topics import (
     produce,
 )
 from tests.support.servers.kafka import KafkaServer
-from tests.support.spark_stream_topics import Bucket, Query, rows_between
+from tests.support.spark.spark_stream_topics import Bucket, Query, rows_between
 from tieredstore.errors import DataLoss
 
 NewPartitions: Any = importlib.import_module("confluent_kafka.admin").NewPartitions

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.spark_stream_topics import FIRST_ID, SECOND_ID, Bucket, Query, rows_between, values
+from tests.support.spark.spark_stream_topics import FIRST_ID, SECOND_ID, Bucket, Query, rows_between, values
 from tieredstore.errors import DataLoss
 
 

@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
 
-from tests.support.cli_process import tieredstore
+from tests.support.cli.cli_process import tieredstore
 from tests.support.golden.records import Row, expected_rows
 from tests.support.golden.segments import case_path, segments, settings_text
 from tieredstore.errors import ConfigError

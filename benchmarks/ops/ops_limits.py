@@ -1,0 +1,163 @@
+"""An operator's tools beside what bounds them, for ``bench_ops``: rotation beside RSA and replacements, verify beside
+fetching and checksums."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from pathlib import Path
+from typing import Final
+
+import crc32c
+
+from benchmarks.bench_transform import CHUNK
+from benchmarks.bench_transform import key_settings as one_key
+from benchmarks.measuring import Taken, interleaved, to_the_limit
+from benchmarks.ops.ops_store import PAIRS, EncryptedStoreBuilder, key_files
+from tieredstore.backends.filesystem import FilesystemObjectStore
+from tieredstore.catalog.listing import list_segments
+from tieredstore.catalog.stored import load_segment, manifest_info
+from tieredstore.config import settings_from
+from tieredstore.kafka.batches import read_batch_headers
+from tieredstore.kafka.logdir import LogSegment
+from tieredstore.model import Uuid
+from tieredstore.ops.bucket import open_bucket
+from tieredstore.ops.keys.rotation import RotationOutcome, rotate_keys
+from tieredstore.ops.verification import Level, Selection, verify
+from tieredstore.process.parallel import READERS, in_parallel
+from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.remote import RemoteStorageManager
+from tieredstore.testing.segments import build_segment
+from tieredstore.transform.keyring import KeyRing
+
+SEGMENTS: Final = 4
+
+
+class RotationJobs:
+    """Manifests whose data keys go from one pair of RSA-4096 to the other and back."""
+
+    def __init__(self, folder: Path, manifests: int) -> None:
+        for name in ("rotated", "replaced", "keys"):
+            (folder / name).mkdir()
+        files = key_files(folder / "keys", 4096)
+        self._rings = [KeyRing.from_files(active, files) for active in PAIRS]
+        self._active = 0
+        self._stores = [FilesystemObjectStore(folder / name) for name in ("rotated", "replaced")]
+        for name in ("rotated", "replaced"):
+            EncryptedStoreBuilder(folder / name, manifests, self._rings[0]).build()
+        self._replaced = [manifest_info(objects).key for objects in list_segments(self._stores[1])]
+        self._etags = {key: self._stores[1].head(key).etag or "" for key in self._replaced}
+        # Of all manifests one body: what is written differs from what is there each time, by its last byte.
+        self._body = self._stores[1].get(self._replaced[0])
+        self._wrapped = self._rings[0].wrap(os.urandom(32))
+
+    def measured(self, runs: int) -> dict[str, object]:
+        """Manifests a second, and the ratio to the limit."""
+        jobs = {"RSA-4096": self.unwrap_and_wrap, "plain replaces": self.replace, "rotate": self.rotate}
+        taken = interleaved(jobs, runs)
+        return {
+            "manifests": len(self._replaced),
+            "manifests_per_second": _per_second(taken, len(self._replaced)),
+            **to_the_limit(taken, "rotate", ("RSA-4096", "plain replaces")),
+        }
+
+    def unwrap_and_wrap(self) -> None:
+        """What each rotation computes, on all processors."""
+        old, new = self._rings
+
+        def once(_: str) -> None:
+            data_key = old.unwrap(PAIRS[0], self._wrapped)
+            assert new.unwrap(PAIRS[1], new.wrap(data_key)) == data_key
+
+        with ThreadPool(os.cpu_count() or 1, "bench") as pool:
+            for _ in in_parallel(pool, once, self._replaced, at_once=READERS):
+                pass
+
+    def replace(self) -> None:
+        """As many manifests replaced by others, as many at once as a rotation has."""
+        last = bytes([self._body[-1] ^ 1])
+        self._body = self._body[:-1] + last
+
+        def once(key: str) -> None:
+            self._etags[key] = self._stores[1].replace(key, self._body, self._etags[key])
+
+        with ThreadPool(READERS, "bench") as pool:
+            for _ in in_parallel(pool, once, self._replaced, at_once=4 * READERS):
+                pass
+
+    def rotate(self) -> None:
+        """To the pair that is not active."""
+        self._active = 1 - self._active
+        store = self._stores[0]
+        steps = list(rotate_keys(store, list_segments(store), self._rings[self._active]))
+        assert {step.outcome for step in steps} == {RotationOutcome.ROTATED}
+
+
+class DataJobs:
+    """Four segments in a folder, encoded and encrypted, and as they were."""
+
+    def __init__(self, folder: Path, mib: int) -> None:
+        (folder / "store").mkdir()
+        texts = {"storage.backend.class": "filesystem", "storage.root": str(folder / "store"), "chunk.size": str(CHUNK)}
+        self.settings = settings_from(texts | {"compression.enabled": "true"} | one_key(folder))
+        self.size: int = 0
+        self._next_offset: int = 0
+        self.manager = RemoteStorageManager(self.settings)
+        self.logs = [self._copied(folder / "logs", number, mib) for number in range(SEGMENTS)]
+        self.batches = [
+            [(header.position + 21, header.position + header.size_in_bytes) for header in read_batch_headers(log)]
+            for log in self.logs
+        ]
+        listed = list_segments(self.manager.store)
+        self.segments = [load_segment(self.manager.store, objects).metadata for objects in listed]
+
+    def measured(self, runs: int) -> dict[str, object]:
+        """MB of the original logs a second, and the ratio to the limit."""
+        jobs = {"fetch": self.fetch, "batch CRC": self.check, "verify --level data": self.verify}
+        taken = interleaved(jobs, runs)
+        return {
+            "log_bytes": self.size,
+            "batches": sum(map(len, self.batches)),
+            "megabytes_per_second": _per_second(taken, self.size / 1e6),
+            **to_the_limit(taken, "verify --level data", ("fetch", "batch CRC")),
+        }
+
+    def _copied(self, folder: Path, number: int, mib: int) -> bytes:
+        segment: LogSegment = build_segment(folder, mib << 18, base_offset=self._next_offset, seed=number)
+        self._next_offset = segment.end_offset + 1
+        self.manager.copy_log_segment_data(segment.to_metadata(Uuid.random(), event_timestamp_ms=0), segment.files)
+        log = segment.files.log_segment.read_bytes()
+        self.size += len(log)
+        return log
+
+    def fetch(self) -> None:
+        """All logs, as many at once as verify reads."""
+        with RemoteStorageManager(self.settings) as manager, ThreadPool(SEGMENTS, "bench") as pool:
+
+            def read(number: int) -> int:
+                with manager.open(self.segments[number]) as stream:
+                    return sum(len(chunk) for chunk in stream.chunks())
+
+            assert sum(in_parallel(pool, read, range(SEGMENTS), at_once=SEGMENTS)) == self.size
+
+    def check(self) -> None:
+        """The CRC of each batch, by as many threads."""
+        with ThreadPool(SEGMENTS, "bench") as pool:
+            for _ in in_parallel(pool, self._check_one, range(SEGMENTS), at_once=SEGMENTS):
+                pass
+
+    def _check_one(self, number: int) -> None:
+        with memoryview(self.logs[number]) as log:
+            for start, stop in self.batches[number]:
+                crc32c.crc32c(log[start:stop])
+
+    def verify(self) -> None:
+        """Level data."""
+        with open_bucket(self.settings) as bucket:
+            checked = list(verify(bucket, selection=Selection(Level.DATA)))
+        assert len(checked) == SEGMENTS
+        assert not [finding for segment in checked for finding in segment.findings]
+
+
+def _per_second(taken: dict[str, list[Taken]], count: float) -> dict[str, int]:
+    return {name: round(count / statistics.median(run.seconds for run in runs)) for name, runs in taken.items()}

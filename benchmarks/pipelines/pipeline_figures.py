@@ -1,0 +1,198 @@
+"""What else is asked of pipelines than to be fast: latency, memory, requests, and how much they may look after."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from benchmarks.bench_catalog import peak_mib
+from benchmarks.bench_spark import spark_session
+from benchmarks.pipelines.pipeline_contest import store_of, write_properties
+from benchmarks.spark.spark_topic import SparkTopic
+from tests.support.kafka.kafka_topics import make_topic, producer_of
+from tests.support.network.fault_proxy import FaultProxy
+from tests.support.pipelines.pipeline_runs import listed, pipeline_of, run_once
+from tests.support.records.stored_records import StoredTopic
+from tests.support.servers.kafka import KafkaServer, start_kafka
+from tests.support.servers.minio import start_minio
+from tests.support.stores.clouds import make_s3
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.model import Uuid
+from tieredstore.pipelines import Runner, load_pipeline
+from tieredstore.pipelines.log.commit_log import CommitLog
+from tieredstore.pipelines.log.entries import WrittenWindow
+from tieredstore.pipelines.run.planner import Planner
+from tieredstore.pipelines.run.stores import open_parts
+from tieredstore.spark import start_pipelines
+from tieredstore.testing.segments import PARTITION, Record, build_batch
+
+_SMALL: Final = 200_000_000
+_LARGE: Final = 2_000_000_000
+_AGE_S: Final = 5
+_RECORDS_S: Final = 5_000
+_PARTITIONS: Final = 10_000
+_COMMITS: Final = 100_999
+"""As many entries lie behind the last snapshot as ever do."""
+_ID: Final = Uuid(bytes(16))
+_VALUE: Final = b'{"timestamp":1700000000000,"padding":"' + b"x" * 430 + b'"}'
+
+_compute: Final[Any] = pc
+_parquet: Final[Any] = pq
+
+
+def measure_memory(topic: SparkTopic, home: Path) -> dict[str, float]:
+    """The peak of a process that writes all windows one after the other, of two sizes."""
+    peaks: dict[str, float] = {}
+    for name, size in {"200 MB": _SMALL, "2 GB": _LARGE}.items():
+        with tempfile.TemporaryDirectory(dir=home) as folder:
+            file = Path(folder) / "memory.properties"
+            size_of_window = {"secor.max.file.size.bytes": str(size)}
+            write_properties(file, topic, store_of(topic), Path(folder) / "output", size_of_window)
+            (Path(folder) / "output").mkdir()
+            # One of its own, so that the peak is of this run alone.
+            with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+                peaks[name] = pool.submit(_peak_mib, file).result()
+    return {**{f"MiB at {name}": round(peak, 1) for name, peak in peaks.items()},
+            "ratio": round(peaks["2 GB"] / peaks["200 MB"], 3), "target": 1.1,
+            "log_MB": round(topic.log_bytes / 1e6)}  # fmt: skip
+
+
+def _peak_mib(file: Path) -> float:
+    pipeline = load_pipeline(file)
+    with open_parts(pipeline) as parts, Runner(pipeline, parts, threads=1) as runner:
+        list(runner.run_once())
+    return peak_mib()
+
+
+def measure_age(home: Path, seconds: float) -> dict[str, float]:
+    """From the time of a record to the first listing that has its file."""
+    with (
+        tempfile.TemporaryDirectory(dir=home) as folder,
+        start_kafka(**{"log.retention.ms": "-1"}) as server,
+        spark_session(Path(folder), None) as spark,
+    ):
+        output = Path(folder) / "output"
+        output.mkdir()
+        name = make_topic(server, partitions=2)
+        settings = Path(folder) / "age.properties"
+        properties = {
+            "pipeline.name": "age", "kafka.new.consumer.topic.list": name,
+            "kafka.bootstrap.servers": server.bootstrap_servers,
+            "output.storage.backend.class": "filesystem", "output.storage.root": str(output),
+            "secor.max.file.age.seconds": str(_AGE_S),
+        }  # fmt: skip
+        settings.write_text("".join(f"{key}={text}\n" for key, text in properties.items()))
+        (query,) = start_pipelines(spark, settings)
+        count = int(seconds * _RECORDS_S)
+        appending = threading.Thread(target=_append, args=(server, name, count))
+        appending.start()
+        waited = _until_listed(output, count)
+        appending.join()
+        query.stop()
+    cuts = statistics.quantiles(waited, n=100)
+    return {"records": count, "p50_s": round(cuts[49], 2), "p99_s": round(cuts[98], 2), "target_p99_s": 10.0}
+
+
+def _append(server: KafkaServer, topic: str, count: int) -> None:
+    producer: Any = producer_of(server)
+    start = time.monotonic()
+    for number in range(count):
+        if (ahead_s := number / _RECORDS_S - (time.monotonic() - start)) > 0.01:
+            time.sleep(ahead_s)
+        producer.produce(topic, _VALUE, b"key", partition=number % 2)
+        producer.poll(0)
+    producer.flush()
+
+
+def _until_listed(output: Path, count: int) -> list[float]:
+    """Of each record how long it took."""
+    waited: list[float] = []
+    seen = set[Path]()
+    deadline = time.monotonic() + 600
+    while len(waited) < count:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{len(waited)} of {count} records were listed in ten minutes")
+        new = [file for file in output.rglob("*.parquet") if file not in seen and "_tieredstore" not in file.parts]
+        now_ms = time.time() * 1000
+        for file in new:
+            times = _parquet.read_table(file, columns=["timestamp"], partitioning=None).column("timestamp")
+            waited += [(now_ms - moment) / 1000 for moment in times.cast("int64").to_pylist()]
+        seen.update(new)
+        time.sleep(0.05)
+    return waited
+
+
+def measure_requests(home: Path) -> dict[str, float]:
+    """Of small files and a batch, by a proxy before the server."""
+    small = pipeline_of(secor__max__file__size__bytes="20000")
+    with tempfile.TemporaryDirectory(dir=home) as folder, start_minio() as server:
+        topic = StoredTopic(Path(folder) / "logs")
+        for start in range(0, 300, 100):
+            topic.copy_plain(start, 100, size=100)
+        with FaultProxy(server.endpoint_url) as proxy, closing(make_s3(proxy.url, server.make_bucket())) as store:
+            run_once(topic, store, small)
+            files = len(listed(store))
+            seen = list(proxy.seen)
+        topic.close()
+    uploads = sum("uploadId=" in one.path or "uploads" in one.path for one in seen)
+    commits = sum("/commits/" in one.path and one.method in {"PUT", "HEAD"} for one in seen)
+    # A beginning and the word that all is published have one each; a batch has its entry, and a look behind it.
+    return {"a small file": uploads / files, "target of a file": 3, "a batch": commits - 2, "target of a batch": 2}
+
+
+def measure_limits(home: Path) -> dict[str, float]:
+    """Seconds to plan a batch over many partitions, and to open a long commit log."""
+    store = MemoryObjectStore()
+    log = CommitLog(store, "out/", "bench", 1)
+    for window in _windows():
+        log.append("batch", "fingerprint", [window])
+    start = time.perf_counter()
+    state = CommitLog(store, "out/", "bench", 1).read()
+    opened = time.perf_counter() - start
+    if state.number != _COMMITS - 1:
+        raise RuntimeError(f"the log ends with entry {state.number}")
+    return {
+        **{f"10,000 partitions planned{name}, s": round(seconds, 3) for name, seconds in _planned(home).items()},
+        "100,999 commits opened, s": round(opened, 3),
+        "target_s": 2,
+    }
+
+
+def _planned(home: Path) -> dict[str, float]:
+    """As a driver does it: the bucket is listed, what is due is cut and checked, and its segments are looked up."""
+    batches = [build_batch([Record(_VALUE)], 0)]
+    seconds: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(dir=home) as folder, closing(StoredTopic(Path(folder))) as topic:
+        for number in range(_PARTITIONS):
+            topic.copy(0, batches, partition=replace(PARTITION, partition=number))
+        moments = itertools.count(0, 3600)
+        # Each look is later than the one before it is fresh.
+        with closing(Planner(pipeline_of(), topic.manager, clock=lambda: float(next(moments)))) as planner:
+            for name in (" first", " again"):
+                start, start_cpu = time.perf_counter(), time.process_time()
+                snapshot = planner.snapshot()
+                windows = planner.due(snapshot, {}, is_last=True)
+                splits = [planner.splits(topic.manager, snapshot, window) for window in windows]
+                seconds[name] = time.perf_counter() - start
+                seconds[f"{name}, by processor time"] = time.process_time() - start_cpu
+                if len(snapshot.logs) != _PARTITIONS or not all(splits):
+                    raise RuntimeError(f"{len(snapshot.logs)} partitions were planned")
+    return seconds
+
+
+def _windows() -> Iterator[WrittenWindow]:
+    for number in range(_COMMITS):
+        yield WrittenWindow("orders", str(_ID), number % 10, number // 10, number // 10 + 1, 1, 0, 0, ())

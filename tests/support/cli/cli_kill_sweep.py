@@ -1,0 +1,86 @@
+"""Run as a process: ``copy``, killed at every operation of the store in turn, then run again.
+
+Forks, so it must stay a process of one thread: python -m tests.support.cli.cli_kill_sweep WORK_FOLDER LOG_DIR
+Prints one JSON line a kill: how the child ended, and what a second and a third run left in the store.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import get_args
+
+from tests.support.cli.cli_process import stored_files, tieredstore, write_settings
+from tests.support.cli.cli_stores import KillingStore
+from tests.support.stores.doubles import Moment
+
+SETTINGS = {"compression.enabled": "true"}
+
+
+def new_settings(folder: Path) -> tuple[Path, Path]:
+    """Settings of a new store, and those of the same store with faults."""
+    folder.mkdir(parents=True)
+    settings = write_settings(folder, SETTINGS)
+    faulty = folder / "faulty.properties"
+    faulty.write_text(f"{settings.read_text()}\nstorage.backend.class=tests.support.cli.cli_stores:KillingStore\n")
+    return settings, faulty
+
+
+def operation_count(folder: Path, log_dir: Path) -> int:
+    """How many operations an undisturbed copy has."""
+    _, faulty = new_settings(folder)
+    tieredstore("copy", "-c", faulty, log_dir)
+    return len(KillingStore.last.operations)
+
+
+def run_killed(faulty: Path, log_dir: Path, number: int, moment: Moment) -> bool:
+    """Whether the copy died at this operation: some have no middle, or no answer to lose."""
+    child = os.fork()
+    if not child:
+        KillingStore.kill_at, KillingStore.kill_moment = number, moment
+        os._exit(tieredstore("copy", "-c", faulty, log_dir).code)
+    _, status = os.waitpid(child, 0)
+    return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+
+
+def sweep(work: Path, log_dir: Path) -> None:
+    count = operation_count(work / "quiet", log_dir)
+    for moment in get_args(Moment):
+        for number in range(count):
+            folder = work / f"{moment}-{number}"
+            settings, faulty = new_settings(folder)
+            died = run_killed(faulty, log_dir, number, moment)
+            visible = tieredstore("ls", "-c", settings, "--json").json
+            again = tieredstore("copy", "-c", settings, log_dir, "--json")
+            objects = stored_files(folder)
+            third = tieredstore("copy", "-c", settings, log_dir, "--json")
+            stored = {
+                "moment": moment,
+                "number": number,
+                "died": died,
+                "visible": visible,
+                "second_run": [again.code, again.json["summary"]],
+                "third_run": [third.code, third.json["summary"]],
+                "third_run_added": stored_files(folder) != objects,
+                "segments": tieredstore("ls", "-c", settings, "--json").json,
+                "equal": equal(settings, log_dir),
+            }
+            sys.stdout.write(json.dumps(stored) + "\n")
+            shutil.rmtree(folder)
+
+
+def equal(settings: Path, log_dir: Path) -> bool:
+    """Whether every log comes back as it was; fetch refuses an offset that names two segments."""
+    logs = sorted(log_dir.rglob("*.log"))
+    fetched = [
+        tieredstore("fetch", "-c", settings, *log.parent.name.rsplit("-", 1), int(log.stem)).stdout for log in logs
+    ]
+    return fetched == [log.read_bytes() for log in logs]
+
+
+if __name__ == "__main__":
+    sweep(Path(sys.argv[1]), Path(sys.argv[2]))

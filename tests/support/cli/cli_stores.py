@@ -1,0 +1,72 @@
+"""Store classes that a settings file names by their dotted path."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import ClassVar, NoReturn
+
+from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore, Moment
+from tieredstore import errors
+from tieredstore.backends.base import Body, ObjectStore
+from tieredstore.backends.filesystem import FilesystemObjectStore
+from tieredstore.config import Settings
+
+
+class StuckStore(DelegatingObjectStore):
+    """Reads of data hang, after they left a mark in the file that STUCK_MARK names."""
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> StuckStore:
+        """The file system store, but for reads of data."""
+        return cls(FilesystemObjectStore.from_settings(settings))
+
+    def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
+        """Mark, and hang for a while."""
+        Path(os.environ["STUCK_MARK"]).touch()
+        time.sleep(5)
+        super().get_into(key, start, buffer)
+
+
+class FailingPuts(DelegatingObjectStore):
+    """The n-th put and all later ones raise: FAILING_PUTS is ``<error class> <n>``, counted from 0."""
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> FailingPuts:
+        """The file system store, but for later puts."""
+        return cls(FilesystemObjectStore.from_settings(settings))
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        error, left = os.environ["FAILING_PUTS"].split()
+        self._error: type[errors.TieredStoreError] = getattr(errors, error)
+        self._left = int(left)
+
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+        """Pass on the first ones."""
+        if self._left <= 0:
+            raise self._error("no puts any more")
+        self._left -= 1
+        super().put(key, body, if_absent=if_absent)
+
+
+def kill_this_process() -> NoReturn:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("killed")
+
+
+class KillingStore(FaultyStore):
+    """Kills the process at one operation; ``last`` is the one made last."""
+
+    kill_at: ClassVar[int | None] = None
+    kill_moment: ClassVar[Moment] = "before"
+    last: ClassVar[KillingStore]
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> KillingStore:
+        """The file system store with this fault."""
+        inner = FilesystemObjectStore.from_settings(settings)
+        KillingStore.last = cls(inner, cls.kill_at, error=kill_this_process, moment=cls.kill_moment)
+        return cls.last

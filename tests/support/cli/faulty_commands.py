@@ -1,0 +1,175 @@
+"""Commands on a faulty server: their settings, what they do while it is honest, and what must never be left behind."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.support.cli.cli_process import Result, tieredstore
+from tests.support.faulty_server.azure import ACCOUNT
+from tests.support.faulty_server.objects import Held
+from tests.support.faulty_server.server import FaultyServer
+from tests.support.faulty_server.service import Cloud, Step
+from tests.support.faulty_server.way import Way
+from tests.support.records.disk_segments import write_segments
+from tests.support.stores.faulty_stores import AZURE_KEY, PART_SIZES
+from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.testing.batches import Record, build_batch
+from tieredstore.testing.segments import write_segment
+
+SMALL = TopicIdPartition(Uuid(bytes([1] * 16)), "small", 0)
+LARGE = TopicIdPartition(Uuid(bytes([2] * 16)), "large", 0)
+CALL_TIMEOUT_MS = 20_000
+SHORT_TIMEOUT_MS = 300
+
+
+TAKEN, KEPT = "taken", "kept"
+"""Folders that segments are copied to and from."""
+
+_PATIENT = "store.properties"
+_HURRIED = "short.properties"
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command line; ``copies`` begins with an empty bucket, the others with one that holds all segments.
+
+    ``lacks_manifest``: of the first small one the manifest is gone. ``settings`` is the option that names the bucket.
+    """
+
+    name: str
+    arguments: Callable[[Path], tuple[object, ...]] = field(repr=False)
+    copies: bool = False
+    lacks_manifest: bool = False
+    settings: str = "-c"
+
+
+COMMANDS = (
+    Command("copy", lambda folder: ("copy", folder / "small"), copies=True),
+    Command("copy in parts", lambda folder: ("copy", folder / "large"), copies=True),
+    Command("ls", lambda _: ("ls", "small")),
+    Command("fetch", lambda _: ("fetch", "small", 0, 0)),
+    Command("cat", lambda _: ("cat", "small")),
+    Command("delete", lambda _: ("delete", "small", 0, 0, "--yes")),
+    Command("rm", lambda _: ("rm", "small", "--yes")),
+    Command("gc", lambda _: ("gc", "--yes"), lacks_manifest=True),
+    Command("cp from", lambda folder: ("cp", "--to-store", folder / TAKEN, "--topic", "small", "--parallel", 1)),
+    Command(
+        "cp to",
+        lambda folder: ("cp", "--store", folder / KEPT, "--topic", "small", "--parallel", 1),
+        copies=True,
+        settings="--to",
+    ),
+)
+
+
+@dataclass
+class CommandPlace:
+    """A server, a folder with logs and a settings file, and what each command does there honestly."""
+
+    server: FaultyServer
+    folder: Path
+    full: dict[str, Held] = field(default_factory=dict[str, Held])
+    honest: dict[str, Result] = field(default_factory=dict[str, Result])
+    left: dict[str, dict[str, bytes]] = field(default_factory=dict[str, dict[str, bytes]])
+    steps: dict[str, frozenset[Step]] = field(default_factory=dict[str, frozenset[Step]])
+
+    @classmethod
+    def prepared(cls, server: FaultyServer, folder: Path) -> CommandPlace:
+        """With everything done once by an honest server."""
+        write_segments(folder / "small", 3, SMALL)
+        size = PART_SIZES[server.service.cloud]
+        for offset, value in enumerate((bytes(size), b"v")):
+            batch = build_batch([Record(b"k", value, 1_000)], offset)
+            write_segment(folder / "large", [batch], partition=LARGE, base_offset=offset)
+        for name, timeout_ms in ((_PATIENT, CALL_TIMEOUT_MS), (_HURRIED, SHORT_TIMEOUT_MS)):
+            settings = _settings(server, str(timeout_ms))
+            (folder / name).write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        (folder / KEPT).mkdir()
+        assert tieredstore("copy", "--store", folder / KEPT, folder / "small").code == 0
+        place = cls(server, folder)
+        for command in COMMANDS:
+            result = place.run(command)
+            assert result.code == 0, (command, result.stderr)
+            place.honest[command.name] = result
+            place.left[command.name] = place.objects()
+            place.steps[command.name] = frozenset(server.steps())
+            if command.name == "copy":
+                place.full = dict(server.service.objects.by_key)
+        return place
+
+    def run(self, command: Command, way: Way | None = None, *, hurried: bool = False) -> Result:
+        """Run a command on a fresh bucket, answered in ``way``; ``hurried``: with a short time-out."""
+        self._begin(command)
+        shutil.rmtree(self.folder / TAKEN, ignore_errors=True)
+        (self.folder / TAKEN).mkdir()
+        if way is not None:
+            self.server.lie(way)
+        program, *arguments = command.arguments(self.folder)
+        return tieredstore(program, command.settings, self.folder / (_HURRIED if hurried else _PATIENT), *arguments)
+
+    def before(self, command: Command) -> dict[str, bytes]:
+        """What the bucket holds that a command begins with."""
+        self._begin(command)
+        return self.objects()
+
+    def _begin(self, command: Command) -> None:
+        self.server.forget()
+        if not command.copies:
+            self.server.service.objects.by_key.update(self.full)
+        if command.lacks_manifest:
+            del self.server.service.objects.by_key[min(key for key in self.full if key.endswith("manifest"))]
+
+    def objects(self) -> dict[str, bytes]:
+        """What the bucket holds; the ids of segments are left out, which every copy draws anew."""
+        held = self.server.service.objects.by_key
+        return {_without_id(key): b"" if key.endswith("manifest") else value.data for key, value in held.items()}
+
+    def bare_manifests(self) -> list[str]:
+        """Manifests that stand without their data."""
+        taken = self.folder / TAKEN
+        held = {*self.server.service.objects.by_key, *(str(path.relative_to(taken)) for path in taken.rglob("*"))}
+        stems = [key.removesuffix(".rsm-manifest") for key in held if key.endswith(".rsm-manifest")]
+        return [stem for stem in stems if f"{stem}.log" not in held or f"{stem}.indexes" not in held]
+
+
+def _without_id(key: str) -> str:
+    folder, _, name = key.rpartition("/")
+    return f"{folder}/{name[:20]}.{name.rpartition('.')[2]}"
+
+
+def _settings(server: FaultyServer, timeout: str) -> dict[str, str]:
+    part = str(PART_SIZES[server.service.cloud])
+    of_cloud = {
+        Cloud.S3: {
+            "storage.backend.class": "s3",
+            "storage.s3.bucket.name": server.service.bucket,
+            "storage.s3.region": "us-east-1",
+            "storage.s3.endpoint.url": server.url,
+            "storage.s3.path.style.access.enabled": "true",
+            "storage.s3.multipart.upload.part.size": part,
+            "storage.s3.api.call.timeout": timeout,
+            "storage.aws.access.key.id": "key",
+            "storage.aws.secret.access.key": "secret",
+        },
+        Cloud.GCS: {
+            "storage.backend.class": "gcs",
+            "storage.gcs.bucket.name": server.service.bucket,
+            "storage.gcs.endpoint.url": server.url,
+            "storage.gcs.resumable.upload.chunk.size": part,
+            "storage.gcs.api.call.timeout": timeout,
+            "storage.gcs.credentials.default": "false",
+        },
+        Cloud.AZURE: {
+            "storage.backend.class": "azure",
+            "storage.azure.container.name": server.service.bucket,
+            "storage.azure.account.name": ACCOUNT,
+            "storage.azure.account.key": AZURE_KEY,
+            "storage.azure.endpoint.url": f"{server.url}/{ACCOUNT}",
+            "storage.azure.upload.block.size": part,
+            "storage.azure.api.call.timeout": timeout,
+        },
+    }
+    return {"chunk.size": "65536", **of_cloud[server.service.cloud]}

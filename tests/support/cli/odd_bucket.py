@@ -1,0 +1,23 @@
+"""A bucket in which all that can be is odd: a hole, an object of no segment, a hold."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from tests.support.cli.cli_process import tieredstore
+
+
+def make_it_odd(store: Path, settings: Path) -> None:
+    """Take from the demo's bucket ``none``'s first segment of one partition and one from ``txn``'s middle; leave an old
+    log without a manifest, and a hold on ``smallbatch``."""
+    manifest = next(store.glob("none-*/0/*2225-*.rsm-manifest"))
+    txn = next(store.glob("txn-*/0/*1209-*.rsm-manifest"))
+    for path in [*manifest.parent.glob(f"{0:020}-*"), *txn.parent.glob(f"{1209:020}-*")]:
+        path.unlink()
+    left = next(store.glob("smallbatch-*/0/*.log"))
+    stray = left.with_name(left.name[:21] + "A" * 21 + "A.log")
+    shutil.copy(left, stray)
+    os.utime(stray, (1_700_000_000, 1_700_000_000))
+    assert tieredstore("hold", "place", "case", "--topic", "smallbatch", "-c", settings).code == 0

@@ -1,0 +1,205 @@
+"""Golden buckets with one bit flipped, and what each way of reading records makes of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from tests.support.golden.segments import GoldenSegment, case_path, segments
+from tests.support.golden.stored import settings_of
+from tests.support.stores.doubles import CountingStore
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.catalog import Catalog, load_catalog
+from tieredstore.errors import TieredStoreError
+from tieredstore.kafka.batches import HEADER_SIZE, read_batch_headers
+from tieredstore.records import AtTime, Place, ReadSettings, RecordReader, plan_splits, read_split
+from tieredstore.remote import RemoteStorageManager
+
+RIGHT: Final = "right"
+ERROR: Final = "error"
+OTHER_EPOCHS: Final = "other leader epochs"
+OTHER: Final = "other records"
+
+SPLIT_BYTES: Final = 32 * 1024
+WITHOUT_CACHES: Final = {"fetch.manifest.cache.size": "0", "fetch.indexes.cache.size": "0"}
+
+Answer = tuple[pa.Table, int]
+"""Records, and the offset to go on from."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One way to read a partition."""
+
+    name: str
+    start: Place | None = None
+    stop: Place | None = None
+    isolation: str = "read_uncommitted"
+
+
+class WholeCatalog(NamedTuple):
+    """A partition's catalog before any bit is flipped, and the keys of the objects that it was made of."""
+
+    catalog: Catalog
+    keys: frozenset[str]
+
+
+class DamagedBucket:
+    """A golden bucket in memory, whose bits are flipped one at a time."""
+
+    def __init__(self, case: str) -> None:
+        self.segments = segments(case)
+        self.store = CountingStore(MemoryObjectStore())
+        root = case_path(case) / "store"
+        for path in root.rglob("*"):
+            if path.is_file():
+                self.store.put(str(path.relative_to(root)), path.read_bytes())
+        self._manager = RemoteStorageManager(settings_of(case, WITHOUT_CACHES), store=self.store)
+        self._answers: dict[tuple[int, Reading], Answer] = {}
+        self._readings: dict[GoldenSegment, list[Reading]] = {}
+        self._catalogs: dict[int, WholeCatalog] = {}
+
+    def close(self) -> None:
+        self._manager.close()
+
+    def outcomes(self, segment: GoldenSegment, suffix: str, bit: int, turn: int | None = None) -> dict[str, str]:
+        """What each way of reading gives with one bit of an object flipped.
+
+        With a ``turn``: what reading all of it gives, and the way whose turn it is.
+        """
+        readings = self.readings(segment)
+        if turn is not None:
+            readings = [*{readings[0], readings[turn % len(readings)]}]
+        right = {reading: self._right(segment.partition, reading) for reading in readings}
+        key = f"{segment.main_path}.{suffix}"
+        whole = self.store.get(key)
+        intact = self._whole_catalog(segment.partition)
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        self.store.put(key, damaged)
+        # What is skipped or lost is told of in the log, once for each of thousands of flips.
+        logging.disable(logging.WARNING)
+        try:
+            # All ways of reading begin with the same catalog: it is loaded once, and not where nothing of it changed.
+            catalog = intact.catalog if key not in intact.keys else self._load_catalog(segment.partition)
+            return {
+                reading.name: self._outcome(catalog, segment.partition, reading, right[reading]) for reading in readings
+            }
+        finally:
+            logging.disable(logging.NOTSET)
+            self.store.put(key, whole)
+            self.store.reset()
+
+    def _load_catalog(self, partition: int) -> Catalog | TieredStoreError:
+        try:
+            return load_catalog(self._manager, topic=self.segments[0].topic, partition=partition)
+        except TieredStoreError as error:
+            return error
+
+    def _whole_catalog(self, partition: int) -> WholeCatalog:
+        known = self._catalogs.get(partition)
+        if known is None:
+            self.store.reset()
+            catalog = self._load_catalog(partition)
+            assert isinstance(catalog, Catalog)
+            keys = frozenset(self.store.keys_of("get") + self.store.keys_of("get_into"))
+            known = self._catalogs[partition] = WholeCatalog(catalog, keys)
+        return known
+
+    def readings(self, segment: GoldenSegment) -> list[Reading]:
+        """The whole partition, and windows that begin and end within the segment."""
+        known = self._readings.get(segment)
+        if known is None:
+            known = self._readings[segment] = self._readings_of(segment)
+        return known
+
+    def _readings_of(self, segment: GoldenSegment) -> list[Reading]:
+        size = segment.end_offset - segment.base_offset
+        first, last = segment.base_offset + size // 3, segment.base_offset + size // 2
+        return [
+            Reading("whole"),
+            Reading("committed", isolation="read_committed"),
+            Reading("window", first, last),
+            Reading("to the end", last),
+            Reading("by time", AtTime(self._timestamp_at(segment.partition, last))),
+            Reading("splits"),
+            Reading("splits of a window", first, last),
+        ]
+
+    def _timestamp_at(self, partition: int, offset: int) -> int:
+        records, _ = self._right(partition, Reading("whole"))
+        rows: list[dict[str, int]] = records.select(["offset", "timestamp"]).to_pylist()
+        return next(row["timestamp"] for row in rows if row["offset"] >= offset)
+
+    def _right(self, partition: int, reading: Reading) -> Answer:
+        known = self._answers.get((partition, reading))
+        if known is None:
+            catalog = self._whole_catalog(partition).catalog
+            known = self._answers[partition, reading] = self._answer(catalog, partition, reading)
+        return known
+
+    def _answer(self, catalog: Catalog, partition: int, reading: Reading) -> Answer:
+        answer = self._splits if reading.name.startswith("splits") else self._records
+        return answer(catalog, partition, reading)
+
+    def _records(self, catalog: Catalog, partition: int, reading: Reading) -> Answer:
+        chosen = ReadSettings(isolation=reading.isolation)  # type: ignore[arg-type]  # one of the two
+        reader = RecordReader(self._manager, catalog, chosen)
+        with reader.read(self.segments[0].topic, partition, reading.start, reading.stop) as read:
+            records = _table(read, read.schema)
+            return records, read.report.next_offset
+
+    def _splits(self, catalog: Catalog, partition: int, reading: Reading) -> Answer:
+        lineage, chosen = catalog.lineage(self.segments[0].topic, partition), ReadSettings()
+        start, stop = reading.start, reading.stop
+        plan = plan_splits(
+            self._manager, lineage,
+            start if isinstance(start, int) else lineage.earliest_offset,
+            stop if isinstance(stop, int) else lineage.end_offset,
+            chosen, max_split_bytes=SPLIT_BYTES,
+        )  # fmt: skip
+        batches = (batch for split in plan.splits for batch in read_split(self._manager, split, chosen))
+        return _table(batches, chosen.schema), plan.stop
+
+    def _outcome(self, catalog: Catalog | TieredStoreError, partition: int, reading: Reading, right: Answer) -> str:
+        if isinstance(catalog, TieredStoreError):
+            return ERROR
+        try:
+            answer = self._answer(catalog, partition, reading)
+        except TieredStoreError:
+            return ERROR
+        if answer == right:
+            return RIGHT
+        names = [name for name in right[0].column_names if name != "leaderEpoch"]
+        is_same = answer[1] == right[1] and answer[0].select(names) == right[0].select(names)
+        return OTHER_EPOCHS if is_same else OTHER
+
+
+def _table(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_batches(list(batches), schema=schema)
+
+
+HEADER_PLACES: Final[Mapping[str, range]] = {
+    "base offset": range(8),
+    "length": range(8, 12),
+    "partition leader epoch": range(12, 16),
+    "magic": range(16, 17),
+    "CRC, and what it covers": range(17, HEADER_SIZE),
+}
+"""Bytes of a record batch's header."""
+
+
+@cache
+def batch_positions(segment: GoldenSegment) -> list[int]:
+    return [header.position for header in read_batch_headers(segment.original("log").read_bytes())]
+
+
+def header_bits(segment: GoldenSegment, place: str) -> Iterator[int]:
+    """The bits of one place in the headers of all batches of a segment that is stored as it was."""
+    for position in batch_positions(segment):
+        yield from (8 * (position + byte) + bit for byte in HEADER_PLACES[place] for bit in range(8))

@@ -1,0 +1,53 @@
+"""Java's console consumer, which the jars of the tests' broker bring along."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from tests.support.kafka.kafka_topics import Row
+from tests.support.servers.kafka import KafkaServer, java_command
+from tieredstore.model import Isolation
+
+_NULL: Final = "<null>"
+_BYTES: Final = "org.apache.kafka.common.serialization.BytesDeserializer"
+_KINDS: Final = ("CreateTime", "LogAppendTime")
+"""With which each line of a record begins; its log goes the same way."""
+_TIMEOUT_S: Final = 120
+_IDLE_MS: Final = 10_000
+"""How long it waits for one more before it ends."""
+
+
+def console_lines(server: KafkaServer, topic: str, folder: Path, *, isolation: Isolation) -> list[str]:
+    """What it shows of partition 0 from its beginning to its end, a line a record."""
+    shown = {
+        "print.timestamp": "true", "print.offset": "true", "print.headers": "true", "print.key": "true",
+        "key.deserializer": _BYTES, "value.deserializer": _BYTES, "headers.deserializer": _BYTES,
+        "null.literal": _NULL,
+    }  # fmt: skip
+    arguments = [
+        "--bootstrap-server", server.bootstrap_servers, "--topic", topic, "--partition", "0", "--offset", "earliest",
+        "--isolation-level", isolation, "--timeout-ms", str(_IDLE_MS),
+        *(word for name, text in shown.items() for word in ("--property", f"{name}={text}")),
+    ]  # fmt: skip
+    command = [*java_command(folder, 'exec "$@"'), "org.apache.kafka.tools.consumer.ConsoleConsumer", *arguments]
+    done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=False)
+    # With a time-out its end is an error, which it logs.
+    assert b"TimeoutException" in done.stderr or done.returncode == 0, done.stderr.decode()[-2000:]
+    return [line for line in done.stdout.decode().splitlines() if line.startswith(_KINDS)]
+
+
+def console_line(row: Row) -> str:
+    """What it shows of a record."""
+    kind = _KINDS[int(row["timestampType"])]
+    headers = ",".join(f"{header['key']}:{_shown(header['value'])}" for header in row["headers"] or ())
+    shown = (f"{kind}:{row['timestamp']}", f"Offset:{row['offset']}", headers or "NO_HEADERS")
+    return "\t".join((*shown, _shown(row["key"]), _shown(row["value"])))
+
+
+def _shown(data: bytes | None) -> str:
+    """As Java's class Bytes is text."""
+    if data is None:
+        return _NULL
+    return "".join(chr(one) if 0x20 <= one <= 0x7E and one != 0x5C else f"\\x{one:02X}" for one in data)

@@ -1,0 +1,341 @@
+"""The broker's side of a consumer, in this process: logs that grow and are cut, a group of one member, its commits.
+
+A :class:`ScriptedBroker` stands in for librdkafka and the cluster beneath ``tieredstore.consumer.Consumer``; a test
+moves it, and the consumer meets it by the same calls as the real one, each of which is refused where librdkafka does.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from tests.support.spark.spark_stream_topics import FIRST_ID, Bucket, value_of
+from tieredstore.consumer import Consumer
+from tieredstore.consumer.assembly import Makers, Parts
+from tieredstore.errors import BrokerUnavailable
+from tieredstore.live.cluster import GroupCommit, LiveEnd, LiveTopic
+from tieredstore.live.epochs import EpochEnd
+from tieredstore.model import TopicPartition, Uuid
+
+_NO_OFFSET: Final = -1001
+_ENDLESS: Final = 1 << 62
+
+
+@dataclass
+class ScriptedLog:
+    """The offsets that the broker has of a partition, half-open."""
+
+    start: int = 0
+    end: int = 0
+    cut_at: int = _ENDLESS
+    """What the broker has from there on is of another leader epoch than what was read before."""
+    hole: range = range(0)
+    """What compaction took at a segment's end: whoever begins there is told of a record too large."""
+    stable: int = _ENDLESS
+    """The last stable offset, if it lies before the end."""
+    stays_in_hole: bool = False
+    """Whether that is so again and again."""
+    epoch: int | None = None
+    """The leader's, if it tells it; that of the records from ``cut_at`` on."""
+
+
+@dataclass
+class ScriptedBroker:
+    """What all clients of it share."""
+
+    logs: dict[TopicPartition, ScriptedLog]
+    topic_id: Uuid = FIRST_ID
+    committed: dict[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
+    commits: dict[tuple[TopicPartition, int], GroupCommit] = field(
+        default_factory=dict[tuple[TopicPartition, int], GroupCommit]
+    )
+    """What the members' commits said, by partition and offset."""
+    failures: int = 0
+    """How many of the next questions fail."""
+    is_eager: bool = False
+    """Whether its groups assign all at once."""
+
+    def reader(self, config: Mapping[str, Any], **makers: Any) -> Consumer:
+        """A consumer that this broker serves; ``makers`` as ``Makers`` has them."""
+        given: dict[str, Any] = {
+            "cluster": lambda *_, **__: ScriptedCluster(self), "client": partial(ScriptedMember, self),
+            "reassign_s": 0.005, "first_pause_s": 0.002, **makers,
+        }  # fmt: skip
+        kind: Any = type("ScriptedConsumer", (Consumer,), {"_makers": Makers(**given)})
+        consumer: Consumer = kind(dict(config))
+        return consumer
+
+    @contextmanager
+    def consumer(
+        self, bucket: Bucket, *wheres: TopicPartition, makers: Any = MappingProxyType({}), **own: Any
+    ) -> Generator[tuple[Consumer, ScriptedMember]]:
+        """A member that is assigned these; ``own`` are properties under ``tiered.storage.``, with ``_`` for ``.``."""
+        given = {
+            "bootstrap.servers": "127.0.0.1:1", "group.id": "readers", "auto.offset.reset": "earliest", "log_level": 0,
+            "partition.assignment.strategy": "range" if self.is_eager else "cooperative-sticky",
+            "auto.commit.interval.ms": 0,
+            "tiered.storage.refresh.ms": 50, "tiered.storage.settings": {**bucket.options, "chunk.size": "16384"},
+            **{f"tiered.storage.{name if name == 'loss_cb' else name.replace('_', '.')}": own[name] for name in own},
+        }  # fmt: skip
+        with self.reader(given, **makers) as consumer:
+            member = member_of(consumer)
+            member.is_eager = self.is_eager
+            consumer.subscribe(sorted({topic for topic, _ in wheres}))
+            member.assign_by_group(*wheres)
+            yield consumer, member
+
+    def answer(self) -> None:
+        """A question that may fail."""
+        if self.failures:
+            self.failures -= 1
+            raise BrokerUnavailable("the broker was told not to answer")
+
+
+class ScriptedCluster:
+    """What is asked by the admin client."""
+
+    def __init__(self, broker: ScriptedBroker) -> None:
+        self._broker = broker
+
+    def describe(self, topics: Iterable[str]) -> dict[str, LiveTopic]:
+        self._broker.answer()
+        known = {
+            topic: tuple(sorted(number for name, number in self._broker.logs if name == topic)) for topic in topics
+        }
+        return {topic: LiveTopic(topic, self._broker.topic_id, numbers) for topic, numbers in known.items() if numbers}
+
+    def earliest_offsets(self, wheres: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        self._broker.answer()
+        return {where: self._broker.logs[where].start for where in wheres}
+
+    def ends(self, wheres: Sequence[TopicPartition], isolation: object = None) -> dict[TopicPartition, LiveEnd]:
+        ends = self.end_offsets(wheres, isolation)
+        return {where: LiveEnd(end, self._broker.logs[where].epoch) for where, end in ends.items()}
+
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
+        """One epoch rules up to where the log was cut, if that is not above the one that is asked for."""
+        self._broker.answer()
+        return {where: EpochEnd(min(epoch, 0), self._broker.logs[where].cut_at) for where, epoch in epochs.items()}
+
+    def end_offsets(self, wheres: Sequence[TopicPartition], isolation: object = None) -> dict[TopicPartition, int]:
+        self._broker.answer()
+        logs = [self._broker.logs[where] for where in wheres]
+        ends = [log.end if isolation == "read_uncommitted" else min(log.end, log.stable) for log in logs]
+        return dict(zip(wheres, ends, strict=True))
+
+    def commits(self, _: str, wheres: Sequence[TopicPartition]) -> dict[TopicPartition, GroupCommit]:
+        self._broker.answer()
+        known = {where: offset for where, offset in self._broker.committed.items() if where in wheres}
+        return {where: self._broker.commits.get((where, at), GroupCommit(at)) for where, at in known.items()}
+
+    def close(self) -> None: ...
+
+
+class ScriptedMember:
+    """What librdkafka's consumer does. Each call gives what there is, at once or a moment later."""
+
+    def __init__(self, broker: ScriptedBroker, consumer: object) -> None:
+        self._broker = broker
+        self._consumer = weakref.ref(consumer)
+        self.fetching: dict[TopicPartition, int] = {}
+        self.is_eager = False
+        self.is_group_cooperative = False
+        """Whether the group has assigned partitions one at a time: all at once is refused then."""
+        self.paused: set[TopicPartition] = set()
+        """Also of what is not assigned any more: librdkafka keeps a pause across assignments."""
+        self.known: set[TopicPartition] = set()
+        """What was ever assigned: of others a pause is not noticed."""
+        self.of_group: list[TopicPartition] = []
+        """What the coordinator has assigned."""
+        self.stopped: set[TopicPartition] = set()
+        """Those in error, which only another assignment revives."""
+        self.truncated: set[TopicPartition] = set()
+        """Those whose log was cut below what was read, as librdkafka notices by the leader epoch."""
+        self.stuck: set[TopicPartition] = set()
+        """Those of which nothing comes before they are assigned anew."""
+        self.is_silent = False
+        """Whether the broker does not answer in time."""
+        self.calls = 0
+        """How often the client was served."""
+        self.rebalances: deque[Callable[[], None]] = deque()
+        """What the next call that serves the group calls back."""
+        self.callbacks: Mapping[str, Callable[..., None]] = {}
+        self._given: dict[TopicPartition, int] = {}
+
+    # ---- what a test has the coordinator do
+
+    def assign_by_group(self, *wheres: TopicPartition) -> None:
+        def rebalance() -> None:
+            self.of_group += wheres
+            self.callbacks["on_assign"](self._consumer(), _places(wheres))
+
+        self.rebalances.append(rebalance)
+
+    def revoke_by_group(self, *wheres: TopicPartition, are_lost: bool = False) -> None:
+        callback = "on_lost" if are_lost else "on_revoke"
+
+        def rebalance() -> None:
+            self.of_group = [where for where in self.of_group if where not in wheres]
+            self.callbacks[callback](self._consumer(), _places(wheres))
+
+        self.rebalances.append(rebalance)
+
+    # ---- the client's own calls
+
+    def subscribe(self, _: Sequence[str], **callbacks: Callable[..., None]) -> None:
+        self.callbacks = callbacks
+
+    def unsubscribe(self) -> None:
+        if self.of_group:
+            self.revoke_by_group(*self.of_group)
+
+    def consume(self, count: int, timeout_s: float) -> list[Any]:
+        self.calls += 1
+        while self.rebalances:
+            self.rebalances.popleft()()
+        messages: list[Any] = []
+        for where in list(self.fetching):
+            if where not in self.paused | self.stopped | self.stuck and len(messages) < count:
+                messages += self._fetched(where, count - len(messages))
+        if not messages and timeout_s:
+            time.sleep(min(timeout_s, 0.001))
+        return messages
+
+    def _fetched(self, where: TopicPartition, count: int) -> list[Any]:
+        log, offset = self._broker.logs[where], self.fetching[where]
+        if where in self.truncated or not log.start <= offset <= log.end:
+            self.stopped.add(where)
+            cause = KafkaError._LOG_TRUNCATION if where in self.truncated else KafkaError.OFFSET_OUT_OF_RANGE
+            self.truncated.discard(where)
+            words = f"the requested offset is not available: {KafkaError(cause).str()} (broker 1)"
+            if log.cut_at < offset:
+                words += f": broker end offset is {log.cut_at} (offset leader epoch 0)"
+            error = KafkaError(KafkaError._AUTO_OFFSET_RESET, words)
+            return [Message(topic=where[0], partition=where[1], offset=offset, error=error)]
+        if offset in log.hole:
+            self.fetching[where] = offset if log.stays_in_hole else log.hole.stop
+            large = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, f"Message at offset {offset} might be too large to fetch")
+            return [Message(topic=where[0], partition=where[1], offset=offset, error=large)]
+        offsets = range(offset, min(log.end, offset + count))
+        if offset < log.hole.start <= offsets.stop:
+            self.fetching[where], self._given[where] = log.hole.stop, log.hole.stop
+            offsets = range(offset, log.hole.start)
+        elif offsets:
+            self.fetching[where] = self._given[where] = offsets.stop
+        return [
+            Message(
+                topic=where[0], partition=where[1], offset=one, value=value_of(*where, one),
+                leader_epoch=(log.epoch or 0) if one >= log.cut_at else 0,
+            )
+            for one in offsets
+        ]  # fmt: skip
+
+    def assign(self, places: Sequence[KafkaPartition]) -> None:
+        self._expect(KafkaError._STATE, is_so=not self.is_group_cooperative)
+        self.fetching.clear()
+        self.stopped.clear()
+        self._given.clear()
+        self._begin(places)
+
+    def unassign(self) -> None:
+        self.assign([])
+
+    def incremental_assign(self, places: Sequence[KafkaPartition]) -> None:
+        self._expect(KafkaError._STATE, is_so=not self.is_eager)
+        self._expect(KafkaError._CONFLICT, is_so=all(_where(place) not in self.fetching for place in places))
+        self._begin(places)
+
+    def incremental_unassign(self, places: Sequence[KafkaPartition]) -> None:
+        self._expect(KafkaError._STATE, is_so=not self.is_eager)
+        self._expect(KafkaError._INVALID_ARG, is_so=all(_where(place) in self.fetching for place in places))
+        for place in places:
+            where = _where(place)
+            del self.fetching[where]
+            self._given.pop(where, None)
+            self.stopped.discard(where)
+
+    def pause(self, wheres: Iterable[TopicPartition]) -> None:
+        self.paused |= set(wheres) & self.known
+
+    def resume(self, wheres: Iterable[TopicPartition]) -> None:
+        self.paused -= set(wheres)
+
+    def seek(self, where: TopicPartition, offset: int, epoch: int | None = None) -> None:
+        self._expect(KafkaError._STATE, is_so=where in self.fetching and where not in self.stopped)
+        self.fetching[where] = offset
+        self._given.pop(where, None)
+        if epoch is not None and self._is_cut_below(where, offset, epoch):
+            self.truncated.add(where)
+
+    def _is_cut_below(self, where: TopicPartition, offset: int, epoch: int) -> bool:
+        log = self._broker.logs[where]
+        return log.cut_at < offset and epoch != log.epoch
+
+    def positions(self, wheres: Sequence[TopicPartition]) -> list[KafkaPartition]:
+        return [KafkaPartition(*where, self._given.get(where, _NO_OFFSET), leader_epoch=0) for where in wheres]
+
+    def commit(self, places: Iterable[KafkaPartition], *, asynchronous: bool = True) -> Any:
+        committed = list(places)
+        for place in committed:
+            commit = GroupCommit(place.offset, place.metadata, place.leader_epoch)
+            self._broker.committed[_where(place)] = place.offset
+            self._broker.commits[_where(place), place.offset] = commit
+        return None if asynchronous else committed
+
+    def watermarks(self, place: KafkaPartition, timeout_s: float, *, cached: bool = False) -> tuple[int, int] | None:
+        log = self._broker.logs[_where(place)]
+        if cached:
+            return None
+        return None if self.is_silent else (log.start, log.end)
+
+    def offsets_for_times(self, places: Sequence[KafkaPartition], timeout_s: float) -> dict[TopicPartition, int]:
+        """Each record's time is its offset."""
+        asked = [(self._broker.logs[_where(place)], place) for place in places]
+        return {
+            _where(place): -1 if place.offset == -1 or place.offset >= log.end else max(log.start, place.offset)
+            for log, place in asked
+        }
+
+    def _begin(self, places: Sequence[KafkaPartition]) -> None:
+        for place in places:
+            self.stuck.discard(_where(place))
+            self._expect(KafkaError._INVALID_ARG, is_so=place.offset >= 0)  # the consumer knows each place itself
+            self.fetching[_where(place)] = place.offset
+            self.known.add(_where(place))
+
+    @staticmethod
+    def _expect(code: int, *, is_so: bool) -> None:
+        if not is_so:
+            raise KafkaException(KafkaError(code, "as librdkafka refuses it"))
+
+
+def member_of(consumer: Consumer) -> ScriptedMember:
+    """The client inside of a consumer that a scripted broker serves."""
+    inside: Any = consumer
+    member: ScriptedMember = inside._client
+    return member
+
+
+def parts_of(consumer: Consumer) -> Parts:
+    """What a consumer is made of."""
+    inside: Any = consumer
+    parts: Parts = inside._parts
+    return parts
+
+
+def _where(place: KafkaPartition) -> TopicPartition:
+    return place.topic, place.partition
+
+
+def _places(wheres: Sequence[TopicPartition]) -> list[KafkaPartition]:
+    return [KafkaPartition(*where) for where in wheres]

@@ -1,0 +1,318 @@
+"""An HTTP proxy on the loopback interface that stands before a server and does to requests what networks do.
+
+A client talks to it as if it were the server. Everything is passed on unchanged, the Host header too (signatures
+cover it), unless a fault was planned for the request.
+"""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
+from types import TracebackType
+from typing import TypeAlias
+from urllib.parse import urlsplit
+
+from tests.support.network.loopback_server import LoopbackServer, RunningServer
+
+PIECE = 1 << 16
+_PER_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "proxy-connection"})
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Answer in the server's stead; the request does not reach it."""
+
+    status: int
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True)
+class CutRequest:
+    """Close the connection after this many bytes of the request's body; the request does not reach the server."""
+
+    after: int = 0
+
+
+@dataclass(frozen=True)
+class CutResponse:
+    """Pass this many bytes of the response's body on, call ``then``, and close the connection."""
+
+    after: int = 0
+    then: Callable[[], None] | None = None
+
+
+@dataclass(frozen=True)
+class LoseAnswer:
+    """Let the server do what it was asked, and close the connection instead of passing its answer on."""
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """Send the request to the server twice, one after the other, and pass the second answer on."""
+
+
+@dataclass(frozen=True)
+class Stall:
+    """Pass the request on after this long."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Trickle:
+    """Pass the response's body on in pieces of this many bytes, each after this long."""
+
+    piece: int
+    seconds: float
+
+
+Fault: TypeAlias = Answer | CutRequest | CutResponse | LoseAnswer | Repeat | Stall | Trickle
+
+
+@dataclass
+class Seen:
+    """A request that came to the proxy; ``status`` is what the client got, None if it got no whole answer (yet)."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body_size: int = 0
+    status: int | None = None
+
+
+@dataclass
+class _Plan:
+    matches: Callable[[str, str], bool]
+    fault: Fault
+    times: int | None
+
+
+class FaultProxy(RunningServer):
+    """A running proxy before ``upstream_url``; a context manager. ``url`` replaces the server's (path and all)."""
+
+    def __init__(self, upstream_url: str) -> None:
+        parts = urlsplit(upstream_url)
+        self.upstream = (parts.hostname or "127.0.0.1", parts.port or 80)
+        self.seen: list[Seen] = []
+        self.damage_bodies = False
+        """Whether the first byte of each request's body is changed on its way."""
+        self.hidden_headers: set[str] = set()
+        """Headers of answers that are not passed on, in lower case."""
+        self._plans: list[_Plan] = []
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        server = _Server(self)
+        super().__init__(server)
+        self.url = f"http://127.0.0.1:{server.port}{parts.path}"
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopping.set()
+        super().__exit__(kind, error, trace)
+
+    @property
+    def connections(self) -> int:
+        """How many connections clients have opened."""
+        return self._server.connections
+
+    def plan(
+        self,
+        fault: Fault,
+        *,
+        method: str | None = None,
+        path: str = "",
+        where: Callable[[str, str], bool] | None = None,
+        times: int | None = 1,
+    ) -> None:
+        """Do ``fault`` to the next ``times`` requests (None: all) of this method whose path and query hold ``path``.
+
+        ``where`` gets the method and the path with its query, and decides instead. Earlier plans go first.
+        """
+
+        def matches(asked: str, target: str) -> bool:
+            return method in {None, asked} and path in target
+
+        with self._lock:
+            self._plans.append(_Plan(where or matches, fault, times))
+
+    def heal(self) -> None:
+        """Forget all plans."""
+        with self._lock:
+            self._plans.clear()
+
+    def count(self, method: str, path: str = "") -> int:
+        """How many requests of this method came whose path and query hold ``path``."""
+        return sum(seen.method == method and path in seen.path for seen in list(self.seen))
+
+    def fault_for(self, method: str, path: str) -> Fault | None:
+        """The fault planned for a request, used up by asking."""
+        with self._lock:
+            for plan in self._plans:
+                if plan.times != 0 and plan.matches(method, path):
+                    if plan.times is not None:
+                        plan.times -= 1
+                    return plan.fault
+        return None
+
+    def pause(self, seconds: float) -> None:
+        """Wait, but not longer than the proxy lives."""
+        self._stopping.wait(seconds)
+
+
+class _Server(LoopbackServer):
+    def __init__(self, proxy: FaultProxy) -> None:
+        self.proxy = proxy
+        super().__init__(_Handler)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Clients that go away in the middle are what this proxy is for."""
+
+
+class _CutError(Exception):
+    """The connection was cut on purpose."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: `seen` is the log."""
+
+    def _proxied(self) -> None:
+        proxy = self.server.proxy
+        # Before any answer: a test that has its own must find the request here.
+        self.asked = Seen(self.command, self.path, dict(self.headers))
+        proxy.seen.append(self.asked)
+        try:
+            self._do(proxy.fault_for(self.command, self.path))
+        except (_CutError, OSError, http.client.HTTPException):
+            self.close_connection = True
+
+    def __getattr__(self, name: str) -> Callable[[], None]:
+        # The base class asks for do_GET, do_PUT and so on.
+        if name.startswith("do_"):
+            return self._proxied
+        raise AttributeError(name)
+
+    def _do(self, fault: Fault | None) -> None:
+        if isinstance(fault, CutRequest):
+            self.rfile.read(min(fault.after, int(self.headers.get("Content-Length", "0"))))
+            self._reset()
+        body = b"".join(self._body())
+        self.asked.body_size = len(body)
+        if body and self.server.proxy.damage_bodies:
+            body = bytes((body[0] ^ 1,)) + body[1:]
+        if isinstance(fault, Answer):
+            self._answer(fault)
+            return
+        if isinstance(fault, Stall):
+            self.server.proxy.pause(fault.seconds)
+        if isinstance(fault, Repeat):
+            with suppress(_CutError):
+                self._pass_on(body, LoseAnswer())
+        self._pass_on(body, fault)
+
+    def _body(self) -> Iterator[bytes]:
+        if "chunked" in self.headers.get("Transfer-Encoding", ""):
+            while size := int(self.rfile.readline().split(b";")[0], 16):
+                yield self._exactly(size)
+                self.rfile.readline()
+            while self.rfile.readline().strip():
+                pass
+        else:
+            yield self._exactly(int(self.headers.get("Content-Length", "0")))
+
+    def _exactly(self, size: int) -> bytes:
+        data = self.rfile.read(size)
+        if len(data) < size:
+            raise _CutError
+        return data
+
+    def _reset(self) -> None:
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        raise _CutError
+
+    def _answer(self, answer: Answer) -> None:
+        self.send_response(answer.status)
+        for name, value in answer.headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(answer.body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(answer.body)
+        self.asked.status = answer.status
+
+    def _pass_on(self, body: bytes, fault: Fault | None) -> None:
+        upstream = http.client.HTTPConnection(*self.server.proxy.upstream, timeout=60)
+        try:
+            upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+            for name, value in self.headers.items():
+                if name.lower() not in _PER_HOP and name.lower() != "expect":
+                    upstream.putheader(name, value)
+            if body or self.command in {"PUT", "POST", "PATCH"}:
+                upstream.putheader("Content-Length", str(len(body)))
+            upstream.endheaders(body or None)
+            self._bring_back(upstream.getresponse(), fault)
+        finally:
+            upstream.close()
+
+    def _bring_back(self, response: http.client.HTTPResponse, fault: Fault | None) -> None:
+        if isinstance(fault, LoseAnswer):
+            response.read()
+            raise _CutError
+        self._head_of(response)
+        sent = 0
+        piece = fault.piece if isinstance(fault, Trickle) else PIECE
+        limit = fault.after if isinstance(fault, CutResponse) else None
+        while data := response.read(piece if limit is None else min(piece, max(limit - sent, 1))):
+            if isinstance(fault, Trickle):
+                self.server.proxy.pause(fault.seconds)
+            if limit is not None and sent >= limit:
+                break
+            self.wfile.write(data)
+            sent += len(data)
+        if isinstance(fault, CutResponse):
+            self._cut_here(fault)
+        if response.length:
+            raise _CutError  # the server went away in the middle: so must we
+        self.asked.status = response.status
+
+    def _cut_here(self, fault: CutResponse) -> None:
+        self.wfile.flush()
+        if fault.then is not None:
+            fault.then()
+        raise _CutError
+
+    def _head_of(self, response: http.client.HTTPResponse) -> None:
+        self.send_response_only(response.status, response.reason)
+        for name, value in response.getheaders():
+            if name.lower() not in _PER_HOP | self.server.proxy.hidden_headers:
+                self.send_header(name, value)
+        # Without a length (chunked) the answer ends with the connection.
+        length = response.getheader("Content-Length")
+        if length is not None:
+            self.send_header("Content-Length", length)
+        elif response.status not in {204, 304}:
+            self.send_header("Connection", "close")
+            self.close_connection = True
+        self.end_headers()
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> bool:
+    """Whether ``condition`` came to hold within the time."""
+    end = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True

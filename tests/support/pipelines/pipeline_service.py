@@ -1,0 +1,105 @@
+"""``tieredstore pipeline run`` as a process of its own, on a Spark of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
+from http import HTTPStatus
+from pathlib import Path
+
+from tests.support.spark.spark_session import CONF, JVM, environment
+
+WITHIN_S = 300.0
+EXECUTORS: Mapping[str, str] = {
+    "spark.master": "local-cluster[2,1,512]",
+    "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": JVM["spark.driver.extraJavaOptions"],
+}
+"""Two of them, as processes of this machine."""
+
+
+class PipelineService:
+    """One that runs; ``process`` leads the session of all that it starts."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process, self._log = process, log
+
+    def asked(self, page: str) -> str | None:
+        """What it answers, once it listens; None as long as it says no."""
+        status, text = self._answer(page)
+        return text if status == HTTPStatus.OK else None
+
+    def reasons(self) -> str:
+        """Why it is not ready; empty if it is, or does not listen yet."""
+        status, text = self._answer("readyz")
+        return text if status == HTTPStatus.SERVICE_UNAVAILABLE else ""
+
+    def _answer(self, page: str) -> tuple[int | None, str]:
+        # Of several in one folder the last one's.
+        listens = re.findall(r"(http://127\.0\.0\.1:\d+)/readyz", self.said())
+        if not listens:
+            return None, ""
+        try:
+            with urllib.request.urlopen(f"{listens[-1]}/{page}", timeout=30) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+        except OSError:
+            return None, ""
+
+    def said(self) -> str:
+        """All that it has logged."""
+        return self._log.read_text(errors="replace")
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Until it is so; it must not end before."""
+        by = time.monotonic() + WITHIN_S
+        while not condition():
+            assert self.process.poll() is None, self.said()[-3000:]
+            assert time.monotonic() < by, self.said()[-3000:]
+            time.sleep(0.2)
+
+    def wait_until_ready(self) -> None:
+        """Until it says so itself."""
+        self.wait_until(lambda: self.asked("readyz") is not None)
+
+    def ended(self) -> int:
+        """The code that it ends with."""
+        return self.process.wait(WITHIN_S)
+
+    def stop(self, signum: signal.Signals = signal.SIGTERM) -> None:
+        """As whoever looks after services stops one: its batch is written to the end."""
+        self.process.send_signal(signum)
+        assert self.ended() == 0, self.said()[-3000:]
+
+
+@contextmanager
+def pipeline_service(
+    folder: Path, *files: Path, conf: Mapping[str, str] | None = None, drain_s: int = 120
+) -> Generator[PipelineService]:
+    """On one thread, or as ``conf`` says; all of its processes are gone at the end of the block."""
+    settings = {**CONF, **JVM, "spark.master": "local[1]", **(conf or {})}
+    (folder / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
+    env = {**os.environ, **environment(folder), "SPARK_CONF_DIR": str(folder)}
+    command = [sys.executable, "-m", "tieredstore.cli", "pipeline", "run", *map(str, files)]
+    with (
+        (folder / "service.log").open("ab") as log,
+        subprocess.Popen(
+            [*command, "--listen", "127.0.0.1:0", "--drain", str(drain_s)], stdout=log, stderr=log, env=env,
+            start_new_session=True,
+        ) as process,
+    ):  # fmt: skip
+        try:
+            yield PipelineService(process, folder / "service.log")
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,61 @@
+"""What whoever lists a pipeline's output sees, look by look, beside what its commit log said before and after."""
+
+from __future__ import annotations
+
+import io
+from collections import defaultdict
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from tests.support.pipelines.pipeline_runs import listed
+from tieredstore.backends.base import ObjectStore
+from tieredstore.pipelines import Pipeline
+from tieredstore.pipelines.run.generation import commit_log_of
+
+
+class SeenOutput:
+    """Parquet files of one topic with an ``offset`` and a ``value``. ``records`` has both, by partition.
+
+    The topic has no retention and the generation stands, so that what was seen once has to be seen always.
+    """
+
+    def __init__(self, pipeline: Pipeline, store: ObjectStore, root: str) -> None:
+        self.records: defaultdict[int, dict[int, bytes]] = defaultdict(dict)
+        self._store, self._root = store, root
+        self._log = commit_log_of(pipeline, store)
+        self._seen: set[str] = set()
+        self._next = 0
+        self._published: set[str] = set()
+        self._last: set[str] = set()
+        """Files of the last batch, which may still be unpublished."""
+
+    def look(self) -> None:
+        """Once more: no offset twice, none missing of what is published, none above what is committed."""
+        # The log is read before the listing for what has to be there, and behind it for what may be.
+        self._read_log()
+        now = set(listed(self._store, self._root))
+        assert not (missing := (self._published | self._seen) - now), f"{min(missing)} is not there"
+        positions = self._log.read().positions
+        ends = {partition: progress.next_offset for (_, partition), progress in positions.items()}
+        for key in sorted(now - self._seen):
+            self._take(key, ends)
+        self._seen = now
+
+    def _read_log(self) -> None:
+        for entry in self._log.entries(self._next):
+            self._next = entry.number + 1
+            if entry.kind in {"batch", "published"}:
+                # Before either is written all that was committed before it is published.
+                self._published |= self._last
+                self._last = {file.key for file in entry.files if file.kind == "data"}
+
+    def _take(self, key: str, ends: dict[int, int]) -> None:
+        read: Any = pq
+        table: Any = read.read_table(io.BytesIO(self._store.get(key)), columns=["offset", "value"])
+        partition = int(key.rpartition("/")[2].split("_")[1])
+        records = self.records[partition]
+        for offset, value in zip(*(table.column(name).to_pylist() for name in ("offset", "value")), strict=True):
+            assert offset not in records, f"{key} has offset {offset} once more"
+            assert offset < ends.get(partition, 0), f"{key} has offset {offset}, which is not committed"
+            records[offset] = value

@@ -1,0 +1,87 @@
+"""Topics of batches for tests: on a store in memory, or on a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.stores.doubles import ScriptedStore
+from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.filesystem.store import FilesystemObjectStore
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.config import settings_from
+from tieredstore.errors import DataLoss
+from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.consume.rows_at_hand import ConsumedRecord
+from tieredstore.pubsub.produce.futures import RecordPlace
+from tieredstore.pubsub.produce.producer import Producer
+from tieredstore.pubsub.queue.topics import Topics
+
+
+def topics_on(store: ObjectStore | None = None, **properties: str) -> Topics:
+    """The topics of a store; settings by name, ``_`` for a dot."""
+    given = {f"pubsub.{name.replace('_', '.')}": text for name, text in properties.items()}
+    settings = settings_from({"storage.backend.class": "memory", "chunk.size": "4194304", **given})
+    return Topics(MemoryObjectStore() if store is None else store, settings)
+
+
+def topics_in(folder: Path, **properties: str) -> Topics:
+    """The topics of a folder, which processes share."""
+    return topics_on(FilesystemObjectStore(folder), **properties)
+
+
+def records_of(
+    consumer: Consumer, timeout_s: float = 0.0, at_least: int = 0, patience: int = 600
+) -> list[ConsumedRecord]:
+    """What a consumer gives until nothing comes and its queue has nothing more; with ``at_least``, until there are so
+    many. Silence alone tells nothing: on a busy machine any thread may stand still for a while."""
+    records: list[ConsumedRecord] = []
+    for _ in range(patience):
+        got = list(consumer.records(timeout_s or 0.3))
+        records += got
+        if len(records) >= at_least and not got and not _is_behind(consumer):
+            break
+    return records
+
+
+def _is_behind(consumer: Consumer) -> bool:
+    """Whether the queue has something for a consumer that it has not given."""
+    queue = consumer._queue  # pyright: ignore[reportPrivateUsage]
+    try:
+        return any(queue.read(partition, position.offset) for partition, position in consumer.position().items())
+    except DataLoss:  # of which the consumer tells, or which it passes over
+        return True
+
+
+def values_of(consumer: Consumer, timeout_s: float = 0.0, at_least: int = 0, patience: int = 600) -> list[bytes]:
+    """The values of :func:`records_of`."""
+    return [record.value for record in records_of(consumer, timeout_s, at_least, patience)]
+
+
+def publish(topics: Topics, values: list[bytes], topic: str = "orders") -> list[RecordPlace]:
+    """Send all and wait; where they stand."""
+    with Producer(topics, topic) as producer:
+        futures = [producer.send(value) for value in values]
+        producer.flush()
+        return [future.result(0) for future in futures]
+
+
+def fresh_topics(partitions: int = 1, **properties: str) -> Topics:
+    """A store in memory with the topic ``orders``.
+
+    A batch ends by its size or a flush unless ``batch_ms`` is given: on a busy machine any time may pass between two
+    records.
+    """
+    topics = topics_on(None, **{"batch_ms": "60000"} | properties)
+    topics.create("orders", partitions)
+    return topics
+
+
+def topics_later(topics: Topics, days: int) -> Topics:
+    """The same topics, so many days of the store's clock later."""
+    later = ScriptedStore(topics.store).change("now_ms", change=lambda now_ms: now_ms and now_ms + days * 86_400_000)
+    return Topics(later, topics.settings)
+
+
+def batch_keys(topics: Topics) -> list[str]:
+    """The objects of all topics."""
+    return [info.key for info in topics.store.list() if "!tieredstore" not in info.key]

@@ -1,0 +1,85 @@
+"""Stored segments made of batches, and their catalogs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.support.records.small_segments import PLAIN, memory_settings
+from tests.support.stores.doubles import CountingStore
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.catalog import Catalog, load_catalog
+from tieredstore.kafka.checkpoints import LeaderEpochs, ProducerState
+from tieredstore.kafka.indexes import AbortedTransaction
+from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition, Uuid
+from tieredstore.records import ReadSettings, RecordReader
+from tieredstore.remote import RemoteStorageManager
+from tieredstore.testing.segments import PARTITION, Record, build_batch, write_segment
+
+
+class StoredTopic:
+    """A counted store in memory that segments are copied into."""
+
+    def __init__(self, folder: Path, chunk_size: int = 16 * 1024, mode: Mapping[str, str] = PLAIN) -> None:
+        self.folder = folder
+        self.store = CountingStore(MemoryObjectStore())
+        self.manager = RemoteStorageManager(memory_settings(chunk_size, mode=dict(mode)), store=self.store)
+        self.copied: list[RemoteLogSegmentMetadata] = []
+
+    def copy(
+        self,
+        base_offset: int,
+        batches: Sequence[bytes],
+        *,
+        end_offset: int | None = None,
+        producers: Sequence[ProducerState] = (),
+        aborted: Sequence[AbortedTransaction] = (),
+        partition: TopicIdPartition = PARTITION,
+        leader_epochs: LeaderEpochs = ((0, 0),),
+        broker_id: int = 1,
+    ) -> RemoteLogSegmentMetadata:
+        segment = write_segment(
+            self.folder / str(len(self.copied)),
+            batches,
+            partition=partition,
+            base_offset=base_offset,
+            end_offset=end_offset,
+            producers=producers,
+            aborted=aborted,
+            leader_epochs=leader_epochs,
+        )
+        metadata = segment.to_metadata(Uuid.random(), broker_id, event_timestamp_ms=1000 + len(self.copied))
+        self.manager.copy_log_segment_data(metadata, segment.files)
+        self.copied.append(metadata)
+        return metadata
+
+    def copy_plain(self, base_offset: int, count: int, *, batch: int = 10, size: int = 1000) -> None:
+        """Records whose timestamps are their offsets."""
+        offsets = range(base_offset, base_offset + count)
+        groups = (offsets[at : at + batch] for at in range(0, count, batch))
+        self.copy(base_offset, [plain_batch(group, size) for group in groups])
+
+    def catalog(self) -> Catalog:
+        """What the store holds; counters begin anew behind it, and so do caches."""
+        catalog = load_catalog(self.manager)
+        self.manager.close()
+        self.manager = RemoteStorageManager(self.manager.settings, store=self.store)
+        self.store.reset()
+        return catalog
+
+    def reader(self, settings: ReadSettings) -> RecordReader:
+        catalog = self.catalog()
+        return RecordReader(self.manager, catalog, settings)
+
+    def close(self) -> None:
+        self.manager.close()
+
+    def requests(self, suffix: str) -> int:
+        """How often objects of this suffix were asked for."""
+        asked = self.store.keys_of("get") + self.store.keys_of("get_into")
+        return sum(key.endswith(suffix) for key in asked)
+
+
+def plain_batch(offsets: range, size: int = 1000) -> bytes:
+    records = [Record(b"%d" % offset + b"v" * size, timestamp_ms=offset) for offset in offsets]
+    return build_batch(records, offsets.start)

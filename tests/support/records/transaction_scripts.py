@@ -1,0 +1,113 @@
+"""Made-up partitions with transactions: what a broker writes of them, and what a read_committed consumer sees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hypothesis import strategies as st
+
+from tests.support.records.stored_records import StoredTopic
+from tieredstore.kafka.checkpoints import ProducerState
+from tieredstore.kafka.indexes import AbortedTransaction
+from tieredstore.testing.segments import Producer, Record, build_batch, build_end_marker
+
+Act = Literal["send", "commit", "abort", "plain"]
+Step = tuple[Act, int, int]  # what, which producer, how many records
+STEPS = st.tuples(
+    st.sampled_from(["send", "send", "send", "commit", "abort", "plain"]), st.integers(1, 4), st.integers(1, 3)
+)
+
+
+@dataclass
+class Segment:
+    """A segment on its way: batches, and what a broker notes beside them."""
+
+    base: int
+    batches: list[bytes] = field(default_factory=list[bytes])
+    aborted: list[AbortedTransaction] = field(default_factory=list[AbortedTransaction])
+
+
+@dataclass
+class Partition:
+    """A partition that steps are played on; ``outcome`` maps each record's offset to how its transaction ended."""
+
+    offset: int = 0
+    opened: dict[int, int] = field(default_factory=dict[int, int])
+    unsettled: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+    outcome: dict[int, tuple[bool, int]] = field(default_factory=dict[int, tuple[bool, int]])  # committed, marker
+    first_of: dict[int, int] = field(default_factory=dict[int, int])
+
+    def play(self, step: Step, segment: Segment) -> None:
+        act, producer, count = step
+        if act in ("commit", "abort"):
+            self._end(producer, segment, committed=act == "commit")
+            return
+        who = Producer(producer, 0, 0, transactional=True) if act == "send" else Producer()
+        records = [Record(b"%d" % (self.offset + i), timestamp_ms=self.offset + i) for i in range(count)]
+        segment.batches.append(build_batch(records, self.offset, producer=who))
+        taken = range(self.offset, self.offset + count)
+        if act == "send":
+            self.opened.setdefault(producer, self.offset)
+            self.unsettled.setdefault(producer, []).extend(taken)
+            self.first_of.update(dict.fromkeys(taken, self.opened[producer]))
+        else:
+            self.outcome.update(dict.fromkeys(taken, (True, taken[0])))
+        self.offset += count
+
+    def _end(self, producer: int, segment: Segment, *, committed: bool) -> None:
+        marker = self.offset
+        segment.batches.append(build_end_marker(marker, Producer(producer, 0), commit=committed, timestamp_ms=marker))
+        self.offset += 1
+        first = self.opened.pop(producer, None)
+        if first is None:
+            return  # a marker without records; Kafka writes those too
+        self.outcome.update(dict.fromkeys(self.unsettled.pop(producer), (committed, marker)))
+        if not committed:
+            stable = min([*self.opened.values(), marker + 1])
+            segment.aborted.append(AbortedTransaction(producer, first, marker, stable))
+
+    def snapshot(self) -> list[ProducerState]:
+        idle = ProducerState(99, 0, 0, 0, 0, 0, -1, -1)
+        return [idle, *(ProducerState(who, 0, 0, first, 0, 0, 0, first) for who, first in self.opened.items())]
+
+    def visible(self, end: int, stop: int) -> tuple[list[int], int]:
+        """What is seen below ``stop`` by one who knows the log up to ``end``, and where that read ends."""
+        limit = min(stop, end)
+        for offset, first in self.first_of.items():
+            is_decided = offset in self.outcome and self.outcome[offset][1] < end
+            if offset < end and not is_decided:
+                limit = min(limit, first)
+        seen = [offset for offset, (committed, _) in self.outcome.items() if committed and offset < limit]
+        return sorted(seen), limit
+
+
+def store(
+    topic: StoredTopic, plan: Sequence[Sequence[Step]], begins: Sequence[int] | None = None
+) -> tuple[Partition, list[int]]:
+    """Copy a segment for each list of steps; the partition, and where each segment ends.
+
+    ``begins`` has for each segment the one with which the log begins of the broker that copies it: of what was before
+    that it knows nothing.
+    """
+    partition, ends = Partition(), list[int]()
+    for number, steps in enumerate(plan):
+        for step in steps:
+            partition.play(step, Segment(0))
+        begin = 0 if begins is None else begins[number]
+        known, segment = Partition([0, *ends][begin]), Segment(0)
+        for known_steps in plan[begin : number + 1]:
+            segment = Segment(known.offset)
+            for step in known_steps:
+                known.play(step, segment)
+        topic.copy(
+            segment.base,
+            segment.batches,
+            producers=known.snapshot(),
+            aborted=segment.aborted,
+            leader_epochs=((0, [0, *ends][begin]),),
+            broker_id=1 + begin,
+        )
+        ends.append(partition.offset)
+    return partition, ends

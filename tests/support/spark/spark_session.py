@@ -1,0 +1,87 @@
+"""A real Spark, started when a test first asks for it, once a test process."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.support.paths import REPOSITORY
+from tests.support.spark.early_connection import worker_python
+
+CONF: Mapping[str, str] = {
+    "spark.master": "local[2]",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.default.parallelism": "2",
+}
+"""For a session of the tests or of a process that a test starts: on this machine alone, and small."""
+
+JVM: Mapping[str, str] = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
+}
+"""For one that lives for minutes at most: the fast compiler alone."""
+
+
+def environment(folder: Path | None = None) -> dict[str, str]:
+    """What the environment of a driver must have: this interpreter for the workers, and the loopback interface.
+
+    With a folder for the program that starts it, the interpreter is one that a busy machine does not keep from Spark.
+    """
+    python = sys.executable if folder is None else str(worker_python(folder))
+    return {"PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(REPOSITORY)}
+
+
+def jvm_of_seconds(folder: Path) -> dict[str, str]:
+    """More for the environment of a process that starts a Spark of its own: ``JVM``, by a file in ``folder``."""
+    (folder / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in JVM.items()))
+    return {"SPARK_CONF_DIR": str(folder)}
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The source is not registered: Spark has to find it by itself."""
+    os.environ.update(environment(tmp_path_factory.mktemp("spark")))
+    builder: Any = SparkSession.builder
+    for name, value in {**CONF, **JVM}.items():
+        builder = builder.config(name, value)
+    session: SparkSession = builder.config(
+        "spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("tables"))
+    ).getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    gateway: Any = session.sparkContext._gateway  # nothing public ends the JVM
+    session.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait()
+
+
+def read(spark: SparkSession, options: Mapping[str, Any]) -> DataFrame:
+    """``spark.read.format("tieredstore")`` with these options."""
+    return spark.read.format("tieredstore").options(**options).load()
+
+
+@contextmanager
+def configured(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+    """One of the session's settings, for a while."""
+    before = spark.conf.get(name, None)
+    spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, before)

@@ -1,0 +1,32 @@
+"""Run as a process that is killed: a query over a stream into files, until nothing is new.
+
+python -m tests.support.spark.spark_stream_job JOB_FILE; its JSON has the source's options, the checkpoint and the sink;
+``conf`` of the session if it is to be another one. Prints a line when the query is about to start.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from tests.support.spark.spark_session import CONF, JVM
+
+
+def run(job: dict[str, Any]) -> None:
+    builder: Any = SparkSession.builder
+    spark: SparkSession = builder.config(map={**CONF, **JVM, **job.get("conf", {})}).getOrCreate()
+    frame = spark.readStream.format("tieredstore").options(**job["options"]).load()
+    writer = frame.writeStream.format("parquet").option("checkpointLocation", job["checkpoint"])
+    sys.stdout.write("starting\n")
+    sys.stdout.flush()
+    query = writer.trigger(availableNow=True).start(job["sink"])
+    query.awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    run(json.loads(Path(sys.argv[1]).read_text()))

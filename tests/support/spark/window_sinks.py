@@ -1,0 +1,110 @@
+"""A pipeline's driver without Spark: tasks run in this process, one after the other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from tests.support.spark.spark_pipelines import Kept
+from tieredstore.backends.base import ObjectStore
+from tieredstore.pipelines import Parts, Runner, load_pipeline
+from tieredstore.pipelines.run.outage import Outage
+from tieredstore.pipelines.run.stores import open_parts
+from tieredstore.spark.pipelines.window_jobs import WindowJobs
+from tieredstore.spark.pipelines.window_planning import given
+from tieredstore.spark.pipelines.window_sink import WindowSink
+from tieredstore.spark.pipelines.window_source import TASK, WindowReader
+from tieredstore.spark.pipelines.window_tasks import WindowTask
+
+
+class HereContext:
+    """As much of a context: jobs' groups, which are remembered, and told once they are cancelled."""
+
+    def __init__(self) -> None:
+        self.groups: list[str] = []
+        self.cancelled = threading.Event()
+
+    def setJobGroup(self, group: str, description: str, *, interruptOnCancel: bool) -> None:  # noqa: N802, N803  Spark's
+        assert description
+        assert interruptOnCancel
+        self.groups.append(group)
+
+    def cancelJobGroup(self, group: str) -> None:  # noqa: N802  Spark's name
+        if group in self.groups:  # Spark forgets it otherwise
+            self.cancelled.set()
+
+
+class HereSession:
+    """As much of a session as the sink asks for: jobs run here and now, one number a batch."""
+
+    def __init__(self) -> None:
+        self.jobs = 0
+        self.sparkContext = HereContext()
+
+    def range(self, start: int, stop: int, step: int, parts: int) -> HereSession:
+        assert (start, step, parts) == (0, 1, stop)
+        self.jobs += 1
+        self._numbers = range(stop)
+        return self
+
+    def mapInArrow(self, function: Callable[[Any], Iterator[Any]], schema: str) -> HereSession:  # noqa: N802  Spark's name
+        assert schema == "report binary"
+        untyped: Any = pa
+        batches = [untyped.RecordBatch.from_pydict({"id": [number]}) for number in self._numbers]
+        self._rows = [row for batch in function(iter(batches)) for row in batch.to_pylist()]
+        return self
+
+    def collect(self) -> list[dict[str, Any]]:
+        return self._rows
+
+
+class Frame:
+    """A batch of the source."""
+
+    def __init__(self, packed: Sequence[bytes]) -> None:
+        self._packed = packed
+
+    def collect(self) -> list[dict[str, Any]]:
+        return [{TASK: packed} for packed in self._packed]
+
+
+class Driven:
+    """A sink, and the batches that its source plans."""
+
+    def __init__(
+        self,
+        kept: Kept,
+        store: ObjectStore | None = None,
+        *,
+        tell: Callable[[str], None] | None = None,
+        **changes: str,
+    ) -> None:
+        self._open = ExitStack()
+        self._file = str(kept.file(**changes))
+        pipeline = load_pipeline(self._file)
+        source = self._open.enter_context(open_parts(pipeline)).source
+        parts = Parts(store or kept.store, source)
+        self.session = HereSession()
+        session: Any = self.session
+        self.jobs = WindowJobs(session, self._file, pipeline.own, parts.store)
+        runner = self._open.enter_context(Runner(pipeline, parts, framed=self.jobs.write))
+        self.sink = WindowSink(session, runner, self.jobs, Outage(60), tell=tell)
+        self.sink.begin()
+
+    def batch(self, plan: tuple[WindowTask, ...] | None = None) -> Any:
+        """All that is not written by now; what a plan has where there is one."""
+        reader = WindowReader(self._file, None if plan is None else given(plan))
+        reader.prepareForTriggerAvailableNow()
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, ReadAllAvailable())
+        partitions: list[Any] = list(reader.partitions(start, end))
+        reader.stop()
+        return Frame([packed for partition in partitions for packed in partition.tasks])
+
+    def close(self) -> None:
+        self._open.close()

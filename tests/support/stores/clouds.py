@@ -1,0 +1,291 @@
+"""The fault matrix: every operation of every cloud's store behind a proxy that does what networks do."""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
+
+import pytest
+from azure.storage.blob import ContainerClient
+
+from tests.support.network.fault_proxy import Fault, FaultProxy
+from tests.support.servers.azurite_server import AzureServer, start_azurite
+from tests.support.servers.fake_gcs import GcsServer, start_fake_gcs
+from tests.support.servers.minio import ACCESS_KEY, SECRET_KEY, start_minio
+from tests.support.servers.s3_server import REGION, S3Server
+from tieredstore.backends.azure.options import AccountKey, AzureOptions
+from tieredstore.backends.azure.store import AzureObjectStore
+from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.gcs.options import Anonymous, GcsOptions
+from tieredstore.backends.gcs.store import GcsObjectStore
+from tieredstore.backends.s3.options import MIN_PART_SIZE, AccessKeys, S3Options
+from tieredstore.backends.s3.store import S3ObjectStore
+from tieredstore.errors import StoreUnavailable
+from tieredstore.process.retry import RetryPolicy
+
+PART = 1 << 18
+"""The size of a chunk or block in these tests: objects above it are written in parts. S3's parts are larger."""
+
+ATTEMPTS = 3
+
+
+def no_wait(_: float) -> None:
+    """In place of sleeping."""
+
+
+def quick(**changes: Any) -> RetryPolicy:
+    """A policy that tries three times without waiting."""
+    settings: dict[str, Any] = {"attempts": ATTEMPTS, "timeout_s": 120.0, "sleep": no_wait}
+    return RetryPolicy(**{**settings, **changes})
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """One of the clouds: ``make(url, place, retries, **options)`` is a store of the place behind ``url``.
+
+    The functions of a method and a path with query tell what a request is for. ``around_parts`` are the requests before
+    and after those of an upload's parts, ``looks`` those before a large conditional one. ``deleted_at_once``: the keys
+    of one request.
+    """
+
+    name: str
+    endpoint_url: str
+    make_place: Callable[[], str]
+    make: Callable[..., ObjectStore] = field(repr=False)
+    single_write: Callable[[str, str], bool]
+    part: Callable[[str, str], bool]
+    finish: Callable[[str, str], bool]
+    read: Callable[[str, str], bool]
+    head: Callable[[str, str], bool]
+    page: Callable[[str, str], bool]
+    deletion: Callable[[str, str], bool]
+    around_parts: int
+    looks: int
+    deleted_at_once: int
+    part_size: int = PART
+    kill: Callable[[], None] = field(default=lambda: None, repr=False)
+
+    @cached_property
+    def large(self) -> bytes:
+        """Content of four parts."""
+        return random.Random(5).randbytes(3 * self.part_size + 1000)
+
+
+def make_s3(url: str, place: str, retries: RetryPolicy | None = None, **options: Any) -> S3ObjectStore:
+    """A store of a bucket of MinIO behind ``url``."""
+    keys = AccessKeys(ACCESS_KEY, SECRET_KEY)
+    made_of: dict[str, Any] = {"region": REGION, "endpoint_url": url, "path_style": True, "credentials": keys}
+    return S3ObjectStore(S3Options(place, part_size=MIN_PART_SIZE, **made_of, **options), retries=retries or quick())
+
+
+def s3_cloud(server: S3Server) -> Cloud:
+    """Amazon's, as MinIO shows it."""
+    return Cloud(
+        name="s3",
+        endpoint_url=server.endpoint_url,
+        make_place=server.make_bucket,
+        make=make_s3,
+        single_write=lambda method, path: method == "PUT" and "partNumber=" not in path,
+        part=lambda method, path: method == "PUT" and "partNumber=" in path,
+        finish=lambda method, path: method == "POST" and "uploadId=" in path,
+        read=lambda method, path: method == "GET" and "list-type=" not in path,
+        head=lambda method, path: method == "HEAD",
+        page=lambda method, path: method == "GET" and "list-type=" in path,
+        deletion=lambda method, path: method == "POST" and "delete" in path,
+        around_parts=2,
+        looks=0,
+        deleted_at_once=1000,
+        part_size=MIN_PART_SIZE,
+        kill=server.kill,
+    )
+
+
+def make_gcs(url: str, place: str, retries: RetryPolicy | None = None, **options: Any) -> GcsObjectStore:
+    """A store of a bucket of the emulator behind ``url``."""
+    return GcsObjectStore(GcsOptions(place, Anonymous(), url, part_size=PART, **options), retries=retries or quick())
+
+
+def gcs_cloud(server: GcsServer) -> Cloud:
+    """Google's, as its emulator shows it."""
+    return Cloud(
+        name="gcs",
+        endpoint_url=server.endpoint_url,
+        make_place=server.make_bucket,
+        make=make_gcs,
+        single_write=lambda method, path: method == "POST" and "uploadType=multipart" in path,
+        part=lambda method, path: method == "PUT" and "upload_id=" in path,
+        finish=lambda method, path: method == "PUT" and "upload_id=" in path,
+        read=lambda method, path: method == "GET" and "alt=media" in path,
+        head=lambda method, path: method == "GET" and "/o/" in path and "alt=media" not in path,
+        page=lambda method, path: method == "GET" and "/o?" in path,
+        deletion=lambda method, path: method == "DELETE" and "/o/" in path,
+        around_parts=1,
+        # Google says whether the object or the bucket is absent; of its emulator the bucket is asked for.
+        looks=2,
+        deleted_at_once=1,
+        kill=server.kill,
+    )
+
+
+def make_azure(url: str, place: str, retries: RetryPolicy | None = None, **options: Any) -> AzureObjectStore:
+    """A store of a container of the emulator behind ``url``."""
+    parts = urlsplit(url)
+    # The emulator finds the account in the path, or in a host that has a name.
+    account = parts.path.strip("/") or (parts.hostname or "").partition(".")[0]
+    key = AccountKey(account, AZURE_KEYS[account])
+    return AzureObjectStore(AzureOptions(place, key, url, part_size=PART, **options), retries=retries or quick())
+
+
+AZURE_KEYS: dict[str, str] = {}
+"""The keys of the emulator's accounts."""
+
+
+def make_container(server: AzureServer) -> str:
+    """A new container's name."""
+    name = f"container-{uuid.uuid4().hex[:16]}"
+    with ContainerClient.from_connection_string(server.connection_string, name) as container:
+        container.create_container()
+    return name
+
+
+def azure_cloud(server: AzureServer) -> Cloud:
+    """Azure's, as its emulator shows it."""
+    AZURE_KEYS[server.account_name] = server.account_key
+    return Cloud(
+        name="azure",
+        endpoint_url=server.endpoint_url,
+        make_place=lambda: make_container(server),
+        make=make_azure,
+        single_write=lambda method, path: method == "PUT" and "comp=" not in path,
+        part=lambda method, path: method == "PUT" and "comp=block&" in path,
+        finish=lambda method, path: method == "PUT" and "comp=blocklist" in path,
+        read=lambda method, path: method == "GET" and "comp=" not in path,
+        head=lambda method, path: method == "HEAD",
+        page=lambda method, path: method == "GET" and "comp=list" in path,
+        deletion=lambda method, path: method == "POST" and "comp=batch" in path,
+        around_parts=1,
+        looks=1,
+        deleted_at_once=256,
+        kill=server.kill,
+    )
+
+
+LARGE = random.Random(5).randbytes(3 * PART + 1000)
+"""Content of four parts of Google's and Azure's uploads in these tests."""
+
+Operation = tuple[str, Callable[[ObjectStore], object]]
+
+
+def operations(cloud: Cloud) -> dict[str, Operation]:
+    """Every operation of a store that holds a small object ``object``, and the kind of request to disturb in it."""
+    return {
+        "small put": ("single_write", lambda store: store.put("object", b"small")),
+        "part of a put": ("part", lambda store: store.put("object", [cloud.large])),
+        "end of a put": ("finish", lambda store: store.put("object", cloud.large)),
+        "replace": ("single_write", lambda store: store.replace("object", b"new", store.head("object").etag or "")),
+        "get": ("read", lambda store: store.get("object", 1, 5)),
+        "get_into": ("read", lambda store: store.get_into("object", 0, bytearray(5))),
+        "head": ("head", lambda store: store.head("object")),
+        "list": ("page", lambda store: list(store.list())),
+        "delete": ("deletion", lambda store: store.delete(["object"])),
+    }
+
+
+OPERATION_NAMES = ("small put", "part of a put", "end of a put", "replace", "get", "get_into", "head", "list", "delete")
+
+
+def count(cloud: Cloud, proxy: FaultProxy, request: str) -> int:
+    """How many requests of this kind came to the proxy."""
+    is_of_kind: Callable[[str, str], bool] = getattr(cloud, request)
+    return sum(is_of_kind(seen.method, seen.path) for seen in list(proxy.seen))
+
+
+@contextmanager
+def fresh_cloud(name: str) -> Generator[Cloud]:
+    """A cloud on a server of its own, to be killed."""
+    if name == "s3":
+        with start_minio() as minio:
+            yield s3_cloud(minio)
+    elif name == "gcs":
+        with start_fake_gcs() as fake_gcs:
+            yield gcs_cloud(fake_gcs)
+    else:
+        with start_azurite() as azurite:
+            yield azure_cloud(azurite)
+
+
+def until_answered(call: Callable[[], object]) -> None:
+    """Call as long as the store is out of reach: with a short deadline a first call may end while opening a client."""
+    end = time.monotonic() + 60
+    while True:
+        try:
+            call()
+        except StoreUnavailable:
+            assert time.monotonic() < end
+        else:
+            return
+
+
+def plan(proxy: FaultProxy, cloud: Cloud, fault: Fault, request: str, times: int | None = 1) -> None:
+    proxy.plan(fault, where=getattr(cloud, request), times=times)
+
+
+def shared_cloud(request: pytest.FixtureRequest) -> Cloud:
+    """The cloud of the fixture's parameter, on the server that all tests share."""
+    if request.param == "s3":
+        minio: S3Server = request.getfixturevalue("minio")
+        return s3_cloud(minio)
+    if request.param == "gcs":
+        fake_gcs: GcsServer = request.getfixturevalue("fake_gcs")
+        return gcs_cloud(fake_gcs)
+    azurite: AzureServer = request.getfixturevalue("azurite")
+    return azure_cloud(azurite)
+
+
+class OnEveryCloud:
+    """Fixtures of tests that run on each of the clouds, ``store`` behind a fault proxy."""
+
+    pytestmark: ClassVar = pytest.mark.server
+
+    @pytest.fixture(params=["s3", "gcs", "azure"])
+    def cloud(self, request: pytest.FixtureRequest) -> Cloud:
+        return shared_cloud(request)
+
+    @pytest.fixture
+    def proxy(self, cloud: Cloud) -> Iterator[FaultProxy]:
+        with FaultProxy(cloud.endpoint_url) as proxy:
+            yield proxy
+
+    @pytest.fixture
+    def place(self, cloud: Cloud) -> str:
+        return cloud.make_place()
+
+    @pytest.fixture
+    def direct(self, cloud: Cloud, place: str) -> Iterator[ObjectStore]:
+        """The store past the proxy."""
+        with closing(cloud.make(cloud.endpoint_url, place)) as store:
+            yield store
+
+    @pytest.fixture
+    def store(self, cloud: Cloud, place: str, proxy: FaultProxy) -> Iterator[ObjectStore]:
+        with closing(cloud.make(proxy.url, place)) as store:
+            yield store
+
+    @pytest.fixture(params=OPERATION_NAMES)
+    def operation(self, request: pytest.FixtureRequest, cloud: Cloud) -> Operation:
+        return operations(cloud)[request.param]
+
+
+class OnClouds(OnEveryCloud):
+    """As ``OnEveryCloud``, on the two whose tests of this are alike; S3 has its own."""
+
+    @pytest.fixture(params=["gcs", "azure"])
+    def cloud(self, request: pytest.FixtureRequest) -> Cloud:
+        return shared_cloud(request)

@@ -1,0 +1,50 @@
+"""A store in a folder where two attempts of a task meet: each has prepared a file before either goes on.
+
+As ``storage.backend.class`` it is ``tests.support.stores.meeting_folder.MeetingFolder``, with ``storage.folder``,
+``storage.meeting`` for the end of the one key where they meet, and ``storage.marks`` for the folder of their marks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark import TaskContext
+
+from tests.support.stores.doubles import DelegatingObjectStore
+from tieredstore.backends.base import Body, Prepared
+from tieredstore.backends.filesystem import FilesystemObjectStore
+from tieredstore.config import Settings
+
+BOTH: Final[AbstractSet[str]] = {"prepared-0", "prepared-1"}
+"""The marks of the two."""
+
+_DEADLINE_S: Final = 240
+
+
+class MeetingFolder(DelegatingObjectStore):
+    """As the folder, but for the one key in tasks of Spark's."""
+
+    def __init__(self, folder: Path, meeting: str, marks: Path) -> None:
+        super().__init__(FilesystemObjectStore(folder))
+        self._meeting, self._marks = meeting, marks
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> MeetingFolder:
+        options: dict[str, Any] = dict(settings.storage_options)
+        folder, meeting, marks = (options[name].get_secret_value() for name in ("folder", "meeting", "marks"))
+        return cls(Path(folder), meeting, Path(marks))
+
+    def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
+        prepared = super().prepare(key, body, staging_prefix=staging_prefix)
+        context = TaskContext.get()
+        if context is not None and key.endswith(self._meeting):
+            (self._marks / f"prepared-{context.attemptNumber()}").touch()
+            by = time.monotonic() + _DEADLINE_S
+            while not {mark.name for mark in self._marks.iterdir()} >= BOTH:
+                if time.monotonic() > by:
+                    raise TimeoutError("there is no second attempt")
+                time.sleep(0.05)
+        return prepared

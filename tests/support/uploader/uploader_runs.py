@@ -1,0 +1,85 @@
+"""Uploaders as processes beside real brokers, and what producers were told that they have written."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+
+from tests.support.cli.cli_process import command, environment, measured_command
+from tests.support.kafka.kafka_topics import TIMEOUT_S
+from tests.support.paths import REPOSITORY
+
+Place = tuple[str, int]
+
+
+class Written:
+    """What producers were told of: the value at each offset, and whether its transaction was aborted."""
+
+    def __init__(self, partitions: int) -> None:
+        self._partitions = partitions
+        self.values: dict[Place, dict[int, bytes]] = defaultdict(dict)
+        self.aborted: dict[Place, set[int]] = defaultdict(set)
+        self.failed: list[object] = []
+
+    def write(self, producer: Producer, topic: str, source: random.Random, count: int, outcome: str | None) -> None:
+        """Records to random partitions, in batches that fit a segment; ``outcome`` is that of a transaction."""
+        if outcome is not None:
+            producer.begin_transaction()
+        for _ in range(count):
+            value = source.randbytes(source.randrange(400))
+            self.send(producer, topic, source.randrange(self._partitions), value, outcome)
+        assert producer.flush(TIMEOUT_S) == 0
+        if outcome == "commit":
+            producer.commit_transaction(TIMEOUT_S)
+        elif outcome == "abort":
+            producer.abort_transaction(TIMEOUT_S)
+
+    def send(self, producer: Producer, topic: str, partition: int, value: bytes, outcome: str | None) -> None:
+        """One record, of a transaction with that outcome if there is one."""
+        producer.produce(
+            topic,
+            value,
+            partition=partition,
+            on_delivery=lambda error, message: self._note(error, message, outcome),
+        )
+
+    def _note(self, error: object, message: Any, outcome: str | None) -> None:
+        if error:
+            self.failed.append(error)
+            return
+        place = (message.topic(), message.partition())
+        self.values[place][message.offset()] = message.value()
+        if outcome == "abort":
+            self.aborted[place].add(message.offset())
+
+
+@contextmanager
+def uploader_process(settings: Path, log: Path, *, measured: bool = False) -> Iterator[subprocess.Popen[bytes]]:
+    """An uploader, until the end of the block at most; ``measured`` for coverage if it may end by itself."""
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            (measured_command if measured else command)("uploader", "-c", settings),
+            env=environment(PYTHONPATH=str(REPOSITORY)),
+            stdout=output,
+            stderr=output,
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+def until(seconds: float, is_so: Any) -> None:
+    end = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.05)
