@@ -123,14 +123,16 @@ def kill_and_read(kafka: KafkaServer, folder: Path, at: int, moment: Moment) -> 
         read = values_of(consumer, at_least=len(acked), timeout_s=1.5)
     assert len(read) == len(set(read))
     assert acked <= set(read) <= {b"%d" % number for number in range(BATCHES)}
-    # What stands and was not notified is what gc names.
+    # What stands and was not notified is what gc names. In an empty queue it deletes nothing: a queue that was created
+    # again is empty too, and its objects may have been notified in the old one.
     with topics.queue(topics.get("orders")) as queue:
         notified = {parse_notification(entry.raw, "q").key for entry in read_all(queue, 0)}
     stored = {info.key for info in topics.store.list() if "!tieredstore" not in info.key}
     assert notified <= stored
     assert len(stored - notified) <= 1
     steps = list(GarbageCollection(topics_later(topics, 2), topics.get("orders")).run())
-    assert {step.key for step in steps if step.outcome is GarbageOutcome.DELETED} == stored - notified
+    expected = GarbageOutcome.DELETED if notified else GarbageOutcome.FORGOTTEN
+    assert {step.key for step in steps if step.outcome is expected} == stored - notified
 
 
 def _whole(descriptor: int) -> bytes:

@@ -79,8 +79,6 @@ def _text(ctx: Any, name: str) -> str | None:
 
 def _offer(ctx: Any, incomplete: str, topic: str | None = None, partition: int | None = None) -> list[str]:
     """Answer from the bucket that the options name; with nothing where there is no answer in time."""
-    # Nobody who types wants to read what is wrong: the command itself will say so.
-    logging.disable(logging.CRITICAL)
     settings, store = _text(ctx, "settings") or os.environ.get("TIEREDSTORE_SETTINGS"), _text(ctx, "store")
     if settings is None and store is None:
         return []
@@ -88,6 +86,8 @@ def _offer(ctx: Any, incomplete: str, topic: str | None = None, partition: int |
     def look() -> None:
         from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
 
+        # In the child alone: nobody who types wants to read what is wrong, and the command itself will say so.
+        logging.disable(logging.CRITICAL)
         with open_chosen_bucket(None if settings is None else Path(settings), store) as place:
             write_answer(path, legal_names(_look_up(place, topic, partition)))
 
