@@ -21,12 +21,6 @@ def test_the_longest_chain_of_imports_is_short() -> None:
 MOST_FILES, MOST_LINES = 25, 600
 """Of a folder that a reader takes in, and of a file that is one noun."""
 
-STILL_OVER: dict[str, int] = {
-    "tests/spark/source": 37,
-    "tieredstore/spark/source": 26,
-}
-"""Folders with more, and how many they may have: shrink these numbers, and add none."""
-
 
 def sources() -> list[Path]:
     """Every file of the product, its tests and its benchmarks that has code in it."""
@@ -50,7 +44,7 @@ def is_written_by_hand(path: Path) -> bool:
 
 def test_folders_have_at_most_25_files() -> None:
     files = Counter(str(path.parent.relative_to(REPOSITORY)) for path in sources())
-    over = {folder: count for folder, count in files.items() if count > STILL_OVER.get(folder, MOST_FILES)}
+    over = {folder: count for folder, count in files.items() if count > MOST_FILES}
     assert not over
 
 

@@ -35,7 +35,7 @@ def register(spark: SparkSession) -> None:
     be one with ``tieredstore[spark]``: ConfigError where it is not.
     """
     from tieredstore.config.installed import attached_parts  # noqa: PLC0415  as below
-    from tieredstore.spark.source.worker_python import check_worker_python  # noqa: PLC0415
+    from tieredstore.spark.source.workers import check_worker_python  # noqa: PLC0415
 
     check_worker_python(spark)
     for source in (TieredStoreDataSource, *attached_parts("tieredstore.spark")):

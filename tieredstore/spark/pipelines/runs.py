@@ -32,7 +32,7 @@ from tieredstore.spark.pipelines.window_planning import given, whole_plan
 from tieredstore.spark.pipelines.window_sink import WindowSink
 from tieredstore.spark.pipelines.window_source import FILE, FORMAT, PLAN, WindowSource
 from tieredstore.spark.pipelines.window_tasks import error_within
-from tieredstore.spark.source.worker_python import check_worker_python
+from tieredstore.spark.source.workers import check_worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
