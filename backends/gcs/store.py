@@ -18,12 +18,10 @@ from tieredstore.backends.cloud.store import CloudStore
 from tieredstore.backends.contract import staging
 from tieredstore.backends.contract.bodies import closed_body
 from tieredstore.backends.contract.keys import checked_key
-from tieredstore.backends.gcs.bucket_lifecycle import GcsLifecycle
 from tieredstore.backends.gcs.client import GcsClient, info_of, open_client
 from tieredstore.backends.gcs.credentials import described
 from tieredstore.backends.gcs.errors import raise_for, translated
-from tieredstore.backends.gcs.keeping import kept_sentences
-from tieredstore.backends.gcs.lifecycle import rule_sentences
+from tieredstore.backends.gcs.lifecycle import GcsLifecycle, kept_sentences, rule_sentences
 from tieredstore.backends.gcs.options import GcsOptions
 from tieredstore.backends.gcs.upload import GcsUpload, copied, crc32c_text, deleted
 from tieredstore.backends.http.body import HttpAnswer

@@ -1,14 +1,24 @@
-"""Rules of a bucket's lifecycle that take segments away."""
+"""A bucket's lifecycle rules, and what it keeps of deleted objects: versions, some of them under a lock.
+
+The SDK knows the fields of its day, and drops the others of what it reads; a configuration is replaced as a whole. So
+the document itself is kept, and one rule is written into its text. S3 has no condition on that: who changes the rules
+in the same moment is noticed only where what is read back afterwards is not what was written.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+import re
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, cast
+from xml.etree import ElementTree as ET
+from xml.sax.saxutils import escape
 
+from tieredstore.backends.base import BucketLifecycle, LifecycleRule, LifecycleState
 from tieredstore.backends.contract.lifecycle import concerns
 from tieredstore.backends.s3.errors import NotSupported, translated
-from tieredstore.errors import ObjectNotFound
+from tieredstore.errors import ObjectNotFound, StoreError, excerpt
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -47,3 +57,202 @@ def _effects(rule: Mapping[str, Any]) -> Iterator[str]:
     for transition in rule.get("Transitions", []):
         if transition.get("StorageClass") in _ARCHIVES:
             yield f"moves objects to {transition['StorageClass']}, from where they cannot be read"
+
+
+_READ: Final = "before-parse.s3.GetBucketLifecycleConfiguration"
+_WRITE: Final = "before-call.s3.PutBucketLifecycleConfiguration"
+_LEAST_SIZE: Final = "TransitionDefaultMinimumObjectSize"
+"""Beside the document, in a header: without it a write sets it back."""
+
+_EMPTY: Final = '<LifecycleConfiguration xmlns="http://s3.amazonaws.com/doc/2006-03-01/"></LifecycleConfiguration>'
+_END: Final = re.compile(r"</((?:[\w.-]+:)?)LifecycleConfiguration\s*>\s*$")
+_MOST_BYTES: Final = 1 << 20
+_NOT_ACTIONS: Final = {"ID", "Status", "Filter", "Prefix"}
+_ABORT: Final = "AbortIncompleteMultipartUpload"
+
+
+class S3Lifecycle(BucketLifecycle):
+    """``run`` makes a request on the store's client."""
+
+    has_condition = False
+
+    def __init__(self, bucket: str, identity: str, run: Callable[[Callable[[S3Client], Any]], Any]) -> None:
+        self._bucket = bucket
+        self._identity = identity
+        self._run = run
+
+    def read(self) -> LifecycleState:
+        """One request. Without any rule the service answers by an error of its own, of status 404."""
+        text, least_size = self._run(self._asked)
+        return LifecycleState(tuple(map(_rule_of, self._rules_in(text))), text, least_size)
+
+    def add_abort_rule(self, name: str, prefix: str, days: int, state: LifecycleState) -> None:
+        """Write the document of ``state`` with one rule more."""
+        changed = self._with_rule(state.text or _EMPTY, name, prefix, days)
+        before, after = (Counter(map(_canonical, self._rules_in(text))) for text in (state.text, changed))
+        # What is to be written says what was there and the one rule, by a reading of its own.
+        if after != before + Counter([_canonical(_parsed(_rule_text("", name, prefix, days)))]):
+            raise self._not_understood(state.text)
+
+        def write(client: S3Client) -> None:
+            def put_text(params: dict[str, Any], **_: object) -> None:
+                params["body"] = changed.encode()
+
+            extra: dict[str, Any] = {} if state.version is None else {_LEAST_SIZE: state.version}
+            with _handling(client, _WRITE, put_text):
+                client.put_bucket_lifecycle_configuration(
+                    Bucket=self._bucket, LifecycleConfiguration={"Rules": []}, **extra
+                )
+
+        self._run(write)
+
+    def _asked(self, client: S3Client) -> tuple[str, str | None]:
+        texts: list[bytes] = []
+
+        def keep(response_dict: dict[str, Any], **_: object) -> None:
+            texts.append(response_dict["body"])
+
+        with suppress(ObjectNotFound), _handling(client, _READ, keep), translated(self._identity):
+            answer: dict[str, Any] = dict(client.get_bucket_lifecycle_configuration(Bucket=self._bucket))
+            return self._checked(texts[-1]), answer.get(_LEAST_SIZE)
+        return "", None
+
+    def _checked(self, raw: bytes) -> str:
+        try:
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise self._not_understood(repr(raw)) from error
+        if len(raw) > _MOST_BYTES:
+            raise self._not_understood(text)
+        return text
+
+    def _rules_in(self, text: str) -> Iterator[ET.Element]:
+        if not text:
+            return
+        try:
+            root = _parsed(text)
+        except (ValueError, ET.ParseError) as error:
+            raise self._not_understood(text) from error
+        if _name(root) != "LifecycleConfiguration":
+            raise self._not_understood(text)
+        # All of it counts as rules: what else there may be one day must stay as well.
+        yield from root
+
+    def _with_rule(self, text: str, name: str, prefix: str, days: int) -> str:
+        end = _END.search(text)
+        if end is None:
+            if any(self._rules_in(text)):
+                raise self._not_understood(text)
+            return self._with_rule(_EMPTY, name, prefix, days)
+        return f"{text[: end.start()]}{_rule_text(end[1], name, prefix, days)}{text[end.start() :]}"
+
+    def _not_understood(self, text: str) -> StoreError:
+        return StoreError(
+            f"the lifecycle rules of {self._identity} are not understood, so nothing was changed: {excerpt(text, 300)}"
+        )
+
+
+def _parsed(text: str) -> ET.Element:
+    """ParseError, or ValueError for a document with a DTD: without one there is nothing in it that expands."""
+    if "<!DOCTYPE" in text:
+        raise ValueError("a document type")
+    return ET.fromstring(text.encode())  # noqa: S314  see above
+
+
+@contextmanager
+def _handling(client: S3Client, event: str, handler: Callable[..., None]) -> Generator[None]:
+    client.meta.events.register_last(event, handler)
+    try:
+        yield
+    finally:
+        client.meta.events.unregister(event, handler)
+
+
+def _rule_text(space: str, name: str, prefix: str, days: int) -> str:
+    """The rule in XML; ``space`` is the prefix of the document's namespace, with its colon."""
+
+    def element(tag: str, content: str) -> str:
+        return f"<{space}{tag}>{content}</{space}{tag}>"
+
+    return element(
+        "Rule",
+        element("ID", escape(name))
+        + element("Status", "Enabled")
+        + element("Filter", element("Prefix", escape(prefix)))
+        + element(_ABORT, element("DaysAfterInitiation", str(days))),
+    )
+
+
+def _name(element: ET.Element) -> str:
+    return element.tag.rpartition("}")[2]
+
+
+def _canonical(element: ET.Element) -> tuple[Any, ...]:
+    """What an element says, whatever the order of its fields, its spaces and its namespace."""
+    children = sorted(map(_canonical, element))
+    content = "" if children else (element.text or "").strip()
+    return (_name(element), tuple(sorted(element.attrib.items())), content, tuple(children))
+
+
+def _rule_of(element: ET.Element) -> LifecycleRule:
+    fields = {_name(child): child for child in element}
+    prefix, is_limited = _prefix_of(fields)
+    actions = [child for child in element if _name(child) not in _NOT_ACTIONS]
+    days = next((leaf.text for child in actions if _name(child) == _ABORT for leaf in child), None)
+    is_days = days is not None and days.strip().isascii() and days.strip().isdigit()
+    return LifecycleRule(
+        name=_text(fields.get("ID")) or "(without a name)",
+        is_enabled=_text(fields.get("Status")) == "Enabled",
+        prefixes=(prefix,) if prefix else (),
+        is_limited=is_limited,
+        action="; ".join(map(_shown, actions)) or "nothing",
+        aborts_after_days=int((days or "").strip()[:9]) if is_days else None,
+        content=repr(_canonical(element)),
+    )
+
+
+def _prefix_of(fields: dict[str, ET.Element]) -> tuple[str, bool]:
+    """The prefix, and whether there are other conditions beside it."""
+    if "Filter" not in fields:
+        return _text(fields.get("Prefix")), False
+    leaves = [leaf for leaf in fields["Filter"].iter() if not len(leaf) and _name(leaf) not in {"Filter", "And"}]
+    prefix = "".join(_text(leaf) for leaf in leaves if _name(leaf) == "Prefix")
+    return prefix, any(_name(leaf) != "Prefix" for leaf in leaves)
+
+
+def _text(element: ET.Element | None) -> str:
+    return "" if element is None else (element.text or "").strip()
+
+
+def _shown(action: ET.Element) -> str:
+    leaves = [f"{_name(leaf)} {_text(leaf)}" for leaf in action.iter() if not len(leaf) and leaf is not action]
+    return f"{_name(action)} ({', '.join(leaves)})" if leaves else _name(action)
+
+
+_VERSIONS: Final = (
+    "the bucket's versioning is {}: what is deleted stays as older versions, and costs, until a lifecycle rule "
+    "(NoncurrentVersionExpiration) or somebody removes these"
+)
+_LOCK: Final = "the bucket has Object Lock{}: versions under retention or legal hold cannot be removed before it ends"
+
+
+def kept_sentences(client: S3Client, bucket: str) -> list[str]:
+    """A sentence each; errors are ours. A server that knows no versions keeps nothing."""
+    status = None
+    with suppress(NotSupported), translated(bucket):
+        status = client.get_bucket_versioning(Bucket=bucket).get("Status")
+    if status is None:
+        return []
+    kept = [_VERSIONS.format(status.lower())]
+    # Without a lock the answer is an error of its own, of status 404.
+    with suppress(ObjectNotFound, NotSupported), translated(bucket):
+        answer: Any = client.get_object_lock_configuration(Bucket=bucket)
+        kept.append(_LOCK.format(_terms(answer["ObjectLockConfiguration"].get("Rule", {}).get("DefaultRetention"))))
+    return kept
+
+
+def _terms(default: Mapping[str, Any] | None) -> str:
+    if default is None:
+        return ""
+    duration = f"{default['Days']} days" if default.get("Days") else f"{default['Years']} years"
+    return f" ({default['Mode']}, {duration} by default)"

@@ -13,13 +13,11 @@ from tieredstore.backends.cloud.client import Answer
 from tieredstore.backends.cloud.holding import HoldingStore
 from tieredstore.backends.http.ranges import answered_size, range_header
 from tieredstore.backends.s3.body import S3Answer
-from tieredstore.backends.s3.bucket_lifecycle import S3Lifecycle
 from tieredstore.backends.s3.client import open_client
 from tieredstore.backends.s3.credentials import described
 from tieredstore.backends.s3.deletion import Deletion, check_key
 from tieredstore.backends.s3.errors import NotSupported, translated
-from tieredstore.backends.s3.keeping import kept_sentences
-from tieredstore.backends.s3.lifecycle import rule_sentences
+from tieredstore.backends.s3.lifecycle import S3Lifecycle, kept_sentences, rule_sentences
 from tieredstore.backends.s3.listing import Listing, abandoned_page, object_info
 from tieredstore.backends.s3.options import S3Options
 from tieredstore.backends.s3.upload import S3Upload, aborted
