@@ -18,7 +18,7 @@ from tests.support.stores.closing_states import COPIES, LOG, OTHERS, READS, Scen
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import AlreadyClosed
 from tieredstore.model import IndexType
-from tieredstore.process import closer as closer_module
+from tieredstore.process import closing as closer_module
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.remote import manager as manager_module
 

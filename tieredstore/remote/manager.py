@@ -16,8 +16,7 @@ from tieredstore.format.keys import Suffix, main_path
 from tieredstore.format.manifest import SegmentManifest
 from tieredstore.model import IndexType, LogSegmentData, RemoteLogSegmentMetadata
 from tieredstore.places.opening import open_places
-from tieredstore.process.closer import Closer
-from tieredstore.process.closing import Closing
+from tieredstore.process.closing import Closer, Closing
 from tieredstore.process.lifetime import Lifetime
 from tieredstore.remote.base import RemoteStorageManagerBase
 from tieredstore.remote.copy.writer import CopiedSegment, SegmentWriter, StoredSizes, WriteOptions

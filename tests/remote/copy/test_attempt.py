@@ -16,7 +16,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import StoreError, StoreUnavailable
 from tieredstore.format.keys import Suffix
 from tieredstore.model import LogSegmentData
-from tieredstore.process.boot_clock import boot_clock_s
+from tieredstore.process.deadline import boot_clock_s
 from tieredstore.remote.copy.writer import SegmentWriter, WriteOptions
 from tieredstore.remote.layout import KeyLayout
 

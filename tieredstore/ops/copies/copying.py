@@ -44,7 +44,7 @@ from tieredstore.ops.copies.steps import CopyOutcome, CopyStep, CopyWay
 from tieredstore.ops.copies.transcoding import Transcoder
 from tieredstore.ops.copies.verbatim import LeftAlone, VerbatimCopies, VerbatimSegment
 from tieredstore.places.record import refuse_other_layout
-from tieredstore.process.boot_clock import boot_clock_s
+from tieredstore.process.deadline import boot_clock_s
 from tieredstore.process.parallel import in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.remote.manifest_object import parse_manifest, read_manifest_text

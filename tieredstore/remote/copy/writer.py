@@ -23,7 +23,7 @@ from tieredstore.format.manifest import IndexEntry, SegmentIndexes, SegmentManif
 from tieredstore.format.sizes import ENCRYPTION_OVERHEAD, IV_SIZE
 from tieredstore.limits import MAX_INT32
 from tieredstore.model import LogSegmentData, RemoteLogSegmentMetadata
-from tieredstore.process.boot_clock import boot_clock_s
+from tieredstore.process.deadline import boot_clock_s
 from tieredstore.remote.copy.attempt import Attempt, AttemptAge
 from tieredstore.remote.copy.content import SegmentContent, content_of_files
 from tieredstore.remote.layout import KeyLayout
