@@ -119,6 +119,20 @@ def test_where_a_history_was_cut_off_its_batches_tell_what_is_open(topic: Stored
     assert offsets_of(topic) == [0, 1]
 
 
+def test_a_marker_that_another_broker_wrote_last_counts_for_a_read_from_the_middle(topic: StoredTopic) -> None:
+    """Its first segment looks for what is open at the end of all, before any outcome is asked for."""
+    plan: list[list[Step]] = [
+        [("send", 1, 1), ("send", 4, 1)],
+        [("send", 1, 1), ("abort", 1, 1)],
+        [("send", 1, 1)],
+        [("send", 1, 1)],
+        [("abort", 4, 1)],
+    ]
+    _, ends = store(topic, plan, [0, 1, 0, 0, 1])
+    for stop in (2, 3, 4, ends[-1]):
+        assert offsets_of(topic, 1, stop) == []
+
+
 SHORT: list[Step] = [("send", 2, 1), ("abort", 2, 1)]
 
 

@@ -40,6 +40,7 @@ class Crossings:
         self._start = start
         self._next = 0
         self._ended: dict[int, list[AbortedTransaction]] = {}
+        self._pending_from: dict[int, int] = {}
         self.pending: dict[int, int] = {}
         """Producers whose transactions are open where the spans that were gone through end, and where each began, as
         far as the broker of the last one does not know of them."""
@@ -53,8 +54,14 @@ class Crossings:
         while self._next <= number:
             if ended := list(self._go_through(self._next)):
                 self._ended[self._next] = ended
+            if self.pending:
+                self._pending_from[self._next] = min(self.pending.values())
             self._next += 1
         return self._ended.get(number, ())
+
+    def pending_from(self, number: int) -> int:
+        """Return where the first transaction began that was pending at the end of span ``number``."""
+        return self._pending_from.get(number, MAX_OFFSET)
 
     def opened_at_end(self) -> Mapping[int, int]:
         """The producers whose transactions are open at the end of all spans, and where each began."""

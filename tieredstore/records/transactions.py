@@ -105,7 +105,8 @@ class Transactions:
         limit = span.stop
         if self._crossings is not None:
             ended = self._crossings.ended_in(number)
-            limit = min([limit, *self._crossings.pending.values()])
+            # The spans behind it may have been gone through already: what is pending now says nothing of this one.
+            limit = min(limit, self._crossings.pending_from(number))
         told = {(entry.producer_id, entry.last_offset) for entry in ended}
         self._aborted += [entry for entry in entries if (entry.producer_id, entry.last_offset) not in told]
         self._aborted += ended
