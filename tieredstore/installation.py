@@ -1,14 +1,17 @@
-"""How this package was installed: its version, and the sentence that says how to install more of it."""
+"""How this package was installed: its version, what attaches to it, and the command that installs more of it."""
 
 from __future__ import annotations
 
 import functools
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 _NAME: Final = "tieredstore"
 _NOT_INSTALLED: Final = "0+unknown"
@@ -67,3 +70,18 @@ def _shown(url: str) -> str:
     user, at, host = parts.netloc.rpartition("@")
     netloc = f"{'…' if ':' in user else user}{at}{host}"
     return parts._replace(netloc=netloc, query="…" if parts.query else "").geturl()
+
+
+def load_attached(points: Iterable[EntryPoint]) -> list[Any]:
+    """Load what entry points name, in the order of their names.
+
+    A wing whose folder is absent is skipped; any other failure to import is raised as it is.
+    """
+    parts: list[Any] = []
+    for point in sorted(points, key=lambda point: point.name):
+        try:
+            parts.append(point.load())
+        except ModuleNotFoundError as error:
+            if not error.name or not f"{point.module}.".startswith(f"{error.name}."):
+                raise
+    return parts

@@ -6,6 +6,8 @@ import re
 from importlib.metadata import entry_points
 from typing import Any, Final
 
+from tieredstore.installation import load_attached
+
 STORES: Final = "tieredstore.stores"
 """The group of entry points whose names ``storage.backend.class`` may have; values are ``package.module:Class``."""
 
@@ -33,15 +35,5 @@ def installed_class(group: str, name: str) -> str | None:
 
 
 def attached_parts(group: str) -> list[Any]:
-    """What wings attach to the core in a group of entry points, in the order of their names.
-
-    A wing whose folder is absent is skipped; any other failure to import is raised as it is.
-    """
-    parts: list[Any] = []
-    for point in sorted(entry_points(group=group), key=lambda point: point.name):
-        try:
-            parts.append(point.load())
-        except ModuleNotFoundError as error:
-            if not error.name or not f"{point.module}.".startswith(f"{error.name}."):
-                raise
-    return parts
+    """List what wings attach to the core in a group of entry points; see :func:`load_attached`."""
+    return load_attached(entry_points(group=group))

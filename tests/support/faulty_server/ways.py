@@ -13,7 +13,7 @@ from tests.support.faulty_server.s3_ways import S3_WAYS
 from tests.support.faulty_server.way import Way
 
 QUICK_WAYS: Final[tuple[Way, ...]] = (*CONNECTION_WAYS, *ANSWER_WAYS, *S3_WAYS, *GCS_WAYS, *AZURE_WAYS)
-"""Lies that are told at once."""
+"""Lies in answers that come without delay."""
 SLOW_WAYS: Final[tuple[Way, ...]] = (*DRIP_WAYS, *PAGE_WAYS)
 """Answers that never end: to a call with a short time-out."""
 WAYS: Final = (*QUICK_WAYS, *SLOW_WAYS)

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from tieredstore.installation import load_attached
+
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
@@ -63,20 +65,9 @@ def wing_entries() -> tuple[Entry, ...]:
 
 
 def read_tables(points: Iterable[EntryPoint]) -> list[Entry]:
-    """Read the tables that entry points name, in the order of their names.
-
-    A wing whose folder is absent is skipped; any other failure to import its table is raised as it is.
-    """
-    found: list[Entry] = []
-    for point in sorted(points, key=lambda point: point.name):
-        try:
-            table: tuple[Entry, ...] = point.load()
-        except ModuleNotFoundError as error:
-            if error.name and f"{point.module}.".startswith(f"{error.name}."):
-                continue
-            raise
-        found += table
-    return found
+    """Read the tables that entry points name; see :func:`load_attached`."""
+    tables: list[tuple[Entry, ...]] = load_attached(points)
+    return [entry for table in tables for entry in table]
 
 
 _SUMMARIES: Final = {
