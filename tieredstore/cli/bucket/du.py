@@ -21,9 +21,10 @@ from tieredstore.cli.app.arguments import (
     chosen_scope,
 )
 from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
-from tieredstore.cli.terminal.output import JsonValue, complain, human_ratio, print_json_line, print_table, ratio_of
+from tieredstore.cli.terminal.output import complain, print_json_line, print_table, ratio_of
 from tieredstore.cli.terminal.progress import counting, each_counted
-from tieredstore.cli.terminal.tables import WIDE, Column, number, text, word
+from tieredstore.cli.terminal.rows import Row, column, field
+from tieredstore.cli.terminal.tables import WIDE, number, text, word
 from tieredstore.errors import ConfigError
 from tieredstore.model import human_bytes
 from tieredstore.ops.cost.usage import Usage, UsageBy, UsageKey, usage_of
@@ -41,13 +42,14 @@ class Sort(enum.StrEnum):
     NAME = "name"
 
 
-_SUMS: Final = (
-    number("STORED"),
-    number("SIZE", rank=2),
-    number("RATIO", rank=3),
-    number("SEGMENTS", rank=1),
-    number("OBJECTS", rank=4),
-    number("NO MANIFEST", rank=2),
+_SUMS: Final[Row[Usage]] = Row(
+    field("stored_size", lambda sums: sums.stored_size, number("STORED"), human_bytes),
+    field("size", lambda sums: sums.size),
+    column(number("SIZE", rank=2), lambda sums: human_bytes(sums.size) if sums.sized_stored else "-"),
+    field("ratio", lambda sums: ratio_of(sums.size, sums.sized_stored), number("RATIO", rank=3), "{:.2f}".format),
+    field("segments", lambda sums: sums.segments, number("SEGMENTS", rank=1)),
+    field("objects", lambda sums: sums.objects, number("OBJECTS", rank=4)),
+    field("no_manifest", lambda sums: sums.leftovers, number("NO MANIFEST", rank=2)),
 )
 
 
@@ -88,18 +90,17 @@ def du(
     total = Usage()
     for _, usage in rows:
         total.merge(usage)
+    name = _name_row(by, [key for key, _ in rows])
     if as_json:
         for key, usage in rows:
-            print_json_line({**_named(key), **_sums(usage)})
-        print_json_line({"summary": _sums(total)})
+            print_json_line(name.json(key) | _SUMS.json(usage))
+        print_json_line({"summary": _SUMS.json(total)})
     elif not rows:
         complain("no segments found")
     else:
-        names = _name_columns(by, [key for key, _ in rows])
-        cells = [[*_name_cells(key, by), *_cells(usage)] for key, usage in rows]
-        print_table(
-            (*names, *_SUMS), [*cells, ["total", *[""] * (len(names) - 1), *_cells(total)]], total=True, wide=wide
-        )
+        cells = [[*name.cells(key), *_SUMS.cells(usage)] for key, usage in rows]
+        cells.append(["total", *[""] * (len(name.columns) - 1), *_SUMS.cells(total)])
+        print_table([*name.columns, *_SUMS.columns], cells, total=True, wide=wide)
 
 
 def _unread(listed: Iterable[SegmentObjects]) -> Iterator[ListedSegment]:
@@ -121,47 +122,15 @@ def _name(key: UsageKey) -> tuple[str, str, int, str]:
     return (key.topic or "", str(key.topic_id or ""), key.partition or 0, str(key.day or ""))
 
 
-def _named(key: UsageKey) -> dict[str, JsonValue]:
-    return {
-        "topic": key.topic,
-        "topic_id": None if key.topic_id is None else str(key.topic_id),
-        "partition": key.partition,
-        "day": None if key.day is None else key.day.isoformat(),
-    }
-
-
-def _sums(usage: Usage) -> dict[str, JsonValue]:
-    return {
-        "stored_size": usage.stored_size,
-        "size": usage.size,
-        "ratio": ratio_of(usage.size, usage.sized_stored),
-        "segments": usage.segments,
-        "objects": usage.objects,
-        "no_manifest": usage.leftovers,
-    }
-
-
-def _name_columns(by: UsageBy, keys: Sequence[UsageKey]) -> list[Column]:
-    if by is UsageBy.DAY:
-        return [word("DAY")]
-    if by is UsageBy.PARTITION:
-        return [text("TOPIC"), number("PART")]
+def _name_row(by: UsageBy, keys: Sequence[UsageKey]) -> Row[UsageKey]:
+    """What is null of ``keys`` has no column, but for a day that is not known."""
     is_id_needed = len({key.topic for key in keys}) < len(keys)
-    return [text("TOPIC"), word("TOPIC ID", rank=0 if is_id_needed else WIDE)]
-
-
-def _name_cells(key: UsageKey, by: UsageBy) -> list[str]:
-    if by is UsageBy.DAY:
-        return ["(not known)" if key.day is None else key.day.isoformat()]
-    return [key.topic or "", str(key.topic_id if by is UsageBy.TOPIC else key.partition)]
-
-
-def _cells(usage: Usage) -> list[str]:
-    return [
-        human_bytes(usage.stored_size),
-        human_bytes(usage.size) if usage.sized_stored else "-",
-        human_ratio(usage.size, usage.sized_stored),
-        str(usage.segments),
-        str(usage.objects),
-        str(usage.leftovers),
-    ]
+    is_day = by is UsageBy.DAY
+    id_column = word("TOPIC ID", rank=0 if is_id_needed else WIDE) if by is UsageBy.TOPIC else None
+    return Row(
+        field("topic", lambda key: key.topic, None if is_day else text("TOPIC")),
+        field("topic_id", lambda key: key.topic_id, id_column),
+        field("partition", lambda key: key.partition, number("PART") if by is UsageBy.PARTITION else None),
+        field("day", lambda key: key.day),
+        column(word("DAY") if is_day else None, lambda key: str(key.day or "(not known)")),
+    )

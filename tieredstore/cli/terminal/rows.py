@@ -1,0 +1,119 @@
+"""What a command lists, each field declared once: its name in JSON, its column in a table, and what a cell shows.
+
+A row is a table of fields over a value of the library::
+
+    HOLD: Final[Row[LegalHold]] = Row(
+        field("name", lambda hold: hold.name, text("HOLD")),
+        field("size", lambda hold: hold.size, number("SIZE", rank=2), human_bytes),
+        field("partition", lambda hold: hold.partition),
+        column(text("OF"), scope_of),
+    )
+
+``field`` without a column stands in JSON alone, ``column`` in the table alone. What is not known is null, and ``-``.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import date
+from typing import Final, Generic, TypeVar, cast
+
+from tieredstore.cli.terminal.output import JsonValue, complain, print_json, print_table
+from tieredstore.cli.terminal.tables import Column
+from tieredstore.model import TopicIdPartition, Uuid
+
+T = TypeVar("T")
+PartT = TypeVar("PartT")
+ValueT = TypeVar("ValueT")
+
+
+@dataclass(frozen=True, slots=True)
+class Field(Generic[T]):
+    """One field of a row; ``name`` is None where JSON has none, ``column`` where a table has none."""
+
+    name: str | None
+    value: Callable[[T], JsonValue]
+    column: Column | None
+    cell: Callable[[T], str]
+
+
+def field(
+    name: str,
+    value: Callable[[T], ValueT | None],
+    shown: Column | None = None,
+    show: Callable[[ValueT], str] = str,
+    *,
+    digits: int | None = None,
+) -> Field[T]:
+    """Declare a field: ``show`` makes a cell of its value, ``digits`` are those that JSON has behind the point."""
+
+    def cell(item: T) -> str:
+        known = value(item)
+        return "-" if known is None else show(known)
+
+    return Field(name, lambda item: _json_value(value(item), digits), shown, cell)
+
+
+def column(shown: Column | None, cell: Callable[[T], str]) -> Field[T]:
+    """Declare what a table alone shows, if there is a column for it."""
+    return Field(None, lambda _: None, shown, cell)
+
+
+class Row(Generic[T]):
+    """The fields of a value, in the order in which JSON and the table have them."""
+
+    def __init__(self, *fields: Field[T]) -> None:
+        self._named = tuple((each.name, each.value) for each in fields if each.name is not None)
+        self._shown = tuple((each.column, each.cell) for each in fields if each.column is not None)
+        self._fields = fields
+
+    @property
+    def columns(self) -> list[Column]:
+        """The columns of the table."""
+        return [shown for shown, _ in self._shown]
+
+    def json(self, item: T) -> dict[str, JsonValue]:
+        """One value for scripts."""
+        return {name: value(item) for name, value in self._named}
+
+    def cells(self, item: T) -> list[str]:
+        """One value for a person."""
+        return [cell(item) for _, cell in self._shown]
+
+    def of(self, part: Callable[[PartT], T]) -> Iterator[Field[PartT]]:
+        """The same fields, for the row of what has such a value as its ``part``."""
+        for each in self._fields:
+            yield _of_part(each, part)
+
+    def show(self, items: Iterable[T], *, as_json: bool, empty: str, wide: bool = False) -> None:
+        """All of ``items``: an array of JSON, or a table; where there is none, ``empty`` on stderr."""
+        if as_json:
+            print_json([self.json(item) for item in items])
+        elif rows := [self.cells(item) for item in items]:
+            print_table(self.columns, rows, wide=wide)
+        else:
+            complain(empty)
+
+
+def _of_part(each: Field[T], part: Callable[[PartT], T]) -> Field[PartT]:
+    return Field(each.name, lambda item: each.value(part(item)), each.column, lambda item: each.cell(part(item)))
+
+
+def _json_value(value: object, digits: int | None) -> JsonValue:
+    if isinstance(value, float) and digits is not None:
+        return round(value, digits) if digits else round(value)
+    if isinstance(value, enum.Enum):
+        return str(value.value)
+    if isinstance(value, date):
+        return value.isoformat()
+    return str(value) if isinstance(value, Uuid) else cast("JsonValue", value)
+
+
+PARTITION: Final[Row[TopicIdPartition]] = Row(
+    field("topic", lambda where: where.topic),
+    field("topic_id", lambda where: where.topic_id),
+    field("partition", lambda where: where.partition),
+)
+"""Which partition."""
