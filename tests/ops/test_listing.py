@@ -87,12 +87,12 @@ def test_sums_over_segments() -> None:
     segments = [segment.put(store) for segment in run_of(3, EVENTS)]
     unknown = MadeSegment(EVENTS, 30, 39).put(store)
     store.put(unknown.key(), unknown.manifest(max_timestamp_ms=-1, end_offset=-1))
-    assert SegmentTotals().timestamps is None
+    assert SegmentTotals().oldest_ms is None
     totals = SegmentTotals()
     for listed in listing(store):
         assert listed.whole is not None
         totals.add(listed.whole)
-    assert (totals.segments, totals.size, totals.timestamps) == (4, 4000, (9, 29))
+    assert (totals.segments, totals.size, totals.oldest_ms, totals.newest_ms) == (4, 4000, 9, 29)
     assert totals.stored_size == sum(info.size for info in store.list())
     assert len(segments) == 3
 

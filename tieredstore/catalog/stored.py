@@ -56,6 +56,11 @@ class StoredSegment:
             return RemoteLogSegmentMetadata(self.objects.segment_id, self.objects.start_offset, -1, size)
         return recorded
 
+    @property
+    def last_offset(self) -> int | None:
+        """Return the end offset, which is inclusive; None where the manifest does not tell it."""
+        return None if self.metadata.end_offset < 0 else self.metadata.end_offset
+
 
 def load_segment(store: ObjectStore, objects: SegmentObjects, rules: ManifestRules = DEFAULT_RULES) -> StoredSegment:
     """The segment with its manifest, by one request.

@@ -33,16 +33,20 @@ class ListedSegment:
         return self.objects.segment_id.topic_id_partition
 
     @property
+    def stored(self) -> StoredSegment | None:
+        """The segment if its manifest can be read."""
+        return self.loaded if isinstance(self.loaded, StoredSegment) else None
+
+    @property
     def whole(self) -> StoredSegment | None:
         """The segment if nothing of it is missing or damaged."""
-        return self.loaded if isinstance(self.loaded, StoredSegment) and not self.objects.missing else None
+        return None if self.objects.missing else self.stored
 
     @property
     def max_timestamp_ms(self) -> int | None:
         """The greatest timestamp of its batches, where it is known."""
-        if not isinstance(self.loaded, StoredSegment) or self.loaded.metadata.max_timestamp_ms < 0:
-            return None
-        return self.loaded.metadata.max_timestamp_ms
+        time_ms = -1 if self.stored is None else self.stored.metadata.max_timestamp_ms
+        return None if time_ms < 0 else time_ms
 
 
 QUARANTINE: Final = "!tieredstore/quarantine/"
@@ -95,11 +99,12 @@ def _listed(objects: SegmentObjects, loaded: StoredSegment | TieredStoreError) -
 
 
 class SegmentTotals:
-    """Sums over whole segments; ``timestamps`` are (least, greatest), None where none is known."""
+    """Sums over whole segments; ``oldest_ms`` and ``newest_ms`` bound their times, None where none is known."""
 
     def __init__(self) -> None:
         self.segments = self.size = self.stored_size = 0
-        self.timestamps: tuple[int, int] | None = None
+        self.oldest_ms: int | None = None
+        self.newest_ms: int | None = None
 
     def add(self, segment: StoredSegment) -> None:
         """Count one more."""
@@ -107,8 +112,9 @@ class SegmentTotals:
         self.segments += 1
         self.size += metadata.segment_size_in_bytes
         self.stored_size += segment.objects.stored_size
-        if metadata.max_timestamp_ms >= 0:
-            self.timestamps = _widened(self.timestamps, metadata.max_timestamp_ms)
+        if (time_ms := metadata.max_timestamp_ms) >= 0:
+            self.oldest_ms = time_ms if self.oldest_ms is None else min(self.oldest_ms, time_ms)
+            self.newest_ms = time_ms if self.newest_ms is None else max(self.newest_ms, time_ms)
 
 
 class HeldOffsets:
@@ -130,10 +136,6 @@ class HeldOffsets:
         self.spans.append((first, max(last, start, end)))
         self._is_end_known = end >= 0
         return hole
-
-
-def _widened(span: tuple[int, int] | None, value: int) -> tuple[int, int]:
-    return (value, value) if span is None else (min(span[0], value), max(span[1], value))
 
 
 def _order(objects: SegmentObjects) -> tuple[str, str, int, int, str]:

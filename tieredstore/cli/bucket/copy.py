@@ -15,7 +15,6 @@ import typer
 from tieredstore.catalog.committed import CommittedSegments
 from tieredstore.cli.app.arguments import DryRun, Json, SettingsPath, StoreUrl
 from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
-from tieredstore.cli.bucket.ls import partition_row
 from tieredstore.cli.terminal.output import (
     JsonValue,
     complain,
@@ -26,6 +25,7 @@ from tieredstore.cli.terminal.output import (
     ratio_of,
 )
 from tieredstore.cli.terminal.progress import Bar, progress, tell_if_stopped
+from tieredstore.cli.terminal.rows import PARTITION
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.logdir import PARTITION_METADATA, Discovery, FoundSegment, PartitionFileMissing, discover
 from tieredstore.model import RemoteLogSegmentMetadata, Uuid, human_bytes
@@ -264,7 +264,7 @@ def _row(outcome: SegmentOutcome) -> JsonValue:
     segment, partition = outcome.segment, outcome.partition
     unknown: dict[str, JsonValue] = {"topic": segment.topic, "topic_id": None, "partition": segment.partition}
     return {
-        **(unknown if partition is None else partition_row(partition)),
+        **(unknown if partition is None else PARTITION.json(partition)),
         "base_offset": segment.base_offset,
         "last_offset": outcome.end_offset,
         "segment_id": None if outcome.segment_id is None else str(outcome.segment_id),

@@ -35,7 +35,8 @@ from tieredstore.cli.terminal.output import (
 )
 from tieredstore.cli.terminal.plots import COLORS, Picture, PlotFile, label, module
 from tieredstore.cli.terminal.progress import counting, each_counted
-from tieredstore.cli.terminal.tables import WIDE, Column, number, text, word
+from tieredstore.cli.terminal.rows import Row, column, field
+from tieredstore.cli.terminal.tables import WIDE, number, text, word
 from tieredstore.errors import ConfigError
 from tieredstore.model import human_bytes
 from tieredstore.ops.cost.monthly import (
@@ -61,21 +62,46 @@ class CostBy(enum.StrEnum):
     PARTITION = "partition"
 
 
-_AMOUNTS: Final = (
-    number("STORED", rank=1),
-    number("GROWTH", rank=3),
-    number("STORAGE", rank=4),
-    number("REQUESTS", rank=4),
-    number("TRANSFER", rank=4),
-    number("BUCKET"),
-    number("DISKS", rank=5),
-    number("CROSS-ZONE", rank=5),
-    number("BROKERS"),
-    number("SAVED", rank=2),
-    number("SEGMENTS", rank=WIDE),
-    number("WRITES", rank=WIDE),
-    number("READS", rank=WIDE),
-    number("LISTS", rank=WIDE),
+def _human_bytes(size: float) -> str:
+    return human_bytes(round(size))
+
+
+def _human_count(count: float) -> str:
+    return human_count(round(count))
+
+
+_FACTS: Final[Row[CostSums]] = Row(
+    field("stored_size", lambda sums: sums.stored_size, number("STORED", rank=1), human_bytes),
+    field("size", lambda sums: sums.size),
+    field("segments", lambda sums: sums.segments),
+    field("objects", lambda sums: sums.objects),
+    field("no_manifest", lambda sums: sums.no_manifest),
+    field("damaged", lambda sums: sums.unread),
+    field("undated", lambda sums: sums.undated),
+)
+_AMOUNTS: Final[Row[MonthlyCost]] = Row(
+    field("growth_stored_size", lambda of: of.growth_stored_size, number("GROWTH", rank=3), _human_bytes, digits=0),
+    field("growth_size", lambda of: of.growth_size, digits=0),
+    field("growth_segments", lambda of: of.growth_segments, digits=2),
+    field("writes", lambda of: of.writes, digits=2),
+    field("reads", lambda of: of.reads, digits=2),
+    field("lists", lambda of: of.lists, digits=2),
+    field("storage_cost", lambda of: of.storage, number("STORAGE", rank=4), human_amount, digits=6),
+    field("request_cost", lambda of: of.requests, number("REQUESTS", rank=4), human_amount, digits=6),
+    field("transfer_cost", lambda of: of.transfer, number("TRANSFER", rank=4), human_amount, digits=6),
+    field("bucket_cost", lambda of: of.bucket, number("BUCKET"), human_amount, digits=6),
+    field("disk_cost", lambda of: of.disks, number("DISKS", rank=5), human_amount, digits=6),
+    field("cross_zone_cost", lambda of: of.cross_zone, number("CROSS-ZONE", rank=5), human_amount, digits=6),
+    field("broker_cost", lambda of: of.brokers, number("BROKERS"), human_amount, digits=6),
+    field("saved", lambda of: of.saved, number("SAVED", rank=2), human_amount, digits=6),
+)
+_COST: Final[Row[tuple[CostSums, MonthlyCost]]] = Row(
+    _FACTS.of(lambda both: both[0]),
+    _AMOUNTS.of(lambda both: both[1]),
+    column(number("SEGMENTS", rank=WIDE), lambda both: human_count(both[0].segments)),
+    column(number("WRITES", rank=WIDE), lambda both: _human_count(both[1].writes)),
+    column(number("READS", rank=WIDE), lambda both: _human_count(both[1].reads)),
+    column(number("LISTS", rank=WIDE), lambda both: _human_count(both[1].lists)),
 )
 
 
@@ -127,16 +153,24 @@ def cost(
     for of_key in sums.values():
         facts.merge(of_key)
     assumed = assumptions_of(prices, growth_by, facts.undated)
+    is_id_needed = len({key.topic for key in costs}) < len(costs)
+    id_column = word("TOPIC ID", rank=0 if is_id_needed else WIDE) if by is CostBy.TOPIC else None
+    name: Row[UsageKey] = Row(
+        field("topic", lambda key: key.topic, text("TOPIC")),
+        field("topic_id", lambda key: key.topic_id, id_column),
+        field("partition", lambda key: key.partition, number("PART") if by is CostBy.PARTITION else None),
+    )
     if as_json:
         for key, amounts in rows:
-            print_json_line({**_named(key), **_facts(sums[key]), **_amounts(amounts)})
+            print_json_line(name.json(key) | _COST.json((sums[key], amounts)))
         about: dict[str, JsonValue] = {"currency": prices.currency, "prices": prices.name, "as_of": prices.as_of}
-        summary = {**_facts(facts), **_amounts(total), **about, "assumptions": assumed, "stays": stays}
-        print_json_line({"summary": summary})
+        print_json_line({"summary": {**_COST.json((facts, total)), **about, "assumptions": assumed, "stays": stays}})
     elif not rows:
         complain("no segments found")
     else:
-        _print(by, sums, rows, (facts, total), wide=wide)
+        cells = [[*name.cells(key), *_COST.cells((sums[key], amounts))] for key, amounts in rows]
+        cells.append(["total", "", *_COST.cells((facts, total))])
+        print_table([*name.columns, *_COST.columns], cells, total=True, wide=wide)
         for sentence in (f"a month by {prices.title}", *(f"assumed: {one}" for one in assumed)):
             complain(sentence)
     for sentence in _not_counted(facts, stays):
@@ -154,28 +188,6 @@ def _not_counted(facts: CostSums, stays: Sequence[str]) -> list[str]:
     return sentences
 
 
-def _print(
-    by: CostBy,
-    sums: Mapping[UsageKey, CostSums],
-    rows: Sequence[tuple[UsageKey, MonthlyCost]],
-    total: tuple[CostSums, MonthlyCost],
-    *,
-    wide: bool,
-) -> None:
-    is_id_needed = len({key.topic for key, _ in rows}) < len(rows) and by is CostBy.TOPIC
-    names: list[Column] = [text("TOPIC")]
-    if by is CostBy.PARTITION:
-        names.append(number("PART"))
-    else:
-        names.append(word("TOPIC ID", rank=0 if is_id_needed else WIDE))
-    cells = [[key.topic or "", _second(key, by), *_cells(sums[key], cost)] for key, cost in rows]
-    print_table((*names, *_AMOUNTS), [*cells, ["total", "", *_cells(*total)]], total=True, wide=wide)
-
-
-def _second(key: UsageKey, by: CostBy) -> str:
-    return str(key.partition if by is CostBy.PARTITION else key.topic_id)
-
-
 def _order(key: UsageKey) -> tuple[str, str, int]:
     return (key.topic or "", str(key.topic_id), key.partition or 0)
 
@@ -189,64 +201,6 @@ def _by_label(rows: Sequence[tuple[UsageKey, MonthlyCost]]) -> dict[str, Monthly
 def _label(key: UsageKey, *, with_id: bool) -> str:
     words = [key.topic or "", "" if key.partition is None else str(key.partition), str(key.topic_id) if with_id else ""]
     return " ".join(filter(None, words))
-
-
-def _cells(sums: CostSums, cost: MonthlyCost) -> list[str]:
-    return [
-        human_bytes(sums.stored_size),
-        human_bytes(round(cost.growth_stored_size)),
-        human_amount(cost.storage),
-        human_amount(cost.requests),
-        human_amount(cost.transfer),
-        human_amount(cost.bucket),
-        human_amount(cost.disks),
-        human_amount(cost.cross_zone),
-        human_amount(cost.brokers),
-        human_amount(cost.saved),
-        human_count(sums.segments),
-        human_count(round(cost.writes)),
-        human_count(round(cost.reads)),
-        human_count(round(cost.lists)),
-    ]
-
-
-def _named(key: UsageKey) -> dict[str, JsonValue]:
-    return {"topic": key.topic, "topic_id": str(key.topic_id), "partition": key.partition}
-
-
-def _facts(sums: CostSums) -> dict[str, JsonValue]:
-    return {
-        "stored_size": sums.stored_size,
-        "size": sums.size,
-        "segments": sums.segments,
-        "objects": sums.objects,
-        "no_manifest": sums.no_manifest,
-        "damaged": sums.unread,
-        "undated": sums.undated,
-    }
-
-
-def _amounts(cost: MonthlyCost) -> dict[str, JsonValue]:
-    return {
-        "growth_stored_size": round(cost.growth_stored_size),
-        "growth_size": round(cost.growth_size),
-        "growth_segments": round(cost.growth_segments, 2),
-        "writes": round(cost.writes, 2),
-        "reads": round(cost.reads, 2),
-        "lists": round(cost.lists, 2),
-        "storage_cost": _rounded(cost.storage),
-        "request_cost": _rounded(cost.requests),
-        "transfer_cost": _rounded(cost.transfer),
-        "bucket_cost": _rounded(cost.bucket),
-        "disk_cost": _rounded(cost.disks),
-        "cross_zone_cost": _rounded(cost.cross_zone),
-        "broker_cost": _rounded(cost.brokers),
-        "saved": _rounded(cost.saved),
-    }
-
-
-def _rounded(amount: float | None) -> float | None:
-    return None if amount is None else round(amount, 6)
 
 
 _MOST_ROWS: Final = 8

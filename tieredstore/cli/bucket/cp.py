@@ -23,9 +23,9 @@ from tieredstore.cli.app.arguments import (
 )
 from tieredstore.cli.app.chosen_bucket import choose_settings
 from tieredstore.cli.app.steps import Report, telling
-from tieredstore.cli.bucket.ls import partition_row
 from tieredstore.cli.terminal.output import JsonValue, counted
 from tieredstore.cli.terminal.progress import counting, tell_if_stopped
+from tieredstore.cli.terminal.rows import PARTITION
 from tieredstore.config import Settings
 from tieredstore.errors import ConfigError, TieredStoreError, excerpt
 from tieredstore.model import human_bytes
@@ -168,7 +168,7 @@ def _row(step: CopyStep) -> dict[str, JsonValue]:
     return {
         "outcome": step.outcome.value,
         "way": None if step.way is None else step.way.value,
-        **partition_row(step.partition),
+        **PARTITION.json(step.partition),
         "base_offset": step.objects.start_offset,
         "last_offset": step.last_offset,
         "segment_id": str(step.objects.segment_id.id),

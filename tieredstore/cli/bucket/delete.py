@@ -17,9 +17,9 @@ from tieredstore.cli.app.arguments import (
 from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
 from tieredstore.cli.app.steps import Yes, is_dry, way_to_apply
 from tieredstore.cli.bucket.addresses import objects_at, parse_address
-from tieredstore.cli.bucket.ls import partition_row
 from tieredstore.cli.terminal.output import JsonValue, print_json, print_lines
 from tieredstore.cli.terminal.progress import tell_if_stopped
+from tieredstore.cli.terminal.rows import SEGMENT
 from tieredstore.errors import StoreError
 from tieredstore.model import human_bytes
 from tieredstore.ops.bucket import Bucket
@@ -75,9 +75,7 @@ def _what_goes(bucket: Bucket, doomed: SegmentObjects, *, dry_run: bool) -> list
 
 def _row(bucket: Bucket, doomed: SegmentObjects, *, dry_run: bool) -> JsonValue:
     return {
-        **partition_row(doomed.segment_id.topic_id_partition),
-        "base_offset": doomed.start_offset,
-        "segment_id": str(doomed.segment_id.id),
+        **SEGMENT.json(doomed),
         "objects": [
             {"suffix": suffix.value, "object": bucket.shown(info.key), "size": info.size}
             for suffix, info in doomed.objects

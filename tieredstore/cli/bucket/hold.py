@@ -9,7 +9,8 @@ import typer
 from tieredstore.cli.app.arguments import Json, OnlyPartition, OnlyTopic, SettingsPath, StoreUrl
 from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
 from tieredstore.cli.app.steps import Yes, is_dry, way_to_apply
-from tieredstore.cli.terminal.output import JsonValue, complain, print_json, print_lines, print_table
+from tieredstore.cli.terminal.output import complain, print_lines
+from tieredstore.cli.terminal.rows import Row, column, field
 from tieredstore.cli.terminal.tables import text
 from tieredstore.errors import ObjectNotFound
 from tieredstore.ops.garbage.holds import LegalHold, find_hold, list_holds, place_hold, release_hold
@@ -64,12 +65,7 @@ def list_all(settings: SettingsPath = None, store: StoreUrl = None, as_json: Jso
     """
     with open_chosen_bucket(settings, store) as bucket:
         holds = list(list_holds(bucket.store, bucket.prefix))
-    if as_json:
-        print_json([_row(one) for one in holds])
-    elif not holds:
-        complain("no holds found")
-    else:
-        print_table((text("HOLD"), text("OF"), text("REASON")), [(one.name, _scope(one), one.reason) for one in holds])
+    _HOLD.show(holds, as_json=as_json, empty="no holds found")
 
 
 @app.command()
@@ -102,12 +98,12 @@ def _scope(one: LegalHold) -> str:
     return f"{one.topic}{partition} offsets {one.first_offset or 0} to {end}"
 
 
-def _row(one: LegalHold) -> dict[str, JsonValue]:
-    return {
-        "name": one.name,
-        "topic": one.topic,
-        "partition": one.partition,
-        "first_offset": one.first_offset,
-        "last_offset": one.last_offset,
-        "reason": one.reason,
-    }
+_HOLD: Final[Row[LegalHold]] = Row(
+    field("name", lambda one: one.name, text("HOLD")),
+    column(text("OF"), _scope),
+    field("topic", lambda one: one.topic),
+    field("partition", lambda one: one.partition),
+    field("first_offset", lambda one: one.first_offset),
+    field("last_offset", lambda one: one.last_offset),
+    field("reason", lambda one: one.reason, text("REASON")),
+)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeAlias
 
 import typer
 
@@ -23,7 +23,7 @@ from tieredstore.cli.app.arguments import (
 )
 from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
 from tieredstore.cli.bucket.addresses import parse_address, segment_at
-from tieredstore.cli.bucket.ls import leader_epoch_rows, partition_row
+from tieredstore.cli.bucket.ls import leader_epoch_rows
 from tieredstore.cli.terminal.output import (
     JsonValue,
     complain,
@@ -35,10 +35,12 @@ from tieredstore.cli.terminal.output import (
     print_table,
     ratio_of,
 )
-from tieredstore.cli.terminal.tables import ColumnLike, text, word
+from tieredstore.cli.terminal.rows import SEGMENT, Row, T, column, field
+from tieredstore.cli.terminal.tables import number, text, word
 from tieredstore.errors import CorruptData, excerpt
 from tieredstore.format.chunk_index import ChunkIndex, FixedChunkIndex
-from tieredstore.model import RemoteLogSegmentMetadata, human_bytes
+from tieredstore.format.manifest import IndexEntry
+from tieredstore.model import ByteRange, IndexType, RemoteLogSegmentMetadata, human_bytes
 from tieredstore.ops.bucket import Bucket
 from tieredstore.ops.inspection import InspectedObject, StoredChunkSizes, inspect_objects
 
@@ -102,36 +104,35 @@ class SegmentView:
         """All of it, snake_case; what is not known is null."""
         objects = self.segment.objects
         row: dict[str, JsonValue] = {
-            **partition_row(objects.segment_id.topic_id_partition),
-            "base_offset": objects.start_offset,
-            "segment_id": str(objects.segment_id.id),
+            **SEGMENT.json(objects),
             "size": self.chunk_index.original_file_size,
             "stored_size": objects.stored_size,
             "ratio": ratio_of(self.chunk_index.original_file_size, objects.stored_size),
             "manifest": self._manifest(),
             "metadata": _metadata(self.segment.manifest.metadata),
-            "objects": [self._object_row(obj) for obj in self._objects],
+            "objects": [self._object.json(obj) for obj in self._objects],
             "damage": list(self.damage),
         }
-        return {**row, "chunks": list(self._chunks())} if chunks else row
+        return {**row, "chunks": list(map(_CHUNK.json, self._chunks()))} if chunks else row
 
     def print(self, *, chunks: bool, wide: bool) -> None:
         """All of it, as tables."""
         print_table((word("SEGMENT"), text("")), self._lines(), wide=wide)
-        self._print_rows((word("OBJECT"), ">BYTES", ">EXPECTED"), self._object_rows())
-        self._print_rows((word("INDEX"), ">POSITION", ">STORED BYTES"), self._indexes())
+        _print_rows(self._object, self._objects)
+        _print_rows(_INDEX, self.segment.manifest.segment_indexes.recorded())
         if chunks:
-            self._print_rows((">CHUNK", ">POSITION", ">BYTES", ">STORED AT", ">STORED BYTES"), self._chunks())
+            _print_rows(_CHUNK, self._chunks())
 
-    @staticmethod
-    def _print_rows(columns: Sequence[ColumnLike], rows: Iterable[Mapping[str, JsonValue]]) -> None:
-        print_lines([""])
-        print_table(columns, (["-" if cell is None else str(cell) for cell in row.values()] for row in rows))
-
-    def _object_rows(self) -> Iterator[Mapping[str, JsonValue]]:
-        for row in map(self._object_row, self._objects):
-            name = f"(no .{row['suffix']})" if row["object"] is None else f".{row['suffix']}"
-            yield {"name": name, "size": row["size"], "expected_size": row["expected_size"]}
+    @property
+    def _object(self) -> Row[InspectedObject]:
+        return Row(
+            column(word("OBJECT"), lambda obj: f".{obj.suffix.value}" if obj.info else f"(no .{obj.suffix.value})"),
+            field("suffix", lambda obj: obj.suffix),
+            field("object", lambda obj: None if obj.info is None else self.bucket.shown(obj.info.key)),
+            field("size", lambda obj: None if obj.info is None else obj.info.size, number("BYTES")),
+            field("expected_size", lambda obj: obj.expected_size, number("EXPECTED")),
+            field("modified_ms", lambda obj: None if obj.info is None else obj.info.modified_ms),
+        )
 
     def _lines(self) -> Iterator[tuple[str, str]]:
         objects, wrapped = self.segment.objects, self.segment.manifest.encryption
@@ -188,7 +189,7 @@ class SegmentView:
             "compressed": manifest.compression,
             "encryption": key,
             "chunk_index": self._chunk_map(),
-            "indexes": list(self._indexes()),
+            "indexes": [_INDEX.json(index) for index in manifest.segment_indexes.recorded()],
         }
 
     def _chunk_map(self) -> dict[str, JsonValue]:
@@ -205,36 +206,37 @@ class SegmentView:
             "max": None if sizes is None else sizes.largest,
         }
 
-    def _chunks(self) -> Iterator[dict[str, JsonValue]]:
+    def _chunks(self) -> Iterator[_Chunk]:
         for chunk, (before, after) in enumerate(itertools.pairwise(self.chunk_index.positions())):
-            original = self.chunk_index.original_range(chunk)
-            yield {
-                "chunk": chunk,
-                "position": original.start,
-                "size": len(original),
-                "stored_position": before,
-                "stored_size": after - before,
-            }
-
-    def _indexes(self) -> Iterator[dict[str, JsonValue]]:
-        for kind, entry in self.segment.manifest.segment_indexes.recorded():
-            yield {"type": kind.value, "position": entry.position, "stored_size": entry.size}
-
-    def _object_row(self, obj: InspectedObject) -> dict[str, JsonValue]:
-        info = obj.info
-        return {
-            "suffix": obj.suffix.value,
-            "object": None if info is None else self.bucket.shown(info.key),
-            "size": None if info is None else info.size,
-            "expected_size": obj.expected_size,
-            "modified_ms": None if info is None else info.modified_ms,
-        }
+            yield chunk, self.chunk_index.original_range(chunk), ByteRange(before, after)
 
     def _damage(self, obj: InspectedObject) -> str:
         if obj.info is None:
             return f"damage: the .{obj.suffix.value} object is missing under a valid manifest"
         name, size = self.bucket.shown(obj.info.key), obj.info.size
         return f"damage: {name} has {size} bytes where its manifest says {obj.expected_size}"
+
+
+def _print_rows(row: Row[T], items: Iterable[T]) -> None:
+    print_lines([""])
+    print_table(row.columns, map(row.cells, items))
+
+
+_Chunk: TypeAlias = tuple[int, ByteRange, ByteRange]
+"""Number, place in the log, and place as it is stored."""
+
+_INDEX: Final[Row[tuple[IndexType, IndexEntry]]] = Row(
+    field("type", lambda index: index[0], word("INDEX")),
+    field("position", lambda index: index[1].position, number("POSITION")),
+    field("stored_size", lambda index: index[1].size, number("STORED BYTES")),
+)
+_CHUNK: Final[Row[_Chunk]] = Row(
+    field("chunk", lambda chunk: chunk[0], number("CHUNK")),
+    field("position", lambda chunk: chunk[1].start, number("POSITION")),
+    field("size", lambda chunk: len(chunk[1]), number("BYTES")),
+    field("stored_position", lambda chunk: chunk[2].start, number("STORED AT")),
+    field("stored_size", lambda chunk: len(chunk[2]), number("STORED BYTES")),
+)
 
 
 def _metadata(recorded: RemoteLogSegmentMetadata | None) -> JsonValue:

@@ -31,12 +31,11 @@ from tieredstore.cli.terminal.output import (
     human_count,
     human_time,
     iso_utc,
-    print_json,
     print_json_line,
     print_lines,
-    print_table,
 )
 from tieredstore.cli.terminal.progress import counting, tell_if_stopped
+from tieredstore.cli.terminal.rows import SEGMENT, Row, column, field
 from tieredstore.cli.terminal.tables import moment, number, text, word
 from tieredstore.errors import ConfigError, PreconditionFailed, ResourceNotFound, StoreUnavailable, UnknownKey
 from tieredstore.model import human_bytes
@@ -157,22 +156,7 @@ def list_keys(
         totals = key_totals(_loaded(bucket, scope, parallel, advance))
         encryption = bucket.settings.encryption
     rows = sorted(totals.items(), key=lambda entry: (entry[0] is None, entry[0] or ""))
-    if as_json:
-        print_json([_key_row(key_id, sums, encryption) for key_id, sums in rows])
-        return
-    if not rows:
-        complain("no segments found")
-        return
-    columns = [
-        text("KEY PAIR"),
-        number("SEGMENTS", rank=1),
-        number("SIZE", rank=3),
-        number("STORED", rank=2),
-        moment("FIRST"),
-        moment("LAST"),
-        word("RING"),
-    ]
-    print_table(columns, [_key_cells(key_id, sums, encryption) for key_id, sums in rows], wide=wide)
+    _key_row(encryption).show(rows, as_json=as_json, empty="no segments found", wide=wide)
 
 
 def check(
@@ -250,18 +234,8 @@ def _required_ring(settings: Settings) -> KeyRing:
 
 def _report(step: RotationStep, *, as_json: bool) -> None:
     if as_json:
-        partition = step.objects.segment_id.topic_id_partition
-        row: dict[str, JsonValue] = {
-            "topic": partition.topic,
-            "topic_id": str(partition.topic_id),
-            "partition": partition.partition,
-            "base_offset": step.objects.start_offset,
-            "segment_id": str(step.objects.segment_id.id),
-            "outcome": step.outcome.value,
-            "key_id": step.key_id,
-            "reason": step.reason,
-        }
-        print_json_line(row)
+        row: dict[str, JsonValue] = SEGMENT.json(step.objects)
+        print_json_line(row | {"outcome": step.outcome.value, "key_id": step.key_id, "reason": step.reason})
     elif step.reason is not None:
         complain(f"left alone: {step.reason}")
 
@@ -305,36 +279,29 @@ def _until(old_keys: Sequence[str], cached_ms: int, until_ms: Sequence[int]) -> 
     )
 
 
-def _key_row(key_id: str | None, totals: SegmentTotals, encryption: EncryptionSettings | None) -> dict[str, JsonValue]:
-    oldest, newest = totals.timestamps or (None, None)
-    return {
-        "key_id": key_id,
-        "segments": totals.segments,
-        "size": totals.size,
-        "stored_size": totals.stored_size,
-        "oldest_timestamp_ms": oldest,
-        "oldest_timestamp": iso_utc(oldest),
-        "newest_timestamp_ms": newest,
-        "newest_timestamp": iso_utc(newest),
-        "on_the_ring": key_id is not None and key_id in _ring_ids(encryption),
-        "active": key_id is not None and encryption is not None and encryption.key_pair_id == key_id,
-    }
+def _key_row(encryption: EncryptionSettings | None) -> Row[tuple[str | None, SegmentTotals]]:
+    """The row of a pair's id, None for what is not encrypted, and of the segments that it encrypts."""
+    on_ring, active = _ring_ids(encryption), None if encryption is None else encryption.key_pair_id
 
+    def ring(key_id: str | None) -> str:
+        if key_id is None:
+            return ""
+        return ("active" if key_id == active else "yes") if key_id in on_ring else "no"
 
-def _key_cells(key_id: str | None, totals: SegmentTotals, encryption: EncryptionSettings | None) -> list[str]:
-    oldest, newest = totals.timestamps or (None, None)
-    ring = "" if key_id is None else "no"
-    if key_id in _ring_ids(encryption):
-        ring = "active" if encryption is not None and encryption.key_pair_id == key_id else "yes"
-    return [
-        _PLAIN if key_id is None else key_id,
-        human_count(totals.segments),
-        human_bytes(totals.size),
-        human_bytes(totals.stored_size),
-        human_time(oldest),
-        human_time(newest),
-        ring,
-    ]
+    return Row(
+        field("key_id", lambda row: row[0]),
+        column(text("KEY PAIR"), lambda row: _PLAIN if row[0] is None else row[0]),
+        field("segments", lambda row: row[1].segments, number("SEGMENTS", rank=1), human_count),
+        field("size", lambda row: row[1].size, number("SIZE", rank=3), human_bytes),
+        field("stored_size", lambda row: row[1].stored_size, number("STORED", rank=2), human_bytes),
+        field("oldest_timestamp_ms", lambda row: row[1].oldest_ms, moment("FIRST"), human_time),
+        field("oldest_timestamp", lambda row: iso_utc(row[1].oldest_ms)),
+        field("newest_timestamp_ms", lambda row: row[1].newest_ms, moment("LAST"), human_time),
+        field("newest_timestamp", lambda row: iso_utc(row[1].newest_ms)),
+        field("on_the_ring", lambda row: row[0] in on_ring),
+        field("active", lambda row: row[0] is not None and row[0] == active),
+        column(word("RING"), lambda row: ring(row[0])),
+    )
 
 
 def _ring_ids(encryption: EncryptionSettings | None) -> tuple[str, ...]:

@@ -10,14 +10,23 @@ from tieredstore.backends.base import LifecycleRule
 from tieredstore.cli.app.arguments import DryRun, Json, SettingsPath, StoreUrl, Wide
 from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
 from tieredstore.cli.app.steps import Yes, is_dry, way_to_apply
-from tieredstore.cli.terminal.output import JsonValue, complain, print_json, print_lines, print_table
+from tieredstore.cli.terminal.output import complain, print_json, print_lines, print_table
+from tieredstore.cli.terminal.rows import Row, column, field
 from tieredstore.cli.terminal.tables import number, text, word
 from tieredstore.errors import StoreError
 from tieredstore.ops.garbage.lifecycle import DEFAULT_DAYS, LifecycleOutcome, aborting_rule, add_abort_rule
 
 app: Final = typer.Typer(no_args_is_help=True, help="The bucket's own rules: shown, and one added.")
 
-_COLUMNS: Final = (text("RULE"), word("ENABLED", rank=1), text("UNDER"), number("ABORTS AFTER", rank=2), text("DOES"))
+_RULE: Final[Row[LifecycleRule]] = Row(
+    field("name", lambda rule: rule.name, text("RULE")),
+    field("enabled", lambda rule: rule.is_enabled, word("ENABLED", rank=1), lambda enabled: "yes" if enabled else "no"),
+    field("prefixes", lambda rule: list(rule.prefixes), text("UNDER"), lambda under: ", ".join(under) or "everything"),
+    field("limited", lambda rule: rule.is_limited),
+    field("action", lambda rule: rule.action),
+    field("aborts_after_days", lambda rule: rule.aborts_after_days, number("ABORTS AFTER", rank=2), "{} days".format),
+    column(text("DOES"), lambda rule: rule.action + ("; of some objects only" if rule.is_limited else "")),
+)
 
 
 @app.command()
@@ -38,10 +47,9 @@ def show(settings: SettingsPath = None, store: StoreUrl = None, as_json: Json = 
         eating = [] if isinstance(lifecycle, str) else list(bucket.store.rules_on(bucket.prefix) or [])
         identity = bucket.store.identity
     if as_json:
-        shown: list[JsonValue] = [_row(rule) for rule in rules]
         print_json(
             {
-                "rules": shown,
+                "rules": [_RULE.json(rule) for rule in rules],
                 "aborts_after_days": None if aborting is None else aborting.aborts_after_days,
                 "dangers": eating,
                 "note": note or None,
@@ -50,7 +58,7 @@ def show(settings: SettingsPath = None, store: StoreUrl = None, as_json: Json = 
         )
         return
     if rules:
-        print_table(_COLUMNS, [_cells(rule) for rule in rules], wide=wide)
+        print_table(_RULE.columns, map(_RULE.cells, rules), wide=wide)
     elif not isinstance(lifecycle, str):
         print_lines([f"{identity} has no lifecycle rules"])
     for rule in eating:
@@ -108,21 +116,3 @@ def apply(
             print_lines([way_to_apply("written")])
     if report.outcome is LifecycleOutcome.NO_RULES:
         raise typer.Exit(StoreError.exit_code)
-
-
-def _row(rule: LifecycleRule) -> dict[str, JsonValue]:
-    return {
-        "name": rule.name,
-        "enabled": rule.is_enabled,
-        "prefixes": list(rule.prefixes),
-        "limited": rule.is_limited,
-        "action": rule.action,
-        "aborts_after_days": rule.aborts_after_days,
-    }
-
-
-def _cells(rule: LifecycleRule) -> list[str]:
-    under = ", ".join(rule.prefixes) or "everything"
-    days = "-" if rule.aborts_after_days is None else f"{rule.aborts_after_days} days"
-    limited = "; of some objects only" if rule.is_limited else ""
-    return [rule.name, "yes" if rule.is_enabled else "no", under, days, rule.action + limited]

@@ -6,10 +6,10 @@ import bisect
 import itertools
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -38,6 +38,7 @@ from tieredstore.cli.terminal.output import (
     ratio_of,
 )
 from tieredstore.cli.terminal.plots import COLORS, GREY, Picture, PlotFile, label, module
+from tieredstore.cli.terminal.rows import PARTITION, Row, column, field
 from tieredstore.cli.terminal.tables import WIDE, moment, number, text, word
 from tieredstore.errors import ConfigError, CorruptData, excerpt
 from tieredstore.model import TopicIdPartition, Uuid, human_bytes
@@ -46,6 +47,8 @@ from tieredstore.ops.listing import HeldOffsets, ListedSegment, SegmentTotals, l
 
 _HOLE: Final = "(hole)"
 _MOST_SPANS: Final = 3
+
+ValueT = TypeVar("ValueT")
 
 
 def ls(
@@ -96,7 +99,7 @@ def ls(
         if picture is not None:
             listed = picture.watching(listed)
         if as_json:
-            sys.stdout.writelines(json_array(segment_row(segment) for segment in listed))
+            sys.stdout.writelines(json_array(map(_segment_row().json, listed)))
         elif partition is None:
             _print_partitions(listed, wide=wide)
         else:
@@ -117,51 +120,59 @@ def at_least_one(
     return itertools.chain([first], listed)
 
 
-def segment_row(segment: ListedSegment) -> dict[str, JsonValue]:
-    """One segment for scripts; what is not known is null."""
-    objects, loaded = segment.objects, segment.loaded
-    row: dict[str, JsonValue] = {
-        **partition_row(segment.partition),
-        "base_offset": objects.start_offset,
-        "last_offset": None,
-        "segment_id": str(objects.segment_id.id),
-        "size": None,
-        "stored_size": objects.stored_size,
-        "ratio": None,
-        "compressed": None,
-        "encrypted": None,
-        "key_id": None,
-        "max_timestamp_ms": segment.max_timestamp_ms,
-        "max_timestamp": iso_utc(segment.max_timestamp_ms),
-        "leader_epochs": None,
-        "complete": segment.whole is not None,
-        "missing": [suffix.value for suffix in objects.missing],
-        "damage": str(loaded) if isinstance(loaded, CorruptData) else None,
-    }
-    return {**row, **_manifest_row(loaded)} if isinstance(loaded, StoredSegment) else row
-
-
-def partition_row(partition: TopicIdPartition) -> dict[str, JsonValue]:
-    """Which partition, for scripts."""
-    return {"topic": partition.topic, "topic_id": str(partition.topic_id), "partition": partition.partition}
-
-
 def leader_epoch_rows(epochs: Iterable[tuple[int, int]]) -> list[JsonValue]:
     """Leader epochs for scripts."""
     return [{"epoch": epoch, "start_offset": start} for epoch, start in epochs]
 
 
-def _manifest_row(loaded: StoredSegment) -> dict[str, JsonValue]:
-    manifest, metadata = loaded.manifest, loaded.metadata
-    return {
-        "last_offset": None if metadata.end_offset < 0 else metadata.end_offset,
-        "size": metadata.segment_size_in_bytes,
-        "ratio": ratio_of(metadata.segment_size_in_bytes, loaded.objects.stored_size),
-        "compressed": manifest.compression,
-        "encrypted": manifest.encryption is not None,
-        "key_id": None if manifest.encryption is None else manifest.encryption.key_id,
-        "leader_epochs": None if manifest.metadata is None else leader_epoch_rows(metadata.segment_leader_epochs),
-    }
+def _of_manifest(value: Callable[[StoredSegment], ValueT]) -> Callable[[ListedSegment], ValueT | None]:
+    """What a manifest tells; None where there is none that can be read."""
+    return lambda one: None if one.stored is None else value(one.stored)
+
+
+def _segment_row(id_rank: int = WIDE, segment_id_rank: int = WIDE) -> Row[ListedSegment]:
+    """The row of a segment; of tables, which show whole ones alone, with the ranks of two columns."""
+    return Row(
+        PARTITION.of(lambda one: one.partition),
+        field("base_offset", lambda one: one.objects.start_offset, number("OFFSET")),
+        field("last_offset", _of_manifest(lambda it: it.last_offset), number("LAST OFFSET")),
+        field("segment_id", lambda one: one.objects.segment_id.id),
+        field("size", _of_manifest(lambda it: it.metadata.segment_size_in_bytes), number("SIZE", rank=2), human_bytes),
+        field("stored_size", lambda one: one.objects.stored_size, number("STORED", rank=1), human_bytes),
+        field(
+            "ratio",
+            _of_manifest(lambda it: ratio_of(it.metadata.segment_size_in_bytes, it.objects.stored_size)),
+            number("RATIO", rank=4),
+            "{:.2f}".format,
+        ),
+        field("compressed", _of_manifest(lambda it: it.manifest.compression)),
+        field("encrypted", _of_manifest(lambda it: it.manifest.encryption is not None)),
+        field("key_id", _of_manifest(lambda it: it.manifest.encryption and it.manifest.encryption.key_id)),
+        column(text("FORM", rank=3), lambda one: "-" if one.stored is None else _form(one.stored)),
+        field("max_timestamp_ms", lambda one: one.max_timestamp_ms, moment("LAST RECORD"), human_time),
+        field("max_timestamp", lambda one: iso_utc(one.max_timestamp_ms)),
+        field(
+            "leader_epochs",
+            _of_manifest(
+                lambda it: it.manifest.metadata and leader_epoch_rows(it.manifest.metadata.segment_leader_epochs)
+            ),
+        ),
+        field("complete", lambda one: one.whole is not None),
+        field("missing", lambda one: [suffix.value for suffix in one.objects.missing]),
+        field("damage", lambda one: str(one.loaded) if isinstance(one.loaded, CorruptData) else None),
+        column(word("TOPIC ID", rank=id_rank), lambda one: str(one.partition.topic_id)),
+        column(word("SEGMENT ID", rank=segment_id_rank), lambda one: str(one.objects.segment_id.id)),
+    )
+
+
+_SUMS: Final[Row[SegmentTotals]] = Row(
+    column(number("SEGMENTS", rank=4), lambda sums: human_count(sums.segments)),
+    column(number("SIZE", rank=3), lambda sums: human_bytes(sums.size)),
+    column(number("STORED"), lambda sums: human_bytes(sums.stored_size)),
+    column(number("RATIO", rank=5), lambda sums: human_ratio(sums.size, sums.stored_size)),
+    column(moment("FIRST", rank=2), lambda sums: human_time(sums.oldest_ms)),
+    column(moment("LAST", rank=1), lambda sums: human_time(sums.newest_ms)),
+)
 
 
 def _noting(damage: list[CorruptData], listed: Iterable[ListedSegment]) -> Iterator[ListedSegment]:
@@ -187,28 +198,23 @@ def _print_partitions(listed: Iterable[ListedSegment], *, wide: bool) -> None:
                 total.add(segment.whole)
         ids.setdefault(partition.topic, set()).add(partition.topic_id)
         place = [partition.topic, str(partition.topic_id), str(partition.partition)]
-        rows.append([*place, _held(offsets), human_count(totals.segments), *_sums(totals)])
+        rows.append([*place, _held(offsets), *_SUMS.cells(totals)])
     if not rows:
         complain("no segments found")
         return
-    rows.append(["total", "", "", "", human_count(total.segments), *_sums(total)])
+    rows.append(["total", "", "", "", *_SUMS.cells(total)])
     columns = [
         text("TOPIC"),
         word("TOPIC ID", rank=_shown_if(any(len(same_name) > 1 for same_name in ids.values()))),
         number("PART"),
         word("OFFSETS", short=_around_holes),
-        number("SEGMENTS", rank=4),
-        number("SIZE", rank=3),
-        number("STORED"),
-        number("RATIO", rank=5),
-        moment("FIRST", rank=2),
-        moment("LAST", rank=1),
+        *_SUMS.columns,
     ]
     print_table(columns, rows, total=True, wide=wide)
 
 
 def _print_segments(listed: Iterable[ListedSegment], *, wide: bool) -> None:
-    rows: list[list[str]] = []
+    row, rows = _segment_row(), list[list[str]]()
     total = SegmentTotals()
     offsets: dict[TopicIdPartition, HeldOffsets] = {}
     starts: list[tuple[TopicIdPartition, int]] = []
@@ -220,45 +226,19 @@ def _print_segments(listed: Iterable[ListedSegment], *, wide: bool) -> None:
         hole = offsets.setdefault(segment.partition, HeldOffsets()).add(segment.whole)
         if hole is not None:
             rows.append([*map(str, hole), "", "", "", "", _HOLE, str(segment.partition.topic_id), ""])
-        rows.append(_segment_cells(segment, segment.whole))
+        rows.append(row.cells(segment))
         starts.append((segment.partition, segment.objects.start_offset))
     if not rows:
         complain("no segments found")
         return
-    size, stored, ratio, *_ = _sums(total)
-    rows.append(["total", "", size, stored, ratio, "", "", "", ""])
-    columns = [
-        number("OFFSET"),
-        number("LAST OFFSET"),
-        number("SIZE", rank=2),
-        number("STORED", rank=1),
-        number("RATIO", rank=4),
-        text("FORM", rank=3),
-        moment("LAST RECORD"),
-        word("TOPIC ID", rank=_shown_if(len(offsets) > 1)),
-        word("SEGMENT ID", rank=_shown_if(len(set(starts)) < len(starts))),
-    ]
-    print_table(columns, rows, total=True, wide=wide)
+    rows.append(["total", "", *_SUMS.cells(total)[1:4], "", "", "", ""])
+    row = _segment_row(_shown_if(len(offsets) > 1), _shown_if(len(set(starts)) < len(starts)))
+    print_table(row.columns, rows, total=True, wide=wide)
 
 
 def _shown_if(needed: bool) -> int:
     """The rank of ids: they are shown where nothing else tells rows apart, else by --wide alone."""
     return 0 if needed else WIDE
-
-
-def _segment_cells(segment: ListedSegment, whole: StoredSegment) -> list[str]:
-    metadata, stored = whole.metadata, segment.objects.stored_size
-    return [
-        str(metadata.start_offset),
-        "-" if metadata.end_offset < 0 else str(metadata.end_offset),
-        human_bytes(metadata.segment_size_in_bytes),
-        human_bytes(stored),
-        human_ratio(metadata.segment_size_in_bytes, stored),
-        _form(whole),
-        human_time(segment.max_timestamp_ms),
-        str(segment.partition.topic_id),
-        str(segment.objects.segment_id.id),
-    ]
 
 
 def _form(whole: StoredSegment) -> str:
@@ -292,16 +272,6 @@ def _around_holes(held: str) -> str:
     if not others or "…" not in others[-1]:
         return held
     return f"{first.partition(' ')[0]} … {others[-1].rpartition(' ')[2]}, {len(others)} hole{'s' * (len(others) > 1)}"
-
-
-def _sums(totals: SegmentTotals) -> list[str]:
-    """Original and stored size, ratio, and the least and greatest time of the segments' last records."""
-    return [
-        human_bytes(totals.size),
-        human_bytes(totals.stored_size),
-        human_ratio(totals.size, totals.stored_size),
-        *map(human_time, totals.timestamps or (None, None)),
-    ]
 
 
 _STEPS: Final = 500

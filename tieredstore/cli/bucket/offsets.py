@@ -12,8 +12,9 @@ from tieredstore.cli.app.arguments import Json, SettingsPath, SomePartition, Som
 from tieredstore.cli.app.broker_options import BootstrapServer, KafkaConfig, KafkaProperties, client_properties
 from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
 from tieredstore.cli.records.record_places import chosen_partitions
-from tieredstore.cli.terminal.output import JsonValue, complain, human_time, print_json, print_table
+from tieredstore.cli.terminal.output import complain, human_time, print_json, print_table
 from tieredstore.cli.terminal.plots import COLORS, RED, Picture, PlotFile, label, module
+from tieredstore.cli.terminal.rows import Field, Row, column, field
 from tieredstore.cli.terminal.tables import moment, number, text
 from tieredstore.model import RemoteLogSegmentMetadata, Uuid
 from tieredstore.model import TopicId as KnownTopicId
@@ -92,47 +93,44 @@ def show_offsets(
     partitions: Sequence[PartitionOffsets], topic: str, topic_id: Uuid, *, as_json: bool, broker: bool
 ) -> None:
     """JSON or a table; with the broker's offsets where ``broker`` tells that one was asked."""
+    live: tuple[Field[PartitionOffsets], ...] = (
+        field("broker_earliest_offset", lambda known: known.broker and known.broker[0], number("BROKER FROM")),
+        field("broker_end_offset", lambda known: known.broker and known.broker[1], number("BROKER END")),
+    )
+    row: Row[PartitionOffsets] = Row(
+        field("topic", lambda _: topic),
+        field("topic_id", lambda _: topic_id),
+        field("partition", lambda known: known.partition, number("PARTITION")),
+        field(
+            "earliest_offset",
+            lambda known: None if known.lineage is None else known.lineage.earliest_offset,
+            number("EARLIEST"),
+        ),
+        field("end_offset", lambda known: None if known.lineage is None else known.lineage.end_offset, number("END")),
+        field("segments", lambda known: len(_segments(known.lineage)), number("SEGMENTS", rank=3)),
+        field("max_timestamp_ms", lambda known: _latest_time(known.lineage)),
+        field("lost", lambda known: [{"start": start, "stop": stop} for start, stop in known.lost]),
+        *(live if broker else ()),
+        column(moment("LAST RECORD", rank=1), lambda known: human_time(_latest_time(known.lineage))),
+        column(text("LOST OFFSETS"), _lost),
+    )
     if as_json:
-        print_json([_row(known, topic, topic_id, broker=broker) for known in partitions])
-        return
-    columns = [number("PARTITION"), number("EARLIEST"), number("END"), number("SEGMENTS", rank=3)]
-    columns += [number("BROKER FROM"), number("BROKER END")] if broker else []
-    rows = [_cells(known, broker=broker) for known in partitions]
-    print_table([*columns, moment("LAST RECORD", rank=1), text("LOST OFFSETS")], rows)
+        print_json(list(map(row.json, partitions)))
+    else:
+        print_table(row.columns, map(row.cells, partitions))
 
 
-def _row(known: PartitionOffsets, topic: str, topic_id: Uuid, *, broker: bool) -> dict[str, JsonValue]:
-    lineage = known.lineage
-    row: dict[str, JsonValue] = {
-        "topic": topic,
-        "topic_id": str(topic_id),
-        "partition": known.partition,
-        "earliest_offset": None if lineage is None else lineage.earliest_offset,
-        "end_offset": None if lineage is None else lineage.end_offset,
-        "segments": len(_segments(lineage)),
-        "max_timestamp_ms": None if lineage is None else _latest_time(lineage),
-        "lost": [{"start": start, "stop": stop} for start, stop in known.lost],
-    }
-    if broker:
-        earliest, end = known.broker or (None, None)
-        row |= {"broker_earliest_offset": earliest, "broker_end_offset": end}
-    return row
-
-
-def _cells(known: PartitionOffsets, *, broker: bool) -> list[str]:
-    lineage = known.lineage
-    stored = (None, None) if lineage is None else (lineage.earliest_offset, lineage.end_offset)
-    numbers = [known.partition, *stored, len(_segments(lineage)), *((known.broker or (None, None)) if broker else ())]
-    latest = None if lineage is None else _latest_time(lineage)
-    lost = ", ".join(f"{start}-{stop - 1}" for start, stop in known.lost)
-    return [*("-" if n is None else str(n) for n in numbers), human_time(latest), lost or "none"]
+def _lost(known: PartitionOffsets) -> str:
+    return ", ".join(f"{start}-{stop - 1}" for start, stop in known.lost) or "none"
 
 
 def _segments(lineage: Lineage | None) -> set[RemoteLogSegmentMetadata]:
     return set() if lineage is None else {span.segment for span in lineage.spans}
 
 
-def _latest_time(lineage: Lineage) -> int | None:
+def _latest_time(lineage: Lineage | None) -> int | None:
+    if lineage is None:
+        return None
     times = [span.segment.max_timestamp_ms for span in lineage.spans]
     return max(times) if min(times) >= 0 else None
 

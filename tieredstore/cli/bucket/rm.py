@@ -31,10 +31,11 @@ from tieredstore.cli.app.broker_options import (
 )
 from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
 from tieredstore.cli.app.steps import Report, Yes, is_dry, tell_sum, telling
-from tieredstore.cli.bucket.ls import at_least_one, partition_row
+from tieredstore.cli.bucket.ls import at_least_one
 from tieredstore.cli.records.record_places import parse_offset_or_time
 from tieredstore.cli.terminal.output import JsonValue, counted
 from tieredstore.cli.terminal.progress import counting, tell_if_stopped
+from tieredstore.cli.terminal.rows import PARTITION
 from tieredstore.errors import ConfigError, StoreError
 from tieredstore.model import Uuid, human_bytes
 from tieredstore.ops.bucket import Bucket
@@ -168,7 +169,7 @@ def _row(step: RemovalStep) -> dict[str, JsonValue]:
     end = loaded.metadata.end_offset if isinstance(loaded, StoredSegment) else -1
     return {
         "outcome": step.outcome.value,
-        **partition_row(step.segment.partition),
+        **PARTITION.json(step.segment.partition),
         "base_offset": objects.start_offset,
         "last_offset": None if end < 0 else end,
         "segment_id": str(objects.segment_id.id),

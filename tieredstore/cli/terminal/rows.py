@@ -15,11 +15,12 @@ A row is a table of fields over a value of the library::
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import date
 from typing import Final, Generic, TypeVar, cast
 
+from tieredstore.catalog.listing import SegmentObjects
 from tieredstore.cli.terminal.output import JsonValue, complain, print_json, print_table
 from tieredstore.cli.terminal.tables import Column
 from tieredstore.model import TopicIdPartition, Uuid
@@ -43,15 +44,17 @@ def field(
     name: str,
     value: Callable[[T], ValueT | None],
     shown: Column | None = None,
-    show: Callable[[ValueT], str] = str,
+    show: Callable[[ValueT], str] | None = None,
     *,
     digits: int | None = None,
 ) -> Field[T]:
-    """Declare a field: ``show`` makes a cell of its value, ``digits`` are those that JSON has behind the point."""
+    """Declare a field; ``show`` makes a cell of a value, ``digits`` are how many of its JSON are behind the point."""
 
     def cell(item: T) -> str:
         known = value(item)
-        return "-" if known is None else show(known)
+        if known is None:
+            return "-"
+        return str(_json_value(known, digits)) if show is None else show(known)
 
     return Field(name, lambda item: _json_value(value(item), digits), shown, cell)
 
@@ -64,28 +67,27 @@ def column(shown: Column | None, cell: Callable[[T], str]) -> Field[T]:
 class Row(Generic[T]):
     """The fields of a value, in the order in which JSON and the table have them."""
 
-    def __init__(self, *fields: Field[T]) -> None:
-        self._named = tuple((each.name, each.value) for each in fields if each.name is not None)
-        self._shown = tuple((each.column, each.cell) for each in fields if each.column is not None)
-        self._fields = fields
+    def __init__(self, *parts: Field[T] | Row[T]) -> None:
+        self._fields: list[Field[T]] = []
+        for part in parts:
+            self._fields += part._fields if isinstance(part, Row) else [part]
 
     @property
     def columns(self) -> list[Column]:
         """The columns of the table."""
-        return [shown for shown, _ in self._shown]
+        return [each.column for each in self._fields if each.column is not None]
 
     def json(self, item: T) -> dict[str, JsonValue]:
         """One value for scripts."""
-        return {name: value(item) for name, value in self._named}
+        return {each.name: each.value(item) for each in self._fields if each.name is not None}
 
     def cells(self, item: T) -> list[str]:
         """One value for a person."""
-        return [cell(item) for _, cell in self._shown]
+        return [each.cell(item) for each in self._fields if each.column is not None]
 
-    def of(self, part: Callable[[PartT], T]) -> Iterator[Field[PartT]]:
-        """The same fields, for the row of what has such a value as its ``part``."""
-        for each in self._fields:
-            yield _of_part(each, part)
+    def of(self, part: Callable[[PartT], T]) -> Row[PartT]:
+        """The same fields, of what has such a value as its ``part``."""
+        return Row(*(_of_part(each, part) for each in self._fields))
 
     def show(self, items: Iterable[T], *, as_json: bool, empty: str, wide: bool = False) -> None:
         """All of ``items``: an array of JSON, or a table; where there is none, ``empty`` on stderr."""
@@ -117,3 +119,9 @@ PARTITION: Final[Row[TopicIdPartition]] = Row(
     field("partition", lambda where: where.partition),
 )
 """Which partition."""
+SEGMENT: Final[Row[SegmentObjects]] = Row(
+    PARTITION.of(lambda objects: objects.segment_id.topic_id_partition),
+    field("base_offset", lambda objects: objects.start_offset),
+    field("segment_id", lambda objects: objects.segment_id.id),
+)
+"""Which segment."""

@@ -171,8 +171,7 @@ class _Copying:
         objects = pair.objects
         raw, segment = self._read(objects)
         way = self._recoding.way_of(segment.manifest, partial(self._transcoder.is_uncompressed, segment))
-        end = segment.metadata.end_offset
-        step = CopyStep(objects, CopyOutcome.COPIED, way, None if end < 0 else end)
+        step = CopyStep(objects, CopyOutcome.COPIED, way, segment.last_offset)
         if way is CopyWay.TRANSCODED:
             return self._transcoded(step, segment, pair.beside)
         there = next((other for other in pair.beside if other.segment_id == objects.segment_id), None)

@@ -226,8 +226,8 @@ def _plan(
 
 
 def _held(segment: ListedSegment, holds: Holds) -> RemovalStep | None:
-    end = segment.loaded.metadata.end_offset if isinstance(segment.loaded, StoredSegment) else -1
-    hold = holds.on(segment.partition, segment.objects.start_offset, None if end < 0 else end)
+    last = None if segment.stored is None else segment.stored.last_offset
+    hold = holds.on(segment.partition, segment.objects.start_offset, last)
     return None if hold is None else RemovalStep(segment, RemovalOutcome.HELD, f"legal hold {hold.name!r}")
 
 
