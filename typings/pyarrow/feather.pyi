@@ -1,0 +1,6 @@
+from collections.abc import Sequence
+
+from . import Sink, Table
+
+def read_table(source: Sink, columns: Sequence[str] | None = None) -> Table: ...
+def write_feather(df: Table, dest: Sink, compression: str | None = None) -> None: ...
