@@ -15,9 +15,9 @@ from pyspark.sql.datasource import InputPartition
 from tieredstore.records import ReadSettings, read_split
 from tieredstore.records.splits import RecordSplit
 from tieredstore.spark.source.batch import BatchReader
-from tieredstore.spark.source.managers import manager_of
 from tieredstore.spark.source.options import SourceOptions, parse_options
 from tieredstore.spark.source.rows import RowShape
+from tieredstore.spark.source.store_source import manager_of
 from tieredstore.spark.source.tasks import SplitTask, read_task
 
 # What its type stubs say of streams is partial.

@@ -19,8 +19,8 @@ from tests.support.servers.kafka import KafkaServer
 from tests.support.servers.process import unanswered_port
 from tests.support.spark.spark_stream_topics import Bucket
 from tieredstore.config import load_settings
-from tieredstore.consumer.cli import consumed
-from tieredstore.consumer.cli.consumed import ConsumedTopic, ConsumeRequest
+from tieredstore.consumer.cli import consume as command
+from tieredstore.consumer.cli.consume import ConsumedTopic, ConsumeRequest
 
 COUNT = 300
 
@@ -122,7 +122,7 @@ def test_a_transaction_without_outcome_is_told_of(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_broker_that_is_not_there_is_one_sentence(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumed, "_ANSWER_S", 0.0)
+    monkeypatch.setattr(command, "_ANSWER_S", 0.0)
     with unanswered_port() as port:
         broker = f"127.0.0.1:{port}"
         done = tieredstore("consume", "orders", "-c", stored, "--group", "g", "--bootstrap-server", broker)

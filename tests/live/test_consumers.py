@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from tieredstore.live import consumers
-from tieredstore.live.clients import Statistics
-from tieredstore.live.consumers import ConsumerPool
+from tieredstore.live import clients
+from tieredstore.live.clients import ConsumerPool, Statistics
 from tieredstore.live.faults import Trouble
 
 
@@ -35,7 +34,7 @@ class IdleConsumer:
 @pytest.fixture
 def idle_consumers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[IdleConsumer]]:
     IdleConsumer.instances = []
-    monkeypatch.setattr(consumers, "LiveConsumer", IdleConsumer)
+    monkeypatch.setattr(clients, "LiveConsumer", IdleConsumer)
     yield IdleConsumer.instances
     del IdleConsumer.instances
 

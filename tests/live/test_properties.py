@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from tieredstore.errors import ConfigError
 from tieredstore.live import LiveCluster, read_live
-from tieredstore.live.jaas import login_of_jaas
-from tieredstore.live.properties import client_configuration
+from tieredstore.live.properties import client_configuration, login_of_jaas
 
 SERVERS = {"bootstrap.servers": "broker:9092"}
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"

@@ -225,7 +225,7 @@ def test_a_worker_of_spark_has_managers_of_its_own_and_closes_none_of_its_parent
     pytest.importorskip("pyspark")
     printed = run_forks("""
         from dataclasses import dataclass
-        from tieredstore.spark.source import managers
+        from tieredstore.spark.source import store_source
 
         class Manager:
             def __init__(self, source):
@@ -240,16 +240,16 @@ def test_a_worker_of_spark_has_managers_of_its_own_and_closes_none_of_its_parent
                 return self.number
 
         parent = os.getpid()
-        managers.RemoteStorageManager = Manager
-        mine = managers.manager_of(Source(0))
-        assert managers.manager_of(Source(0)) is mine
+        store_source.RemoteStorageManager = Manager
+        mine = store_source.manager_of(Source(0))
+        assert store_source.manager_of(Source(0)) is mine
         def act():
             for number in range(6):
-                assert managers.manager_of(Source(number)).process == os.getpid()
+                assert store_source.manager_of(Source(number)).process == os.getpid()
             return 3
-        assert forked_while_held(managers._managers._lock, act) == 3
-        assert managers.manager_of(Source(0)) is mine
+        assert forked_while_held(store_source._managers._lock, act) == 3
+        assert store_source.manager_of(Source(0)) is mine
         for number in range(1, 5):
-            managers.manager_of(Source(number))
+            store_source.manager_of(Source(number))
     """)
     assert printed.splitlines() == ["0 closed by a child", "1 closed by a child", "0 closed by the parent"]

@@ -23,7 +23,7 @@ from tieredstore.format.keys import Suffix, main_path
 from tieredstore.model import IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 from tieredstore.records import ReadSettings
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.spark.source.stored_segments import StoredSegments, key_of_path
+from tieredstore.spark.source.udf import StoredSegments, key_of_path
 from tieredstore.testing.batches import Record, build_batch
 from tieredstore.testing.segments import write_segment
 

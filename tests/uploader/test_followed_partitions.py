@@ -21,8 +21,8 @@ from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import Uploader
-from tieredstore.uploader.followed_partitions import FollowedPartitions
 from tieredstore.uploader.partition import Role
+from tieredstore.uploader.pins import FollowedPartitions
 from tieredstore.uploader.settled import REPLICATION_CHECKPOINT
 
 NAME = (PARTITION.topic, PARTITION.partition)

@@ -13,8 +13,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.kafka.logdir import FoundSegment
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.uploader.partition import Partition, Role, Segment
-from tieredstore.uploader.schedule import WAIT_S, Schedule
-from tieredstore.uploader.worker_limit import WorkerLimit
+from tieredstore.uploader.schedule import WAIT_S, Schedule, WorkerLimit
 
 _ID = Uuid(bytes([7] * 16))
 

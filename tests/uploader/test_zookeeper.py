@@ -25,9 +25,9 @@ from tieredstore.errors import BrokerUnavailable, ConfigError
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import BrokerEnvironment
-from tieredstore.uploader import zookeeper as module
+from tieredstore.uploader import leadership as module
 from tieredstore.uploader.broker import ZooKeeperTls, broker_environment
-from tieredstore.uploader.zookeeper import ZooKeeperLeadership
+from tieredstore.uploader.leadership import ZooKeeperLeadership
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker]
 

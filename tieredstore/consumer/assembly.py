@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tieredstore.consumer.client import MemberClient
-from tieredstore.consumer.commits import Commits, topic_id_in
 from tieredstore.consumer.core import Core
+from tieredstore.consumer.group import Commits, topic_id_in
 from tieredstore.consumer.handing_out import HandingOut
 from tieredstore.consumer.live_side import LiveSide
 from tieredstore.consumer.lookups import Committed, Lookups

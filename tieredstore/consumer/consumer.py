@@ -1,4 +1,4 @@
-"""confluent-kafka's consumer with one more source: the bucket."""
+"""confluent-kafka's consumers with one more source: the bucket."""
 
 from __future__ import annotations
 
@@ -404,3 +404,16 @@ def _is_message(message: Any) -> bool:
 
 def _is_stored(message: Any) -> bool:
     return type(message).__module__.startswith("tieredstore.")
+
+
+_WORDS: Final = """A consumer whose messages have deserialized keys and values, by the library's ``key.deserializer``.
+
+The library's class calls its base for what it does not do itself, which is :class:`Consumer` here.
+"""
+
+# Made by hand: the library's class narrows what its base returns, which no declaration can do over two bases.
+DeserializingConsumer: Any = type(
+    "DeserializingConsumer",
+    (confluent_kafka.DeserializingConsumer, Consumer),
+    {"__doc__": _WORDS, "__module__": __name__},
+)

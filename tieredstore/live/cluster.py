@@ -1,10 +1,10 @@
-"""What a cluster has: topics, their ids and partitions, and the offsets between which they can be read."""
+"""What a cluster has: topics, their ids and partitions, the offsets between which they can be read, and a group's."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -22,11 +22,9 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from tieredstore.errors import BrokerError, BrokerUnavailable, ResourceNotFound, TieredStoreError
-from tieredstore.live.clients import LiveAdmin, LiveConsumer, check_configuration
-from tieredstore.live.consumers import reading_configuration
+from tieredstore.live.clients import LiveAdmin, LiveConsumer, check_configuration, reading_configuration
 from tieredstore.live.epochs import EpochEnd, EpochInquiry
 from tieredstore.live.faults import fault, kind_of, unknown_s
-from tieredstore.live.group_client import GroupClient
 from tieredstore.live.properties import check_timeout, client_configuration
 from tieredstore.live.topic_watch import TopicWatch
 from tieredstore.model import Isolation, TopicPartition, Uuid
@@ -407,3 +405,67 @@ def _uuid(theirs: Any) -> Uuid:
     # Two signed longs, as Java has them.
     high, low = theirs.get_most_significant_bits(), theirs.get_least_significant_bits()
     return Uuid(high.to_bytes(8, "big", signed=True) + low.to_bytes(8, "big", signed=True))
+
+
+_FIRST_COMMITS_S: Final = 1.0
+"""A call in which nothing can interrupt; those that follow take as long as all before them."""
+
+
+class GroupClient(Closing):
+    """Asks a group's coordinator; subscribes to nothing, and so is no member. For one thread.
+
+    Not the administrative client: librdkafka 2.x takes the whole process down where a coordinator answers that one that
+    it is not the coordinator any more (its issue 5040), as each does that has only just become one.
+    """
+
+    def __init__(self, configuration: Mapping[str, str], login: tuple[str, str] | None = None) -> None:
+        """``configuration`` names the group; ``login``, a user and a password, stands for what it says of these."""
+        # What transactions are about to commit is waited for, whatever may be read of topics.
+        own = {"enable.auto.commit": "false", "isolation.level": "read_committed"}
+        self._client = LiveConsumer({**configuration, **own})
+        if login is not None:
+            self._client.set_sasl_credentials(*login)
+
+    def committed(self, partitions: Sequence[TopicPartition], doing: str, timeout_s: float) -> list[KafkaPartition]:
+        """What is committed of each, asked for again while that may succeed later; a negative offset for nothing.
+
+        Errors begin with ``doing``: BrokerDenied, BrokerUnavailable (nothing came in ``timeout_s``), BrokerError.
+        """
+        begun = time.monotonic()
+        end = begun + timeout_s
+        while True:
+            now = time.monotonic()
+            wait_s = min(max(end - now, _AGAIN_S), max(_FIRST_COMMITS_S, now - begun))
+            try:
+                return self._ask(partitions, doing, wait_s, timeout_s)
+            except BrokerUnavailable:
+                if time.monotonic() + _AGAIN_S > end:
+                    raise
+                time.sleep(_AGAIN_S)
+
+    def close(self) -> None:
+        """Let the connections go."""
+        self._client.close()
+
+    def _ask(
+        self, partitions: Sequence[TopicPartition], doing: str, wait_s: float, timeout_s: float
+    ) -> list[KafkaPartition]:
+        trouble = self._client.trouble
+        client: Any = self._client  # the library leaves types of its results open
+        try:
+            places: list[KafkaPartition] = client.committed(
+                [KafkaPartition(*where) for where in partitions], timeout=wait_s
+            )
+        except KafkaException as error:
+            # A client that is denied says so by its callback, which runs only while it is polled.
+            self._client.poll(0)
+            final = trouble.final(doing)
+            if final is not None:
+                raise final from error
+            if error.args[0].code() in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT):
+                raise trouble.unavailable(doing, timeout_s) from error
+            raise fault(error.args[0], doing) from error
+        for place in places:
+            if place.error is not None:
+                raise fault(place.error, f"{doing}, for {place.topic}-{place.partition}")
+        return places

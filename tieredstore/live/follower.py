@@ -16,8 +16,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from tieredstore.errors import AlreadyClosed, BatchCorrupt, ResourceNotFound, TieredStoreError
 from tieredstore.kafka.records import COLUMNS
-from tieredstore.live.clients import LiveConsumer
-from tieredstore.live.consumers import reading_configuration
+from tieredstore.live.clients import LiveConsumer, reading_configuration
 from tieredstore.live.faults import OF_GROUPS, OF_HOLES, OUT_OF_RANGE, fault, translated
 from tieredstore.live.messages import MessageColumns, epoch_of, last_offset, pieces, size_of
 from tieredstore.live.properties import check_timeout, client_configuration

@@ -1,14 +1,22 @@
-"""Properties of a Kafka client, under the names that Java clients and Spark users know, for librdkafka."""
+"""Properties of a Kafka client, under the names that Java clients and Spark users know, for librdkafka.
+
+That includes ``sasl.jaas.config``, and key stores and trust stores: PEM and PKCS12 files can be used; JKS files cannot
+be read without Java.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any, Final, get_args
+import re
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple, get_args
+
+from confluent_kafka import Consumer, KafkaException
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
 
 from tieredstore.errors import ConfigError
-from tieredstore.live.jaas import login_of_jaas
-from tieredstore.live.key_stores import translate_stores
 from tieredstore.model import Isolation
 
 _logger: Final = logging.getLogger(__name__)
@@ -201,3 +209,226 @@ def _with_defaults(given: Mapping[str, str]) -> dict[str, str]:
     same = {"max.partition.fetch.bytes": "fetch.message.max.bytes"}
     named = {same.get(name, name) for name in given}
     return {name: value for name, value in _DEFAULTS.items() if name not in named} | dict(given)
+
+
+_JAAS: Final = "sasl.jaas.config"
+_JAAS_TOKEN: Final = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([=;])|([^\s=;"']+))""")
+_JAAS_FLAGS: Final = frozenset({"required", "requisite", "sufficient", "optional"})
+_JAAS_LENGTH: Final = 64 * 1024
+"""Longer ones are no login."""
+
+
+class _Word(NamedTuple):
+    text: str
+    is_mark: bool = False
+    """Whether it is a sign of the form, and not one that somebody has put between quotes."""
+
+
+_IS: Final = _Word("=", is_mark=True)
+_END: Final = _Word(";", is_mark=True)
+
+_PASSWORD: Final = {"username": "sasl.username", "password": "sasl.password"}
+_OAUTH: Final = {
+    "clientId": "sasl.oauthbearer.client.id",
+    "clientSecret": "sasl.oauthbearer.client.secret",
+    "scope": "sasl.oauthbearer.scope",
+}
+_MODULES: Final = {
+    "PlainLoginModule": (("PLAIN",), _PASSWORD),
+    "ScramLoginModule": (("SCRAM-SHA-256", "SCRAM-SHA-512"), _PASSWORD),
+    "OAuthBearerLoginModule": (("OAUTHBEARER",), _OAUTH),
+}
+
+
+def login_of_jaas(text: str, mechanism: str) -> dict[str, str]:
+    """The settings that one login module stands for; ConfigError, which shows nothing of ``text`` but its names.
+
+    Kafka's modules for PLAIN, SCRAM and OAUTHBEARER are taken, under any package.
+    """
+    module, options = _parse_jaas(text)
+    if module not in _MODULES:
+        raise ConfigError(
+            f"{_JAAS} names the login module {module}; those of PLAIN, SCRAM and OAUTHBEARER can be used here: "
+            f"{', '.join(_MODULES)}"
+        )
+    mechanisms, names = _MODULES[module]
+    if mechanism not in mechanisms:
+        raise ConfigError(f"{_JAAS} names {module}; sasl.mechanism must be {' or '.join(mechanisms)} for it")
+    unknown = sorted(options.keys() - names.keys())
+    if unknown:
+        raise ConfigError(f"{_JAAS} has the option {unknown[0]}; {module} can be given {', '.join(names)} here")
+    return _login_properties(module, options, names)
+
+
+def _login_properties(module: str, options: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
+    missing = [name for name in names if name not in options and name != "scope"]
+    # For OAUTHBEARER the client may be named by properties of its own.
+    if missing and names is _PASSWORD:
+        raise ConfigError(f"{_JAAS} has no {missing[0]}: {module} needs {' and '.join(names)}")
+    login = {names[name]: value for name, value in options.items()}
+    return login | ({"sasl.oauthbearer.method": "oidc"} if names is _OAUTH else {})
+
+
+def _parse_jaas(text: str) -> tuple[str, dict[str, str]]:
+    """The module without its package, and its options."""
+    words = _split_jaas(text)
+    if len(words) < 3 or words[-1] != _END or _END in words[:-1] or words[1].text not in _JAAS_FLAGS:
+        raise ConfigError(f'{_JAAS} is not of the form "<login module> required <name>=<value> ...;" for one module')
+    module, flag = words[0].text, words[1].text
+    options: dict[str, str] = {}
+    rest = words[2:-1]
+    for at in range(0, len(rest), 3):
+        option = rest[at : at + 3]
+        if [word.is_mark for word in option] != [False, True, False]:
+            raise ConfigError(f'{_JAAS} has something other than <name>="<value>" behind {module} {flag}')
+        name, _, value = (word.text for word in option)
+        if name in options:
+            raise ConfigError(f"{_JAAS} has the option {name} twice")
+        options[name] = value
+    # Without its package: repackaged clients have the same modules under names such as kafkashaded.org.apache.
+    return module.rpartition(".")[2], options
+
+
+def _split_jaas(text: str) -> list[_Word]:
+    words: list[_Word] = []
+    at, text = 0, text.strip()
+    while at < len(text):
+        token = _JAAS_TOKEN.match(text, at) if len(text) <= _JAAS_LENGTH else None
+        if token is None:
+            raise ConfigError(f"{_JAAS} has a quote that is not closed, or is over {_JAAS_LENGTH} characters long")
+        quoted = token[1] if token[1] is not None else token[2]
+        if quoted is not None:
+            words.append(_Word(re.sub(r"\\(.)", r"\1", quoted)))
+        else:
+            words.append(_Word(token[3] or token[4], is_mark=token[3] is not None))
+        at = token.end()
+    return words
+
+
+_JKS_MAGICS: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
+_PEM_MARK: Final = b"-----BEGIN "
+_MAX_STORE_BYTES: Final = 16 * 1024 * 1024
+"""More is no key store."""
+
+_IN_WORDS: Final = {
+    "ssl.truststore.certificates": "ssl.ca.pem",
+    "ssl.keystore.key": "ssl.key.pem",
+    "ssl.keystore.certificate.chain": "ssl.certificate.pem",
+}
+_FILES: Final = ("ssl.ca.location", "ssl.certificate.location", "ssl.crl.location", "ssl.key.location")
+_TYPES: Final = ("JKS", "PKCS12", "PEM")
+_PARTS: Final = ("location", "type", "password")
+OF_JAVAS_STORES: Final = frozenset(_IN_WORDS) | {
+    f"{store}.{part}" for store in ("ssl.truststore", "ssl.keystore") for part in _PARTS
+}
+"""What :func:`translate_stores` takes."""
+
+
+def translate_stores(given: MutableMapping[str, str]) -> dict[str, str]:
+    """Take Java's properties of stores out of ``given``; what they are for librdkafka.
+
+    Reads the files, to tell their type. ConfigError for what cannot be read or used.
+    """
+    for name in _FILES:
+        # librdkafka says no more than that it failed. Authorities may be a folder, or a word for where to look.
+        if name in given and not Path(given[name]).exists() and given[name] != "probe":
+            raise ConfigError(f"{name} cannot be read: there is no {given[name]}")
+    settings = {ours: given.pop(java) for java, ours in _IN_WORDS.items() if java in given}
+    trust = _take_store(given, "ssl.truststore")
+    # These names are librdkafka's own as well; only the type is not.
+    key = _take_store(given, "ssl.keystore")
+    if "location" in trust:
+        settings |= _by_type("ssl.truststore", trust, {"PEM": _pem_trust, "PKCS12": _pkcs12_trust})
+    if "location" in key:
+        settings |= _by_type("ssl.keystore", key, {"PEM": _pem_key, "PKCS12": _pkcs12_key})
+    return settings
+
+
+def _take_store(given: MutableMapping[str, str], store: str) -> dict[str, str]:
+    return {part: given.pop(f"{store}.{part}") for part in _PARTS if f"{store}.{part}" in given}
+
+
+_Translation = Callable[[Mapping[str, str], bytes], dict[str, str]]
+
+
+def _by_type(store: str, given: Mapping[str, str], known: Mapping[str, _Translation]) -> dict[str, str]:
+    written = given.get("type", "").upper()
+    if written and written not in _TYPES:
+        raise ConfigError(f"{store}.type is {given['type']}; PEM and PKCS12 can be used")
+    content = _read_store(f"{store}.location", given["location"])
+    if content.startswith(_JKS_MAGICS):
+        raise ConfigError(
+            f"{store}.location names a JKS file, which only Java can read: make a PKCS12 file of it by "
+            f"keytool -importkeystore -deststoretype PKCS12, or name PEM files, with {store}.type"
+        )
+    # As in Java, whose default type is JKS, a PKCS12 file needs no type.
+    kind = "PEM" if _PEM_MARK in content else "PKCS12"
+    if written in {"PEM", "PKCS12"} and written != kind:
+        raise ConfigError(f"{store}.type is {written}, and the file of {store}.location is not")
+    return known[kind](given, content)
+
+
+def _read_store(name: str, location: str) -> bytes:
+    try:
+        with Path(location).open("rb") as file:
+            content = file.read(_MAX_STORE_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{name} cannot be read: {error.strerror or error}: {location}") from error
+    if len(content) > _MAX_STORE_BYTES:
+        raise ConfigError(f"{name} is no key store, it is over {_MAX_STORE_BYTES} bytes long: {location}")
+    return content
+
+
+def _pem_trust(given: Mapping[str, str], _read_store: bytes) -> dict[str, str]:
+    return {"ssl.ca.location": given["location"]}
+
+
+def _pem_key(given: Mapping[str, str], _read_store: bytes) -> dict[str, str]:
+    """Java has the key and its chain in one file; each is found in it."""
+    return {"ssl.key.location": given["location"], "ssl.certificate.location": given["location"]}
+
+
+def _pkcs12_key(given: Mapping[str, str], _read_store: bytes) -> dict[str, str]:
+    return {f"ssl.keystore.{part}": given[part] for part in ("location", "password") if part in given}
+
+
+def _pkcs12_trust(given: Mapping[str, str], content: bytes) -> dict[str, str]:
+    """librdkafka trusts PEM only."""
+    password = given.get("password")
+    try:
+        store = load_pkcs12(content, None if password is None else password.encode())
+    except ValueError as error:
+        raise ConfigError(
+            f"ssl.truststore.location is no PEM or PKCS12 file, or ssl.truststore.password is not its password: "
+            f"{given['location']}"
+        ) from error
+    certificates = [entry.certificate for entry in (store.cert, *store.additional_certs) if entry is not None]
+    if not certificates:
+        raise ConfigError(f"ssl.truststore.location holds no certificate: {given['location']}")
+    return {"ssl.ca.pem": "".join(each.public_bytes(Encoding.PEM).decode("ascii") for each in certificates)}
+
+
+_NO_PROPERTY: Final = "tieredstore.no.such.property"
+_UNKNOWN: Final = "No such configuration property"
+
+
+def unknown_properties(names: Iterable[str]) -> list[str]:
+    """Those that are neither librdkafka's nor, translated or without effect, Java's. Looks at no value."""
+    return [name for name in names if not _is_known(name)]
+
+
+def _is_known(name: str) -> bool:
+    if is_translated(name) or name in OF_JAVAS_STORES:
+        return True
+    if is_never_text(name):
+        return False
+    consumer: Any = Consumer
+    try:
+        # Names are looked at in this order; behind the last one nothing is begun.
+        consumer({"group.id": "names", renamed(name): "", _NO_PROPERTY: ""})
+    except KafkaException as error:
+        words: str = error.args[0].str()
+        return not words.startswith(_UNKNOWN) or _NO_PROPERTY in words
+    except (TypeError, ValueError):
+        return True
+    raise AssertionError(f"librdkafka takes {_NO_PROPERTY}")

@@ -1,20 +1,26 @@
-"""The records of partitions of a broker, from one offset up to another."""
+"""Reads of a broker's partitions from one offset up to another, by clients that are kept from read to read."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+import json
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Any, Final
 
 import pyarrow as pa
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from tieredstore.errors import ConfigError, DataLoss
+from tieredstore.errors import ConfigError, DataLoss, TieredStoreError
 from tieredstore.kafka.records import COLUMNS
 from tieredstore.limits import MAX_OFFSET
-from tieredstore.live.bounded import BoundedRead, LiveRange
+from tieredstore.live.clients import ConsumerPool, LiveConsumer, bounded_configuration
 from tieredstore.live.cluster import LiveCluster
-from tieredstore.live.consumers import ConsumerPool, bounded_configuration
-from tieredstore.live.messages import MessageColumns
+from tieredstore.live.faults import OF_GROUPS, OF_HOLES, OUT_OF_RANGE, fault, translated
+from tieredstore.live.messages import MessageColumns, before, last_offset, pieces, size_of
 from tieredstore.live.properties import client_configuration
+from tieredstore.live.topic_watch import TopicWatch
 from tieredstore.model import Isolation, Uuid
 from tieredstore.process.closing import Closing
 from tieredstore.process.per_process import PerProcess
@@ -112,3 +118,183 @@ def _read_and_close(
 ) -> Generator[pa.RecordBatch, None, None]:
     with reader:
         yield from batches
+
+
+_ROWS: Final = 10_000
+_TARGET_BYTES: Final = 4 * 1024 * 1024
+_FIRST_ROWS: Final = 256
+"""How large messages are is not known before the first have come."""
+
+_WAIT_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRange:
+    """The offsets ``start`` up to ``stop`` (half-open) of a partition at ``servers``."""
+
+    servers: str
+    topic: str
+    partition: int
+    start: int
+    stop: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} at {self.servers}"
+
+
+class BoundedRead:
+    """Reads a range once, by a consumer that nobody else reads by meanwhile. For one thread."""
+
+    def __init__(self, consumer: LiveConsumer, extent: LiveRange, columns: MessageColumns, timeout_s: float) -> None:
+        self._consumer = consumer
+        self._range = extent
+        self._columns = columns
+        self._timeout_s = timeout_s
+        self._watch = TopicWatch(consumer, timeout_s)
+        self._doing = f"{extent} cannot be read"
+        self._position = extent.start
+        self._fetch_position = -1
+        self._pending: list[Message] = []
+        self._pending_bytes = 0
+        self._rows = _FIRST_ROWS
+        self._error: TieredStoreError | None = None
+        # The log's end, where it was met. Behind it nothing comes until the log grows.
+        self._end = -1
+        self._deadline = 0.0
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The records. What came before an error is given before it is raised."""
+        extent = self._range
+        self._consumer.statistics.listener = self._hear_statistics
+        with translated(self._doing):
+            self._consumer.assign([TopicPartition(extent.topic, extent.partition, extent.start)])
+        self._progress()
+        while not self._is_done():
+            self._take(self._arrived())
+            if self._pending and (
+                self._is_done() or self._pending_bytes >= _TARGET_BYTES or len(self._pending) >= _ROWS
+            ):
+                yield from self._flush()
+                # The time until the caller asks for more is not the broker's.
+                self._progress()
+        if self._error is not None:
+            raise self._error
+
+    def _is_done(self) -> bool:
+        # Markers and aborted records take offsets and never come: there it is the log's end that says that all is read.
+        return self._error is not None or max(self._position, self._end) >= self._range.stop
+
+    def _arrived(self) -> list[Message]:
+        """What is there, else what comes within a moment.
+
+        Asked to wait for many, the consumer would wait its whole time for the last of them, which never come at the
+        log's end.
+        """
+        # librdkafka would fill any number of rows while the next ones arrive: the memory is bounded here.
+        return self._consumer.consume(self._rows, 0) or self._consumer.consume(1, _WAIT_S)
+
+    def _take(self, messages: list[Message]) -> None:
+        # Errors come as messages, and are an answer too: whether the time is over is looked at only where nothing came.
+        nothing = not messages
+        if any(map(Message.error, messages)):
+            messages = self._without_errors(messages)
+        if messages:
+            self._progress()
+            self._position = last_offset(messages) + 1
+            kept = before(messages, self._range.stop)
+            self._pending += kept
+            size = size_of(kept)
+            self._pending_bytes += size
+            # As many for the next call as make the target's size, if they are like these.
+            self._rows = max(1, min(_ROWS, _TARGET_BYTES * len(messages) // max(1, size)))
+        elif nothing:
+            self._error = self._silence()
+
+    def _flush(self) -> Iterator[pa.RecordBatch]:
+        messages, size = self._pending, self._pending_bytes
+        self._pending, self._pending_bytes = [], 0
+        # Only where messages were larger than those before them, by which it was guessed how many to take at once.
+        for run in pieces(messages, _TARGET_BYTES) if size > 2 * _TARGET_BYTES else (messages,):
+            yield self._columns.build(run)
+
+    def _without_errors(self, messages: list[Message]) -> list[Message]:
+        """The records before the first error that ends the read."""
+        records: list[Message] = []
+        for message in messages:
+            error = message.error()
+            if error is None:
+                records.append(message)
+                self._position = _offset(message) + 1
+            elif (ends := self._judge(error, message)) is not None:
+                self._error = ends
+                break
+        return records
+
+    def _judge(self, error: KafkaError, message: Message) -> TieredStoreError | None:
+        code = error.code()
+        if code == KafkaError._PARTITION_EOF:
+            self._end = _offset(message)
+            self._progress()
+            return None
+        if code in OF_GROUPS | OF_HOLES:
+            return None
+        if code in OUT_OF_RANGE:
+            return self._out_of_range(error)
+        broker_error = fault(error, self._doing)
+        if broker_error.retryable:
+            self._consumer.trouble.note(error)
+            return None
+        return broker_error
+
+    def _out_of_range(self, error: KafkaError) -> TieredStoreError:
+        extent, position = self._range, self._position
+        try:
+            first, end = self._consumer.get_watermark_offsets(
+                TopicPartition(extent.topic, extent.partition), timeout=self._timeout_s
+            )
+        except KafkaException as failure:
+            return fault(failure.args[0], self._doing)
+        if position < first:
+            lost = f"offsets {position} to {min(first, extent.stop) - 1} are gone"
+            return DataLoss(f"{lost} from {extent}, which begins at offset {first} now")
+        if position > end:
+            return DataLoss(f"{extent} ends before offset {end} now, and was to be read from offset {position} on")
+        return DataLoss(f"{self._doing} from offset {position} on: {error.str()}")
+
+    def _silence(self) -> TieredStoreError | None:
+        """The error where nothing came just now: what does not pass at once, the rest when the time is over."""
+        trouble = self._consumer.trouble
+        final = trouble.final(self._doing) or self._topic_fault()
+        if final is not None or time.monotonic() < self._deadline:
+            return final
+        # The broker answers, and its log has ended: to wait for a connection would not help.
+        if trouble.noted is None and 0 <= self._end < self._range.stop:
+            return DataLoss(
+                f"{self._range} ends before offset {self._end}, and was to be read up to offset {self._range.stop}: "
+                f"it was cut, or that is no end that the broker has told"
+            )
+        return trouble.unavailable(self._doing, self._timeout_s)
+
+    def _topic_fault(self) -> TieredStoreError | None:
+        topic, partition = self._range.topic, self._range.partition
+        return self._watch.faults(topic, [partition], self._doing).get(partition) if self._watch.is_due else None
+
+    def _hear_statistics(self, text: str) -> None:
+        """Records of aborted transactions never come, but the fetcher's position moves over them."""
+        topics: dict[str, Any] = json.loads(text).get("topics", {})
+        partitions = topics.get(self._range.topic, {}).get("partitions", {})
+        position = partitions.get(str(self._range.partition), {}).get("next_offset", -1)
+        if position > self._fetch_position:
+            self._fetch_position = position
+            self._progress()
+
+    def _progress(self) -> None:
+        self._deadline = time.monotonic() + self._timeout_s
+        self._watch.begin()
+        if self._position > self._range.start or self._end >= 0:
+            self._consumer.trouble.forget()
+
+
+def _offset(message: Message) -> int:
+    offset = message.offset()
+    return -1 if offset is None else offset

@@ -24,9 +24,9 @@ from tieredstore.ops.verification import (
     plan_parts,
     verify_part,
 )
-from tieredstore.spark.source.sentences import each_in_one_sentence, one_sentence
 from tieredstore.spark.source.store_source import StoreSource
 from tieredstore.spark.source.udf import store_source
+from tieredstore.spark.source.workers import each_in_one_sentence, one_sentence
 
 # What its type stubs say of Arrow's functions is partial.
 _arrow: Final[Any] = pa

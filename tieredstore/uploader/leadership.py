@@ -1,13 +1,20 @@
-"""Which partitions are this broker's to ship."""
+"""Which partitions are this broker's to ship, as the settings, the cluster or ZooKeeper say."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import json
+import logging
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from tieredstore.config.named_class import named_class
+from tieredstore.errors import BrokerDenied, BrokerUnavailable, ConfigError
+from tieredstore.installation import install_command
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.process.forks import ForkSafeLock
 from tieredstore.uploader.broker import AUTO, STATIC, ZOOKEEPER, BrokerEnvironment
@@ -127,12 +134,186 @@ def leadership_of(name: str, environment: BrokerEnvironment, broker: BrokerState
         assert broker is not None
         return ClusterLeadership(environment, broker)
     if name == ZOOKEEPER:
-        # It wants a package that the others do without.
-        from tieredstore.uploader.zookeeper import ZooKeeperLeadership  # noqa: PLC0415
-
         return ZooKeeperLeadership(environment)
     own_class: type[Leadership] = named_class(
         "uploader.leadership", name, Leadership,
         "which is none of auto, zookeeper and static, nor a class that can be imported",
     )  # fmt: skip
     return own_class(environment)
+
+
+_logger: Final = logging.getLogger(__name__)
+
+_SESSION_S: Final = 18.0
+_ANSWER_S: Final = 10.0
+_AT_ONCE: Final = 1000
+_NOBODY: Final = -1
+_AGAIN_S: Final = 60.0
+"""After so long each state is read again, whatever its watch has told."""
+
+
+class ZooKeeperLeadership(Leadership):
+    """Reads ``/brokers/topics/<topic>/partitions/<partition>/state``, and again what ZooKeeper says has changed.
+
+    Only of partitions that lie here (:meth:`watch`). While there is no connection it is not known who leads.
+    """
+
+    def __init__(self, environment: BrokerEnvironment) -> None:
+        super().__init__(environment)
+        self._lock = ForkSafeLock()
+        self._leaders: dict[TopicPartition, int] = {}
+        self._stale: set[TopicPartition] = set()
+        self._read_all_s = time.monotonic()
+        self._client: Any = None
+        self._is_live = threading.Event()
+        try:
+            self._kazoo = importlib.import_module("kazoo.client")
+            self._errors = importlib.import_module("kazoo.exceptions")
+        except ImportError as error:
+            raise ConfigError(
+                f"uploader.leadership=zookeeper needs the package kazoo: {install_command('uploader')}"
+            ) from error
+
+    def watch(self, partitions: Collection[TopicPartition]) -> None:
+        """These, and no others, are looked at from now on."""
+        with self._lock:
+            wanted = set(partitions)
+            for where in self._leaders.keys() - wanted:
+                del self._leaders[where]
+            self._stale &= wanted
+            self._stale |= wanted - self._leaders.keys()
+
+    def led(self) -> Collection[TopicPartition]:
+        """Reads what has changed, many states at once; BrokerUnavailable without a connection."""
+        client = self._connected()
+        if time.monotonic() - self._read_all_s > _AGAIN_S:
+            self._forget()
+        with self._lock:
+            stale, self._stale = sorted(self._stale), set()
+        try:
+            for first in range(0, len(stale), _AT_ONCE):
+                self._read(client, stale[first : first + _AT_ONCE])
+        except BaseException:
+            with self._lock:
+                self._stale.update(stale)
+            raise
+        own = self.environment.broker_id
+        with self._lock:
+            return frozenset(where for where, leader in self._leaders.items() if leader == own)
+
+    def topic_ids(self, topics: Collection[str]) -> Mapping[str, Uuid | None]:
+        """Read ``/brokers/topics/<topic>``; BrokerUnavailable without a connection."""
+        client, ids = self._connected(), dict[str, Uuid | None]()
+        for topic in topics:
+            path = f"/brokers/topics/{topic}"
+            try:
+                raw, _ = client.get_async(path).get(timeout=_ANSWER_S)
+            except self._errors.NoNodeError:
+                ids[topic] = None
+            except Exception as error:
+                raise BrokerUnavailable(
+                    f"ZooKeeper at {self.environment.zookeeper} does not tell of {path}: {error!r}"
+                ) from error
+            else:
+                ids[topic] = _topic_id_of(raw)
+        return ids
+
+    def close(self) -> None:
+        """End the session."""
+        client, self._client = self._client, None
+        if client is not None:
+            with contextlib.suppress(Exception):
+                client.stop()
+                client.close()
+
+    def _connected(self) -> Any:
+        """The client, connecting since the first call; it does so again and again by itself."""
+        if self._client is None:
+            tls = self.environment.zookeeper_tls
+            try:
+                self._client = self._kazoo.KazooClient(
+                    self.environment.zookeeper,
+                    timeout=_SESSION_S,
+                    # Without an end to it, and a second apart at most.
+                    connection_retry={"max_tries": -1, "max_delay": 1.0},
+                    **({} if tls is None else tls.options()),
+                )
+            except ValueError as error:
+                raise ConfigError(f"uploader.zookeeper.connect is no list of hosts: {error}") from error
+            self._client.add_listener(self._connection_changed)
+            self._client.start_async()
+        # Whoever ships once asks once, and connecting takes a moment.
+        if not self._is_live.wait(_ANSWER_S):
+            raise BrokerUnavailable(f"ZooKeeper at {self.environment.zookeeper} is not connected")
+        return self._client
+
+    def _connection_changed(self, state: object) -> None:
+        """What was watched by the connection of before is not any more."""
+        if state == self._kazoo.KazooState.CONNECTED:
+            self._forget()
+            self._is_live.set()
+        else:
+            self._is_live.clear()
+
+    def _forget(self) -> None:
+        with self._lock:
+            self._stale |= self._leaders.keys()
+            self._read_all_s = time.monotonic()
+
+    def _read(self, client: Any, partitions: Iterable[TopicPartition]) -> None:
+        """Ask for all of them, then take the answers."""
+        asked = [(where, client.get_async(_state_path(where), watch=self._watcher(where))) for where in partitions]
+        end = time.monotonic() + _ANSWER_S
+        for where, answer in asked:
+            try:
+                raw, _ = answer.get(timeout=max(0.01, end - time.monotonic()))
+            except self._errors.NoNodeError:
+                # A topic that is made or deleted just now: it is asked for again the next time.
+                self._note(where, _NOBODY, is_stale=True)
+                continue
+            except (self._errors.NoAuthError, self._errors.AuthFailedError) as error:
+                raise BrokerDenied(
+                    f"ZooKeeper at {self.environment.zookeeper} refuses to have {_state_path(where)} read"
+                ) from error
+            except Exception as error:
+                raise BrokerUnavailable(
+                    f"ZooKeeper at {self.environment.zookeeper} does not tell of {_state_path(where)}: {error!r}"
+                ) from error
+            self._note(where, _leader_of(raw, where), is_stale=False)
+
+    def _watcher(self, where: TopicPartition) -> Any:
+        def changed(_: object) -> None:
+            self._note(where, None, is_stale=True)
+
+        return changed
+
+    def _note(self, where: TopicPartition, leader: int | None, *, is_stale: bool) -> None:
+        with self._lock:
+            if leader is not None:
+                self._leaders[where] = leader
+            if is_stale:
+                self._stale.add(where)
+
+
+def _state_path(where: TopicPartition) -> str:
+    return f"/brokers/topics/{where[0]}/partitions/{where[1]}/state"
+
+
+def _leader_of(raw: bytes, where: TopicPartition) -> int:
+    """The id of the leading broker; -1 if there is none, or if nobody can read it."""
+    try:
+        leader = json.loads(raw)["leader"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        leader = None
+    if type(leader) is not int:
+        _logger.error("the state of %s-%d in ZooKeeper names no leader: %.200r", *where, raw)
+        return _NOBODY
+    return leader
+
+
+def _topic_id_of(raw: bytes) -> Uuid:
+    """The topic's id; zero before Kafka 2.8, or if it cannot be read: it is there all the same."""
+    try:
+        return Uuid.parse(json.loads(raw)["topic_id"])
+    except (ValueError, TypeError, KeyError, RecursionError, ConfigError):
+        return Uuid(bytes(16))

@@ -14,11 +14,11 @@ from typing import Final
 from tieredstore.errors import StoreUnavailable, TieredStoreError
 from tieredstore.process.service import Service
 from tieredstore.process.stopping import Stop, nothing_under_way
-from tieredstore.uploader.folder_watch import FolderWatch
+from tieredstore.uploader.disk import FolderWatch
 from tieredstore.uploader.metrics import CountsCollector
 from tieredstore.uploader.partition import Role
+from tieredstore.uploader.schedule import WorkerLimit
 from tieredstore.uploader.uploader import Uploader
-from tieredstore.uploader.worker_limit import WorkerLimit
 
 _logger: Final = logging.getLogger(__name__)
 

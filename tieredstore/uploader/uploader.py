@@ -22,13 +22,12 @@ from tieredstore.process.parallel import in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.uploader.broker import BrokerEnvironment, broker_environment
 from tieredstore.uploader.disk import Disk
-from tieredstore.uploader.followed_partitions import FollowedPartitions
 from tieredstore.uploader.holes import Filler
 from tieredstore.uploader.leadership import LeadershipView, leadership_of
 from tieredstore.uploader.links import Links, locked
 from tieredstore.uploader.metrics import Counts, levels_of
 from tieredstore.uploader.partition import Partition, Role, Segment
-from tieredstore.uploader.pins import INCOMPLETE_S, Held, Pins
+from tieredstore.uploader.pins import INCOMPLETE_S, FollowedPartitions, Held, Pins
 from tieredstore.uploader.retention import Expired, RemoteRetention
 from tieredstore.uploader.schedule import Schedule
 from tieredstore.uploader.settled import BrokerSettling, DiskSettling, Inquiries, Settling

@@ -92,7 +92,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> StoredSegment:
 def findings_of(stored: StoredSegment, size: int) -> list[Finding]:
     subject = Subject(stored.objects, Level.DATA, "", str)
     indexes = CheckedIndexes(aborted=(AbortedTransaction(7, 9, 11, 12),))
-    return check_data(cast(RemoteStorageManager, Logs(size)), subject, stored, indexes).findings
+    return check_data(cast("RemoteStorageManager", Logs(size)), subject, stored, indexes).findings
 
 
 def none(_: object, __: object, position: int, last_offset: int) -> tuple[int, int]:

@@ -27,9 +27,9 @@ from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.planner import Planner
 from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.reading.log_snapshot import LogSnapshot
-from tieredstore.spark.pipelines import ahead, given_plan
-from tieredstore.spark.pipelines.ahead import AheadBatch
+from tieredstore.spark.pipelines import window_sink, window_source
 from tieredstore.spark.pipelines.window_planning import given, whole_plan
+from tieredstore.spark.pipelines.window_sink import AheadBatch
 from tieredstore.spark.pipelines.window_source import FILE, PLAN, WindowReader, WindowSource
 from tieredstore.spark.pipelines.window_tasks import WindowTask, unpacked
 
@@ -115,7 +115,7 @@ def test_what_takes_more_than_a_batch_or_cannot_be_planned_is_left_to_spark(
     assert planned(kept, max__file__records="1") is None
     plan = plan_of(kept)
     assert given(plan).as_option() is not None
-    monkeypatch.setattr(given_plan, "_MOST_CHARACTERS", 100)
+    monkeypatch.setattr(window_source, "_MOST_CHARACTERS", 100)
     assert given(plan).as_option() is None
 
     def away(_: Planner) -> LogSnapshot:
@@ -172,7 +172,7 @@ def test_one_that_is_closed_before_its_job_begins_writes_nothing(
 def test_a_job_that_ends_after_it_was_given_up_leaves_nothing(
     kept: Kept, driven: Driven, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ahead, "_CLOSING_S", 0.1)
+    monkeypatch.setattr(window_sink, "_CLOSING_S", 0.1)
     write, given_up = driven.jobs.written, threading.Event()
     writing = threading.Event()
 
@@ -236,7 +236,7 @@ def test_marks_are_not_written_ahead(kept: Kept, driven: Driven) -> None:
 
 
 def test_a_job_that_is_not_wanted_is_ended(kept: Kept, driven: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "_CLOSING_S", 60.0)
+    monkeypatch.setattr(window_sink, "_CLOSING_S", 60.0)
     context = driven.session.sparkContext
 
     def until_cancelled(_: Sequence[WindowTask]) -> Any:

@@ -30,8 +30,7 @@ from tieredstore.pipelines.run.window_writing import marked
 from tieredstore.pipelines.upkeep.backfill import Backfill
 from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.spark import start_pipelines
-from tieredstore.spark.pipelines.frame_tasks import of_all
-from tieredstore.spark.pipelines.window_jobs import WindowJobs
+from tieredstore.spark.pipelines.window_jobs import WindowJobs, of_all
 from tieredstore.spark.pipelines.window_sink import WindowSink
 from tieredstore.spark.pipelines.window_source import TASK, WindowReader
 

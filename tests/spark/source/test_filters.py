@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from tieredstore.spark.source.filters import Bounds, bounds_of
+from tieredstore.spark.source.batch import Bounds, bounds_of
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

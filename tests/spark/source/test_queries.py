@@ -17,7 +17,7 @@ from tieredstore.reading.log_snapshot import LogSnapshot
 from tieredstore.reading.query import LogQuery
 from tieredstore.reading.windows import ending_offsets, starting_offsets
 from tieredstore.spark.source.options import parse_options
-from tieredstore.spark.source.queries import query_of
+from tieredstore.spark.source.tasks import query_of
 
 OPTIONS: Mapping[str, str] = {"subscribe": "t", "storage.backend.class": "filesystem", "storage.root": "/nowhere"}
 

@@ -10,7 +10,7 @@ from tests.support.fresh_python import run_fresh
 
 WARN = """
 import importlib.machinery, logging, sys
-from tieredstore.spark.source.sentences import one_sentence
+from tieredstore.spark.source.workers import one_sentence
 
 sys.stderr = sys.stdout
 module, sets_logging_up = sys.argv[1:]

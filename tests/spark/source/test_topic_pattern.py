@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tieredstore.errors import ConfigError
-from tieredstore.spark.source.topic_pattern import python_pattern
+from tieredstore.spark.source.options import python_pattern
 
 TOPICS = ["orders", "orders.v2", "Orders-EU", "pay_9", "q+", "a.b", "a*b", "ordersorders", "z", "\\x"]
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO, Final
+from typing import Annotated, BinaryIO, Final
 
 import typer
 
@@ -31,9 +31,6 @@ from tieredstore.cli.terminal.tables import Column, number, word
 from tieredstore.errors import ConfigError, TieredStoreError
 from tieredstore.kafka.batches import BatchHeader, read_batch_headers
 from tieredstore.model import IndexType
-
-if TYPE_CHECKING:
-    pass
 
 _KINDS: Final[Mapping[str, IndexType]] = {
     ".index": IndexType.OFFSET,

@@ -384,7 +384,7 @@ def _checked(client: Mapping[str, str], own_names: set[str], reader: SettingsRea
     if not names:
         return []
     try:
-        known: Any = importlib.import_module("tieredstore.live.property_names")
+        known: Any = importlib.import_module("tieredstore.live.properties")
     except ConfigError:
         if not has_broker:
             # Nobody is there who could tell which of them are any.

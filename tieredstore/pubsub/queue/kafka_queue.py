@@ -24,9 +24,8 @@ from tieredstore.errors import (
     TieredStoreError,
 )
 from tieredstore.live.broker_state import BrokerState
-from tieredstore.live.clients import LiveProducer
+from tieredstore.live.clients import LiveProducer, reading_configuration
 from tieredstore.live.cluster import LiveCluster
-from tieredstore.live.consumers import reading_configuration
 from tieredstore.live.faults import fault
 from tieredstore.live.properties import client_configuration
 from tieredstore.process.deadline import Deadline

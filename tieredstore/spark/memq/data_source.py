@@ -29,7 +29,7 @@ class MemqDataSource(DataSource):
     def schema(self) -> StructType:
         """The columns asked for."""
         from tieredstore.spark.memq.rows import BatchRows, columns_of  # noqa: PLC0415
-        from tieredstore.spark.source.sentences import one_sentence  # noqa: PLC0415
+        from tieredstore.spark.source.workers import one_sentence  # noqa: PLC0415
 
         with one_sentence():
             return BatchRows(columns_of(self.options)).schema
@@ -37,7 +37,7 @@ class MemqDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads a batch."""
         from tieredstore.spark.memq.reader import MemqReader  # noqa: PLC0415
-        from tieredstore.spark.source.sentences import one_sentence  # noqa: PLC0415
+        from tieredstore.spark.source.workers import one_sentence  # noqa: PLC0415
 
         with one_sentence():
             return MemqReader(self._options(schema, streaming=False))
@@ -45,7 +45,7 @@ class MemqDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Reads a stream."""
         from tieredstore.spark.memq.stream import MemqStreamReader  # noqa: PLC0415
-        from tieredstore.spark.source.sentences import one_sentence  # noqa: PLC0415
+        from tieredstore.spark.source.workers import one_sentence  # noqa: PLC0415
 
         with one_sentence():
             return MemqStreamReader(self._options(schema, streaming=True))
@@ -55,7 +55,7 @@ class MemqDataSource(DataSource):
         from tieredstore.errors import ConfigError  # noqa: PLC0415
         from tieredstore.spark.memq.options import parse_sink_options  # noqa: PLC0415
         from tieredstore.spark.memq.sink import MemqWriter  # noqa: PLC0415
-        from tieredstore.spark.source.sentences import one_sentence  # noqa: PLC0415
+        from tieredstore.spark.source.workers import one_sentence  # noqa: PLC0415
 
         with one_sentence():
             if overwrite:
@@ -67,7 +67,7 @@ class MemqDataSource(DataSource):
         from tieredstore.errors import ConfigError  # noqa: PLC0415
         from tieredstore.spark.memq.options import parse_sink_options  # noqa: PLC0415
         from tieredstore.spark.memq.sink import MemqStreamWriter  # noqa: PLC0415
-        from tieredstore.spark.source.sentences import one_sentence  # noqa: PLC0415
+        from tieredstore.spark.source.workers import one_sentence  # noqa: PLC0415
 
         with one_sentence():
             if overwrite:

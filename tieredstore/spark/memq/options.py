@@ -10,9 +10,8 @@ from tieredstore.errors import ConfigError
 from tieredstore.limits import MAX_INT32
 from tieredstore.partitions.offset_specs import Earliest, GlobalTimestamp, Latest, OffsetSpec, SpecificOffsets
 from tieredstore.spark.memq.rows import OutOfRange, columns_of
-from tieredstore.spark.source.option_names import store_properties, warn_of
-from tieredstore.spark.source.option_offsets import check_pair, ending_spec, starting_spec
-from tieredstore.spark.source.option_values import OptionTexts
+from tieredstore.spark.source.option_values import OptionTexts, check_pair, ending_spec, starting_spec
+from tieredstore.spark.source.options import store_properties, warn_of
 from tieredstore.spark.source.store_source import StoreSource
 
 DEFAULT_SPLIT_BYTES: Final = 64 * 1024 * 1024

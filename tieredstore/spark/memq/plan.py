@@ -25,8 +25,7 @@ from tieredstore.pubsub.queue.memq_topics import open_topics
 from tieredstore.pubsub.queue.topics import Topic, Topics
 from tieredstore.pubsub.settings import BatchSettings
 from tieredstore.spark.memq.options import TopicOptions
-from tieredstore.spark.source.managers import manager_of
-from tieredstore.spark.source.store_source import StoreSource
+from tieredstore.spark.source.store_source import StoreSource, manager_of
 
 _logger: Final = logging.getLogger(__name__)
 

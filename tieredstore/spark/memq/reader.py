@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from tieredstore.spark.memq.tasks import plan_tasks, read_task
-from tieredstore.spark.source.sentences import each_in_one_sentence, one_sentence
+from tieredstore.spark.source.workers import each_in_one_sentence, one_sentence
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -19,8 +19,7 @@ from tieredstore.pubsub.produce.sink import BATCH_QUERY, SinkCommits, StoredBatc
 from tieredstore.pubsub.produce.sink_batches import SinkBatches
 from tieredstore.spark.memq.plan import topics_of
 from tieredstore.spark.memq.rows import TYPES
-from tieredstore.spark.source.sentences import one_sentence
-from tieredstore.spark.source.workers import spare_modules
+from tieredstore.spark.source.workers import one_sentence, spare_modules
 
 if TYPE_CHECKING:
     from tieredstore.spark.source.store_source import StoreSource

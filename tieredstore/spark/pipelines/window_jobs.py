@@ -1,25 +1,48 @@
-"""Jobs of Spark's that write windows: one task for each, and what they report."""
+"""Jobs of Spark's that write windows: one task for each, and what they report.
+
+With ``frame`` records become rows of Spark's, a function of the user's changes these, and what comes out is filed by
+windows. A task reads whole windows, and the frame is narrow, so that what comes out of it in one task is all of a
+window, in its order. Who breaks that is told before anything is committed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, groupby
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Observation, functions
 
-from tieredstore.errors import TieredStoreError
-from tieredstore.pipelines.files.framing import frame_function
+from tieredstore.errors import ConfigError, InvalidValue, TieredStoreError
+from tieredstore.pipelines.files.framing import as_records, frame_function, of_rows
+from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.run.recipes import fingerprint_of
-from tieredstore.pipelines.run.window_writing import Batch, Failed, discard_files, readable
-from tieredstore.spark.pipelines.frame_tasks import FrameJob
-from tieredstore.spark.pipelines.window_tasks import REPORT, SCHEMA, Job, Report, WindowTask, error_within, unpacked
+from tieredstore.pipelines.run.window_writing import Batch, Failed, discard_files, marked, readable, write_window
+from tieredstore.pipelines.writers import ENVELOPE, envelope
+from tieredstore.spark.pipelines.window_tasks import (
+    REPORT,
+    SCHEMA,
+    SHOWN_REASONS,
+    Job,
+    Report,
+    WindowTask,
+    error_within,
+    opened,
+    packed,
+    unpacked,
+)
+from tieredstore.spark.source.workers import spare_modules
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tieredstore.backends.base import ObjectStore
     from tieredstore.pipelines.config.settings import PipelineSettings
-    from tieredstore.pipelines.log.entries import Window
     from tieredstore.pipelines.run.window_writing import Written
     from tieredstore.reading.plan import WindowSplit
 
@@ -98,3 +121,162 @@ class WindowJobs:
     def _discard(self, outcomes: Sequence[Written | Failed]) -> None:
         prepared = (one[0].files for one in outcomes if not isinstance(one, Failed))
         discard_files(self._store, [file for files in prepared for file in files])
+
+
+# What its type stubs say of batches is partial.
+_arrow: Final[Any] = pa
+_Batches: TypeAlias = Iterable[pa.RecordBatch]
+
+RECORDS: Final = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
+    "headers array<struct<key: string, value: binary>>"
+)
+"""What the function is given: the columns of Spark's Kafka source."""
+
+_MICROSECONDS: Final = _arrow.schema(
+    [field.with_type(_arrow.timestamp("us", "UTC")) if field.name == "timestamp" else field for field in ENVELOPE]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameJob:
+    """The windows of a batch, on both sides of the frame. Picklable."""
+
+    file: str
+    fingerprint: str
+    tasks: tuple[WindowTask, ...]
+
+    def rows(self, numbers: Any, frame: Callable[[Any], Any]) -> tuple[Any, Callable[[], list[int]]]:
+        """Reports as a DataFrame, out of one of numbers; and, once that has run, how many records each window had."""
+        observed = Observation()
+        records = numbers.mapInArrow(self.read, RECORDS).observe(observed, *map(_count_of, self.tasks))
+        framed = frame(records)
+        if not isinstance(framed, DataFrame):
+            raise ConfigError(f"frame gives no DataFrame, but {type(framed).__name__}")
+
+        def read() -> list[int]:
+            counts = observed.get
+            return [int(counts[_named(task)]) for task in self.tasks]
+
+        return framed.mapInArrow(self.write, SCHEMA), read
+
+    def whole(self, written: Sequence[Written], read: Sequence[int], store: ObjectStore) -> list[Written]:
+        """See :func:`of_all`."""
+        return of_all([task.window for task in self.tasks], written, read, store)
+
+    def read(self, batches: _Batches) -> Iterator[pa.RecordBatch]:
+        """The records of each window whose number comes, whole windows one after the other."""
+        spare_modules()
+        for batch in batches:
+            untyped: Any = batch
+            numbers: list[int] = untyped.column(0).to_pylist()
+            for number in numbers:
+                window = self.tasks[number].window
+                for records in opened(self.file, self.fingerprint).records(self.tasks[number]):
+                    rows: Any = envelope(records, window.topic, window.partition)
+                    yield rows.cast(_MICROSECONDS)
+
+    def write(self, batches: _Batches) -> Iterator[pa.RecordBatch]:
+        """A report for each run of rows of one window."""
+        spare_modules()
+        for number, pieces in groupby(self._pieces(batches), key=lambda one: one[0]):
+            report = packed(self._report(self.tasks[number].window, (rows for _, rows in pieces)))
+            yield _arrow.RecordBatch.from_pydict({REPORT: [report]})
+
+    def _report(self, window: Window, pieces: Iterator[Any]) -> Report:
+        try:
+            first = next(pieces)
+            pipeline = opened(self.file, self.fingerprint)
+            recipe = replace(pipeline.recipe, format=of_rows(pipeline.recipe.format, first.schema))
+            written, reasons = write_window(window, _ascending(window, first, pieces), recipe, pipeline.parts.store)
+        except TieredStoreError as error:
+            return Report(error=(type(error).__name__, str(error)))
+        return Report((written, dict(sorted(reasons.items())[:SHOWN_REASONS])))
+
+    def _pieces(self, batches: _Batches) -> Iterator[tuple[int, Any]]:
+        """Rows by the numbers of their windows, in the order in which they come."""
+        known = _Windows([task.window for task in self.tasks])
+        for batch in batches:
+            rows: Any = batch
+            if not rows.num_rows:
+                continue
+            rows = as_records(rows)
+            columns = [rows.column(name).to_pylist() for name in ("topic", "partition", "offset")]
+            start = 0
+            for number, run in groupby(map(known.number, *columns)):
+                count = sum(1 for _ in run)
+                yield number, rows.slice(start, count)
+                start += count
+
+
+def _named(task: WindowTask) -> str:
+    window = task.window
+    return f"{window.topic} {window.partition} {window.start}"
+
+
+def _count_of(task: WindowTask) -> Any:
+    window, column = task.window, functions.col
+    is_inside = (column("topic") == window.topic) & (column("partition") == window.partition)
+    is_inside &= (column("offset") >= window.start) & (column("offset") < window.stop)
+    return functions.count(functions.when(is_inside, 1)).alias(_named(task))
+
+
+class _Windows:
+    """Tells of which window a record is."""
+
+    def __init__(self, windows: Sequence[Window]) -> None:
+        self._windows = windows
+        self._of: defaultdict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
+        for number, window in enumerate(windows):
+            self._of[window.topic, window.partition].append((window.start, number))
+        for starts in self._of.values():
+            starts.sort()
+
+    def number(self, topic: str, partition: int, offset: int | None) -> int:
+        """Its number among those of the job; InvalidValue for a record of none."""
+        starts = self._of.get((topic, partition), [])
+        at = bisect_right(starts, (offset, len(self._windows))) - 1 if offset is not None else -1
+        if offset is None or at < 0 or offset >= self._windows[starts[at][1]].stop:
+            raise InvalidValue(
+                f"frame gives offset {offset} of {topic}-{partition}, which it was not given: topic, partition and "
+                "offset have to stay as they are"
+            )
+        return starts[at][1]
+
+
+def _ascending(window: Window, first: Any, rest: Iterator[Any]) -> Iterator[Any]:
+    last = -1
+    for rows in chain([first], rest):
+        for offset in rows.column("offset").to_pylist():
+            if offset <= last:
+                raise InvalidValue(
+                    f"frame gives offset {offset} of {window.topic}-{window.partition} behind offset {last}: a record "
+                    "is one row at most, and rows stay in their order"
+                )
+            last = offset
+        yield rows
+
+
+def of_all(
+    windows: Sequence[Window], written: Sequence[Written], read: Sequence[int], store: ObjectStore
+) -> list[Written]:
+    """What was written of each of the windows, with what the frame left out; ``read`` is how many records each had.
+
+    InvalidValue for a window that came out of several tasks, or in pieces: what was prepared is discarded.
+    """
+    by_start: defaultdict[tuple[str, int, int], list[Written]] = defaultdict(list)
+    for one in written:
+        by_start[(*one[0].where, one[0].start)].append(one)
+    whole: list[Written] = []
+    for window, count in zip(windows, read, strict=True):
+        parts = by_start[window.topic, window.partition, window.start] or marked([window])
+        if len(parts) > 1:
+            discard_files(store, [file for one, _ in written for file in one.files])
+            raise InvalidValue(
+                f"frame gives rows of offsets {window.start} to {window.stop - 1} of {window.topic}-{window.partition} "
+                "in pieces, or out of several tasks: it has to be narrow, without a join, a sort, a repartition or an "
+                "aggregation"
+            )
+        ((filed, reasons),) = parts
+        whole.append((replace(filed, filtered=max(0, count - filed.records - filed.quarantined)), reasons))
+    return whole

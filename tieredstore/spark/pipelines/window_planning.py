@@ -19,7 +19,7 @@ from tieredstore.pipelines.run.planner import Planner
 from tieredstore.pipelines.run.recipes import naming_of
 from tieredstore.pipelines.run.stores import Parts, open_parts
 from tieredstore.pipelines.run.windows import unwritten
-from tieredstore.spark.pipelines.given_plan import GivenPlan, Json
+from tieredstore.spark.pipelines.window_source import GivenPlan, Json
 from tieredstore.spark.pipelines.window_tasks import WindowTask, located, packed
 
 if TYPE_CHECKING:

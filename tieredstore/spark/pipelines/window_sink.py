@@ -1,4 +1,7 @@
-"""The driver's part of a batch: a job that writes its windows, the commit, and the publication."""
+"""The driver's part of a batch: a job that writes its windows, the commit, and the publication.
+
+Of a run that ends the first batch is prepared while Spark still starts its stream.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,18 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark import InheritableThread
+
 from tieredstore.errors import AlreadyClosed, ResourceNotFound, TieredStoreError
 from tieredstore.pipelines.run.outage import Outage
-from tieredstore.pipelines.run.window_writing import marked
+from tieredstore.pipelines.run.window_writing import discard_files, marked
 from tieredstore.pipelines.run.windows import unwritten
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.stopping import nothing_under_way
-from tieredstore.spark.pipelines.ahead import AheadBatch
 from tieredstore.spark.pipelines.window_source import TASK
 from tieredstore.spark.pipelines.window_tasks import (
     WindowTask,
@@ -25,9 +30,11 @@ from tieredstore.spark.pipelines.window_tasks import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from tieredstore.backends.base import ObjectStore
     from tieredstore.pipelines.run.counts import Counts
     from tieredstore.pipelines.run.driver import Driver
     from tieredstore.pipelines.run.runner import Runner
+    from tieredstore.pipelines.run.window_writing import Batch
     from tieredstore.spark.pipelines.window_jobs import WindowJobs
 
 _logger: Final = logging.getLogger(__name__)
@@ -279,3 +286,71 @@ class WindowSink:
                 self.driver.commit(batch.written)
             batch.check()
         return bool(rest)
+
+
+_CLOSING_S: Final = 10.0
+_CANCELLING_S: Final = 0.2
+"""Between two tries: Spark forgets a cancellation of a group that has no job yet."""
+
+
+class AheadBatch:
+    """Windows under way on a thread of their own, as jobs of the group ``group``. Taken once, or closed."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        group: str,
+        tasks: Sequence[WindowTask],
+        write: Callable[[Sequence[WindowTask]], Batch],
+        store: ObjectStore,
+    ) -> None:
+        self._spark, self._group, self._tasks, self._write, self._store = spark, group, list(tasks), write, store
+        self._written: Batch | None = None
+        self._error: BaseException | None = None
+        self._ended = threading.Event()
+        self._discarding = threading.Lock()
+        self._is_taken = self._is_unwanted = False
+        self._thread = InheritableThread(target=self._run, name="tieredstore-ahead", daemon=True)
+        self._thread.start()
+
+    def take(self, tasks: Sequence[WindowTask]) -> Batch | None:
+        """What was written, if it is these windows; None, and all of it is discarded, if it is not.
+
+        Waits for the job, as Spark's own jobs are waited for: what stops the query ends it. Raises its error.
+        """
+        if [task.window for task in tasks] != [task.window for task in self._tasks]:
+            self.close()
+            return None
+        self._ended.wait()
+        self._is_taken = True
+        if self._error is not None:
+            raise self._error
+        return self._written
+
+    def close(self) -> None:
+        """End the job, and discard what it prepared, unless it was taken. One that ends later discards it itself."""
+        self._is_unwanted = True
+        give_up_at = time.monotonic() + _CLOSING_S
+        with ExitStack() as stack:
+            stack.callback(self._discard)
+            while not self._ended.is_set() and time.monotonic() < give_up_at:
+                self._spark.sparkContext.cancelJobGroup(self._group)
+                self._ended.wait(_CANCELLING_S)
+
+    def _discard(self) -> None:
+        with self._discarding:
+            written, self._written = self._written, None
+            if written is not None and not self._is_taken:
+                discard_files(self._store, [file for window, _ in written.written for file in window.files])
+
+    def _run(self) -> None:
+        try:
+            self._spark.sparkContext.setJobGroup(self._group, "windows of a first batch", interruptOnCancel=True)
+            if not self._is_unwanted:
+                self._written = self._write(self._tasks)
+        except BaseException as error:  # noqa: BLE001  whoever takes it raises it
+            self._error = error
+        finally:
+            self._ended.set()
+            if self._is_unwanted:
+                self._discard()

@@ -10,17 +10,19 @@ that ends none does, need no more of pipelines than this.
 
 from __future__ import annotations
 
+import base64
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
-from tieredstore.spark.pipelines.given_plan import GivenPlan, Json
-from tieredstore.spark.source.sentences import one_sentence
+from tieredstore.spark.source.workers import one_sentence
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -133,3 +135,28 @@ class WindowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
             self._planning = planning_of(self._file, self._open, self._clock)
         return self._planning
+
+
+Json = dict[str, Any]
+
+_MOST_CHARACTERS: Final = 340 << 10
+"""Of a plan, which goes as an option through the JVM."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenPlan:
+    """Where the one batch ends, as an offset of the stream, and its packed tasks; no tasks where nothing is due."""
+
+    end: Json
+    tasks: tuple[bytes, ...]
+
+    def as_option(self) -> str | None:
+        """The value of the option; None for a plan that is too large to go that way."""
+        text = json.dumps({"end": self.end, "tasks": [base64.b64encode(task).decode() for task in self.tasks]})
+        return text if len(text) <= _MOST_CHARACTERS else None
+
+    @staticmethod
+    def of_option(text: str) -> GivenPlan:
+        """What :meth:`as_option` wrote."""
+        plan = json.loads(text)
+        return GivenPlan(plan["end"], tuple(base64.b64decode(task) for task in plan["tasks"]))

@@ -28,8 +28,7 @@ class TieredStoreDataSource(DataSource):
         """That of Spark's Kafka source, or the columns asked for."""
         from tieredstore.spark.source.option_values import columns_of  # noqa: PLC0415
         from tieredstore.spark.source.rows import RowShape  # noqa: PLC0415
-        from tieredstore.spark.source.sentences import one_sentence  # noqa: PLC0415
-        from tieredstore.spark.source.workers import spare_modules  # noqa: PLC0415
+        from tieredstore.spark.source.workers import one_sentence, spare_modules  # noqa: PLC0415
 
         spare_modules()
         with one_sentence():
@@ -38,7 +37,7 @@ class TieredStoreDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads a batch."""
         from tieredstore.spark.source.batch import BatchReader, PushdownBatchReader  # noqa: PLC0415
-        from tieredstore.spark.source.sentences import one_sentence  # noqa: PLC0415
+        from tieredstore.spark.source.workers import one_sentence  # noqa: PLC0415
 
         with one_sentence():
             options = self._options(schema, streaming=False)
@@ -47,8 +46,8 @@ class TieredStoreDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Reads a stream."""
-        from tieredstore.spark.source.sentences import one_sentence  # noqa: PLC0415
         from tieredstore.spark.source.streaming import StreamReader  # noqa: PLC0415
+        from tieredstore.spark.source.workers import one_sentence  # noqa: PLC0415
 
         with one_sentence():
             return StreamReader(self._options(schema, streaming=True))
@@ -63,7 +62,7 @@ class TieredStoreDataSource(DataSource):
 
     def _refuse_to_write(self) -> NoReturn:
         from tieredstore.errors import ConfigError  # noqa: PLC0415
-        from tieredstore.spark.source.sentences import one_sentence  # noqa: PLC0415
+        from tieredstore.spark.source.workers import one_sentence  # noqa: PLC0415
 
         with one_sentence():
             raise ConfigError(

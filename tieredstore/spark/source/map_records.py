@@ -11,11 +11,10 @@ from pyspark.errors import PySparkException
 from tieredstore.errors import ConfigError
 from tieredstore.spark.source.batch import BatchReader
 from tieredstore.spark.source.data_source import TieredStoreDataSource
-from tieredstore.spark.source.mapped_rows import MappedRows, RecordFunction, rows_given, schema_of
 from tieredstore.spark.source.options import SourceOptions, parse_options
-from tieredstore.spark.source.sentences import one_sentence
+from tieredstore.spark.source.rows import MappedRows, RecordFunction, rows_given, schema_of
 from tieredstore.spark.source.tasks import read_task
-from tieredstore.spark.source.workers import spare_modules
+from tieredstore.spark.source.workers import one_sentence, spare_modules
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,11 +1,12 @@
-"""Where the settings of the store come from: a file, options, or both.
+"""Where the settings of the store come from: a file, options, or both; and the stores that a process has open.
 
-This travels to the tasks, the values in the file do not: each process reads it for itself.
+The source travels to the tasks, the values in the file do not: each process reads it for itself.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from tieredstore.config.properties import own_properties
 from tieredstore.config.values import PATH
 from tieredstore.errors import ConfigError
 from tieredstore.model import Properties
+from tieredstore.process.per_process import PerProcess
+from tieredstore.remote import RemoteStorageManager
 from tieredstore.spark.source.option_values import wrong
 
 _CHUNK_SIZE: Final = "chunk.size", "4194304"
@@ -107,3 +110,29 @@ def _shipped_files() -> list[Path]:
         return [Path(SparkFiles.getRootDirectory())]
     except (AssertionError, RuntimeError):
         return []  # no session is running in this process
+
+
+_KEPT: Final = 4
+"""Stores of one process; one more closes the one that was not asked for longest."""
+
+
+def _close_all(managers: OrderedDict[StoreSource, RemoteStorageManager]) -> None:
+    while managers:
+        managers.popitem()[1].close()
+
+
+# Spark's daemon forks its workers: what a parent has open is not a child's to use, nor to close.
+_managers: Final = PerProcess[OrderedDict["StoreSource", RemoteStorageManager]](OrderedDict, _close_all)
+
+
+def manager_of(source: StoreSource) -> RemoteStorageManager:
+    """The manager of this process for a store, made on first use; not to be closed by who asks.
+
+    For the one thread that runs a task. Settings are read in the process itself, so that no secret of a file travels.
+    """
+    managers = _managers.get()
+    manager = managers.pop(source, None) or RemoteStorageManager(source.load())
+    managers[source] = manager
+    while len(managers) > _KEPT:
+        managers.popitem(last=False)[1].close()
+    return manager

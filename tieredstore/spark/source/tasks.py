@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import InputPartition
 
 from tieredstore.reading.plan import SplitLimits, WindowSplit, plan_windows
+from tieredstore.reading.query import LogQuery, QueryWords, timeout_of
 from tieredstore.reading.reader import TopicReader
 from tieredstore.records.settings import ReadSettings
-from tieredstore.spark.source.managers import manager_of
-from tieredstore.spark.source.queries import query_of
 from tieredstore.spark.source.rows import RowShape
+from tieredstore.spark.source.store_source import manager_of
 from tieredstore.spark.source.workers import spare_modules
 
 if TYPE_CHECKING:
@@ -68,3 +68,29 @@ def _rows(split: WindowSplit, options: SourceOptions) -> Iterator[pa.RecordBatch
     with TopicReader(open_source, query_of(options), ReadSettings(columns=shape.decoder_columns)) as reader:
         for records in reader.read_split(split):
             yield shape.convert(records, split.partition.topic, split.partition.partition)
+
+
+_OPTIONS: Final = QueryWords(
+    accept_loss="set failOnDataLoss to false",
+    topic_ids="topicIds",
+    choose_topic_id="the option topicIds",
+    starts="the options start",
+    starting="the option startingOffsets",
+    starting_times="the option startingOffsetsByTimestamp",
+    ending="the option endingOffsets",
+    ending_times="the option endingOffsetsByTimestamp",
+    start_late="set startingOffsetsByTimestampStrategy to latest",
+)
+
+
+def query_of(options: SourceOptions) -> LogQuery:
+    """What the options ask of bucket and broker; ConfigError for a time-out that is none."""
+    return LogQuery(
+        options.selection,
+        isolation=options.isolation,
+        on_data_loss="fail" if options.fail_on_data_loss else "report",
+        topic_ids=options.topic_ids,
+        client=None if options.kafka is None else dict(options.kafka),
+        timeout_s=timeout_of(dict(options.kafka or ()), named="the option kafka."),
+        words=_OPTIONS,
+    )

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame, functions
 from pyspark.sql.types import ArrayType, BinaryType, StringType, StructType
 
-from tieredstore.errors import ConfigError
-from tieredstore.model import Isolation
+from tieredstore.catalog.completion import describe_segment
+from tieredstore.catalog.lineage import Lineage, Span
+from tieredstore.catalog.listing import SegmentObjects
+from tieredstore.catalog.planning import load_catalog
+from tieredstore.catalog.stored import load_segment
+from tieredstore.errors import BatchCorrupt, ConfigError, ObjectNotFound, SegmentNotFound
+from tieredstore.format.keys import ObjectKey, Suffix, main_path, object_key, parse_key
+from tieredstore.kafka.records import RecordDecoder
+from tieredstore.limits import MAX_INT32, MAX_OFFSET
+from tieredstore.model import Isolation, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
+from tieredstore.records.partition import PartitionRead
 from tieredstore.records.settings import ReadSettings
-from tieredstore.spark.source.batch_arrays import BatchArrays, OnCorrupt
-from tieredstore.spark.source.managers import manager_of
-from tieredstore.spark.source.mapped_rows import MappedRows, RecordFunction, rows_given, schema_of
-from tieredstore.spark.source.raw_logs import CONTENT, rows_of_logs
-from tieredstore.spark.source.rows import COLUMNS, RowShape
-from tieredstore.spark.source.sentences import each_in_one_sentence
-from tieredstore.spark.source.store_source import StoreSource
-from tieredstore.spark.source.stored_segments import PARTS, PATH, StoredSegments, segment_keys
+from tieredstore.spark.source.rows import COLUMNS, MappedRows, RecordFunction, RowShape, rows_given, schema_of
+from tieredstore.spark.source.store_source import StoreSource, manager_of
+from tieredstore.spark.source.workers import each_in_one_sentence
+
+if TYPE_CHECKING:
+    from tieredstore.remote.source import SegmentSource
 
 # What its type stubs say of Arrow's functions is partial.
 _functions: Any = functions
@@ -156,3 +166,269 @@ def store_source(settings: StoreSource | Mapping[str, str] | str | None) -> Stor
             return StoreSource(settings, ())
         case _:
             return StoreSource(None, tuple(sorted(settings.items())))
+
+
+Array: TypeAlias = Any
+
+OnCorrupt: TypeAlias = Literal["fail", "null"]
+
+_ENOUGH_BYTES: Final = 4 * 1024 * 1024
+"""Decoded bytes after which the values so far are given."""
+
+_MOST_BYTES: Final = 1024 * 1024 * 1024
+"""What one value may decode to: Spark holds it in one piece, of 2 GiB at most."""
+
+
+class BatchArrays:
+    """Decodes binary arrays, each value of whole record batches, to arrays of lists of records. For one thread.
+
+    ``place`` says where a row is, for errors. A null stays one.
+    """
+
+    def __init__(self, shape: RowShape, on_corrupt: OnCorrupt, place: Callable[[int], str]) -> None:
+        self._shape = shape
+        self._on_corrupt = on_corrupt
+        self._place = place
+        self._decoder = RecordDecoder(shape.decoder_columns)
+        self._row = 0
+
+    def convert(self, arrays: Iterable[Array]) -> Iterator[Array]:
+        """As many lists as there are values, in arrays of a few MiB; more only where one value decodes to more."""
+        for array in arrays:
+            decoded: list[pa.RecordBatch] = []
+            counts: list[int | None] = []
+            size = 0
+            for value in array:
+                batches = self._decode(value)
+                counts.append(None if batches is None else sum(batch.num_rows for batch in batches))
+                decoded += batches or ()
+                size += _size(batches or ())
+                if size >= _ENOUGH_BYTES:
+                    yield self._lists(decoded, counts)
+                    decoded, counts, size = [], [], 0
+            if counts:
+                yield self._lists(decoded, counts)
+
+    def _decode(self, value: Any) -> list[pa.RecordBatch] | None:
+        row, self._row = self._row, self._row + 1
+        if not value.is_valid:
+            return None
+        try:
+            return self._collect(row, memoryview(value.as_buffer()))
+        except BatchCorrupt as error:
+            if self._on_corrupt == "null":
+                return None
+            raise BatchCorrupt(f"{self._place(row)}: {error}") from error
+
+    def _collect(self, row: int, content: memoryview) -> list[pa.RecordBatch]:
+        collected: list[pa.RecordBatch] = []
+        left = _MOST_BYTES
+        for batch in self._decoder.decode([content]):
+            # Counted while it decodes: a few stored bytes may stand for very many.
+            left -= _size([batch])
+            if left < 0:
+                raise ConfigError(
+                    f"{self._place(row)} decodes to over {_MOST_BYTES} bytes, too many for one value; decode_segments "
+                    "gives a row for each record instead"
+                )
+            collected.append(batch)
+        return collected
+
+    def _lists(self, decoded: Sequence[pa.RecordBatch], counts: Sequence[int | None]) -> Array:
+        records: Any = self._shape.convert(self._joined(decoded), None, None)
+        ends = [0]
+        for count in counts:
+            ends.append(ends[-1] + (count or 0))
+        nulls = arrow.array([count is None for count in counts], arrow.bool_())
+        structs = arrow.StructArray.from_arrays(records.columns, fields=list(self._shape.arrow_schema))
+        return arrow.ListArray.from_arrays(arrow.array(ends, arrow.int32()), structs, mask=nulls)
+
+    def _joined(self, decoded: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        columns: Any = arrow.Table.from_batches(decoded, schema=self._decoder.schema).columns
+        arrays = [arrow.concat_arrays(column.chunks) if column.chunks else _empty(column) for column in columns]
+        joined: pa.RecordBatch = arrow.RecordBatch.from_arrays(arrays, schema=self._decoder.schema)
+        return joined
+
+
+def _empty(column: Any) -> Array:
+    return arrow.array([], column.type)
+
+
+def _size(batches: Sequence[pa.RecordBatch]) -> int:
+    return sum(batch.get_total_buffer_size() for batch in batches)
+
+
+CONTENT: Final = "content"
+"""The column with the bytes of a log, named as in Spark's ``binaryFile``."""
+
+LOG_PATH: Final = "path"
+
+_PATH_OF_BROKER: Final = re.compile(r"(?:^|/)([A-Za-z0-9._-]{1,249})-(\d{1,10})/(\d{20})\.log$", re.ASCII)
+_BASE_OFFSET_SIZE: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class LogName:
+    """What a log's path says; None of each where it is not ``<topic>-<partition>/<base offset>.log``."""
+
+    path: str | None = None
+    topic: str | None = None
+    partition: int | None = None
+    base_offset: int | None = None
+
+    @classmethod
+    def of(cls, path: str | None) -> LogName:
+        """The parts of the path of a broker's file."""
+        name = None if path is None else _PATH_OF_BROKER.search(path)
+        if name is None or int(name[2]) > MAX_INT32:
+            return cls(path)
+        return cls(path, name[1], int(name[2]), int(name[3]))
+
+    def __str__(self) -> str:
+        return "a log without a path" if self.path is None else self.path
+
+
+def rows_of_logs(batches: Iterable[pa.RecordBatch], shape: RowShape) -> Iterator[pa.RecordBatch]:
+    """The rows of all records; a null log has none. BatchCorrupt names the log's path."""
+    decoder = RecordDecoder(shape.decoder_columns)
+    for batch in batches:
+        for content, name in _logs(batch):
+            try:
+                _check_beginning(name, content)
+                for records in decoder.decode([content]):
+                    yield shape.convert(records, name.topic, name.partition)
+            except BatchCorrupt as error:
+                raise BatchCorrupt(f"{name}: {error}") from error
+
+
+def _logs(batch: Any) -> Iterator[tuple[memoryview, LogName]]:
+    """The logs of one batch, not copied."""
+    contents = batch.column(CONTENT)
+    paths = batch.column(LOG_PATH) if LOG_PATH in batch.schema.names else [None] * len(contents)
+    for content, path in zip(contents, paths, strict=True):
+        if content.is_valid:
+            yield memoryview(content.as_buffer()), LogName.of(None if path is None else path.as_py())
+
+
+def _check_beginning(name: LogName, content: memoryview) -> None:
+    """A log under another one's name would give rows under another partition's."""
+    if name.base_offset is None or len(content) < _BASE_OFFSET_SIZE:
+        return
+    first = int.from_bytes(content[:_BASE_OFFSET_SIZE], "big", signed=True)
+    # It may well begin later: compaction takes a log's first records and leaves its name.
+    if first < name.base_offset:
+        raise BatchCorrupt(
+            f"its first record batch begins at offset {first}, before the {name.base_offset} of its name"
+        )
+
+
+PATH: Final = "segment"
+"""The column with the path of a segment's objects."""
+
+PARTS: Final = ("topic", "topic_id", "partition", "base_offset", "segment_id")
+"""The columns that name a segment instead, as ``tieredstore ls --json`` does."""
+
+_PATH_PARTS: Final = 3
+_LINEAGES: Final = 16
+
+
+def segment_keys(batches: Iterable[pa.RecordBatch], by_path: bool, prefix: str = "") -> Iterator[ObjectKey]:
+    """What the rows name; ConfigError for one that names no segment. ``prefix`` is that of the store's keys."""
+    for batch in batches:
+        untyped: Any = batch
+        if by_path:
+            yield from (key_of_path(path, prefix) for path in untyped.column(PATH).to_pylist())
+        else:
+            columns = [untyped.column(name).to_pylist() for name in PARTS]
+            yield from (_key_of_parts(parts) for parts in zip(*columns, strict=True))
+
+
+def key_of_path(path: str | None, prefix: str = "") -> ObjectKey:
+    """The segment of a path ``<topic>-<topicId>/<partition>/<start offset>-<segmentId>``, with or without a suffix.
+
+    Folders may stand before it: then it is that of an object, with the key ``prefix``.
+    """
+    parts = (path or "").split("/")
+    if len(parts) > _PATH_PARTS:
+        parts = ["/".join(parts[-_PATH_PARTS:]).removeprefix(prefix.rpartition("/")[2])]
+    last = "/".join(parts)
+    for suffix in Suffix:
+        last = last.removesuffix(f".{suffix.value}")
+    key = parse_key("", object_key("", last, Suffix.MANIFEST))
+    if key is None:
+        raise ConfigError(
+            f"{path!r} in the column {PATH} is no segment: <topic>-<topicId>/<partition>/<start offset, 20 digits>-"
+            "<segmentId> is expected"
+        )
+    return key
+
+
+def _key_of_parts(parts: Sequence[Any]) -> ObjectKey:
+    named = dict(zip(PARTS, parts, strict=True))
+    missing = [name for name, value in named.items() if value is None]
+    if missing:
+        raise ConfigError(f"a segment has no {', '.join(missing)}: {named}")
+    where = TopicIdPartition(Uuid.parse(named["topic_id"]), named["topic"], int(named["partition"]))
+    segment_id = RemoteLogSegmentId(where, Uuid.parse(named["segment_id"]))
+    start_offset = int(named["base_offset"])
+    main_path(segment_id, start_offset)  # says what cannot be
+    return ObjectKey(segment_id, start_offset, Suffix.MANIFEST)
+
+
+class StoredSegments:
+    """Reads single segments. For one thread.
+
+    With ``read_uncommitted`` a segment's records are all in its log: requests for its manifest and its chunks. With
+    ``read_committed`` the outcome of its transactions may be in later segments: its partition is listed, once for the
+    segments of a partition that follow each other.
+    """
+
+    def __init__(self, source: SegmentSource, settings: ReadSettings) -> None:
+        self._source = source
+        self._settings = settings
+        self._lineage = lru_cache(_LINEAGES)(self._load_lineage)
+
+    def rows(self, keys: Iterable[ObjectKey], shape: RowShape) -> Iterator[pa.RecordBatch]:
+        """The rows of the segments, one after the other; errors name the segment."""
+        for key in keys:
+            where = key.segment_id.topic_id_partition
+            with self.read(key) as read:
+                for records in read:
+                    yield shape.convert(records, where.topic, where.partition)
+
+    def read(self, key: ObjectKey) -> PartitionRead:
+        """The records of one segment. SegmentNotFound if it has no manifest.
+
+        With ``read_committed`` the read ends where the first undecided transaction begins, as a consumer's would;
+        ConfigError for a segment with offsets of a leader epoch that the log left behind, since nothing tells what
+        became of their transactions.
+        """
+        segment = self._load(key)
+        stop = segment.end_offset + 1
+        spans: tuple[Span, ...] = (Span(segment, segment.start_offset, stop),)
+        if self._settings.isolation == "read_committed":
+            spans += self._following(segment)
+        log = Lineage(segment.topic_id_partition, (), spans)
+        return PartitionRead(self._source, log, segment.start_offset, stop, self._settings)
+
+    def _load(self, key: ObjectKey) -> RemoteLogSegmentMetadata:
+        store, path = self._source.store, key.main_path
+        try:
+            manifest = store.head(object_key(self._source.layout.prefix, path, Suffix.MANIFEST))
+        except ObjectNotFound:
+            raise SegmentNotFound(f"there is no segment {path}: the store holds no manifest of it") from None
+        objects = SegmentObjects(key.segment_id, key.start_offset, ((Suffix.MANIFEST, manifest),), path)
+        return describe_segment(self._source, load_segment(store, objects, self._source.manifest_rules))
+
+    def _following(self, segment: RemoteLogSegmentMetadata) -> tuple[Span, ...]:
+        lineage = self._lineage(segment.topic_id_partition)
+        for cut in lineage.cuts:
+            if cut.segment.remote_log_segment_id == segment.remote_log_segment_id:
+                raise ConfigError(f"{cut}: leave the segment out, or read it with isolation='read_uncommitted'")
+        return lineage.spans_between(segment.end_offset + 1, MAX_OFFSET)
+
+    def _load_lineage(self, where: TopicIdPartition) -> Lineage:
+        catalog = load_catalog(
+            self._source, topic=where.topic, topic_id=where.topic_id, partition=where.partition
+        )  # fmt: skip
+        return catalog.lineage(where.topic, where.partition, where.topic_id)

@@ -18,8 +18,8 @@ from pyspark.sql.streaming.datasource import (
 
 from tieredstore.errors import ConfigError
 from tieredstore.model import TopicPartition
-from tieredstore.spark.source.admission import TriggerDelay, TriggerLimits, shares
 from tieredstore.spark.source.stream_offsets import Windows
+from tieredstore.spark.source.streaming import TriggerDelay, TriggerLimits, shares
 
 windows = st.dictionaries(
     st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 3)),

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tests.support.golden.records import Row
 from tieredstore.errors import BatchCorrupt, ConfigError
-from tieredstore.spark.source.batch_arrays import BatchArrays, OnCorrupt
 from tieredstore.spark.source.rows import RowShape
+from tieredstore.spark.source.udf import BatchArrays, OnCorrupt
 from tieredstore.testing.batches import Record, build_batch
 
 untyped: Any = pa
@@ -98,6 +98,6 @@ def test_a_damaged_value_is_null_if_wanted_and_takes_no_other_with_it() -> None:
 
 
 def test_a_value_that_decodes_to_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tieredstore.spark.source.batch_arrays._MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("tieredstore.spark.source.udf._MOST_BYTES", 1 << 20)
     with pytest.raises(ConfigError, match="value 1 decodes to over 1048576 bytes"):
         decoded([batch_at(0), batch_at(1, bytes(1 << 20))])

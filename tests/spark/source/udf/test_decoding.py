@@ -23,9 +23,8 @@ from tieredstore.model import RemoteLogSegmentMetadata as Metadata
 from tieredstore.model import Uuid
 from tieredstore.records import Isolation, ReadSettings
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.spark.source.raw_logs import LogName, rows_of_logs
 from tieredstore.spark.source.rows import COLUMNS_WITH_HEADERS, RowShape
-from tieredstore.spark.source.stored_segments import StoredSegments, key_of_path, segment_keys
+from tieredstore.spark.source.udf import LogName, StoredSegments, key_of_path, rows_of_logs, segment_keys
 from tieredstore.testing.batches import Record, build_batch
 from tieredstore.testing.segments import write_segment
 

@@ -18,8 +18,8 @@ from tieredstore.errors import ConfigError, CorruptData
 from tieredstore.records.splits import RecordSplit
 from tieredstore.spark.source import map_records
 from tieredstore.spark.source.map_records import MappedReader
-from tieredstore.spark.source.mapped_rows import MappedRows, rows_given, schema_of
 from tieredstore.spark.source.options import SourceOptions, parse_options
+from tieredstore.spark.source.rows import MappedRows, rows_given, schema_of
 from tieredstore.spark.source.tasks import SplitTask
 
 arrow: Any = pa
