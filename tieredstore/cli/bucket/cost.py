@@ -35,7 +35,7 @@ from tieredstore.cli.terminal.output import (
 )
 from tieredstore.cli.terminal.plots import COLORS, Picture, PlotFile, label, module
 from tieredstore.cli.terminal.progress import counting, each_counted
-from tieredstore.cli.terminal.rows import Row, column, field
+from tieredstore.cli.terminal.rows import Row, column, field, rounded_bytes, rounded_count
 from tieredstore.cli.terminal.tables import WIDE, number, text, word
 from tieredstore.errors import ConfigError
 from tieredstore.model import human_bytes
@@ -62,14 +62,6 @@ class CostBy(enum.StrEnum):
     PARTITION = "partition"
 
 
-def _human_bytes(size: float) -> str:
-    return human_bytes(round(size))
-
-
-def _human_count(count: float) -> str:
-    return human_count(round(count))
-
-
 _FACTS: Final[Row[CostSums]] = Row(
     field("stored_size", lambda sums: sums.stored_size, number("STORED", rank=1), human_bytes),
     field("size", lambda sums: sums.size),
@@ -80,7 +72,7 @@ _FACTS: Final[Row[CostSums]] = Row(
     field("undated", lambda sums: sums.undated),
 )
 _AMOUNTS: Final[Row[MonthlyCost]] = Row(
-    field("growth_stored_size", lambda of: of.growth_stored_size, number("GROWTH", rank=3), _human_bytes, digits=0),
+    field("growth_stored_size", lambda of: of.growth_stored_size, number("GROWTH", rank=3), rounded_bytes, digits=0),
     field("growth_size", lambda of: of.growth_size, digits=0),
     field("growth_segments", lambda of: of.growth_segments, digits=2),
     field("writes", lambda of: of.writes, digits=2),
@@ -99,9 +91,9 @@ _COST: Final[Row[tuple[CostSums, MonthlyCost]]] = Row(
     _FACTS.of(lambda both: both[0]),
     _AMOUNTS.of(lambda both: both[1]),
     column(number("SEGMENTS", rank=WIDE), lambda both: human_count(both[0].segments)),
-    column(number("WRITES", rank=WIDE), lambda both: _human_count(both[1].writes)),
-    column(number("READS", rank=WIDE), lambda both: _human_count(both[1].reads)),
-    column(number("LISTS", rank=WIDE), lambda both: _human_count(both[1].lists)),
+    column(number("WRITES", rank=WIDE), lambda both: rounded_count(both[1].writes)),
+    column(number("READS", rank=WIDE), lambda both: rounded_count(both[1].reads)),
+    column(number("LISTS", rank=WIDE), lambda both: rounded_count(both[1].lists)),
 )
 
 

@@ -12,7 +12,7 @@ from tieredstore.cli.app.arguments import Json, SettingsPath, SomePartition, Som
 from tieredstore.cli.app.broker_options import BootstrapServer, KafkaConfig, KafkaProperties, client_properties
 from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
 from tieredstore.cli.records.record_places import chosen_partitions
-from tieredstore.cli.terminal.output import complain, human_time, print_json, print_table
+from tieredstore.cli.terminal.output import complain, human_time
 from tieredstore.cli.terminal.plots import COLORS, RED, Picture, PlotFile, label, module
 from tieredstore.cli.terminal.rows import Field, Row, column, field
 from tieredstore.cli.terminal.tables import moment, number, text
@@ -114,10 +114,7 @@ def show_offsets(
         column(moment("LAST RECORD", rank=1), lambda known: human_time(_latest_time(known.lineage))),
         column(text("LOST OFFSETS"), _lost),
     )
-    if as_json:
-        print_json(list(map(row.json, partitions)))
-    else:
-        print_table(row.columns, map(row.cells, partitions))
+    row.show(partitions, as_json=as_json)
 
 
 def _lost(known: PartitionOffsets) -> str:

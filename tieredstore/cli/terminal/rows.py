@@ -21,9 +21,9 @@ from datetime import date
 from typing import Final, Generic, TypeVar, cast
 
 from tieredstore.catalog.listing import SegmentObjects
-from tieredstore.cli.terminal.output import JsonValue, complain, print_json, print_table
+from tieredstore.cli.terminal.output import JsonValue, complain, human_count, print_json, print_table
 from tieredstore.cli.terminal.tables import Column
-from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.model import TopicIdPartition, Uuid, human_bytes
 
 T = TypeVar("T")
 PartT = TypeVar("PartT")
@@ -64,6 +64,16 @@ def column(shown: Column | None, cell: Callable[[T], str]) -> Field[T]:
     return Field(None, lambda _: None, shown, cell)
 
 
+def rounded_bytes(size: float) -> str:
+    """Show a calculated size."""
+    return human_bytes(round(size))
+
+
+def rounded_count(count: float) -> str:
+    """Show a calculated number."""
+    return human_count(round(count))
+
+
 class Row(Generic[T]):
     """The fields of a value, in the order in which JSON and the table have them."""
 
@@ -71,6 +81,11 @@ class Row(Generic[T]):
         self._fields: list[Field[T]] = []
         for part in parts:
             self._fields += part._fields if isinstance(part, Row) else [part]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of JSON."""
+        return [each.name for each in self._fields if each.name is not None]
 
     @property
     def columns(self) -> list[Column]:
@@ -89,11 +104,11 @@ class Row(Generic[T]):
         """The same fields, of what has such a value as its ``part``."""
         return Row(*(_of_part(each, part) for each in self._fields))
 
-    def show(self, items: Iterable[T], *, as_json: bool, empty: str, wide: bool = False) -> None:
-        """All of ``items``: an array of JSON, or a table; where there is none, ``empty`` on stderr."""
+    def show(self, items: Iterable[T], *, as_json: bool, empty: str | None = None, wide: bool = False) -> None:
+        """All of ``items``: an array of JSON, or a table; if there is none, not its head but ``empty`` on stderr."""
         if as_json:
             print_json([self.json(item) for item in items])
-        elif rows := [self.cells(item) for item in items]:
+        elif (rows := [self.cells(item) for item in items]) or empty is None:
             print_table(self.columns, rows, wide=wide)
         else:
             complain(empty)

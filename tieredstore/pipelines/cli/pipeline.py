@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import logging
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -25,6 +26,7 @@ from tieredstore.cli.terminal.output import (
     print_lines,
     print_table,
 )
+from tieredstore.cli.terminal.rows import Row, column, field
 from tieredstore.cli.terminal.tables import moment, number, text
 from tieredstore.config.values import host_and_port
 from tieredstore.errors import ConfigError, CorruptData, ResourceNotFound, excerpt
@@ -48,24 +50,6 @@ if TYPE_CHECKING:
     from tieredstore.pipelines.config.settings import Pipeline
     from tieredstore.pipelines.upkeep.comparison import Against as Compared
     from tieredstore.pipelines.upkeep.inspection import OutputProblem, PartitionStatus, Verification
-
-_STATUS: Final = (
-    text("TOPIC"),
-    number("PART"),
-    number("NEXT"),
-    number("END"),
-    number("LAG"),
-    number("SEC"),
-    number("RECORDS", rank=1),
-    number("FILES", rank=1),
-    moment("LATEST", rank=2),
-)
-
-_NUMBERS: Final = (
-    "partition", "next_offset", "end_offset", "lag", "lag_seconds", "records", "files", "max_timestamp_ms",
-    "max_timestamp", "problem", "replaced",
-)  # fmt: skip
-"""What is null of a topic that is nowhere."""
 
 app: Final = typer.Typer(no_args_is_help=True, help="Topics kept as files, each record exactly once.")
 
@@ -208,12 +192,14 @@ def status(file: _File, as_json: Json = False, wide: Wide = False) -> None:
                 raise
             complain(str(error))
     now_ms = time.time_ns() // 1_000_000
+    row = _status_row(now_ms, lost)
     if as_json:
-        lines = (_status_json(row, now_ms, lost.get((row.topic, row.partition))) for row in rows)
-        print_json([*lines, *map(_absent_json, absent)])
+        # Of a topic that is nowhere all else is null.
+        nothing = dict.fromkeys(row.names)
+        print_json([*map(row.json, rows), *({**nothing, "topic": topic} for topic in absent)])
         return
-    cells = [*(_status_cells(row, now_ms) for row in rows), *([topic, *["-"] * 8] for topic in absent)]
-    print_table(_STATUS, cells, wide=wide)
+    cells = [*map(row.cells, rows), *([topic, *["-"] * 8] for topic in absent)]
+    print_table(row.columns, cells, wide=wide)
     print_lines(
         f"{row.topic}-{row.partition}: offsets {one.first} to {one.last} gave way to generation {one.generation}"
         for row in rows
@@ -301,47 +287,34 @@ def _compared(settings: Pipeline, against: Against, problems: list[OutputProblem
     return comparison
 
 
-def _status_json(row: PartitionStatus, now_ms: int, problem: str | None) -> JsonValue:
-    return {
-        "topic": row.topic,
-        "partition": row.partition,
-        "next_offset": row.next_offset,
-        "end_offset": row.end_offset,
-        "lag": row.lag,
-        "lag_seconds": row.lag_s(now_ms),
-        "records": row.records,
-        "files": row.files,
-        "max_timestamp_ms": None if row.max_timestamp < 0 else row.max_timestamp,
-        "max_timestamp": None if row.max_timestamp < 0 else iso_utc(row.max_timestamp),
-        "problem": problem,
-        "replaced": [
-            {"generation": one.generation, "first_offset": one.first, "last_offset": one.last} for one in row.replaced
-        ],
-    }
-
-
-def _absent_json(topic: str) -> JsonValue:
-    return {"topic": topic, **dict.fromkeys(_NUMBERS)}
-
-
 def _held(count: int, row: PartitionStatus) -> str:
     """A number of what is there; where all of it gave way, by whom it was replaced."""
     return str(count) if count or not row.replaced else f"by {row.replaced[-1].generation}"
 
 
-def _status_cells(row: PartitionStatus, now_ms: int) -> list[str]:
-    lag_s = row.lag_s(now_ms)
-    return [
-        row.topic,
-        str(row.partition),
-        str(row.next_offset),
-        "-" if row.end_offset is None else str(row.end_offset),
-        "-" if row.lag is None else str(row.lag),
-        "-" if lag_s is None else str(round(lag_s)),
-        _held(row.records, row),
-        _held(row.files, row),
-        "-" if row.max_timestamp < 0 else iso_utc(row.max_timestamp) or "-",
-    ]
+def _status_row(now_ms: int, problems: Mapping[tuple[str, int], str]) -> Row[PartitionStatus]:
+    return Row(
+        field("topic", lambda row: row.topic, text("TOPIC")),
+        field("partition", lambda row: row.partition, number("PART")),
+        field("next_offset", lambda row: row.next_offset, number("NEXT")),
+        field("end_offset", lambda row: row.end_offset, number("END")),
+        field("lag", lambda row: row.lag, number("LAG")),
+        field("lag_seconds", lambda row: row.lag_s(now_ms), number("SEC"), lambda lag_s: str(round(lag_s))),
+        field("records", lambda row: row.records),
+        column(number("RECORDS", rank=1), lambda row: _held(row.records, row)),
+        field("files", lambda row: row.files),
+        column(number("FILES", rank=1), lambda row: _held(row.files, row)),
+        field("max_timestamp_ms", lambda row: None if row.max_timestamp < 0 else row.max_timestamp),
+        field("max_timestamp", lambda row: iso_utc(row.max_timestamp), moment("LATEST", rank=2)),
+        field("problem", lambda row: problems.get((row.topic, row.partition))),
+        field(
+            "replaced",
+            lambda row: [
+                {"generation": one.generation, "first_offset": one.first, "last_offset": one.last}
+                for one in row.replaced
+            ],
+        ),
+    )
 
 
 app.command("print")(print_)

@@ -10,12 +10,14 @@ import time
 from collections import deque
 from collections.abc import Generator
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from tieredstore.cli.app.chosen_bucket import choose_settings, open_chosen_bucket
 from tieredstore.cli.records.record_rows import shown_text
-from tieredstore.cli.terminal.output import JsonValue, complain, iso_utc, print_json, print_lines, print_table
+from tieredstore.cli.terminal.output import JsonValue, complain, iso_utc, print_lines
+from tieredstore.cli.terminal.rows import Row, column, field
 from tieredstore.cli.terminal.tables import number, plain, text, word
 from tieredstore.config import settings_from
 from tieredstore.errors import ConfigError
@@ -30,7 +32,7 @@ from tieredstore.pubsub.settings import BatchClientSettings
 
 if TYPE_CHECKING:
     from tieredstore.pubsub.consume.consumer import Consumer, Delivery
-    from tieredstore.pubsub.queue.queues import NotificationQueue
+    from tieredstore.pubsub.queue.queues import GroupPartition, NotificationQueue
 
 _GROUP_WAIT_S: Final = 30.0
 _NO_STORE: Final = {"storage.backend.class": "memory", "chunk.size": "4194304"}
@@ -60,37 +62,40 @@ def change_topic(topics: Topics, name: str | None, *, create: bool, partitions: 
         topics.grow(name, partitions)
 
 
+@dataclass(frozen=True, slots=True)
+class _QueueState:
+    """How far a topic's queue reaches, over all of its partitions."""
+
+    topic: Topic
+    partitions: int
+    start: int
+    end: int
+
+    @classmethod
+    def of(cls, topics: Topics, topic: Topic) -> _QueueState:
+        with topics.queue(topic) as queue:
+            partitions = range(queue.partitions)
+            return cls(topic, len(partitions), min(map(queue.start, partitions)), max(map(queue.end, partitions)))
+
+
+_TOPIC: Final[Row[_QueueState]] = Row(
+    field("topic", lambda state: state.topic.name, text("TOPIC")),
+    field("partitions", lambda state: state.partitions, number("PARTITIONS")),
+    field("queue", lambda state: state.topic.queue, word("QUEUE", rank=3)),
+    field("start_offset", lambda state: state.start, number("START", rank=2)),
+    field("end_offset", lambda state: state.end, number("END", rank=2)),
+    field("path", lambda state: state.topic.path, text("PATH", rank=1)),
+)
+
+
 def show_topics(topics: Topics, name: str | None, *, as_json: bool) -> None:
     """All topics, or one, with how many batches each partition's queue holds."""
-    rows = [_topic_row(topics, topic) for topic in ([topics.get(name)] if name is not None else topics.list())]
-    if as_json:
-        print_json(rows)
-    elif not rows:
-        print_lines([f"no topics in cluster {topics.batches.cluster}"])
+    chosen = [topics.get(name)] if name is not None else topics.list()
+    rows = [_QueueState.of(topics, topic) for topic in chosen]
+    if rows or as_json:
+        _TOPIC.show(rows, as_json=as_json)
     else:
-        columns = [
-            text("TOPIC"),
-            number("PARTITIONS"),
-            word("QUEUE", rank=3),
-            number("START", rank=2),
-            number("END", rank=2),
-            text("PATH", rank=1),
-        ]
-        names = ("topic", "partitions", "queue", "start_offset", "end_offset", "path")
-        print_table(columns, ([str(row[name]) for name in names] for row in rows))
-
-
-def _topic_row(topics: Topics, topic: Topic) -> dict[str, Any]:
-    with topics.queue(topic) as queue:
-        partitions = range(queue.partitions)
-        return {
-            "topic": topic.name,
-            "partitions": len(partitions),
-            "queue": topic.queue,
-            "start_offset": min(queue.start(partition) for partition in partitions),
-            "end_offset": max(queue.end(partition) for partition in partitions),
-            "path": topic.path,
-        }
+        print_lines([f"no topics in cluster {topics.batches.cluster}"])
 
 
 @contextlib.contextmanager
@@ -197,34 +202,26 @@ def show_groups(topics: Topics, name: str, *, as_json: bool) -> None:
     topic = topics.get(name)
     with topics.queue(topic) as queue:
         ends = {partition: queue.end(partition) for partition in range(queue.partitions)}
-    rows: list[dict[str, Any]] = [
-        {
-            "group": group,
-            "topic": name,
-            "partition": state.partition,
-            "owner": state.owner,
-            "generation": state.generation,
-            "position": None if state.position is None else list(state.position),
-            "end_offset": ends[state.partition],
-        }
-        for group, states in topics.groups(topic).items()
-        for state in states
-    ]
-    if as_json:
-        print_json(rows)
-    elif not rows:
-        print_lines([f"no group has read topic {name}"])
+    rows = [(group, state) for group, states in topics.groups(topic).items() for state in states]
+    row: Row[tuple[str, GroupPartition]] = Row(
+        field("group", lambda row: row[0], text("GROUP")),
+        field("topic", lambda _: name),
+        field("partition", lambda row: row[1].partition, number("PARTITION")),
+        column(number("GENERATION", rank=2), lambda row: str(row[1].generation)),
+        field("owner", lambda row: row[1].owner, word("OWNER", rank=3)),
+        field("generation", lambda row: row[1].generation),
+        field(
+            "position",
+            lambda row: row[1].position and list(row[1].position),
+            word("POSITION"),
+            lambda position: "/".join(map(str, position)),
+        ),
+        field("end_offset", lambda row: ends[row[1].partition], number("END", rank=1)),
+    )
+    if rows or as_json:
+        row.show(rows, as_json=as_json)
     else:
-        columns = [text("GROUP"), number("PARTITION"), number("GENERATION", rank=2), word("OWNER", rank=3),
-                   word("POSITION"), number("END", rank=1)]  # fmt: skip
-        names = ("group", "partition", "generation", "owner", "position", "end_offset")
-        print_table(columns, ([_cell(row[name]) for name in names] for row in rows))
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "-"
-    return "/".join(map(str, cast("list[int]", value))) if isinstance(value, list) else str(value)
+        print_lines([f"no group has read topic {name}"])
 
 
 def _json_line(record: Any) -> str:

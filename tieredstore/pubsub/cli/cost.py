@@ -6,19 +6,39 @@ import time
 from pathlib import Path
 from typing import Final
 
-from tieredstore.cli.terminal.output import JsonValue, complain, human_amount, human_count, print_json_line, print_table
-from tieredstore.cli.terminal.tables import Column, number, text
+from tieredstore.cli.terminal.output import complain, human_amount, print_json_line, print_table
+from tieredstore.cli.terminal.rows import Row, field, rounded_bytes, rounded_count
+from tieredstore.cli.terminal.tables import number, text
 from tieredstore.errors import ConfigError
 from tieredstore.model import human_bytes
 from tieredstore.ops.cost.prices import read_prices
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.upkeep.cost import TopicCost, TopicFacts, topic_assumptions, topic_cost, topic_facts
 
-_COLUMNS: Final[tuple[Column, ...]] = (
-    text("TOPIC"), number("STORED", rank=3), number("PUBLISHED", rank=2), number("WRITES", rank=4),
-    number("READS", rank=4), number("STORAGE", rank=5), number("REQUESTS", rank=5), number("TRANSFER", rank=5),
-    number("BATCHES"), number("DISKS", rank=6), number("CROSS-ZONE", rank=6), number("KAFKA"), number("SAVED", rank=1),
-)  # fmt: skip
+_FACTS: Final[Row[TopicFacts]] = Row(
+    field("partitions", lambda facts: facts.partitions),
+    field("stored_batches", lambda facts: facts.batches),
+    field("stored_size", lambda facts: facts.stored_size, number("STORED", rank=3), human_bytes),
+)
+_COST: Final[Row[TopicCost]] = Row(
+    field("published_size", lambda of: of.published_size, number("PUBLISHED", rank=2), rounded_bytes, digits=0),
+    field("kept_size", lambda of: of.kept_size, digits=0),
+    field("writes", lambda of: of.writes, number("WRITES", rank=4), rounded_count, digits=2),
+    field("reads", lambda of: of.reads, number("READS", rank=4), rounded_count, digits=2),
+    field("storage_cost", lambda of: of.storage, number("STORAGE", rank=5), human_amount, digits=6),
+    field("request_cost", lambda of: of.requests, number("REQUESTS", rank=5), human_amount, digits=6),
+    field("transfer_cost", lambda of: of.transfer, number("TRANSFER", rank=5), human_amount, digits=6),
+    field("batches_cost", lambda of: of.batches, number("BATCHES"), human_amount, digits=6),
+    field("disk_cost", lambda of: of.disks, number("DISKS", rank=6), human_amount, digits=6),
+    field("cross_zone_cost", lambda of: of.cross_zone, number("CROSS-ZONE", rank=6), human_amount, digits=6),
+    field("kafka_cost", lambda of: of.kafka, number("KAFKA"), human_amount, digits=6),
+    field("saved_share", lambda of: of.saved_share, number("SAVED", rank=1), "{:.0%}".format, digits=6),
+)
+_ROW: Final[Row[tuple[str, TopicFacts, TopicCost]]] = Row(
+    field("topic", lambda row: row[0], text("TOPIC")),
+    _FACTS.of(lambda row: row[1]),
+    _COST.of(lambda row: row[2]),
+)
 
 
 def show_cost(topics: Topics, name: str | None, prices_path: Path | None, *, as_json: bool) -> None:
@@ -34,8 +54,8 @@ def show_cost(topics: Topics, name: str | None, prices_path: Path | None, *, as_
     rows.sort(key=lambda row: (-row[2].batches, row[0]))
     assumed = topic_assumptions(prices)
     if as_json:
-        for topic_name, facts, cost in rows:
-            print_json_line({"topic": topic_name, **_fields(facts, cost)})
+        for row in rows:
+            print_json_line(_ROW.json(row))
         print_json_line(
             {
                 "summary": {
@@ -47,43 +67,6 @@ def show_cost(topics: Topics, name: str | None, prices_path: Path | None, *, as_
     elif not rows:
         complain(f"no topics in cluster {topics.batches.cluster}")
     else:
-        print_table(_COLUMNS, ([topic_name, *_cells(facts, cost)] for topic_name, facts, cost in rows))
+        print_table(_ROW.columns, map(_ROW.cells, rows))
         for sentence in (f"a month by {prices.title}", *(f"assumed: {one}" for one in assumed)):
             complain(sentence)
-
-
-def _cells(facts: TopicFacts, cost: TopicCost) -> list[str]:
-    share = cost.saved_share
-    return [
-        human_bytes(facts.stored_size),
-        human_bytes(round(cost.published_size)),
-        human_count(round(cost.writes)),
-        human_count(round(cost.reads)),
-        *map(human_amount, (cost.storage, cost.requests, cost.transfer, cost.batches)),
-        *map(human_amount, (cost.disks, cost.cross_zone, cost.kafka)),
-        "-" if share is None else f"{share:.0%}",
-    ]
-
-
-def _fields(facts: TopicFacts, cost: TopicCost) -> dict[str, JsonValue]:
-    return {
-        "partitions": facts.partitions,
-        "stored_batches": facts.batches,
-        "stored_size": facts.stored_size,
-        "published_size": round(cost.published_size),
-        "kept_size": round(cost.kept_size),
-        "writes": round(cost.writes, 2),
-        "reads": round(cost.reads, 2),
-        "storage_cost": round(cost.storage, 6),
-        "request_cost": round(cost.requests, 6),
-        "transfer_cost": round(cost.transfer, 6),
-        "batches_cost": round(cost.batches, 6),
-        "disk_cost": _rounded(cost.disks),
-        "cross_zone_cost": _rounded(cost.cross_zone),
-        "kafka_cost": _rounded(cost.kafka),
-        "saved_share": _rounded(cost.saved_share),
-    }
-
-
-def _rounded(amount: float | None) -> float | None:
-    return None if amount is None else round(amount, 6)

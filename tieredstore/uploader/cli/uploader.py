@@ -11,26 +11,38 @@ import typer
 
 from tieredstore.cli.app.arguments import Json, SettingsPath, Wide
 from tieredstore.cli.terminal.log_lines import log_lines
-from tieredstore.cli.terminal.output import JsonValue, complain, print_json, print_lines, print_table
+from tieredstore.cli.terminal.output import complain, print_json, print_lines, print_table
+from tieredstore.cli.terminal.rows import PARTITION, Row, column, field
 from tieredstore.cli.terminal.tables import number, text, word
 from tieredstore.config import Settings, load_settings
 from tieredstore.config.loading import load_uploader_settings
 from tieredstore.config.uploader import UploaderSettings
 from tieredstore.errors import ConfigError, DataLoss, StoreUnavailable
-from tieredstore.model import human_bytes
+from tieredstore.model import TopicIdPartition, human_bytes
 
 if TYPE_CHECKING:
     from tieredstore.uploader import Uploader
+    from tieredstore.uploader.partition import Segment
     from tieredstore.uploader.retention import Expired
 
 _logger: Final = logging.getLogger(__name__)
 
-_PLAN: Final = (
-    text("TOPIC"),
-    number("PART"),
-    word("OFFSETS", rank=1),
-    number("SEGMENTS"),
-    number("SIZE"),
+_PLAN: Final[Row[tuple[TopicIdPartition, list[Segment]]]] = Row(
+    field("topic", lambda row: row[0].topic, text("TOPIC")),
+    field("topic_id", lambda row: row[0].topic_id),
+    field("partition", lambda row: row[0].partition, number("PART")),
+    # As ``ls`` shows them.
+    column(word("OFFSETS", rank=1), lambda row: f"{row[1][0].place.base_offset} … {row[1][-1].next_offset - 1}"),
+    field("segments", lambda row: len(row[1]), number("SEGMENTS")),
+    field("size", lambda row: sum(segment.size_in_bytes for segment in row[1]), number("SIZE"), human_bytes),
+    field("first_offset", lambda row: row[1][0].place.base_offset),
+    field("last_offset", lambda row: row[1][-1].next_offset - 1),
+)
+_EXPIRED: Final[Row[Expired]] = Row(
+    PARTITION.of(lambda entry: entry.where),
+    field("segments", lambda entry: entry.segments),
+    field("stored_size", lambda entry: entry.size),
+    field("reason", lambda entry: entry.left_alone),
 )
 _RELOADED: Final = frozenset({"kafka", "server_properties"})
 """What is not compared: secrets that may be new, and a file that is not read again."""
@@ -96,44 +108,19 @@ def _run(path: Path, settings: Settings, own: UploaderSettings, *, json_logs: bo
 
 
 def _show_plan(shipping: Uploader, *, as_json: bool, wide: bool) -> None:
-    rows: list[dict[str, JsonValue]] = []
-    for partition, segments in shipping.plan():
-        if segments:
-            rows.append(
-                {
-                    "topic": partition.where.topic,
-                    "topic_id": str(partition.where.topic_id),
-                    "partition": partition.where.partition,
-                    "segments": len(segments),
-                    "size": sum(segment.size_in_bytes for segment in segments),
-                    "first_offset": segments[0].place.base_offset,
-                    "last_offset": segments[-1].next_offset - 1,
-                }
-            )
+    rows = [(partition.where, segments) for partition, segments in shipping.plan() if segments]
     expired = shipping.tries.watched(lambda: list(shipping.expire(only_check=True)))
     warnings = shipping.topics.sentences()
     refused = shipping.topics.refused
     if as_json:
         named = [{"topic": topic, "reason": reason} for topic, reason in refused.items()]
-        expiring: list[dict[str, JsonValue]] = [
-            {
-                "topic": entry.where.topic,
-                "topic_id": str(entry.where.topic_id),
-                "partition": entry.where.partition,
-                "segments": entry.segments,
-                "stored_size": entry.size,
-                "reason": entry.left_alone,
-            }
-            for entry in expired
-        ]
-        print_json({"partitions": rows, "refused_topics": named, "warnings": warnings, "expired": expiring})
+        print_json({
+            "partitions": list(map(_PLAN.json, rows)), "refused_topics": named, "warnings": warnings,
+            "expired": list(map(_EXPIRED.json, expired)),
+        })  # fmt: skip
         return
     if rows:
-        cells = [
-            [str(row["topic"]), str(row["partition"]), _offsets(row), str(row["segments"]), _size(row["size"])]
-            for row in rows
-        ]
-        print_table(_PLAN, cells, wide=wide)
+        print_table(_PLAN.columns, map(_PLAN.cells, rows), wide=wide)
     led = [partition for partition in shipping.disk.partitions if partition.role.value == "led"]
     print_lines(
         [f"{len(led)} of the {len(shipping.disk.partitions)} partitions here are this broker's to ship"]
@@ -148,30 +135,13 @@ def _expiring(entry: Expired) -> str:
     return f"retention deletes {entry.segments} segments ({size}) of {where}{stays}"
 
 
-def _size(size: JsonValue) -> str:
-    return human_bytes(size) if isinstance(size, int) else "-"
-
-
-def _offsets(row: dict[str, JsonValue]) -> str:
-    """As ``ls`` shows them."""
-    return f"{row['first_offset']} … {row['last_offset']}"
-
-
 def _ship_once(shipping: Uploader, *, as_json: bool) -> None:
     left = shipping.run_once()
     counts = shipping.counts
     if as_json:
         print_json(
             {
-                "waiting": [
-                    {
-                        "topic": entry.where.topic,
-                        "topic_id": str(entry.where.topic_id),
-                        "partition": entry.where.partition,
-                        "reason": entry.reason,
-                    }
-                    for entry in left
-                ],
+                "waiting": [{**PARTITION.json(entry.where), "reason": entry.reason} for entry in left],
                 "summary": {
                     "copied": counts.segments,
                     "size": counts.bytes,
