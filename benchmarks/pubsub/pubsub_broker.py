@@ -25,8 +25,7 @@ from tieredstore.backends.contract.bodies import byte_view
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.pubsub.broker.broker import Broker
 from tieredstore.pubsub.format.messages import BARE_HEADER_SIZE, checksum
-from tieredstore.pubsub.format.packet_writing import request_bytes
-from tieredstore.pubsub.format.packets import Request, parse_request
+from tieredstore.pubsub.format.packets import Request, parse_request, request_bytes
 
 TARGET: Final = 0.7
 _REQUEST: Final = struct.Struct(">iHqB")

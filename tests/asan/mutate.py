@@ -24,8 +24,7 @@ from tieredstore.kafka.records import _checks, _kernel
 from tieredstore.pipelines.filing import _json_scan
 from tieredstore.pubsub.errors import PacketCorrupt
 from tieredstore.pubsub.format import _checksums, _packets, _reading, _writing
-from tieredstore.pubsub.format.packet_writing import request_bytes
-from tieredstore.pubsub.format.packets import VERSIONS, Request, WriteRequest, received_request
+from tieredstore.pubsub.format.packets import VERSIONS, Request, WriteRequest, received_request, request_bytes
 from tieredstore.remote.diskcache import _value_files
 
 

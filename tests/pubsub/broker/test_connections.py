@@ -12,8 +12,7 @@ import pytest
 from tests.support.pubsub.pubsub_brokers import LONG_S, PacketClient, message_of, running_broker, write_of
 from tests.support.pubsub.pubsub_topics import fresh_topics, values_of
 from tieredstore.pubsub.consume.consumer import Consumer
-from tieredstore.pubsub.format.packet_writing import request_bytes
-from tieredstore.pubsub.format.packets import Code, MetadataRequest, Request
+from tieredstore.pubsub.format.packets import Code, MetadataRequest, Request, request_bytes
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.settings import BatchBrokerSettings
 

@@ -21,13 +21,19 @@ from tests.support.stores.doubles import DelegatingObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.pubsub.broker.authorization import Authorizer, Client
-from tieredstore.pubsub.broker.connection import LEAST_PACE_S, READ_BYTES, Connection
-from tieredstore.pubsub.broker.memory_room import MESSAGE_COST, Room
-from tieredstore.pubsub.broker.turns import FRAMES_A_CONNECTION, FRAMES_AN_ADDRESS, Turns
+from tieredstore.pubsub.broker.connection import (
+    FRAMES_A_CONNECTION,
+    FRAMES_AN_ADDRESS,
+    LEAST_PACE_S,
+    MESSAGE_COST,
+    READ_BYTES,
+    Connection,
+    Room,
+    Turns,
+)
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.format.notifications import Notification
-from tieredstore.pubsub.format.packet_writing import request_bytes
-from tieredstore.pubsub.format.packets import Code, MetadataRequest, PacketType, ReadRequest, Request
+from tieredstore.pubsub.format.packets import Code, MetadataRequest, PacketType, ReadRequest, Request, request_bytes
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.settings import BatchBrokerSettings
 

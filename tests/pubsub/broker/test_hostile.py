@@ -16,8 +16,7 @@ from tests.support.pubsub.memq_batches import GOLDEN
 from tests.support.pubsub.pubsub_brokers import PacketClient, RunningBroker, message_of, running_broker, write_of
 from tests.support.pubsub.pubsub_topics import topics_on, values_of
 from tieredstore.pubsub.consume.consumer import Consumer
-from tieredstore.pubsub.format.packet_writing import request_bytes
-from tieredstore.pubsub.format.packets import MetadataRequest, Request, parse_response
+from tieredstore.pubsub.format.packets import MetadataRequest, Request, parse_response, request_bytes
 from tieredstore.pubsub.settings import BatchBrokerSettings
 
 GOOD = b"a good one"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from tieredstore.pubsub.broker.memory_room import Room, Waiter
-from tieredstore.pubsub.broker.stored_lately import SeenMessages
+from tieredstore.pubsub.broker.connection import Room, Waiter
+from tieredstore.pubsub.broker.processor import SeenMessages
 
 
 def test_who_waits_is_served_in_order_and_a_large_one_is_not_passed_by() -> None:

@@ -10,7 +10,7 @@ from tests.support.simulated_time import SimulatedClock
 from tieredstore.errors import Fenced, StoreUnavailable
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.produce.producer import Producer
-from tieredstore.pubsub.queue import kinds as queue_kinds
+from tieredstore.pubsub.queue import queues as queue_kinds
 from tieredstore.pubsub.queue.queues import GroupMember, Position
 from tieredstore.pubsub.queue.topics import Topics
 

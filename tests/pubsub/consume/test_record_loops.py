@@ -17,7 +17,7 @@ from tests.support.simulated_time import SimulatedClock
 from tieredstore.errors import AlreadyClosed, Fenced, InvalidRange
 from tieredstore.live.cluster import LiveCluster
 from tieredstore.pubsub.consume.consumer import Consumer
-from tieredstore.pubsub.consume.rows_at_hand import ConsumedRecord
+from tieredstore.pubsub.consume.partition_state import ConsumedRecord
 from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.pubsub.queue.groups import StoreGroup
 from tieredstore.pubsub.queue.kafka_group import KafkaGroup

@@ -22,8 +22,7 @@ from tieredstore.pubsub.format.messages import ProducerRequest
 from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.upkeep.audit import AuditFinding
-from tieredstore.pubsub.upkeep.audit_log import AuditLog, audit_service
-from tieredstore.pubsub.upkeep.audit_pairs import AuditPairs
+from tieredstore.pubsub.upkeep.audit_log import AuditLog, AuditPairs, audit_service
 
 pytestmark = pytest.mark.slow
 LONG_S = 120.0

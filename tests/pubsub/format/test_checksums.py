@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.pubsub.memq_batches import message_of
-from tieredstore.pubsub.broker.checks import check_message
+from tieredstore.pubsub.broker.processor import check_message
 from tieredstore.pubsub.errors import MessageCorrupt
 from tieredstore.pubsub.format._checksums import joined_crc
 from tieredstore.pubsub.format.batches import batch_checksum, build_batch, split_checksums

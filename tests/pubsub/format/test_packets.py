@@ -12,7 +12,6 @@ import pytest
 from tests.support.damage.damaged_packets import damaged_packet
 from tests.support.pubsub.memq_batches import GOLDEN
 from tieredstore.pubsub.errors import PacketCorrupt
-from tieredstore.pubsub.format.packet_writing import read_response_head, request_bytes, response_bytes
 from tieredstore.pubsub.format.packets import (
     MAX_PACKET_BYTES,
     BrokerAddress,
@@ -29,7 +28,10 @@ from tieredstore.pubsub.format.packets import (
     WriteRequest,
     parse_request,
     parse_response,
+    read_response_head,
     received_request,
+    request_bytes,
+    response_bytes,
 )
 
 BROKER = BrokerAddress("us-east-1a", "10.0.0.1", 9092)

@@ -11,7 +11,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
 from tieredstore.pubsub.format.packets import Code, MetadataRequest, RequestPayload
 from tieredstore.pubsub.governor.directory import Directory, KnownTopic, StoreTopics, refreshed
-from tieredstore.pubsub.queue.kinds import KAFKA
+from tieredstore.pubsub.queue.queues import KAFKA
 from tieredstore.pubsub.queue.topics import Topic, Topics
 
 

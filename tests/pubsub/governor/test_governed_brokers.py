@@ -23,8 +23,7 @@ from tieredstore.live.zookeeper_session import ZooKeeperSession
 from tieredstore.pubsub.broker.broker import Broker
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.governor.assigning import BrokerSeat, FreeCapacity, TopicLoad
-from tieredstore.pubsub.governor.directory import Directory, KnownTopic, StoreTopics, refreshed
-from tieredstore.pubsub.governor.governing import Governor
+from tieredstore.pubsub.governor.directory import Directory, Governor, KnownTopic, StoreTopics, refreshed
 from tieredstore.pubsub.governor.store_governor import StoreGovernor, broker_name
 from tieredstore.pubsub.governor.zookeeper_governor import ZooKeeperGovernor
 from tieredstore.pubsub.produce.broker_producer import BrokerProducer

@@ -19,7 +19,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import CorruptData, Fenced, PreconditionFailed, StoreUnavailable
 from tieredstore.pubsub.format.packets import BrokerAddress
 from tieredstore.pubsub.governor.assigning import BrokerSeat, FreeCapacity, TopicLoad
-from tieredstore.pubsub.governor.governing import TICK_S, rest_s
+from tieredstore.pubsub.governor.directory import TICK_S, rest_s
 from tieredstore.pubsub.governor.store_governor import StoreGovernor, broker_name
 from tieredstore.pubsub.queue.own_objects import OwnFolder
 

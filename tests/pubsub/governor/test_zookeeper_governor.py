@@ -20,7 +20,7 @@ from tieredstore.pubsub.format.packets import BrokerAddress
 from tieredstore.pubsub.governor.assigning import BrokerSeat, FreeCapacity
 from tieredstore.pubsub.governor.directory import Directory, KnownTopic, StoreTopics, metadata_of
 from tieredstore.pubsub.governor.zookeeper_governor import ZooKeeperGovernor
-from tieredstore.pubsub.governor.zookeeper_topics import ZooKeeperTopics
+from tieredstore.pubsub.governor.zookeeper_nodes import ZooKeeperTopics
 from tieredstore.pubsub.queue.topics import Topics
 
 pytestmark = pytest.mark.slow

@@ -8,8 +8,7 @@ import random
 import pytest
 
 from tieredstore.errors import CorruptData
-from tieredstore.pubsub.format.packet_writing import response_bytes
-from tieredstore.pubsub.format.packets import Code, MetadataAnswer, PacketType, Response, TopicMetadata
+from tieredstore.pubsub.format.packets import Code, MetadataAnswer, PacketType, Response, TopicMetadata, response_bytes
 from tieredstore.pubsub.governor.zookeeper_nodes import load_of, parse_broker_node, parse_object
 
 BROKER = {

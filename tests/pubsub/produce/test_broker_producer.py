@@ -24,7 +24,6 @@ from tieredstore.pubsub.broker.broker import Broker
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.errors import DeliveryFailed
 from tieredstore.pubsub.format.notifications import parse_notification
-from tieredstore.pubsub.format.packet_writing import response_bytes
 from tieredstore.pubsub.format.packets import (
     BrokerAddress,
     Code,
@@ -36,6 +35,7 @@ from tieredstore.pubsub.format.packets import (
     WriteAnswer,
     WriteRequest,
     parse_request,
+    response_bytes,
 )
 from tieredstore.pubsub.governor.directory import Assignment
 from tieredstore.pubsub.produce.broker_producer import BrokerProducer

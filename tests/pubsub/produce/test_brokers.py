@@ -12,8 +12,7 @@ import pytest
 from tests.support.pubsub.pubsub_topics import topics_on
 from tieredstore.errors import BrokerUnavailable
 from tieredstore.pubsub.format.packets import BrokerAddress
-from tieredstore.pubsub.produce.brokers import TopicBrokers
-from tieredstore.pubsub.produce.link import BrokerLink, Place
+from tieredstore.pubsub.produce.broker_producer import BrokerLink, Place, TopicBrokers
 from tieredstore.pubsub.settings import BatchClientSettings
 
 PLACES: list[Place] = [(f"10.0.0.{number}", 9092) for number in range(4)]

@@ -16,15 +16,13 @@ from tests.support.stores.dying_store import DyingStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import AlreadyClosed, ConfigError, PreconditionFailed, StoreUnavailable
 from tieredstore.pubsub.consume.consumer import Consumer
-from tieredstore.pubsub.consume.rows_at_hand import ConsumedRecord
+from tieredstore.pubsub.consume.partition_state import ConsumedRecord
 from tieredstore.pubsub.errors import BufferFull, DeliveryFailed, InvalidRecord, TopicNotFound
 from tieredstore.pubsub.format.keys import parse_batch_key
 from tieredstore.pubsub.format.notifications import parse_notification
 from tieredstore.pubsub.produce.futures import RecordPlace
-from tieredstore.pubsub.produce.producer import Producer
-from tieredstore.pubsub.produce.sink import SinkCommits
-from tieredstore.pubsub.produce.sink_batches import SinkBatches
-from tieredstore.pubsub.produce.store_delivery import StoreDelivery
+from tieredstore.pubsub.produce.producer import Producer, StoreDelivery
+from tieredstore.pubsub.produce.sink import SinkBatches, SinkCommits
 from tieredstore.testing.notification_queue_tests import read_all
 
 LONG_S = 120.0

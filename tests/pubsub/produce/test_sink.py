@@ -19,8 +19,7 @@ from tieredstore.errors import CorruptData, DataLoss, Fenced, PreconditionFailed
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.errors import InvalidRecord
-from tieredstore.pubsub.produce.sink import SinkCommits, StoredBatch
-from tieredstore.pubsub.produce.sink_batches import SinkBatches
+from tieredstore.pubsub.produce.sink import SinkBatches, SinkCommits, StoredBatch
 from tieredstore.pubsub.queue.queues import NotificationQueue
 from tieredstore.pubsub.queue.store_queue import StoreQueue
 from tieredstore.pubsub.queue.topics import Topics

@@ -15,7 +15,7 @@ from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.messages import Compression, ProducerRequest, seal_message
 from tieredstore.pubsub.produce.batch_writer import BatchWriter, SealedMessage
-from tieredstore.pubsub.queue import kinds as queue_kinds
+from tieredstore.pubsub.queue import queues as queue_kinds
 from tieredstore.pubsub.queue.store_queue import StoreQueue
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.upkeep.garbage import DAY_MS, GarbageCollection

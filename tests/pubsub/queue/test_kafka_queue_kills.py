@@ -24,8 +24,7 @@ from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.format.notifications import parse_notification
 from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.pubsub.queue.kafka_queue import KafkaQueue
-from tieredstore.pubsub.queue.kinds import QueueSite
-from tieredstore.pubsub.queue.queues import NotificationQueue
+from tieredstore.pubsub.queue.queues import NotificationQueue, QueueSite
 from tieredstore.pubsub.queue.topics import Topic, Topics
 from tieredstore.pubsub.upkeep.garbage import GarbageCollection, GarbageOutcome
 from tieredstore.testing.notification_queue_tests import read_all

@@ -17,7 +17,7 @@ from tieredstore.config.installed import QUEUES
 from tieredstore.errors import ConfigError, DataLoss, InvalidRange, StoreUnavailable
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.errors import NotificationCorrupt
-from tieredstore.pubsub.queue import kinds as queue_kinds
+from tieredstore.pubsub.queue import queues as queue_kinds
 from tieredstore.pubsub.queue.queues import NotificationQueue
 from tieredstore.pubsub.queue.store_queue import StoreQueue
 from tieredstore.pubsub.queue.topics import Topics

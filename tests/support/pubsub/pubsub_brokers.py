@@ -13,7 +13,6 @@ from tests.support.servers.process import free_port
 from tieredstore.process.futures import outcome
 from tieredstore.pubsub.broker.broker import Broker
 from tieredstore.pubsub.format.messages import Compression, ProducerRequest, checksum, seal_message
-from tieredstore.pubsub.format.packet_writing import request_bytes
 from tieredstore.pubsub.format.packets import (
     MAX_PACKET_BYTES,
     Request,
@@ -21,6 +20,7 @@ from tieredstore.pubsub.format.packets import (
     Response,
     WriteRequest,
     parse_response,
+    request_bytes,
 )
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.settings import BatchBrokerSettings

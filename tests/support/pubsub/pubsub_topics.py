@@ -11,7 +11,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
 from tieredstore.errors import DataLoss
 from tieredstore.pubsub.consume.consumer import Consumer
-from tieredstore.pubsub.consume.rows_at_hand import ConsumedRecord
+from tieredstore.pubsub.consume.partition_state import ConsumedRecord
 from tieredstore.pubsub.produce.futures import RecordPlace
 from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.pubsub.queue.topics import Topics

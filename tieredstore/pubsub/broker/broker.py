@@ -1,46 +1,52 @@
-"""A broker: takes Messages of many producers by MemQ's packets, stores them in batches, answers once they stand."""
+"""A broker: takes Messages of many producers by MemQ's packets, stores them in batches, answers once they stand.
+
+A module beside the service that runs it (``running``): a process of one's own may run a broker on a loop of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine
-from dataclasses import replace
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from tieredstore.config import Settings
-from tieredstore.errors import ConfigError, TieredStoreError
+from tieredstore.errors import ConfigError, InvalidRange, ObjectNotFound, TieredStoreError
 from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.broker.authorization import Authorizer, Client, EverybodyMay
-from tieredstore.pubsub.broker.checks import check_message
-from tieredstore.pubsub.broker.connection import READ_BYTES, Connection
+from tieredstore.pubsub.broker.connection import READ_BYTES, Connection, Room, Turns
 from tieredstore.pubsub.broker.counts import SNAPSHOTS, BrokerCounts
 from tieredstore.pubsub.broker.handshakes import Handshakes
-from tieredstore.pubsub.broker.listening import own_address, server_tls
-from tieredstore.pubsub.broker.memory_room import Room
-from tieredstore.pubsub.broker.metadata import MetadataAnswers
-from tieredstore.pubsub.broker.processor import TopicProcessor
-from tieredstore.pubsub.broker.processors import TopicProcessors
-from tieredstore.pubsub.broker.reads import ReadAnswers
-from tieredstore.pubsub.broker.turns import Turns
-from tieredstore.pubsub.errors import MessageCorrupt, PacketCorrupt
-from tieredstore.pubsub.format.packet_writing import error_response, write_answered
+from tieredstore.pubsub.broker.processor import TopicProcessor, TopicProcessors, check_message
+from tieredstore.pubsub.errors import MessageCorrupt, NotificationCorrupt, PacketCorrupt
+from tieredstore.pubsub.format.notifications import parse_notification
 from tieredstore.pubsub.format.packets import (
+    MOST_READ_BYTES,
     BrokerAddress,
     Code,
+    MetadataAnswer,
     MetadataRequest,
     PacketType,
+    ReadAnswer,
     ReadRequest,
     Request,
+    Response,
     WriteRequest,
+    error_response,
+    read_response_head,
     received_request,
     request_head,
+    response_bytes,
+    write_answered,
 )
-from tieredstore.pubsub.governor.directory import AllTopics, Assignment, Directory, KnownTopic, StoreTopics
-from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.pubsub.governor.directory import AllTopics, Assignment, Directory, KnownTopic, StoreTopics, metadata_of
+from tieredstore.pubsub.queue.topics import Topic, Topics
 from tieredstore.pubsub.settings import BatchBrokerSettings, BatchSettings
 
 _logger: Final = logging.getLogger(__name__)
@@ -390,3 +396,169 @@ def _nobody_waits(failure: TieredStoreError | None) -> None:
 
 def _name(connection: Connection) -> str:
     return connection.principal or connection.address
+
+
+def own_address(host: str) -> str:
+    """The address that others reach this machine by, where it listens on all of them."""
+    if host not in {"0.0.0.0", "::", ""}:  # noqa: S104  compared, not listened on
+        return host
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # nothing is sent: it only chooses a way out
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
+
+
+def server_tls(settings: Settings) -> ssl.SSLContext | None:
+    """How clients must speak; ConfigError for files that cannot be used."""
+    own = settings.section(BatchBrokerSettings)
+    if own.certificate is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(own.certificate, own.key)
+        if own.client_ca is not None:
+            context.load_verify_locations(own.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"the files of pubsub.broker.tls.* cannot be used: {error}") from error
+    return context
+
+
+class MetadataAnswers:
+    """Answers of one broker, on its loop. They are everybody's, as at MemQ's brokers."""
+
+    def __init__(
+        self, directory: Directory, assignment: Assignment, look: Callable[[str], Awaitable[KnownTopic | None]]
+    ) -> None:
+        """``look`` asks the directory's sources on a thread."""
+        self._directory = directory
+        self._assignment = assignment
+        self._look = look
+
+    def answer(
+        self, connection: Connection, request: Request, names: tuple[str, ...]
+    ) -> Coroutine[Any, Any, None] | None:
+        """Answer at once; or, where topics have to be looked up, what does so then."""
+        if all(self._directory.known(name) is not None or self._directory.is_unknown(name) for name in names):
+            self._tell(connection, request, names)
+            return None
+        return self._look_and_tell(connection, request, names)
+
+    async def _look_and_tell(self, connection: Connection, request: Request, names: tuple[str, ...]) -> None:
+        for name in names:
+            if self._directory.known(name) is None and not self._directory.is_unknown(name):
+                try:
+                    if await self._look(name) is None:
+                        break  # nobody has the store asked for more than one name that is none
+                except TieredStoreError as error:
+                    _refuse(connection, request, Code.REQUEST_FAILED, str(error))
+                    return
+        self._tell(connection, request, names)
+
+    def _tell(self, connection: Connection, request: Request, names: tuple[str, ...]) -> None:
+        topics: list[KnownTopic] = [] if names else self._directory.all()
+        for name in names:
+            known = self._directory.known(name)
+            if known is None:
+                _refuse(connection, request, Code.NOT_FOUND, f"there is no topic {name}")
+                return
+            topics.append(known)
+        answer = MetadataAnswer(tuple(metadata_of(known, self._assignment) for known in topics))
+        connection.send(
+            response_bytes(Response(request.version, request.request_id, PacketType.METADATA, Code.OK, payload=answer))
+        )
+
+
+def _refuse(connection: Connection, request: Request, code: Code, why: str) -> None:
+    connection.send(error_response(request.request_id, request.version, PacketType.METADATA, code, why))
+
+
+READ_VERSION: Final = 5
+"""What a READ is answered in, whatever was asked in."""
+
+_PIECE_BYTES: Final = 4 << 20
+_ANSWER_S: Final = 600.0
+"""How long an answer may take to go out: a client that does not read it keeps others from theirs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """The bytes ``start:stop`` of an object that lies where the topic's objects lie."""
+
+    key: str
+    start: int
+    stop: int
+
+    def pieces(self) -> Iterator[tuple[int, int]]:
+        """The ranges to fetch one after the other."""
+        for start in range(self.start, self.stop, _PIECE_BYTES):
+            yield start, min(start + _PIECE_BYTES, self.stop)
+
+
+def plan_read(read: ReadRequest, topic: Topic, topics: Topics) -> ReadPlan:
+    """What a request asks for. NotificationCorrupt if it points outside of the topic, InvalidRange if not inside of the
+    object; nothing is fetched here."""
+    notification = parse_notification(read.notification.encode(), "a READ")
+    key = topics.check_place(notification, topic, "a READ")
+    if read.header_only:
+        return ReadPlan(key, 0, notification.header_size)
+    start, stop = (0, notification.total_size) if read.offset == -1 else (read.offset, read.offset + read.size)
+    if start < 0 or not start <= stop <= notification.total_size:
+        raise InvalidRange(f"bytes {read.offset} to {stop} of a batch that has {notification.total_size}")
+    if stop - start > MOST_READ_BYTES:
+        raise InvalidRange(f"{stop - start} bytes at once, of which an answer holds {MOST_READ_BYTES}: ask for ranges")
+    return ReadPlan(key, start, stop)
+
+
+class ReadAnswers:
+    """Answers of one broker; an answer at a time goes out on a connection, so that their pieces do not mix."""
+
+    def __init__(self, threads: Executor, *, at_once: int) -> None:
+        self._threads = threads
+        self._turns = asyncio.Semaphore(at_once)
+
+    async def answer(
+        self, connection: Connection, request: Request, read: ReadRequest, topic: Topic, topics: Topics
+    ) -> None:
+        """Answer one request. A store that fails in the middle ends the connection: what was begun cannot be unsaid."""
+        loop = asyncio.get_running_loop()
+        request_id = request.request_id
+
+        def refuse(code: Code, why: str) -> None:
+            connection.send(error_response(request_id, READ_VERSION, PacketType.READ, code, why))
+
+        async with self._turns:
+            try:
+                plan = plan_read(read, topic, topics)
+                pieces = plan.pieces()
+                first = next(pieces, None)
+                data = (
+                    b"" if first is None else await loop.run_in_executor(self._threads, _get, topics, plan.key, *first)
+                )
+            except (NotificationCorrupt, InvalidRange) as error:
+                refuse(Code.BAD_REQUEST, str(error))
+                return
+            except ObjectNotFound:
+                # As MemQ's: no data, with an empty payload.
+                empty = Response(READ_VERSION, request_id, PacketType.READ, Code.NO_DATA, payload=ReadAnswer(b""))
+                connection.send(response_bytes(empty))
+                return
+            except TieredStoreError as error:
+                refuse(Code.REQUEST_FAILED, str(error))
+                return
+            try:
+                async with asyncio.timeout(_ANSWER_S), connection.streaming() as send:
+                    await send(read_response_head(READ_VERSION, request_id, plan.stop - plan.start))
+                    await send(data)
+                    for piece in pieces:
+                        if not await send(await loop.run_in_executor(self._threads, _get, topics, plan.key, *piece)):
+                            return
+            except (TieredStoreError, TimeoutError):
+                connection.abort()
+
+
+def _get(topics: Topics, key: str, start: int, stop: int) -> bytes:
+    return bytes(topics.store.get(key, start, stop))

@@ -12,16 +12,22 @@ import contextlib
 import logging
 import socket
 import ssl
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol, cast
 
 from tieredstore.kafka.records._slabs import SlabPool
-from tieredstore.pubsub.broker.memory_room import MESSAGE_COST, Room, Waiter
-from tieredstore.pubsub.broker.turns import FRAMES_A_CONNECTION, Turns
 from tieredstore.pubsub.errors import PacketCorrupt
-from tieredstore.pubsub.format.packet_writing import error_response
-from tieredstore.pubsub.format.packets import MAX_PACKET_BYTES, REQUEST_HEAD_SIZE, Code, PacketType, request_head
+from tieredstore.pubsub.format.packets import (
+    MAX_PACKET_BYTES,
+    REQUEST_HEAD_SIZE,
+    Code,
+    PacketType,
+    error_response,
+    request_head,
+)
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -376,3 +382,114 @@ def _principal(tls: ssl.SSLObject | None) -> str | None:
     pairs = [pair for names in cast("tuple[Any, ...]", certificate.get("subject", ())) for pair in names]
     short = {"commonName": "CN", "organizationName": "O", "organizationalUnitName": "OU", "countryName": "C"}
     return ",".join(f"{short.get(name, name)}={value}" for name, value in reversed(pairs))
+
+
+MESSAGE_COST: Final = 1024
+"""What a Message takes beside its bytes while it is held: who waits for it, what it is called, where it goes."""
+
+
+@dataclass(slots=True, eq=False)
+class Waiter:
+    """Somebody for whom there was no room; ``granted`` is called once, when the bytes are taken for it."""
+
+    size: int
+    granted: Callable[[], None]
+    is_granted: bool = False
+    is_gone: bool = False
+
+
+class Room:
+    """Used on the broker's loop alone. Who waits is served in order, so that a large Message comes too.
+
+    A Message takes all of its bytes at once, before the first of them is read: two that have a half each would wait
+    for each other.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.taken = 0
+        self._waiting: deque[Waiter] = deque()
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
+    def take(self, size: int, granted: Callable[[], None]) -> Waiter | None:
+        """Take ``size`` bytes: at once (None), or when there is room, which ``granted`` tells."""
+        if not self._waiting and self.taken + size <= self.size:
+            self.taken += size
+            return None
+        waiter = Waiter(size, granted)
+        self._waiting.append(waiter)
+        return waiter
+
+    def give_back(self, size: int) -> None:
+        """So many bytes are free again."""
+        self.taken -= size
+        self._serve()
+
+    def forget(self, waiter: Waiter) -> None:
+        """It waits no more; what it was given is free again."""
+        waiter.is_gone = True
+        if waiter.is_granted:
+            self.taken -= waiter.size
+        self._serve()
+
+    def _serve(self) -> None:
+        while self._waiting:
+            waiter = self._waiting[0]
+            if not waiter.is_gone:
+                if self.taken + waiter.size > self.size:
+                    return
+                self.taken += waiter.size
+            self._waiting.popleft()
+            if not waiter.is_gone:
+                waiter.is_granted = True
+                waiter.granted()
+
+
+FRAMES_AN_ADDRESS: Final = 256
+"""In one turn of the loop."""
+
+FRAMES_A_CONNECTION: Final = 64
+"""Before others of its address have their turn."""
+
+
+class Turns:
+    """Used on the broker's loop alone."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._taken: Counter[str] = Counter()
+        self._waiting: dict[str, deque[Callable[[], None]]] = {}
+
+    def take(self, address: str) -> bool:
+        """Whether a frame of this address may be taken in this turn."""
+        if not self._taken:
+            self._loop.call_soon(self._begin)
+        if self._taken[address] >= FRAMES_AN_ADDRESS:
+            return False
+        self._taken[address] += 1
+        return True
+
+    def wait(self, address: str, go_on: Callable[[], None]) -> None:
+        """Have ``go_on`` called in a later turn, behind those of this address that wait already."""
+        if not self._taken:
+            self._loop.call_soon(self._begin)
+            self._taken[""] += 1
+        self._waiting.setdefault(address, deque()).append(go_on)
+
+    def _begin(self) -> None:
+        """A turn begins."""
+        self._taken.clear()
+        for address in list(self._waiting):
+            waiting = self._waiting[address]
+            for _ in range(len(waiting)):
+                if self._taken[address] >= FRAMES_AN_ADDRESS:
+                    break
+                waiting.popleft()()
+            if not waiting:
+                del self._waiting[address]
+        if self._waiting and not self._taken.total():
+            self._loop.call_soon(self._begin)

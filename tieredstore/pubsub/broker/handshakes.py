@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, cast
 
-from tieredstore.pubsub.broker.connection import Connection
+from tieredstore.pubsub.broker.connection import Connection, Room
 from tieredstore.pubsub.broker.counts import BrokerCounts
-from tieredstore.pubsub.broker.memory_room import Room
 
 _logger: Final = logging.getLogger(__name__)
 

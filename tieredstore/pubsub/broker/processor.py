@@ -1,26 +1,45 @@
-"""One topic at a broker: Messages of many producers into batches, and batches into the store."""
+"""A broker's topics: what of each is checked, held, written and answered, and how a topic begins.
+
+A topic's processor begins when somebody first writes to it, which others wait for.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
-from collections.abc import Callable, Sequence
+import time
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 from zlib import crc32
 
-from tieredstore.errors import TieredStoreError
+import zstandard
+
+from tieredstore.errors import ConfigError, TieredStoreError
 from tieredstore.kafka.batches import Buffer
 from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.process.deadline import Deadline
+from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.broker.counts import BrokerCounts
-from tieredstore.pubsub.broker.stored_lately import SeenMessages
-from tieredstore.pubsub.errors import DeliveryFailed
+from tieredstore.pubsub.errors import DeliveryFailed, MessageCorrupt
 from tieredstore.pubsub.format.batches import index_size
-from tieredstore.pubsub.format.messages import MessageHeader, ProducerRequest
+from tieredstore.pubsub.format.messages import (
+    Compression,
+    MessageHeader,
+    MessagePlace,
+    ProducerRequest,
+    check_crc,
+    parse_message_header,
+    split_checksum,
+)
+from tieredstore.pubsub.format.packets import WriteRequest
+from tieredstore.pubsub.governor.directory import Assignment, Directory, KnownTopic, own_error
 from tieredstore.pubsub.produce.batch_memory import BatchMemory
-from tieredstore.pubsub.produce.batch_writer import SealedMessage
+from tieredstore.pubsub.produce.batch_writer import BatchWriter, SealedMessage
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -233,3 +252,184 @@ class TopicProcessor:
         self._under_way -= 1
         if not self._under_way:
             self._is_idle.set()
+
+
+Waiting = Callable[[TopicProcessor | None, TieredStoreError | None], None]
+"""Goes on with a topic's processor: None if the broker has none, with the error that kept it from having one."""
+
+_UPLOADS_A_SETTING: Final = 4
+
+
+class TopicProcessors:
+    """Used on the broker's loop alone; topics are looked up, and queues asked for, on its threads."""
+
+    def __init__(
+        self,
+        uploads: int,
+        batch_by: str,
+        *,
+        directory: Directory,
+        assignment: Assignment,
+        give_back: Callable[[int], None],
+        counts: BrokerCounts,
+        look: Callable[[str], Coroutine[Any, Any, KnownTopic | None]],
+        lookups: ThreadPool,
+    ) -> None:
+        """``look`` asks the directory, on a thread; ``give_back`` frees room that a Message took."""
+        self._batch_by = batch_by
+        self._directory = directory
+        self._assignment = assignment
+        self._give_back = give_back
+        self._counts = counts
+        self._look = look
+        self._lookups = lookups
+        self._uploads = ThreadPool(_UPLOADS_A_SETTING * uploads, "tieredstore-broker-upload")
+        self._processors: dict[str, TopicProcessor] = {}
+        self._preparing: dict[str, list[Waiting]] = {}
+
+    def __len__(self) -> int:
+        return len(self._processors)
+
+    def is_ready(self, name: str) -> bool:
+        """Whether :meth:`ask` goes on at once."""
+        return name in self._processors or self._has_none(name)
+
+    def _has_none(self, name: str) -> bool:
+        is_elsewhere = self._directory.known(name) is not None and not self._assignment.serves(name)
+        return is_elsewhere or (name not in self._preparing and self._directory.is_unknown(name))
+
+    def ask(self, name: str, then: Waiting, begin: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+        """Go on with the topic's processor, None if this broker has none; at once where it is known. ``begin`` has a
+        coroutine run on the loop for whoever asks."""
+        if self._directory.known(name) is not None and not self._assignment.serves(name):
+            then(None, None)
+        elif (processor := self._processors.get(name)) is not None:
+            then(processor, None)
+        elif name in self._preparing:
+            self._preparing[name].append(then)
+        elif self._directory.is_unknown(name):
+            then(None, None)
+        else:
+            self._preparing[name] = [then]
+            begin(self._prepare(name))
+
+    def seal_all(self) -> None:
+        """Have everything written now, full or not."""
+        for processor in self._processors.values():
+            processor.seal_all()
+
+    async def drained(self) -> None:
+        """Returns when all that they hold is stored, or has failed, and was answered."""
+        await asyncio.gather(*(processor.drained() for processor in self._processors.values()))
+
+    def close(self) -> None:
+        """Begin no more writes."""
+        for processor in self._processors.values():
+            processor.close()
+        self._uploads.shutdown(wait=False, cancel_futures=True)
+
+    async def _prepare(self, name: str) -> None:
+        loop = asyncio.get_running_loop()
+        processor, failure = None, None
+        try:
+            known = self._directory.known(name) or await loop.run_in_executor(self._lookups, self._directory.look, name)
+            if known is not None and self._assignment.serves(name):
+                processor = await loop.run_in_executor(self._lookups, self._processor, known, loop)
+                self._processors[name] = processor
+        except TieredStoreError as error:
+            failure = error
+        except Exception as error:
+            _logger.exception("topic %r has no processor", name)
+            failure = own_error(error)
+        for then in self._preparing.pop(name):
+            then(processor, failure)
+
+    def _processor(self, known: KnownTopic, loop: asyncio.AbstractEventLoop) -> TopicProcessor:
+        """On a thread: the queue of a topic may have to be asked for."""
+        topic, topics = known.topic, known.topics
+        if topic is None or topics is None:
+            raise ConfigError(f"this broker cannot store topic {known.name}: see its log")
+        pubsub = topics.batches
+        limits = BatchLimits(
+            pubsub.batch_bytes, pubsub.batch_ms / 1000, pubsub.batch_messages, pubsub.delivery_timeout_ms / 1000
+        )
+        return TopicProcessor(
+            topic.name,
+            BatchWriter(topics, topic, topics.queue(topic)),
+            limits,
+            loop=loop,
+            uploads=self._uploads,
+            give_back=self._give_back,
+            pool=topics.memory,
+            counts=self._counts,
+            partitions=topic.partitions if self._batch_by == "producer" else None,
+        )
+
+
+WINDOW_S: Final = 600.0
+MOST: Final = 200_000
+
+
+class SeenMessages:
+    """The headers of Messages that were stored lately: as many as 200,000, and for ten minutes.
+
+    A header has its producer, the number of the request and the checksum of what it carried: two that are equal are the
+    same Message. One without a producer is never the same as another. Used on the broker's loop alone.
+    """
+
+    def __init__(
+        self, *, window_s: float = WINDOW_S, most: int = MOST, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._window_s = window_s
+        self._most = most
+        self._monotonic = monotonic
+        self._until_s: OrderedDict[bytes, float] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._until_s)
+
+    def __contains__(self, header: bytes) -> bool:
+        until_s = self._until_s.get(header)
+        return until_s is not None and self._monotonic() < until_s
+
+    def add(self, header: bytes) -> None:
+        """It is stored."""
+        now_s = self._monotonic()
+        self._until_s[header] = now_s + self._window_s
+        self._until_s.move_to_end(header)
+        while self._until_s:
+            oldest = next(iter(self._until_s))
+            if len(self._until_s) <= self._most and self._until_s[oldest] > now_s:
+                return
+            del self._until_s[oldest]
+
+
+_PLACE: Final = MessagePlace("a request", 0, 0)
+_GZIP: Final = 16 + zlib.MAX_WBITS
+
+
+def check_message(write: WriteRequest, most: int) -> MessageHeader:
+    """The header of the Message that a request carries; MessageCorrupt if it is not whole, or larger than ``most``."""
+    if len(write.data) > most:
+        raise MessageCorrupt(f"a Message of {len(write.data)} bytes, of which a batch holds {most}")
+    computed, body_crc = split_checksum(write.data)
+    if computed != write.crc:
+        raise MessageCorrupt(f"the data have the CRC-32 {computed:08x}, and the request says {write.crc:08x}")
+    header = parse_message_header(write.data, _PLACE)
+    body = memoryview(write.data)[header.size :]
+    check_crc(header, body, _PLACE, body_crc)
+    if not header.record_count and _holds_something(header.compression, body):
+        raise MessageCorrupt("a Message says to have no records, and has some, which nobody would read")
+    return header
+
+
+def _holds_something(compression: Compression, body: memoryview) -> bool:
+    """Whether a body expands to one byte or more; no more than one byte is expanded."""
+    if compression is Compression.NONE or not body:
+        return bool(body)
+    try:
+        if compression is Compression.GZIP:
+            return bool(zlib.decompressobj(_GZIP).decompress(body, 1))
+        return bool(zstandard.ZstdDecompressor().stream_reader(io.BytesIO(body)).read(1))
+    except (zlib.error, zstandard.ZstdError):
+        return True

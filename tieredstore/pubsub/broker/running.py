@@ -19,11 +19,10 @@ from tieredstore.process.stopping import Stop, nothing_under_way
 from tieredstore.pubsub.broker.authorization import authorizer_of
 from tieredstore.pubsub.broker.broker import Broker
 from tieredstore.pubsub.governor.assigning import BrokerSeat, strategy_of
-from tieredstore.pubsub.governor.directory import Directory, KnownTopic, StoreTopics, refreshed
-from tieredstore.pubsub.governor.governing import Governor, rest_s
+from tieredstore.pubsub.governor.directory import Directory, Governor, KnownTopic, StoreTopics, refreshed, rest_s
 from tieredstore.pubsub.governor.store_governor import StoreGovernor, broker_name
 from tieredstore.pubsub.governor.zookeeper_governor import ZooKeeperGovernor
-from tieredstore.pubsub.governor.zookeeper_topics import ZooKeeperTopics
+from tieredstore.pubsub.governor.zookeeper_nodes import ZooKeeperTopics
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.settings import BatchBrokerSettings
 

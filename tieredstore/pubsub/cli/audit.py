@@ -11,7 +11,7 @@ from tieredstore.cli.terminal.output import JsonValue, counted, iso_utc, print_j
 from tieredstore.model import human_bytes
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.upkeep.audit import AuditFault, AuditFinding, TopicAudit
-from tieredstore.pubsub.upkeep.audit_pairs import SETTLE_MS, AuditPairs
+from tieredstore.pubsub.upkeep.audit_log import SETTLE_MS, AuditPairs
 
 _FAULTY_CODE: Final = 4
 _NO_FAULTS: Final = frozenset({AuditFault.PENDING, AuditFault.LOST_OR_EMPTY, AuditFault.UNANNOUNCED})

@@ -12,8 +12,13 @@ from tieredstore.errors import AlreadyClosed, ConfigError, DataLoss, Fenced, Inv
 from tieredstore.kafka.records._slabs import shared_pool
 from tieredstore.process.closing import Closing
 from tieredstore.process.futures import any_done
-from tieredstore.pubsub.consume.partition_state import Fetches, PartitionState, SharedReading
-from tieredstore.pubsub.consume.rows_at_hand import ConsumedRecord, with_places
+from tieredstore.pubsub.consume.partition_state import (
+    ConsumedRecord,
+    Fetches,
+    PartitionState,
+    SharedReading,
+    with_places,
+)
 from tieredstore.pubsub.format.batches import BatchIndex
 from tieredstore.pubsub.format.decoder import BatchDecoder, OnCorrupt
 from tieredstore.pubsub.queue.auditor import auditor_of

@@ -14,7 +14,7 @@ from tieredstore.errors import ConfigError, CorruptData, StoreError, TieredStore
 from tieredstore.pubsub.errors import TopicNotFound
 from tieredstore.pubsub.format.packets import BrokerAddress, TopicMetadata
 from tieredstore.pubsub.governor.assigning import TopicLoad
-from tieredstore.pubsub.queue.kinds import KAFKA
+from tieredstore.pubsub.queue.queues import KAFKA
 from tieredstore.pubsub.queue.topics import Topic, Topics
 from tieredstore.pubsub.settings import BatchSettings
 
@@ -214,3 +214,35 @@ def refreshed(directory: Directory) -> bool:
         _logger.warning("the topics could not be read again: %s", error)
         return False
     return True
+
+
+TICK_S: Final = 1.5
+"""Seconds from one tick to the next."""
+
+
+def rest_s(took_s: float) -> float:
+    """How long to wait after a tick that took so long: others count the seconds from beat to beat."""
+    return max(TICK_S / 5, TICK_S - took_s)
+
+
+class Governor(Assignment):
+    """``tick``, and ``leave`` at the end, are for one thread; what it answers to the broker's loop is from memory."""
+
+    generation: int | None = None
+    """Grows from one that governs to the next; None while another broker does."""
+
+    @abstractmethod
+    def tick(self) -> None:
+        """Say that this broker lives, look who does, govern if it is this one's turn, read what is assigned."""
+
+    @abstractmethod
+    def leave(self) -> bool:
+        """Give up the seat: others have its topics soon, which :meth:`follow` tells. False if there is no other."""
+
+    @abstractmethod
+    def follow(self) -> None:
+        """After :meth:`leave`: read what is assigned by now. Topics that nobody has taken yet are this broker's."""
+
+    def close(self) -> None:
+        """Let go of everything."""
+        return

@@ -25,7 +25,7 @@ from typing import Any, Final
 from tieredstore.errors import CorruptData, Fenced, ObjectNotFound, PreconditionFailed
 from tieredstore.pubsub.format.packets import MOST_PORT, BrokerAddress
 from tieredstore.pubsub.governor.assigning import AssignmentStrategy, BrokerSeat, TopicLoad
-from tieredstore.pubsub.governor.governing import Governor
+from tieredstore.pubsub.governor.directory import Governor
 from tieredstore.pubsub.governor.zookeeper_nodes import packet_text
 from tieredstore.pubsub.queue.own_objects import ANY_OBJECT, OwnFolder, json_body, number_in
 

@@ -25,8 +25,7 @@ from tieredstore.errors import ConfigError, CorruptData, Fenced, ResourceNotFoun
 from tieredstore.live.zookeeper_session import ZooKeeperSession
 from tieredstore.pubsub.format.packets import BrokerAddress
 from tieredstore.pubsub.governor.assigning import AssignmentStrategy, BrokerSeat
-from tieredstore.pubsub.governor.directory import KnownTopic
-from tieredstore.pubsub.governor.governing import Governor
+from tieredstore.pubsub.governor.directory import Governor, KnownTopic
 from tieredstore.pubsub.governor.zookeeper_nodes import (
     BrokerNode,
     assignment_document,

@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import logging
 import random
+import ssl
 import threading
 import time
 import uuid
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, Final
 
 from tieredstore.config import Settings
 from tieredstore.errors import BrokerUnavailable, ConfigError, TieredStoreError
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.forks import leave_to_parent
-from tieredstore.pubsub.errors import DeliveryFailed
+from tieredstore.pubsub.errors import DeliveryFailed, PacketCorrupt, TopicNotFound
 from tieredstore.pubsub.format.messages import message_checksum
-from tieredstore.pubsub.format.packets import MAX_PACKET_BYTES, Code, PacketType, Request, WriteRequest
+from tieredstore.pubsub.format.packets import (
+    MAX_PACKET_BYTES,
+    BrokerAddress,
+    Code,
+    MetadataAnswer,
+    MetadataRequest,
+    PacketType,
+    Request,
+    Response,
+    WriteRequest,
+    parse_response,
+    request_bytes,
+)
 from tieredstore.pubsub.produce.batch_writer import SealedMessage
-from tieredstore.pubsub.produce.brokers import VERSION, TopicBrokers
 from tieredstore.pubsub.produce.outbox import Acks, OpenMessage, Outbox, PlainPacker, Sending
 from tieredstore.pubsub.produce.producer import RecordProducer
 from tieredstore.pubsub.queue.auditor import auditor_of
@@ -185,3 +200,278 @@ class BrokerDelivery:
         self._brokers.stale()
         # A failure of its store may have left the Message there.
         return why, response.code not in {Code.REDIRECT, Code.NOT_FOUND, Code.SERVICE_UNAVAILABLE}, False
+
+
+VERSION: Final = 5
+
+_CONNECT_S: Final = 5.0
+_STALE_S: Final = 60.0
+_FIRST_REST_S: Final = 0.2
+_MOST_REST_S: Final = 5.0
+_NOT_FOUND_S: Final = 15.0
+"""A topic may be new, and MemQ's brokers read their topics every ten seconds."""
+
+
+@dataclass(slots=True)
+class _Rest:
+    """How long a broker that failed is left alone."""
+
+    until_s: float = 0.0
+    seconds: float = 0.0
+    failed_s: float = 0.0
+    """When it has failed last."""
+
+
+class TopicBrokers:
+    """Used on one loop. ``link`` gives a connection to the broker whose turn it is."""
+
+    def __init__(self, topic: str, settings: BatchClientSettings) -> None:
+        self._topic = topic
+        self._settings = settings
+        self._tls = client_tls(settings)
+        self._seeds = [_place(text) for text in settings.bootstrap]
+        self._links: dict[Place, BrokerLink] = {}
+        self._rests: dict[Place, _Rest] = {}
+        self._brokers: tuple[BrokerAddress, ...] = ()
+        self._asked_s = -_STALE_S
+        self._failure: tuple[float, TieredStoreError] | None = None
+        self._unknown_since_s: float | None = None
+        self._ids = itertools.count()
+        self._turn = itertools.count(random.randrange(1 << 16))  # noqa: S311  which broker is first
+        self._order = random.random()  # noqa: S311  clients do not all prefer the same ones
+        self._asking = asyncio.Lock()
+        self._connecting: dict[Place, asyncio.Lock] = {}
+
+    async def link(self) -> BrokerLink:
+        """A connection to write to; BrokerUnavailable if none can be had now, TopicNotFound if there is no topic."""
+        await self._ask_if_stale()
+        places = self._chosen()
+        if not places:
+            raise BrokerUnavailable(f"no broker of topic {self._topic} answers now")
+        place = places[next(self._turn) % len(places)]
+        async with self._connecting.setdefault(place, asyncio.Lock()):
+            return await self._connected(place)
+
+    def left(self, link: BrokerLink, why: str) -> None:
+        """It failed: left alone for a while, and the metadata are asked for again."""
+        link.lose(why)
+        self._rest(link.place)
+        self.stale()
+
+    def stale(self) -> None:
+        """The topic is elsewhere by now."""
+        self._asked_s = -_STALE_S
+
+    def close(self) -> None:
+        """End all connections."""
+        for link in self._links.values():
+            link.lose("the producer was closed")
+
+    # --- connections ---
+
+    async def _connected(self, place: Place) -> BrokerLink:
+        link = self._links.get(place)
+        if link is None or link.is_lost:
+            try:
+                link = self._links[place] = await BrokerLink.open(place, self._tls, _CONNECT_S)
+            except BrokerUnavailable:
+                self._rest(place)
+                self.stale()
+                raise
+        return link
+
+    def answered(self, place: Place) -> None:
+        """It works."""
+        self._rests.pop(place, None)
+
+    def _rest(self, place: Place) -> None:
+        rest = self._rests.setdefault(place, _Rest())
+        now_s = rest.failed_s = time.monotonic()
+        if rest.until_s <= now_s:  # many Messages may tell of one loss
+            rest.seconds = min(_MOST_REST_S, max(_FIRST_REST_S, 2 * rest.seconds))
+            rest.until_s = now_s + rest.seconds * (0.5 + random.random() / 2)  # noqa: S311  jitter
+
+    def _failed_s(self, place: Place) -> float:
+        return self._rests[place].failed_s if place in self._rests else -1.0
+
+    def _chosen(self) -> list[Place]:
+        """The brokers to write to: of the own zone if one of those is well, as many as wanted."""
+        now_s = time.monotonic()
+        well = [
+            broker
+            for broker in self._brokers
+            if (broker.ip, broker.port) not in self._rests or self._rests[broker.ip, broker.port].until_s <= now_s
+        ]
+        near = [broker for broker in well if self._settings.rack and broker.locality == self._settings.rack]
+        places = sorted({(broker.ip, broker.port) for broker in near or well})
+        random.Random(self._order).shuffle(places)  # noqa: S311  the same order each time, another for each client
+        return places[: self._settings.endpoints]
+
+    # --- metadata ---
+
+    async def _ask_if_stale(self) -> None:
+        if time.monotonic() - self._asked_s < _STALE_S:
+            return
+        async with self._asking:
+            if time.monotonic() - self._asked_s < _STALE_S:
+                return
+            if self._failure is not None and time.monotonic() - self._failure[0] < _FIRST_REST_S:
+                raise self._failure[1]  # asked for another Message, a moment ago
+            known = [(broker.ip, broker.port) for broker in self._brokers]
+            seeds = random.sample(self._seeds, len(self._seeds))
+            error: TieredStoreError | None = None
+            # Who has not answered what was written to it is asked last, and who did so just now behind those that did
+            # long ago: a broker that is cut off from the others says for ever that it has the topic.
+            for place in sorted(dict.fromkeys([*known, *seeds]), key=self._failed_s):
+                try:
+                    self._brokers = await self._ask(place)
+                except BrokerUnavailable as failure:
+                    error = failure
+                else:
+                    # A topic that nobody has yet is assigned in a moment.
+                    self._asked_s = time.monotonic() - (0.0 if self._brokers else _STALE_S - _MOST_REST_S / 10)
+                    return
+            if error is not None:
+                self._failure = (time.monotonic(), error)
+                raise error
+
+    async def _ask(self, place: Place) -> tuple[BrokerAddress, ...]:
+        link = self._links.get(place)
+        own = link is None or link.is_lost
+        if link is None or link.is_lost:
+            link = await BrokerLink.open(place, self._tls, _CONNECT_S)
+        try:
+            request = Request(VERSION, next(self._ids), MetadataRequest((self._topic,)))
+            response = await link.ask(request, PacketType.METADATA, _CONNECT_S)
+        finally:
+            if own:
+                link.lose("it was asked for metadata alone")
+        return self._writers_in(response, place)
+
+    def _writers_in(self, response: Response, place: Place) -> tuple[BrokerAddress, ...]:
+        where = f"broker {place[0]}:{place[1]}"
+        if response.code is Code.NOT_FOUND:
+            now_s = time.monotonic()
+            self._unknown_since_s = now_s if self._unknown_since_s is None else self._unknown_since_s
+            if now_s - self._unknown_since_s >= _NOT_FOUND_S:
+                raise TopicNotFound(f"{where}: there is no topic {self._topic}")
+            raise BrokerUnavailable(f"{where}: there is no topic {self._topic} yet")
+        if response.code is not Code.OK or not isinstance(response.payload, MetadataAnswer):
+            raise BrokerUnavailable(f"{where} does not tell of topic {self._topic}: {response.error:.200}")
+        self._unknown_since_s = None
+        return tuple(
+            broker for topic in response.payload.topics if topic.topic == self._topic for broker in topic.write_brokers
+        )
+
+
+def _place(text: str) -> Place:
+    host, _, port = text.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def client_tls(settings: BatchClientSettings) -> ssl.SSLContext | None:
+    """How brokers are spoken to; ConfigError for files that cannot be used."""
+    if settings.tls == "none":
+        return None
+    try:
+        context = ssl.create_default_context(cafile=settings.ca)
+        if settings.certificate is not None:
+            context.load_cert_chain(settings.certificate, settings.key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"the files of pubsub.tls.* cannot be used: {error}") from error
+    return context
+
+
+_UNREAD_BYTES: Final = 1 << 20
+_SIZE_BYTES: Final = 4
+
+Place = tuple[str, int]
+"""Host and port of a broker."""
+
+
+class BrokerLink:
+    """Made by ``open``. Once it is lost, all that wait are told, and it stays lost: BrokerUnavailable."""
+
+    def __init__(self, place: Place, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.place = place
+        self.is_lost = False
+        self._reader = reader
+        self._writer = writer
+        self._waiting: dict[tuple[PacketType, int], asyncio.Future[Response]] = {}
+        self._reading = asyncio.create_task(self._read())
+
+    @classmethod
+    async def open(cls, place: Place, tls: ssl.SSLContext | None, timeout_s: float) -> BrokerLink:
+        """Connect; BrokerUnavailable if nobody answers there in time."""
+        host, port = place
+        try:
+            async with asyncio.timeout(timeout_s):
+                reader, writer = await asyncio.open_connection(host, port, ssl=tls, limit=_UNREAD_BYTES)
+        except (OSError, TimeoutError) as error:
+            why = str(error) or "it did not answer in time"
+            raise BrokerUnavailable(f"no broker answers at {host}:{port}: {why}") from error
+        return cls(place, reader, writer)
+
+    async def ask(self, request: Request, kind: PacketType, timeout_s: float) -> Response:
+        """Send a request and return its answer. One that does not answer in time is lost, for all that wait."""
+        if self.is_lost:
+            raise self._lost("the connection was lost")
+        name = (kind, request.request_id)
+        answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        self._waiting[name] = answer
+        try:
+            async with asyncio.timeout(timeout_s):
+                self._writer.write(request_bytes(request))
+                await self._writer.drain()
+                return await answer
+        except TimeoutError as error:
+            self.lose(f"it did not answer within {timeout_s:g} s")
+            raise self._lost(f"it did not answer within {timeout_s:g} s") from error
+        except OSError as error:
+            self.lose(str(error))
+            raise self._lost(str(error)) from error
+        finally:
+            self._waiting.pop(name, None)
+            if answer.done() and not answer.cancelled():
+                answer.exception()  # looked at: nobody need be warned of it
+
+    def lose(self, why: str) -> None:
+        """End it, and tell all that wait."""
+        if not self.is_lost:
+            self.is_lost = True
+            # At once: a broker that does not answer would not answer the end of TLS either.
+            self._writer.transport.abort()
+            self._reading.cancel()
+            for answer in self._waiting.values():
+                if not answer.done():
+                    answer.set_exception(self._lost(why))
+
+    async def _read(self) -> None:
+        why = "the broker has ended the connection"
+        try:
+            while True:
+                response = await self._next()
+                answer = self._waiting.get((response.kind, response.request_id))
+                # An answer that nobody waits for: MemQ's broker gives a Message that is too large two of them.
+                if answer is not None and not answer.done():
+                    answer.set_result(response)
+        except PacketCorrupt as error:
+            why = f"it sent what is no answer: {error}"
+        except OSError as error:
+            why = str(error) or why
+        except asyncio.IncompleteReadError:
+            pass
+        finally:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self.lose(why)
+
+    async def _next(self) -> Response:
+        head = await self._reader.readexactly(_SIZE_BYTES)
+        size = int.from_bytes(head, "big", signed=True)
+        if not 0 < size <= MAX_PACKET_BYTES:
+            raise PacketCorrupt(f"an answer says {size} bytes")
+        return parse_response(head + await self._reader.readexactly(size))
+
+    def _lost(self, why: str) -> BrokerUnavailable:
+        host, port = self.place
+        return BrokerUnavailable(f"broker {host}:{port}: {why}")

@@ -34,8 +34,7 @@ from tieredstore.pubsub.errors import TopicNotFound
 from tieredstore.pubsub.queue.kafka_group import KafkaGroup, group_states
 from tieredstore.pubsub.queue.kafka_reading import PartitionLogs
 from tieredstore.pubsub.queue.kafka_topics import TopicAdmin
-from tieredstore.pubsub.queue.kinds import QueueSite
-from tieredstore.pubsub.queue.queues import GroupPartition, NotificationQueue, QueuedNotification
+from tieredstore.pubsub.queue.queues import GroupPartition, NotificationQueue, QueuedNotification, QueueSite
 
 _CALL_S: Final = 30.0
 _SEND_S: Final = 15.0

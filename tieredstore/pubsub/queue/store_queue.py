@@ -35,9 +35,14 @@ from tieredstore.process.deadline import Deadline
 from tieredstore.process.forks import ForkSafeLock
 from tieredstore.pubsub.errors import NotificationCorrupt
 from tieredstore.pubsub.queue.hedging import Hedge
-from tieredstore.pubsub.queue.kinds import QueueSite, TopicPartitions
 from tieredstore.pubsub.queue.own_objects import OwnFolder, json_body
-from tieredstore.pubsub.queue.queues import NotificationQueue, QueueCursor, QueuedNotification
+from tieredstore.pubsub.queue.queues import (
+    NotificationQueue,
+    QueueCursor,
+    QueuedNotification,
+    QueueSite,
+    TopicPartitions,
+)
 
 ENTRY_NOTIFICATIONS: Final = 256
 """Notifications of one entry at most."""

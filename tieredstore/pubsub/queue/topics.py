@@ -15,9 +15,8 @@ from tieredstore.pubsub.errors import NotificationCorrupt, TopicNotFound
 from tieredstore.pubsub.format.keys import BatchKey, check_path, parse_batch_key
 from tieredstore.pubsub.format.notifications import Notification
 from tieredstore.pubsub.queue.groups import list_group, list_groups
-from tieredstore.pubsub.queue.kinds import STORE, QueueSite, open_queue, queue_name
 from tieredstore.pubsub.queue.own_objects import ANY_OBJECT, OwnFolder, json_body, number_in
-from tieredstore.pubsub.queue.queues import GroupPartition, NotificationQueue
+from tieredstore.pubsub.queue.queues import STORE, GroupPartition, NotificationQueue, QueueSite, open_queue, queue_name
 from tieredstore.pubsub.settings import BatchSettings
 
 MOST_PARTITIONS: Final = 1000

@@ -13,7 +13,7 @@ from tieredstore.ops.cost.monthly import GIB, MONTH_DAYS, RequestSizes, growth_d
 from tieredstore.pubsub.consume.partition_state import BUSY_LOOK_S, IDLE_LOOK_S
 from tieredstore.pubsub.queue.batch_log import BatchLog
 from tieredstore.pubsub.queue.groups import BEAT_S
-from tieredstore.pubsub.queue.kinds import STORE
+from tieredstore.pubsub.queue.queues import STORE
 from tieredstore.pubsub.queue.topics import Topic, Topics
 
 if TYPE_CHECKING:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import enum
 import hashlib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
+
+from pydantic import NonNegativeInt, TypeAdapter
 
 from tieredstore.backends.base import ObjectInfo, store_time_ms
 from tieredstore.errors import ConfigError
@@ -23,11 +25,10 @@ from tieredstore.pubsub.format.batches import START_SIZE, BatchIndex, announced_
 from tieredstore.pubsub.format.keys import PREFIXES, parse_batch_key
 from tieredstore.pubsub.format.notifications import Notification
 from tieredstore.pubsub.produce.sink import finished_batch_queries, pending_keys
-from tieredstore.pubsub.queue.batch_log import BatchLog
-from tieredstore.pubsub.queue.kinds import STORE
-from tieredstore.pubsub.queue.queues import NotificationQueue
+from tieredstore.pubsub.queue.batch_log import BatchLog, QueuedBatch
+from tieredstore.pubsub.queue.own_objects import json_body, parse_own
+from tieredstore.pubsub.queue.queues import STORE, NotificationQueue
 from tieredstore.pubsub.queue.topics import Topic, Topics
-from tieredstore.pubsub.upkeep.retention import Retired, expired_batches, free_expired, retired_of
 
 DAY_MS: Final = 86_400_000
 _DELIVERIES: Final = 3
@@ -229,3 +230,64 @@ class GarbageCollection:
 def _digest(key: str) -> bytes:
     """What stands for a key in memory: a topic may have millions."""
     return hashlib.blake2b(key.encode(), digest_size=16).digest()
+
+
+_AT_ONCE: Final = 1000
+_MOST_RECORD_BYTES: Final = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    ms: NonNegativeInt
+    batches: tuple[tuple[int, str], ...]
+
+
+_RECORD: Final = TypeAdapter(_Record)
+
+
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """Objects of batches that retention has freed, or was about to: what their record says."""
+
+    record: str
+    retired_ms: int
+    batches: tuple[tuple[int, str], ...]
+    """Offsets and keys."""
+
+
+def expired_batches(log: BatchLog, partition: int, now_ms: int) -> tuple[list[QueuedBatch], int]:
+    """Those of the oldest that ``pubsub.retention.ms`` and ``pubsub.retention.bytes`` do not keep, and the offset up to
+    which they lie. One goes when all before it go: who reads along meets one start, and no holes."""
+    settings, end = log.topics.batches, log.queue.end(partition)
+    least_ms = None if settings.retention_ms is None else now_ms - settings.retention_ms
+    over = 0
+    if settings.retention_bytes is not None:
+        over = sum(batch.size for batch in log.walk(partition)) - settings.retention_bytes
+    expired: list[QueuedBatch] = []
+    if least_ms is None and over <= 0:
+        return expired, log.queue.start(partition)
+    for batch in log.walk(partition):
+        if not (over > 0 or (least_ms is not None and batch.appended_ms < least_ms)):
+            return expired, batch.offset
+        over -= batch.size
+        expired.append(batch)
+    return expired, end
+
+
+def free_expired(log: BatchLog, expired: Sequence[QueuedBatch], until: int, now_ms: int) -> None:
+    """Free these batches, all that one partition has before ``until``: recorded, then freed, a thousand at a time."""
+    for first in range(0, len(expired), _AT_ONCE):
+        some, rest = expired[first : first + _AT_ONCE], expired[first + _AT_ONCE :]
+        partition = some[0].partition
+        key = log.topics.folder.key("retired", log.topic.name, str(partition), f"{some[0].offset:020}")
+        document = {"ms": now_ms, "batches": [[batch.offset, batch.key] for batch in some]}
+        log.store.put(key, json_body(document))
+        log.queue.free(partition, rest[0].offset if rest else until)
+
+
+def retired_of(log: BatchLog, partition: int) -> Iterator[Retired]:
+    """What was retired of a partition and is not deleted yet."""
+    for info in log.store.list(log.topics.folder.key("retired", log.topic.name, str(partition), "")):
+        raw = log.store.get_small(info.key, _MOST_RECORD_BYTES)
+        record = parse_own(_RECORD, raw, info.key)
+        yield Retired(info.key, record.ms if info.modified_ms is None else info.modified_ms, record.batches)

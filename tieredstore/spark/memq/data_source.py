@@ -36,7 +36,7 @@ class MemqDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads a batch."""
-        from tieredstore.spark.memq.reader import MemqReader  # noqa: PLC0415
+        from tieredstore.spark.memq.tasks import MemqReader  # noqa: PLC0415
         from tieredstore.spark.source.workers import one_sentence  # noqa: PLC0415
 
         with one_sentence():

@@ -15,8 +15,7 @@ from pyspark.sql.types import StringType, StructType
 
 from tieredstore.errors import ConfigError
 from tieredstore.pubsub.errors import InvalidRecord
-from tieredstore.pubsub.produce.sink import BATCH_QUERY, SinkCommits, StoredBatch
-from tieredstore.pubsub.produce.sink_batches import SinkBatches
+from tieredstore.pubsub.produce.sink import BATCH_QUERY, SinkBatches, SinkCommits, StoredBatch
 from tieredstore.spark.memq.plan import topics_of
 from tieredstore.spark.memq.rows import TYPES
 from tieredstore.spark.source.workers import one_sentence, spare_modules

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from tieredstore.errors import DataLoss, ObjectNotFound
 from tieredstore.kafka.arrow_values import repeated
@@ -24,7 +24,7 @@ from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.spark.memq.options import TopicOptions
 from tieredstore.spark.memq.plan import PlannedBatch, index_in, planned_batches, tasks_of, topics_of
 from tieredstore.spark.memq.rows import BatchRows
-from tieredstore.spark.source.workers import spare_modules
+from tieredstore.spark.source.workers import each_in_one_sentence, one_sentence, spare_modules
 
 # What its type stubs say of tables is partial.
 arrow: Any = pa
@@ -177,3 +177,19 @@ class _Reading:
             return None
         log = BatchLog(self._topics, self._topics.get(self._options.topic))
         return SeenMessages(log, first.partition, self._topics.batches.dedup_window_ms)
+
+
+class MemqReader(DataSourceReader):
+    """Reads what the options select, resolved once beside the driver."""
+
+    def __init__(self, options: TopicOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Resolve the offsets, and cut what lies between them into tasks."""
+        with one_sentence():
+            return plan_tasks(self._options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task."""
+        return each_in_one_sentence(read_task(partition, self._options))
