@@ -1,10 +1,15 @@
-"""The object store contract: what the core needs of S3, GCS, Azure Blob Storage, a file system or memory."""
+"""The contract of stores: the verbs that data needs, and the questions that administration asks of a bucket.
+
+A store has all of ``ObjectStore``. What it knows of its bucket beside that it answers by ``StoreAdmin``, all of it or
+single verbs; ``admin_of`` gives the answers, "unknown" where there is none.
+"""
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
 from tieredstore.backends.contract import staging
@@ -26,7 +31,11 @@ __all__ = [
     "ObjectInfo",
     "ObjectStore",
     "Prepared",
+    "StoreAdmin",
+    "admin_of",
 ]
+
+_logger: Final = logging.getLogger(__name__)
 
 DRAFT_PREFIX: Final = ".~tieredstore-"
 """What the last component of a path begins with that is a hidden file of a write, and never an object's key."""
@@ -227,21 +236,19 @@ class ObjectStore(ABC):
         """
         staging.publish(self, prepared)
 
-    def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:  # noqa: ARG002  most stores have none
-        """What killed writers left under keys that start with ``prefix``, in no order.
-
-        A store that cannot tell a killed writer from one at work yields both: who discards takes only what is older
-        than any write can last, and what is prepared may be among them. Here nothing: right for stores where nothing
-        stays, or where it cannot be listed.
-        """
-        return iter(())
-
     def discard(self, write: AbandonedWrite | Prepared) -> bool:
         """Take away what ``write`` left, or what was prepared; never an object that it became.
 
         False if its writer is at work, if it is not removable, or, where the store can tell, if it is gone.
         """
         return isinstance(write, Prepared) and staging.discard(self, write)
+
+    def close(self) -> None:  # noqa: B027  most stores hold nothing that needs closing
+        """Give connections and handles back. A closed store may be used again: it opens anew."""
+
+
+class StoreAdmin:
+    """What tools ask about a bucket, and no writer or reader of objects. Each answer here is "unknown"."""
 
     def now_ms(self) -> int | None:
         """The store's own time, in ms since the epoch, of the clock that ``modified_ms`` and ``started_ms`` are of.
@@ -250,37 +257,82 @@ class ObjectStore(ABC):
         """
         return None
 
-    def kept_after_delete(self) -> Sequence[str]:
-        """What stays of an object that is deleted (versions, soft deletes, what is locked), a sentence each.
+    def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite] | None:  # noqa: ARG002
+        """What killed writers left under keys that start with ``prefix``, in no order.
 
-        Also that it could not be asked. Nothing: right for stores where what is deleted is gone.
+        A store that cannot tell a killed writer from one at work yields both: the caller discards only what is older
+        than any write can last, and what is prepared may be among them. None where the store does not tell; nothing
+        where nothing stays, or where the service drops it unlisted.
         """
-        return ()
+        return None
 
-    def rules_on(self, prefix: str) -> Sequence[str] | None:  # noqa: ARG002  most stores have none
+    def kept_after_delete(self) -> Sequence[str]:
+        """What stays of an object that is deleted (versions, soft deletes, locked objects), a sentence each.
+
+        A failure to ask is a sentence too. Nothing where what is deleted is gone.
+        """
+        return ["whether the store keeps what is deleted is unknown: it does not tell"]
+
+    def rules_on(self, prefix: str) -> Sequence[str] | None:  # noqa: ARG002
         """The bucket's own rules that delete objects under ``prefix``, or move them out of reach: a sentence each.
 
-        None where the store cannot tell.
+        None where the store does not tell.
         """
-        return ()
+        return None
 
     def lifecycle(self) -> BucketLifecycle | str:
         """The bucket's own rules, to be read and added to; or a sentence on why this store has none to be asked for."""
-        return f"{self.identity} has no lifecycle rules"
+        return "the store does not tell its lifecycle rules"
 
     def caller(self) -> str:
         """Whose requests these are, as this store knows it, without any secret; empty where it does not."""
         return ""
 
-    def close(self) -> None:  # noqa: B027  most stores hold nothing that needs closing
-        """Give connections and handles back. A closed store may be used again: it opens anew."""
+
+class _SingleAnswers(StoreAdmin):
+    """The administrative verbs that a store has without deriving from ``StoreAdmin``."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        for verb in ("now_ms", "abandoned_writes", "kept_after_delete", "rules_on", "lifecycle", "caller"):
+            answer: object = getattr(store, verb, None)
+            if answer is not None:
+                setattr(self, verb, answer)
 
 
-class DelegatingStore(ObjectStore):
-    """Hands every call on to ``inner``; a wrapper overrides what it has to do with."""
+def admin_of(store: ObjectStore) -> StoreAdmin:
+    """Return the administrative verbs of ``store``; those that it does not have answer "unknown"."""
+    return store if isinstance(store, StoreAdmin) else _SingleAnswers(store)
+
+
+def store_time_ms(store: ObjectStore) -> int:
+    """Return the store's own time, by which ages of its objects are measured; ConfigError if it has no clock."""
+    now_ms = admin_of(store).now_ms()
+    if now_ms is None:
+        raise ConfigError(f"{store.identity} does not tell its time, so nobody knows how old anything in it is")
+    return now_ms
+
+
+def find_abandoned_writes(store: ObjectStore, prefix: str = "") -> Iterator[AbandonedWrite]:
+    """Return the abandoned writes under ``prefix``; where the store does not tell, none, and a warning says so."""
+    writes = admin_of(store).abandoned_writes(prefix)
+    if writes is None:
+        _logger.warning("%s does not tell what killed writers left: unfinished writes were not checked", store.identity)
+        return iter(())
+    return writes
+
+
+class DelegatingStore(ObjectStore, StoreAdmin):
+    """The base of wrappers: every call goes to the store and the key that ``target`` says.
+
+    ``put_once`` and ``get_whole`` are made of the wrapper's own ``put`` and ``get``, unless it passes them on itself.
+    """
 
     def __init__(self, inner: ObjectStore) -> None:
         self.inner = inner
+
+    def target(self, key: str, *, writes: bool = False) -> tuple[ObjectStore, str]:  # noqa: ARG002  a wrapper's matter
+        """The store that a request about ``key`` goes to, and the key there."""
+        return self.inner, key
 
     @property
     def identity(self) -> str:
@@ -293,23 +345,19 @@ class DelegatingStore(ObjectStore):
         return self.inner.conditional_writes
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """As ``inner``."""
-        self.inner.put(key, body, if_absent=if_absent)
-
-    def put_once(self, key: str, body: Buffer, mark: str) -> None:
-        """As ``inner``; by ``put`` where the wrapper has its own."""
-        if type(self).put is DelegatingStore.put:
-            self.inner.put_once(key, body, mark)
-        else:
-            super().put_once(key, body, mark)
+        """As the target."""
+        store, there = self.target(key, writes=True)
+        store.put(there, body, if_absent=if_absent)
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """As ``inner``."""
-        return self.inner.get(key, start, stop)
+        """As the target."""
+        store, there = self.target(key)
+        return store.get(there, start, stop)
 
     def get_small(self, key: str, most: int) -> bytes | None:
-        """As ``inner``."""
-        return self.inner.get_small(key, most)
+        """As the target."""
+        store, there = self.target(key)
+        return store.get_small(there, most)
 
     @property
     def small_batch(self) -> int:
@@ -321,15 +369,9 @@ class DelegatingStore(ObjectStore):
         return self.inner.get_small_batch(keys, most)
 
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
-        """As ``inner``."""
-        self.inner.get_into(key, start, buffer)
-
-    def get_whole(self, key: str, buffer: bytearray | memoryview) -> None:
-        """As ``inner``; by ``get`` where the wrapper has its own."""
-        if type(self).get is DelegatingStore.get:
-            self.inner.get_whole(key, buffer)
-        else:
-            super().get_whole(key, buffer)
+        """As the target."""
+        store, there = self.target(key)
+        store.get_into(there, start, buffer)
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         """As ``inner``."""
@@ -340,12 +382,15 @@ class DelegatingStore(ObjectStore):
         self.inner.delete(keys)
 
     def head(self, key: str) -> ObjectInfo:
-        """As ``inner``."""
-        return self.inner.head(key)
+        """As the target."""
+        store, there = self.target(key)
+        info = store.head(there)
+        return info if there == key else replace(info, key=key)
 
     def replace(self, key: str, body: Buffer, etag: str) -> str:
-        """As ``inner``."""
-        return self.inner.replace(key, body, etag)
+        """As the target."""
+        store, there = self.target(key, writes=True)
+        return store.replace(there, body, etag)
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
         """As ``inner``."""
@@ -355,42 +400,34 @@ class DelegatingStore(ObjectStore):
         """As ``inner``."""
         self.inner.publish(prepared)
 
-    def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
-        """As ``inner``."""
-        return self.inner.abandoned_writes(prefix)
-
     def discard(self, write: AbandonedWrite | Prepared) -> bool:
         """As ``inner``."""
         return self.inner.discard(write)
-
-    def now_ms(self) -> int | None:
-        """As ``inner``."""
-        return self.inner.now_ms()
-
-    def kept_after_delete(self) -> Sequence[str]:
-        """As ``inner``."""
-        return self.inner.kept_after_delete()
-
-    def rules_on(self, prefix: str) -> Sequence[str] | None:
-        """As ``inner``."""
-        return self.inner.rules_on(prefix)
-
-    def lifecycle(self) -> BucketLifecycle | str:
-        """As ``inner``."""
-        return self.inner.lifecycle()
-
-    def caller(self) -> str:
-        """As ``inner``."""
-        return self.inner.caller()
 
     def close(self) -> None:
         """As ``inner``."""
         self.inner.close()
 
+    def now_ms(self) -> int | None:
+        """As ``inner``."""
+        return admin_of(self.inner).now_ms()
 
-def store_time_ms(store: ObjectStore) -> int:
-    """Return the store's own time, by which ages of its objects are measured; ConfigError if it has no clock."""
-    now_ms = store.now_ms()
-    if now_ms is None:
-        raise ConfigError(f"{store.identity} does not tell its time, so nobody knows how old anything in it is")
-    return now_ms
+    def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite] | None:
+        """As ``inner``."""
+        return admin_of(self.inner).abandoned_writes(prefix)
+
+    def kept_after_delete(self) -> Sequence[str]:
+        """As ``inner``."""
+        return admin_of(self.inner).kept_after_delete()
+
+    def rules_on(self, prefix: str) -> Sequence[str] | None:
+        """As ``inner``."""
+        return admin_of(self.inner).rules_on(prefix)
+
+    def lifecycle(self) -> BucketLifecycle | str:
+        """As ``inner``."""
+        return admin_of(self.inner).lifecycle()
+
+    def caller(self) -> str:
+        """As ``inner``."""
+        return admin_of(self.inner).caller()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 import uuid
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn
 from urllib.parse import quote
 
-from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore
+from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore, StoreAdmin
 from tieredstore.backends.contract.bodies import open_body
 from tieredstore.backends.contract.deletions import raise_failures
 from tieredstore.backends.contract.keys import checked_key
@@ -60,7 +60,7 @@ def _space_named(name: str) -> _Space:
         return space
 
 
-class MemoryObjectStore(ObjectStore):
+class MemoryObjectStore(ObjectStore, StoreAdmin):
     """Keeps objects in memory, safe from several threads.
 
     Stores made with the same ``name`` share their objects, which live as long as one of these stores does; without
@@ -166,6 +166,18 @@ class MemoryObjectStore(ObjectStore):
     def now_ms(self) -> int:
         """This machine's time."""
         return time.time_ns() // 1_000_000
+
+    def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:  # noqa: ARG002
+        """Nothing of a failed write stays."""
+        return iter(())
+
+    def kept_after_delete(self) -> Sequence[str]:
+        """Nothing."""
+        return ()
+
+    def rules_on(self, prefix: str) -> Sequence[str]:  # noqa: ARG002
+        """There are none."""
+        return ()
 
     def _object(self, key: str) -> _Object:
         stored = self._space.objects.get(key)

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.base import ObjectStore, StoreAdmin
 from tieredstore.backends.cloud.answers import stated_date
 from tieredstore.backends.cloud.client import ClosableClient
 from tieredstore.errors import ObjectNotFound, StoreError, StoreUnavailable
@@ -16,7 +16,7 @@ Client = TypeVar("Client", bound=ClosableClient)
 Result = TypeVar("Result")
 
 
-class BucketFacts(ObjectStore, Generic[Client]):
+class BucketFacts(ObjectStore, StoreAdmin, Generic[Client]):
     """The part of a cloud's store that asks about the bucket, and not about an object."""
 
     @abstractmethod

@@ -14,7 +14,7 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore, Prepared
+from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore, Prepared, StoreAdmin
 from tieredstore.backends.contract import staging
 from tieredstore.backends.contract.bodies import Digest, byte_view, closed_body, open_body
 from tieredstore.backends.contract.deletions import raise_failures
@@ -48,7 +48,7 @@ _CLOCK: Final = "clock"
 """What a hidden file is begun for, and given up, that tells the file system's time: never an object."""
 
 
-class FilesystemObjectStore(ObjectStore):
+class FilesystemObjectStore(ObjectStore, StoreAdmin):
     """The files below ``root``, an existing folder; several processes may use one root at once.
 
     Reading writes nothing, so a root without write permission can be read. An etag is the SHA-256 of the content:
@@ -278,6 +278,14 @@ class FilesystemObjectStore(ObjectStore):
         """
         with self._new_draft(_CLOCK) as draft, self._writing(_CLOCK):
             return draft.modified_ms()
+
+    def kept_after_delete(self) -> Sequence[str]:
+        """Nothing."""
+        return ()
+
+    def rules_on(self, prefix: str) -> Sequence[str]:  # noqa: ARG002
+        """A folder has none."""
+        return ()
 
     def lifecycle(self) -> str:
         """A folder has none."""

@@ -87,6 +87,10 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
         self._check_key(prepared.key)
         staging.publish(self, prepared, self._copy)
 
+    def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:  # noqa: ARG002
+        """Nothing: the service forgets unfinished uploads after a week, and lists none."""
+        return iter(())
+
     def discard(self, write: AbandonedWrite | Prepared) -> bool:
         """Delete what was staged."""
         return isinstance(write, Prepared) and staging.discard(self, write)

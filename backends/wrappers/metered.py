@@ -165,9 +165,10 @@ class MeteredStore(DelegatingStore):
         metrics.count_objects(self._kind, "up", 1, memoryview(body).nbytes)
         return new_etag
 
-    def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
+    def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite] | None:
         """A ``list``, as of objects."""
-        return self._listed(partial(self.inner.abandoned_writes, prefix))
+        writes = super().abandoned_writes(prefix)
+        return None if writes is None else self._listed(lambda: writes)
 
     def discard(self, write: AbandonedWrite | Prepared) -> bool:
         """A ``delete``; no object counts as deleted."""
@@ -177,4 +178,4 @@ class MeteredStore(DelegatingStore):
     def now_ms(self) -> int | None:
         """A ``list``, as the clouds' stores ask for it."""
         with metrics.store_call(self._kind, "list"):
-            return self.inner.now_ms()
+            return super().now_ms()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from examples.sqlite_store import SqliteObjectStore
 from tests.support.network.fault_proxy import Answer, FaultProxy
 from tests.support.servers.azurite_server import AzureServer
 from tests.support.servers.fake_gcs import GcsServer
@@ -16,12 +17,21 @@ from tests.support.servers.s3_server import S3Server
 from tests.support.stores.clouds import AZURE_KEYS, LARGE, PART, make_azure, make_container, make_gcs
 from tests.support.stores.doubles import CountingStore, DelegatingObjectStore, FaultyStore, LatencyStore, Moment
 from tests.support.stores.s3_stores import impatient_store, options_for
-from tieredstore.backends.base import AbandonedWrite, ObjectStore, Prepared
+from tieredstore.backends.base import (
+    AbandonedWrite,
+    DelegatingStore,
+    ObjectStore,
+    Prepared,
+    StoreAdmin,
+    admin_of,
+    find_abandoned_writes,
+    store_time_ms,
+)
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.backends.wrappers.limited import LimitedStore
 from tieredstore.backends.wrappers.metered import MeteredStore
-from tieredstore.errors import InvalidKey, StoreUnavailable
+from tieredstore.errors import ConfigError, InvalidKey, StoreUnavailable
 
 LEFT = AbandonedWrite("object", 5, 1000, "id")
 
@@ -73,25 +83,68 @@ WRAPPERS: list[Callable[[ObjectStore], ObjectStore]] = [
 @pytest.mark.parametrize("wrap", WRAPPERS)
 def test_every_wrapper_passes_the_whole_contract_on(wrap: Callable[[ObjectStore], ObjectStore]) -> None:
     store = wrap(Leaving())
-    assert list(store.abandoned_writes("obj")) == [LEFT]
-    assert list(store.abandoned_writes("other")) == []
+    assert list(find_abandoned_writes(store, "obj")) == [LEFT]
+    assert list(find_abandoned_writes(store, "other")) == []
     assert store.discard(LEFT)
     assert not store.discard(LEFT)
-    assert list(store.abandoned_writes()) == []
+    assert list(find_abandoned_writes(store)) == []
     assert store.get_small("object", 5) == b"small"
     assert store.get_small("object", 4) is None
     assert store.get_small_batch(["object", "other"], 5) == [b"small", b"small"]
-    assert store.now_ms() == 1234
-    assert list(store.kept_after_delete()) == ["versions"]
-    assert store.rules_on("prefix/") == ["rule prefix/"]
-    assert store.caller() == "somebody"
+    assert admin_of(store).now_ms() == 1234
+    assert list(admin_of(store).kept_after_delete()) == ["versions"]
+    assert admin_of(store).rules_on("prefix/") == ["rule prefix/"]
+    assert admin_of(store).caller() == "somebody"
 
 
-def test_no_method_of_the_contract_is_left_to_its_default_by_a_wrapper() -> None:
-    contract = {name for name in vars(ObjectStore) if not name.startswith("_")}
-    for wrapper in (DelegatingObjectStore, LimitedStore, MeteredStore):
-        left = {name for name in contract if getattr(wrapper, name) is getattr(ObjectStore, name)}
-        assert left == set(), wrapper.__name__
+@pytest.mark.parametrize(
+    ("wrapper", "made_of_others"),
+    [(DelegatingStore, {"put_once", "get_whole"}), (LimitedStore, set()), (MeteredStore, set())],
+)
+def test_no_method_of_the_contract_is_left_to_its_default_by_a_wrapper(
+    wrapper: type[DelegatingStore], made_of_others: set[str]
+) -> None:
+    left = {
+        name
+        for protocol in (ObjectStore, StoreAdmin)
+        for name, default in vars(protocol).items()
+        if not name.startswith("_") and getattr(wrapper, name) is default
+    }
+    assert left == made_of_others
+
+
+class Own(SqliteObjectStore):
+    """A store of a user's own that answers two of the administrative questions, and no other."""
+
+    def now_ms(self) -> int:
+        return 1234
+
+    def caller(self) -> str:
+        return "somebody"
+
+
+@pytest.mark.parametrize("wrap", [lambda store: store, *WRAPPERS])
+@pytest.mark.parametrize(("own", "now_ms", "caller"), [(SqliteObjectStore, None, ""), (Own, 1234, "somebody")])
+def test_what_a_store_does_not_answer_is_unknown_and_tools_say_so(
+    wrap: Callable[[ObjectStore], ObjectStore],
+    own: type[SqliteObjectStore],
+    now_ms: int | None,
+    caller: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = wrap(own(str(tmp_path / "objects.sqlite")))
+    admin = admin_of(store)
+    assert (admin.now_ms(), admin.caller(), admin.rules_on("")) == (now_ms, caller, None)
+    assert "unknown" in admin.kept_after_delete()[0]
+    assert admin.lifecycle() == "the store does not tell its lifecycle rules"
+    assert list(find_abandoned_writes(store)) == []
+    assert ["unfinished writes were not checked" in message for message in caplog.messages] == [True]
+    if now_ms is None:
+        with pytest.raises(ConfigError, match="does not tell its time"):
+            store_time_ms(store)
+    else:
+        assert store_time_ms(store) == now_ms
 
 
 def test_the_doubles_count_delay_and_fail_the_new_operations_too() -> None:
@@ -114,10 +167,10 @@ def test_the_doubles_count_delay_and_fail_the_new_operations_too() -> None:
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
 def test_a_fault_strikes_the_new_operations_too(moment: Moment) -> None:
     operations: list[Callable[[ObjectStore], object]] = [
-        lambda store: list(store.abandoned_writes()),
+        lambda store: list(find_abandoned_writes(store)),
         lambda store: store.discard(LEFT),
         lambda store: store.get_small("object", 5),
-        lambda store: store.now_ms(),
+        lambda store: admin_of(store).now_ms(),
     ]
     for operation in operations:
         with pytest.raises(StoreUnavailable):

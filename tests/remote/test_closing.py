@@ -15,6 +15,7 @@ import pytest
 from tests.support.fresh_python import run_fresh
 from tests.support.records.small_segments import memory_settings, new_metadata, write_segment
 from tests.support.stores.closing_states import COPIES, LOG, OTHERS, READS, Scene, Use, waiting
+from tieredstore.backends.base import find_abandoned_writes
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import AlreadyClosed
 from tieredstore.model import IndexType
@@ -108,7 +109,7 @@ def uses(scene: Scene) -> dict[str, Callable[[], object]]:
         "replace": lambda: store.replace("x", b"x", "etag"),
         "store delete": lambda: store.delete(["x"]),
         "head": lambda: store.head("x"),
-        "abandoned": lambda: list(store.abandoned_writes()),
+        "abandoned": lambda: list(find_abandoned_writes(store)),
     }
 
 

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from tieredstore.backends.base import AbandonedWrite, Body, Buffer, DelegatingStore, ObjectInfo, ObjectStore, Prepared
+from tieredstore.backends.base import AbandonedWrite, Body, DelegatingStore, ObjectInfo, ObjectStore, Prepared
 from tieredstore.errors import TieredStoreError
 
 
@@ -24,20 +24,10 @@ class MappedStore(DelegatingStore):
     def look_first(self, key: str, *, writes: bool) -> None:
         """Called before each request that is about ``key``, or about keys that begin so."""
 
-    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """As ``inner``."""
-        self.look_first(key, writes=True)
-        self.inner.put(self.inner_key(key), body, if_absent=if_absent)
-
-    def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """As ``inner``."""
-        self.look_first(key, writes=False)
-        return self.inner.get(self.inner_key(key), start, stop)
-
-    def get_small(self, key: str, most: int) -> bytes | None:
-        """As ``inner``."""
-        self.look_first(key, writes=False)
-        return self.inner.get_small(self.inner_key(key), most)
+    def target(self, key: str, *, writes: bool = False) -> tuple[ObjectStore, str]:
+        """``inner``, and the key there."""
+        self.look_first(key, writes=writes)
+        return self.inner, self.inner_key(key)
 
     def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
         """As ``inner``."""
@@ -45,28 +35,17 @@ class MappedStore(DelegatingStore):
             self.look_first(key, writes=False)
         return self.inner.get_small_batch([self.inner_key(key) for key in keys], most)
 
-    def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
-        """As ``inner``."""
-        self.look_first(key, writes=False)
-        self.inner.get_into(self.inner_key(key), start, buffer)
-
     def delete(self, keys: Iterable[str]) -> None:
         """As ``inner``."""
         self.inner.delete(self.inner_key(key) for key in keys)
 
-    def head(self, key: str) -> ObjectInfo:
-        """As ``inner``."""
-        self.look_first(key, writes=False)
-        return replace(self.inner.head(self.inner_key(key)), key=key)
-
-    def replace(self, key: str, body: Buffer, etag: str) -> str:
-        """As ``inner``."""
-        self.look_first(key, writes=True)
-        return self.inner.replace(self.inner_key(key), body, etag)
-
-    def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
+    def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite] | None:
         """Those of all of ``inner``'s keys that are seen under ``prefix``."""
-        for write in self.inner.abandoned_writes():
+        writes = super().abandoned_writes()
+        return None if writes is None else self._see_writes(writes, prefix)
+
+    def _see_writes(self, writes: Iterator[AbandonedWrite], prefix: str) -> Iterator[AbandonedWrite]:
+        for write in writes:
             key = self.outer_key(write.key)
             if key is not None and key.startswith(prefix):
                 yield replace(write, key=key)

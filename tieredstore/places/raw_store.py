@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Final, Generic, TypeVar
 
-from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore
+from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore, admin_of
 from tieredstore.backends.contract.ranges import is_empty_request, resolved_range
 from tieredstore.errors import BatchCorrupt, ManifestCorrupt, ObjectNotFound, StoreError, TieredStoreError
 from tieredstore.format.chunk_index import FixedChunkIndex
@@ -166,12 +166,13 @@ class RawStore(LaidOutStore):
                 known[f"{key.rpartition('/')[0]}/"].add(parsed.start_offset)
         return known
 
-    def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
+    def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite] | None:
         """Those of files of segments."""
-        for write in self.inner.abandoned_writes(self.prefix):
-            key = self.outer_key(write.key)
-            if key is not None and key.startswith(prefix):
-                yield write
+        writes = admin_of(self.inner).abandoned_writes(self.prefix)
+        if writes is None:
+            return None
+        outer = ((self.outer_key(write.key), write) for write in writes)
+        return (write for key, write in outer if key is not None and key.startswith(prefix))
 
     # A listing
 

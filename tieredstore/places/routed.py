@@ -10,7 +10,17 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
-from tieredstore.backends.base import AbandonedWrite, Body, BucketLifecycle, Buffer, ObjectInfo, ObjectStore, Prepared
+from tieredstore.backends.base import (
+    AbandonedWrite,
+    Body,
+    BucketLifecycle,
+    Buffer,
+    DelegatingStore,
+    ObjectInfo,
+    ObjectStore,
+    Prepared,
+    admin_of,
+)
 from tieredstore.errors import ConfigError, TieredStoreError
 from tieredstore.format.keys import partition_of
 from tieredstore.places.endpoints import Endpoint, EndpointProvider
@@ -41,7 +51,7 @@ def places_of(store: ObjectStore, prefix: str) -> tuple[Place, ...]:
     return store.places if isinstance(store, RoutedStore) else (Place(Endpoint(), store, prefix),)
 
 
-class RoutedStore(ObjectStore):
+class RoutedStore(DelegatingStore):
     """Keys are those of the first place, the settings' own; what is of a topic that lies elsewhere is sent there.
 
     Of a topic are its segments, its watermarks, and what is in quarantine of it, which are its records too. All else is
@@ -49,6 +59,7 @@ class RoutedStore(ObjectStore):
     """
 
     def __init__(self, places: Sequence[Place], provider: EndpointProvider) -> None:
+        super().__init__(places[0].store)
         self.places = tuple(places)
         self._provider = provider
         self._by_endpoint = {place.endpoint: place for place in self.places}
@@ -73,35 +84,24 @@ class RoutedStore(ObjectStore):
         """Whether all places have them."""
         return all(place.store.conditional_writes for place in self.places)
 
-    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        """In the key's place."""
+    def target(self, key: str, *, writes: bool = False) -> tuple[ObjectStore, str]:  # noqa: ARG002
+        """The key's place."""
         place = self._place(key)
-        place.store.put(self._within(place, key), body, if_absent=if_absent)
+        return place.store, self._within(place, key)
 
     def put_once(self, key: str, body: Buffer, mark: str) -> None:
         """In the key's place."""
-        place = self._place(key)
-        place.store.put_once(self._within(place, key), body, mark)
-
-    def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """From the key's place."""
-        place = self._place(key)
-        return place.store.get(self._within(place, key), start, stop)
-
-    def get_small(self, key: str, most: int) -> bytes | None:
-        """From the key's place."""
-        place = self._place(key)
-        return place.store.get_small(self._within(place, key), most)
+        store, there = self.target(key)
+        store.put_once(there, body, mark)
 
     @property
     def small_batch(self) -> int:
         """The least of all places."""
         return min(place.store.small_batch for place in self.places)
 
-    def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
-        """From the key's place."""
-        place = self._place(key)
-        place.store.get_into(self._within(place, key), start, buffer)
+    def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
+        """One after the other."""
+        return ObjectStore.get_small_batch(self, keys, most)
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         """The listings of all places where there may be such keys, merged."""
@@ -131,46 +131,51 @@ class RoutedStore(ObjectStore):
         if failures:
             raise failures[0]
 
-    def head(self, key: str) -> ObjectInfo:
-        """From the key's place."""
-        place = self._place(key)
-        return replace(place.store.head(self._within(place, key)), key=key)
+    def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
+        """By objects under ``staging_prefix``, whatever the places could do."""
+        return ObjectStore.prepare(self, key, body, staging_prefix=staging_prefix)
 
-    def replace(self, key: str, body: Buffer, etag: str) -> str:
-        """In the key's place."""
-        place = self._place(key)
-        return place.store.replace(self._within(place, key), body, etag)
-
-    def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
-        """Those of all places."""
-        for place in self.places:
-            for write in place.store.abandoned_writes(place.prefix):
-                key = self._without(place, write.key)
-                if key.startswith(prefix) and self._place(key) is place:
-                    yield replace(write, key=key)
+    def publish(self, prepared: Prepared) -> None:
+        """As it was prepared."""
+        ObjectStore.publish(self, prepared)
 
     def discard(self, write: AbandonedWrite | Prepared) -> bool:
         """In its key's place."""
         if isinstance(write, Prepared):
-            return super().discard(write)
-        place = self._place(write.key)
-        return place.store.discard(replace(write, key=self._within(place, write.key)))
+            return ObjectStore.discard(self, write)
+        store, there = self.target(write.key)
+        return store.discard(replace(write, key=there))
+
+    def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite] | None:
+        """Those of all places; None where one does not tell."""
+        of_places = [(place, admin_of(place.store).abandoned_writes(place.prefix)) for place in self.places]
+        known = [(place, writes) for place, writes in of_places if writes is not None]
+        return self._see_writes(known, prefix) if len(known) == len(of_places) else None
+
+    def _see_writes(
+        self, of_places: Sequence[tuple[Place, Iterator[AbandonedWrite]]], prefix: str
+    ) -> Iterator[AbandonedWrite]:
+        for place, writes in of_places:
+            for write in writes:
+                key = self._without(place, write.key)
+                if key.startswith(prefix) and self._place(key) is place:
+                    yield replace(write, key=key)
 
     def now_ms(self) -> int | None:
         """The earliest of all places' times: nothing counts as older than it is. None where one does not tell."""
-        times = [place.store.now_ms() for place in self.places]
+        times = [admin_of(place.store).now_ms() for place in self.places]
         known = [time for time in times if time is not None]
         return min(known) if len(known) == len(times) else None
 
     def kept_after_delete(self) -> Sequence[str]:
         """What stays in any place."""
-        return [sentence for place in self.places for sentence in place.store.kept_after_delete()]
+        return [sentence for place in self.places for sentence in admin_of(place.store).kept_after_delete()]
 
     def rules_on(self, prefix: str) -> Sequence[str] | None:
         """The rules of all places; None where one cannot tell."""
         rules: list[str] = []
         for place in self.places:
-            of_place = place.store.rules_on(self._within(place, prefix))
+            of_place = admin_of(place.store).rules_on(self._within(place, prefix))
             if of_place is None:
                 return None
             rules += of_place
@@ -184,7 +189,7 @@ class RoutedStore(ObjectStore):
 
     def caller(self) -> str:
         """Who asks each of the places, where it tells."""
-        return "; ".join(dict.fromkeys(caller for place in self.places if (caller := place.store.caller())))
+        return "; ".join(dict.fromkeys(filter(None, (admin_of(place.store).caller() for place in self.places))))
 
     def close(self) -> None:
         """Close all."""

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import islice
 from typing import Final, TypeVar
 
-from tieredstore.backends.base import AbandonedWrite, Body, BucketLifecycle, Buffer, ObjectInfo, ObjectStore, Prepared
+from tieredstore.backends.base import AbandonedWrite, Body, Buffer, DelegatingStore, ObjectInfo, ObjectStore, Prepared
 from tieredstore.errors import AlreadyClosed, TieredStoreError
 from tieredstore.process.futures import is_done, outcome
 from tieredstore.process.lifetime import Lifetime
@@ -95,14 +95,14 @@ class ManagerCalls:
         self._pool.shutdown(wait, cancel_futures=True)
 
 
-class ManagedStore(ObjectStore):
+class ManagedStore(DelegatingStore):
     """Passes every call on, until the manager is closed; AlreadyClosed from then on. The store itself stays open.
 
     Pickled it is the store itself. In a forked child a listing goes on behind the last object that it gave.
     """
 
     def __init__(self, inner: ObjectStore, calls: ManagerCalls) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self._calls = calls
 
     def __reduce__(self) -> tuple[Callable[[ObjectStore], ObjectStore], tuple[ObjectStore]]:
@@ -110,16 +110,6 @@ class ManagedStore(ObjectStore):
 
     def __repr__(self) -> str:
         return f"ManagedStore({self.inner!r})"
-
-    @property
-    def identity(self) -> str:
-        """That of the store within."""
-        return self.inner.identity
-
-    @property
-    def conditional_writes(self) -> bool:
-        """That of the store within."""
-        return self.inner.conditional_writes
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
         """A body that comes in pieces is given up when the manager is closed, and with it the write."""
@@ -152,11 +142,6 @@ class ManagedStore(ObjectStore):
     def get_small(self, key: str, most: int) -> bytes | None:
         """As the store within."""
         return self._calls.run(lambda: self.inner.get_small(key, most))
-
-    @property
-    def small_batch(self) -> int:
-        """That of the store within."""
-        return self.inner.small_batch
 
     def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
         """As the store within, in one visit to a thread of the manager's."""
@@ -194,9 +179,10 @@ class ManagedStore(ObjectStore):
         """As the store within."""
         return self._calls.run(lambda: self.inner.replace(key, body, etag))
 
-    def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
+    def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite] | None:
         """As the store within."""
-        return self._listed(self.inner.abandoned_writes(prefix))
+        writes = super().abandoned_writes(prefix)
+        return None if writes is None else self._listed(writes)
 
     def discard(self, write: AbandonedWrite | Prepared) -> bool:
         """As the store within."""
@@ -204,23 +190,19 @@ class ManagedStore(ObjectStore):
 
     def now_ms(self) -> int | None:
         """As the store within."""
-        return self._calls.run(self.inner.now_ms)
+        return self._calls.run(super().now_ms)
 
     def kept_after_delete(self) -> Sequence[str]:
         """As the store within."""
-        return self._calls.run(self.inner.kept_after_delete)
+        return self._calls.run(super().kept_after_delete)
 
     def rules_on(self, prefix: str) -> Sequence[str] | None:
         """As the store within."""
-        return self._calls.run(partial(self.inner.rules_on, prefix))
-
-    def lifecycle(self) -> BucketLifecycle | str:
-        """That of the store within: no manager asks for it."""
-        return self.inner.lifecycle()
+        return self._calls.run(partial(super().rules_on, prefix))
 
     def caller(self) -> str:
         """As the store within."""
-        return self._calls.run(self.inner.caller)
+        return self._calls.run(super().caller)
 
     def close(self) -> None:
         """Nothing: the manager's owner closes the manager, and that the store if it is its own."""

@@ -20,7 +20,7 @@ from tests.support.faulty_server.way import Exchange, Must, Way
 from tests.support.faulty_server.wire import Answer
 from tests.support.network.fault_proxy import wait_until
 from tests.support.stores.faulty_stores import PART_SIZES, SERVICES, store_on
-from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.base import ObjectStore, find_abandoned_writes
 from tieredstore.errors import StoreUnavailable, TieredStoreError
 
 pytestmark = pytest.mark.slow
@@ -49,7 +49,7 @@ VERBS: dict[str, tuple[set[Step], Callable[[ObjectStore], object]]] = {
     "head": ({Step.HEAD}, lambda store: store.head("object")),
     "list": ({Step.LIST}, lambda store: list(store.list("o"))),
     "delete": ({Step.DELETE, Step.BULK}, _delete_many),
-    "abandoned_writes": ({Step.UPLOADS}, lambda store: list(store.abandoned_writes("o"))),
+    "abandoned_writes": ({Step.UPLOADS}, lambda store: list(find_abandoned_writes(store, "o"))),
 }
 
 

@@ -21,7 +21,7 @@ from tests.support.stores.clouds import (
     until_answered,
 )
 from tieredstore.backends.azure.options import AzureOptions
-from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.base import ObjectStore, find_abandoned_writes
 from tieredstore.backends.gcs.options import GcsOptions
 from tieredstore.backends.s3.options import S3Options
 from tieredstore.config import Settings, settings_from
@@ -149,7 +149,7 @@ class TestLimits(OnEveryCloud):
                 store.put("object", iter([cloud.large] * 2))
             assert time.monotonic() - started < FAR_TOO_LONG_S
         assert list(direct.list()) == []
-        assert not [write for write in direct.abandoned_writes("object") if write.removable]
+        assert not [write for write in find_abandoned_writes(direct, "object") if write.removable]
 
     def test_a_range_that_is_not_the_one_asked_for_is_an_error(
         self, cloud: Cloud, proxy: FaultProxy, store: ObjectStore

@@ -19,7 +19,7 @@ from tests.support.examples import SOAK
 from tests.support.paths import GOLDEN
 from tests.support.records.small_segments import memory_settings, new_metadata, write_segment
 from tests.support.stores.stepped_actors import HOUR_MS, Actor, AgingStore, KilledError, WorldClock
-from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.base import ObjectStore, admin_of
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_segments
 from tieredstore.errors import StoreUnavailable, TieredStoreError
@@ -57,7 +57,7 @@ ORIGIN_SEGMENTS = 2
 
 def collect(store: ObjectStore) -> None:
     """A collection on one thread: what it does between two calls of the store is nobody's business."""
-    now_ms = store.now_ms()
+    now_ms = admin_of(store).now_ms()
     assert now_ms is not None
     collection = GarbageCollection(store, PREFIX, now_ms - least_age_ms(MAX_AGE_MS), dry_run=False)
     for garbage in find_garbage(store, PREFIX, Scope()):

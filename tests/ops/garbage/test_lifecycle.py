@@ -21,7 +21,7 @@ from tests.support.servers.s3_server import S3Server
 from tests.support.stores.clouds import make_gcs
 from tests.support.stores.faulty_stores import store_on
 from tests.support.stores.s3_stores import impatient_store, options_for
-from tieredstore.backends.base import BucketLifecycle, LifecycleState, ObjectStore
+from tieredstore.backends.base import BucketLifecycle, LifecycleState, ObjectStore, admin_of
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.backends.s3.client import open_client
@@ -109,7 +109,7 @@ def on(service: S3Service | GcsService | AzureService) -> Generator[ObjectStore]
 
 
 def rules_of(store: ObjectStore) -> BucketLifecycle:
-    lifecycle = store.lifecycle()
+    lifecycle = admin_of(store).lifecycle()
     assert not isinstance(lifecycle, str)
     return lifecycle
 

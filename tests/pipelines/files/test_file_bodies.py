@@ -15,7 +15,7 @@ from tests.pipelines.files.test_files import WINDOW, batch, write
 from tests.support.servers.s3_server import S3Server
 from tests.support.stores.clouds import make_s3
 from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore
-from tieredstore.backends.base import Body, ObjectStore, Prepared
+from tieredstore.backends.base import Body, ObjectStore, Prepared, find_abandoned_writes
 from tieredstore.backends.contract.bodies import open_body
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
@@ -61,7 +61,7 @@ def small_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def left_in(store: ObjectStore) -> list[str]:
     """What of writes is there, seen or not."""
-    return [info.key for info in store.list()] + [write.key for write in store.abandoned_writes()]
+    return [info.key for info in store.list()] + [write.key for write in find_abandoned_writes(store)]
 
 
 def bodies_of(store: ObjectStore) -> Bodies:

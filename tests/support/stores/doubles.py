@@ -11,7 +11,16 @@ from fnmatch import fnmatchcase
 from itertools import chain
 from typing import Any, Literal, Self, TypeAlias, TypeVar
 
-from tieredstore.backends.base import AbandonedWrite, Body, Buffer, DelegatingStore, ObjectInfo, ObjectStore, Prepared
+from tieredstore.backends.base import (
+    AbandonedWrite,
+    Body,
+    Buffer,
+    DelegatingStore,
+    ObjectInfo,
+    ObjectStore,
+    Prepared,
+    find_abandoned_writes,
+)
 from tieredstore.backends.contract.bodies import open_body
 from tieredstore.errors import StoreUnavailable, TieredStoreError
 
@@ -206,7 +215,7 @@ class ScriptedStore(DelegatingObjectStore):
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
         """One operation, however many pages; ``during`` is behind each write."""
         with self._operation("abandoned_writes", prefix) as call:
-            for write in call.changed(super().abandoned_writes(prefix)):
+            for write in call.changed(find_abandoned_writes(self.inner, prefix)):
                 yield write
                 call.reach("during")
 

@@ -7,7 +7,15 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 
 from tests.support.stores.doubles import DelegatingObjectStore
-from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore, Prepared
+from tieredstore.backends.base import (
+    AbandonedWrite,
+    Body,
+    Buffer,
+    ObjectInfo,
+    ObjectStore,
+    Prepared,
+    find_abandoned_writes,
+)
 from tieredstore.backends.contract.bodies import open_body
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import StoreUnavailable
@@ -189,7 +197,7 @@ class _SteppedStore(DelegatingObjectStore):
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
         with self._actor.call():
-            page = list(super().abandoned_writes(prefix))
+            page = list(find_abandoned_writes(self.inner, prefix))
         return iter(page)
 
     def discard(self, write: AbandonedWrite | Prepared) -> bool:

@@ -15,7 +15,7 @@ from typing import Annotated, TextIO, TypeAlias, TypeVar
 
 import typer
 
-from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.base import ObjectStore, admin_of
 from tieredstore.cli.terminal.output import JsonValue, complain, print_json_line, print_lines
 from tieredstore.cli.terminal.streams import OutputFailed
 from tieredstore.errors import ConfigError
@@ -87,7 +87,7 @@ def tell_sum(
 
 def say_what_stays(store: ObjectStore) -> list[JsonValue]:
     """What a deletion does not free, on stderr; the same for scripts."""
-    sentences = list(store.kept_after_delete())
+    sentences = list(admin_of(store).kept_after_delete())
     for sentence in sentences:
         complain(sentence)
     return [*sentences]

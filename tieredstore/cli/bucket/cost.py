@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from tieredstore.backends.base import admin_of
 from tieredstore.catalog.listing import list_in_scope
 from tieredstore.cli.app.arguments import (
     Json,
@@ -137,7 +138,7 @@ def cost(
         loaded = load_stream(bucket.store, listed, rules=bucket.manifest_rules, parallel=parallel)
         sizes = RequestSizes.of(bucket.settings)
         sums = cost_sums(each_counted(loaded, advance), sizes, now_ms, by=UsageBy(by.value), growth_by=growth_by)
-        stays = list(bucket.store.kept_after_delete())
+        stays = list(admin_of(bucket.store).kept_after_delete())
     costs = {key: monthly_cost(of_key, prices, now_ms) for key, of_key in sums.items()}
     rows = sorted(costs.items(), key=lambda row: (-row[1].bucket, _order(row[0])))
     total = total_of([amounts for _, amounts in rows])

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from tieredstore.backends.base import LifecycleRule
+from tieredstore.backends.base import LifecycleRule, admin_of
 from tieredstore.cli.app.arguments import DryRun, Json, SettingsPath, StoreUrl, Wide
 from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
 from tieredstore.cli.app.steps import Yes, is_dry, way_to_apply
@@ -36,7 +36,7 @@ def show(settings: SettingsPath = None, store: StoreUrl = None, as_json: Json = 
     Example: tieredstore lifecycle show -c store.properties
     """
     with open_chosen_bucket(settings, store) as bucket:
-        lifecycle = bucket.store.lifecycle()
+        lifecycle = admin_of(bucket.store).lifecycle()
         if isinstance(lifecycle, str):
             rules: list[LifecycleRule] = []
             aborting, before, note = None, "", lifecycle
@@ -44,7 +44,7 @@ def show(settings: SettingsPath = None, store: StoreUrl = None, as_json: Json = 
             state = lifecycle.read()
             rules, before, note = list(state.rules), state.text, lifecycle.note
             aborting = aborting_rule(state, bucket.prefix)
-        eating = [] if isinstance(lifecycle, str) else list(bucket.store.rules_on(bucket.prefix) or [])
+        eating = [] if isinstance(lifecycle, str) else list(admin_of(bucket.store).rules_on(bucket.prefix) or [])
         identity = bucket.store.identity
     if as_json:
         print_json(

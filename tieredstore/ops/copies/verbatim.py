@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.backends.base import ObjectInfo, ObjectStore
+from tieredstore.backends.base import ObjectInfo, ObjectStore, admin_of
 from tieredstore.catalog.listing import SegmentObjects
 from tieredstore.catalog.stored import StoredSegment
 from tieredstore.errors import (
@@ -84,7 +84,7 @@ class VerbatimCopies:
         self._dry_run = dry_run
         self._clock = clock
         self._began_s = clock()
-        self._began_ms = target.store.now_ms()
+        self._began_ms = admin_of(target.store).now_ms()
         self._max_age_s = target.settings.upload_max_age_ms / 1000
 
     def write(self, segment: VerbatimSegment, listed: SegmentObjects | None) -> int:

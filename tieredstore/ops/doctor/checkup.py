@@ -22,7 +22,7 @@ from itertools import islice
 from typing import Final
 from uuid import uuid4
 
-from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.base import ObjectStore, admin_of
 from tieredstore.config import Settings
 from tieredstore.errors import ObjectNotFound, PreconditionFailed, StoreError, TieredStoreError
 from tieredstore.format.keys import Suffix
@@ -194,7 +194,7 @@ def _of_place(place: Place, *, write: bool) -> Iterator[Check]:
     infos = list(islice(store.list(prefix), _MOST_LOOKED_AT))
     ms = _ms_since(started)
     # By now it is known that the credentials are accepted.
-    yield Check("caller", Outcome.GOOD, store.caller() or "the store does not tell who asks")
+    yield Check("caller", Outcome.GOOD, admin_of(store).caller() or "the store does not tell who asks")
     here = f"under {prefix!r} of {store.identity}" if prefix else f"in {store.identity}"
     many = f"{_MOST_LOOKED_AT} objects or more" if len(infos) == _MOST_LOOKED_AT else f"{len(infos)} objects"
     odd = "" if infos else "; if there should be some, look at storage.root, bucket and key.prefix"
@@ -236,7 +236,7 @@ def _of_reading(store: ObjectStore, manifests: Sequence[str]) -> Iterator[Check]
 
 def _of_clock(store: ObjectStore) -> Iterator[Check]:
     before_ms = time.time() * 1000
-    theirs_ms = store.now_ms()
+    theirs_ms = admin_of(store).now_ms()
     after_ms = time.time() * 1000
     if theirs_ms is None:
         yield Check("clock", Outcome.WARN, "the store does not tell its time: gc cannot know what is old there")
@@ -256,7 +256,7 @@ def _of_clock(store: ObjectStore) -> Iterator[Check]:
 
 
 def _of_rules(store: ObjectStore, prefix: str) -> Iterator[Check]:
-    rules = store.rules_on(prefix)
+    rules = admin_of(store).rules_on(prefix)
     if rules is None:
         yield Check(
             "rules",
@@ -269,13 +269,13 @@ def _of_rules(store: ObjectStore, prefix: str) -> Iterator[Check]:
     else:
         yield Check("rules", Outcome.GOOD, "no rule of the bucket takes segments away")
     yield from _of_unfinished(store, prefix)
-    for kept in store.kept_after_delete():
+    for kept in admin_of(store).kept_after_delete():
         yield Check("rules", Outcome.WARN, kept)
 
 
 def _of_unfinished(store: ObjectStore, prefix: str) -> Iterator[Check]:
     """Whether unfinished uploads end some day; nothing of stores in which they do by themselves."""
-    lifecycle = store.lifecycle()
+    lifecycle = admin_of(store).lifecycle()
     if isinstance(lifecycle, str) or lifecycle.note:
         return
     try:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from tieredstore.backends.base import DRAFT_PREFIX, AbandonedWrite, ObjectStore, store_time_ms
+from tieredstore.backends.base import DRAFT_PREFIX, AbandonedWrite, ObjectStore, find_abandoned_writes, store_time_ms
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope
 from tieredstore.catalog.metadata_topic import SegmentState
 from tieredstore.errors import ConfigError, ObjectNotFound, StoreError
@@ -90,7 +90,7 @@ def find_garbage(
             yield Garbage.of_objects(objects)
         elif brokers is not None and (forgotten := _forgotten(brokers.state_of(objects.segment_id))) is not None:
             yield Garbage.of_objects(objects, forgotten)
-    for write in store.abandoned_writes(scope.listing_prefix(prefix)):
+    for write in find_abandoned_writes(store, scope.listing_prefix(prefix)):
         place = _place(prefix, write)
         if place is None or not can_be_topic(place.segment_id.topic_id_partition.topic):
             continue

@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
-from tieredstore.backends.base import BucketLifecycle, LifecycleRule, LifecycleState, ObjectStore
+from tieredstore.backends.base import BucketLifecycle, LifecycleRule, LifecycleState, ObjectStore, admin_of
 from tieredstore.errors import ConfigError, PreconditionFailed, StoreError
 from tieredstore.ops.garbage.collection import least_age_ms
 
@@ -78,7 +78,7 @@ def add_abort_rule(
             f"{days} days are too few: copies may take {upload_max_age_ms / 3_600_000:g} h (upload.max.age.ms), and "
             f"twice that is safe: give {least} or more"
         )
-    lifecycle = store.lifecycle()
+    lifecycle = admin_of(store).lifecycle()
     if isinstance(lifecycle, str):
         return LifecycleReport(LifecycleOutcome.NO_RULES, lifecycle)
     for look in range(_LOOKS):

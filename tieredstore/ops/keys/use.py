@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.base import ObjectStore, admin_of, find_abandoned_writes
 from tieredstore.catalog.stored import StoredSegment
 from tieredstore.errors import CorruptData, ObjectNotFound
 from tieredstore.ops.listing import ListedSegment, SegmentTotals
@@ -70,7 +70,7 @@ def cached_until_ms(store: ObjectStore, prefix: str, key_id: str, cached_ms: int
         rotated_ms = store.head(_rotated_key(prefix, key_id)).modified_ms
     except ObjectNotFound:
         return None
-    now_ms = store.now_ms()
+    now_ms = admin_of(store).now_ms()
     if rotated_ms is None or now_ms is None or cached_ms < 0:
         return None
     return rotated_ms + cached_ms if now_ms < rotated_ms + cached_ms else None
@@ -92,7 +92,7 @@ def needs_of(
     if until_ms is not None:
         until = datetime.fromtimestamp(until_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         yield KeyNeed(_rotated_key(prefix, key_id), NeedReason.CACHED, f"until {until}")
-    for write in store.abandoned_writes(prefix):
+    for write in find_abandoned_writes(store, prefix):
         yield KeyNeed(write.key, NeedReason.UNFINISHED)
     for segment in listed:
         path = segment.objects.main_path

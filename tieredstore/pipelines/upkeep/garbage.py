@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.backends.base import DRAFT_PREFIX, store_time_ms
+from tieredstore.backends.base import DRAFT_PREFIX, find_abandoned_writes, store_time_ms
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.filing.naming import OWN_FOLDER
 from tieredstore.pipelines.log.commit_log import CommitLog, Life
@@ -62,7 +62,7 @@ def collect_garbage(pipeline: Pipeline, store: ObjectStore, *, min_age_ms: int, 
             store.delete([info.key])
         yield GarbageStep(info.key, info.size, outcome)
     own = re.compile(rf"\.?{naming.generation}_\d+_\d{{20}}(\..*)?")
-    for write in (write for prefix in naming.places.prefixes for write in store.abandoned_writes(prefix)):
+    for write in (write for prefix in naming.places.prefixes for write in find_abandoned_writes(store, prefix)):
         name = write.key.rpartition("/")[2]
         is_below = write.key.startswith(naming.root) or naming.places.inner(write.key) is not None
         is_of_data = is_below and (name.startswith(DRAFT_PREFIX) or own.fullmatch(name))
