@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import base64
-from concurrent.futures import Future
-from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
 
+from tests.support.kafka.dead_controller import DeadController
 from tests.support.kafka.kafka_topics import (
     Produced,
     Transaction,
@@ -113,30 +111,6 @@ def test_what_is_not_there_is_said(kafka: KafkaServer, monkeypatch: pytest.Monke
             cluster.end_offsets([(topic, 1)])
         with pytest.raises(ResourceNotFound, match=r"^there is no nobody-0 at"):
             cluster.earliest_offsets([("nobody", 0)])
-
-
-class DeadController:
-    """A client that names a dead broker as the controller, and waits for it until it has asked the others."""
-
-    def __init__(self, _: object) -> None:
-        self.trouble = faults.Trouble()
-        self._waiting: list[Future[Any]] = []
-
-    def describe_topics(self, _: object, *, request_timeout: float) -> dict[str, Future[Any]]:
-        assert request_timeout > 0
-        self._waiting.append(Future())
-        return {"orders": self._waiting[-1]}
-
-    def list_topics(self, topic: str | None = None, timeout: float = -1) -> None:
-        assert topic is None  # it would be created where brokers create what is asked for
-        assert 0 < timeout <= 60
-        for future in self._waiting:
-            future.set_exception(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
-        self._waiting.clear()
-
-    def poll(self, timeout_s: float) -> None: ...
-
-    def hear(self) -> None: ...
 
 
 def test_a_controller_that_died_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import time
 import weakref
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
-from typing import Any, Final
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from typing import Any, Final, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
@@ -15,6 +17,8 @@ from tieredstore.errors import ConfigError
 from tieredstore.live.client_log import ClientLog, logged_by
 from tieredstore.live.faults import Trouble, unknown_s
 from tieredstore.process.forks import begin_again_after_fork, is_inherited, leave_to_parent
+
+Result = TypeVar("Result")
 
 
 class Statistics:
@@ -101,6 +105,36 @@ class LiveAdmin(AdminClient):
         with self._log.of_the_past():
             self.poll(0)
         self.trouble.forget()
+
+
+_SILENT_S: Final = 1.0
+"""How long an answer may be missing before the brokers are asked who they are; twice as long each time."""
+
+_POLL_S: Final = 0.02
+
+
+def await_answer(client: LiveAdmin, future: Future[Result], end: float, between: Callable[[], None]) -> Result:
+    """Return what ``future`` gives; TimeoutError at ``end``, by the monotonic clock.
+
+    ``between`` is called again and again while nothing comes, and may raise. Some requests go to the controller. If that
+    broker has died, librdkafka 2.16 waits for it (and takes a whole core) until an answer to another question names a
+    new one.
+    """
+    silent_s = _SILENT_S
+    refresh_at = time.monotonic() + silent_s
+    while True:
+        try:
+            return future.result(_POLL_S)
+        except TimeoutError:
+            between()
+            now = time.monotonic()
+            if now > end:
+                raise
+            if now > refresh_at:
+                with suppress(KafkaException):
+                    client.list_topics(timeout=min(_SILENT_S, max(_POLL_S, end - now)))
+                silent_s *= 2
+                refresh_at = time.monotonic() + silent_s
 
 
 def check_configuration(configuration: Mapping[str, str]) -> None:

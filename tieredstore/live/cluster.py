@@ -22,7 +22,7 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from tieredstore.errors import BrokerError, BrokerUnavailable, ResourceNotFound, TieredStoreError
-from tieredstore.live.clients import LiveAdmin, LiveConsumer, check_configuration, reading_configuration
+from tieredstore.live.clients import LiveAdmin, LiveConsumer, await_answer, check_configuration, reading_configuration
 from tieredstore.live.epochs import EpochEnd, EpochInquiry
 from tieredstore.live.faults import fault, kind_of, unknown_s
 from tieredstore.live.properties import check_timeout, client_configuration
@@ -33,8 +33,6 @@ from tieredstore.process.per_process import PerProcess
 
 _POLL_S: Final = 0.02
 _AGAIN_S: Final = 0.1
-_SILENT_S: Final = 1.0
-"""How long an answer may be missing before the brokers are asked who they are; twice as long each time."""
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__share_group_state", "__transaction_state"})
 """What Kafka itself calls internal, for patterns of topics too."""
 
@@ -299,38 +297,28 @@ class LiveCluster(Closing):
     def _answer(
         self, client: LiveAdmin, what: object, future: Future[Any], doing: str, end: float, watch: TopicWatch | None
     ) -> Any:
-        silent_s = _SILENT_S
-        refresh_at = time.monotonic() + silent_s
-        while True:
-            try:
-                answer = future.result(_POLL_S)
-            except TimeoutError:
-                # A client that is denied says so by its callback, which runs only while it is polled.
-                self._listen(client, doing)
-                if time.monotonic() > refresh_at:
-                    # Some requests go to the controller. Where that is a broker that died librdkafka 2.16 waits for it
-                    # (and takes a whole core) until any answer to another question names a new one.
-                    with contextlib.suppress(KafkaException):
-                        client.list_topics(timeout=min(_SILENT_S, self._timeout_s))
-                    silent_s *= 2
-                    refresh_at = time.monotonic() + silent_s
-                if watch is not None and watch.is_due:
-                    topic, partition = cast("TopicPartition", what)
-                    faults = watch.faults(topic, [partition], f"{doing}, for {_named(what)}")
-                    if faults:
-                        raise self._absent_named(faults[partition], _named(what)) from None
-                if time.monotonic() > end:
-                    raise client.trouble.unavailable(doing, self._timeout_s) from None
-            except KafkaException as error:
-                self._listen(client, doing)
-                raise self._fault(client, error, what, doing) from error
-            else:
-                if getattr(answer, "offset", None) == OFFSET_INVALID:
-                    # What the library gives of one whose broker is dead, without an error, and would go on to ask.
-                    with contextlib.suppress(KafkaException):
-                        client.list_topics(timeout=_POLL_S)
-                    raise client.trouble.unavailable(doing, self._timeout_s)
-                return answer
+        def wait() -> None:
+            # A client that is denied says so by its callback, which runs only while it is polled.
+            self._listen(client, doing)
+            if watch is not None and watch.is_due:
+                topic, partition = cast("TopicPartition", what)
+                faults = watch.faults(topic, [partition], f"{doing}, for {_named(what)}")
+                if faults:
+                    raise self._absent_named(faults[partition], _named(what)) from None
+
+        try:
+            answer = await_answer(client, future, end, wait)
+        except TimeoutError:
+            raise client.trouble.unavailable(doing, self._timeout_s) from None
+        except KafkaException as error:
+            self._listen(client, doing)
+            raise self._fault(client, error, what, doing) from error
+        if getattr(answer, "offset", None) == OFFSET_INVALID:
+            # What the library gives of one whose broker is dead, without an error, and would go on to ask.
+            with contextlib.suppress(KafkaException):
+                client.list_topics(timeout=_POLL_S)
+            raise client.trouble.unavailable(doing, self._timeout_s)
+        return answer
 
     def _fault(self, client: LiveAdmin, error: KafkaException, what: object, doing: str) -> TieredStoreError:
         """What went wrong with one of them, or with the connection, which then says more."""

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
+from tests.support.kafka.dead_controller import DeadController
 from tests.support.kafka.kafka_topics import Produced, make_topic, produce
 from tests.support.pubsub.pubsub_topics import topics_on, values_of
 from tests.support.servers.kafka import KafkaServer
@@ -22,6 +23,7 @@ from tieredstore.pubsub.errors import TopicNotFound
 from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.pubsub.queue.kafka_group import KafkaGroup
 from tieredstore.pubsub.queue.kafka_queue import KafkaQueue
+from tieredstore.pubsub.queue.kafka_topics import TopicAdmin
 from tieredstore.pubsub.queue.queues import NotificationQueue, Position
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.testing.notification_queue_tests import NotificationQueueTests, read_all
@@ -220,3 +222,10 @@ def test_a_topic_grows(kafka: KafkaServer) -> None:
             assert time.monotonic() < end_s
             queue.provide(3)
             time.sleep(0.1)
+
+
+def test_a_controller_that_died_is_not_waited_for_by_who_makes_a_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both questions go to the controller: that there is such a topic, and that it has fewer partitions."""
+    monkeypatch.setattr("tieredstore.pubsub.queue.kafka_topics.LiveAdmin", DeadController)
+    with TopicAdmin({"bootstrap.servers": "127.0.0.1:1"}, "orders", 60) as topic:
+        topic.provide(2)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from tieredstore.live.clients import LiveAdmin
-from tieredstore.live.faults import fault
+from tieredstore.live.clients import LiveAdmin, await_answer
+from tieredstore.live.faults import fault, translated
 from tieredstore.live.properties import client_configuration
 from tieredstore.process.closing import Closing
 from tieredstore.process.per_process import PerProcess
 
-_OF_CONSUMERS = ("group.id", "check.crcs", "fetch.", "queued.", "isolation.level", "allow.auto.create.topics")
+_OF_CONSUMERS: Final = ("group.id", "check.crcs", "fetch.", "queued.", "isolation.level", "allow.auto.create.topics")
 
 
 class TopicAdmin(Closing):
@@ -42,7 +43,8 @@ class TopicAdmin(Closing):
         topics = [NewTopic(self._name, partitions)]
         if self._has_done(doing, KafkaError.TOPIC_ALREADY_EXISTS, lambda client: client.create_topics(topics)):
             return
-        listed = self._clients.get().list_topics(self._name, timeout=self._timeout_s).topics[self._name]
+        with translated(doing):
+            listed = self._clients.get().list_topics(self._name, timeout=self._timeout_s).topics[self._name]
         if listed.error is None and len(listed.partitions) < partitions:
             more = [NewPartitions(self._name, partitions)]
             doing = f"the topic {self._name} cannot have {partitions} partitions"
@@ -58,8 +60,15 @@ class TopicAdmin(Closing):
         """True when it is done; False if the broker answers with the code ``but_for``."""
         client = self._clients.get()
         (future,) = ask(client).values()
+
+        def listen() -> None:
+            # A client that is denied says so by its callback, which runs only while it is polled.
+            client.poll(0)
+            if (final := client.trouble.final(doing)) is not None:
+                raise final
+
         try:
-            future.result(self._timeout_s)
+            await_answer(client, future, time.monotonic() + self._timeout_s, listen)
         except KafkaException as error:
             if but_for is not None and error.args[0].code() == but_for:
                 return False
