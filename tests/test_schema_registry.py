@@ -43,7 +43,7 @@ WHOLE: dict[str, Any] = {
 
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[RegistryService]:
-    monkeypatch.setattr(schema_registry, "_POLICY", replace(schema_registry._POLICY, sleep=lambda _: None))
+    monkeypatch.setattr(schema_registry, "RETRY_POLICY", replace(schema_registry.RETRY_POLICY, sleep=lambda _: None))
     with serving(RegistryService()) as running:
         assert isinstance(running, RegistryService)
         yield running
@@ -114,10 +114,10 @@ def test_references_are_bounded_in_bytes_and_in_time_together(
 
     # Each answer comes well within a try's time, and all of them take an hour.
     now = [0.0]
-    policy = replace(schema_registry._POLICY, monotonic=lambda: now[0])
-    monkeypatch.setattr(schema_registry, "_POLICY", policy)
+    policy = replace(schema_registry.RETRY_POLICY, monotonic=lambda: now[0])
+    monkeypatch.setattr(schema_registry, "RETRY_POLICY", policy)
     monkeypatch.setattr(
-        schema_registry, "_body", lambda response, read=schema_registry._body: _after(now, read(response))
+        schema_registry, "read_body", lambda response, read=schema_registry.read_body: _after(now, read(response))
     )
     service.requests.clear()
     for at in range(100):
@@ -149,7 +149,9 @@ def test_an_id_without_a_schema_is_asked_for_once_a_minute(
     service: RegistryService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(schema_registry, "_POLICY", replace(schema_registry._POLICY, monotonic=lambda: now[0]))
+    monkeypatch.setattr(
+        schema_registry, "RETRY_POLICY", replace(schema_registry.RETRY_POLICY, monotonic=lambda: now[0])
+    )
     service.register("j", "{}", kind="JSON")
     with SchemaRegistry(service.url) as registry:
         kind = Avro("long", registry, "null")
@@ -213,8 +215,8 @@ def test_refusals_are_sentences(service: RegistryService, answer: Answer, error:
 
 
 def test_an_answer_that_drips_ends_with_the_deadline(service: RegistryService, monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = replace(schema_registry._POLICY, attempts=1, attempt_timeout_s=0.5)
-    monkeypatch.setattr(schema_registry, "_POLICY", policy)
+    policy = replace(schema_registry.RETRY_POLICY, attempts=1, attempt_timeout_s=0.5)
+    monkeypatch.setattr(schema_registry, "RETRY_POLICY", policy)
     service.planned.append(Answer(200, b" " * 10_000, drip_s=0.05))
     with SchemaRegistry(service.url) as registry, pytest.raises(RegistryUnavailable, match="gives no answer"):
         registry(1)

@@ -41,7 +41,7 @@ _NAMES: Final = (
     "basic.auth.user.info", "bearer.auth.token", "ssl.ca.location", "ssl.certificate.location", "ssl.key.location",
 )  # fmt: skip
 
-_POLICY: Final = RetryPolicy(attempts=4, base_delay_s=0.2, max_delay_s=3.0, timeout_s=60.0, attempt_timeout_s=20.0)
+RETRY_POLICY: Final = RetryPolicy(attempts=4, base_delay_s=0.2, max_delay_s=3.0, timeout_s=60.0, attempt_timeout_s=20.0)
 _LIMITS: Final = HttpLimits(connections=4, connect_timeout_s=5.0, read_timeout_s=15.0)
 _PIECE: Final = 64 * 1024
 _MAX_ANSWER_BYTES: Final = 8 << 20
@@ -138,7 +138,7 @@ class SchemaRegistry:
         try:
             schema = self._schema(f"/schemas/ids/{number}", f"the schema {number}")
         except (SchemaNotFound, ConfigError) as error:
-            _keep(self._refused, number, (Deadline.after(_REFUSED_S, _POLICY.monotonic), error))
+            _keep(self._refused, number, (Deadline.after(_REFUSED_S, RETRY_POLICY.monotonic), error))
             raise
         _keep(self._of_id, number, schema)
         return schema
@@ -159,7 +159,7 @@ class SchemaRegistry:
 
     def _schema(self, path: str, what: str) -> AvroSchema:
         # One for the schema and all that it refers to: a slow registry would make hours of them.
-        deadline = _POLICY.deadline()
+        deadline = RETRY_POLICY.deadline()
         answer = self._get(path, what, deadline)
         kind = answer.get("schemaType") or "AVRO"
         if kind != "AVRO":
@@ -189,7 +189,7 @@ class SchemaRegistry:
 
     def _get(self, path: str, what: str, deadline: Deadline) -> _Answer:
         asked = partial(self._asked, path, what)
-        return _POLICY.call(f"asking the schema registry for {what}", asked, deadline=deadline)
+        return RETRY_POLICY.call(f"asking the schema registry for {what}", asked, deadline=deadline)
 
     def _asked(self, path: str, what: str, attempt: Attempt) -> _Answer:
         # Another address at each try.
@@ -199,7 +199,7 @@ class SchemaRegistry:
                 within(attempt.deadline),
                 self._session.get().get(f"{url}{path}", stream=True, allow_redirects=False) as response,
             ):
-                status, body = response.status_code, _body(response)
+                status, body = response.status_code, read_body(response)
         except (requests.RequestException, StoreError) as error:
             # Not raised from it: a traceback would show the library's own, with all that it was given.
             raise _no_answer(url, error) from None
@@ -285,7 +285,8 @@ def _parts_of(url: str) -> SplitResult | None:
     return None if not is_address or parts.query or parts.fragment else parts
 
 
-def _body(response: requests.Response) -> bytes:
+def read_body(response: requests.Response) -> bytes:
+    """Return the body. RegistryError if it has more bytes than a schema may."""
     pieces: list[bytes] = []
     size = 0
     for piece in response.iter_content(_PIECE):

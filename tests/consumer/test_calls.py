@@ -241,7 +241,7 @@ def test_commits_of_partitions_with_and_without_a_position(bucket: Bucket) -> No
         return {place.partition: place.offset for place in consumer.commit(asynchronous=False)}
 
     with broker.consumer(bucket, *BOTH) as (consumer, _):
-        parts_of(consumer).commits._auto_s = None
+        parts_of(consumer).commits._auto_s = None  # pyright: ignore[reportPrivateUsage]
         assert code_of(lambda: consumer.commit(asynchronous=False)) == KafkaError._NO_OFFSET
         assert consumer.commit() is None
         read(consumer, 20)
@@ -317,7 +317,7 @@ def test_arguments_of_store_offsets_and_commit(bucket: Bucket) -> None:
     unsettled: Any = 3
     with broker.consumer(bucket, ORDERS) as (consumer, _):
         message = read(consumer, 20)[0]
-        parts_of(consumer).commits._auto_store = False
+        parts_of(consumer).commits._auto_store = False  # pyright: ignore[reportPrivateUsage]
         for refused, kind in (
             ({}, ValueError), ({"message": message, "offsets": places(ORDERS)}, ValueError),
             ({"message": unsettled}, TypeError), ({"offsets": (places(ORDERS)[0],)}, TypeError),

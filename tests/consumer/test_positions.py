@@ -61,7 +61,7 @@ def test_commits_tell_epoch_and_topic(bucket: Bucket) -> None:
         for message in (messages[0], messages[-1]):
             place = commits.place_behind(message)
             assert (place.offset, place.leader_epoch, place.metadata) == (message.offset() + 1, 0, ours)
-        commits._auto_store = False
+        commits._auto_store = False  # pyright: ignore[reportPrivateUsage]
         for given, metadata in ((TopicPartition(*ORDERS, 5, "of a user", leader_epoch=0), "of a user"), (3, ours)):
             place = given if isinstance(given, TopicPartition) else TopicPartition(*ORDERS, given)
             consumer.store_offsets(offsets=[place])

@@ -22,7 +22,7 @@ ENTRY = {"position": 0, "size": 0}
 
 
 def fixed_manifest(chunk_size: int, file_size: int) -> bytes:
-    index = {
+    index: dict[str, object] = {
         "type": "fixed",
         "originalChunkSize": chunk_size,
         "originalFileSize": file_size,

@@ -274,7 +274,7 @@ def test_rows_stay_what_they_are_while_memory_is_used_again() -> None:
     for number, batch in enumerate(decoder.decode([log])):
         if number % 3 == 0:
             kept.append(batch.slice(1))
-    del batch
+        del batch
     for _ in range(3):
         list(decoder.decode([log]))
     by_offset: dict[int, Row] = {row["offset"]: row for row in expected}

@@ -261,7 +261,7 @@ def test_a_broker_that_dies_in_the_middle_can_be_tried_again() -> None:
         for _ in range(3):
             produce(server, topic, [Produced(None, os.urandom(990_000)) for _ in range(20)])
         batches = read_live(properties, topic, 0, 0, 60, isolation="read_committed", timeout_s=20)
-        offsets: list[object] = next(batches)["offset"].to_pylist()
+        offsets = next(batches)["offset"].to_pylist()
         server.kill()
         with pytest.raises(BrokerUnavailable):
             offsets.extend(offset for batch in batches for offset in batch["offset"].to_pylist())

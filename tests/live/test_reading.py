@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -175,7 +175,7 @@ def end_beyond(server: KafkaServer, topic: str, isolation: Isolation, start: int
 
 
 @contextmanager
-def producing(server: KafkaServer, topic: str) -> Iterator[None]:
+def producing(server: KafkaServer, topic: str) -> Generator[None]:
     """Records are written all the while, in transactions of each outcome too."""
     done = threading.Event()
 

@@ -89,7 +89,10 @@ def test_windows_and_filters_lie_across_the_seam(topic: SeamTopic) -> None:
     inside = [row for row in topic.expected["read_committed"] if start <= row["offset"] < stop]
     assert any(row["offset"] < topic.seam <= inside[-1]["offset"] for row in inside)
     offset = ds.field("offset")
-    for window in ({"start": start, "stop": stop}, {"filter": (offset >= start) & (offset < stop)}):
+    windows: list[dict[str, Any]] = [
+        {"start": start, "stop": stop}, {"filter": (offset >= start) & (offset < stop)},
+    ]  # fmt: skip
+    for window in windows:
         with read_topic(topic.tiered.manager, topic.name, client=topic.client, **window) as read:
             assert rows(pa.table(read)) == inside
 

@@ -51,7 +51,7 @@ def offsets_of_splits(topic: StoredTopic, start: int = 0) -> list[int]:
 def test_records_are_left_out_that_a_broker_aborts_without_having_seen_them(
     topic: StoredTopic, later: list[Step], between: int
 ) -> None:
-    plan = [OPEN, *[PLAIN] * between, [*later, ("plain", 0, 2)]]
+    plan: list[list[Step]] = [OPEN, *[PLAIN] * between, [*later, ("plain", 0, 2)]]
     partition, ends = store(topic, plan, [0, *[1] * (between + 1)])
     seen, _ = partition.visible(ends[-1], ends[-1])
     assert not {2, 3, 4} & set(seen)
@@ -157,7 +157,7 @@ def test_indexes_are_asked_for_only_where_another_brokers_segments_begin(
 
 def test_a_broker_whose_log_reaches_back_is_believed(topic: StoredTopic) -> None:
     """As a replica of the same age, or one that took over from remote storage: the log is not read for it."""
-    plan = [OPEN, [*PLAIN, ("commit", 1, 1)], PLAIN]
+    plan: list[list[Step]] = [OPEN, [*PLAIN, ("commit", 1, 1)], PLAIN]
     store(topic, plan)
     segments = [segment.start_offset for segment in topic.copied]
     with closing(StoredTopic(topic.folder / "others")) as others:

@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -28,7 +28,7 @@ class Work:
 
 
 @contextlib.contextmanager
-def measured() -> Iterator[Work]:
+def measured() -> Generator[Work]:
     """The work of the block, and of the threads that it starts; it stands in what is given once the block has ended."""
     work, counter = Work(), itertools.count()
 

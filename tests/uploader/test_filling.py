@@ -154,9 +154,7 @@ def test_two_replicas_that_fill_at_once_do_no_harm(tmp_path: Path, store: Memory
     third.grow(4)
     damage(leader, 10)
     run_once(leader.log_dir, store)
-    whole = (
-        store.list_all() if hasattr(store, "list_all") else [(info.key, store.get(info.key)) for info in store.list()]
-    )
+    whole = [(info.key, store.get(info.key)) for info in store.list()]
     quiet = FaultyStore(copy_of(whole))
     fill(follower, quiet)
     for number in range(len(quiet.operations)):

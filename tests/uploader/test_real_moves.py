@@ -9,7 +9,7 @@ import contextlib
 import importlib
 import random
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,7 +62,7 @@ class Run:
         self.producer = Producer({"bootstrap.servers": servers, **small})
 
     @contextlib.contextmanager
-    def uploader(self, log_dirs: list[Path], broker: int, hold_dir: str) -> Iterator[Uploader]:
+    def uploader(self, log_dirs: list[Path], broker: int, hold_dir: str) -> Generator[Uploader]:
         own = {
             "uploader.log.dirs": ",".join(map(str, log_dirs)),
             "uploader.broker.id": str(broker),
@@ -111,7 +111,7 @@ class Run:
 
 
 @contextlib.contextmanager
-def admin_of(servers: str) -> Iterator[Any]:
+def admin_of(servers: str) -> Generator[Any]:
     """A client that does what confluent_kafka's cannot."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of what it imports

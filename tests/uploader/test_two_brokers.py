@@ -6,7 +6,7 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any, Final
 
@@ -78,7 +78,7 @@ class Run:
         )
 
     @contextlib.contextmanager
-    def uploader(self, broker: int) -> Iterator[None]:
+    def uploader(self, broker: int) -> Generator[None]:
         node = self.cluster.brokers[broker]
         lines = {
             "storage.backend.class": "filesystem",

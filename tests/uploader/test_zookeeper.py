@@ -8,7 +8,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ class Cluster:
 
 
 @contextmanager
-def leadership_of(hosts: str, broker_id: int = 1, tls: ZooKeeperTls | None = None) -> Iterator[ZooKeeperLeadership]:
+def leadership_of(hosts: str, broker_id: int = 1, tls: ZooKeeperTls | None = None) -> Generator[ZooKeeperLeadership]:
     leadership = ZooKeeperLeadership(BrokerEnvironment((), broker_id, {}, zookeeper=hosts, zookeeper_tls=tls))
     try:
         yield leadership
@@ -212,7 +212,7 @@ def test_what_is_no_list_of_hosts_is_a_wrong_setting() -> None:
 
 
 @contextmanager
-def by_tls(folder: Path, port: int, to_port: int) -> Iterator[None]:
+def by_tls(folder: Path, port: int, to_port: int) -> Generator[None]:
     """TLS in front of a port, which asks for the client's certificate too."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "server.pem")

@@ -223,7 +223,7 @@ def test_the_next_address_is_tried() -> None:
 def test_a_connection_that_ends_within_a_100_continue_is_not_read_for_ever() -> None:
     for cut, expected in ((b"X-Header: x\r\n", pytest.raises(RemoteDisconnected)), (b"X: x\r\n\r\n", nullcontext())):
         with expected:
-            WholeContinue()._consume_headers(BytesIO(cut))
+            WholeContinue()._consume_headers(BytesIO(cut))  # pyright: ignore[reportPrivateUsage]  http.client calls it
 
 
 def test_a_botocore_that_is_built_otherwise_is_refused() -> None:

@@ -6,7 +6,7 @@ import socket
 import ssl
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -73,7 +73,7 @@ def echo() -> Iterator[Echo]:
 
 
 @contextmanager
-def session_of(limits: HttpLimits | None = None, proxy: SocksProxy | None = None) -> Iterator[requests.Session]:
+def session_of(limits: HttpLimits | None = None, proxy: SocksProxy | None = None) -> Generator[requests.Session]:
     with configured(requests.Session(), StoreAdapter(limits or HttpLimits()), proxy) as session:
         yield session
 

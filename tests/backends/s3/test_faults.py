@@ -31,11 +31,13 @@ class Faulty:
         return self.server.plain.get_object(Bucket=self.bucket, Key=key)["Body"].read()
 
     def keys(self) -> list[str]:
-        return [entry["Key"] for entry in self.server.plain.list_objects_v2(Bucket=self.bucket).get("Contents", [])]
+        return [
+            entry.get("Key", "") for entry in self.server.plain.list_objects_v2(Bucket=self.bucket).get("Contents", [])
+        ]
 
     def uploads(self) -> list[str]:
         listed = self.server.plain.list_multipart_uploads(Bucket=self.bucket, Prefix="object").get("Uploads", [])
-        return [upload["UploadId"] for upload in listed]
+        return [upload.get("UploadId", "") for upload in listed]
 
 
 @pytest.fixture

@@ -116,7 +116,7 @@ def test_settings_of_another_store_are_refused(tmp_path: Path) -> None:
 )
 def test_options_that_cannot_be_kept_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as caught:
-        S3Options(**{"bucket": "logs", **wrong})
+        S3Options(**dict[str, Any]({"bucket": "logs"}, **wrong))
     assert SECRET not in str(caught.value)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -41,11 +40,10 @@ def no_lookups(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
     real = socket.getaddrinfo
 
-    def watched(host: str, *rest: object, **named: object) -> object:
+    def watched(host: str, *rest: Any, **named: Any) -> object:
         if host != "127.0.0.1":
             seen.append(host)
-        lookup: Callable[..., object] = real
-        return lookup(host, *rest, **named)
+        return real(host, *rest, **named)
 
     monkeypatch.setattr(socket, "getaddrinfo", watched)
     return seen

@@ -30,7 +30,7 @@ def stands(server: S3Server, bucket: str) -> tuple[list[str], list[str]]:
     """The keys of all objects and of all unfinished uploads."""
     objects = server.plain.list_objects_v2(Bucket=bucket).get("Contents", [])
     uploads = server.plain.list_multipart_uploads(Bucket=bucket, Prefix="object").get("Uploads", [])
-    return [entry["Key"] for entry in objects], [upload["Key"] for upload in uploads]
+    return [entry.get("Key", "") for entry in objects], [upload.get("Key", "") for upload in uploads]
 
 
 class Cancelled(BaseException):

@@ -57,8 +57,8 @@ def test_the_segment_before_may_have_been_checked_earlier(topic: StoredTopic, tm
         store(topic, [OPEN])
         assert kinds_of(topic, state) == []
         partition, segment = Partition(5), Segment(5)
-        for step in (("plain", 0, 1), ("abort", 1, 1)):
-            partition.play(step, segment)
+        partition.play(("plain", 0, 1), segment)
+        partition.play(("abort", 1, 1), segment)
         topic.copy(5, segment.batches, producers=partition.snapshot(), leader_epochs=((0, 5),), broker_id=2)
         assert kinds_of(topic, state) == [(5, K.TRANSACTION_INDEX)]
         assert kinds_of(topic, state) == [(5, K.TRANSACTION_INDEX)]
@@ -66,7 +66,8 @@ def test_the_segment_before_may_have_been_checked_earlier(topic: StoredTopic, tm
 
 def test_in_an_overlap_what_lies_behind_it_is_checked(topic: StoredTopic) -> None:
     partition, first, rest = Partition(), Segment(0), Segment(8)
-    for step in (*OPEN, ("plain", 0, 2), ("send", 1, 1)):
+    steps: list[Step] = [*OPEN, ("plain", 0, 2), ("send", 1, 1)]
+    for step in steps:
         partition.play(step, first)
     topic.copy(0, first.batches, producers=partition.snapshot())
     partition.play(("abort", 1, 1), rest)
@@ -79,8 +80,8 @@ def test_a_transaction_that_no_segment_before_leaves_open_is_no_earlier_one(topi
     committed: list[Step] = [("send", 1, 3), ("commit", 1, 1)]
     store(topic, [committed])
     partition, segment = Partition(4), Segment(4)
-    for step in (("send", 1, 1), ("abort", 1, 1)):
-        partition.play(step, segment)
+    partition.play(("send", 1, 1), segment)
+    partition.play(("abort", 1, 1), segment)
     topic.copy(4, segment.batches, aborted=[AbortedTransaction(1, 0, 5, 6)])
     assert kinds_of(topic) == [(4, K.TRANSACTION_INDEX)]
 

@@ -120,8 +120,8 @@ def test_whoever_dies_in_the_midst_of_it_leaves_what_the_next_one_completes(
         store, packing.other = MemoryObjectStore(), False
         committed = committed_and_dropped(topic, store)
         packing.other, has_died = True, False
+        dying = DyingStore(store, len(entered), "after")
         with suppress(Killed):
-            dying = DyingStore(store, len(entered), "after")
             run_once(topic, dying, TEXT)
         has_died = bool(dying.failed)
         files = last_files(store)

@@ -144,8 +144,8 @@ def test_a_deposed_governor_writes_nothing_whenever_it_wakes(zookeeper: ZooKeepe
         old, new = all_members
         tick(all_members)
         assert generation(old) is not None
-        sleeping = old.governor._read_nodes()
-        candidate = old.governor._leading_candidate(old.governor._seat())
+        sleeping = old.governor._read_nodes()  # pyright: ignore[reportPrivateUsage]
+        candidate = old.governor._leading_candidate(old.governor._seat())  # pyright: ignore[reportPrivateUsage]
         assert candidate is not None
         old.expire(hosts)
         eventually(lambda: candidate.rpartition("/")[2] not in client.get_children("/governor"))
@@ -155,7 +155,7 @@ def test_a_deposed_governor_writes_nothing_whenever_it_wakes(zookeeper: ZooKeepe
         # It goes on in the middle of a tick, with all that it knew: each of its writes is refused.
         old.topics = own_topics(9)
         with pytest.raises(Fenced):
-            old.governor._govern(sleeping, candidate)
+            old.governor._govern(sleeping, candidate)  # pyright: ignore[reportPrivateUsage]
         assert client.get("/brokers/10.0.0.1") == before
         served = {topic.name for topic in topics if old.governor.serves(topic.name)}
         assert served, "what was assigned holds until something else is known"

@@ -27,7 +27,7 @@ ERRORS: list[Callable[[], BaseException]] = [
 ]
 COPY_OPERATIONS = ["head", "put", "put", "get", "get", "put"]
 # The head of a fresh id answers that there is nothing: no answer of a success can get lost there.
-FAILURES = [
+FAILURES: list[tuple[int, Moment]] = [
     (number, moment) for number in range(len(COPY_OPERATIONS)) for moment in MOMENTS if (number, moment) != (0, "after")
 ]
 

@@ -141,7 +141,7 @@ def test_a_full_disk_loses_the_entry_and_nothing_else(
 
 
 def on_the_tables_thread(cache: DiskChunkCache, use: Callable[[Cache], object]) -> None:
-    cache._table._run(use)
+    cache._table._run(use)  # pyright: ignore[reportPrivateUsage]  the table lives on its thread
 
 
 def test_a_full_database_loses_the_entry_and_its_file(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_locked_database_costs_hits_nothing_and_puts_a_second(tmp_path: Path) 
         with closing(sqlite3.connect(own_folder(tmp_path) / "cache.db", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             assert [cache.blobs.get(name) for name in names] == [CHUNK] * 70
-            assert cache._table.counters.stats.failures == 0, "a hit waited for the lock"
+            assert cache.stats.failures == 0, "a hit waited for the lock"
             cache.put(CHUNKS[1], CHUNK)
             assert len(value_files(tmp_path)) == 70
             other.execute("ROLLBACK")

@@ -191,8 +191,10 @@ def test_a_damaged_copy_of_offsets_that_another_segment_has_is_no_loss(bucket: B
 
 def test_a_damaged_segment_of_what_is_not_selected_is_no_loss(bucket: Bucket) -> None:
     bucket.write(10)
-    for where in ({"partition": 1}, {"topic": "orders-of-others"}, {"topic_id": SECOND_ID}):
-        files_of(bucket, bucket.write(10, **where), "rsm-manifest").write_bytes(b"{}")
+    for segment in (
+        bucket.write(10, partition=1), bucket.write(10, topic="orders-of-others"), bucket.write(10, topic_id=SECOND_ID),
+    ):  # fmt: skip
+        files_of(bucket, segment, "rsm-manifest").write_bytes(b"{}")
     assigned = options_of(bucket, assign='{"orders":[0]}', topicIds=json.dumps({"orders": str(FIRST_ID)}))
     del assigned["subscribe"]
     assert places(rows_in(assigned)) == all_of("orders", 0, 10)

@@ -149,5 +149,6 @@ def _explained(df: DataFrame) -> str:
     with contextlib.redirect_stdout(out):
         for mode in EXPLAINED:
             df.explain(mode=mode)
-    execution: Any = df._jdf.queryExecution()
+    frame: Any = df
+    execution = frame._jdf.queryExecution()
     return f"{out.getvalue()}{execution.toString()}{execution.stringWithStats()}{execution.logical().toJSON()}"

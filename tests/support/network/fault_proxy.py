@@ -183,7 +183,7 @@ class _CutError(Exception):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server: _Server
+    server: _Server  # pyright: ignore[reportIncompatibleVariableOverride]  typeshed: BaseServer
 
     def log_message(self, format: str, *args: object) -> None:
         """Nothing: `seen` is the log."""

@@ -12,7 +12,7 @@ import os
 import ssl
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -220,7 +220,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(service: KeyService, *, certificate: tuple[Path, Path] | None = None) -> Iterator[KeyService]:
+def serving(service: KeyService, *, certificate: tuple[Path, Path] | None = None) -> Generator[KeyService]:
     """The service behind ``service.url``; by TLS with a certificate and its key."""
     server = _Server(service)
     scheme = "http"

@@ -49,7 +49,7 @@ class _Server(LoopbackServer):
 
 
 class _Handler(socketserver.StreamRequestHandler):
-    server: _Server
+    server: _Server  # pyright: ignore[reportIncompatibleVariableOverride]  typeshed: BaseServer
     rbufsize = 0
 
     def handle(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     ).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
-    gateway: Any = session.sparkContext._gateway  # nothing public ends the JVM
+    context: Any = session.sparkContext
+    gateway = context._gateway  # nothing public ends the JVM
     session.stop()
     gateway.shutdown()
     gateway.proc.stdin.close()
@@ -74,7 +75,7 @@ def read(spark: SparkSession, options: Mapping[str, Any]) -> DataFrame:
 
 
 @contextmanager
-def configured(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+def configured(spark: SparkSession, name: str, value: str) -> Generator[None]:
     """One of the session's settings, for a while."""
     before = spark.conf.get(name, None)
     spark.conf.set(name, value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,7 @@ def opened(
     retention_ms: int = -1,
     encrypted: bool = False,
     lock_timeout_s: float = 1.0,
-) -> Iterator[DiskChunkCache]:
+) -> Generator[DiskChunkCache]:
     cache = DiskChunkCache(
         path,
         size_bytes,

@@ -6,7 +6,7 @@ import random
 import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,7 @@ class Written:
 
 
 @contextmanager
-def uploader_process(settings: Path, log: Path, *, measured: bool = False) -> Iterator[subprocess.Popen[bytes]]:
+def uploader_process(settings: Path, log: Path, *, measured: bool = False) -> Generator[subprocess.Popen[bytes]]:
     """An uploader, until the end of the block at most; ``measured`` for coverage if it may end by itself."""
     with log.open("ab") as output:
         process = subprocess.Popen(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ def binary_files(spark: SparkSession, folder: Path) -> DataFrame:
 
 
 @contextmanager
-def failing_with(sentence: str) -> Iterator[None]:
+def failing_with(sentence: str) -> Generator[None]:
     """Spark fails, and shows the user nothing but our class and sentence."""
     with pytest.raises(PySparkException) as caught:
         yield

@@ -85,7 +85,7 @@ def test_the_wheels_java_is_started_with_all_options_but_the_one_that_it_lacks(t
     program.parent.mkdir()
     program.write_text('#!/bin/sh\nprintf "<%s>" "$JAVA_HOME" "$@"\n')
     program.chmod(0o755)
-    toolchain._LINKS[JAVA](program)
+    toolchain.LINKS[JAVA](program)
     options = ["-Da=b c", "--add-modules=jdk.incubator.vector", "", "--add-modules=jdk.net", "Main", "*", "'x'"]
     shown = subprocess.run(
         [tmp_path / "venv" / "bin" / "java", *options], capture_output=True, text=True, check=True
