@@ -14,18 +14,20 @@ from tests.support.paths import REPOSITORY
 from tests.support.pipelines.pipeline_runs import listed, pipeline_of, run_once, texts
 from tests.support.records.stored_records import StoredTopic
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.config.fields import property_fields
 from tieredstore.errors import ConfigError
 from tieredstore.model import Uuid
 from tieredstore.partitions import Subscribe, SubscribePattern
 from tieredstore.partitions.selections import is_selected, selected_topics
-from tieredstore.pipelines import PipelineSettings, pipeline_from
+from tieredstore.pipelines import pipeline_from
 from tieredstore.pipelines.config.reference import renewed
+from tieredstore.pipelines.config.settings import own_properties
 from tieredstore.pipelines.files.text_format import Text
 from tieredstore.pipelines.filing.schemas import REGISTRY_NAMES
+from tieredstore.pipelines.format_table import format_of
 from tieredstore.pipelines.log.commit_log import CommitLog, LogState, Progress
+from tieredstore.pipelines.parser_table import field_prefix_of
 from tieredstore.pipelines.parsers import OffsetParser
-from tieredstore.pipelines.run.recipes import field_prefix_of, fingerprint_of, format_of, naming_of, recipe_of
+from tieredstore.pipelines.run.recipes import fingerprint_of, naming_of, recipe_of
 from tieredstore.pipelines.run.selection import selection_of
 from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.pipelines.upkeep.printing import printed
@@ -87,7 +89,7 @@ SAMPLE = {
 def test_what_secors_own_file_says_is_taken_and_what_has_no_effect_is_named(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         own = pipeline_of(**texts(SAMPLE)).own
-    assert own.offsets_per_partition == 10_000_000
+    assert own.filing.offsets_per_partition == 10_000_000
     assert "secor.consumer.threads, zookeeper.session.timeout.ms" in caplog.text
 
 
@@ -100,7 +102,7 @@ def test_secors_files_for_production_run_once_what_is_refused_is_gone() -> None:
         assert f"{name} is refused: " in str(refused.value)
     taken = {name: text for name, text in sample.items() if name not in NOT_TAKEN}
     own = pipeline_of(**texts({**taken, "secor.compression.codec": "gzip"})).own
-    assert (own.parser, own.format, own.timestamp_id) == ("thrift", "sequencefile", "1")
+    assert (own.filing.parser, own.format, own.filing.timestamp_id) == ("thrift", "sequencefile", "1")
     assert "not known" not in str(refused.value)
 
 
@@ -211,9 +213,9 @@ def test_a_codec_that_stands_empty_is_none_in_all_formats() -> None:
 
 def test_names_of_other_versions_of_secor() -> None:
     old = pipeline_of(**texts({"secor.hive.prefix": "a_", "secor.hive.table.name.orders": "b"}))
-    assert (old.own.hive_prefix, old.tables) == ("a_", (("orders", "b"),))
+    assert (old.own.table.hive_prefix, old.tables) == ("a_", (("orders", "b"),))
     both = pipeline_of(**texts({"secor.hive.prefix": "a_", "hive.table.prefix": "c_"}))
-    assert both.own.hive_prefix == "c_"
+    assert both.own.table.hive_prefix == "c_"
 
 
 def test_source_and_output_have_to_be_named() -> None:
@@ -291,7 +293,7 @@ def test_an_extension_of_ones_own() -> None:
 def test_the_page_has_every_property() -> None:
     page = (REPOSITORY / "docs" / "pipelines.md").read_text()
     assert renewed(page) == page, "make docs"
-    for name, _, _ in property_fields(PipelineSettings):
+    for name, _, _ in own_properties():
         assert f"| `{name}` |" in page, name
     for name in [pair.split("=", 1)[0] for pair in WHOLE_SAMPLE.split()]:
         parts = name.split(".")

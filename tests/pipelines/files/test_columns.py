@@ -29,8 +29,9 @@ from tieredstore.pipelines.files.parquet_format import Parquet
 from tieredstore.pipelines.filing.naming import Naming
 from tieredstore.pipelines.filing.places import Places
 from tieredstore.pipelines.filing.schemas import Schemas
+from tieredstore.pipelines.format_table import format_of
 from tieredstore.pipelines.parsers import MessageParser
-from tieredstore.pipelines.run.recipes import fingerprint_of, format_of
+from tieredstore.pipelines.run.recipes import fingerprint_of
 from tieredstore.pipelines.run.window_writing import Recipe, write_window
 from tieredstore.pipelines.writers import Format, JsonLines
 from tieredstore.values.ddl import parse_ddl

@@ -16,7 +16,6 @@ from tests.pipelines.files.test_files import ROWS, batch, write
 from tests.pipelines.files.test_reading import read
 from tests.support.pipelines.pipeline_runs import pipeline_of, texts
 from tieredstore.errors import ConfigError, CorruptData
-from tieredstore.pipelines.config.settings import CODECS_OF
 from tieredstore.pipelines.files.container_formats import AvroContainer, Orc
 from tieredstore.pipelines.files.hadoop_codecs import compress, decompress
 from tieredstore.pipelines.files.parquet_format import Parquet
@@ -32,11 +31,11 @@ from tieredstore.pipelines.files.sequencefile import (
 )
 from tieredstore.pipelines.files.text_format import Text
 from tieredstore.pipelines.filing.messagepack import packed, packed_bytes, unpacked
-from tieredstore.pipelines.run.recipes import format_of
+from tieredstore.pipelines.format_table import FORMATS, format_of
 from tieredstore.pipelines.writers import Format, JsonLines
 from tieredstore.testing.output_format_tests import OutputFormatTests
 
-PACKED = sorted(CODECS_OF["sequencefile"])
+PACKED = sorted(FORMATS["sequencefile"].codecs)
 NEW = ("orc", "avro", "sequencefile", "messagepack-sequencefile")
 
 
@@ -45,7 +44,7 @@ def format_named(name: str, codec: str) -> Format:
     return format_of(pipeline_of(**texts(properties)).own)
 
 
-ALL = [format_named(name, codec) for name in NEW for codec in CODECS_OF[name]]
+ALL = [format_named(name, codec) for name in NEW for codec in FORMATS[name].codecs]
 
 
 def named(how: Format) -> str:

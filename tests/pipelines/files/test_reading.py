@@ -16,9 +16,9 @@ from tests.support.records.stored_records import StoredTopic
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import CorruptData, ObjectNotFound
 from tieredstore.pipelines.files.parquet_format import Parquet
-from tieredstore.pipelines.files.reading import read_output
 from tieredstore.pipelines.files.text_format import Text
 from tieredstore.pipelines.filing.places import Places
+from tieredstore.pipelines.format_table import read_output
 from tieredstore.pipelines.run.selection import query_of
 from tieredstore.pipelines.upkeep.origins import Backup, origins_of, place_of
 from tieredstore.pipelines.upkeep.printing import printed

@@ -18,8 +18,8 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.filing.directories import TimeDirectories, escaped, java_format
 from tieredstore.pipelines.filing.times import to_millis
+from tieredstore.pipelines.parser_table import parser_of
 from tieredstore.pipelines.parsers import BadMessage, Filed, MessageParser, Parser
-from tieredstore.pipelines.run.recipes import parser_of
 from tieredstore.pipelines.upkeep.inspection import verify_output
 
 DAY = 1_405_970_352_123

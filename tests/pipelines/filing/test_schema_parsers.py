@@ -20,8 +20,9 @@ from tests.support.network.schema_registry_server import RegistryService, framed
 from tests.support.pipelines.pipeline_runs import pipeline_of, texts
 from tests.support.records.protobuf_messages import EVENT, descriptor_set, event
 from tieredstore.errors import ConfigError
+from tieredstore.pipelines.parser_table import parser_of
 from tieredstore.pipelines.parsers import Parser
-from tieredstore.pipelines.run.recipes import fingerprint_of, parser_of
+from tieredstore.pipelines.run.recipes import fingerprint_of
 from tieredstore.values.thrift import Protocol, thrift_field
 
 SECORS = "com.pinterest.secor.parser"

@@ -22,9 +22,9 @@ from tests.support.records.hourly_topics import HOUR_MS, NOON_MS
 from tests.support.records.stored_records import StoredTopic
 from tests.support.stores.doubles import FaultyStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.config.fields import property_fields
 from tieredstore.errors import TieredStoreError
-from tieredstore.pipelines import CommitLog, Entry, PipelineSettings
+from tieredstore.pipelines import CommitLog, Entry
+from tieredstore.pipelines.config.settings import own_properties
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.recipes import fingerprint_of
 from tieredstore.pipelines.upkeep.backfill_sources import Selected
@@ -187,6 +187,4 @@ def test_fingerprints_are_what_they_were(name: str) -> None:
 
 
 def test_each_setting_has_a_fingerprint() -> None:
-    assert fingerprints().keys() == {name for name, _, _ in property_fields(PipelineSettings)} - {
-        "protobuf.descriptor.set"
-    }
+    assert fingerprints().keys() == {name for name, _, _ in own_properties()} - {"protobuf.descriptor.set"}

@@ -34,9 +34,9 @@ from tieredstore.pipelines import Parts, Pipeline, Runner
 from tieredstore.pipelines.filing.directories import TimeDirectories
 from tieredstore.pipelines.log.commit_log import CommitLog, Progress, changes_since
 from tieredstore.pipelines.log.entries import Entry
+from tieredstore.pipelines.parser_table import parser_of
 from tieredstore.pipelines.run.finalizing import add_partition, watermarks
 from tieredstore.pipelines.run.generation import commit_log_of
-from tieredstore.pipelines.run.recipes import parser_of
 from tieredstore.pipelines.upkeep.dropping import drop_generation
 from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.reading.log_snapshot import LogSnapshot

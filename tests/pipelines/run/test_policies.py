@@ -122,14 +122,14 @@ def test_the_minute_mark_writes_what_was_seen_before_it(topics: str, windows: li
 
 def test_windows_leave_room_for_secors_limits_which_pass_over_the_mark() -> None:
     mark = {"secor__upload__minute_mark": "7", "secor__kafka__upload_at_minute_mark__topic_filter": ".*"}
-    assert policy_of(pipeline_of(**mark).own) == Policy(200_000_000, 0, 3600, 7, ".*")
+    assert policy_of(pipeline_of(**mark).own.limits) == Policy(200_000_000, 0, 3600, 7, ".*")
     limits = {"secor__upload__deterministic": "true", "secor__max__input__payload__size__bytes": "1000000000"}
-    assert policy_of(pipeline_of(**mark, **limits).own) == Policy(1_000_000_000, 0, 3600, 7, "")
+    assert policy_of(pipeline_of(**mark, **limits).own.limits) == Policy(1_000_000_000, 0, 3600, 7, "")
     # An age that Secor passes over cuts no window in the middle of a range.
     limits |= {"secor__max__file__timestamp__range__millis": "7200000", "secor__max__file__age__seconds": "60"}
-    assert policy_of(pipeline_of(**limits).own).age_s == 7200
+    assert policy_of(pipeline_of(**limits).own.limits).age_s == 7200
 
 
 def test_looks_are_as_rare_as_the_age_allows() -> None:
-    ages = {age: look_s(pipeline_of(secor__max__file__age__seconds=age).own) for age in ("0", "5", "50", "3600")}
+    ages = {age: look_s(pipeline_of(secor__max__file__age__seconds=age).own.limits) for age in ("0", "5", "50", "3600")}
     assert ages == {"0": 1.0, "5": 1.0, "50": 5.0, "3600": 30.0}

@@ -104,7 +104,7 @@ class Mended:
         backup = load_pipeline(self.backup)
         with open_parts(pipeline) as parts:
             source = (
-                KeptFiles(backup, self.store, self.topic.topic, pipeline.own.max_file_bytes)
+                KeptFiles(backup, self.store, self.topic.topic, pipeline.own.limits.max_file_bytes)
                 if kept
                 else LogSource(pipeline, parts.source, self.topic.topic)
             )

@@ -96,7 +96,7 @@ def _open_source(pipeline: Pipeline, parts: Parts, topic: str, backup: Path | No
     if backup is None:
         return stack.enter_context(closing(LogSource(pipeline, parts.source, topic)))
     other, kept = stack.enter_context(open_pipeline(backup))
-    return KeptFiles(other, kept.store, topic, pipeline.own.max_file_bytes)
+    return KeptFiles(other, kept.store, topic, pipeline.own.limits.max_file_bytes)
 
 
 def _tell_plan(work: Backfill, selected: Selected, *, as_json: bool) -> None:

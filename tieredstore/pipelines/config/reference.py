@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from tieredstore.config.fields import property_fields
 from tieredstore.config.reference import shown_default
 from tieredstore.pipelines.config.secor import ALSO_CALLED, HONOURED_BEGINNINGS, OURS, REFUSED, WITHOUT_EFFECT
-from tieredstore.pipelines.config.settings import PipelineSettings
+from tieredstore.pipelines.config.settings import own_properties
 from tieredstore.pipelines.filing.schemas import OF_TOPICS
 
 _SETTINGS: Final = "| property | type | default | allowed | meaning |"
@@ -20,8 +19,7 @@ _SECORS: Final = "| property of Secor's | here |"
 def settings_table() -> str:
     """All that is read by a name of its own."""
     lines = [_SETTINGS, "|---|---|---|---|---|"]
-    own = {PipelineSettings.model_fields[name].alias for name in PipelineSettings.__annotations__}
-    for name, info, kind in sorted(property_fields(PipelineSettings), key=lambda one: one[0] not in own):
+    for name, info, kind in own_properties():
         lines.append(f"| `{name}` | {kind.type} | {shown_default(info)} | {kind.valid} | {info.description} |")
     return "\n".join(lines)
 
@@ -29,7 +27,7 @@ def settings_table() -> str:
 def secors_table() -> str:
     """Of each property of Secor's whether it is honoured."""
     lines = [_SECORS, "|---|---|"]
-    names = [name for name, _, _ in property_fields(PipelineSettings) if name not in OURS]
+    names = [name for name, _, _ in own_properties() if name not in OURS]
     families = [f"{start}TOPIC" for start in OF_TOPICS if start.startswith("secor.")]
     lines += [f"| `{name}` | honoured |" for name in sorted([*names, *families, *HONOURED_BEGINNINGS])]
     for theirs, ours in sorted(ALSO_CALLED.items()):

@@ -112,44 +112,13 @@ HARMLESS: Final[Mapping[str, frozenset[str]]] = {
 }
 """Texts of what is refused that ask for nothing: they stand in Secor's own files."""
 
-_PARSERS: Final = "com.pinterest.secor.parser."
-PARSER_CLASSES: Final = {
-    f"{_PARSERS}OffsetMessageParser": "offset",
-    f"{_PARSERS}DailyOffsetMessageParser": "daily-offset",
-    f"{_PARSERS}JsonMessageParser": "json",
-    f"{_PARSERS}Iso8601MessageParser": "iso8601",
-    f"{_PARSERS}DateMessageParser": "date",
-    f"{_PARSERS}PatternDateMessageParser": "date",
-    f"{_PARSERS}RegexMessageParser": "regex",
-    f"{_PARSERS}MessagePackParser": "messagepack",
-    f"{_PARSERS}SplitByFieldMessageParser": "split-by-field",
-    f"{_PARSERS}AvroMessageParser": "avro",
-    f"{_PARSERS}AvroIso8601MessageParser": "avro-iso8601",
-    f"{_PARSERS}AvroSplitByFieldMessageParser": "avro-split-by-field",
-    f"{_PARSERS}ProtobufMessageParser": "protobuf",
-    f"{_PARSERS}ThriftMessageParser": "thrift",
-}
+PARSERS: Final = "com.pinterest.secor.parser."
+WRITERS: Final = "com.pinterest.secor.io.impl."
+"""What the names of its classes begin with."""
+
 TRANSFORMERS: Final = {"com.pinterest.secor.transformer.IdentityMessageTransformer": ""}
 _PROTOCOLS: Final = "org.apache.thrift.protocol."
 THRIFT_PROTOCOLS: Final = {f"{_PROTOCOLS}TBinaryProtocol": "binary", f"{_PROTOCOLS}TCompactProtocol": "compact"}
-_WRITERS: Final = "com.pinterest.secor.io.impl."
-WRITER_CLASSES: Final = {
-    f"{_WRITERS}DelimitedTextFileReaderWriterFactory": "text",
-    f"{_WRITERS}ThriftParquetFileReaderWriterFactory": None,
-    f"{_WRITERS}JsonORCFileReaderWriterFactory": "orc",
-    f"{_WRITERS}AvroFileReaderWriterFactory": "avro",
-    f"{_WRITERS}AvroParquetFileReaderWriterFactory": "parquet",
-    f"{_WRITERS}ProtobufParquetFileReaderWriterFactory": "parquet",
-    f"{_WRITERS}FlexibleDelimitedFileReaderWriterFactory": "text",
-    f"{_WRITERS}SequenceFileReaderWriterFactory": "sequencefile",
-    f"{_WRITERS}MessagePackSequenceFileReaderWriterFactory": "messagepack-sequencefile",
-}
-_COLUMNS: Final = {
-    f"{_WRITERS}JsonORCFileReaderWriterFactory": "json",
-    f"{_WRITERS}AvroFileReaderWriterFactory": "avro",
-    f"{_WRITERS}AvroParquetFileReaderWriterFactory": "avro",
-    f"{_WRITERS}ProtobufParquetFileReaderWriterFactory": "protobuf",
-}
 _CODECS: Final = "org.apache.hadoop.io.compress."
 CODEC_CLASSES: Final = {
     f"{_CODECS}DefaultCodec": "deflate",
@@ -211,13 +180,7 @@ def _ours(name: str) -> str:
 
 
 def _parts_by_setting(given: Mapping[str, str]) -> bool:
-    return given.get(WRITER, "").strip() != f"{_WRITERS}DelimitedTextFileReaderWriterFactory"
-
-
-def implied(properties: Mapping[str, str]) -> dict[str, str]:
-    """Settings of ours that a class of Secor's stands for: its writers of columns decode values."""
-    columns = _COLUMNS.get(properties.get(WRITER, "").strip())
-    return {} if columns is None else {"columns": columns}
+    return given.get(WRITER, "").strip() != f"{WRITERS}DelimitedTextFileReaderWriterFactory"
 
 
 def entry_of(name: str, table: Mapping[str, str]) -> str | None:

@@ -6,31 +6,37 @@ import functools
 import importlib
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import Field, model_validator
+from pydantic import Field
+from pydantic.fields import FieldInfo
 
 from tieredstore.config import Settings, settings_from
-from tieredstore.config.fields import broken_rule, property_names
+from tieredstore.config.fields import SettingsGroup, property_fields
 from tieredstore.config.nearest import nearest_name
 from tieredstore.config.properties import OwnProperties, read_properties, shown_name
 from tieredstore.config.source import SettingProblem, SettingsReader
-from tieredstore.config.values import BOOLEAN, choice, compiled, integer, long, string
+from tieredstore.config.values import BOOLEAN, Kind, choice, integer, long, string
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.config import secor
-from tieredstore.pipelines.config.filing_settings import named_text
-from tieredstore.pipelines.config.policy_settings import PolicySettings, regex
-from tieredstore.pipelines.config.table_settings import (
+from tieredstore.pipelines.config.chapters import (
     CATALOG,
     HIVE_TABLE,
+    FilingSettings,
+    GroupSettings,
+    LimitSettings,
+    NamingSettings,
+    TableSettings,
     catalog_properties,
     hive_tables,
+    named_text,
     refused_of_table,
+    regex,
 )
-from tieredstore.pipelines.filing.directories import date_expression, java_format
+from tieredstore.pipelines.filing.directories import java_format
 from tieredstore.pipelines.filing.schemas import (
     AVRO,
     DDL,
@@ -41,20 +47,11 @@ from tieredstore.pipelines.filing.schemas import (
     Schemas,
     read_schemas,
 )
+from tieredstore.pipelines.format_table import FACTORIES, FORMATS
+from tieredstore.pipelines.parser_table import kind_of
 
 _logger: Final = logging.getLogger(__name__)
 
-FORMATS: Final = ("parquet", "orc", "avro", "json", "text", "sequencefile", "messagepack-sequencefile")
-CODECS_OF: Final[Mapping[str, tuple[str, ...]]] = {
-    "parquet": ("none", "gzip", "zstd", "snappy"),
-    "orc": ("none", "gzip", "zstd", "snappy", "deflate", "lz4"),
-    "avro": ("none", "gzip", "snappy", "deflate", "bzip2"),
-    "json": ("none", "gzip", "zstd"),
-    "text": ("none", "gzip", "zstd"),
-    "sequencefile": ("none", "gzip", "zstd", "snappy", "deflate", "lz4", "bzip2"),
-    "messagepack-sequencefile": ("none", "gzip", "zstd", "snappy", "deflate", "lz4", "bzip2"),
-}
-"""What each format can be compressed by."""
 _OUTPUT: Final = "output."
 _KAFKA: Final = "kafka."
 _SERVERS: Final = "bootstrap.servers"
@@ -86,8 +83,20 @@ def _extension(text: str) -> str:
     return text
 
 
-class PipelineSettings(PolicySettings):
-    """What a group reads, how it files it, and when a file ends."""
+_FORMAT_NAMES: Final = {name: name for name in FORMATS} | {name: short for name, (short, _) in FACTORIES.items()}
+_CODEC_NAMES: Final = {codec: codec for kind in FORMATS.values() for codec in kind.codecs} | secor.CODEC_CLASSES
+
+
+class PipelineSettings(SettingsGroup):
+    """What a group reads and which files it writes; the rest in chapters."""
+
+    filing: FilingSettings = FilingSettings()
+    groups: GroupSettings = GroupSettings()
+    naming: NamingSettings = NamingSettings()
+    table: TableSettings = TableSettings()
+    limits: LimitSettings = LimitSettings()
+    schemas: str = ""
+    """Of what the files say that settings name: no property of its own, and part of the fingerprint."""
 
     name: Annotated[str, string("letters, digits, ., _ and -", _name)] = Field(
         alias="pipeline.name", description="The group's name: its commit log lies under it."
@@ -117,7 +126,7 @@ class PipelineSettings(PolicySettings):
         description="Whether records of open and aborted transactions are left out.",
     )
     format: Annotated[
-        str, string("a short name, Secor's class, or module:Class", named_text(secor.WRITER_CLASSES, FORMATS, own=True))
+        str, string("a short name, Secor's class, or module:Class", named_text(_FORMAT_NAMES, own=True))
     ] = Field(
         default="parquet",
         alias="secor.file.reader.writer.factory",
@@ -132,7 +141,7 @@ class PipelineSettings(PolicySettings):
         str,
         string(
             "none, gzip, zstd, snappy, deflate, lz4, bzip2 or Hadoop's class",
-            named_text(secor.CODEC_CLASSES, CODECS_OF["sequencefile"]),
+            named_text(_CODEC_NAMES),
         ),
     ] = Field(
         default="zstd", alias="secor.compression.codec", description="How files are compressed; there and empty: not."
@@ -167,7 +176,7 @@ class PipelineSettings(PolicySettings):
     )
     transformer: Annotated[
         str,
-        string("module:Class, module:function or Secor's own", named_text(secor.TRANSFORMERS, ("",), own=True)),
+        string("module:Class, module:function or Secor's own", named_text(secor.TRANSFORMERS, own=True)),
     ] = Field(
         default="",
         alias="secor.message.transformer.class",
@@ -182,59 +191,91 @@ class PipelineSettings(PolicySettings):
         default="", alias="secor.local.path", description="Where files are written before they are uploaded."
     )
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> PipelineSettings:
-        if self.parser in {"date", "regex"} and not self.timestamp_pattern:
-            raise broken_rule("message.timestamp.input.pattern", f"is missing; the parser {self.parser} needs it")
-        if self.parser.endswith("split-by-field") and not self.split_field:
-            raise broken_rule("message.split.field.name", f"is missing; the parser {self.parser} needs it")
-        if self.columns != "none" and self.format in {"text", "sequencefile", "messagepack-sequencefile"}:
-            raise broken_rule("columns", f"are none of {self.format}: give parquet, orc, avro or json")
-        able = CODECS_OF.get(self.format)
-        if able is not None and self.codec not in able:
-            raise broken_rule(
-                "secor.compression.codec",
-                f"is {self.codec}, which a file of {self.format} cannot be: give one of {', '.join(able)}",
-            )
-        for name, pattern, read in (
-            ("partitioner.granularity.date.format", self.date_format, java_format),
-            ("partitioner.granularity.hour.format", self.hour_format, java_format),
-            ("partitioner.granularity.minute.format", self.minute_format, java_format),
-            ("message.timestamp.input.pattern", self._date_pattern, date_expression),
-        ):
-            try:
-                read(pattern, name)
-            except ConfigError as error:
-                raise broken_rule(name, str(error).removeprefix(f"{name} ")) from None
-            if read is java_format and not all(pattern.split("/")):
-                raise broken_rule(name, "has an empty level: no slash stands at its ends, nor beside another")
-        if self.parser == "regex":
-            self._check_timestamp_regex()
-        return self
 
-    @property
-    def _date_pattern(self) -> str:
-        return self.timestamp_pattern if self.parser == "date" else ""
+CHAPTERS: Final[Mapping[str, type[SettingsGroup]]] = {
+    "filing": FilingSettings,
+    "groups": GroupSettings,
+    "naming": NamingSettings,
+    "table": TableSettings,
+    "limits": LimitSettings,
+}
 
-    def _check_timestamp_regex(self) -> None:
+
+def own_properties() -> Iterator[tuple[str, FieldInfo, Kind]]:
+    """Name, field and kind of each property of a pipeline's own."""
+    groups: tuple[type[SettingsGroup], ...] = (PipelineSettings, *CHAPTERS.values())
+    for group in groups:
+        yield from property_fields(group)
+
+
+def _broken_rules(own: PipelineSettings) -> Iterator[tuple[str, str]]:
+    """Of settings that do not fit together, the property and what is wrong with it."""
+    kind, groups, limits = kind_of(own), own.groups, own.limits
+    yield from _broken_parser(own)
+    yield from _broken_files(own)
+    yield from _broken_directories(own)
+    if own.finalize and own.naming.hashed and kind.by_offset and kind.by_time:
+        yield "pipeline.finalize", "excludes secor.s3.prefix.md5hash where daily-offset parts the days"
+    if groups.starting_group and groups.group_storage == "zookeeper" and not groups.zookeeper:
+        yield "zookeeper.quorum", "is missing; startingOffsets with kafka.offsets.storage=zookeeper needs it"
+    if own.table.kind == "iceberg" and not own.table.name:
+        yield "table.iceberg.name", "is missing; table=iceberg needs it"
+    if limits.is_deterministic and not (limits.max_payload_bytes or limits.max_range_ms):
+        needed = "secor.max.input.payload.size.bytes or secor.max.file.timestamp.range.millis"
+        yield "secor.upload.deterministic", f"needs {needed}"
+    if limits.is_deterministic and limits.upload_on_shutdown:
+        yield "secor.upload.deterministic", "excludes secor.upload.on.shutdown"
+
+
+def _broken_parser(own: PipelineSettings) -> Iterator[tuple[str, str]]:
+    kind, filing, name = kind_of(own), own.filing, "message.timestamp.input.pattern"
+    if kind.check_pattern is not None and not filing.timestamp_pattern:
+        yield name, f"is missing; the parser {filing.parser} needs it"
+    elif kind.check_pattern is not None:
         try:
-            groups = compiled(self.timestamp_pattern.encode()).groups
-        except ValueError as error:
-            raise broken_rule("message.timestamp.input.pattern", str(error)) from None
-        if not groups:
-            raise broken_rule("message.timestamp.input.pattern", "has no group, which is what holds the time")
+            kind.check_pattern(filing.timestamp_pattern)
+        except ConfigError as error:
+            yield name, str(error).removeprefix(f"{name} ")
+    if kind.by_field and not filing.split_field:
+        yield "message.split.field.name", f"is missing; the parser {filing.parser} needs it"
 
-    @model_validator(mode="after")
-    def _has_whole_days(self) -> PipelineSettings:
-        if self.finalize and self.hashed and self.parser == "daily-offset":
-            raise broken_rule("pipeline.finalize", "excludes secor.s3.prefix.md5hash where daily-offset parts the days")
-        return self
 
-    @model_validator(mode="after")
-    def _has_one_way_to_columns(self) -> PipelineSettings:
-        if self.frame and (self.columns != "none" or self.transformer):
-            raise broken_rule("frame", "excludes columns and secor.message.transformer.class: let it do their work")
-        return self
+def _broken_files(own: PipelineSettings) -> Iterator[tuple[str, str]]:
+    if (kind := FORMATS.get(own.format)) is not None:
+        if own.columns != "none" and not kind.holds_columns:
+            yield "columns", f"are none of {own.format}: give parquet, orc, avro or json"
+        if own.codec not in kind.codecs:
+            words = f"which a file of {own.format} cannot be: give one of {', '.join(kind.codecs)}"
+            yield "secor.compression.codec", f"is {own.codec}, {words}"
+    if own.frame and (own.columns != "none" or own.transformer):
+        yield "frame", "excludes columns and secor.message.transformer.class: let it do their work"
+
+
+def _broken_directories(own: PipelineSettings) -> Iterator[tuple[str, str]]:
+    """Rules of directories of times, and of another root since a day: Secor fails at the first file without one."""
+    naming = own.naming
+    for level in ("date", "hour", "minute"):
+        name, pattern = f"partitioner.granularity.{level}.format", getattr(own.filing, f"{level}_format")
+        try:
+            java_format(pattern, name)
+        except ConfigError as error:
+            yield name, str(error).removeprefix(f"{name} ")
+            return
+        if not all(pattern.split("/")):
+            yield name, "has an empty level: no slash stands at its ends, nor beside another"
+    if not naming.alternative_since:
+        return
+    if not naming.alternative_root:
+        yield "secor.s3.alternative.path", "is missing; secor.s3.alter.path.date needs it"
+    if not kind_of(own).by_time:
+        yield "secor.s3.alter.path.date", "needs directories of days, and the parser offset has none"
+    codes = java_format(own.filing.date_format, "partitioner.granularity.date.format")
+    has_day = all(any(code in codes for code in codes_of) for codes_of in (("%Y", "%y"), ("%m",), ("%d",)))
+    if "/" in codes or not has_day:
+        yield (
+            "secor.s3.alter.path.date",
+            "needs a partitioner.granularity.date.format that tells year, month and day in one level",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,11 +310,14 @@ def pipeline_from(properties: Mapping[str, str], *, base_dir: Path | None = None
     """The same of a mapping; relative paths start from ``base_dir``."""
     # Secor's own files have most names with nothing behind them.
     given = secor.given_properties(properties)
-    own_names = set(property_names(PipelineSettings))
+    own_names = {name for name, _, _ in own_properties()}
     output = {name.removeprefix(_OUTPUT): text for name, text in given.items() if name.startswith(_OUTPUT)}
     stored = {name: text for name, text in given.items() if name.startswith(_SOURCE)}
     rest = {name: text for name, text in given.items() if name not in stored and not name.startswith(_OUTPUT)}
-    own = secor.implied(rest) | {name: text for name, text in rest.items() if name in own_names}
+    # Secor's writers of columns decode values.
+    _, columns = FACTORIES.get(rest.get(secor.WRITER, "").strip(), ("", "none"))
+    implied = {} if columns == "none" else {"columns": columns}
+    own = implied | {name: text for name, text in rest.items() if name in own_names}
     reader = SettingsReader(OwnProperties(source, "", own), base_dir or Path())
     tables = hive_tables(rest, reader)
     prefixes = (HIVE_TABLE, CATALOG, *OF_TOPICS, REGISTRY)
@@ -286,7 +330,7 @@ def pipeline_from(properties: Mapping[str, str], *, base_dir: Path | None = None
         own_names | REGISTRY_NAMES,
         reader,
     )
-    settings = reader.result(reader.read(PipelineSettings))
+    settings = _read_settings(reader)
     _check_groups(settings, client, source)
     schemas = _schemas(rest, settings, base_dir or Path(), source)
     settings = settings.model_copy(update={"schemas": schemas.digest})
@@ -297,7 +341,7 @@ def pipeline_from(properties: Mapping[str, str], *, base_dir: Path | None = None
             f"{source}: no source is named: give the bucket's storage.backend.class, kafka.bootstrap.servers, or both"
         )
     written = settings_from({**_CHUNK_SIZE, **output}, base_dir=base_dir, source=f"{source}, output.*")
-    if refusal := refused_of_table(settings, settings.format, written, tables):
+    if refusal := refused_of_table(settings.table, settings.naming, settings.format, written, tables):
         raise ConfigError(f"{source}: {refusal}")
     return Pipeline(
         settings,
@@ -310,13 +354,22 @@ def pipeline_from(properties: Mapping[str, str], *, base_dir: Path | None = None
     )
 
 
+def _read_settings(reader: SettingsReader) -> PipelineSettings:
+    chapters = {name: reader.read(group) for name, group in CHAPTERS.items()}
+    own = reader.read(PipelineSettings, fields={name: one for name, one in chapters.items() if one is not None})
+    # Rules of settings that are wrong by themselves would say the same twice.
+    for name, why in _broken_rules(own) if own is not None and not reader.problems else ():
+        reader.note(name, why)
+    return reader.result(own)
+
+
 def _check_groups(own: PipelineSettings, client: Mapping[str, str], source: str) -> None:
     """Groups that are kept in Kafka need a broker."""
     if _SERVERS in client:
         return
-    if own.commit_group:
+    if own.groups.commit_group:
         raise ConfigError(f"{source}: commit.to.group needs a broker: give kafka.bootstrap.servers")
-    if own.starting_group and own.group_storage == "kafka":
+    if own.groups.starting_group and own.groups.group_storage == "kafka":
         raise ConfigError(
             f"{source}: startingOffsets needs a broker: give kafka.bootstrap.servers, or, for offsets in ZooKeeper, "
             "kafka.offsets.storage=zookeeper and zookeeper.quorum"
@@ -326,22 +379,24 @@ def _check_groups(own: PipelineSettings, client: Mapping[str, str], source: str)
 def _schemas(rest: Mapping[str, str], own: PipelineSettings, base_dir: Path, source: str) -> Schemas:
     """What files and registry say of values; only where something asks for it."""
     wanted = {name: text for name, text in rest.items() if name.startswith(OF_TOPICS)}
-    if own.parser.startswith("avro") or own.columns == "avro":
+    decoded = {kind_of(own).schemas, own.columns}
+    if "avro" in decoded:
         wanted |= {name: text for name, text in rest.items() if name.startswith(REGISTRY)}
-    path = field_path(own.timestamp_name, own)
-    schemas = read_schemas(wanted, base_dir, descriptor_set=own.descriptor_set, idl=own.thrift_idl, time_path=path)
-    if (own.parser.startswith("avro") or own.columns == "avro") and not schemas.avro and schemas.registry is None:
+    filing = own.filing
+    schemas = read_schemas(
+        wanted,
+        base_dir,
+        descriptor_set=filing.descriptor_set,
+        idl=filing.thrift_idl,
+        time_path=filing.field_path(),
+    )
+    if "avro" in decoded and not schemas.avro and schemas.registry is None:
         raise ConfigError(f"{source}: nothing says what Avro is: give schema.registry.url, or {AVRO}TOPIC, a file")
-    if "protobuf" in (own.parser, own.columns) and not schemas.messages:
+    if "protobuf" in decoded and not schemas.messages:
         raise ConfigError(f"{source}: nothing says which messages there are: give {PROTOBUF}TOPIC, or {PROTOBUF}*")
     if own.columns == "json" and not schemas.ddl:
         raise ConfigError(f"{source}: nothing says which columns JSON has: give {DDL[0]}TOPIC, or {DDL[0]}*")
     return schemas
-
-
-def field_path(name: str, own: PipelineSettings) -> tuple[str, ...]:
-    """The names that lead to a field of a schema."""
-    return tuple(name.split(own.timestamp_separator or "."))
 
 
 def _sorted_out(rest: Mapping[str, str], own_names: set[str], reader: SettingsReader) -> dict[str, str]:

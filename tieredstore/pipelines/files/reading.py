@@ -15,10 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
-from tieredstore.errors import ConfigError, CorruptData
+from tieredstore.errors import ConfigError
 from tieredstore.pipelines.files.container_formats import fastavro_module
 from tieredstore.pipelines.files.sequence_format import sequence_rows
-from tieredstore.pipelines.files.sequencefile import MAGIC as SEQUENCE_FILE
 from tieredstore.pipelines.files.sequencefile import SequenceFileReader
 from tieredstore.pipelines.writers import ENVELOPE
 from tieredstore.values.avro import check_bounded
@@ -46,46 +45,26 @@ RECORDS: Final[Any] = _arrow.schema(
 Row = dict[str, Any]
 
 
-def read_output(
-    file: BinaryIO, name: str, *, sidecar: BinaryIO | None = None, delimiter: bytes = b"\n"
-) -> Iterator[pa.RecordBatch]:
-    """The records of a file of any format that pipelines write; ``name`` is for messages.
-
-    ``sidecar`` is the file beside one of text: without it there are values alone, and without a delimiter too one that
-    is all of the file. CorruptData for a file that breaks off, or is none.
-    """
-    magic = _magic(file)
-    try:
-        if magic == b"PAR1":
-            yield from _parquet_records(file)
-        elif magic.startswith(b"ORC"):
-            yield from _orc_records(file)
-        elif magic == b"Obj\x01":
-            yield from _batches(_avro_rows(file))
-        elif magic.startswith(SEQUENCE_FILE):
-            rows = sequence_rows(SequenceFileReader(file))
-            yield from (
-                _batches(_row(None) | row for row in rows)
-                if sidecar is None
-                else _beside((row["value"] for row in rows), sidecar)
-            )
-        else:
-            stream = _unpacked(file, magic)
-            if sidecar is not None:
-                values = pieces_of(stream, delimiter) if delimiter else _by_lengths(stream, sidecar)
-                yield from _beside(values, sidecar)
-            elif not delimiter:
-                yield from _batches(_row(value) for value in _whole(stream))
-            else:
-                yield from _batches(_lines(stream, delimiter))
-    except (_arrow.ArrowInvalid, OSError, EOFError, zstandard.ZstdError, StopIteration, ValueError) as error:
-        raise CorruptData(f"{name} cannot be read as a file of a pipeline: it is damaged, or another's") from error
+def sequence_records(file: BinaryIO, sidecar: BinaryIO | None) -> Iterator[pa.RecordBatch]:
+    """Of a SequenceFile."""
+    rows = sequence_rows(SequenceFileReader(file))
+    if sidecar is None:
+        yield from _batches(_row(None) | row for row in rows)
+    else:
+        yield from _beside((row["value"] for row in rows), sidecar)
 
 
-def _magic(file: BinaryIO) -> bytes:
+def text_records(file: BinaryIO, sidecar: BinaryIO | None, delimiter: bytes) -> Iterator[pa.RecordBatch]:
+    """Of values, or lines of JSON, compressed or not."""
     start = file.read(4)
     file.seek(0)
-    return start
+    stream = _unpacked(file, start)
+    if sidecar is not None:
+        yield from _beside(pieces_of(stream, delimiter) if delimiter else _by_lengths(stream, sidecar), sidecar)
+    elif not delimiter:
+        yield from _batches(_row(value) for value in _whole(stream))
+    else:
+        yield from _batches(_lines(stream, delimiter))
 
 
 def _unpacked(file: BinaryIO, magic: bytes) -> BinaryIO:
@@ -96,7 +75,8 @@ def _unpacked(file: BinaryIO, magic: bytes) -> BinaryIO:
     return file
 
 
-def _parquet_records(file: BinaryIO) -> Iterator[pa.RecordBatch]:
+def parquet_records(file: BinaryIO, _: BinaryIO | None) -> Iterator[pa.RecordBatch]:
+    """Of Apache Parquet."""
     for batch in _parquet.ParquetFile(file).iter_batches(_BATCH):
         yield as_records(batch)
 
@@ -122,11 +102,17 @@ def _plain(column: Any) -> Any:
     return column
 
 
-def _orc_records(file: BinaryIO) -> Iterator[pa.RecordBatch]:
+def orc_records(file: BinaryIO, _: BinaryIO | None) -> Iterator[pa.RecordBatch]:
+    """Of Apache ORC."""
     orc: Any = importlib.import_module("pyarrow.orc")
     reader = orc.ORCFile(file)
     for number in range(reader.nstripes):
         yield as_records(reader.read_stripe(number))
+
+
+def avro_records(file: BinaryIO, _: BinaryIO | None) -> Iterator[pa.RecordBatch]:
+    """Of a container file of Apache Avro."""
+    return _batches(_avro_rows(file))
 
 
 def _avro_rows(file: BinaryIO) -> Iterator[Row]:

@@ -12,7 +12,7 @@ from tieredstore.errors import Fenced
 from tieredstore.pipelines.log.commit_log import CommitLog, Life, Progress
 from tieredstore.pipelines.log.family import Family, with_those_above
 from tieredstore.pipelines.log.successes import Statement, change_success
-from tieredstore.pipelines.run.recipes import parser_of
+from tieredstore.pipelines.parser_table import parser_of
 from tieredstore.pipelines.run.windows import position_of
 
 if TYPE_CHECKING:
@@ -204,9 +204,9 @@ class Finalizer:
         return None if self._naming.places.hashed else (path.removesuffix(directory) + period[0], period[1])
 
     def _statement(self, path: str, topic: str) -> str | None:
-        database, _, table = self._tables.get(topic, self._own.hive_prefix).rpartition(".")
+        database, _, table = self._tables.get(topic, self._own.table.hive_prefix).rpartition(".")
         if topic not in self._tables:
-            if not self._own.hive_prefix:
+            if not self._own.table.hive_prefix:
                 return None
             table += topic
         statement = add_partition(database, table, self._naming.places.directory(topic, path) or "")

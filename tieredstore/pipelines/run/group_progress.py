@@ -42,8 +42,8 @@ class GroupProgress:
     @classmethod
     def of(cls, pipeline: Pipeline) -> GroupProgress | None:
         """That of ``commit.to.group``; None without it."""
-        cluster = query_of(pipeline).open_cluster() if pipeline.own.commit_group else None
-        return None if cluster is None else cls(pipeline.own.commit_group, cluster)
+        cluster = query_of(pipeline).open_cluster() if pipeline.own.groups.commit_group else None
+        return None if cluster is None else cls(pipeline.own.groups.commit_group, cluster)
 
     def note(self, positions: Mapping[TopicPartition, Progress]) -> None:
         """Take how far each partition is published; return at once."""

@@ -299,10 +299,10 @@ class _Conflict(StoreUnavailable):
 
 def table_of(pipeline: Pipeline) -> IcebergTable | None:
     """The table of the settings; None without one."""
-    if pipeline.own.table == "none":
+    if pipeline.own.table.kind == "none":
         return None
     own = pipeline.own
-    return IcebergTable(own.table_catalog, own.table_name, dict(pipeline.catalog), place_of(pipeline.output))
+    return IcebergTable(own.table.catalog, own.table.name, dict(pipeline.catalog), place_of(pipeline.output))
 
 
 def _last(log: CommitLog) -> int:

@@ -20,7 +20,8 @@ from tieredstore.reading.unreadable import check_readable
 if TYPE_CHECKING:
     from tieredstore.model import TopicPartition
     from tieredstore.partitions.log import PartitionLog
-    from tieredstore.pipelines.config.settings import Pipeline, PipelineSettings
+    from tieredstore.pipelines.config.chapters import LimitSettings
+    from tieredstore.pipelines.config.settings import Pipeline
     from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.reading.plan import WindowSplit
     from tieredstore.remote.source import SegmentSource
@@ -48,9 +49,9 @@ class Planner:
         self.starting = "chosen" if chosen(own) else "earliest"
         """Where partitions begin of which nothing is committed."""
         self._starts, self._clock, self._wall_clock = Starts(pipeline), clock, wall_clock
-        self._policy = policy_of(own)
+        self._policy = policy_of(own.limits)
         self._waiting = Waiting()
-        self._logs = LogSnapshots(lambda: source, self.query, fresh_s=look_s(own), clock=clock)
+        self._logs = LogSnapshots(lambda: source, self.query, fresh_s=look_s(own.limits), clock=clock)
 
     def close(self) -> None:
         """Close the connection to the broker; the source is its owner's."""
@@ -123,17 +124,21 @@ class Planner:
         return [mark(log, begins[log.where]) for log in new if log.where in begins]
 
 
-def policy_of(own: PipelineSettings) -> Policy:
+def policy_of(limits: LimitSettings) -> Policy:
     """When windows of these settings end.
 
     Where files end by Secor's limits, a window is so large and so old that its files can reach either, and the minute
     mark is passed over, as Secor does; its age still counts, since no file waits for ever.
     """
-    window_bytes, age_s, marked = own.max_file_bytes, float(own.max_file_age_s), own.minute_mark_filter
-    if own.is_deterministic:
-        window_bytes, marked = max(window_bytes, own.max_payload_bytes), ""
-        age_s = max(age_s, own.max_range_ms / 1000)
-    return Policy(window_bytes, own.max_file_records, age_s, own.minute_mark, marked)
+    window_bytes, age_s, marked = (
+        limits.max_file_bytes,
+        float(limits.max_file_age_s),
+        limits.minute_mark_filter,
+    )
+    if limits.is_deterministic:
+        window_bytes, marked = max(window_bytes, limits.max_payload_bytes), ""
+        age_s = max(age_s, limits.max_range_ms / 1000)
+    return Policy(window_bytes, limits.max_file_records, age_s, limits.minute_mark, marked)
 
 
 def log_of(snapshot: LogSnapshot, window: Window) -> PartitionLog:
@@ -149,6 +154,6 @@ def log_of(snapshot: LogSnapshot, window: Window) -> PartitionLog:
     return log
 
 
-def look_s(own: PipelineSettings) -> float:
+def look_s(limits: LimitSettings) -> float:
     """How often the bucket is listed: each time costs requests, and nothing is due before its age."""
-    return min(_LONGEST_LOOK_S, max(_SHORTEST_LOOK_S, own.max_file_age_s / 10))
+    return min(_LONGEST_LOOK_S, max(_SHORTEST_LOOK_S, limits.max_file_age_s / 10))

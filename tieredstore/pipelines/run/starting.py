@@ -13,6 +13,7 @@ from tieredstore.pipelines.run.selection import query_of
 if TYPE_CHECKING:
     from tieredstore.model import TopicPartition
     from tieredstore.partitions.log import PartitionLog
+    from tieredstore.pipelines.config.chapters import GroupSettings
     from tieredstore.pipelines.config.settings import Pipeline, PipelineSettings
 
 _logger: Final = logging.getLogger(__name__)
@@ -30,7 +31,8 @@ class Starts:
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
-        self._own, self._query = pipeline.own, query_of(pipeline)
+        self._starting, self._groups = pipeline.own.starting, pipeline.own.groups
+        self._query = query_of(pipeline)
         self._is_waiting: set[TopicPartition] = set()
 
     def of(self, logs: Sequence[PartitionLog], *, is_new: bool) -> dict[TopicPartition, int]:
@@ -39,12 +41,12 @@ class Starts:
         With ``is_new``, of a generation that has nothing at all, a group that stands nowhere is a ConfigError.
         DataLoss for one that stands before a log's first offset, or behind its end.
         """
-        if not self._own.starting_group:
+        if not self._groups.starting_group:
             return {log.where: self._by_rule(log) for log in logs}
         standing = self._standing([log.where for log in logs])
         if is_new and logs and not standing:
             raise ConfigError(
-                f"startingOffsets: the group {self._own.starting_group} has no committed offset of any of the "
+                f"startingOffsets: the group {self._groups.starting_group} has no committed offset of any of the "
                 f"{len(logs)} partitions in {self._place}: give the name of one that has, or leave startingOffsets out"
             )
         begins: dict[TopicPartition, int] = {}
@@ -55,8 +57,8 @@ class Starts:
                 begins[log.where] = self._by_rule(log)
             elif at < log.earliest:
                 raise DataLoss(
-                    f"the group {self._own.starting_group} stands at offset {at} of {log.topic}-{log.partition}, whose "
-                    f"log begins at {log.earliest}: offsets {at} to {log.earliest - 1} are in neither bucket nor "
+                    f"the group {self._groups.starting_group} stands at offset {at} of {log.topic}-{log.partition}, "
+                    f"whose log begins at {log.earliest}: offsets {at} to {log.earliest - 1} are in neither bucket nor "
                     "broker any more; to go on behind them, move the group there"
                 )
             elif at > log.end:
@@ -68,10 +70,10 @@ class Starts:
 
     @property
     def _place(self) -> str:
-        return "ZooKeeper" if self._own.group_storage == "zookeeper" else "Kafka"
+        return "ZooKeeper" if self._groups.group_storage == "zookeeper" else "Kafka"
 
     def _by_rule(self, log: PartitionLog) -> int:
-        return log.earliest if self._own.starting == "earliest" else log.end
+        return log.earliest if self._starting == "earliest" else log.end
 
     def _check_beyond(self, logs: Sequence[PartitionLog], standing: Mapping[TopicPartition, int]) -> None:
         """A group may have read what is not decided yet, or has come since the look; not what the broker never had."""
@@ -84,9 +86,9 @@ class Starts:
             at = standing[log.where]
             if at > ends.get(log.where, at):
                 raise DataLoss(
-                    f"the group {self._own.starting_group} stands at offset {at} of {log.topic}-{log.partition}, whose "
-                    f"log ends before offset {ends[log.where]}: records were lost in Kafka, or the topic was created "
-                    "again; move the group, or leave startingOffsets out"
+                    f"the group {self._groups.starting_group} stands at offset {at} of {log.topic}-{log.partition}, "
+                    f"whose log ends before offset {ends[log.where]}: records were lost in Kafka, or the topic was "
+                    "created again; move the group, or leave startingOffsets out"
                 )
             if log.where not in self._is_waiting:
                 self._is_waiting.add(log.where)
@@ -96,19 +98,19 @@ class Starts:
                 )  # fmt: skip
 
     def _standing(self, wheres: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        if self._own.group_storage == "zookeeper":
-            return _in_zookeeper(self._own, wheres)
+        if self._groups.group_storage == "zookeeper":
+            return _in_zookeeper(self._groups, wheres)
         cluster = self._query.open_cluster()
         if cluster is None:
             raise ConfigError("startingOffsets: the group's offsets are in Kafka: give kafka.bootstrap.servers")
         with cluster:
-            offsets = cluster.committed_offsets(self._own.starting_group, wheres)
+            offsets = cluster.committed_offsets(self._groups.starting_group, wheres)
         return {where: offset for where, offset in offsets.items() if offset is not None}
 
 
 def chosen(own: PipelineSettings) -> bool:
     """Whether partitions begin elsewhere than with their first record."""
-    return bool(own.starting_group) or own.starting != "earliest"
+    return bool(own.groups.starting_group) or own.starting != "earliest"
 
 
 def mark(log: PartitionLog, offset: int) -> Window:
@@ -116,14 +118,14 @@ def mark(log: PartitionLog, offset: int) -> Window:
     return Window(log.topic, str(log.topic_id), log.partition, offset, offset, log.position(offset).epoch_number)
 
 
-def _in_zookeeper(own: PipelineSettings, wheres: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+def _in_zookeeper(groups: GroupSettings, wheres: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
     """Where Secor and Kafka's old consumers keep them: the next offset, in digits."""
     # Needs the extra `kafka`, as all of that room, and `zookeeper`.
     from tieredstore.live.zookeeper_session import ZooKeeperSession  # noqa: PLC0415
 
-    above = f"{own.zookeeper_path}/consumers/{own.starting_group}/offsets"
+    above = f"{groups.zookeeper_path}/consumers/{groups.starting_group}/offsets"
     paths = {f"{above}/{topic}/{partition}": (topic, partition) for topic, partition in wheres}
-    session = ZooKeeperSession(own.zookeeper, _SESSION_S, answer_s=_SESSION_S)
+    session = ZooKeeperSession(groups.zookeeper, _SESSION_S, answer_s=_SESSION_S)
     standing: dict[TopicPartition, int] = {}
     try:
         names = list(paths)

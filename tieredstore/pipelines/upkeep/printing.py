@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tieredstore.errors import ObjectNotFound
 from tieredstore.pipelines.config.secor import delimiter_bytes
 from tieredstore.pipelines.files.downloads import downloaded
-from tieredstore.pipelines.files.reading import read_output
+from tieredstore.pipelines.format_table import FORMATS, read_output
 from tieredstore.pipelines.run.recipes import naming_of
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ def printed(pipeline: Pipeline, store: ObjectStore, key: str) -> Iterator[pa.Rec
     with ExitStack() as stack:
         file = stack.enter_context(downloaded(store, key))
         sidecar = None
-        if {".txt", ".seq"} & {f".{part}" for part in key.rpartition("/")[2].split(".")[1:]}:
+        beside = {kind.sidecar_of for kind in FORMATS.values()}
+        if beside & {f".{part}" for part in key.rpartition("/")[2].split(".")[1:]}:
             try:
                 sidecar = stack.enter_context(downloaded(store, naming_of(pipeline).sidecar_key(key)))
             except ObjectNotFound:

@@ -142,7 +142,7 @@ class PipelineRun:
         self.query.stop()
         if has_failed:
             return
-        if self.own.upload_on_shutdown:
+        if self.own.limits.upload_on_shutdown:
             self._sink.reopen()
             self.query = self._start(once=True)
             if not self.has_ended(int(deadline.remaining_s())):

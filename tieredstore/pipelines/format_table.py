@@ -1,0 +1,151 @@
+"""The table of formats: how files of each are made and read back, what they can be, and what Secor calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+import pyarrow as pa
+import zstandard
+
+from tieredstore.config.named_class import named_class
+from tieredstore.errors import CorruptData
+from tieredstore.pipelines.config.secor import WRITERS, delimiter_bytes
+from tieredstore.pipelines.files.columns import Columns, Decoder, OfOneSchema, OfRegistry
+from tieredstore.pipelines.files.container_formats import AvroContainer, Orc
+from tieredstore.pipelines.files.parquet_format import Parquet
+from tieredstore.pipelines.files.reading import (
+    avro_records,
+    orc_records,
+    parquet_records,
+    sequence_records,
+    text_records,
+)
+from tieredstore.pipelines.files.sequence_format import SequenceFile
+from tieredstore.pipelines.files.sequencefile import MAGIC as SEQUENCE_FILE
+from tieredstore.pipelines.files.text_format import Text
+from tieredstore.pipelines.parser_table import partition_names
+from tieredstore.pipelines.writers import ENVELOPE, Format, JsonLines
+
+if TYPE_CHECKING:
+    from tieredstore.pipelines.config.settings import PipelineSettings
+    from tieredstore.pipelines.filing.schemas import Schemas
+
+_HADOOPS: Final = ("none", "gzip", "zstd", "snappy", "deflate", "lz4", "bzip2")
+
+
+@dataclass(frozen=True, slots=True)
+class FormatKind:
+    """A row of the table."""
+
+    make: Callable[[PipelineSettings], Format]
+    codecs: tuple[str, ...]
+    """What its files can be compressed by."""
+    magic: bytes = b""
+    """What its files begin with, if they tell."""
+    read: Callable[[BinaryIO, BinaryIO | None], Iterator[pa.RecordBatch]] | None = None
+    """Reads such a file, and the one beside it, back; None for text, which is read where nothing else is."""
+    sidecar_of: str = ""
+    """The ending of its files, where each has a file beside it."""
+    fields: tuple[str, ...] = tuple(ENVELOPE.names)
+    """The columns that readers find in its files."""
+    holds_columns: bool = True
+    secor: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Secor's factories that stand for it, each with what it decodes to columns."""
+
+
+FORMATS: Final[Mapping[str, FormatKind]] = {
+    "parquet": FormatKind(
+        lambda own: Parquet(own.codec),
+        ("none", "gzip", "zstd", "snappy"),
+        b"PAR1",
+        parquet_records,
+        secor={"AvroParquetFile": "avro", "ProtobufParquetFile": "protobuf"},
+    ),
+    "orc": FormatKind(
+        lambda own: Orc(own.codec),
+        ("none", "gzip", "zstd", "snappy", "deflate", "lz4"),
+        b"ORC",
+        orc_records,
+        secor={"JsonORCFile": "json"},
+    ),
+    "avro": FormatKind(
+        lambda own: AvroContainer(own.codec),
+        ("none", "gzip", "snappy", "deflate", "bzip2"),
+        b"Obj\x01",
+        avro_records,
+        secor={"AvroFile": "avro"},
+    ),
+    "json": FormatKind(lambda own: JsonLines(own.codec), ("none", "gzip", "zstd")),
+    "text": FormatKind(
+        lambda own: Text(own.codec, delimiter_bytes(own.delimiter)),
+        ("none", "gzip", "zstd"),
+        sidecar_of=".txt",
+        fields=("value",),
+        holds_columns=False,
+        secor={"DelimitedTextFile": "none", "FlexibleDelimitedFile": "none"},
+    ),
+    "sequencefile": FormatKind(
+        lambda own: SequenceFile(own.codec),
+        _HADOOPS,
+        SEQUENCE_FILE,
+        sequence_records,
+        sidecar_of=".seq",
+        fields=(),
+        holds_columns=False,
+        secor={"SequenceFile": "none"},
+    ),
+    "messagepack-sequencefile": FormatKind(
+        lambda own: SequenceFile(own.codec, messagepack=True),
+        _HADOOPS,
+        SEQUENCE_FILE,
+        sequence_records,
+        sidecar_of=".seq",
+        fields=(),
+        holds_columns=False,
+        secor={"MessagePackSequenceFile": "none"},
+    ),
+}
+
+FACTORIES: Final[Mapping[str, tuple[str, str]]] = {
+    f"{WRITERS}{name}ReaderWriterFactory": (short, columns)
+    for short, kind in FORMATS.items()
+    for name, columns in kind.secor.items()
+}
+"""Of Secor's, each with the format and what is decoded to columns."""
+
+
+def format_of(own: PipelineSettings, schemas: Schemas | None = None) -> Format:
+    """Make the format of the settings; without schemas it knows its files' names alone."""
+    if ":" in own.format:
+        name = own.format.replace(":", ".")
+        words = "which names no Format, as module:Class"
+        inner: Format = named_class("secor.file.reader.writer.factory", name, Format, words)(own.codec)
+    else:
+        inner = FORMATS[own.format].make(own)
+    if own.columns == "none" or schemas is None:
+        return inner
+    taken = tuple(partition_names(own).items())
+    known: Decoder = OfOneSchema(schemas, own.columns, taken)
+    if own.columns == "avro" and not schemas.avro and schemas.registry is not None:
+        known = OfRegistry(schemas.registry, taken)
+    return Columns(inner, known, own.local_path or None)
+
+
+def read_output(
+    file: BinaryIO, name: str, *, sidecar: BinaryIO | None = None, delimiter: bytes = b"\n"
+) -> Iterator[pa.RecordBatch]:
+    """The records of a file of any format that pipelines write; ``name`` is for messages.
+
+    ``sidecar`` is the file beside one of text: without it there are values alone, and without a delimiter too one that
+    is all of the file. CorruptData for a file that breaks off, or is none.
+    """
+    start = file.read(4)
+    file.seek(0)
+    known = (kind.read for kind in FORMATS.values() if kind.magic and start.startswith(kind.magic))
+    read = next(known, None)
+    try:
+        yield from text_records(file, sidecar, delimiter) if read is None else read(file, sidecar)
+    except (pa.ArrowInvalid, OSError, EOFError, zstandard.ZstdError, StopIteration, ValueError) as error:
+        raise CorruptData(f"{name} cannot be read as a file of a pipeline: it is damaged, or another's") from error

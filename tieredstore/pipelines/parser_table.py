@@ -1,0 +1,189 @@
+"""The table of parsers: how each is made out of the settings, what it needs, and what Secor calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, cast
+
+from tieredstore.config.named_class import named_class
+from tieredstore.config.values import compiled
+from tieredstore.errors import ConfigError
+from tieredstore.pipelines.filing.directories import TimeDirectories, date_expression, escaped, java_format
+from tieredstore.pipelines.filing.record_fields import AvroField, ProtobufField, ThriftField
+from tieredstore.pipelines.filing.schemas import Schemas
+from tieredstore.pipelines.filing.times import (
+    DateTime,
+    EpochTime,
+    Field,
+    Iso8601Time,
+    JsonField,
+    MessagePackTime,
+    RegexTime,
+    Time,
+)
+from tieredstore.pipelines.parsers import FieldParser, OffsetParser, Parser, TimeParser
+
+if TYPE_CHECKING:
+    from tieredstore.pipelines.config.settings import PipelineSettings
+    from tieredstore.values.thrift import Protocol
+
+_PATTERN: Final = "message.timestamp.input.pattern"
+
+
+@dataclass(frozen=True, slots=True)
+class ParserKind:
+    """A row of the table."""
+
+    make: Callable[[PipelineSettings, Schemas], Parser]
+    secor: tuple[str, ...] = ()
+    """Secor's classes that stand for it."""
+    check_pattern: Callable[[str], object] | None = None
+    """Raises ConfigError for what is no pattern of its times; None if it needs none."""
+    by_offset: bool = False
+    by_field: bool = False
+    by_time: bool = True
+    schemas: Literal["", "avro", "protobuf"] = ""
+    """What has to be said of topics before records are filed."""
+
+
+def _by_time(time_of: Callable[[PipelineSettings, Schemas], Time]) -> Callable[[PipelineSettings, Schemas], Parser]:
+    return lambda own, schemas: TimeParser(_directories(own), time_of(own, schemas))
+
+
+def _by_epoch(field: Callable[[PipelineSettings, Schemas], Field]) -> Callable[[PipelineSettings, Schemas], Parser]:
+    return _by_time(lambda own, schemas: EpochTime(field(own, schemas), own.filing.strict))
+
+
+def _by_field(
+    field: Callable[[PipelineSettings, Schemas, str], Field],
+) -> Callable[[PipelineSettings, Schemas], Parser]:
+    return lambda own, schemas: FieldParser(
+        field(own, schemas, own.filing.split_field),
+        _directories(own),
+        EpochTime(field(own, schemas, own.filing.timestamp_name), own.filing.strict),
+        field_prefix_of(own),
+    )
+
+
+def _directories(own: PipelineSettings) -> TimeDirectories:
+    filing = own.filing
+    return TimeDirectories(
+        filing.zone,
+        filing.hours or filing.minutes,
+        filing.minutes,
+        (filing.date_prefix, filing.hour_prefix, filing.minute_prefix),
+        (
+            java_format(filing.date_format, "date.format"),
+            java_format(filing.hour_format, "hour.format"),
+            java_format(filing.minute_format, "minute.format"),
+        ),
+    )
+
+
+def _offsets(own: PipelineSettings) -> OffsetParser:
+    return OffsetParser(own.filing.offsets_per_partition, own.filing.offsets_prefix)
+
+
+def _json(own: PipelineSettings, _: Schemas, name: str = "") -> JsonField:
+    return JsonField(name or own.filing.timestamp_name, own.filing.timestamp_separator, own.filing.strict)
+
+
+def _avro(own: PipelineSettings, schemas: Schemas, name: str = "") -> AvroField:
+    return AvroField(own.filing.field_path(name), schemas)
+
+
+def _thrift(own: PipelineSettings, schemas: Schemas) -> ThriftField:
+    ids = tuple(map(int, own.filing.timestamp_id.split(".")))
+    return ThriftField(ids, cast("Protocol", own.filing.thrift_protocol), schemas)
+
+
+def _date(own: PipelineSettings, schemas: Schemas) -> DateTime:
+    filing = own.filing
+    expression = date_expression(filing.timestamp_pattern, _PATTERN, is_strict=filing.strict)
+    return DateTime(_json(own, schemas), expression, filing.zone)
+
+
+def _check_expression(pattern: str) -> None:
+    try:
+        groups = compiled(pattern.encode()).groups
+    except ValueError as error:
+        raise ConfigError(f"{_PATTERN} {error}") from None
+    if not groups:
+        raise ConfigError(f"{_PATTERN} has no group, which is what holds the time")
+
+
+PARSERS: Final[Mapping[str, ParserKind]] = {
+    "offset": ParserKind(lambda own, _: _offsets(own), ("Offset",), by_offset=True, by_time=False),
+    "daily-offset": ParserKind(
+        lambda own, _: TimeParser(_directories(own), None, _offsets(own)), ("DailyOffset",), by_offset=True
+    ),
+    "kafka-timestamp": ParserKind(lambda own, _: TimeParser(_directories(own))),
+    "json": ParserKind(_by_epoch(_json), ("Json",)),
+    "iso8601": ParserKind(
+        _by_time(lambda own, schemas: Iso8601Time(_json(own, schemas), own.filing.strict)), ("Iso8601",)
+    ),
+    "date": ParserKind(
+        _by_time(_date), ("Date", "PatternDate"), check_pattern=lambda pattern: date_expression(pattern, _PATTERN)
+    ),
+    "regex": ParserKind(
+        _by_time(lambda own, _: RegexTime(own.filing.timestamp_pattern)), ("Regex",), check_pattern=_check_expression
+    ),
+    "split-by-field": ParserKind(_by_field(_json), ("SplitByField",), by_field=True),
+    "messagepack": ParserKind(_by_time(lambda own, _: MessagePackTime(own.filing.timestamp_name)), ("MessagePack",)),
+    "avro": ParserKind(_by_epoch(_avro), ("Avro",), schemas="avro"),
+    "avro-iso8601": ParserKind(
+        _by_time(lambda own, schemas: Iso8601Time(_avro(own, schemas), own.filing.strict)),
+        ("AvroIso8601",),
+        schemas="avro",
+    ),
+    "avro-split-by-field": ParserKind(_by_field(_avro), ("AvroSplitByField",), by_field=True, schemas="avro"),
+    "protobuf": ParserKind(
+        _by_epoch(lambda own, schemas: ProtobufField(own.filing.field_path(), schemas)),
+        ("Protobuf",),
+        schemas="protobuf",
+    ),
+    "thrift": ParserKind(_by_epoch(_thrift), ("Thrift",)),
+}
+
+OWN_PARSER: Final = ParserKind(lambda own, _: _own_parser(own.filing.parser))
+"""The row of a class of the user's own."""
+
+
+def kind_of(own: PipelineSettings) -> ParserKind:
+    """The row of the settings' parser."""
+    return PARSERS.get(own.filing.parser, OWN_PARSER)
+
+
+def _own_parser(name: str) -> Parser:
+    words = "which names no Parser, as module:Class"
+    parser: Parser = named_class("secor.message.parser.class", name.replace(":", "."), Parser, words)()
+    return parser
+
+
+def parser_of(own: PipelineSettings, schemas: Schemas | None = None) -> Parser:
+    """Make the parser of the settings; without schemas it knows the directories alone."""
+    return kind_of(own).make(own, schemas or Schemas())
+
+
+def field_prefix_of(own: PipelineSettings) -> str:
+    """Return what directories by a field begin with; unset, the field's name, but never that of a column of files."""
+    if own.filing.field_prefix is not None:
+        return own.filing.field_prefix
+    return f"{'' if own.columns == 'none' else 'by_'}{escaped(own.filing.split_field)}="
+
+
+def partition_names(own: PipelineSettings) -> dict[str, str]:
+    """Return the names that readers take from paths (``dt`` of ``dt=``), in small letters, each with its setting."""
+    kind, filing = kind_of(own), own.filing
+    if kind is OWN_PARSER:
+        return {}
+    settings = {
+        "partitioner.granularity.field.prefix": field_prefix_of(own) if kind.by_field else "",
+        "secor.offsets.prefix": filing.offsets_prefix if kind.by_offset else "",
+    }
+    if kind.by_time:
+        settings["partitioner.granularity.date.prefix"] = filing.date_prefix
+        settings["partitioner.granularity.hour.prefix"] = filing.hour_prefix if filing.hours or filing.minutes else ""
+        settings["partitioner.granularity.minute.prefix"] = filing.minute_prefix if filing.minutes else ""
+    return {prefix.partition("=")[0].lower(): setting for setting, prefix in settings.items() if "=" in prefix}
