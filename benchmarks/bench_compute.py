@@ -66,9 +66,7 @@ KAFKA_SOURCE: Final = "Spark's own Kafka source"
 WARMING: Final = 12
 """Small jobs of each kind before the rounds."""
 
-# What type stubs say of compute, connections and frames is partial.
-compute: Final[Any] = pc
-arrow: Final[Any] = pa
+# What type stubs say of pc, connections and frames is partial.
 polars: Final[Any] = pl
 
 
@@ -78,8 +76,8 @@ def add_up(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         untyped: Any = batch
         records += batch.num_rows
-        size += compute.sum(compute.binary_length(untyped.column("value"))).as_py() or 0
-    yield arrow.RecordBatch.from_pydict({"records": [records], "bytes": [size]})
+        size += pc.sum(pc.binary_length(untyped.column("value"))).as_py() or 0
+    yield pa.RecordBatch.from_pydict({"records": [records], "bytes": [size]})
 
 
 class Computing:

@@ -41,7 +41,6 @@ from tieredstore.testing.batches import Record, build_batch, seal_batch
 from tieredstore.testing.segments import json_records
 
 # Libraries without types, or with partial ones.
-arrow: Any = pa
 lz4_library: Any = importlib.import_module("lz4.frame")
 gzip_library: Any = importlib.import_module("isal.igzip_lib")
 MemoryRecords: Any = importlib.import_module("aiokafka.record.memory_records").MemoryRecords
@@ -102,9 +101,7 @@ def decode_by_aiokafka(piece: bytes, *, check_crc: bool) -> object:
         timestamps += [record.timestamp for record in records]
         types += [record.timestamp_type for record in records]
         epochs += [0] * len(records)
-    return arrow.record_batch(
-        [arrow.array(column, field.type) for column, field in zip(columns, ARROW, strict=True)], ARROW
-    )
+    return pa.record_batch([pa.array(column, field.type) for column, field in zip(columns, ARROW, strict=True)], ARROW)
 
 
 def repeated(job: Job) -> Job:

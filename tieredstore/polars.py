@@ -9,7 +9,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import polars as pl
 import pyarrow as pa
@@ -35,8 +35,6 @@ __all__ = ["scan"]
 _logger: Final = logging.getLogger(__name__)
 
 # What type stubs say of datasets and of expressions is partial.
-_arrow: Final[Any] = pa
-_dataset: Final[Any] = ds
 _pl: Final[Any] = pl
 
 _BINARY: Final = Binary()
@@ -144,7 +142,11 @@ _COMPARED: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "NotEq": operator.ne,
 }
 _TURNED: Final = {"Eq": "Eq", "NotEq": "NotEq", "Lt": "Gt", "LtEq": "GtEq", "Gt": "Lt", "GtEq": "LtEq"}
-_UNITS: Final = {"Milliseconds": "ms", "Microseconds": "us", "Nanoseconds": "ns"}
+_UNITS: Final[Mapping[str, Literal["ms", "us", "ns"]]] = {
+    "Milliseconds": "ms",
+    "Microseconds": "us",
+    "Nanoseconds": "ns",
+}
 _BETWEEN: Final = {"Both": ("GtEq", "LtEq"), "Left": ("GtEq", "Lt"), "Right": ("Gt", "LtEq"), "None": ("Gt", "Lt")}
 
 
@@ -203,7 +205,7 @@ def _both(one: Any, op: str, other: Any) -> Any:
 
 def _comparison(name: str, op: str, literal: Any) -> Any:
     value = _scalar(name, literal)
-    return None if value is None or op not in _COMPARED else _COMPARED[op](_dataset.field(name), value)
+    return None if value is None or op not in _COMPARED else _COMPARED[op](ds.field(name), value)
 
 
 def _scalar(name: str, literal: Any) -> Any:
@@ -213,9 +215,9 @@ def _scalar(name: str, literal: Any) -> Any:
             "offset" | "partition",
             {"Dyn": {"Int": int(number)}} | {"Scalar": {"Int64": int(number)} | {"Int32": int(number)}},
         ):
-            return _arrow.scalar(number, _arrow.int64())
+            return pa.scalar(number, pa.int64())
         case "timestamp", {"Scalar": {"Datetime": [int(number), str(unit), {"inner": "UTC"}]}}:
-            return _arrow.scalar(number, _arrow.timestamp(_UNITS[unit], "UTC"))
+            return pa.scalar(number, pa.timestamp(_UNITS[unit], "UTC"))
         case _:
             return None
 
@@ -224,9 +226,9 @@ def _among(name: str, literal: Any) -> Any:
     """One of a list of numbers, which stands there as a stream of Arrow's."""
     match name, literal:
         case "offset" | "partition", {"Scalar": {"List": octets}}:
-            table = _arrow.ipc.open_stream(io.BytesIO(bytes(octets))).read_all()
+            table = pa.ipc.open_stream(io.BytesIO(bytes(octets))).read_all()
             values = table.column(0).combine_chunks()
-            is_plain = _arrow.types.is_integer(values.type) and not values.null_count
-            return _dataset.field(name).isin(values.cast(_arrow.int64())) if is_plain else None
+            is_plain = pa.types.is_integer(values.type) and not values.null_count
+            return ds.field(name).isin(values.cast(pa.int64())) if is_plain else None
         case _:
             return None

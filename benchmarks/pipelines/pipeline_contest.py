@@ -40,10 +40,6 @@ CODEC: Final = "zstd"
 PER_DIRECTORY: Final = 10_000_000
 _NEVER_REPEATED: Final = ("offset", "timestamp")
 
-# What their type stubs say is partial.
-_arrow: Final[Any] = pa
-_parquet: Final[Any] = pq
-
 
 @dataclass
 class Contest:
@@ -104,7 +100,7 @@ class Contest:
 
     def _check(self, output: Path) -> None:
         files = [file for file in output.rglob("*.parquet") if "_tieredstore" not in file.parts]
-        rows = sum(_parquet.read_metadata(file).num_rows for file in files)
+        rows = sum(pq.read_metadata(file).num_rows for file in files)
         if rows != self.topic.records:
             raise RuntimeError(f"{rows} records were written, and there are {self.topic.records}")
 
@@ -193,19 +189,17 @@ def _read(file: Path, window: Window) -> int:
 def _keep(file: Path, folder: Path, window: Window) -> None:
     """The rows of a window as its file has them, in row groups, where they are only to be looked at."""
     rows = [envelope(batch, window.topic, window.partition) for batch in batches_of(file, window)]
-    table = _arrow.Table.from_batches(rows).combine_chunks()
-    with _arrow.ipc.new_file(_kept(folder, window), table.schema) as kept:
+    table = pa.Table.from_batches(rows).combine_chunks()
+    with pa.ipc.new_file(_kept(folder, window), table.schema) as kept:
         kept.write_table(table, max_chunksize=GROUP_ROWS)
 
 
 def _write(folder: Path, window: Window) -> None:
     target = folder / f"{window.start}.parquet"
     with (
-        _arrow.memory_map(_kept(folder, window)) as kept,
-        _arrow.ipc.open_file(kept) as reader,
-        _parquet.ParquetWriter(
-            target, reader.schema, compression=CODEC, use_dictionary=_encoded(reader.schema)
-        ) as writer,
+        pa.memory_map(_kept(folder, window)) as kept,
+        pa.ipc.open_file(kept) as reader,
+        pq.ParquetWriter(target, reader.schema, compression=CODEC, use_dictionary=_encoded(reader.schema)) as writer,
     ):
         for number in range(reader.num_record_batches):
             writer.write_batch(reader.get_batch(number), row_group_size=GROUP_ROWS)
@@ -214,8 +208,8 @@ def _write(folder: Path, window: Window) -> None:
 def _encoded(schema: Any) -> list[str]:
     """The columns that have dictionaries, as in a pipeline's files: the limit is to be of no more work than theirs."""
     file = io.BytesIO()
-    _parquet.write_table(schema.empty_table(), file)
-    columns = _parquet.read_metadata(file).schema
+    pq.write_table(schema.empty_table(), file)
+    columns = pq.read_metadata(file).schema
     paths = [columns.column(number).path for number in range(len(columns))]
     return [path for path in paths if path not in _NEVER_REPEATED]
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow.compute as pc
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.bench_catalog import peak_mib
@@ -48,9 +48,6 @@ _COMMITS: Final = 100_999
 """As many entries lie behind the last snapshot as ever do."""
 _ID: Final = Uuid(bytes(16))
 _VALUE: Final = b'{"timestamp":1700000000000,"padding":"' + b"x" * 430 + b'"}'
-
-_compute: Final[Any] = pc
-_parquet: Final[Any] = pq
 
 
 def measure_memory(topic: SparkTopic, home: Path) -> dict[str, float]:
@@ -128,8 +125,8 @@ def _until_listed(output: Path, count: int) -> list[float]:
         new = [file for file in output.rglob("*.parquet") if file not in seen and "_tieredstore" not in file.parts]
         now_ms = time.time() * 1000
         for file in new:
-            times = _parquet.read_table(file, columns=["timestamp"], partitioning=None).column("timestamp")
-            waited += [(now_ms - moment) / 1000 for moment in times.cast("int64").to_pylist()]
+            times = pq.read_table(file, columns=["timestamp"], partitioning=None).column("timestamp")
+            waited += [(now_ms - moment) / 1000 for moment in times.cast(pa.int64()).to_pylist()]
         seen.update(new)
         time.sleep(0.05)
     return waited

@@ -16,9 +16,6 @@ from pyspark.sql.types import StructType
 
 from tieredstore.spark.source.rows import COLUMNS, RowShape
 
-# What its type stubs say of streams is partial.
-arrow: Any = pa
-
 
 class SyntheticSource(DataSource):
     """``rows`` rows in ``tasks`` tasks, in batches like the one in ``file``."""
@@ -59,7 +56,7 @@ class SyntheticReader(DataSourceReader):
 
 def write_batch(batch: pa.RecordBatch, file: str) -> None:
     """What workers are to give."""
-    with arrow.OSFile(file, "wb") as stream, arrow.ipc.new_stream(stream, batch.schema) as writer:
+    with pa.OSFile(file, "wb") as stream, pa.ipc.new_stream(stream, batch.schema) as writer:
         writer.write_batch(batch)
 
 
@@ -71,5 +68,5 @@ def read_synthetic(spark: SparkSession, file: str, rows: int, tasks: int) -> Dat
 
 @cache
 def _batch_in(file: str) -> Any:
-    with arrow.OSFile(file) as stream:
-        return arrow.ipc.open_stream(stream).read_next_batch()
+    with pa.OSFile(file) as stream:
+        return pa.ipc.open_stream(stream).read_next_batch()

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -19,9 +19,6 @@ from tieredstore.spark.source.options import SourceOptions, parse_options
 from tieredstore.spark.source.rows import RowShape
 from tieredstore.spark.source.store_source import manager_of
 from tieredstore.spark.source.tasks import SplitTask, read_task
-
-# What its type stubs say of streams is partial.
-arrow: Any = pa
 
 PROCESSES: Final = 2
 
@@ -136,7 +133,7 @@ def _convert(planned: PlannedTasks) -> None:
 
 def _write(planned: PlannedTasks) -> None:
     schema = RowShape(planned.options.columns).arrow_schema
-    with arrow.ipc.new_stream(arrow.PythonFile(_Nowhere(), "w"), schema) as writer:
+    with pa.ipc.new_stream(pa.PythonFile(_Nowhere(), "w"), schema) as writer:
         for batch in planned.batches():
             writer.write_batch(batch)
 

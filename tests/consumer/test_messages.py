@@ -19,7 +19,6 @@ from tieredstore.kafka.arrow_values import array_of
 from tieredstore.kafka.records import COLUMNS
 from tieredstore.kafka.records.columns import RecordColumns
 
-_arrow: Any = pa
 _library: Any = confluent_kafka
 
 
@@ -35,7 +34,7 @@ def batch_of(records: list[Produced]) -> Any:
         "leaderEpoch": [at % 5 - 1 for at in range(len(records))],
     }
     arrays = [array_of(columns[field.name], field.type) for field in schema]
-    return _arrow.RecordBatch.from_arrays(arrays, schema=schema)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def public(kind: type) -> set[str]:

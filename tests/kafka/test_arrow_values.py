@@ -13,7 +13,6 @@ import pytest
 from tests.support.fresh_python import run_fresh
 from tieredstore.kafka.arrow_values import array_of, repeated
 
-arrow: Any = pa
 SOURCE = random.Random(3)
 
 
@@ -30,15 +29,15 @@ def some_headers() -> list[tuple[str, bytes | None]]:
 
 
 VALUES: dict[Any, Callable[[], Any]] = {
-    arrow.int8(): lambda: SOURCE.randrange(-(2**7), 2**7),
-    arrow.int32(): lambda: SOURCE.randrange(-(2**31), 2**31),
-    arrow.int64(): lambda: SOURCE.randrange(-(2**63), 2**63),
-    arrow.timestamp("ms"): lambda: SOURCE.randrange(2**40),
-    arrow.bool_(): lambda: SOURCE.random() < 0.5,
-    arrow.string(): some_text,
-    arrow.binary(): some_bytes,
-    arrow.list_(arrow.struct([("key", arrow.string()), ("value", arrow.binary())])): some_headers,
-    arrow.map_(arrow.int32(), arrow.int64()): lambda: [(at, SOURCE.randrange(9)) for at in range(SOURCE.randrange(4))],
+    pa.int8(): lambda: SOURCE.randrange(-(2**7), 2**7),
+    pa.int32(): lambda: SOURCE.randrange(-(2**31), 2**31),
+    pa.int64(): lambda: SOURCE.randrange(-(2**63), 2**63),
+    pa.timestamp("ms"): lambda: SOURCE.randrange(2**40),
+    pa.bool_(): lambda: SOURCE.random() < 0.5,
+    pa.string(): some_text,
+    pa.binary(): some_bytes,
+    pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])): some_headers,
+    pa.map_(pa.int32(), pa.int64()): lambda: [(at, SOURCE.randrange(9)) for at in range(SOURCE.randrange(4))],
 }
 
 
@@ -49,14 +48,14 @@ def test_arrays_are_pyarrows(kind: Any) -> None:
         values = [None if SOURCE.random() < nulls else VALUES[kind]() for _ in range(length)]
         built = array_of(values, kind)
         built.validate(full=True)
-        assert built.equals(arrow.array(values, kind)), values
+        assert built.equals(pa.array(values, kind)), values
     for value in (None, VALUES[kind]()):
-        assert repeated(value, 3, kind).to_pylist() == arrow.array([value] * 3, kind).to_pylist()
+        assert repeated(value, 3, kind).to_pylist() == pa.array([value] * 3, kind).to_pylist()
 
 
 def test_integers_that_the_type_does_not_hold_are_an_error() -> None:
     with pytest.raises(OverflowError):
-        array_of([2**31], arrow.int32())
+        array_of([2**31], pa.int32())
 
 
 def test_what_a_task_of_spark_does_imports_no_pandas() -> None:

@@ -23,9 +23,6 @@ from tieredstore.query.topic_read import ReadPlan
 
 pytestmark = pytest.mark.slow
 
-# What its type stubs say of files is partial.
-arrow_files: Any = pyarrow.feather
-
 
 @pytest.fixture
 def bucket(tmp_path: Path) -> Iterator[Bucket]:
@@ -115,7 +112,7 @@ def test_one_file_of_each_format(bucket: Bucket, tmp_path: Path, ending: str) ->
         case "jsonl" | "json":
             rows = [json.loads(line) for line in path.read_text().splitlines()]
         case _:
-            table: Any = arrow_files.read_table(path)
+            table: Any = pyarrow.feather.read_table(path)
             rows = table.to_pylist()
     assert [(int(row["partition"]), int(row["offset"]), row["value"]) for row in rows] == [
         (1, at, f"v{at}") for at in range(50)

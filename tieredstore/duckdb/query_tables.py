@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
 
 _DUCK: Final[Any] = duckdb
-_arrow: Final[Any] = pa
 _ALWAYS: Final = ("python_enable_replacements = false", "autoinstall_known_extensions = false", "TimeZone = 'UTC'")
 _SANDBOXED: Final = (
     "autoload_known_extensions = false",
@@ -68,7 +67,7 @@ class QueryRows(ArrowStream):
         except StopIteration:
             self._is_over = True
             raise
-        except (_arrow.ArrowException, OSError, _DUCK.Error) as error:
+        except (pa.ArrowException, OSError, _DUCK.Error) as error:
             # Of a stream that ends by an error Arrow makes an OSError or one of its own, as its number happens to be.
             self._error = self._cause_of(error)
             raise self._error from None
@@ -120,7 +119,7 @@ class QueryTables(Closing):
         _check_nesting(sql)
         if _SHOW_TABLES.fullmatch(sql):
             # Of tables whose names differ in capitals alone DuckDB has one.
-            return QueryRows(_arrow.table({"name": self._table_names()}).to_reader(), self._cause_of)
+            return QueryRows(pa.table({"name": self._table_names()}).to_reader(), self._cause_of)
         try:
             self._attach(sql)
             relation = self._connection.sql(sql)

@@ -116,9 +116,9 @@ _POLL_S: Final = 0.02
 def await_answer(client: LiveAdmin, future: Future[Result], end: float, between: Callable[[], None]) -> Result:
     """Return what ``future`` gives; TimeoutError at ``end``, by the monotonic clock.
 
-    ``between`` is called again and again while nothing comes, and may raise. Some requests go to the controller. If that
-    broker has died, librdkafka 2.16 waits for it (and takes a whole core) until an answer to another question names a
-    new one.
+    ``between`` is called again and again while nothing comes, and may raise. Some requests go to the controller. If
+    that broker has died, librdkafka 2.16 waits for it (and takes a whole core) until an answer to another question
+    names a new one.
     """
     silent_s = _SILENT_S
     refresh_at = time.monotonic() + silent_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Message
@@ -12,9 +12,6 @@ from confluent_kafka import Message
 from tieredstore.errors import BatchCorrupt
 from tieredstore.kafka.arrow_values import array_of
 from tieredstore.kafka.records.columns import RecordColumns
-
-# What its type stubs say of arrays is partial.
-_arrow: Final[Any] = pa
 
 
 class MessageColumns:
@@ -27,7 +24,7 @@ class MessageColumns:
     def build(self, messages: Sequence[Message]) -> pa.RecordBatch:
         """A record batch of messages, none of which is an error."""
         arrays = [_column(field.name, field.type, messages) for field in _fields(self.schema)]
-        built: pa.RecordBatch = _arrow.RecordBatch.from_arrays(arrays, schema=self.schema)
+        built: pa.RecordBatch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         return built
 
 

@@ -15,10 +15,6 @@ from tieredstore.pipelines.filing.times import BadMessage, Field, Time
 
 __all__ = ["BadMessage", "FieldParser", "Filed", "MessageParser", "OffsetParser", "Parser", "TimeParser"]
 
-# What their type stubs say is partial.
-_arrow: Final[Any] = pa
-_compute: Final[Any] = pc
-
 
 _NO_DIRECTORY: Final = "its time is none that a directory can have"
 _STRAY: Final = "its parser files it in what is no directory: a part of the path is empty, . or .., or has a backslash"
@@ -124,7 +120,7 @@ class OffsetParser(Parser):
     def file(self, records: pa.RecordBatch) -> Filed:
         """By the offset alone, so that nothing is bad."""
         filed = Filed()
-        numbers = _compute.divide(cast("Any", records).column("offset"), self.per_directory)
+        numbers = pc.divide(cast("Any", records).column("offset"), self.per_directory)
         for number, rows in runs_of(numbers):
             filed.add_run(f"{self.prefix}{number * self.per_directory}", rows)
         return filed
@@ -148,9 +144,9 @@ class TimeParser(Parser):
         filed, untyped = Filed(), cast("Any", records)
         times = untyped.column("timestamp") if self.time_of is None else self.time_of.quick(untyped.column("value"))
         if times is None:
-            times = _arrow.nulls(untyped.num_rows, _arrow.int64())
-        within = _compute.and_(_compute.greater(times, 0), _compute.less(times, self.directories.last_ms))
-        minutes = _compute.if_else(within, _compute.divide(times, MINUTE_MS), None)
+            times = pa.nulls(untyped.num_rows, pa.int64())
+        within = pc.and_(pc.greater(times, 0), pc.less(times, self.directories.last_ms))
+        minutes = pc.if_else(within, pc.divide(times, MINUTE_MS), None)
         known: dict[int, str] = {}
         at = 0
         for minute, rows in runs_of(minutes):
@@ -250,7 +246,7 @@ class FieldParser(Parser):
 def runs_of(numbers: Any) -> Iterator[tuple[Any, int]]:
     """Each number that stands in a column again and again, one after the other, and how often: most do."""
     if len(numbers):
-        runs = _compute.run_end_encode(numbers)
+        runs = pc.run_end_encode(numbers)
         ends = cast("list[int]", runs.run_ends.to_pylist())
         for number, start, stop in zip(runs.values.to_pylist(), [0, *ends], ends, strict=False):
             yield number, stop - start

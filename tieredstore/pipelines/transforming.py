@@ -14,9 +14,6 @@ import pyarrow as pa
 from tieredstore.errors import ConfigError, TieredStoreError
 from tieredstore.pipelines.filing.times import BadMessage
 
-# What its type stubs say of batches is partial.
-_arrow: Final[Any] = pa
-
 _SETTING: Final = "secor.message.transformer.class"
 _CHANGED: Final = ("key", "value", "headers")
 """What a transformer decides; offsets and times stay Kafka's."""
@@ -117,7 +114,7 @@ class Transforming:
         rows = [places.get(offset, -1) for offset in offsets]
         if -1 in rows or any(one >= other for one, other in pairwise(rows)):
             raise ConfigError(f"{_SETTING}, {self.name}, gives other offsets than it was given, or in another order")
-        return Transformed(_with(records.take(_arrow.array(rows)), changed), records.num_rows - len(rows), {})
+        return Transformed(_with(records.take(pa.array(rows)), changed), records.num_rows - len(rows), {})
 
     def _row_by_row(self, records: Any, function: Callable[..., Any]) -> Transformed:
         kept: list[Any] = []
@@ -158,16 +155,20 @@ class Transforming:
         return Transformed(batch, records.num_rows - len(kept) - len(faults), faults)
 
     def _columns(self, records: Any, kept: list[int], changed: list[Message]) -> Any:
-        rows = records.take(_arrow.array(kept, _arrow.int64()))
+        rows = records.take(pa.array(kept, pa.int64()))
         was_null = rows.column("headers").is_null().to_pylist()
         headers = [
             None if is_null and not one.headers else [{"key": key, "value": value} for key, value in one.headers]
             for one, is_null in zip(changed, was_null, strict=True)
         ]
-        contents = {"key": [one.key for one in changed], "value": [one.value for one in changed], "headers": headers}
+        contents: dict[str, list[Any]] = {
+            "key": [one.key for one in changed],
+            "value": [one.value for one in changed],
+            "headers": headers,
+        }
         try:
-            arrays = {name: _arrow.array(content, rows.schema.field(name).type) for name, content in contents.items()}
-        except (_arrow.ArrowException, TypeError):
+            arrays = {name: pa.array(content, rows.schema.field(name).type) for name, content in contents.items()}
+        except (pa.ArrowException, TypeError):
             raise ConfigError(f"{_SETTING}, {self.name}, gives keys or values that are no bytes") from None
         return _replaced(rows, arrays)
 
@@ -180,11 +181,11 @@ def _with(rows: Any, changed: Any) -> Any:
 
 def _replaced(rows: Any, arrays: Mapping[str, Any]) -> Any:
     columns = [arrays.get(name, rows.column(name)) for name in rows.schema.names]
-    return _arrow.RecordBatch.from_arrays(columns, schema=rows.schema)
+    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
 
 
 def _joined(batches: list[Any], like: Any) -> Any:
-    whole = _arrow.Table.from_batches(batches, like.schema).combine_chunks().to_batches()
+    whole = pa.Table.from_batches(batches, like.schema).combine_chunks().to_batches()
     return whole[0] if whole else like.slice(0, 0)
 
 

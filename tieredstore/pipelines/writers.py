@@ -19,19 +19,17 @@ import zstandard
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.files.row_groups import RowGroups
 
-_arrow: Final[Any] = pa
-
-_HEADER: Final = _arrow.struct([_arrow.field("key", _arrow.string()), _arrow.field("value", _arrow.binary())])
-ENVELOPE: Final[Any] = _arrow.schema(
+_HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+ENVELOPE: Final[Any] = pa.schema(
     [
-        _arrow.field("key", _arrow.binary()),
-        _arrow.field("value", _arrow.binary()),
-        _arrow.field("topic", _arrow.string()),
-        _arrow.field("partition", _arrow.int32()),
-        _arrow.field("offset", _arrow.int64()),
-        _arrow.field("timestamp", _arrow.timestamp("ms", "UTC")),
-        _arrow.field("timestampType", _arrow.int32()),
-        _arrow.field("headers", _arrow.list_(_HEADER)),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("ms", "UTC")),
+        pa.field("timestampType", pa.int32()),
+        pa.field("headers", pa.list_(_HEADER)),
     ]
 )
 """All columns of Spark's Kafka source, under its names."""
@@ -47,13 +45,13 @@ def envelope(records: Any, topic: str, partition: int) -> pa.RecordBatch:
     """Records as they came, with all that Kafka tells of them."""
     rows = records.num_rows
     columns = {
-        "topic": _arrow.repeat(topic, rows),
-        "partition": _arrow.repeat(_arrow.scalar(partition, _arrow.int32()), rows),
-        "timestamp": records.column("timestamp").cast(_arrow.timestamp("ms")).cast(_arrow.timestamp("ms", "UTC")),
-        "timestampType": records.column("timestampType").cast(_arrow.int32()),
+        "topic": pa.repeat(topic, rows),
+        "partition": pa.repeat(pa.scalar(partition, pa.int32()), rows),
+        "timestamp": records.column("timestamp").cast(pa.timestamp("ms")).cast(pa.timestamp("ms", "UTC")),
+        "timestampType": records.column("timestampType").cast(pa.int32()),
     }
     arrays = [columns[name] if name in columns else records.column(name) for name in ENVELOPE.names]
-    batch: pa.RecordBatch = _arrow.RecordBatch.from_arrays(arrays, schema=ENVELOPE)
+    batch: pa.RecordBatch = pa.RecordBatch.from_arrays(arrays, schema=ENVELOPE)
     return batch
 
 

@@ -16,12 +16,8 @@ from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import TopicPartition
 from tieredstore.values.filters import refused_filter
 
-# What its type stubs say of arrays, expressions and datasets is partial.
-_arrow: Final[Any] = pa
-_dataset: Final[Any] = ds
-
-_INT32: Final = _arrow.int32()
-_MS: Final = _arrow.timestamp("ms", "UTC")
+_INT32: Final = pa.int32()
+_MS: Final = pa.timestamp("ms", "UTC")
 _LATEST_MS: Final = 1 << 62
 
 
@@ -48,8 +44,8 @@ class Condition:
         self._schema: Any = schema
         self._may_hold([None])
         try:
-            _arrow.RecordBatch.from_pylist([], schema=schema).filter(expression)
-        except (_arrow.ArrowException, TypeError) as error:
+            pa.RecordBatch.from_pylist([], schema=schema).filter(expression)
+        except (pa.ArrowException, TypeError) as error:
             raise refused_filter(expression, schema, error) from None
 
     @property
@@ -62,7 +58,7 @@ class Condition:
         untyped: Any = batch
         try:
             rows: pa.RecordBatch = untyped.filter(self._expression)
-        except _arrow.ArrowException:
+        except pa.ArrowException:
             # Arrow's sentence may have what is in the record, which is in no message of ours.
             raise ConfigError(
                 f"the filter {excerpt(self._expression)} cannot be computed for a record: a number is too large, or a "
@@ -112,21 +108,21 @@ class Condition:
 
     def _may_hold_before(self, timestamp_ms: int) -> bool:
         """Whether a record of this time or earlier may be wanted."""
-        return self._may_hold([_field("timestamp") <= _arrow.scalar(timestamp_ms, _MS)])[0]
+        return self._may_hold([_field("timestamp") <= pa.scalar(timestamp_ms, _MS)])[0]
 
     def _binds_without(self, name: str) -> bool:
-        rest = _arrow.schema([field for field in self._schema if field.name != name])
+        rest = pa.schema([field for field in self._schema if field.name != name])
         try:
-            _fragments(rest, [_dataset.scalar(True)], self._expression)
-        except _arrow.ArrowInvalid:
+            _fragments(rest, [ds.scalar(True)], self._expression)
+        except pa.ArrowInvalid:
             return False
         return True
 
     def _may_hold(self, guarantees: Sequence[Any]) -> list[bool]:
-        known = [_dataset.scalar(True) if guarantee is None else guarantee for guarantee in guarantees]
+        known = [ds.scalar(True) if guarantee is None else guarantee for guarantee in guarantees]
         try:
             kept = _fragments(self._schema, known, self._expression)
-        except (_arrow.ArrowException, TypeError) as error:
+        except (pa.ArrowException, TypeError) as error:
             raise refused_filter(self._expression, self._schema, error) from None
         return [str(number) in kept for number in range(len(known))]
 
@@ -134,8 +130,8 @@ class Condition:
 def _fragments(schema: Any, guarantees: Sequence[Any], expression: Any) -> set[str]:
     """Which of files, named by their numbers, Arrow would open that has these guarantees. None is ever opened."""
     names = [str(number) for number in range(len(guarantees))]
-    files = _dataset.FileSystemDataset.from_paths(
-        names, schema=schema, format=_dataset.IpcFileFormat(), filesystem=LocalFileSystem(), partitions=guarantees
+    files = ds.FileSystemDataset.from_paths(
+        names, schema=schema, format=ds.IpcFileFormat(), filesystem=LocalFileSystem(), partitions=guarantees
     )
     return {fragment.path for fragment in files.get_fragments(filter=expression)}
 
@@ -143,18 +139,18 @@ def _fragments(schema: Any, guarantees: Sequence[Any], expression: Any) -> set[s
 def _of_extent(extent: Extent) -> Any:
     topic, partition = extent.where
     known = [
-        _field("topic") == _arrow.scalar(topic),
-        _field("partition") == _arrow.scalar(partition, _INT32),
-        _field("offset") >= _arrow.scalar(extent.start),
-        _field("offset") <= _arrow.scalar(min(extent.stop - 1, MAX_OFFSET)),
+        _field("topic") == pa.scalar(topic),
+        _field("partition") == pa.scalar(partition, _INT32),
+        _field("offset") >= pa.scalar(extent.start),
+        _field("offset") <= pa.scalar(min(extent.stop - 1, MAX_OFFSET)),
     ]
     if extent.latest_ms is not None:
-        known.append(_field("timestamp") <= _arrow.scalar(extent.latest_ms, _MS))
+        known.append(_field("timestamp") <= pa.scalar(extent.latest_ms, _MS))
     return reduce(lambda one, other: one & other, known)
 
 
 def _field(name: str) -> Any:
-    return _dataset.field(name)
+    return ds.field(name)
 
 
 def _least(low: int, high: int, holds: Callable[[int], bool]) -> int:

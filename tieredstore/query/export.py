@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow.dataset as ds
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from tieredstore.partitions.log import OffsetWindow, PartitionLog
     from tieredstore.query.topic_log import TopicLog
 
-# What its type stubs say of expressions is partial.
-_dataset: Final[Any] = ds
 
 FILE_BYTES: Final = 256 * 1024 * 1024
 """How many bytes of a log go into one file, about: borders of segments are kept."""
@@ -81,7 +79,7 @@ def export_files(log: TopicLog, files: Sequence[ExportFile], plan: ReadPlan, *, 
 def _export(log: TopicLog, plan: ReadPlan, file: ExportFile) -> Exported:
     alone = replace(
         plan, start={file.partition: file.start}, stop={file.partition: file.stop}, parallelism=1,
-        filter=_dataset.field("partition") == file.partition,
+        filter=ds.field("partition") == file.partition,
     )  # fmt: skip
     file.path.parent.mkdir(parents=True, exist_ok=True)
     draft = file.path.with_name(f".{file.path.name}.part")

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 _logger: Final = logging.getLogger(__name__)
 
-# What its type stubs say of types is partial.
-_types: Final[Any] = pa.types
 
 _HOME: Final = "_tieredstore"
 """Spark, Hive and Arrow pass over names that begin so."""
@@ -79,7 +77,7 @@ def _kind(log: TopicLog, plan: ReadPlan) -> dict[str, str]:
 
 def _type_name(kind: Any) -> str:
     """In few words: the fields of a schema may change from one export to the next, as files of one table do."""
-    return "columns" if _types.is_struct(kind) else str(kind)
+    return "columns" if pa.types.is_struct(kind) else str(kind)
 
 
 def _lock(file: BinaryIO, folder: Path, topic: str) -> None:

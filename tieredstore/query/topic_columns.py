@@ -15,12 +15,9 @@ from tieredstore.records.numbers import int64_values
 from tieredstore.records.settings import ReadSettings
 from tieredstore.values import Binary, ValueType
 
-# What its type stubs say of arrays is partial.
-_arrow: Final[Any] = pa
-
-_TIME: Final = _arrow.timestamp("ms", "UTC")
-_TOPIC: Final = _arrow.dictionary(_arrow.int32(), _arrow.string())
-_PARTITION: Final = _arrow.dictionary(_arrow.int32(), _arrow.int32())
+_TIME: Final = pa.timestamp("ms", "UTC")
+_TOPIC: Final = pa.dictionary(pa.int32(), pa.string())
+_PARTITION: Final = pa.dictionary(pa.int32(), pa.int32())
 _BINARY: Final = Binary()
 _SPARE: Final = 4
 """Of so many rows one more: the sizes of batches drift."""
@@ -60,9 +57,7 @@ def topic_schema(columns: Sequence[str] = TOPIC_COLUMNS, types: ColumnTypes = _B
         "topic": _TOPIC, "partition": _PARTITION, "timestamp": _TIME,
         "key": types.key.arrow_type, "value": types.value.arrow_type,
     }  # fmt: skip
-    schema: pa.Schema = _arrow.schema(
-        [_arrow.field(name, special.get(name) or decoded.field(name).type) for name in columns]
-    )
+    schema: pa.Schema = pa.schema([pa.field(name, special.get(name) or decoded.field(name).type) for name in columns])
     return schema
 
 
@@ -76,10 +71,10 @@ class TopicColumns:
         self.schema = topic_schema(columns, types)
         self._columns = tuple(columns)
         self._types = types
-        self._topic: Any = _arrow.array([topic], _arrow.string())
-        self._partitions: Any = _arrow.array(partitions, _arrow.int32())
+        self._topic: Any = pa.array([topic], pa.string())
+        self._partitions: Any = pa.array(partitions, pa.int32())
         self._numbers = {partition: number for number, partition in enumerate(partitions)}
-        self._indices: tuple[int, Any] = (0, _arrow.array([], _arrow.int32()))
+        self._indices: tuple[int, Any] = (0, pa.array([], pa.int32()))
 
     @property
     def decoded(self) -> tuple[str, ...]:
@@ -89,7 +84,7 @@ class TopicColumns:
     def convert(self, records: pa.RecordBatch, where: TopicPartition) -> pa.RecordBatch:
         """The same records with these columns. InvalidValue for a key or value of another type, by its policy."""
         arrays = [self._array(name, records, where) for name in self._columns]
-        batch: pa.RecordBatch = _arrow.RecordBatch.from_arrays(arrays, schema=self.schema)
+        batch: pa.RecordBatch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         return batch
 
     def _array(self, name: str, records: Any, where: TopicPartition) -> Any:
@@ -115,6 +110,6 @@ class TopicColumns:
         # anew for each took a fiftieth of a read. Whole or not at all, for other threads.
         kept, indices = self._indices
         if kept != number or len(indices) < count:
-            indices = _arrow.repeat(_arrow.scalar(number, _arrow.int32()), count + count // _SPARE)
+            indices = pa.repeat(pa.scalar(number, pa.int32()), count + count // _SPARE)
             self._indices = number, indices
-        return _arrow.DictionaryArray.from_arrays(indices.slice(0, count), dictionary, safe=False)
+        return pa.DictionaryArray.from_arrays(indices.slice(0, count), dictionary, safe=False)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
 
 # What its type stubs say of datasets and tables is partial.
-_arrow: Final[Any] = pa
 _Dataset: Final[Any] = ds.Dataset
 
 
@@ -108,7 +107,7 @@ class TopicTable:
             for _, log in sorted(self._logs().items()) if log.lineage is not None
             for span in log.lineage.spans
         ]  # fmt: skip
-        table: pa.Table = _arrow.Table.from_pylist(rows, schema=_SEGMENTS)
+        table: pa.Table = pa.Table.from_pylist(rows, schema=_SEGMENTS)
         return table
 
     def partitions(self) -> pa.Table:
@@ -121,7 +120,7 @@ class TopicTable:
             }
             for _, log in sorted(self._logs().items())
         ]  # fmt: skip
-        table: pa.Table = _arrow.Table.from_pylist(rows, schema=_PARTITIONS)
+        table: pa.Table = pa.Table.from_pylist(rows, schema=_PARTITIONS)
         return table
 
     def close(self) -> None:
@@ -155,19 +154,19 @@ class TopicTable:
         return log
 
 
-_SEGMENTS: Final = _arrow.schema(
+_SEGMENTS: Final = pa.schema(
     [
-        ("topic", _arrow.string()), ("topic_id", _arrow.string()), ("partition", _arrow.int32()),
-        ("base_offset", _arrow.int64()), ("last_offset", _arrow.int64()), ("size", _arrow.int64()),
-        ("max_timestamp", _arrow.timestamp("ms", "UTC")), ("segment_id", _arrow.string()),
-        ("broker_id", _arrow.int32()),
+        ("topic", pa.string()), ("topic_id", pa.string()), ("partition", pa.int32()),
+        ("base_offset", pa.int64()), ("last_offset", pa.int64()), ("size", pa.int64()),
+        ("max_timestamp", pa.timestamp("ms", "UTC")), ("segment_id", pa.string()),
+        ("broker_id", pa.int32()),
     ]
 )  # fmt: skip
-_PARTITIONS: Final = _arrow.schema(
+_PARTITIONS: Final = pa.schema(
     [
-        ("topic", _arrow.string()), ("topic_id", _arrow.string()), ("partition", _arrow.int32()),
-        ("earliest_offset", _arrow.int64()), ("bucket_end_offset", _arrow.int64()), ("end_offset", _arrow.int64()),
-        ("broker_earliest_offset", _arrow.int64()),
+        ("topic", pa.string()), ("topic_id", pa.string()), ("partition", pa.int32()),
+        ("earliest_offset", pa.int64()), ("bucket_end_offset", pa.int64()), ("end_offset", pa.int64()),
+        ("broker_earliest_offset", pa.int64()),
     ]
 )  # fmt: skip
 
@@ -261,5 +260,5 @@ class TopicScanner:
                 rows.append(batch.slice(0, num_rows - sum(one.num_rows for one in rows)))
                 if sum(one.num_rows for one in rows) >= num_rows:
                     break
-            table: pa.Table = _arrow.Table.from_batches(rows, schema=reader.schema)
+            table: pa.Table = pa.Table.from_batches(rows, schema=reader.schema)
         return table

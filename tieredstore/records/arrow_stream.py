@@ -11,14 +11,11 @@ import asyncio
 from collections.abc import Callable, Iterator
 from copy import copy
 from itertools import chain
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import pyarrow as pa
 
 from tieredstore.errors import TieredStoreError
-
-# What its type stubs say of streams is partial.
-_arrow: Final[Any] = pa
 
 
 def stream_reader(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatchReader:
@@ -26,7 +23,7 @@ def stream_reader(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> pa.Re
 
     An error of ours ends it without a traceback.
     """
-    reader: pa.RecordBatchReader = _arrow.RecordBatchReader.from_batches(schema, chain.from_iterable(_each(batches)))
+    reader: pa.RecordBatchReader = pa.RecordBatchReader.from_batches(schema, chain.from_iterable(_each(batches)))
     return reader
 
 

@@ -10,9 +10,6 @@ import pyarrow as pa
 
 from tieredstore.errors import ConfigError, quoted
 
-# What its type stubs say of types is partial.
-_types: Final[Any] = pa.types
-
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLAIN: Final[Mapping[str, Any]] = {
     "null": "null",
@@ -55,14 +52,14 @@ def _fields(fields: Any, within: str) -> list[Any]:
 def _type(kind: Any, name: str) -> Any:
     if str(kind) in _PLAIN:
         return _PLAIN[str(kind)]
-    if _types.is_struct(kind):
+    if pa.types.is_struct(kind):
         return {"type": "record", "name": name, "fields": _fields(kind, name)}
-    if _types.is_map(kind):
+    if pa.types.is_map(kind):
         return {"type": "map", "values": ["null", _type(kind.item_type, name)]}
-    if _types.is_list(kind):
+    if pa.types.is_list(kind):
         return {"type": "array", "items": ["null", _type(kind.value_type, name)]}
-    if _types.is_decimal(kind):
+    if pa.types.is_decimal(kind):
         return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
-    if _types.is_fixed_size_binary(kind):
+    if pa.types.is_fixed_size_binary(kind):
         return {"type": "fixed", "name": name, "size": kind.byte_width}
     raise ConfigError(f"a column of {kind} cannot be one of Avro")

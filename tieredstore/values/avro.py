@@ -20,9 +20,6 @@ from tieredstore.installation import install_command
 from tieredstore.values.avro_bounds import MOST_TYPES, Named, check_data, check_nesting, check_schema, is_bounded
 from tieredstore.values.base import WAY_OUT, Column, OnInvalid, Place, by_parts, check_choice
 
-# What its type stubs say of arrays is partial.
-_arrow: Final[Any] = pa
-
 
 @dataclass(frozen=True, slots=True)
 class ReferringSchema:
@@ -47,23 +44,23 @@ _NESTED: Final = frozenset({"type", "fields", "items", "values"})
 _MAX_DEPTH: Final = 64
 
 _PRIMITIVE: Final[Mapping[str, Any]] = {
-    "null": _arrow.null(),
-    "boolean": _arrow.bool_(),
-    "int": _arrow.int32(),
-    "long": _arrow.int64(),
-    "float": _arrow.float32(),
-    "double": _arrow.float64(),
-    "bytes": _arrow.binary(),
-    "string": _arrow.string(),
+    "null": pa.null(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
 }
 _LOGICAL: Final[Mapping[tuple[str, str], Any]] = {
-    ("int", "date"): _arrow.date32(),
-    ("int", "time-millis"): _arrow.time32("ms"),
-    ("long", "time-micros"): _arrow.time64("us"),
-    ("long", "timestamp-millis"): _arrow.timestamp("ms", "UTC"),
-    ("long", "timestamp-micros"): _arrow.timestamp("us", "UTC"),
-    ("long", "local-timestamp-millis"): _arrow.timestamp("ms"),
-    ("long", "local-timestamp-micros"): _arrow.timestamp("us"),
+    ("int", "date"): pa.date32(),
+    ("int", "time-millis"): pa.time32("ms"),
+    ("long", "time-micros"): pa.time64("us"),
+    ("long", "timestamp-millis"): pa.timestamp("ms", "UTC"),
+    ("long", "timestamp-micros"): pa.timestamp("us", "UTC"),
+    ("long", "local-timestamp-millis"): pa.timestamp("ms"),
+    ("long", "local-timestamp-micros"): pa.timestamp("us"),
 }
 
 
@@ -180,7 +177,7 @@ class Avro:
     def _read(self, column: Any) -> Any:
         try:
             data = [None if message is None else self._data.datum(message) for message in column.to_pylist()]
-            return _arrow.array(data, self._type)
+            return pa.array(data, self._type)
         except TieredStoreError:
             raise
         except Exception:  # noqa: BLE001  what the schema's resolution happens to give may be of no column
@@ -311,18 +308,18 @@ class _TypeOf:
     def _of_object(self, kind: Any, schema: dict[str, Any], depth: int) -> Any:
         match kind:
             case "record" | "error":
-                fields = [_arrow.field(one["name"], self.of(one["type"], depth + 1)) for one in schema["fields"]]
-                return _arrow.struct(fields)
+                fields = [pa.field(one["name"], self.of(one["type"], depth + 1)) for one in schema["fields"]]
+                return pa.struct(fields)
             case "array":
-                return _arrow.list_(self.of(schema["items"], depth + 1))
+                return pa.list_(self.of(schema["items"], depth + 1))
             case "map":
-                return _arrow.map_(_arrow.string(), self.of(schema["values"], depth + 1))
+                return pa.map_(pa.string(), self.of(schema["values"], depth + 1))
             case "enum":
-                return _arrow.string()
+                return pa.string()
             case "fixed" | "bytes" if schema.get("logicalType") == "decimal":
-                return _arrow.decimal128(schema["precision"], schema.get("scale", 0))
+                return pa.decimal128(schema["precision"], schema.get("scale", 0))
             case "fixed":
-                return _arrow.binary(schema["size"])
+                return pa.binary(schema["size"])
             case str() if (kind, schema.get("logicalType")) in _LOGICAL:
                 return _LOGICAL[kind, schema["logicalType"]]
             case _:
@@ -332,7 +329,7 @@ class _TypeOf:
         others = [branch for branch in branches if branch != "null"]
         if len(others) > 1:
             raise ConfigError("the schema of Avro has a union of several types, which Arrow's columns do not have")
-        return self.of(others[0], depth + 1) if others else _arrow.null()
+        return self.of(others[0], depth + 1) if others else pa.null()
 
 
 def _fastavro() -> Any:

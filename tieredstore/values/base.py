@@ -9,9 +9,6 @@ import pyarrow as pa
 
 from tieredstore.errors import ConfigError, InvalidValue
 
-# What its type stubs say of arrays is partial.
-_arrow: Final[Any] = pa
-
 Column: TypeAlias = Any
 """An array of Arrow, of which its type stubs say too little."""
 
@@ -45,7 +42,7 @@ class Binary:
     @property
     def arrow_type(self) -> pa.DataType:
         """Binary."""
-        kind: pa.DataType = _arrow.binary()
+        kind: pa.DataType = pa.binary()
         return kind
 
     def convert(self, column: Column, place: Place) -> Column:  # noqa: ARG002  nothing is wrong with bytes
@@ -88,8 +85,8 @@ def by_parts(
         if count == 1:
             if on_invalid == "fail":
                 raise InvalidValue(f"{place(start)} is not {what}{reason(part)}: {way_out}")
-            return [_arrow.nulls(1, arrow_type)]
+            return [pa.nulls(1, arrow_type)]
         return converted(start, count // 2) + converted(start + count // 2, count - count // 2)
 
-    parts = converted(0, len(column)) if len(column) else [_arrow.nulls(0, arrow_type)]
-    return parts[0] if len(parts) == 1 else _arrow.concat_arrays(parts)
+    parts = converted(0, len(column)) if len(column) else [pa.nulls(0, arrow_type)]
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)

@@ -10,27 +10,24 @@ import pyarrow as pa
 
 from tieredstore.errors import ConfigError, quoted
 
-# What its type stubs say of types is partial.
-_arrow: Final[Any] = pa
-
 _TYPES: Final[Mapping[str, Any]] = {
-    "string": _arrow.string(),
-    "boolean": _arrow.bool_(),
-    "tinyint": _arrow.int8(),
-    "byte": _arrow.int8(),
-    "smallint": _arrow.int16(),
-    "short": _arrow.int16(),
-    "int": _arrow.int32(),
-    "integer": _arrow.int32(),
-    "bigint": _arrow.int64(),
-    "long": _arrow.int64(),
-    "float": _arrow.float32(),
-    "real": _arrow.float32(),
-    "double": _arrow.float64(),
-    "date": _arrow.date32(),
-    "timestamp": _arrow.timestamp("us", "UTC"),
-    "timestamp_ntz": _arrow.timestamp("us"),
-    "binary": _arrow.binary(),
+    "string": pa.string(),
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "byte": pa.int8(),
+    "smallint": pa.int16(),
+    "short": pa.int16(),
+    "int": pa.int32(),
+    "integer": pa.int32(),
+    "bigint": pa.int64(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "real": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+    "binary": pa.binary(),
 }
 _TOKEN: Final = re.compile(r"\s*(`(?:[^`]|``)*`|[\w$-]+|'(?:[^'\\]|\\.)*'|[<>(),:])")
 _MAX_DEPTH: Final = 32
@@ -51,7 +48,7 @@ def parse_ddl(text: str) -> pa.Schema:
         fields = reading.fields(0, None)
     if reading.at < len(reading.tokens):
         raise ConfigError(f"the schema is no DDL from {quoted(reading.tokens[reading.at])} on")
-    schema: pa.Schema = _arrow.schema(fields)
+    schema: pa.Schema = pa.schema(fields)
     return schema
 
 
@@ -98,7 +95,7 @@ class _Reading:
             names.add(name)
             if self.peek() == ":":
                 self.at += 1
-            fields.append(_arrow.field(name, self.type(depth)))
+            fields.append(pa.field(name, self.type(depth)))
             self._pass_constraints()
             if self.peek() != ",":
                 if end is not None and self.peek() != end:
@@ -122,19 +119,19 @@ class _Reading:
         match word:
             case "array":
                 self.take("<")
-                kind = _arrow.list_(self.type(depth + 1))
+                kind = pa.list_(self.type(depth + 1))
                 self.take(">")
                 return kind
             case "struct":
                 self.take("<")
                 fields = self.fields(depth + 1, ">")
                 self.take(">")
-                return _arrow.struct(fields)
+                return pa.struct(fields)
             case "decimal" | "numeric" | "dec":
                 return self._decimal()
             case "varchar" | "char":
                 self._numbers()
-                return _arrow.string()
+                return pa.string()
             case _ if word in _TYPES:
                 return _TYPES[word]
             case _:
@@ -147,7 +144,7 @@ class _Reading:
         precision, scale = numbers[0], numbers[1] if len(numbers) > 1 else 0
         if not (0 < precision <= _MOST_DIGITS and scale <= precision):
             raise ConfigError(f"the schema has decimal({precision}, {scale}), which there is not")
-        return _arrow.decimal128(precision, scale)
+        return pa.decimal128(precision, scale)
 
     def _numbers(self) -> list[int]:
         if self.peek() != "(":

@@ -9,9 +9,6 @@ import pyarrow as pa
 
 from tieredstore.errors import ConfigError, excerpt
 
-# What its type stubs say of types is partial.
-_arrow: Final[Any] = pa
-
 _NO_COLUMN: Final = re.compile(r"No match for FieldRef\.(?:Name\((.*?)\) in|Nested)")
 
 
@@ -29,4 +26,4 @@ def refused_filter(expression: Any, schema: Any, error: Exception) -> ConfigErro
 
 
 def _type_text(kind: Any) -> str:
-    return excerpt(kind.value_type if _arrow.types.is_dictionary(kind) else kind, 60)
+    return excerpt(kind.value_type if pa.types.is_dictionary(kind) else kind, 60)

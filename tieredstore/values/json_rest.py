@@ -9,8 +9,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-# What its type stubs say of types is partial.
-_types: Final[Any] = pa.types
 _decoder: Final = json.JSONDecoder()
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 
@@ -67,7 +65,7 @@ def _name(text: str, at: int) -> tuple[str, int]:
 
 def _of_field(text: str, start: int, kind: Any) -> tuple[str | None, int]:
     """What a field's value has beyond its type: all of it where there is none; and where it ends."""
-    if kind is not None and _types.is_struct(kind) and text[start] == "{":
+    if kind is not None and pa.types.is_struct(kind) and text[start] == "{":
         return _beyond(text, start, {field.name: field.type for field in kind})
     value, end = _decoder.raw_decode(text, start)
     return (text[start:end] if kind is None or _has_more(value, kind) else None), end
@@ -76,9 +74,9 @@ def _of_field(text: str, start: int, kind: Any) -> tuple[str | None, int]:
 def _has_more(content: object, kind: Any) -> bool:
     """Whether a list has objects within that have more than their type."""
     value: Any = content
-    if isinstance(content, list) and _types.is_list(kind):
+    if isinstance(content, list) and pa.types.is_list(kind):
         return any(_has_more(item, kind.value_type) for item in value)
-    if isinstance(content, dict) and _types.is_struct(kind):
+    if isinstance(content, dict) and pa.types.is_struct(kind):
         fields = {field.name: field.type for field in kind}
         return any(name not in fields or _has_more(item, fields[name]) for name, item in value.items())
     return False

@@ -11,23 +11,20 @@ import pyarrow as pa
 
 from tieredstore.errors import ConfigError, quoted
 
-# What its type stubs say of types is partial.
-_arrow: Final[Any] = pa
-
 _TYPES: Final[Mapping[str, Any]] = {
-    "string": _arrow.string(),
-    "bool": _arrow.bool_(),
-    "boolean": _arrow.bool_(),
-    "int": _arrow.int32(),
-    "int32": _arrow.int32(),
-    "long": _arrow.int64(),
-    "int64": _arrow.int64(),
-    "float": _arrow.float32(),
-    "float32": _arrow.float32(),
-    "double": _arrow.float64(),
-    "float64": _arrow.float64(),
-    "date": _arrow.date32(),
-    "timestamp": _arrow.timestamp("us", "UTC"),
+    "string": pa.string(),
+    "bool": pa.bool_(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "int32": pa.int32(),
+    "long": pa.int64(),
+    "int64": pa.int64(),
+    "float": pa.float32(),
+    "float32": pa.float32(),
+    "double": pa.float64(),
+    "float64": pa.float64(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
 }
 _DECIMAL: Final = re.compile(r"decimal\(\s*(\d{1,2})\s*,\s*(\d{1,2})\s*\)")
 _MAX_DEPTH: Final = 32
@@ -46,12 +43,12 @@ def parse_json_schema(text: str) -> pa.Schema:
         raise ConfigError(f"the schema is not JSON: {error}") from None
     if not isinstance(schema, dict):
         raise ConfigError('the schema is not an object of names and types, as {"customer": "string"}')
-    fields: pa.Schema = _arrow.schema(_fields(cast("dict[str, Any]", schema), 0))
+    fields: pa.Schema = pa.schema(_fields(cast("dict[str, Any]", schema), 0))
     return fields
 
 
 def _fields(schema: Mapping[str, Any], depth: int) -> list[Any]:
-    return [_arrow.field(name, _type(kind, name, depth)) for name, kind in schema.items()]
+    return [pa.field(name, _type(kind, name, depth)) for name, kind in schema.items()]
 
 
 def _type(kind: Any, name: str, depth: int) -> Any:
@@ -61,11 +58,11 @@ def _type(kind: Any, name: str, depth: int) -> Any:
         case str() if kind in _TYPES:
             return _TYPES[kind]
         case str() if (decimal := _DECIMAL.fullmatch(kind)) and 0 < int(decimal[1]) <= 38 and int(decimal[2]) <= 38:
-            return _arrow.decimal128(int(decimal[1]), int(decimal[2]))
+            return pa.decimal128(int(decimal[1]), int(decimal[2]))
         case [element]:
-            return _arrow.list_(_type(element, name, depth + 1))
+            return pa.list_(_type(element, name, depth + 1))
         case dict() if kind:
-            return _arrow.struct(_fields(cast("dict[str, Any]", kind), depth + 1))
+            return pa.struct(_fields(cast("dict[str, Any]", kind), depth + 1))
         case _:
             raise ConfigError(
                 f"the schema's field {quoted(name)} is of the type {quoted(kind)}; it must be one of "

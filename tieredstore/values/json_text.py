@@ -13,13 +13,8 @@ import pyarrow.json
 from tieredstore.errors import ConfigError, excerpt
 from tieredstore.values.base import WAY_OUT, Column, OnInvalid, Place, by_parts, check_choice
 
-# What its type stubs say of arrays, compute and the reader is partial.
-_arrow: Final[Any] = pa
-_compute: Final[Any] = pc
-_json: Final[Any] = pyarrow.json
-
 _FIELD: Final = re.compile(r"Column\(/v/([^)]*)\)")
-_NO_FIELDS: Final[Any] = _arrow.array([b"{}"], _arrow.binary())
+_NO_FIELDS: Final[Any] = pa.array([b"{}"], pa.binary())
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +36,13 @@ class Json:
         try:
             # A column of each type, so that one that pyarrow cannot read is told of here.
             _parse(_NO_FIELDS, self.schema)
-        except (_arrow.ArrowException, NotImplementedError):
+        except (pa.ArrowException, NotImplementedError):
             raise _without_type(self.schema) from None
 
     @property
     def arrow_type(self) -> pa.DataType:
         """A struct."""
-        kind: pa.DataType = _arrow.struct(list(self.schema))
+        kind: pa.DataType = pa.struct(list(self.schema))
         return kind
 
     def convert(self, column: Column, place: Place) -> Column:
@@ -61,14 +56,14 @@ class Json:
     def _parsed(self, column: Any) -> Any:
         try:
             return _parse(column, self.schema)
-        except _arrow.ArrowException:
+        except pa.ArrowException:
             return None
 
     def _reason(self, column: Any) -> str:
         """The field that is wrong, if it is one of the schema's: no more of a record is shown than that."""
         try:
             _parse(column, self.schema)
-        except _arrow.ArrowInvalid as error:
+        except pa.ArrowInvalid as error:
             named = _FIELD.search(str(error))
             if named is not None and named[1].partition("/")[0] in self.schema.names:
                 return f" (the field {named[1]} is of another type)"
@@ -78,8 +73,8 @@ class Json:
 def _without_type(schema: Any) -> ConfigError:
     for column in schema:
         try:
-            _parse(_NO_FIELDS, _arrow.schema([column]))
-        except (_arrow.ArrowException, NotImplementedError):
+            _parse(_NO_FIELDS, pa.schema([column]))
+        except (pa.ArrowException, NotImplementedError):
             return ConfigError(
                 f"the schema of JSON has {excerpt(column.name)} as {excerpt(column.type)}, which pyarrow does not read "
                 "from JSON: take a string for it"
@@ -87,24 +82,25 @@ def _without_type(schema: Any) -> ConfigError:
     return ConfigError("pyarrow does not read the schema of JSON as a whole: take strings for some of its fields")
 
 
-def _parse(column: Any, schema: pa.Schema) -> Any:
+def _parse(column: pa.Array, schema: pa.Schema) -> pa.Array:
     """The rows as structs; ArrowInvalid if they are not all JSON objects of the schema, or null."""
     # Each message within an object of ours, which it cannot end: what it opens, its own row has to close. So each row
     # has one object at least, and where there are as many as rows, none has two.
-    prefix, suffix = (_arrow.scalar(text, _arrow.binary()) for text in (b'{"v":', b"}\n"))
-    wrapped = _compute.binary_join_element_wise(
-        prefix, column, suffix, _arrow.scalar(b"", _arrow.binary()), null_handling="replace", null_replacement=b"null"
+    prefix, suffix = (pa.scalar(text, pa.binary()) for text in (b'{"v":', b"}\n"))
+    wrapped = pc.binary_join_element_wise(
+        prefix, column, suffix, pa.scalar(b"", pa.binary()), null_handling="replace", null_replacement=b"null"
     )
     data = wrapped.buffers()[2]
-    table = _json.read_json(
-        _arrow.BufferReader(data),
-        read_options=_json.ReadOptions(use_threads=False, block_size=max(1, data.size)),
-        parse_options=_json.ParseOptions(
-            explicit_schema=_arrow.schema([("v", _arrow.struct(list(schema)))]),
+    assert data is not None
+    table = pyarrow.json.read_json(
+        pa.BufferReader(data),
+        read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=max(1, data.size)),
+        parse_options=pyarrow.json.ParseOptions(
+            explicit_schema=pa.schema([("v", pa.struct(list(schema)))]),
             newlines_in_values=True,
             unexpected_field_behavior="ignore",
         ),
     )
     if table.num_rows != len(column):
-        raise _arrow.ArrowInvalid("a message has more than one object")
+        raise pa.ArrowInvalid("a message has more than one object")
     return table.column("v").combine_chunks() if table.column("v").num_chunks != 1 else table.column("v").chunk(0)

@@ -17,9 +17,6 @@ from tieredstore.errors import ConfigError, excerpt, quoted
 from tieredstore.installation import install_command
 from tieredstore.values.base import Column, OnInvalid, Place, by_parts
 
-# What its type stubs say of arrays is partial.
-_arrow: Final[Any] = pa
-
 _MAX_DEPTH: Final = 32
 _MOST_TYPES: Final = 10_000
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
@@ -28,22 +25,22 @@ _MOST_SECONDS: Final = 253_402_300_800
 
 _LEAST_SECONDS: Final = -62_135_596_800
 _LABELS: Final[Mapping[int, Any]] = {
-    1: _arrow.float64(),
-    2: _arrow.float32(),
-    3: _arrow.int64(),
-    4: _arrow.decimal128(20, 0),  # Spark and ORC have no unsigned numbers: one that holds all of them
-    5: _arrow.int32(),
-    6: _arrow.decimal128(20, 0),
-    7: _arrow.int64(),
-    8: _arrow.bool_(),
-    9: _arrow.string(),
-    12: _arrow.binary(),
-    13: _arrow.int64(),
-    14: _arrow.string(),
-    15: _arrow.int32(),
-    16: _arrow.int64(),
-    17: _arrow.int32(),
-    18: _arrow.int64(),
+    1: pa.float64(),
+    2: pa.float32(),
+    3: pa.int64(),
+    4: pa.decimal128(20, 0),  # Spark and ORC have no unsigned numbers: one that holds all of them
+    5: pa.int32(),
+    6: pa.decimal128(20, 0),
+    7: pa.int64(),
+    8: pa.bool_(),
+    9: pa.string(),
+    12: pa.binary(),
+    13: pa.int64(),
+    14: pa.string(),
+    15: pa.int32(),
+    16: pa.int64(),
+    17: pa.int32(),
+    18: pa.int64(),
 }
 """By the number of a field's type in ``descriptor.proto``."""
 
@@ -84,8 +81,8 @@ class Protobuf:
         kind, convert = _columns(self.descriptor_set, self.message)
         try:
             rows = [None if data is None else convert(self.parsed(data)) for data in column.to_pylist()]
-            return _arrow.array(rows, kind)
-        except (ValueError, _arrow.ArrowException):
+            return pa.array(rows, kind)
+        except (ValueError, pa.ArrowException):
             return None
 
     def parsed(self, data: bytes) -> Any:
@@ -169,7 +166,7 @@ class _Columns:
         if depth > _MAX_DEPTH:
             raise ConfigError(f"{descriptor.full_name} has itself within, which Arrow's columns do not have")
         if descriptor.full_name == _TIMESTAMP:
-            return _arrow.timestamp("us", "UTC"), _microseconds
+            return pa.timestamp("us", "UTC"), _microseconds
         if not descriptor.fields:
             raise ConfigError(f"{descriptor.full_name} has no field, which files of columns cannot have")
         self._types += len(descriptor.fields)
@@ -188,17 +185,17 @@ class _Columns:
                 for field, _, convert in fields
             }
 
-        return _arrow.struct([_arrow.field(field.name, kind) for field, kind, _ in fields]), row
+        return pa.struct([pa.field(field.name, kind) for field, kind, _ in fields]), row
 
     def _of_field(self, field: Any, depth: int) -> tuple[Any, _Convert]:
         message = field.message_type
         if message is not None and message.GetOptions().map_entry:
             key, _ = self._of_single(message.fields_by_name["key"], depth + 1)
             value, of_value = self._of_single(message.fields_by_name["value"], depth + 1)
-            return _arrow.map_(key, value), lambda pairs: [(name, of_value(pairs[name])) for name in sorted(pairs)]
+            return pa.map_(key, value), lambda pairs: [(name, of_value(pairs[name])) for name in sorted(pairs)]
         kind, convert = self._of_single(field, depth + 1)
         if field.is_repeated:
-            return _arrow.list_(kind), lambda items: [convert(item) for item in items]
+            return pa.list_(kind), lambda items: [convert(item) for item in items]
         return kind, convert
 
     def _of_single(self, field: Any, depth: int) -> tuple[Any, _Convert]:
@@ -206,7 +203,7 @@ class _Columns:
             return self.of_message(field.message_type, depth)
         if field.type == _ENUM:
             names = {value.number: value.name for value in reversed(field.enum_type.values)}
-            return _arrow.string(), lambda number: names.get(number, str(number))
+            return pa.string(), lambda number: names.get(number, str(number))
         return _LABELS[field.type], lambda content: content
 
 

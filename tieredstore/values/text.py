@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
 from tieredstore.values.base import WAY_OUT, Column, OnInvalid, Place, by_parts, check_choice
-
-# What its type stubs say of arrays is partial.
-_arrow: Final[Any] = pa
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +23,7 @@ class Text:
     @property
     def arrow_type(self) -> pa.DataType:
         """String."""
-        kind: pa.DataType = _arrow.string()
+        kind: pa.DataType = pa.string()
         return kind
 
     def convert(self, column: Column, place: Place) -> Column:
@@ -38,6 +35,6 @@ class Text:
 
 def _as_text(column: Any) -> Any:
     try:
-        return column.cast(_arrow.string())
-    except _arrow.ArrowInvalid:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
         return None

@@ -25,9 +25,6 @@ from tieredstore.testing.segments import Record, build_batch
 
 pytestmark = pytest.mark.slow
 
-# What its type stubs say of tables is partial.
-parquet: Any = pyarrow.parquet
-
 
 @pytest.fixture(scope="module")
 def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
@@ -91,7 +88,7 @@ def test_rows_go_into_files_that_are_whole_or_not_there(bucket: Bucket, tmp_path
     done = query(bucket, sql, "-o", tmp_path / "o.parquet")
     assert (done.code, done.stdout) == (0, b"")
     assert "150 rows" in done.stderr
-    table: Any = parquet.read_table(tmp_path / "o.parquet")
+    table: Any = pyarrow.parquet.read_table(tmp_path / "o.parquet")
     assert table.to_pylist()[100] == {"partition": 1, "offset": 0, "value": "v0"}
     assert query(bucket, sql, "-o", tmp_path / "o.csv").code == 0
     assert (tmp_path / "o.csv").read_text().startswith("partition,offset,value\n0,0,v0\n")
@@ -162,7 +159,7 @@ def test_values_are_avro_of_a_file_or_of_a_registry(bucket: Bucket, tmp_path: Pa
             "export", "--store", bucket.root.as_uri(), "framed", "-o", out, "--value-type", "avro", *registry,
             "--invalid-as-null",
         )  # fmt: skip
-        table: Any = parquet.read_table(out)
+        table: Any = pyarrow.parquet.read_table(out)
         assert (done.code, table.column("value").to_pylist()[1]) == (0, {"n": 2, "note": "x"})
     assert lines(query(bucket, "SELECT value.n AS n FROM bare", "--schema-avro", schema, "--json")) == [{"n": 7}]
     failing(query(bucket, sql, "--value-type", "avro"), 2, "--schema-registry URL")

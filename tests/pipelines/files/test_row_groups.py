@@ -22,9 +22,6 @@ from tieredstore.pipelines.writers import ENVELOPE, Format, envelope
 ROWS = GROUP_ROWS + 3 * PIECE_ROWS + 7
 CUTS: Sequence[Sequence[int]] = ([], [1, PIECE_ROWS], [GROUP_ROWS, GROUP_ROWS + 1], range(777, ROWS, 777))
 
-_arrow: Any = pa
-_parquet: Any = pq
-
 
 def of_many_kinds(number: int) -> dict[str, Any]:
     """Values that fill several pages of Parquet: these end elsewhere if rows are handed on otherwise."""
@@ -53,7 +50,7 @@ def test_whatever_batches_rows_come_in_they_are_the_same_bytes(how: Format, rows
 
 def test_groups_end_at_their_number_of_rows(rows: Any) -> None:
     (data,) = write(Parquet(), rows.slice(0, 99), rows.slice(99)).values()
-    file = _parquet.ParquetFile(io.BytesIO(data))
+    file = pq.ParquetFile(io.BytesIO(data))
     assert [file.metadata.row_group(number).num_rows for number in range(2)] == [GROUP_ROWS, ROWS - GROUP_ROWS]
     assert file.read().column("offset").to_pylist() == list(range(ROWS))
 
@@ -63,7 +60,7 @@ def test_groups_of_columns_end_by_the_bytes_of_their_records(monkeypatch: pytest
     five = batch(rows=[{"key": b"k", "value": b'{"id":7}', "headers": None}] * 5)
     for cuts in ([five], [five.slice(0, 1), five.slice(1, 3), five.slice(4)]):
         (data,) = write(json_columns(Parquet(), "id BIGINT"), *cuts).values()
-        metadata = _parquet.ParquetFile(io.BytesIO(data)).metadata
+        metadata = pq.ParquetFile(io.BytesIO(data)).metadata
         assert [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)] == [3, 2]
 
 
@@ -85,11 +82,11 @@ def file_of(times: Sequence[int], **options: Any) -> bytes:
     """One of as many rows as a group has; by pyarrow's own settings if any options are given."""
     records: Any = batch(rows=[{"key": None, "value": b"v", "headers": None}] * GROUP_ROWS)
     place = records.schema.get_field_index("timestamp")
-    column: Any = _arrow.array(times, _arrow.int64())
+    column: Any = pa.array(times, pa.int64())
     rows: Any = envelope(records.set_column(place, "timestamp", column), WINDOW.topic, WINDOW.partition)
     file = io.BytesIO()
     if options:
-        _parquet.write_table(pa.Table.from_batches([rows]), file, row_group_size=GROUP_ROWS, **options)
+        pq.write_table(pa.Table.from_batches([rows]), file, row_group_size=GROUP_ROWS, **options)
     else:
         writer = ParquetFile(file, ENVELOPE, "none")
         writer.write(rows)
@@ -98,7 +95,7 @@ def file_of(times: Sequence[int], **options: Any) -> bytes:
 
 
 def encodings(data: bytes) -> dict[str, set[str]]:
-    group = _parquet.ParquetFile(io.BytesIO(data)).metadata.row_group(0)
+    group = pq.ParquetFile(io.BytesIO(data)).metadata.row_group(0)
     columns = [group.column(number) for number in range(group.num_columns)]
     return {column.path_in_schema: set(column.encodings) for column in columns}
 
@@ -133,4 +130,4 @@ def test_columns_are_encoded_by_what_kafka_tells_of_them_and_not_by_their_own_na
 def test_a_file_without_rows_is_one() -> None:
     file = io.BytesIO()
     ParquetFile(file, ENVELOPE).close()
-    assert _parquet.read_table(file).num_rows == 0
+    assert pq.read_table(file).num_rows == 0

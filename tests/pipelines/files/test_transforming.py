@@ -26,7 +26,6 @@ from tieredstore.pipelines.run.window_writing import write_window
 from tieredstore.pipelines.transforming import Message, MessageTransformer, Transformer, of_batches
 from tieredstore.pipelines.upkeep.inspection import verify_output
 
-compute: Any = pc
 HERE = __name__
 NAMED = "secor.message.transformer.class"
 
@@ -51,7 +50,7 @@ class Third(MessageTransformer):
 
 class Even(Transformer):
     def transform(self, records: Any) -> Any:
-        return records.filter(compute.equal(compute.bit_wise_and(records.column("offset"), 1), 0))
+        return records.filter(pc.equal(pc.bit_wise_and(records.column("offset"), 1), 0))
 
 
 @of_batches
@@ -160,7 +159,7 @@ def nothing(message: Message) -> Message | None:
 
 @of_batches
 def nothing_of_batches(records: Any) -> Any:
-    return records.filter(compute.greater_equal(records.column("offset"), 300))
+    return records.filter(pc.greater_equal(records.column("offset"), 300))
 
 
 @pytest.mark.parametrize("name", ["nothing", "nothing_of_batches"])

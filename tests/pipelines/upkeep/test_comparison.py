@@ -27,8 +27,6 @@ from tieredstore.pipelines.upkeep.backfill_sources import LogSource, Selected
 from tieredstore.pipelines.upkeep.comparison import Against, one_sided
 from tieredstore.pipelines.upkeep.inspection import OutputProblem, PartitionStatus, verify_output
 
-arrow: Any = pa
-parquet: Any = pq
 SMALL = pipeline_of(max__file__records="100")
 THIRD = pipeline_of(secor__message__transformer__class="tests.pipelines.files.test_transforming:third")
 
@@ -79,7 +77,7 @@ def rewritten(change: Callable[[Any], Any]) -> Callable[[MemoryObjectStore], Non
     def plant(store: MemoryObjectStore) -> None:
         key = listed(store)[1]
         file = io.BytesIO()
-        parquet.write_table(change(parquet.read_table(io.BytesIO(store.get(key)))), file)
+        pq.write_table(change(pq.read_table(io.BytesIO(store.get(key)))), file)
         store.put(key, file.getvalue())
 
     return plant
@@ -87,12 +85,12 @@ def rewritten(change: Callable[[Any], Any]) -> Callable[[MemoryObjectStore], Non
 
 def other_value(table: Any) -> Any:
     values = table.column("value").to_pylist()
-    return table.set_column(1, "value", arrow.array([*values[:7], b"another", *values[8:]], arrow.binary()))
+    return table.set_column(1, "value", pa.array([*values[:7], b"another", *values[8:]], pa.binary()))
 
 
 def other_offset(table: Any) -> Any:
     offsets = table.column("offset").to_pylist()
-    return table.set_column(4, table.schema.field("offset"), [arrow.array([*offsets[:-1], 777])])
+    return table.set_column(4, table.schema.field("offset"), [pa.array([*offsets[:-1], 777])])
 
 
 def from_third(table: Any) -> Any:
@@ -100,7 +98,7 @@ def from_third(table: Any) -> Any:
 
 
 def sixth_again(table: Any) -> Any:
-    return arrow.concat_tables([table, table.slice(5, 1)])
+    return pa.concat_tables([table, table.slice(5, 1)])
 
 
 def without_offsets(table: Any) -> Any:

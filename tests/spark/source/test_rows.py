@@ -15,8 +15,6 @@ from tieredstore.kafka.records import RecordDecoder
 from tieredstore.spark.source.rows import COLUMNS, COLUMNS_WITH_HEADERS, RowShape
 from tieredstore.testing.batches import Record, build_batch
 
-arrow: Any = pa
-
 
 def decoded(shape: RowShape, *records: Record) -> Any:
     (batch,) = RecordDecoder(shape.decoder_columns).decode([build_batch(records, 5)])
@@ -57,7 +55,7 @@ def test_keys_and_values_are_not_copied() -> None:
 def test_a_time_beyond_sparks_is_an_error_that_names_the_way_out(timestamp_ms: int) -> None:
     shape = RowShape(COLUMNS)
     records = decoded(shape, Record(b"v", timestamp_ms=1)).to_pydict() | {"timestamp": [timestamp_ms]}
-    batch = arrow.RecordBatch.from_pydict(records, schema=RecordDecoder(shape.decoder_columns).schema)
+    batch = pa.RecordBatch.from_pydict(records, schema=RecordDecoder(shape.decoder_columns).schema)
     with pytest.raises(ConfigError, match=f"{timestamp_ms} ms.*option columns"):
         shape.convert(batch, "orders", 3)
 
@@ -65,7 +63,7 @@ def test_a_time_beyond_sparks_is_an_error_that_names_the_way_out(timestamp_ms: i
 def test_a_record_without_timestamp_is_as_in_sparks_kafka_source() -> None:
     shape = RowShape(("timestamp",))
     rows: Any = shape.convert(decoded(shape, Record(b"v", timestamp_ms=-1)), "orders", 0)
-    assert rows.column("timestamp").cast(arrow.int64()).to_pylist() == [-1000]
+    assert rows.column("timestamp").cast(pa.int64()).to_pylist() == [-1000]
 
 
 @pytest.mark.parametrize("columns", [(), ("key", "key"), ("nothing",)])

@@ -15,8 +15,6 @@ from tieredstore.query.topic_columns import topic_schema
 
 PARTITIONS: Final = 3
 OFFSETS: Final = 30
-arrow: Any = pa
-compute: Any = pc
 
 
 class Records:
@@ -28,16 +26,16 @@ class Records:
             for partition in range(PARTITIONS)
             for offset in range(OFFSETS)
         ]
-        schema: Any = topic_schema(("topic", "partition", "offset", "timestamp", "value"))
-        columns = {
+        schema = topic_schema(("topic", "partition", "offset", "timestamp", "value"))
+        columns: dict[str, list[Any]] = {
             "topic": ["orders"] * len(self.rows),
             "partition": [partition for partition, _, _ in self.rows],
             "offset": [offset for _, offset, _ in self.rows],
             "timestamp": [time for _, _, time in self.rows],
             "value": [b"v%d" % (offset % 3) for _, offset, _ in self.rows],
         }
-        arrays: Any = [arrow.array(columns[field.name], field.type) for field in schema]
-        self.batch: Any = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        arrays = [pa.array(columns[field.name], field.type) for field in schema]
+        self.batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def wanted(self, condition: Condition) -> list[int]:
         numbered = self.batch.append_column("row", pa.array(range(len(self.rows))))
@@ -71,9 +69,9 @@ def _among(name: str, values: st.SearchStrategy[int], kind: Any) -> st.SearchStr
     """As DuckDB writes IN."""
     field = ds.field(name)
     return st.lists(values, min_size=1, max_size=4).map(
-        lambda chosen: compute.if_else(
-            compute.is_valid(field),
-            compute.is_in(field, value_set=arrow.array(chosen, kind)),
+        lambda chosen: pc.if_else(
+            pc.is_valid(field),
+            pc.is_in(field, value_set=pa.array(chosen, kind)),
             pa.scalar(None, pa.bool_()),
         )
     )

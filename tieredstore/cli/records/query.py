@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -149,9 +148,10 @@ class QueryPlot:
                 f"--plot: the query gives no column {missing[0]}; it gives {', '.join(untyped.schema.names)}"
             )
         check_names(reader)
+        from pyarrow import types
+
         from tieredstore.query import writers
 
-        types = importlib.import_module("pyarrow.types")
         x, y = (_kind(types, untyped.schema.field(name).type) for name in (self._x, self._y))
         if y == "name":
             raise ConfigError(f"--plot: the column {self._y} is not of numbers")

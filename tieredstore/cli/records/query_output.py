@@ -42,9 +42,10 @@ def extra_module(name: str, extra: str) -> Any:
 
 def write_table(reader: BatchRows) -> None:
     """A table on stdout, of rows that may be millions."""
+    from pyarrow import types
+
     from tieredstore.query import writers
 
-    types = importlib.import_module("pyarrow.types")
     untyped: Any = reader
     columns = [
         number(field.name) if types.is_integer(field.type) or types.is_floating(field.type) else text(field.name)

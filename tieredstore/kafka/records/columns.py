@@ -8,32 +8,32 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from tieredstore.errors import BatchCorrupt, ConfigError
-from tieredstore.kafka.records.slab_arrays import Array, Buffer, array_over, arrow, buffer_of
+from tieredstore.kafka.records.slab_arrays import array_over, buffer_of
 
 if TYPE_CHECKING:
     from tieredstore.kafka.records._kernel import Taken
 
-_BINARY: Final = arrow.binary()
-_HEADER_KINDS: Final = (arrow.string(), arrow.binary())
-_HEADER: Final = arrow.struct([arrow.field("key", _HEADER_KINDS[0]), arrow.field("value", _HEADER_KINDS[1])])
+_BINARY: Final = pa.binary()
+_HEADER_KINDS: Final = (pa.string(), pa.binary())
+_HEADER: Final = pa.struct([pa.field("key", _HEADER_KINDS[0]), pa.field("value", _HEADER_KINDS[1])])
 
-_HEADERS: Final = arrow.list_(_HEADER)
+_HEADERS: Final = pa.list_(_HEADER)
 # Arrow reads the first offset of empty arrays too, which those that it makes itself may not have; and it would import
 # pandas to make them.
-_NOTHING: Final = [None, arrow.py_buffer(bytes(64)), arrow.py_buffer(bytes(64))]
-_NO_HEADERS: Final = arrow.Array.from_buffers(
-    _HEADER, 0, [None], 0, children=[arrow.Array.from_buffers(kind, 0, _NOTHING, 0) for kind in _HEADER_KINDS]
+_NOTHING: Final = [None, pa.py_buffer(bytes(64)), pa.py_buffer(bytes(64))]
+_NO_HEADERS: Final = pa.Array.from_buffers(
+    _HEADER, 0, [None], 0, children=[pa.Array.from_buffers(kind, 0, _NOTHING, 0) for kind in _HEADER_KINDS]
 )
 
 # In the order of the kernel's bits. The names are those of Spark's Kafka source.
 _FIELDS: Final = (
-    arrow.field("key", arrow.binary()),
-    arrow.field("value", arrow.binary()),
-    arrow.field("headers", _HEADERS),
-    arrow.field("offset", arrow.int64()),
-    arrow.field("timestamp", arrow.int64()),
-    arrow.field("timestampType", arrow.int8()),
-    arrow.field("leaderEpoch", arrow.int32()),
+    pa.field("key", pa.binary()),
+    pa.field("value", pa.binary()),
+    pa.field("headers", _HEADERS),
+    pa.field("offset", pa.int64()),
+    pa.field("timestamp", pa.int64()),
+    pa.field("timestampType", pa.int8()),
+    pa.field("leaderEpoch", pa.int32()),
 )
 
 COLUMNS: Final[tuple[str, ...]] = tuple(field.name for field in _FIELDS)
@@ -47,7 +47,7 @@ class RecordColumns:
         unknown = [name for name in names if name not in COLUMNS]
         if unknown or not names or len(set(names)) < len(names):
             raise ConfigError(f"columns {list(names)} are not some of {', '.join(COLUMNS)}, each once")
-        self.schema: pa.Schema = arrow.schema([_FIELDS[COLUMNS.index(name)] for name in names])
+        self.schema = pa.schema([_FIELDS[COLUMNS.index(name)] for name in names])
         # A bit a column, as the kernel tests them in its inner loop.
         self.wanted = sum(1 << COLUMNS.index(name) for name in names)
 
@@ -55,7 +55,7 @@ class RecordColumns:
         """A record batch over the kernel's slabs, without copying; it keeps them from being used again."""
         rows, header_rows, (key_nulls, value_nulls, headers_nulls, header_value_nulls), ascii_keys, slabs = taken
         buffers = [buffer_of(slab) for slab in slabs]
-        arrays: list[Array] = []
+        arrays: list[pa.Array] = []
         for name in self.schema.names:
             match name:
                 case "key":
@@ -67,37 +67,36 @@ class RecordColumns:
                 case "headers":
                     keys = _header_keys(header_rows, buffers[9:11], ascii_keys=ascii_keys)
                     values = array_over(_BINARY, header_rows, buffers[11:14], header_value_nulls)
-                    headers = arrow.Array.from_buffers(_HEADER, header_rows, [None], 0, children=[keys, values])
+                    headers = pa.Array.from_buffers(_HEADER, header_rows, [None], 0, children=[keys, values])
                     arrays.append(_lists(rows, headers_nulls, buffers[6:8], headers))
                 case _:
                     column = COLUMNS.index(name)
-                    arrays.append(arrow.Array.from_buffers(_FIELDS[column].type, rows, [None, buffers[11 + column]], 0))
-        built: pa.RecordBatch = arrow.RecordBatch.from_arrays(arrays, schema=self.schema)
-        return built
+                    arrays.append(pa.Array.from_buffers(_FIELDS[column].type, rows, [None, buffers[11 + column]], 0))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
-def _header_keys(count: int, buffers: list[Buffer], *, ascii_keys: bool) -> Array:
-    keys: Array = arrow.Array.from_buffers(arrow.string(), count, [None, *buffers], 0)
+def _header_keys(count: int, buffers: list[pa.Buffer], *, ascii_keys: bool) -> pa.Array:
+    keys: pa.Array = pa.Array.from_buffers(pa.string(), count, [None, *buffers], 0)
     if ascii_keys:
         return keys
     try:
         keys.validate(full=True)
-    except arrow.ArrowInvalid:
-        return _replace_malformed(arrow.Array.from_buffers(arrow.binary(), count, [None, *buffers], 0))
+    except pa.ArrowInvalid:
+        return _replace_malformed(pa.Array.from_buffers(pa.binary(), count, [None, *buffers], 0))
     return keys
 
 
-def _replace_malformed(keys: Array) -> Array:
+def _replace_malformed(keys: pa.Array) -> pa.Array:
     """Kafka's own client, in Java, shows malformed UTF-8 as U+FFFD; Arrow's strings may not hold it."""
     # Each key that there is once: what a batch can have millions of are the same few.
     encoded = keys.dictionary_encode()
-    replaced = arrow.array([key.decode("utf-8", "replace") for key in encoded.dictionary.to_pylist()], arrow.string())
-    taken = replaced if isinstance(replaced, arrow.ChunkedArray) else replaced.take(encoded.indices)
-    if isinstance(taken, arrow.ChunkedArray):
+    replaced = pa.array([key.decode("utf-8", "replace") for key in encoded.dictionary.to_pylist()], pa.string())
+    taken = replaced if isinstance(replaced, pa.ChunkedArray) else replaced.take(encoded.indices)
+    if isinstance(taken, pa.ChunkedArray):
         raise BatchCorrupt("a record has more than 2 GiB of malformed header keys")
     return taken
 
 
-def _lists(rows: int, nulls: int, buffers: list[Buffer], headers: Array) -> Array:
+def _lists(rows: int, nulls: int, buffers: list[pa.Buffer], headers: pa.Array) -> pa.Array:
     valid, ends = buffers
-    return arrow.Array.from_buffers(_HEADERS, rows, [valid if nulls else None, ends], nulls, children=[headers])
+    return pa.Array.from_buffers(_HEADERS, rows, [valid if nulls else None, ends], nulls, children=[headers])

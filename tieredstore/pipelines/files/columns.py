@@ -21,14 +21,13 @@ from tieredstore.values.json_rest import JsonRest
 from tieredstore.values.json_text import Json
 
 # What their type stubs say is partial.
-_arrow: Final[Any] = pa
-_compute: Final[Any] = pc
 _ipc: Final[Any] = pa.ipc
 
 REST: Final = "_rest"
 
 _BESIDE: Final = ("offset", "partition", "timestamp", "key", "headers")
-KAFKA_FIELD: Final = _arrow.field(KAFKA, _arrow.struct([ENVELOPE.field(name) for name in _BESIDE]))
+_BESIDE_FIELDS: Final = [ENVELOPE.field(name) for name in _BESIDE]
+KAFKA_FIELD: Final = pa.field(KAFKA, pa.struct(_BESIDE_FIELDS))
 
 
 Taken = tuple[tuple[str, str], ...]
@@ -97,16 +96,16 @@ class OfOneSchema(Decoder):
                 except ValueError:
                     faults[row] = "its value is no object of JSON, or has a field twice"
             rest.append(text)
-        kind = _arrow.struct([*_fields_of(column.type), _arrow.field(REST, _arrow.string())])
-        arrays = [*column.flatten(), _arrow.array(rest, _arrow.string())]
-        return _arrow.StructArray.from_arrays(arrays, fields=list(kind)), faults
+        kind = pa.struct([*_fields_of(column.type), pa.field(REST, pa.string())])
+        arrays = [*column.flatten(), pa.array(rest, pa.string())]
+        return pa.StructArray.from_arrays(arrays, fields=list(kind)), faults
 
     def open(self, file: BinaryIO, inner: Format, local_path: str | None) -> FileWriter:  # noqa: ARG002  none is needed
         """As the rows come."""
         assert self.value_type is not None
         fields = _fields_of(self.value_type.arrow_type)
-        rest = [_arrow.field(REST, _arrow.string())] if self.rest is not None else []
-        schema = _arrow.schema([*fields, *rest, KAFKA_FIELD])
+        rest = [pa.field(REST, pa.string())] if self.rest is not None else []
+        schema = pa.schema([*fields, *rest, KAFKA_FIELD])
         return ColumnsFile(inner.open_columns(file, schema), schema)
 
 
@@ -115,13 +114,13 @@ _NAMES: Final = {"json": "JSON", "protobuf": "a message of Protocol Buffers", "a
 
 def _lost(values: Any, column: Any) -> list[int]:
     """The rows that are null, and were not."""
-    rows = _compute.indices_nonzero(_compute.and_(column.is_null(), values.is_valid()))
+    rows = pc.indices_nonzero(pc.and_(column.is_null(), values.is_valid()))
     numbers: list[int] = rows.to_pylist()
     return numbers
 
 
 def _fields_of(kind: Any) -> list[Any]:
-    if not _arrow.types.is_struct(kind):
+    if not pa.types.is_struct(kind):
         raise ConfigError("a schema that is no record has no columns")
     return [kind.field(number) for number in range(kind.num_fields)]
 
@@ -147,11 +146,9 @@ class ColumnsFile(FileWriter):
     def write(self, rows: pa.RecordBatch) -> None:
         """Append; a group ends by the bytes of keys and values."""
         untyped: Any = rows
-        beside = _arrow.StructArray.from_arrays(
-            [untyped.column(name) for name in _BESIDE], fields=list(KAFKA_FIELD.type)
-        )
+        beside = pa.StructArray.from_arrays([untyped.column(name) for name in _BESIDE], fields=_BESIDE_FIELDS)
         arrays = [*untyped.column(DECODED).flatten(), beside]
-        batch = _arrow.RecordBatch.from_arrays(arrays, schema=self._schema)
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         try:
             if isinstance(self._inner, GroupedFile):
                 self._inner.append(batch, rows)
@@ -193,7 +190,7 @@ class OfRegistry(Decoder):
             else:
                 rows_of.setdefault(number, []).append(row)
         for number, rows in rows_of.items():
-            taken = values.take(_arrow.array(rows, _arrow.int64()))
+            taken = values.take(pa.array(rows, pa.int64()))
             lost = _lost(taken, self.seen.reader(number).convert(taken, _place))
             faults |= dict.fromkeys((rows[one] for one in lost), "its value is not Avro of its schema")
         return None, dict(sorted(faults.items()))
@@ -277,7 +274,7 @@ class _UnitedFile(FileWriter):
     def _write_out(self) -> None:
         # Where all values are null there is no schema, and no column but Kafka's.
         avro = Avro(self._schema(list(self._numbers)) if self._numbers else _NOTHING, self._lookup)
-        schema = _arrow.schema([*_fields_of(avro.arrow_type), KAFKA_FIELD])
+        schema = pa.schema([*_fields_of(avro.arrow_type), KAFKA_FIELD])
         writer = ColumnsFile(self._inner.open_columns(self._file, schema), schema)
         self._aside.seek(0)
         for batch in _ipc.open_stream(self._aside):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, ClassVar, Final, cast
 
 import pyarrow as pa
+from pyarrow import orc
 
 from tieredstore.errors import ConfigError
 from tieredstore.installation import install_command
@@ -93,7 +94,7 @@ class Orc(Format):
 class _OrcFile(GroupedFile):
     def __init__(self, file: BinaryIO, schema: Any, codec: str) -> None:
         super().__init__(schema)
-        orc: Any = importlib.import_module("pyarrow.orc")
+
         self._writer = orc.ORCWriter(file, compression=codec)
 
     def put(self, table: pa.Table) -> None:

@@ -13,9 +13,6 @@ from tieredstore.errors import ConfigError, InvalidValue
 from tieredstore.pipelines.files.columns import KAFKA_FIELD, ColumnsFile
 from tieredstore.pipelines.writers import ENVELOPE, KAFKA, FileWriter, Format
 
-# What its type stubs say is partial.
-_arrow: Final[Any] = pa
-
 NEEDS_SPARK: Final = (
     "frame passes records through Spark, which is not here: run the pipeline without --once, or by "
     "tieredstore.spark.start_pipelines; backfill, redrive and --take-over do not know it"
@@ -40,7 +37,7 @@ def as_records(rows: Any) -> Any:
     kept = [rows.column(field.name).cast(field.type) for field in ENVELOPE]
     own = [field for field in rows.schema if field.name not in ENVELOPE.names]
     arrays = [*kept, *(rows.column(field.name) for field in own)]
-    return _arrow.RecordBatch.from_arrays(arrays, schema=_arrow.schema([*ENVELOPE, *own]))
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([*ENVELOPE, *own]))
 
 
 def check_columns(schema: Any) -> None:
@@ -61,7 +58,7 @@ def check_columns(schema: Any) -> None:
 def of_rows(inner: Format, schema: Any) -> Format:
     """The format of rows with this schema: that of the settings where they are records as they came."""
     own = [field for field in schema if field.name not in ENVELOPE.names]
-    return FrameColumns(inner, _arrow.schema(own)) if own else inner
+    return FrameColumns(inner, pa.schema(own)) if own else inner
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +84,9 @@ class FrameColumns(Format):
         untyped: Any = records
         fields: list[Any] = list(self.own)
         arrays = [untyped.column(field.name) for field in fields]
-        return _arrow.StructArray.from_arrays(arrays, fields=fields), {}
+        return pa.StructArray.from_arrays(arrays, fields=fields), {}
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
         """A writer of the columns beside the struct ``kafka``."""
-        schema = _arrow.schema([*self.own, KAFKA_FIELD])
+        schema = pa.schema([*self.own, KAFKA_FIELD])
         return ColumnsFile(self.inner.open_columns(file, schema), schema)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-
-_arrow: Final[Any] = pa
-_compute: Final[Any] = pc
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +30,8 @@ class Reached:
 
     def pieces(self, batch: Any) -> Iterator[tuple[Any, bool]]:
         """The batch, cut behind the records with which files end, and whether they do."""
-        sizes = _compute.fill_null(_compute.binary_length(batch.column("value")), 0).to_pylist()
-        times = batch.column("timestamp").cast(_arrow.int64()).to_pylist()
+        sizes = pc.fill_null(pc.binary_length(batch.column("value")), 0).to_pylist()
+        times = batch.column("timestamp").cast(pa.int64()).to_pylist()
         start = 0
         for row, (size, time_ms) in enumerate(zip(sizes, times, strict=True)):
             self._bytes += size

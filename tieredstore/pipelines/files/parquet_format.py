@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import io
 from dataclasses import dataclass
 from typing import Any, BinaryIO, ClassVar, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from tieredstore.pipelines.writers import ENVELOPE, KAFKA, FileWriter, Format, GroupedFile
-
-# What their type stubs say is partial.
-_arrow: Final[Any] = pa
-_compute: Final[Any] = pc
 
 _BESIDE_TEXT: Final = ("offset", "timestamp", "key", "headers", "is_null")
 _COLUMNS_KEPT: Final = 64
@@ -72,15 +68,15 @@ class ParquetFile(GroupedFile):
         self._writer.close()
 
     def _open(self, *, repeats: bool) -> Any:
-        parquet: Any = importlib.import_module("pyarrow.parquet")
+
         plain = {self._path("offset")} if repeats else {self._path("offset"), self._path("timestamp")}
         encoded = [name for name in _columns_of(self._schema) if name not in plain]
-        return parquet.ParquetWriter(self._file, self._schema, compression=self._codec, use_dictionary=encoded)
+        return pq.ParquetWriter(self._file, self._schema, compression=self._codec, use_dictionary=encoded)
 
     def _column(self, table: Any, name: str) -> Any:
         if not self._beside:
             return table.column(name)
-        return _compute.struct_field(table.column(self._beside), name)
+        return pc.struct_field(table.column(self._beside), name)
 
     def _path(self, name: str) -> str:
         return f"{self._beside}.{name}" if self._beside else name
@@ -88,31 +84,29 @@ class ParquetFile(GroupedFile):
 
 def _repeats(times: Any) -> bool:
     """Whether a dictionary of two-byte indices saves more than it takes, of values of eight bytes."""
-    count: int = _compute.count_distinct(times).as_py()
+    count: int = pc.count_distinct(times).as_py()
     return 4 * count < 3 * len(times)
 
 
 @functools.lru_cache(maxsize=_COLUMNS_KEPT)
 def _columns_of(schema: Any) -> tuple[str, ...]:
     """The paths of the columns that Parquet has for a schema, as a file without rows tells them."""
-    parquet: Any = importlib.import_module("pyarrow.parquet")
+
     file = io.BytesIO()
-    parquet.write_metadata(schema, file)
-    columns = parquet.ParquetFile(file).schema
+    pq.write_metadata(schema, file)
+    columns = pq.ParquetFile(file).schema
     return tuple(columns.column(number).path for number in range(len(columns)))
 
 
 class Sidecar:
     """The file beside one that has values alone: a row for each, with all else that Kafka tells."""
 
-    _SCHEMA: Final = _arrow.schema(
-        [*(ENVELOPE.field(name) for name in _BESIDE_TEXT[:-1]), _arrow.field("is_null", _arrow.bool_())]
-    )
+    _SCHEMA: Final = pa.schema([*(ENVELOPE.field(name) for name in _BESIDE_TEXT[:-1]), pa.field("is_null", pa.bool_())])
 
     def __init__(self, file: BinaryIO, *, has_lengths: bool = False) -> None:
         """``has_lengths``: of values that nothing parts in their file; in bytes."""
-        length = [_arrow.field("length", _arrow.int32())] if has_lengths else []
-        self._schema = _arrow.schema([*self._SCHEMA, *length])
+        length = [pa.field("length", pa.int32())] if has_lengths else []
+        self._schema = pa.schema([*self._SCHEMA, *length])
         self._file = ParquetFile(file, self._schema)
 
     def write(self, rows: pa.RecordBatch) -> None:
@@ -121,8 +115,8 @@ class Sidecar:
         values = untyped.column("value")
         arrays = [*(untyped.column(name) for name in _BESIDE_TEXT[:-1]), values.is_null()]
         if len(self._schema) > len(arrays):
-            arrays.append(_compute.fill_null(_compute.binary_length(values), 0))
-        self._file.write(_arrow.RecordBatch.from_arrays(arrays, schema=self._schema))
+            arrays.append(pc.fill_null(pc.binary_length(values), 0))
+        self._file.write(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
 
     def close(self) -> None:
         """End it; it stays open for reading."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import gzip
-import importlib
 import json
 import struct
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import Any, BinaryIO, Final, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
+from pyarrow import orc
 
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.files.container_formats import fastavro_module
@@ -22,22 +22,19 @@ from tieredstore.pipelines.files.sequencefile import SequenceFileReader
 from tieredstore.pipelines.writers import ENVELOPE
 from tieredstore.values.avro import check_bounded
 
-_arrow: Final[Any] = pa
-_parquet: Final[Any] = pq
-
 _BATCH: Final = 4096
 _PIECE: Final = 1 << 20
 _MOST_BYTES: Final = 64 << 20
 """Of one value of text: more is no text."""
 
-RECORDS: Final[Any] = _arrow.schema(
+RECORDS: Final[Any] = pa.schema(
     [
-        _arrow.field("offset", _arrow.int64()),
-        _arrow.field("timestamp", _arrow.int64()),
-        _arrow.field("timestampType", _arrow.int32()),
-        _arrow.field("key", _arrow.binary()),
-        _arrow.field("value", _arrow.binary()),
-        _arrow.field("headers", ENVELOPE.field("headers").type),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.int64()),
+        pa.field("timestampType", pa.int32()),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", ENVELOPE.field("headers").type),
     ]
 )
 """What is read; null where the file does not tell."""
@@ -77,7 +74,7 @@ def _unpacked(file: BinaryIO, magic: bytes) -> BinaryIO:
 
 def parquet_records(file: BinaryIO, _: BinaryIO | None) -> Iterator[pa.RecordBatch]:
     """Of Apache Parquet."""
-    for batch in _parquet.ParquetFile(file).iter_batches(_BATCH):
+    for batch in pq.ParquetFile(file).iter_batches(_BATCH):
         yield as_records(batch)
 
 
@@ -88,23 +85,22 @@ def as_records(batch: Any) -> pa.RecordBatch:
     columns = [
         _plain(batch.column(name)).cast(RECORDS.field(name).type)
         if name in batch.schema.names
-        else _arrow.nulls(batch.num_rows, RECORDS.field(name).type)
+        else pa.nulls(batch.num_rows, RECORDS.field(name).type)
         for name in RECORDS.names
     ]
-    records: pa.RecordBatch = _arrow.RecordBatch.from_arrays(columns, schema=RECORDS)
+    records: pa.RecordBatch = pa.RecordBatch.from_arrays(columns, schema=RECORDS)
     return records
 
 
 def _plain(column: Any) -> Any:
     """Times in ms, whatever the file counts them in."""
-    if _arrow.types.is_timestamp(column.type):
-        return column.cast(_arrow.timestamp("ms", column.type.tz), safe=False).cast(_arrow.int64())
+    if pa.types.is_timestamp(column.type):
+        return column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
     return column
 
 
 def orc_records(file: BinaryIO, _: BinaryIO | None) -> Iterator[pa.RecordBatch]:
     """Of Apache ORC."""
-    orc: Any = importlib.import_module("pyarrow.orc")
     reader = orc.ORCFile(file)
     for number in range(reader.nstripes):
         yield as_records(reader.read_stripe(number))
@@ -171,7 +167,7 @@ def pieces_of(stream: BinaryIO, delimiter: bytes) -> Iterator[bytes]:
 
 def _by_lengths(stream: BinaryIO, sidecar: BinaryIO) -> Iterator[bytes]:
     """Values that nothing parts, as long as the file beside them says."""
-    for batch in _parquet.ParquetFile(sidecar).iter_batches(_BATCH, columns=["length"]):
+    for batch in pq.ParquetFile(sidecar).iter_batches(_BATCH, columns=["length"]):
         for length in batch.column(0).to_pylist():
             value = stream.read(length)
             if len(value) < length:
@@ -198,7 +194,7 @@ def _of_json(line: bytes) -> Row | None:
         row: Any = json.loads(line)
         if not {"topic", "partition", "offset", "timestamp"} <= row.keys():
             return None
-        moment = _arrow.scalar(row["timestamp"]).cast(_arrow.timestamp("ms", "UTC")).cast(_arrow.int64()).as_py()
+        moment = pa.scalar(row["timestamp"]).cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).as_py()
         return {
             **_row(_bytes(row.get("value"))),
             "key": _bytes(row.get("key")),
@@ -209,7 +205,7 @@ def _of_json(line: bytes) -> Row | None:
             if row.get("headers") is None
             else [{"key": one["key"], "value": _bytes(one["value"])} for one in row["headers"]],
         }
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, binascii.Error, _arrow.ArrowInvalid):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, binascii.Error, pa.ArrowInvalid):
         return None
 
 
@@ -219,7 +215,7 @@ def _bytes(text: str | None) -> bytes | None:
 
 def _beside(values: Iterator[bytes], sidecar: BinaryIO) -> Iterator[pa.RecordBatch]:
     """Values, and what the file beside them has of each."""
-    for batch in _parquet.ParquetFile(sidecar).iter_batches(_BATCH):
+    for batch in pq.ParquetFile(sidecar).iter_batches(_BATCH):
         rows: list[Row] = []
         for beside in batch.to_pylist():
             value = next(values, None)
@@ -250,5 +246,5 @@ def _batches(rows: Iterator[Row]) -> Iterator[pa.RecordBatch]:
 
 
 def _records(rows: list[Row]) -> pa.RecordBatch:
-    records: pa.RecordBatch = _arrow.RecordBatch.from_pylist(rows, schema=RECORDS)
+    records: pa.RecordBatch = pa.RecordBatch.from_pylist(rows, schema=RECORDS)
     return records

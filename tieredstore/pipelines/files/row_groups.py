@@ -10,8 +10,6 @@ import pyarrow as pa
 
 from tieredstore.pipelines.files.sizes import running_sizes, total_size
 
-_arrow: Final[Any] = pa
-
 GROUP_ROWS: Final = 65_536
 GROUP_BYTES: Final = 64 << 20
 """A row group ends at the record that reaches one of these: so it does not matter how records came in batches."""
@@ -74,11 +72,11 @@ class RowGroups:
 
     def _end_edge(self) -> None:
         if self._edge:
-            self._pieces += _arrow.Table.from_batches(self._edge, self._schema).combine_chunks().to_batches()
+            self._pieces += pa.Table.from_batches(self._edge, self._schema).combine_chunks().to_batches()
         self._edge, self._edge_rows = [], 0
 
     def _group(self) -> pa.Table:
         self._end_edge()
-        group: pa.Table = _arrow.Table.from_batches(self._pieces, self._schema)
+        group: pa.Table = pa.Table.from_batches(self._pieces, self._schema)
         self._pieces, self._rows, self._bytes = [], 0, 0
         return group

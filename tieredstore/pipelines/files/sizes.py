@@ -10,10 +10,7 @@ import pyarrow.compute as pc
 
 from tieredstore.records.numbers import int64_values
 
-_arrow: Final[Any] = pa
-_compute: Final[Any] = pc
-
-_BINARY: Final = _arrow.binary()
+_BINARY: Final = pa.binary()
 
 
 def total_size(records: Any) -> int:
@@ -24,7 +21,7 @@ def total_size(records: Any) -> int:
 def _bytes_of(column: Any) -> int:
     if column.type != _BINARY or column.null_count or not len(column):
         # What lies below a null is anybody's guess.
-        return _compute.sum(_compute.binary_length(column)).as_py() or 0
+        return pc.sum(pc.binary_length(column)).as_py() or 0
     first: int = column.offset
     ends = memoryview(column.buffers()[1]).cast("B").cast("i")
     return ends[first + len(column)] - ends[first]
@@ -35,8 +32,7 @@ def running_sizes(records: Any) -> Sequence[int]:
     if not records.num_rows:
         return ()
     keys, values = (
-        _compute.fill_null(_compute.binary_length(records.column(name)), 0).cast(_arrow.int64())
-        for name in ("key", "value")
+        pc.fill_null(pc.binary_length(records.column(name)), 0).cast(pa.int64()) for name in ("key", "value")
     )
-    sums = _compute.cumulative_sum(_compute.add(keys, values))
-    return int64_values(_arrow.RecordBatch.from_arrays([sums], ["sizes"]), "sizes")
+    sums = pc.cumulative_sum(pc.add(keys, values))
+    return int64_values(pa.RecordBatch.from_arrays([sums], ["sizes"]), "sizes")

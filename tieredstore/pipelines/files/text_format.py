@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, ClassVar, Final, cast
+from typing import Any, BinaryIO, ClassVar, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,9 +12,6 @@ import pyarrow.compute as pc
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.files.parquet_format import Sidecar
 from tieredstore.pipelines.writers import CODECS, FileWriter, Format, compressed
-
-# What its type stubs say is partial.
-_compute: Final[Any] = pc
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +40,10 @@ class Text(Format):
             return {}
         values = cast("Any", records).column("value")
         # A value's end may complete the delimiter before it begins ("|" before "||"), so look in both together.
-        ended = _compute.binary_join_element_wise(values, self.delimiter, b"")
-        first = _compute.find_substring(ended, self.delimiter)
-        inside = _compute.fill_null(_compute.less(first, _compute.binary_length(values)), False)
-        rows = cast("Sequence[int]", _compute.indices_nonzero(inside).to_pylist())
+        ended = pc.binary_join_element_wise(values, self.delimiter, b"")
+        first = pc.find_substring(ended, self.delimiter)
+        inside = pc.fill_null(pc.less(first, pc.binary_length(values)), False)
+        rows = cast("Sequence[int]", pc.indices_nonzero(inside).to_pylist())
         return dict.fromkeys(rows, "its value has the delimiter of text inside")
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:

@@ -16,9 +16,6 @@ import pyarrow as pa
 from tieredstore.pipelines.filing._json_scan import epoch_millis
 from tieredstore.pipelines.filing.messagepack import unpacked
 
-# What its type stubs say is partial.
-_arrow: Final[Any] = pa
-
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _INTEGER: Final = re.compile(r"[0-9]{1,19}")
 _NUMBER: Final = re.compile(r"[\x00-\x20]*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?[\x00-\x20]*")
@@ -305,7 +302,7 @@ def json_times(values: Any, path: Sequence[str]) -> Any:
     Known only of texts that ``json.loads`` takes, and that have each name of the path once.
     """
     rows = len(values)
-    ends, data = values.buffers()[1:] if rows and _arrow.types.is_binary(values.type) else (None, None)
+    ends, data = values.buffers()[1:] if rows and pa.types.is_binary(values.type) else (None, None)
     if ends is None or data is None:
         return None
     valid, times, known = values.buffers()[0], bytearray(8 * rows), bytearray(-(-rows // 8))
@@ -317,4 +314,4 @@ def json_times(values: Any, path: Sequence[str]) -> Any:
         memoryview(ends).cast("i"), memoryview(data).cast("B"), None if valid is None else memoryview(valid).cast("B"),
         values.offset, rows, names, memoryview(times).cast("q"), known,
     )  # fmt: skip
-    return _arrow.Array.from_buffers(_arrow.int64(), rows, [_arrow.py_buffer(known), _arrow.py_buffer(times)])
+    return pa.Array.from_buffers(pa.int64(), rows, [pa.py_buffer(known), pa.py_buffer(times)])

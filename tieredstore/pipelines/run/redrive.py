@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from tieredstore.pipelines.log.commit_log import CommitLog
     from tieredstore.pipelines.log.entries import Entry, OutputFile, WrittenWindow
 
-_arrow: Final[Any] = pa
-_parquet: Final[Any] = pq
 
 _AGAIN: Final = re.compile(r"\.r(\d{1,9})\.parquet")
 _NEEDED: Final = ("key", "value", "headers", "offset", "timestamp", "timestampType")
@@ -86,9 +84,9 @@ def redriven(store: ObjectStore, recipe: Recipe, window: Window, key: str) -> Wr
 def _records(file: BinaryIO, key: str) -> Iterator[pa.RecordBatch]:
     """As they came out of the log."""
     try:
-        for batch in _parquet.ParquetFile(file).iter_batches():
+        for batch in pq.ParquetFile(file).iter_batches():
             columns = [batch.column(name) for name in _NEEDED]
-            columns[4] = columns[4].cast(_arrow.int64())
-            yield _arrow.RecordBatch.from_arrays(columns, names=list(_NEEDED))
-    except (_arrow.ArrowInvalid, KeyError) as error:
+            columns[4] = columns[4].cast(pa.int64())
+            yield pa.RecordBatch.from_arrays(columns, names=list(_NEEDED))
+    except (pa.ArrowInvalid, KeyError) as error:
         raise CorruptData(f"{key} is no file of bad messages that this pipeline wrote") from error

@@ -28,14 +28,11 @@ from tieredstore.process.thread_pool import ThreadPool
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
 
-# What its type stubs say of batches is partial.
-_arrow: Final[Any] = pa
-_compute: Final[Any] = pc
 
 UNREADABLE: Final = (CorruptData, DataLoss)
 """Errors of records that are lost or damaged: what lies before them is committed, and trying again is of no use."""
 
-_QUARANTINE_SCHEMA: Final = _arrow.schema([*ENVELOPE, _arrow.field("reason", _arrow.string())])
+_QUARANTINE_SCHEMA: Final = pa.schema([*ENVELOPE, pa.field("reason", pa.string())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,13 +244,13 @@ class _WindowWriting:
         if most and len(self._open.keys() | {filed.directories[code] for _, code in good}) > most:
             # In the order of the records, so that the same files end at the same ones, in whatever batches they come.
             for code, run in groupby(good, key=lambda one: one[1]):
-                self._write(filed.directories[code], rows.take(_arrow.array([row for row, _ in run])))
+                self._write(filed.directories[code], rows.take(pa.array([row for row, _ in run])))
         else:
             numbers: dict[int, list[int]] = {}
             for row, code in good:
                 numbers.setdefault(code, []).append(row)
             for code, taken in numbers.items():
-                self._write(filed.directories[code], rows.take(_arrow.array(taken)))
+                self._write(filed.directories[code], rows.take(pa.array(taken)))
         return faults
 
     def written(self) -> WrittenWindow:
@@ -321,14 +318,14 @@ class _WindowWriting:
             self._end(self._open.pop(stalest))
 
     def _put_aside(self, rows: Any, faults: dict[int, str]) -> None:
-        bad = rows.take(_arrow.array(list(faults)))
+        bad = rows.take(pa.array(list(faults)))
         offsets = bad.column("offset").to_pylist()
         self.reasons.update(zip(offsets, faults.values(), strict=True))
         if self._aside is None:
             key = self._recipe.naming.quarantine_key(self._window.topic, self._window.partition, offsets[0])
             self._aside = self._begin("quarantine", key)
-        arrays = [*bad.columns[: len(ENVELOPE)], _arrow.array(list(faults.values()), _arrow.string())]
-        self._aside.write(_arrow.RecordBatch.from_arrays(arrays, schema=_QUARANTINE_SCHEMA), 0)
+        arrays = [*bad.columns[: len(ENVELOPE)], pa.array(list(faults.values()), pa.string())]
+        self._aside.write(pa.RecordBatch.from_arrays(arrays, schema=_QUARANTINE_SCHEMA), 0)
 
     def _begin(self, kind: str, key: str) -> _OpenFile:
         if kind == "quarantine":
@@ -393,11 +390,11 @@ class _OpenFile:
         if self.first < 0:
             self.first = offsets[0].as_py()
         self.last = offsets[-1].as_py()
-        times = rows.column("timestamp").cast(_arrow.int64())
-        extent = _compute.min_max(times)
+        times = rows.column("timestamp").cast(pa.int64())
+        extent = pc.min_max(times)
         if (lowest := extent["min"].as_py()) is not None and lowest < 0:
             # Kafka's -1, where a record has no time.
-            extent = _compute.min_max(times.filter(_compute.greater_equal(times, 0)))
+            extent = pc.min_max(times.filter(pc.greater_equal(times, 0)))
         earliest, latest = extent["min"].as_py(), extent["max"].as_py()
         if latest is not None:
             self.earliest = earliest if self.earliest < 0 else min(self.earliest, earliest)

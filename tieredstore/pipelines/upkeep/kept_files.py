@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tieredstore.errors import ConfigError, ObjectNotFound, ResourceNotFound
 from tieredstore.pipelines.log.entries import Window
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
     from tieredstore.pipelines.config.settings import Pipeline
 
-_arrow: Final[Any] = pa
 _BATCH_WINDOWS: Final = 64
 _UNKNOWN: Final = -1
 
@@ -109,9 +109,9 @@ class KeptFiles(RecordSource):
             reading = self._streamed if piece.ordered else self._sorted
             for batch in reading(piece):
                 offsets = batch.column("offset")
-                inside = _arrow.compute.and_(
-                    _arrow.compute.greater_equal(offsets, max(piece.start, window.start)),
-                    _arrow.compute.less(offsets, min(piece.stop, window.stop)),
+                inside = pc.and_(
+                    pc.greater_equal(offsets, max(piece.start, window.start)),
+                    pc.less(offsets, min(piece.stop, window.stop)),
                 )
                 if (rest := batch.filter(inside)).num_rows:
                     yield rest
@@ -203,7 +203,7 @@ class KeptFiles(RecordSource):
     def _sorted(self, piece: _Piece) -> Iterator[Any]:
         batches = [batch for key in piece.keys for batch in self._read(key)]
         if batches:
-            table = _arrow.Table.from_batches(batches).sort_by("offset")
+            table = pa.Table.from_batches(batches).sort_by("offset")
             yield from _once(table.to_batches(max_chunksize=4096))
 
     def _read(self, key: str) -> Iterator[Any]:
@@ -222,8 +222,8 @@ class KeptFiles(RecordSource):
             )
         columns = {name: batch.column(name) for name in COLUMNS}
         for name in ("timestamp", "timestampType"):
-            columns[name] = _arrow.compute.fill_null(columns[name], _UNKNOWN)
-        return _arrow.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+            columns[name] = pc.fill_null(columns[name], _UNKNOWN)
+        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
 def _once(batches: Iterable[Any]) -> Iterator[Any]:
@@ -235,4 +235,4 @@ def _once(batches: Iterable[Any]) -> Iterator[Any]:
             if offset > last:
                 rows.append(row)
                 last = offset
-        yield batch if len(rows) == batch.num_rows else batch.take(_arrow.array(rows, _arrow.int64()))
+        yield batch if len(rows) == batch.num_rows else batch.take(pa.array(rows, pa.int64()))

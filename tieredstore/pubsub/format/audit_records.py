@@ -17,14 +17,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from tieredstore.errors import CorruptData
-from tieredstore.kafka.records.slab_arrays import Array
 from tieredstore.pubsub.format.messages import ProducerRequest
-
-# What its type stubs say of arrays is partial.
-compute: Any = pc
 
 _LENGTH: Final = struct.Struct(">h")
 _REQUEST: Final = struct.Struct(">qq")
@@ -106,14 +103,14 @@ class IdsHash:
             self._ids[at] ^= byte
         self.count += 1
 
-    def add_column(self, ids: Array) -> None:
+    def add_column(self, ids: pa.Array) -> None:
         """Those of a column that are not null."""
-        column: Any = compute.drop_null(ids) if ids.null_count else ids
+        column: Any = pc.drop_null(ids) if ids.null_count else ids
         if not len(column):
             return
         first, behind = column.offset, column.offset + len(column)
         begin, end = (struct.unpack_from("=i", column.buffers()[1], 4 * place)[0] for place in (first, behind))
-        sizes = compute.min_max(compute.binary_length(column)).as_py()
+        sizes = pc.min_max(pc.binary_length(column)).as_py()
         if sizes["min"] == sizes["max"]:
             self.add(_folded(memoryview(column.buffers()[2])[begin:end], len(column)))
             self.count += len(column) - 1

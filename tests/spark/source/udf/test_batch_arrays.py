@@ -17,7 +17,6 @@ from tieredstore.spark.source.rows import RowShape
 from tieredstore.spark.source.udf import BatchArrays, OnCorrupt
 from tieredstore.testing.batches import Record, build_batch
 
-untyped: Any = pa
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 RECORD = ("offset", "key", "value", "headers", "timestamp", "timestampType")
 BATCH = build_batch([Record(b"a", b"k", 7, (("h", b"1"), ("h", None))), Record(None)], 10)
@@ -30,7 +29,7 @@ def offsets_of(rows: Sequence[Row]) -> list[int]:
 def decoded(values: Sequence[bytes | None], on_corrupt: OnCorrupt = "fail", kind: Any = None) -> list[Any]:
     arrays = BatchArrays(RowShape(RECORD), on_corrupt, "value {}".format)
     lists_of_records: list[Any] = []
-    for lists in arrays.convert([untyped.array(values, kind or untyped.binary())]):
+    for lists in arrays.convert([pa.array(values, kind or pa.binary())]):
         lists.validate(full=True)
         lists_of_records += lists.to_pylist()
     return lists_of_records
@@ -62,19 +61,19 @@ def test_null_stays_null_and_no_bytes_are_no_records() -> None:
 @given(st.lists(st.one_of(st.none(), st.lists(st.integers(0, 9), max_size=4, unique=True).map(sorted)), max_size=8))
 def test_each_value_has_its_own_records_and_no_others(values: list[list[int] | None]) -> None:
     stored = [None if offsets is None else b"".join(map(batch_at, offsets)) for offsets in values]
-    records_by_value = decoded(stored, kind=untyped.large_binary())
+    records_by_value = decoded(stored, kind=pa.large_binary())
     assert [None if rows is None else offsets_of(rows) for rows in records_by_value] == values
 
 
 def test_large_values_are_given_as_they_come() -> None:
     values = [batch_at(offset, bytes(1 << 20)) for offset in range(12)]
     arrays = BatchArrays(RowShape(["value"]), "fail", str)
-    sizes = [len(lists) for lists in arrays.convert([untyped.array(values, untyped.binary())])]
+    sizes = [len(lists) for lists in arrays.convert([pa.array(values, pa.binary())])]
     assert sizes == [4, 4, 4]
 
 
 def test_slices_of_arrays_are_read_as_what_they_show() -> None:
-    values = untyped.array([batch_at(1), batch_at(2), None, batch_at(3)])
+    values = pa.array([batch_at(1), batch_at(2), None, batch_at(3)])
     (lists,) = BatchArrays(RowShape(["offset"]), "fail", str).convert([values.slice(1, 2)])
     assert lists.to_pylist() == [[{"offset": 2}], None]
 
@@ -86,7 +85,7 @@ def test_a_damaged_value_fails_and_names_its_place() -> None:
 
 def test_rows_are_counted_over_all_arrays() -> None:
     arrays = BatchArrays(RowShape(["offset"]), "fail", "value {}".format)
-    good, bad = untyped.array([BATCH, None]), untyped.array([b"x"])
+    good, bad = pa.array([BATCH, None]), pa.array([b"x"])
     with pytest.raises(BatchCorrupt, match=r"^value 4:"):
         list(arrays.convert([good, good, bad]))
 

@@ -30,7 +30,6 @@ from tieredstore.testing.segments import write_segment
 
 pytestmark = pytest.mark.slow
 
-untyped: Any = pa
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 BATCH = build_batch([Record(b"a", b"k", 7, (("h", b"1"), ("h", None))), Record(None)], 10)
 
@@ -67,7 +66,7 @@ def collect(batches: Iterator[pa.RecordBatch]) -> list[Row]:
 
 
 def logs(contents: Sequence[bytes | None], **columns: Sequence[object]) -> list[pa.RecordBatch]:
-    batch: pa.RecordBatch = untyped.RecordBatch.from_pydict({"content": contents, **columns})
+    batch: pa.RecordBatch = pa.RecordBatch.from_pydict({"content": contents, **columns})
     return [batch]
 
 
@@ -125,10 +124,10 @@ def test_records_without_headers_can_be_sent_by_arrow() -> None:
     headers: Any = rows.column(0)
     # Arrow reads the first offset of empty arrays, too: a buffer without it leads into memory that is not ours.
     assert min(buffer.size for buffer in headers.values.field(0).buffers()[1:]) >= 4
-    sink = untyped.BufferOutputStream()
-    with untyped.ipc.new_stream(sink, rows.schema) as stream:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
         stream.write_batch(rows)
-    assert untyped.ipc.open_stream(sink.getvalue()).read_all().to_pylist() == [{"headers": None}] * 50
+    assert pa.ipc.open_stream(sink.getvalue()).read_all().to_pylist() == [{"headers": None}] * 50
 
 
 def test_a_log_without_a_telling_path_has_no_topic_and_no_partition() -> None:
@@ -312,7 +311,7 @@ PARTS = {
 
 
 def named(**changed: object) -> list[ObjectKey]:
-    batch: Any = untyped.RecordBatch.from_pylist([PARTS | changed])
+    batch: Any = pa.RecordBatch.from_pylist([PARTS | changed])
     return list(segment_keys([batch], by_path=False))
 
 

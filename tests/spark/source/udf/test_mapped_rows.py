@@ -22,7 +22,6 @@ from tieredstore.spark.source.options import SourceOptions, parse_options
 from tieredstore.spark.source.rows import MappedRows, rows_given, schema_of
 from tieredstore.spark.source.tasks import SplitTask
 
-arrow: Any = pa
 SCHEMA = StructType([StructField("n", LongType())])
 ROWS = pa.RecordBatch.from_pydict({"n": [1, 2]})
 
@@ -60,7 +59,7 @@ def test_what_is_no_schema_is_told_of(schema: Any) -> None:
 def test_rows_pass_as_they_are_or_in_the_types_of_the_schema() -> None:
     assert list(rows_given(iter([ROWS]), None)) == [ROWS]
     assert given(identity) == [ROWS]
-    narrow = arrow.RecordBatch.from_arrays([pa.array([1, 2], pa.int32())], names=["n"])
+    narrow = pa.RecordBatch.from_arrays([pa.array([1, 2], pa.int32())], names=["n"])
     assert given(giving(iter([narrow]))) == [ROWS]
 
 
@@ -152,8 +151,7 @@ def test_two_attempts_of_a_task_side_by_side_give_the_same_rows(tmp_path: Path) 
     bucket.close()
     options = {**bucket.options, "subscribe": "orders", "maxSplitBytes": "5000", "columns": "offset,value"}
     source = parse_options(options, streaming=False)
-    arrow: Any = pa
-    schema: Any = arrow.schema([("value", pa.binary()), ("offset", pa.int64())])
+    schema: Any = pa.schema([("value", pa.binary()), ("offset", pa.int64())])
     mapped = MappedRows(identity, schema_of(schema))
     reader = MappedReader(source, mapped)
     tasks = pickle.loads(pickle.dumps(reader.partitions()))
