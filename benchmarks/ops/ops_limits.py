@@ -22,7 +22,8 @@ from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.kafka.logdir import LogSegment
 from tieredstore.model import Uuid
 from tieredstore.ops.bucket import open_bucket
-from tieredstore.ops.keys.rotation import RotationOutcome, rotate_keys
+from tieredstore.ops.keys.rotation import rotate_keys
+from tieredstore.ops.steps import Outcome
 from tieredstore.ops.verification import Level, Selection, verify
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
@@ -90,7 +91,7 @@ class RotationJobs:
         self._active = 1 - self._active
         store = self._stores[0]
         steps = list(rotate_keys(store, list_segments(store), self._rings[self._active]))
-        assert {step.outcome for step in steps} == {RotationOutcome.ROTATED}
+        assert {step.outcome for step in steps} == {Outcome.ROTATED}
 
 
 class DataJobs:

@@ -12,12 +12,14 @@ from tests.support.stores.catalog_stores import MadeSegment, partition_of, run_o
 from tests.support.stores.stepped_actors import HOUR_MS, AgingStore, WorldClock
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope, list_segments
 from tieredstore.catalog.metadata_topic import PartitionDelete, PartitionDeleteState, SegmentState, SegmentUpdate
+from tieredstore.cli.bucket.rm import LEFT_ALONE
 from tieredstore.errors import ConfigError, CorruptData
 from tieredstore.ops.brokers import BrokersView
-from tieredstore.ops.garbage.collection import collect_garbage
+from tieredstore.ops.garbage.collection import Garbage, collect_garbage
 from tieredstore.ops.garbage.holds import LegalHold, place_hold
-from tieredstore.ops.garbage.removal import Before, RemovalOutcome, RemovalStep, remove_segments
-from tieredstore.ops.garbage.steps import GarbageOutcome, GarbageStep
+from tieredstore.ops.garbage.removal import Before, remove_segments
+from tieredstore.ops.listing import ListedSegment
+from tieredstore.ops.steps import Outcome, Step
 
 MADE = run_of(5, partition_of())
 STATES = [
@@ -59,13 +61,13 @@ def topic() -> Topic:
     return Topic(records())
 
 
-def remove(store: AgingStore, topic: Topic, before: Before, *, force: bool = False) -> list[RemovalStep]:
+def remove(store: AgingStore, topic: Topic, before: Before, *, force: bool = False) -> list[Step[ListedSegment]]:
     with topic.view() as brokers:
         listed = list_in_scope(store, "", Scope("events"))
         return list(remove_segments(store, "", listed, before, brokers=brokers, force=force, dry_run=False, parallel=2))
 
 
-def outcomes(steps: Iterable[RemovalStep]) -> list[str]:
+def outcomes(steps: Iterable[Step[ListedSegment]]) -> list[str]:
     return [step.outcome.value for step in steps]
 
 
@@ -169,7 +171,9 @@ def aged(hours: int = 25, segments: Sequence[MadeSegment] = MADE) -> AgingStore:
     return world
 
 
-def collect(store: AgingStore, topic: Topic, *, unknown_too: bool = False, dry_run: bool = False) -> list[GarbageStep]:
+def collect(
+    store: AgingStore, topic: Topic, *, unknown_too: bool = False, dry_run: bool = False
+) -> list[Step[Garbage]]:
     with topic.view() as brokers:
         return list(
             collect_garbage(
@@ -183,10 +187,10 @@ def collect(store: AgingStore, topic: Topic, *, unknown_too: bool = False, dry_r
 def test_gc_takes_what_the_brokers_have_forgotten(topic: Topic) -> None:
     store = aged()
     steps = collect(store, topic)
-    assert [(step.garbage.first_offset, step.outcome) for step in steps] == [
-        (10, GarbageOutcome.DELETED),
-        (20, GarbageOutcome.DELETED),
-        (40, GarbageOutcome.UNKNOWN),
+    assert [(step.item.first_offset, step.outcome) for step in steps] == [
+        (10, Outcome.DELETED),
+        (20, Outcome.DELETED),
+        (40, Outcome.UNKNOWN),
     ]
     assert [step.reason for step in steps] == [
         "the brokers have deleted it",
@@ -203,14 +207,14 @@ def test_gc_takes_what_brokers_never_named_only_if_asked(topic: Topic) -> None:
 
 
 def test_gc_leaves_forgotten_segments_that_are_young_or_held_and_in_a_dry_run(topic: Topic) -> None:
-    assert {step.outcome for step in collect(aged(23), topic)} == {GarbageOutcome.YOUNG}
+    assert {step.outcome for step in collect(aged(23), topic)} == {Outcome.YOUNG}
     store = aged()
     topic.values = records()
-    assert GarbageOutcome.DELETED in {step.outcome for step in collect(store, topic, dry_run=True)}
+    assert Outcome.DELETED in {step.outcome for step in collect(store, topic, dry_run=True)}
     assert len(list(list_segments(store))) == len(MADE)
     place_hold(store, "", LegalHold("case", topic="events"))
     topic.values = records()
-    assert {step.outcome for step in collect(store, topic)} == {GarbageOutcome.HELD, GarbageOutcome.UNKNOWN}
+    assert {step.outcome for step in collect(store, topic)} == {Outcome.HELD, Outcome.UNKNOWN}
     assert len(list(list_segments(store))) == len(MADE)
 
 
@@ -219,11 +223,11 @@ def test_what_another_clusters_brokers_say_deletes_nothing() -> None:
     store = aged()
     other = run_of(1, partition_of("other"))[0]
     values = [record_of(other, SegmentState.COPY_SEGMENT_STARTED)]
-    assert {step.outcome for step in collect(store, Topic(values))} == {GarbageOutcome.UNKNOWN}
+    assert {step.outcome for step in collect(store, Topic(values))} == {Outcome.UNKNOWN}
     assert len(list(list_segments(store))) == len(MADE)
 
 
 def test_the_outcomes_of_rm_are_those_that_its_page_lists() -> None:
-    assert {outcome.value for outcome in RemovalOutcome} == {
+    assert {Outcome.REMOVED, *LEFT_ALONE} == {
         "removed", "leftover", "unknown", "held", "listed", "young", "refused",
     }  # fmt: skip

@@ -14,7 +14,9 @@ from tieredstore.errors import StoreError
 from tieredstore.format.keys import Suffix
 from tieredstore.model import TopicIdPartition, human_bytes
 from tieredstore.ops.garbage.deletion import delete_objects
-from tieredstore.ops.garbage.removal import Before, RemovalOutcome, RemovalStep, remove_segments
+from tieredstore.ops.garbage.removal import Before, remove_segments
+from tieredstore.ops.listing import ListedSegment
+from tieredstore.ops.steps import Outcome, Step
 from tieredstore.process.stopping import nothing_under_way
 from tieredstore.uploader.metrics import Counts
 from tieredstore.uploader.target import Target
@@ -36,14 +38,14 @@ class Expired:
 
 @dataclass(frozen=True, slots=True)
 class RemoteRetention:
-    """Bounds of what is stored of a partition, -1 for none; what is over them is only counted if it ``is_dry``.
+    """Bounds of what is stored of a partition, -1 for none; what is over them is only counted if it ``dry_run``.
 
     As Kafka's retention it takes whole segments, the oldest ones, and makes no holes; legal holds stay.
     """
 
     retention_ms: int
     retention_bytes: int
-    is_dry: bool
+    dry_run: bool
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     topics_ms: Mapping[str, int] = field(default_factory=dict[str, int])
     """Of topics with a time of their own in place of ``retention_ms``."""
@@ -53,7 +55,7 @@ class RemoteRetention:
         """As the settings say."""
         topics_ms = dict(map(parse_topic_ms, settings.retention_topics))
         return cls(
-            settings.retention_ms, settings.retention_bytes, is_dry=settings.retention_dry_run, topics_ms=topics_ms
+            settings.retention_ms, settings.retention_bytes, dry_run=settings.retention_dry_run, topics_ms=topics_ms
         )
 
     @property
@@ -68,22 +70,22 @@ class RemoteRetention:
         """
         for where in partitions if self.is_on else ():
             steps = list(self._steps(target, where))
-            gone = [step for step in steps if step.outcome is RemovalOutcome.REMOVED]
-            others = [step for step in steps if step.outcome not in (RemovalOutcome.REMOVED, RemovalOutcome.LEFTOVER)]
+            gone = [step for step in steps if step.outcome is Outcome.REMOVED]
+            others = [step for step in steps if step.outcome not in (Outcome.REMOVED, Outcome.LEFTOVER)]
             if not gone and not others:
                 continue
-            size = sum(step.segment.objects.stored_size for step in gone)
+            size = sum(step.item.objects.stored_size for step in gone)
             left = f"{others[0].outcome}: {others[0].reason}" if others else None
             _logger.info(
                 "%s: %d segments (%s) %s by uploader.retention%s", where, len(gone), human_bytes(size),
-                "would be deleted" if self.is_dry else "were deleted", f"; one is left alone, {left}" if left else "",
+                "would be deleted" if self.dry_run else "were deleted", f"; one is left alone, {left}" if left else "",
             )  # fmt: skip
-            if not self.is_dry:
+            if not self.dry_run:
                 counts.expired_segments += len(gone)
                 counts.expired_bytes += size
             yield Expired(where, len(gone), size, left)
 
-    def _steps(self, target: Target, where: TopicIdPartition) -> Iterator[RemovalStep]:
+    def _steps(self, target: Target, where: TopicIdPartition) -> Iterator[Step[ListedSegment]]:
         with nothing_under_way():
             listed = list(self._listed(target, where))
         gone: set[SegmentObjects] = set()
@@ -93,15 +95,15 @@ class RemoteRetention:
             # A dry run, whose steps are made one after the other: of two side by side the later one may be gone, and
             # the earlier one have failed, which is a hole.
             for step in remove_segments(store, prefix, left, before, rules=rules, dry_run=True, parallel=_READERS):
-                if step.outcome is RemovalOutcome.REMOVED and not self.is_dry:
+                if step.outcome is Outcome.REMOVED and not self.dry_run:
                     try:
-                        delete_objects(store, step.segment.objects)
+                        delete_objects(store, step.item.objects)
                     except StoreError as error:
                         if error.retryable:
                             raise
-                        yield RemovalStep(step.segment, RemovalOutcome.REFUSED, str(error))
+                        yield Step(step.item, Outcome.REFUSED, str(error))
                         return
-                gone.add(step.segment.objects)
+                gone.add(step.item.objects)
                 yield step
 
     def _bounds(self, topic: str, listed: list[SegmentObjects]) -> Iterator[Before]:

@@ -200,7 +200,7 @@ class Uploader(Closing):
             _logger.debug("how far others have shipped is not known now: %s", error)
         self._let_leave()
 
-    def expire(self, *, only_check: bool = False) -> Iterator[Expired]:
+    def expire(self, *, dry_run: bool = False) -> Iterator[Expired]:
         """Delete what is stored of partitions that are led past the bounds of uploader.retention, one by one.
 
         Nothing of topics that the broker tiers, or may: those have a retention of their own.
@@ -208,7 +208,7 @@ class Uploader(Closing):
         others = self.own.force_topics
         led = (where for where, partition in self._known().items() if partition.role is Role.LED)
         mine = (where for where in led if self.leadership.is_known and where.topic not in others)
-        retention = replace(self.retention, is_dry=True) if only_check else self.retention
+        retention = replace(self.retention, dry_run=True) if dry_run else self.retention
         return retention.apply(self.target, mine, self.counts)
 
     def ship(self, partition: Partition) -> Step | None:

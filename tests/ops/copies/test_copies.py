@@ -29,8 +29,9 @@ from tieredstore.errors import ConfigError, StoreError, StoreUnavailable
 from tieredstore.format.data_key_field import with_data_key
 from tieredstore.format.keys import Suffix
 from tieredstore.ops.bucket import Bucket
-from tieredstore.ops.copies.copying import Pair, copy_segments, pair_up
-from tieredstore.ops.copies.steps import CopyOutcome, CopyStep, CopyWay
+from tieredstore.ops.copies.copying import CopyStep, Pair, copy_segments, pair_up
+from tieredstore.ops.copies.recoding import CopyWay
+from tieredstore.ops.steps import Outcome
 from tieredstore.remote import RemoteStorageManager
 
 KEYRING = "08-keyring"
@@ -75,7 +76,7 @@ def run(source: Bucket, target: Bucket, **options: object) -> list[CopyStep]:
     return list(copy_segments(source, target, **options))  # type: ignore[arg-type]  # the function's own
 
 
-def outcomes(steps: Iterable[CopyStep]) -> Counter[CopyOutcome]:
+def outcomes(steps: Iterable[CopyStep]) -> Counter[Outcome]:
     return Counter(step.outcome for step in steps)
 
 
@@ -106,7 +107,7 @@ def test_where_nothing_changes_the_same_bytes_stand_under_the_same_ids(case: str
     before, texts = content(source), golden_texts(case)
     target = MemoryObjectStore()
     steps = run(bucket(source, texts), bucket(target, texts))
-    assert outcomes(steps) == {CopyOutcome.COPIED: len(segments(case))}
+    assert outcomes(steps) == {Outcome.COPIED: len(segments(case))}
     assert {step.way for step in steps} == {CopyWay.VERBATIM}
     assert content(target) == content(source) == before
     assert sum(step.sent for step in steps) == sum(map(len, before.values()))
@@ -134,7 +135,7 @@ def test_a_second_run_sends_nothing() -> None:
     run(bucket(source), bucket(target))
     counted = CountingStore(target)
     steps = run(bucket(source), bucket(counted))
-    assert outcomes(steps) == {CopyOutcome.THERE: len(MADE)}
+    assert outcomes(steps) == {Outcome.THERE: len(MADE)}
     # One looks how keys are made there.
     assert dict(counted.requests) == {"now_ms": 1, "list": 1, "get": len(MADE), "head": 1}
     assert sum(step.sent for step in steps) == 0
@@ -146,7 +147,7 @@ def test_a_dry_run_says_what_would_be_sent_and_writes_nothing() -> None:
     assert content(target) == {}
     assert planned == run(bucket(source), bucket(target))
     transcoding = bucket(MemoryObjectStore(), ZSTD)
-    assert outcomes(run(bucket(source), transcoding, dry_run=True)) == {CopyOutcome.COPIED: len(MADE)}
+    assert outcomes(run(bucket(source), transcoding, dry_run=True)) == {Outcome.COPIED: len(MADE)}
     assert content(transcoding.store) == {}
 
 
@@ -172,7 +173,7 @@ def test_transcoded_segments_have_the_same_records_and_indexes(case: str, name: 
     before = content(source.store)
     other = bucket(target, {**golden_texts(case), **ENCODINGS[name]}, "copy/")
     steps = run(source, other)
-    assert outcomes(steps) == {CopyOutcome.COPIED: len(segments(case))}, errors(steps)
+    assert outcomes(steps) == {Outcome.COPIED: len(segments(case))}, errors(steps)
     assert {step.way for step in steps} == {CopyWay.TRANSCODED}
     assert content(source.store) == before
     for segment in segments(case):
@@ -183,7 +184,7 @@ def test_transcoded_segments_have_the_same_records_and_indexes(case: str, name: 
         assert manifest.compression == other.settings.compression_enabled
         assert (manifest.encryption is not None) == (other.settings.encryption is not None)
     stored = content(target)
-    assert outcomes(run(source, other)) == {CopyOutcome.THERE: len(segments(case))}
+    assert outcomes(run(source, other)) == {Outcome.THERE: len(segments(case))}
     assert content(target) == stored
 
 
@@ -213,7 +214,7 @@ def test_for_another_ring_data_keys_are_wrapped_anew_and_data_stay() -> None:
     stored = content(target)
     different = {key for key, data in content(source.store).items() if stored[key] != data}
     assert different == {f"{segment.main_path}.rsm-manifest" for segment in old}
-    assert outcomes(run(source, alone)) == {CopyOutcome.THERE: len(segments(KEYRING))}
+    assert outcomes(run(source, alone)) == {Outcome.THERE: len(segments(KEYRING))}
     assert content(target) == stored
 
 
@@ -221,8 +222,8 @@ def test_segments_whose_pair_the_source_has_not_are_named_and_the_others_copied(
     source = bucket(golden(KEYRING), golden_texts(KEYRING, alone="key2"))
     target = bucket(MemoryObjectStore(), {**golden_texts(KEYRING, alone="key2"), "chunk.size": "70000"})
     steps = run(source, target)
-    assert outcomes(steps)[CopyOutcome.FAILED] > 0
-    assert outcomes(steps)[CopyOutcome.COPIED] > 0
+    assert outcomes(steps)[Outcome.FAILED] > 0
+    assert outcomes(steps)[Outcome.COPIED] > 0
     assert all("'key1', which is not on the ring" in error for error in errors(steps))
 
 
@@ -230,7 +231,7 @@ def test_what_is_rotated_in_the_target_is_there() -> None:
     source, target = bucket(golden(KEYRING), golden_texts(KEYRING)), MemoryObjectStore()
     run(source, bucket(target, golden_texts(KEYRING, alone="key2")))
     both = bucket(target, golden_texts(KEYRING))
-    assert outcomes(run(source, both)) == {CopyOutcome.THERE: len(segments(KEYRING))}
+    assert outcomes(run(source, both)) == {Outcome.THERE: len(segments(KEYRING))}
     old = bucket(target, golden_texts(KEYRING, alone="key1"))
     (error, *_) = errors(run(source, old))
     assert "under a key pair that is not on its ring" in error
@@ -245,7 +246,7 @@ def test_damaged_segments_are_named_and_leftovers_passed_over() -> None:
     source.delete([segments[5].key()])
     target = MemoryObjectStore()
     steps = run(bucket(source), bucket(target))
-    assert outcomes(steps) == {CopyOutcome.COPIED: 2, CopyOutcome.FAILED: 3, CopyOutcome.LEFTOVER: 1}
+    assert outcomes(steps) == {Outcome.COPIED: 2, Outcome.FAILED: 3, Outcome.LEFTOVER: 1}
     assert [step.error.exit_code for step in steps if step.error is not None] == [4, 4, 4]
     assert content(target) == content(made())
 
@@ -260,7 +261,7 @@ def test_other_bytes_under_the_same_ids_are_left_alone() -> None:
         target.put(MADE[0].key(suffix), b"x" * len(made().get(MADE[0].key(suffix))))
         before = content(target)
         steps = run(bucket(made()), bucket(target))
-        assert outcomes(steps) == {CopyOutcome.COPIED: 1, CopyOutcome.FAILED: 1}
+        assert outcomes(steps) == {Outcome.COPIED: 1, Outcome.FAILED: 1}
         assert error in errors(steps)[0]
         assert steps[0].error is not None
         assert steps[0].error.exit_code == 5
@@ -272,7 +273,7 @@ def test_records_that_stand_in_another_encoding_are_left_alone() -> None:
     run(bucket(made()), bucket(target, ZSTD))
     before = content(target)
     steps = run(bucket(made()), bucket(target, ENC))
-    assert outcomes(steps) == {CopyOutcome.FAILED: len(MADE)}
+    assert outcomes(steps) == {Outcome.FAILED: len(MADE)}
     assert "in another way than is wanted" in errors(steps)[0]
     assert content(target) == before
 
@@ -282,7 +283,7 @@ def test_a_copy_that_lost_an_object_is_mended() -> None:
     run(bucket(made()), bucket(target))
     target.delete([MADE[0].key(Suffix.LOG)])
     steps = run(bucket(made()), bucket(target))
-    assert outcomes(steps) == {CopyOutcome.COPIED: 1, CopyOutcome.THERE: 1}
+    assert outcomes(steps) == {Outcome.COPIED: 1, Outcome.THERE: 1}
     assert content(target) == content(made())
 
 
@@ -312,7 +313,7 @@ def test_a_store_that_writes_something_else_is_found_out(suffix: Suffix, change:
     with pytest.raises(StoreError, match="did not give back what was written"):
         run(bucket(made()), bucket(lying, texts), parallel=1)
     assert [objects for objects in list_segments(target) if Suffix.MANIFEST not in objects.missing] == []
-    assert outcomes(run(bucket(made()), bucket(target, texts))) == {CopyOutcome.COPIED: len(MADE)}
+    assert outcomes(run(bucket(made()), bucket(target, texts))) == {Outcome.COPIED: len(MADE)}
 
 
 WAYS: dict[str, dict[str, str]] = {"verbatim": {}, "transcoded": {"chunk.size": "600"}}
@@ -349,7 +350,7 @@ def test_whichever_request_fails_a_second_run_completes_the_work(
         for objects in list_segments(target):
             assert objects.missing == () or Suffix.MANIFEST in objects.missing, number
         steps = run(bucket(source), bucket(target, texts))
-        assert not outcomes(steps).keys() - {CopyOutcome.COPIED, CopyOutcome.THERE}, (number, errors(steps))
+        assert not outcomes(steps).keys() - {Outcome.COPIED, Outcome.THERE}, (number, errors(steps))
         assert_complete(target, texts)
     assert content(source) == content(made())
 
@@ -374,7 +375,7 @@ def test_killed_at_any_operation_a_second_run_completes_the_work(
         _die_at(FilesystemObjectStore(source), FilesystemObjectStore(folder), texts, number, moment)
         target = FilesystemObjectStore(folder)
         steps = run(bucket(FilesystemObjectStore(source)), bucket(target, texts))
-        assert not outcomes(steps).keys() - {CopyOutcome.COPIED, CopyOutcome.THERE}, (number, errors(steps))
+        assert not outcomes(steps).keys() - {Outcome.COPIED, Outcome.THERE}, (number, errors(steps))
         assert_complete(target, texts)
         shutil.rmtree(folder)
     assert content(FilesystemObjectStore(source)) == before
@@ -421,7 +422,7 @@ def test_what_a_clean_up_may_be_about_to_take_is_not_gone_on_with(hours: float |
     target = MemoryObjectStore()
     target.put(MADE[0].key(Suffix.LOG), MADE[0].log)
     steps = run(bucket(made()), bucket(aged(target, hours)))
-    assert outcomes(steps) == ({CopyOutcome.COPIED: 2} if goes_on else {CopyOutcome.COPIED: 1, CopyOutcome.FAILED: 1})
+    assert outcomes(steps) == ({Outcome.COPIED: 2} if goes_on else {Outcome.COPIED: 1, Outcome.FAILED: 1})
     assert [step.error.exit_code for step in steps if step.error is not None] == ([] if goes_on else [75])
     assert (MADE[0].key() in content(target)) is goes_on
 
@@ -443,7 +444,7 @@ def test_two_copies_at_once_end_with_each_segment_once() -> None:
     meddling = ScriptedStore(target).on("put", do=lambda _: run(bucket(source), bucket(target)), times=1)
 
     steps = run(bucket(source), bucket(meddling), parallel=1)
-    assert outcomes(steps) == {CopyOutcome.THERE: len(MADE)}
+    assert outcomes(steps) == {Outcome.THERE: len(MADE)}
     assert_complete(target, {})
 
 
@@ -456,7 +457,7 @@ def test_who_is_always_one_object_behind_another_copy_ends_with_what_that_wrote(
         target.put(key, source.get(key), if_absent=True)
 
     ahead = bucket(ScriptedStore(target).on("put", do=write))
-    assert outcomes(run(bucket(source), ahead, parallel=1)) == {CopyOutcome.THERE: len(MADE)}
+    assert outcomes(run(bucket(source), ahead, parallel=1)) == {Outcome.THERE: len(MADE)}
     assert_complete(target, {})
 
 
@@ -474,7 +475,7 @@ def test_a_manifest_that_was_written_too_late_stays_only_over_what_stands(stands
     slow = ScriptedStore(target).on("put", f"*{Suffix.MANIFEST.value}", pass_a_day, moment="after")
 
     steps = run(bucket(source), bucket(slow), parallel=1, clock=lambda: hours[0] * 3600)
-    assert outcomes(steps) == {CopyOutcome.COPIED if stands else CopyOutcome.FAILED: 1}
+    assert outcomes(steps) == {Outcome.COPIED if stands else Outcome.FAILED: 1}
     assert (MADE[0].key() in content(target)) is stands
 
 
@@ -489,7 +490,7 @@ def test_a_manifest_that_is_rotated_before_it_was_read_back_stays(texts: dict[st
     rotating = ScriptedStore(target).on("put", f"*{Suffix.MANIFEST.value}", rotate, moment="after")
 
     steps = run(source, bucket(rotating, {**golden_texts(KEYRING), **texts}))
-    assert outcomes(steps) == {CopyOutcome.COPIED: len(segments(KEYRING))}
+    assert outcomes(steps) == {Outcome.COPIED: len(segments(KEYRING))}
     assert [objects.missing for objects in list_segments(target)] == [()] * len(segments(KEYRING))
 
 
@@ -502,7 +503,7 @@ def test_a_segment_that_is_deleted_meanwhile_is_gone() -> None:
     deleting = ScriptedStore(source).on("get", MADE[0].key(Suffix.LOG), delete)
 
     steps = run(bucket(deleting), bucket(target))
-    assert outcomes(steps) == {CopyOutcome.GONE: 1, CopyOutcome.COPIED: 1}
+    assert outcomes(steps) == {Outcome.GONE: 1, Outcome.COPIED: 1}
     assert set(content(target)) == {MADE[1].key(suffix) for suffix in Suffix}
 
 

@@ -20,9 +20,9 @@ from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.catalog.listing import Scope
 from tieredstore.errors import AccessDenied, ConfigError, CorruptData, StoreUnavailable
 from tieredstore.format.keys import Suffix
-from tieredstore.ops.garbage.collection import collect_garbage, least_age_ms
+from tieredstore.ops.garbage.collection import Garbage, collect_garbage, least_age_ms
 from tieredstore.ops.garbage.holds import LegalHold, place_hold, release_hold
-from tieredstore.ops.garbage.steps import GarbageOutcome, GarbageStep
+from tieredstore.ops.steps import Outcome, Step
 
 MAX_AGE_MS = 12 * HOUR_MS
 MIN_AGE_MS = 24 * HOUR_MS
@@ -54,7 +54,7 @@ def run(
     prefix: str = "",
     dry_run: bool = False,
     min_age_ms: int = MIN_AGE_MS,
-) -> list[GarbageStep]:
+) -> list[Step[Garbage]]:
     return list(
         collect_garbage(
             store,
@@ -68,8 +68,8 @@ def run(
     )
 
 
-def outcomes(steps: Iterable[GarbageStep]) -> dict[str, GarbageOutcome]:
-    return {step.garbage.name: step.outcome for step in steps}
+def outcomes(steps: Iterable[Step[Garbage]]) -> dict[str, Outcome]:
+    return {step.item.name: step.outcome for step in steps}
 
 
 def keys(store: ObjectStore) -> set[str]:
@@ -80,7 +80,7 @@ def keys_of(segment: MadeSegment) -> set[str]:
     return {segment.key(suffix) for suffix in Suffix}
 
 
-DELETED = {LEFT.path: GarbageOutcome.DELETED, OTHER.path: GarbageOutcome.DELETED}
+DELETED = {LEFT.path: Outcome.DELETED, OTHER.path: Outcome.DELETED}
 
 
 @pytest.mark.parametrize("topic", ["our notes", "täglich", "a" * 250, "..", "$logs"])
@@ -91,7 +91,7 @@ def test_names_that_kafka_cannot_have_are_left_alone(world: AgingStore, topic: s
     world.leave(strange.key(Suffix.LOG), world.clock.now_ms)
     world.clock.now_ms += MIN_AGE_MS + 1000
     before = sorted(info.key for info in world.list() if strange.path in info.key)
-    assert {step.garbage.partition.topic for step in run(world)} == {"events", "other"}
+    assert {step.item.partition.topic for step in run(world)} == {"events", "other"}
     assert sorted(info.key for info in world.list() if strange.path in info.key) == before != []
     assert [write.key for write in world.abandoned_writes()] == [strange.key(Suffix.LOG)]
 
@@ -114,7 +114,7 @@ def test_a_leftover_costs_a_look_and_a_deletion(world: AgingStore) -> None:
 
 
 def test_only_the_scope_is_collected(world: AgingStore) -> None:
-    assert outcomes(run(world, Scope("other", TOPIC_ID, 3))) == {OTHER.path: GarbageOutcome.DELETED}
+    assert outcomes(run(world, Scope("other", TOPIC_ID, 3))) == {OTHER.path: Outcome.DELETED}
     assert run(world, Scope("events", OTHER_ID)) == []
     assert LEFT.key(Suffix.LOG) in keys(world)
 
@@ -122,9 +122,9 @@ def test_only_the_scope_is_collected(world: AgingStore) -> None:
 @pytest.mark.parametrize("suffix", [Suffix.LOG, Suffix.INDEXES])
 def test_the_youngest_object_tells_the_age(world: AgingStore, suffix: Suffix) -> None:
     world.times[LEFT.key(suffix)] = world.clock.now_ms - MIN_AGE_MS + 1
-    assert outcomes(run(world))[LEFT.path] is GarbageOutcome.YOUNG
+    assert outcomes(run(world))[LEFT.path] is Outcome.YOUNG
     world.clock.now_ms += 1
-    assert outcomes(run(world))[LEFT.path] is GarbageOutcome.DELETED
+    assert outcomes(run(world))[LEFT.path] is Outcome.DELETED
 
 
 def test_a_least_age_below_twice_that_of_an_attempt_is_refused(world: AgingStore) -> None:
@@ -137,16 +137,14 @@ def test_a_least_age_below_twice_that_of_an_attempt_is_refused(world: AgingStore
 def test_what_has_no_age_stays(world: AgingStore) -> None:
     timeless = ScriptedStore(world).change("list", change=lambda infos: (replace(i, modified_ms=None) for i in infos))
     steps = run(timeless)
-    assert [(step.outcome, step.reason) for step in steps] == [
-        (GarbageOutcome.YOUNG, "the store does not tell its age")
-    ] * 2
+    assert [(step.outcome, step.reason) for step in steps] == [(Outcome.YOUNG, "the store does not tell its age")] * 2
     with pytest.raises(ConfigError, match="does not tell its time"):
         run(ScriptedStore(world).change("now_ms", change=lambda _: None))
 
 
 def test_what_the_store_refuses_is_a_step_and_the_rest_goes(world: AgingStore) -> None:
     steps = run(ScriptedStore(world).on("delete", "*events*", AccessDenied("the object is locked")))
-    assert outcomes(steps) == DELETED | {LEFT.path: GarbageOutcome.REFUSED}
+    assert outcomes(steps) == DELETED | {LEFT.path: Outcome.REFUSED}
     assert "is locked" in str(steps[0].reason)
     assert OTHER.key(Suffix.LOG) not in keys(world)
 
@@ -159,7 +157,7 @@ def test_a_manifest_that_came_meanwhile_is_seen_before_the_deletion(world: Aging
 
     late = ScriptedStore(world).on("list", do=commit, moment="after").on("head", LEFT.key(), commit)
 
-    assert outcomes(run(late))[LEFT.path] is GarbageOutcome.REFERENCED
+    assert outcomes(run(late))[LEFT.path] is Outcome.REFERENCED
     assert keys(world) == keys_of(WHOLE) | keys_of(LEFT)
 
 
@@ -188,14 +186,14 @@ def test_another_prefix_stays(world: AgingStore) -> None:
     world.clock.now_ms += MIN_AGE_MS + 1
     assert len(run(world, prefix="clusters/b/")) == 0
     assert outcomes(run(world)) == DELETED
-    assert list(outcomes(run(world, prefix="clusters/a/")).values()) == [GarbageOutcome.DELETED]
+    assert list(outcomes(run(world, prefix="clusters/a/")).values()) == [Outcome.DELETED]
 
 
 def test_damage_is_no_garbage(world: AgingStore) -> None:
     world.delete([WHOLE.key(Suffix.LOG)])
     world.put(LEFT.key(), b"{")
     world.clock.now_ms += MIN_AGE_MS + 1
-    assert outcomes(run(world)) == {OTHER.path: GarbageOutcome.DELETED}
+    assert outcomes(run(world)) == {OTHER.path: Outcome.DELETED}
 
 
 def test_unfinished_writes_of_segments_go_and_no_others(world: AgingStore) -> None:
@@ -212,12 +210,12 @@ def test_unfinished_writes_of_segments_go_and_no_others(world: AgingStore) -> No
         AbandonedWrite(LEFT.key(Suffix.INDEXES), 5, old, "7", removable=False),
     ]
     world.abandoned = [mine, *others, *stay]
-    steps = [step for step in run(world) if step.garbage.is_write]
+    steps = [step for step in run(world) if step.item.is_write]
     assert [step.outcome for step in steps] == [
-        GarbageOutcome.DELETED,
-        GarbageOutcome.YOUNG,
-        GarbageOutcome.YOUNG,
-        GarbageOutcome.LEFT,
+        Outcome.DELETED,
+        Outcome.YOUNG,
+        Outcome.YOUNG,
+        Outcome.LEFT,
     ]
     assert world.abandoned == [*others, *stay]
 
@@ -236,8 +234,8 @@ def test_unfinished_writes_of_segments_go_and_no_others(world: AgingStore) -> No
 def test_a_hold_stops_the_collection(world: AgingStore, hold: LegalHold, held: set[str]) -> None:
     place_hold(world, "", hold)
     steps = run(world)
-    assert {name for name, outcome in outcomes(steps).items() if outcome is GarbageOutcome.HELD} == held
-    assert all(step.reason == "legal hold 'h'" for step in steps if step.outcome is GarbageOutcome.HELD)
+    assert {name for name, outcome in outcomes(steps).items() if outcome is Outcome.HELD} == held
+    assert all(step.reason == "legal hold 'h'" for step in steps if step.outcome is Outcome.HELD)
     release_hold(world, "", "h")
     run(world)
     assert keys(world) == keys_of(WHOLE)
@@ -295,11 +293,11 @@ def test_a_folder_s_hidden_files_go_those_of_living_writers_and_of_other_rooms_s
         steps.extend(run(store))
         yield b"still"
 
-    steps: list[GarbageStep] = []
+    steps: list[Step[Garbage]] = []
     living = MadeSegment(partition_of(), 50, 59)
     store.put(living.key(Suffix.LOG), body())
     assert store.get(living.key(Suffix.LOG)) == b"under waystill"
-    assert sorted(outcomes(steps).values()) == [GarbageOutcome.DELETED] * 2
+    assert sorted(outcomes(steps).values()) == [Outcome.DELETED] * 2
     assert [draft.exists() for draft in drafts] == [False, True, True]
     assert keys(store) == keys_of(WHOLE) | {living.key(Suffix.LOG), "!tieredstore/state.json"}
 
@@ -316,11 +314,11 @@ def test_unfinished_uploads_of_a_real_server_are_aborted(name: str, request: pyt
         WHOLE.put(store, prefix)
         OTHER.put(store, prefix)
         store.delete([OTHER.key(prefix=prefix)])
-        assert outcomes(run(store, prefix=prefix)) == {OTHER.path: GarbageOutcome.YOUNG, mine: GarbageOutcome.YOUNG}
+        assert outcomes(run(store, prefix=prefix)) == {OTHER.path: Outcome.YOUNG, mine: Outcome.YOUNG}
         scope = Scope("events", TOPIC_ID, 0)
         later = ScriptedStore(store).change("now_ms", change=lambda now_ms: now_ms + 2 * MIN_AGE_MS)
-        assert outcomes(run(later, scope, prefix=prefix)) == {mine: GarbageOutcome.DELETED}
-        assert outcomes(run(later, prefix=prefix)) == {OTHER.path: GarbageOutcome.DELETED}
+        assert outcomes(run(later, scope, prefix=prefix)) == {mine: Outcome.DELETED}
+        assert outcomes(run(later, prefix=prefix)) == {OTHER.path: Outcome.DELETED}
         assert keys(store) == {WHOLE.key(suffix, prefix) for suffix in Suffix}
         assert list(store.abandoned_writes(mine)) == []
         assert [write.key for write in store.abandoned_writes(elsewhere)] == [elsewhere]

@@ -26,13 +26,13 @@ from tieredstore.errors import StoreUnavailable, TieredStoreError
 from tieredstore.format.keys import Suffix
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.ops.bucket import Bucket as StoreBucket
-from tieredstore.ops.copies.copying import copy_segments
-from tieredstore.ops.copies.steps import CopyOutcome, CopyStep
+from tieredstore.ops.copies.copying import CopyStep, copy_segments
 from tieredstore.ops.garbage.collection import GarbageCollection, find_garbage, least_age_ms
 from tieredstore.ops.garbage.deletion import delete_objects
 from tieredstore.ops.garbage.holds import LegalHold, place_hold
 from tieredstore.ops.garbage.removal import Before, remove_segments
 from tieredstore.ops.keys.rotation import rotate_keys
+from tieredstore.ops.steps import Outcome
 from tieredstore.remote.copy.writer import SegmentWriter, WriteOptions
 from tieredstore.remote.layout import KeyLayout
 from tieredstore.transform.keyring import KeyPair, KeyRing
@@ -210,8 +210,8 @@ class Bucket(RuleBasedStateMachine):
                 assert manifest in keys
         for actor in self.copies:
             for step in cast("list[CopyStep]", actor.result or []):
-                manifest = f"{PREFIX}{step.objects.main_path}.{Suffix.MANIFEST.value}"
-                if step.outcome in {CopyOutcome.COPIED, CopyOutcome.THERE} and manifest not in self.doomed:
+                manifest = f"{PREFIX}{step.item.main_path}.{Suffix.MANIFEST.value}"
+                if step.outcome in {Outcome.COPIED, Outcome.THERE} and manifest not in self.doomed:
                     assert manifest in keys
                 assert step.error is None or isinstance(step.error, StoreUnavailable), step
 

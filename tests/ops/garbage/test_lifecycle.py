@@ -29,13 +29,13 @@ from tieredstore.backends.s3.options import AccessKeys, S3Options
 from tieredstore.backends.s3.store import S3ObjectStore
 from tieredstore.errors import AccessDenied, ConfigError, PreconditionFailed, StoreError
 from tieredstore.ops.garbage.lifecycle import (
-    LifecycleOutcome,
     LifecycleReport,
     abort_rule_name,
     aborting_rule,
     add_abort_rule,
     least_days,
 )
+from tieredstore.ops.steps import Outcome
 
 HALF_A_DAY_MS = 43_200_000
 STRANGE = """<?xml version="1.0" encoding="UTF-8"?>
@@ -123,7 +123,7 @@ def test_what_is_not_understood_stays_byte_for_byte() -> None:
     with on(service) as store:
         report = add(store)
         state = rules_of(store).read()
-    assert (report.outcome, report.before) == (LifecycleOutcome.ADDED, STRANGE)
+    assert (report.outcome, report.before) == (Outcome.ADDED, STRANGE)
     assert len(service.writes) == 1
     rule = re.search(r"<ns:Rule><ns:ID>tieredstore-abort.*?</ns:Rule>", service.text, re.DOTALL)
     assert rule is not None
@@ -143,10 +143,10 @@ def test_a_bucket_without_rules_gets_one_and_a_second_run_nothing() -> None:
     service = S3Rules()
     with on(service) as store:
         planned = add(store, dry_run=True)
-        assert (planned.outcome, service.text) == (LifecycleOutcome.ADDED, "")
-        assert add(store).outcome is LifecycleOutcome.ADDED
+        assert (planned.outcome, service.text) == (Outcome.ADDED, "")
+        assert add(store).outcome is Outcome.ADDED
         again = add(store, days=3)
-        assert (again.outcome, again.days) == (LifecycleOutcome.THERE, 7)
+        assert (again.outcome, again.days) == (Outcome.THERE, 7)
         assert "aborts unfinished uploads after 7 days already" in again.sentence
         # Of another prefix it is another rule.
         assert add(store, "other/").name != planned.name
@@ -161,7 +161,7 @@ def test_a_bucket_without_rules_gets_one_and_a_second_run_nothing() -> None:
 )  # fmt: skip
 def test_a_document_without_rules_is_none(text: str) -> None:
     with on(S3Rules(text)) as store:
-        assert add(store).outcome is LifecycleOutcome.ADDED
+        assert add(store).outcome is Outcome.ADDED
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_what_cannot_be_left_as_it_is_is_not_touched(text: str) -> None:
 def test_prefixes_and_names_are_escaped() -> None:
     service = S3Rules()
     with on(service) as store:
-        assert add(store, "a<b>&'\"/").outcome is LifecycleOutcome.ADDED
+        assert add(store, "a<b>&'\"/").outcome is Outcome.ADDED
         assert rules_of(store).read().rules[0].prefixes == ("a<b>&'\"/",)
 
 
@@ -233,7 +233,7 @@ def test_google_keeps_its_rules_and_the_condition_decides() -> None:
     ]
     service = GcsRules({"rule": rules, "more": True}, racing=1)
     with on(service) as store:
-        assert add(store).outcome is LifecycleOutcome.ADDED
+        assert add(store).outcome is Outcome.ADDED
         state = rules_of(store).read()
     lifecycle: Any = service.lifecycle
     assert lifecycle["rule"][:2] == rules
@@ -256,7 +256,7 @@ def test_a_change_that_was_done_and_answered_by_a_refusal_is_found() -> None:
             return self.refusal(412, "conditionNotMet") if request.method == "PATCH" else done
 
     with on(Twice()) as store:
-        assert add(store).outcome is LifecycleOutcome.THERE
+        assert add(store).outcome is Outcome.THERE
 
 
 @pytest.mark.parametrize("lifecycle", [[], {"rule": {}}, {"rule": ["x"]}, "no"])
@@ -268,11 +268,11 @@ def test_nonsense_of_googles_is_not_touched(lifecycle: object) -> None:
 def test_stores_without_such_rules_say_so(tmp_path: Any) -> None:
     for own in (MemoryObjectStore(), FilesystemObjectStore(tmp_path)):
         report = add(own)
-        assert report.outcome is LifecycleOutcome.NO_RULES
+        assert report.outcome is Outcome.NO_RULES
         assert "gc" in report.sentence
     with on(AzureService()) as store:
         report = add(store)
-    assert report.outcome is LifecycleOutcome.NO_RULES
+    assert report.outcome is Outcome.NO_RULES
     assert "management" in report.sentence
 
 
@@ -291,8 +291,8 @@ def test_a_service_that_knows_the_rule() -> None:
             client.create_bucket(Bucket="bucket")
             rule = {"ID": "a", "Status": "Enabled", "Filter": {"Prefix": "x/"}, "Expiration": {"Days": 3}}
             client.put_bucket_lifecycle_configuration(Bucket="bucket", LifecycleConfiguration={"Rules": [rule]})
-            assert add(store).outcome is LifecycleOutcome.ADDED
-            assert add(store).outcome is LifecycleOutcome.THERE
+            assert add(store).outcome is Outcome.ADDED
+            assert add(store).outcome is Outcome.THERE
             rules: Any = client.get_bucket_lifecycle_configuration(Bucket="bucket")["Rules"]
             assert [one["ID"] for one in rules] == ["a", abort_rule_name("kafka/")]
             assert rules[1]["AbortIncompleteMultipartUpload"] == {"DaysAfterInitiation": 7}

@@ -26,7 +26,9 @@ from tieredstore.errors import (
 )
 from tieredstore.format.keys import Suffix
 from tieredstore.ops.garbage.holds import Holds, LegalHold, list_holds, place_hold, release_hold
-from tieredstore.ops.garbage.removal import Before, RemovalOutcome, RemovalStep, remove_segments, topic_ids
+from tieredstore.ops.garbage.removal import Before, remove_segments, topic_ids
+from tieredstore.ops.listing import ListedSegment
+from tieredstore.ops.steps import Outcome, Step
 
 FIRST, SECOND = partition_of(), partition_of(partition=1)
 ALL = Before()
@@ -46,13 +48,13 @@ def filled(store: MemoryObjectStore) -> MemoryObjectStore:
 
 def run(
     store: ObjectStore, before: Before = ALL, scope: Scope | None = None, *, dry_run: bool = False
-) -> list[RemovalStep]:
+) -> list[Step[ListedSegment]]:
     listed = list_in_scope(store, "", scope or Scope("events"))
     return list(remove_segments(store, "", listed, before, dry_run=dry_run, parallel=2))
 
 
-def rows_of(steps: Iterable[RemovalStep]) -> list[tuple[int, int, str]]:
-    return [(step.segment.partition.partition, step.segment.objects.start_offset, step.outcome.value) for step in steps]
+def rows_of(steps: Iterable[Step[ListedSegment]]) -> list[tuple[int, int, str]]:
+    return [(step.item.partition.partition, step.item.objects.start_offset, step.outcome.value) for step in steps]
 
 
 def left(store: ObjectStore) -> list[tuple[int, int]]:
@@ -68,7 +70,7 @@ def test_a_topic_goes_and_a_dry_run_says_exactly_that(store: MemoryObjectStore) 
     planned = run(store, dry_run=True)
     assert len(left(store)) == 7
     assert run(store) == planned
-    assert {step.outcome for step in planned} == {RemovalOutcome.REMOVED}
+    assert {step.outcome for step in planned} == {Outcome.REMOVED}
     assert left(store) == [(0, 0)]
     assert len(list(store.list())) == 3
 
@@ -119,7 +121,7 @@ def test_where_an_end_is_not_known_a_bounded_removal_stops_and_another_goes_on(s
     steps = run(store, Before(time_ms=1000))
     assert rows_of(steps) == [(0, 0, "removed"), (0, 10, "unknown"), (1, 0, "unknown")]
     assert "not JSON" in str(steps[1].reason)
-    assert {step.outcome for step in run(store)} == {RemovalOutcome.REMOVED}
+    assert {step.outcome for step in run(store)} == {Outcome.REMOVED}
     assert list(store.list()) == []
 
 

@@ -24,7 +24,8 @@ from tieredstore.config import Settings, settings_from
 from tieredstore.errors import ConfigError, StoreUnavailable, UnknownKey
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import SegmentManifest
-from tieredstore.ops.keys.rotation import RotationOutcome, RotationStep, rotate_keys
+from tieredstore.ops.keys.rotation import FAILURES, RotationStep, rotate_keys
+from tieredstore.ops.steps import Outcome
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.transform.keyring import KeyPair, KeyRing
 
@@ -63,7 +64,7 @@ def run(store: ObjectStore, ring: KeyRing = BOTH, *, dry_run: bool = False, para
     return list(rotate_keys(store, list_segments(store), ring, dry_run=dry_run, parallel=parallel))
 
 
-def outcomes(steps: Iterable[RotationStep]) -> Counter[RotationOutcome]:
+def outcomes(steps: Iterable[RotationStep]) -> Counter[Outcome]:
     return Counter(step.outcome for step in steps)
 
 
@@ -89,7 +90,7 @@ def assert_read_back(manager: RemoteStorageManager, segment: GoldenSegment) -> N
 
 def test_all_is_read_with_the_new_pair_alone_and_one_text_of_each_manifest_has_changed(store: ObjectStore) -> None:
     before, others = manifests(store), {info.key: info.etag for info in store.list() if "manifest" not in info.key}
-    assert outcomes(run(store)) == {RotationOutcome.ROTATED: len(OLD), RotationOutcome.ACTIVE: ALL - len(OLD)}
+    assert outcomes(run(store)) == {Outcome.ROTATED: len(OLD), Outcome.ACTIVE: ALL - len(OLD)}
     assert keys_in_use(store) == {"key2": ALL}
     for key, raw in manifests(store).items():
         old, new = SegmentManifest.from_bytes(before[key]).encryption, SegmentManifest.from_bytes(raw).encryption
@@ -106,7 +107,7 @@ def test_a_second_run_writes_nothing_and_costs_no_rsa(store: ObjectStore) -> Non
     run(store)
     counted = CountingStore(store)
     without_keys = KeyRing("key2", {"key2": KeyPair(PAIRS["key2"].public, PAIRS["key2"].public)})
-    assert outcomes(run(counted, without_keys)) == {RotationOutcome.ACTIVE: ALL}
+    assert outcomes(run(counted, without_keys)) == {Outcome.ACTIVE: ALL}
     assert (counted.requests["get"], counted.requests["replace"]) == (ALL, 0)
 
 
@@ -132,21 +133,21 @@ def test_pairs_that_are_missing_or_wrong_are_named_and_the_rest_is_rotated(store
     ring = KeyRing("key2", PAIRS | {"key3": PAIRS["key2"]})
     broken = next(segment for segment in segments(CASE) if segment not in OLD)
     store.put(f"{broken.main_path}.rsm-manifest", b"{")
-    steps = {step.objects.main_path: step for step in run(store, ring)}
-    reasons = {path: step.reason for path, step in steps.items() if step.outcome.is_failure}
+    steps = {step.item.main_path: step for step in run(store, ring)}
+    reasons = {path: step.reason for path, step in steps.items() if step.outcome in FAILURES}
     assert set(reasons) == {first, second, broken.main_path}
     assert "'gone', which is not on the ring" in str(reasons[first])
     assert "'key3' does not open" in str(reasons[second])
     assert "not JSON" in str(reasons[broken.main_path])
-    assert outcomes(steps.values())[RotationOutcome.ROTATED] == len(OLD) - 2
+    assert outcomes(steps.values())[Outcome.ROTATED] == len(OLD) - 2
 
 
 def test_a_manifest_of_another_segment_is_left_alone(store: ObjectStore) -> None:
     first, second = OLD[0].main_path, OLD[1].main_path
     store.put(f"{first}.rsm-manifest", store.get(f"{second}.rsm-manifest"))
-    steps = {step.objects.main_path: step for step in run(store)}
-    assert steps[first].outcome is RotationOutcome.DAMAGED
-    assert outcomes(steps.values())[RotationOutcome.ROTATED] == len(OLD) - 1
+    steps = {step.item.main_path: step for step in run(store)}
+    assert steps[first].outcome is Outcome.DAMAGED
+    assert outcomes(steps.values())[Outcome.ROTATED] == len(OLD) - 1
 
 
 def test_plain_segments_and_leftovers_are_passed_over() -> None:
@@ -155,7 +156,7 @@ def test_plain_segments_and_leftovers_are_passed_over() -> None:
     for suffix in Suffix:
         store.put(f"{plain.main_path}.{suffix.value}", plain.stored(suffix.value).read_bytes())
     store.put(f"{OLD[0].main_path}.log", b"a copy under way")
-    assert outcomes(run(store)) == {RotationOutcome.PLAIN: 1}
+    assert outcomes(run(store)) == {Outcome.PLAIN: 1}
 
 
 def meddling(store: ObjectStore, act: Callable[[ObjectStore, str], None], times: int) -> ObjectStore:
@@ -165,7 +166,7 @@ def meddling(store: ObjectStore, act: Callable[[ObjectStore, str], None], times:
 
 def test_a_manifest_that_vanishes_meanwhile_never_comes_back(store: ObjectStore) -> None:
     vanishing = meddling(store, lambda inner, key: inner.delete([key]), len(OLD))
-    assert outcomes(run(vanishing)) == {RotationOutcome.GONE: len(OLD), RotationOutcome.ACTIVE: ALL - len(OLD)}
+    assert outcomes(run(vanishing)) == {Outcome.GONE: len(OLD), Outcome.ACTIVE: ALL - len(OLD)}
     assert len(manifests(store)) == ALL - len(OLD)
 
 
@@ -174,13 +175,13 @@ def _touched(inner: ObjectStore, key: str) -> None:
 
 
 def test_a_manifest_that_changes_is_looked_at_once_more(store: ObjectStore) -> None:
-    assert outcomes(run(meddling(store, _touched, 1), parallel=1))[RotationOutcome.ROTATED] == len(OLD)
+    assert outcomes(run(meddling(store, _touched, 1), parallel=1))[Outcome.ROTATED] == len(OLD)
     assert sum(raw.endswith(b" ") for raw in manifests(store).values()) == 1
 
 
 def test_a_manifest_that_changes_again_and_again_is_reported(store: ObjectStore) -> None:
     steps = run(meddling(store, _touched, 99))
-    assert outcomes(steps)[RotationOutcome.CHANGED] == len(OLD)
+    assert outcomes(steps)[Outcome.CHANGED] == len(OLD)
     assert "changed by somebody else" in str(next(step.reason for step in steps if step.reason))
     assert keys_in_use(store)["key1"] == len(OLD)
 
@@ -188,9 +189,9 @@ def test_a_manifest_that_changes_again_and_again_is_reported(store: ObjectStore)
 def test_two_rotations_at_once_end_with_all_rotated(store: ObjectStore) -> None:
     with ThreadPoolExecutor(2) as pool:
         both = [outcome for steps in pool.map(lambda _: run(store), range(2)) for outcome in steps]
-    assert not outcomes(both).keys() - {RotationOutcome.ROTATED, RotationOutcome.ACTIVE}
+    assert not outcomes(both).keys() - {Outcome.ROTATED, Outcome.ACTIVE}
     assert keys_in_use(store) == {"key2": ALL}
-    assert outcomes(run(store)) == {RotationOutcome.ACTIVE: ALL}
+    assert outcomes(run(store)) == {Outcome.ACTIVE: ALL}
 
 
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
@@ -205,7 +206,7 @@ def test_whichever_request_fails_a_second_run_completes_the_work(moment: Moment)
             encryption = SegmentManifest.from_bytes(raw).encryption
             assert encryption is not None
             assert len(BOTH.unwrap(encryption.key_id, encryption.wrapped)) == 32
-        assert not outcomes(run(store)).keys() - {RotationOutcome.ROTATED, RotationOutcome.ACTIVE}
+        assert not outcomes(run(store)).keys() - {Outcome.ROTATED, Outcome.ACTIVE}
         assert keys_in_use(store) == {"key2": ALL}
 
 
@@ -218,7 +219,7 @@ def test_killed_at_any_operation_a_second_run_completes_the_work(moment: Moment,
         shutil.copytree(FOLDER, folder)
         _die_at(FilesystemObjectStore(folder), number, moment)
         store = FilesystemObjectStore(folder)
-        assert not outcomes(run(store)).keys() - {RotationOutcome.ROTATED, RotationOutcome.ACTIVE}
+        assert not outcomes(run(store)).keys() - {Outcome.ROTATED, Outcome.ACTIVE}
         for raw in manifests(store).values():
             encryption = SegmentManifest.from_bytes(raw).encryption
             assert encryption is not None

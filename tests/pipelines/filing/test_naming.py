@@ -20,6 +20,7 @@ from tests.support.stores.dying_store import DyingStore, Killed
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, ObjectNotFound, PreparedGone, TieredStoreError
+from tieredstore.ops.steps import Outcome
 from tieredstore.pipelines import Parts, Pipeline, Runner, with_generation
 from tieredstore.pipelines.filing.places import ByDate, Places
 from tieredstore.pipelines.parsers import BadMessage, MessageParser
@@ -28,7 +29,7 @@ from tieredstore.pipelines.run.recipes import naming_of, places_of
 from tieredstore.pipelines.upkeep.backfill import Backfill
 from tieredstore.pipelines.upkeep.backfill_sources import Selected
 from tieredstore.pipelines.upkeep.dropping import drop_generation
-from tieredstore.pipelines.upkeep.garbage import GarbageOutcome, collect_garbage
+from tieredstore.pipelines.upkeep.garbage import collect_garbage
 from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.pipelines.upkeep.kept_files import KeptFiles
 from tieredstore.pipelines.upkeep.origins import origins_of, place_of
@@ -244,7 +245,7 @@ def test_hashed_files_are_seen_by_all_that_looks_at_an_output(topic: StoredTopic
     with pytest.raises(ConfigError, match="no commit log that says"):
         run_once(topic, store, of(HASHED, secor__generation="2"))
     store.delete([stranger, other])
-    list(drop_generation(pipeline, store, apply=True))
+    list(drop_generation(pipeline, store, dry_run=False))
     assert keys_of(store) == []
 
 
@@ -283,10 +284,10 @@ def test_days_from_one_on_lie_below_another_root(topic: StoredTopic, store: Obje
             pipeline,
             ScriptedStore(store).change("now_ms", change=lambda now_ms: now_ms and now_ms + 2 * DAY_MS),
             min_age_ms=DAY_MS,
-            apply=True,
+            dry_run=False,
         )
     )
-    assert [step.outcome for step in steps] == [GarbageOutcome.DELETED]
+    assert [step.outcome for step in steps] == [Outcome.DELETED]
     with pytest.raises(PreparedGone):
         store.publish(zombie)
     store.put(key, b"x")
@@ -303,7 +304,7 @@ def test_settings_of_places_may_change_between_runs(topic: StoredTopic, store: O
     assert seen(store) == list(range(14))
     for pipeline in (moved, of(HASHED), of(HOURS)):
         assert list(verify_output(pipeline, store)) == []
-    list(drop_generation(moved, store, apply=True))
+    list(drop_generation(moved, store, dry_run=False))
     assert keys_of(store) == []
 
 

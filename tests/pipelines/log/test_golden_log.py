@@ -79,7 +79,7 @@ def written_life(folder: Path, store: MemoryObjectStore) -> None:
         copy_hours(topic, 7, [7, 9])
         run_once(topic, store, SECOND)
         backfill(topic, store, Selected(TOPIC, 7), pipeline=LENIENT, generation=3, replaces=2)
-        list(drop_generation(THIRD, store, apply=True))
+        list(drop_generation(THIRD, store, dry_run=False))
 
 
 def kept(store: MemoryObjectStore) -> dict[str, str | None]:

@@ -44,7 +44,7 @@ def test_offsets_that_gave_way_once_do_not_give_way_again(topic: StoredTopic) ->
     backfill(topic, store, generation=3, replaces=2)
     with pytest.raises(ConfigError, match="held by generation 3"):
         backfill(topic, store, generation=4, replaces=1)
-    list(drop_generation(with_generation(RIGHT, 3), store, apply=True))
+    list(drop_generation(with_generation(RIGHT, 3), store, dry_run=False))
     assert backfill(topic, store, generation=4, replaces=1) == []
     backfill(topic, store, generation=4)
     assert offsets(store, 4) == [0, 1, 2, 3, 4]
@@ -112,7 +112,7 @@ def test_a_backup_whose_files_gave_way_names_who_has_the_records(topic: StoredTo
     assert offsets(store, 3) == [0, 1, 2, 3, 4]
     # All of it gave way, and then went for good.
     replaced(topic, store, kept, Selected(TOPIC, 5), 8)
-    list(drop_generation(with_generation(kept, 8), store, apply=True))
+    list(drop_generation(with_generation(kept, 8), store, dry_run=False))
     with pytest.raises(ConfigError, match="gave way to generation 8 of backup, which holds them no more"):
         from_files(store, kept, Selected(TOPIC, 5), 4)
 

@@ -203,16 +203,16 @@ def test_a_generation_that_takes_over_finalizes_what_went_before(topic: StoredTo
     assert successes(store)[day(16)][:2] == (2, 2)
     assert successes(store)[day(13)][:2] == (2, 2)
     assert "finalize" in kinds(store, NEXT)
-    list(drop_generation(NEXT, store, apply=True))
+    list(drop_generation(NEXT, store, dry_run=False))
     assert sorted(successes(store)) == [day(12), day(14)]
-    list(drop_generation(HOURLY, store, apply=True))
+    list(drop_generation(HOURLY, store, dry_run=False))
     assert listed(store) == []
 
 
 def test_a_generation_beside_another_finalizes_for_itself(topic: StoredTopic, store: ObjectStore) -> None:
     run(topic, store)
     run(topic, store, NEXT)
-    list(drop_generation(HOURLY, store, apply=True))
+    list(drop_generation(HOURLY, store, dry_run=False))
     assert sorted(successes(store)) == [day(12), day(13), day(14)]
     with (
         pytest.raises(ConfigError, match="was dropped"),

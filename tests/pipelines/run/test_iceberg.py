@@ -315,7 +315,7 @@ def test_rows_that_others_have_rewritten_are_refused_before_anything_goes(topic:
 
 
 def drop(folder: Folder) -> None:
-    list(drop_generation(folder.pipeline(), folder.store, apply=True))
+    list(drop_generation(folder.pipeline(), folder.store, dry_run=False))
 
 
 @pytest.mark.parametrize("failure", [None, before, answer_lost, killed_before, killed_after])

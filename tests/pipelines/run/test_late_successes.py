@@ -62,15 +62,15 @@ def test_one_that_comes_behind_a_drop_is_named_and_taken_away_by_the_next(
     topic: StoredTopic, store: ObjectStore
 ) -> None:
     stopping = stopped(topic, store)
-    list(drop_generation(HOURLY, store, apply=True))
+    list(drop_generation(HOURLY, store, dry_run=False))
     assert listed(store) == []
     key = stopping.land()
     assert listed(store) == [key]
     (problem,) = verify_output(HOURLY, store)
     assert (problem.kind, problem.subject) == ("stranger", key)
     assert "drop it once more" in problem.words
-    assert [one.key for one in drop_generation(HOURLY, store, apply=False)] == [key]
-    assert [one.key for one in drop_generation(HOURLY, store, apply=True)] == [key]
+    assert [one.key for one in drop_generation(HOURLY, store, dry_run=True)] == [key]
+    assert [one.key for one in drop_generation(HOURLY, store, dry_run=False)] == [key]
     assert listed(store) == []
     assert list(verify_output(HOURLY, store)) == []
 
@@ -86,7 +86,7 @@ def test_a_process_that_sleeps_at_an_operation_while_its_generation_is_dropped_l
         def drop(inner: MemoryObjectStore = inner) -> None:
             asked[-1] = True
             if commit_log_of(HOURLY, inner).read().number >= 0:
-                list(drop_generation(HOURLY, inner, apply=True))
+                list(drop_generation(HOURLY, inner, dry_run=False))
 
         with suppress(TieredStoreError):
             run_once(topic, PausedStore(inner, at, drop), HOURLY)

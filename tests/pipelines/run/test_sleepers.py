@@ -47,7 +47,7 @@ def finalize(topic: StoredTopic, store: ObjectStore) -> None:
 
 
 def drop(_: StoredTopic, store: ObjectStore) -> None:
-    list(drop_generation(FIRST, store, apply=True))
+    list(drop_generation(FIRST, store, dry_run=False))
 
 
 def seen(store: ObjectStore) -> list[int]:

@@ -160,7 +160,7 @@ def test_files_of_another_generation_give_way(topic: StoredTopic) -> None:
     assert offsets(store, 1) == [5]
     # It finalizes what is there in place of its own, too.
     assert successes(store)[day(12)][:2] == (1, 2)
-    list(drop_generation(with_generation(RIGHT, 2), store, apply=True))
+    list(drop_generation(with_generation(RIGHT, 2), store, dry_run=False))
     # It has nothing of that any more.
     assert listed(store) == [f"{day(17)}/1_{NUMBER}_{5:020}.parquet"]
 

@@ -26,6 +26,7 @@ from tests.support.stores.dying_store import DyingStore, Killed
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import CommitLogCorrupt, ConfigError, Fenced, PreparedGone, TieredStoreError
+from tieredstore.ops.steps import Outcome
 from tieredstore.pipelines import Entry, Parts, Pipeline, Runner
 from tieredstore.pipelines.log.commit_log import CommitLog, changes_since
 from tieredstore.pipelines.log.entries import Entry as LogEntry
@@ -34,7 +35,7 @@ from tieredstore.pipelines.run.redrive import Redriven
 from tieredstore.pipelines.upkeep.backfill_sources import Selected
 from tieredstore.pipelines.upkeep.comparison import Against
 from tieredstore.pipelines.upkeep.dropping import drop_generation
-from tieredstore.pipelines.upkeep.garbage import GarbageOutcome, collect_garbage
+from tieredstore.pipelines.upkeep.garbage import collect_garbage
 from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.pipelines.upkeep.kept_files import KeptFiles
 
@@ -284,18 +285,18 @@ def test_a_dropped_generation_is_gone_for_good_and_nothing_else_is(topic: Stored
     others = [key for key in listed(store) if "/2_" in key]
     stranger = f"out/{TOPIC}/base_offset=0/1_9_{0:020}.parquet"
     store.put(stranger, b"x")
-    going = list(drop_generation(SMALL, store, apply=False))
+    going = list(drop_generation(SMALL, store, dry_run=True))
     assert len(going) == len(listed(store)) - len(others) - 1
     assert commit_log_of(SMALL, store).read().closed == ""
-    assert list(drop_generation(SMALL, store, apply=True)) == going
+    assert list(drop_generation(SMALL, store, dry_run=False)) == going
     assert listed(store) == sorted([*others, stranger])
     with pytest.raises(ConfigError, match="generation 1 was dropped"):
         run_once(topic, store, SMALL)
-    assert list(drop_generation(SMALL, store, apply=True)) == []
+    assert list(drop_generation(SMALL, store, dry_run=False)) == []
     assert [(one.kind, one.subject) for one in verify_output(SMALL, store)] == [("stranger", stranger)]
     assert [change.kind for change in changes_since(commit_log_of(SMALL, store), -1)][-1] == "drop"
     with pytest.raises(ConfigError, match="nothing to drop"):
-        list(drop_generation(pipeline_of(secor__generation="5"), store, apply=True))
+        list(drop_generation(pipeline_of(secor__generation="5"), store, dry_run=False))
 
 
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
@@ -306,7 +307,7 @@ def test_dropping_may_fail_at_each_operation(topic: StoredTopic, moment: Moment)
         return inner
 
     def work(inner: ObjectStore) -> None:
-        list(drop_generation(SMALL, inner, apply=True))
+        list(drop_generation(SMALL, inner, dry_run=False))
 
     check_each_failure(prepared, work, moment)
 
@@ -316,7 +317,7 @@ def test_what_is_committed_never_appears_once_it_is_dropped(topic: StoredTopic, 
         run_once(topic, FaultyStore(store, lambda operation: operation.name == "publish"), SMALL)
     log = commit_log_of(SMALL, store)
     entry = log.entry(log.read().written)
-    list(drop_generation(SMALL, store, apply=True))
+    list(drop_generation(SMALL, store, dry_run=False))
     for file in entry.files:
         with pytest.raises(PreparedGone):
             store.publish(file.prepared)
@@ -329,18 +330,18 @@ def test_gc_takes_what_nobody_will_publish_and_leaves_what_is_committed(topic: S
     key = f"out/{TOPIC}/base_offset=0/1_7_{0:020}.parquet"
     zombie = store.prepare(key, b"of a task that was killed", staging_prefix=commit_log_of(SMALL, store).staging_prefix)
     later = ScriptedStore(store).change("now_ms", change=lambda now_ms: now_ms and now_ms + 2 * DAY_MS)
-    young = list(collect_garbage(SMALL, store, min_age_ms=DAY_MS, apply=True))
-    assert {step.outcome for step in young} == {GarbageOutcome.YOUNG, GarbageOutcome.COMMITTED}
+    young = list(collect_garbage(SMALL, store, min_age_ms=DAY_MS, dry_run=False))
+    assert {step.outcome for step in young} == {Outcome.YOUNG, Outcome.COMMITTED}
     for apply in (False, True):
-        steps = list(collect_garbage(SMALL, later, min_age_ms=DAY_MS, apply=apply))
-        assert [step.outcome for step in steps].count(GarbageOutcome.DELETED) == 1
+        steps = list(collect_garbage(SMALL, later, min_age_ms=DAY_MS, dry_run=not apply))
+        assert [step.outcome for step in steps].count(Outcome.DELETED) == 1
     with pytest.raises(PreparedGone):
         store.publish(zombie)
     run_once(topic, store, SMALL)
     assert listed_offsets(store) == list(range(300))
-    assert list(collect_garbage(SMALL, later, min_age_ms=DAY_MS, apply=True)) == []
+    assert list(collect_garbage(SMALL, later, min_age_ms=DAY_MS, dry_run=False)) == []
     with pytest.raises(ConfigError, match="below an hour"):
-        list(collect_garbage(SMALL, store, min_age_ms=5, apply=True))
+        list(collect_garbage(SMALL, store, min_age_ms=5, dry_run=False))
 
 
 def test_changes_are_told_entry_by_entry(topic: StoredTopic, store: ObjectStore) -> None:

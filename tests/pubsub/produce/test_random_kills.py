@@ -13,11 +13,12 @@ import pytest
 
 from tests.support.pubsub.pubsub_topics import batch_keys, topics_in, topics_later, values_of
 from tests.support.servers.kafka import KafkaServer
+from tieredstore.ops.steps import Outcome
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.format.notifications import parse_notification
 from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.pubsub.queue.topics import Topics
-from tieredstore.pubsub.upkeep.garbage import GarbageCollection, GarbageOutcome
+from tieredstore.pubsub.upkeep.garbage import GarbageCollection
 from tieredstore.testing.notification_queue_tests import read_all
 
 LONG_S = 120.0
@@ -73,7 +74,7 @@ def kill_and_read(topics: Topics, kills: int, most_s: float = 0.2) -> None:
     stored = set(batch_keys(topics))
     assert notified <= stored
     steps = list(GarbageCollection(topics_later(topics, 2), topics.get("orders"), min_age_ms=DAY_MS).run())
-    assert {step.key for step in steps if step.outcome is GarbageOutcome.DELETED} == stored - notified
+    assert {step.item.key for step in steps if step.outcome is Outcome.DELETED} == stored - notified
 
 
 def on_kafka(kafka: KafkaServer, folder: Path) -> Topics:

@@ -16,6 +16,7 @@ from tests.support.stores.dying_store import DyingStore, Killed
 from tieredstore.backends.base import Body, Buffer, ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import CorruptData, DataLoss, Fenced, PreconditionFailed, StoreUnavailable
+from tieredstore.ops.steps import Outcome
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.errors import InvalidRecord
@@ -23,7 +24,7 @@ from tieredstore.pubsub.produce.sink import SinkBatches, SinkCommits, StoredBatc
 from tieredstore.pubsub.queue.queues import NotificationQueue
 from tieredstore.pubsub.queue.store_queue import StoreQueue
 from tieredstore.pubsub.queue.topics import Topics
-from tieredstore.pubsub.upkeep.garbage import GarbageCollection, GarbageOutcome
+from tieredstore.pubsub.upkeep.garbage import GarbageCollection
 
 TASKS = 3
 
@@ -64,7 +65,7 @@ def expected(epochs: Sequence[int]) -> list[bytes]:
 def orphans_of(topics: Topics) -> set[str]:
     """What gc says that no reader is told of, in ten days."""
     steps = GarbageCollection(topics_later(topics, 10), topics.get("orders")).run()
-    return {step.key for step in steps if step.outcome is GarbageOutcome.DELETED}
+    return {step.item.key for step in steps if step.outcome is Outcome.DELETED}
 
 
 def objects_of(topics: Topics) -> set[str]:
@@ -250,7 +251,7 @@ def test_gc_spares_what_is_recorded_and_not_notified_and_forgets_batch_queries()
     commits_of(topics, "batch-1").commit(0, batches_of(topics, 2, query="batch-1"))
     records = {info.key for info in inner.list("!tieredstore/pubsub/default/sinks/")}
     assert len(records) == 2
-    list(GarbageCollection(topics_later(topics, 10), topics.get("orders"), apply=True).run())
+    list(GarbageCollection(topics_later(topics, 10), topics.get("orders"), dry_run=False).run())
     assert {info.key for info in inner.list("!tieredstore/pubsub/default/sinks/")} == {
         key for key in records if "batch-" not in key
     }

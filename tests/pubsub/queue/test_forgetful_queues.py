@@ -58,7 +58,7 @@ class Topic:
 
     def outcomes(self) -> dict[str, str]:
         run = GarbageCollection(self.topics, self.topic)
-        outcomes = {step.key: str(step.outcome) for step in run.run()}
+        outcomes = {step.item.key: str(step.outcome) for step in run.run()}
         self.warnings = run.warnings
         return outcomes
 

@@ -19,6 +19,7 @@ from tests.support.stores.doubles import DelegatingObjectStore
 from tieredstore.backends.base import Body
 from tieredstore.backends.filesystem.store import FilesystemObjectStore
 from tieredstore.live.clients import LiveProducer
+from tieredstore.ops.steps import Outcome
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.format.notifications import parse_notification
@@ -26,7 +27,7 @@ from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.pubsub.queue.kafka_queue import KafkaQueue
 from tieredstore.pubsub.queue.queues import NotificationQueue, QueueSite
 from tieredstore.pubsub.queue.topics import Topic, Topics
-from tieredstore.pubsub.upkeep.garbage import GarbageCollection, GarbageOutcome
+from tieredstore.pubsub.upkeep.garbage import GarbageCollection
 from tieredstore.testing.notification_queue_tests import read_all
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker]
@@ -130,8 +131,8 @@ def kill_and_read(kafka: KafkaServer, folder: Path, at: int, moment: Moment) -> 
     assert notified <= stored
     assert len(stored - notified) <= 1
     steps = list(GarbageCollection(topics_later(topics, 2), topics.get("orders")).run())
-    expected = GarbageOutcome.DELETED if notified else GarbageOutcome.FORGOTTEN
-    assert {step.key for step in steps if step.outcome is expected} == stored - notified
+    expected = Outcome.DELETED if notified else Outcome.FORGOTTEN
+    assert {step.item.key for step in steps if step.outcome is expected} == stored - notified
 
 
 def _whole(descriptor: int) -> bytes:

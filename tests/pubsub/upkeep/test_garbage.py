@@ -14,6 +14,7 @@ from tests.support.stores.doubles import FaultyStore, ScriptedStore
 from tieredstore.backends import memory
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, DataLoss, StoreUnavailable
+from tieredstore.ops.steps import Outcome
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.format._writing import BodyWriter
@@ -22,7 +23,7 @@ from tieredstore.pubsub.format.keys import BatchKey
 from tieredstore.pubsub.format.messages import Compression, ProducerRequest, seal_message
 from tieredstore.pubsub.format.notifications import Notification, parse_notification
 from tieredstore.pubsub.queue.topics import Topics
-from tieredstore.pubsub.upkeep.garbage import DAY_MS, GarbageCollection, GarbageOutcome
+from tieredstore.pubsub.upkeep.garbage import DAY_MS, GarbageCollection
 from tieredstore.testing.notification_queue_tests import read_all
 
 HOUR_MS = 3_600_000
@@ -86,12 +87,12 @@ class Writing:
         return offset
 
 
-def collect(topics: Topics, *, adopt: bool = False, apply: bool = True) -> dict[str, list[str]]:
+def collect(topics: Topics, *, adopt: bool = False, dry_run: bool = False) -> dict[str, list[str]]:
     """Keys by outcome."""
-    run = GarbageCollection(topics, topics.get("orders"), adopt=adopt, apply=apply)
+    run = GarbageCollection(topics, topics.get("orders"), adopt=adopt, dry_run=dry_run)
     outcomes: dict[str, list[str]] = {}
     for step in run.run():
-        outcomes.setdefault(step.outcome, []).append(step.key)
+        outcomes.setdefault(step.outcome, []).append(step.item.key)
     return outcomes
 
 
@@ -106,7 +107,7 @@ def test_what_is_too_old_is_freed_first_and_deleted_later(clock: Clock) -> None:
     for key in keys:
         writing.notify(key)
         clock.pass_ms(DAY_MS)
-    dry = collect(topics, apply=False)
+    dry = collect(topics, dry_run=True)
     assert dry == {"freed": keys[:2]}
     assert collect(topics) == {"freed": keys[:2], "waiting": keys[:2]}
     assert objects(topics) == set(keys)  # whoever has read their notifications still fetches them
@@ -176,7 +177,7 @@ def test_orphans_are_told_by_their_age_and_deleted_or_adopted(clock: Clock) -> N
     writing.notify(notified)
     assert collect(topics) == {"young": sorted([*orphans, damaged])}
     clock.pass_ms(DAY_MS)
-    assert collect(topics, adopt=True, apply=False) == {"adopted": orphans, "damaged": [damaged]}
+    assert collect(topics, adopt=True, dry_run=True) == {"adopted": orphans, "damaged": [damaged]}
     assert collect(topics, adopt=True) == {"adopted": orphans, "damaged": [damaged]}
     assert sorted(values_of(Consumer(topics, "orders"), at_least=3)) == [b"0", b"1", b"2"]
     assert collect(topics) == {"deleted": [damaged]}
@@ -289,15 +290,15 @@ class History:
         if self.source.random() < 0.4:
             moment = self.source.choice(("before", "during", "after"))
             store = FaultyStore(self.inner, fail_at=self.source.randrange(30), moment=moment)  # type: ignore[arg-type]
-        adopt, apply = self.source.random() < 0.3, self.source.random() < 0.8
+        adopt, dry_run = self.source.random() < 0.3, self.source.random() >= 0.8
         before = set(self.inner.list())
         try:
-            outcomes = collect(topics_of(store, **self.properties), adopt=adopt, apply=apply)
+            outcomes = collect(topics_of(store, **self.properties), adopt=adopt, dry_run=dry_run)
         except StoreUnavailable:
             return
-        for key in outcomes.get(GarbageOutcome.ADOPTED, ()) if apply else ():
+        for key in outcomes.get(Outcome.ADOPTED, ()) if not dry_run else ():
             self.notified_ms[key] = self.clock.ms
-        assert apply or set(self.inner.list()) == before
+        assert not dry_run or set(self.inner.list()) == before
 
     def referenced(self) -> set[str]:
         with self.topics.queue(self.topics.get("orders")) as queue:
@@ -321,7 +322,7 @@ class History:
         for _ in range(3):
             self.clock.pass_ms(DAY_MS)
             outcomes = collect(self.topics)
-            assert objects(self.topics) == self.referenced() | set(outcomes.get(GarbageOutcome.WAITING, ()))
+            assert objects(self.topics) == self.referenced() | set(outcomes.get(Outcome.WAITING, ()))
 
 
 @pytest.mark.parametrize("seed", range(8))

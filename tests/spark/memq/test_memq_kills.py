@@ -14,11 +14,12 @@ import pytest
 
 from tests.support.pubsub.pubsub_topics import topics_in, topics_later, values_of
 from tests.support.spark.spark_stream_runs import started
+from tieredstore.ops.steps import Outcome
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.format.notifications import parse_notification
 from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.pubsub.queue.topics import Topics
-from tieredstore.pubsub.upkeep.garbage import GarbageCollection, GarbageOutcome
+from tieredstore.pubsub.upkeep.garbage import GarbageCollection
 from tieredstore.testing.notification_queue_tests import read_all
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(1800)]
@@ -80,7 +81,7 @@ def workers_of(group: int) -> list[int]:
 
 def orphans_of(topics: Topics) -> set[str]:
     steps = GarbageCollection(topics_later(topics, 10), topics.get("copies")).run()
-    return {step.key for step in steps if step.outcome is GarbageOutcome.DELETED}
+    return {step.item.key for step in steps if step.outcome is Outcome.DELETED}
 
 
 def check(topics: Topics, values: list[bytes], folder: Path) -> None:

@@ -7,26 +7,27 @@ in a shell, in a script and in cron.
 from __future__ import annotations
 
 import contextlib
-import enum
 import json
-from collections.abc import Generator, Mapping
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import Annotated, TextIO, TypeAlias, TypeVar
+from typing import Annotated, TextIO, TypeAlias
 
 import typer
 
 from tieredstore.backends.base import ObjectStore, admin_of
-from tieredstore.cli.terminal.output import JsonValue, complain, print_json_line, print_lines
+from tieredstore.cli.terminal.output import JsonValue, complain, counted, human_count, print_json_line, print_lines
+from tieredstore.cli.terminal.progress import counting, tell_if_stopped
 from tieredstore.cli.terminal.streams import OutputFailed
 from tieredstore.errors import ConfigError
+from tieredstore.model import human_bytes
+from tieredstore.ops.steps import Outcome
 
 Report: TypeAlias = Annotated[
     Path | None,
     typer.Option("--report", metavar="FILE", help="Keep what --json would print in FILE too, behind what is there."),
 ]
-
-OutcomeT = TypeVar("OutcomeT", bound=enum.StrEnum)
-"""The outcomes that one step of a tool may have."""
 
 
 class Teller:
@@ -60,29 +61,73 @@ def telling(*, as_json: bool, report: Path | None) -> Generator[Teller]:
         yield Teller(as_json=as_json, report=file)
 
 
-def tell_sum(
-    teller: Teller,
-    store: ObjectStore,
-    outcomes: Mapping[OutcomeT, int],
-    *,
-    done: OutcomeT,
-    freed: int,
-    sentence: str,
-    words: Mapping[OutcomeT, str],
-    dry_run: bool,
-) -> None:
-    """How a deletion ended: a summary for scripts; for a person ``sentence``, and in ``words`` what was left alone.
+@dataclass(slots=True)
+class Tally:
+    """What the steps of a tool came to.
 
-    ``done`` is the outcome of what was deleted, or would be; all of its class are in the summary.
+    ``done`` is the outcome that the tool is for, and ``verb`` what a person calls it; ``left`` says in words what else
+    may become of a ``noun``. Summaries for scripts have ``done`` and then these, unless ``named`` has another order.
     """
-    stays = say_what_stays(store) if outcomes.get(done) else []
-    counts = {outcome.value: outcomes.get(outcome, 0) for outcome in type(done)}
-    rest = [f"{outcomes[outcome]} {text}" for outcome, text in words.items() if outcomes.get(outcome)]
-    lines = [sentence, *([f"left alone: {'; '.join(rest)}"] if rest else [])]
-    if dry_run and outcomes.get(done):
-        lines.append(way_to_apply("deleted"))
-    summary: dict[str, JsonValue] = {**counts, "stored_size": freed, "dry_run": dry_run, "stays": stays}
-    teller.tell({"summary": summary}, *lines)
+
+    done: Outcome
+    left: Mapping[Outcome, str]
+    noun: str
+    verb: str = "deleted"
+    named: tuple[Outcome, ...] = ()
+    _: KW_ONLY
+    dry_run: bool
+    counts: Counter[Outcome] = field(default_factory=Counter[Outcome])
+    size: int = 0
+    unsized: int = 0
+
+    def add(self, outcome: Outcome, size: int | None = 0) -> None:
+        """Count a step, and the bytes of what is done; None is a size that the store does not tell."""
+        self.counts[outcome] += 1
+        if outcome is self.done:
+            self.size += size or 0
+            self.unsized += size is None
+
+    @contextlib.contextmanager
+    def working(self, doing: str, unit: str) -> Generator[Callable[[], None]]:
+        """What to call for each step; where a signal ends the command it says how far it came."""
+        with (
+            tell_if_stopped(lambda: f"stopped; {self.sentence()}; run again to go on"),
+            counting("checking" if self.dry_run else doing, unit) as advance,
+        ):
+            yield advance
+
+    def verb_of(self, outcome: Outcome) -> str:
+        """``deleted``, ``would be deleted``, ``held``."""
+        return f"would be {outcome}" if self.dry_run and outcome.is_change else outcome.value
+
+    def sentence(self) -> str:
+        """How much is done, and its bytes."""
+        count = self.counts[self.done]
+        done = f"{counted(count, self.noun)} {'would be ' if self.dry_run else ''}{self.verb}"
+        unknown = f", and {human_count(self.unsized)} whose size the store does not tell" if self.unsized else ""
+        return f"{done} ({human_bytes(self.size)}{unknown})" if count else done
+
+    def left_alone(self) -> str:
+        """What became of the others, in words; nothing if there are none."""
+        return "; ".join(
+            f"{self.counts[outcome]} {words}" for outcome, words in self.left.items() if self.counts[outcome]
+        )
+
+    def by_name(self) -> dict[str, JsonValue]:
+        """How many there are of each outcome, for scripts."""
+        return {outcome.value: self.counts[outcome] for outcome in self.named or (self.done, *self.left)}
+
+    def tell_deleted(self, teller: Teller, store: ObjectStore, sentence: str | None = None) -> None:
+        """How a deletion ended: a summary for scripts; for a person a ``sentence``, and what was left alone."""
+        count, left = self.counts[self.done], self.left_alone()
+        summary: dict[str, JsonValue] = {**self.by_name(), "stored_size": self.size, "dry_run": self.dry_run}
+        summary["stays"] = say_what_stays(store) if count else []
+        teller.tell(
+            {"summary": summary},
+            sentence or self.sentence(),
+            f"left alone: {left}" if left else None,
+            way_to_apply("deleted") if self.dry_run and count else None,
+        )
 
 
 def say_what_stays(store: ObjectStore) -> list[JsonValue]:
@@ -104,7 +149,7 @@ def _writing(name: str) -> Generator[None]:
 Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do it. Without it, only show what would be done.")]
 
 
-def is_dry(*, yes: bool, dry_run: bool = False) -> bool:
+def is_dry_run(*, yes: bool, dry_run: bool = False) -> bool:
     """Return whether the command only shows its plan; raise ConfigError for both options at once."""
     if yes and dry_run:
         raise ConfigError("--yes and --dry-run exclude each other")

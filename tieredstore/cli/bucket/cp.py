@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -22,22 +20,24 @@ from tieredstore.cli.app.arguments import (
     chosen_scope,
 )
 from tieredstore.cli.app.chosen_bucket import choose_settings
-from tieredstore.cli.app.steps import Report, telling
-from tieredstore.cli.terminal.output import JsonValue, counted
-from tieredstore.cli.terminal.progress import counting, tell_if_stopped
-from tieredstore.cli.terminal.rows import PARTITION
+from tieredstore.cli.app.steps import Report, Tally, telling
+from tieredstore.cli.terminal.output import JsonValue
+from tieredstore.cli.terminal.rows import PARTITION, Row, field
 from tieredstore.config import Settings
 from tieredstore.errors import ConfigError, TieredStoreError, excerpt
 from tieredstore.model import human_bytes
 from tieredstore.ops.bucket import open_bucket
-from tieredstore.ops.copies.steps import CopyOutcome, CopyStep
+from tieredstore.ops.steps import Outcome
+
+if TYPE_CHECKING:
+    from tieredstore.ops.copies.copying import CopyStep
 
 _AT_ONCE: Final = 4
 _WORDS: Final = {
-    CopyOutcome.THERE: "already there (by their manifests; bytes were not compared)",
-    CopyOutcome.LEFTOVER: "of the source without a manifest, and so not copied",
-    CopyOutcome.GONE: "deleted from the source meanwhile",
-    CopyOutcome.FAILED: "failed",
+    Outcome.THERE: "already there (by their manifests; bytes were not compared)",
+    Outcome.LEFTOVER: "of the source without a manifest, and so not copied",
+    Outcome.GONE: "deleted from the source meanwhile",
+    Outcome.FAILED: "failed",
 }
 _RATE: Final = re.compile(r"(\d{1,9})(?:([kKMG])(?:iB)?)?(?:/s)?", re.ASCII)
 _UNITS: Final = {None: 1, "k": 1 << 10, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -92,15 +92,13 @@ def cp(
     scope = chosen_scope(topic, topic_id, partition)
     source = _limited(choose_settings(settings, store), rate)
     target = _limited(choose_settings(to or settings, to_store), rate)
-    outcomes: Counter[CopyOutcome] = Counter()
-    sent = 0
+    tally = Tally(Outcome.COPIED, _WORDS, "segment", "copied", dry_run=dry_run)
     first_error: TieredStoreError | None = None
     with (
         open_bucket(source) as source_bucket,
         open_bucket(target) as target_bucket,
         telling(as_json=as_json, report=report) as teller,
-        tell_if_stopped(lambda: f"stopped; {_sum_of(outcomes, sent, dry_run=dry_run)}; run again to go on"),
-        counting("checking" if dry_run else "copying", "segments") as advance,
+        tally.working("copying", "segments") as advance,
     ):
         for bucket in (source_bucket, target_bucket):
             bucket.refuse_raw("cp", "its objects are the broker's files; tieredstore copy stores them from a disk")
@@ -114,21 +112,15 @@ def cp(
             parallel=parallel,
         )
         for step in steps:
-            outcomes[step.outcome] += 1
-            sent += step.sent
+            tally.add(step.outcome, step.sent)
             first_error = first_error or step.error
-            teller.tell(_row(step), _line(step, dry_run=dry_run))
+            teller.tell(_ROW.json(step), _line(step, tally))
             advance()
-        if not outcomes and topic is not None:
+        if not tally.counts and topic is not None:
             asked = [] if partition is None else [partition]
             raise absence(source_bucket.store, source_bucket.prefix, {topic: asked}, topic_id=scope.topic_id)
-        rest = [f"{outcomes[outcome]} {words}" for outcome, words in _WORDS.items() if outcomes[outcome]]
-        counts: dict[str, JsonValue] = {outcome.value: outcomes[outcome] for outcome in CopyOutcome}
-        teller.tell(
-            {"summary": {**counts, "sent": sent, "dry_run": dry_run}},
-            _sum_of(outcomes, sent, dry_run=dry_run),
-            "; ".join(rest) or None,
-        )
+        summary: dict[str, JsonValue] = {**tally.by_name(), "sent": tally.size, "dry_run": dry_run}
+        teller.tell({"summary": summary}, tally.sentence(), tally.left_alone() or None)
     if first_error is not None:
         raise typer.Exit(first_error.exit_code)
 
@@ -144,36 +136,25 @@ def _limited(settings: Settings, rate: str | None) -> Settings:
     return settings.model_copy(update={"upload_rate_limit": limit, "fetch": fetch})
 
 
-def _sum_of(outcomes: Mapping[CopyOutcome, int], sent: int, *, dry_run: bool) -> str:
-    verb = "would be copied" if dry_run else "copied"
-    count = outcomes.get(CopyOutcome.COPIED, 0)
-    done = f"{counted(count, 'segment')} {verb}"
-    return f"{done} ({human_bytes(sent)})" if count else done
-
-
-def _line(step: CopyStep, *, dry_run: bool) -> str | None:
+def _line(step: CopyStep, tally: Tally) -> str | None:
     """What is done, and what somebody should know of; what stood there is only counted."""
-    path = step.objects.main_path
+    path, verb = step.item.main_path, tally.verb_of(step.outcome)
     if step.error is not None:
         return f"failed  {path}: {step.error}"
-    if step.outcome is CopyOutcome.COPIED and step.way is not None:
-        verb = "would be copied" if dry_run else "copied"
+    if step.outcome is Outcome.COPIED and step.way is not None:
         return f"{verb}  {step.way.value}  {path}  ({human_bytes(step.sent)})"
-    if step.outcome is CopyOutcome.THERE:
-        return None
-    return f"{step.outcome.value}  {path}"
+    return None if step.outcome is Outcome.THERE else f"{verb}  {path}"
 
 
-def _row(step: CopyStep) -> dict[str, JsonValue]:
-    return {
-        "outcome": step.outcome.value,
-        "way": None if step.way is None else step.way.value,
-        **PARTITION.json(step.partition),
-        "base_offset": step.objects.start_offset,
-        "last_offset": step.last_offset,
-        "segment_id": str(step.objects.segment_id.id),
-        "target_segment_id": None if step.segment_id is None else str(step.segment_id),
-        "stored_size": step.objects.stored_size,
-        "sent": step.sent,
-        "error": None if step.error is None else str(step.error),
-    }
+_ROW: Final[Row[CopyStep]] = Row(
+    field("outcome", lambda step: step.outcome),
+    field("way", lambda step: step.way),
+    PARTITION.of(lambda step: step.item.segment_id.topic_id_partition),
+    field("base_offset", lambda step: step.item.start_offset),
+    field("last_offset", lambda step: step.last_offset),
+    field("segment_id", lambda step: step.item.segment_id.id),
+    field("target_segment_id", lambda step: step.segment_id),
+    field("stored_size", lambda step: step.item.stored_size),
+    field("sent", lambda step: step.sent),
+    field("error", lambda step: None if step.error is None else str(step.error)),
+)

@@ -15,7 +15,7 @@ from tieredstore.cli.app.arguments import (
     TopicId,
 )
 from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
-from tieredstore.cli.app.steps import Yes, is_dry, way_to_apply
+from tieredstore.cli.app.steps import Yes, is_dry_run, way_to_apply
 from tieredstore.cli.bucket.addresses import objects_at, parse_address
 from tieredstore.cli.terminal.output import JsonValue, print_json, print_lines
 from tieredstore.cli.terminal.progress import tell_if_stopped
@@ -45,22 +45,22 @@ def delete(
 
     Example: tieredstore delete -c store.properties orders 0 0 --yes
     """
-    is_dry_run = is_dry(yes=yes, dry_run=dry_run)
+    dry_run = is_dry_run(yes=yes, dry_run=dry_run)
     address = parse_address(topic, partition, base_offset, topic_id, segment_id)
     with open_chosen_bucket(settings, store) as bucket:
         doomed = objects_at(bucket, address)
         if not as_json:
-            print_lines(_what_goes(bucket, doomed, dry_run=is_dry_run))
+            print_lines(_what_goes(bucket, doomed, dry_run=dry_run))
         hold = Holds(bucket.store, bucket.prefix).on(doomed.segment_id.topic_id_partition, doomed.start_offset, None)
         if hold is not None:
             raise StoreError(f"the segment is, or may be, under the legal hold {hold.name!r}: it stays")
-        if not is_dry_run:
+        if not dry_run:
             with tell_if_stopped(lambda: f"stopped; what is left of the segment goes by: {_again(doomed)}"):
                 delete_objects(bucket.store, doomed)
         if as_json:
-            print_json(_row(bucket, doomed, dry_run=is_dry_run))
+            print_json(_row(bucket, doomed, dry_run=dry_run))
         else:
-            print_lines([way_to_apply("deleted") if is_dry_run else "deleted"])
+            print_lines([way_to_apply("deleted") if dry_run else "deleted"])
 
 
 def _name(doomed: SegmentObjects) -> str:

@@ -8,7 +8,7 @@ import typer
 
 from tieredstore.cli.app.arguments import Json, OnlyPartition, OnlyTopic, SettingsPath, StoreUrl
 from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
-from tieredstore.cli.app.steps import Yes, is_dry, way_to_apply
+from tieredstore.cli.app.steps import Yes, is_dry_run, way_to_apply
 from tieredstore.cli.terminal.output import complain, print_lines
 from tieredstore.cli.terminal.rows import Row, column, field
 from tieredstore.cli.terminal.tables import text
@@ -77,7 +77,7 @@ def release(name: _Name, settings: SettingsPath = None, store: StoreUrl = None, 
     with open_chosen_bucket(settings, store) as bucket:
         try:
             held = find_hold(bucket.store, bucket.prefix, name)
-            if not is_dry(yes=yes):
+            if not is_dry_run(yes=yes):
                 release_hold(bucket.store, bucket.prefix, name)
         except ObjectNotFound as error:
             raise ObjectNotFound(f"there is no hold {name!r}; see tieredstore hold list") from error

@@ -23,7 +23,7 @@ from tieredstore.cli.app.arguments import (
     chosen_scope,
 )
 from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
-from tieredstore.cli.app.steps import Yes, is_dry, way_to_apply
+from tieredstore.cli.app.steps import Tally, Yes, is_dry_run, way_to_apply
 from tieredstore.cli.terminal.output import (
     JsonValue,
     complain,
@@ -39,26 +39,27 @@ from tieredstore.cli.terminal.rows import SEGMENT, Row, column, field
 from tieredstore.cli.terminal.tables import moment, number, text, word
 from tieredstore.errors import ConfigError, PreconditionFailed, ResourceNotFound, StoreUnavailable, UnknownKey
 from tieredstore.model import human_bytes
-from tieredstore.ops.keys.rotation import RotationOutcome, RotationStep
 from tieredstore.ops.keys.use import NeedReason, cached_until_ms, key_totals, needs_of, note_rotated
 from tieredstore.ops.listing import ListedSegment, SegmentTotals, list_encrypted, load_stream
+from tieredstore.ops.steps import Outcome
 from tieredstore.process.parallel import READERS
 
 if TYPE_CHECKING:
     from tieredstore.config import EncryptionSettings, Settings
     from tieredstore.ops.bucket import Bucket
+    from tieredstore.ops.keys.rotation import RotationStep
     from tieredstore.transform.keyring import KeyRing
 
 _NOTHING: Final = "nothing in it is encrypted"
 
 _WORDS: Final = {
-    RotationOutcome.ACTIVE: "were under it already",
-    RotationOutcome.PLAIN: "are not encrypted",
-    RotationOutcome.UNKNOWN_KEY: "need a pair that is not on the ring",
-    RotationOutcome.WRONG_KEY: "are not opened by the pair of their id",
-    RotationOutcome.DAMAGED: "have a damaged manifest",
-    RotationOutcome.CHANGED: "were being changed by somebody else: run it again",
-    RotationOutcome.GONE: "were deleted meanwhile",
+    Outcome.ACTIVE: "were under it already",
+    Outcome.PLAIN: "are not encrypted",
+    Outcome.UNKNOWN_KEY: "need a pair that is not on the ring",
+    Outcome.WRONG_KEY: "are not opened by the pair of their id",
+    Outcome.DAMAGED: "have a damaged manifest",
+    Outcome.CHANGED: "were being changed by somebody else: run it again",
+    Outcome.GONE: "were deleted meanwhile",
 }
 _NEEDS: Final = {
     NeedReason.WRAPPED: "segments are encrypted by it",
@@ -91,45 +92,42 @@ def rotate(
 
     Example: tieredstore keys rotate -c store.properties --yes
     """
-    from tieredstore.ops.keys.rotation import rotate_keys
+    from tieredstore.ops.keys.rotation import FAILURES, rotate_keys
 
-    is_dry_run = is_dry(yes=yes, dry_run=dry_run)
+    dry_run = is_dry_run(yes=yes, dry_run=dry_run)
     scope = chosen_scope(topic, topic_id, partition)
-    outcomes: Counter[RotationOutcome] = Counter()
+    tally = Tally(Outcome.ROTATED, _WORDS, "segment", "rotated", dry_run=dry_run)
     old_keys: set[str] = set()
     with open_chosen_bucket(settings, store) as bucket:
         bucket.refuse_raw("keys rotate", _NOTHING)
         ring = _required_ring(bucket.settings)
         listed = list_encrypted(bucket.store, bucket.prefix, scope)
-        steps = rotate_keys(
-            bucket.store, listed, ring, rules=bucket.manifest_rules, dry_run=is_dry_run, parallel=parallel
-        )
+        steps = rotate_keys(bucket.store, listed, ring, rules=bucket.manifest_rules, dry_run=dry_run, parallel=parallel)
         with (
-            tell_if_stopped(lambda: _stopped(outcomes, dry_run=is_dry_run)),
-            counting("checking" if is_dry_run else "rotating", "segments") as advance,
+            tell_if_stopped(lambda: _stopped(tally)),
+            counting("checking" if dry_run else "rotating", "segments") as advance,
         ):
             for step in steps:
-                outcomes[step.outcome] += 1
-                if step.outcome is RotationOutcome.ROTATED and step.key_id is not None:
-                    if step.key_id not in old_keys and not is_dry_run:
+                tally.add(step.outcome)
+                if step.outcome is Outcome.ROTATED and step.key_id is not None:
+                    if step.key_id not in old_keys and not dry_run:
                         note_rotated(bucket.store, bucket.prefix, step.key_id)  # also if this is killed
                     old_keys.add(step.key_id)
                 _report(step, as_json=as_json)
                 advance()
         cached_ms = bucket.settings.fetch.manifest_cache.retention_ms
         until_ms: list[int] = []
-        for key_id in old_keys if not is_dry_run else ():
+        for key_id in old_keys if not dry_run else ():
             note_rotated(bucket.store, bucket.prefix, key_id)
             if (one_ms := cached_until_ms(bucket.store, bucket.prefix, key_id, cached_ms)) is not None:
                 until_ms.append(one_ms)
     if as_json:
-        counts = {outcome.value: outcomes[outcome] for outcome in RotationOutcome}
-        print_json_line({"summary": {**counts, "active_key_id": ring.active_id, "dry_run": is_dry_run}})
+        print_json_line({"summary": {**tally.by_name(), "active_key_id": ring.active_id, "dry_run": dry_run}})
     else:
-        _print_rotation(outcomes, old_keys, ring.active_id, cached_ms, until_ms, dry_run=is_dry_run)
-    if any(outcome.is_failure for outcome in outcomes):
+        _print_rotation(tally, old_keys, ring.active_id, cached_ms, until_ms)
+    if FAILURES & tally.counts.keys():
         raise typer.Exit(UnknownKey.exit_code)
-    if outcomes[RotationOutcome.CHANGED]:
+    if tally.counts[Outcome.CHANGED]:
         raise typer.Exit(StoreUnavailable.exit_code)
 
 
@@ -234,35 +232,28 @@ def _required_ring(settings: Settings) -> KeyRing:
 
 def _report(step: RotationStep, *, as_json: bool) -> None:
     if as_json:
-        row: dict[str, JsonValue] = SEGMENT.json(step.objects)
+        row: dict[str, JsonValue] = SEGMENT.json(step.item)
         print_json_line(row | {"outcome": step.outcome.value, "key_id": step.key_id, "reason": step.reason})
     elif step.reason is not None:
         complain(f"left alone: {step.reason}")
 
 
 def _print_rotation(
-    outcomes: Mapping[RotationOutcome, int],
-    old_keys: AbstractSet[str],
-    active: str,
-    cached_ms: int,
-    until_ms: Sequence[int],
-    *,
-    dry_run: bool,
+    tally: Tally, old_keys: AbstractSet[str], active: str, cached_ms: int, until_ms: Sequence[int]
 ) -> None:
-    done = sum(outcomes.values())
-    verb = "would be rotated" if dry_run else "rotated"
-    print_lines([f"{outcomes[RotationOutcome.ROTATED]} of {done} segments {verb} to key pair {active!r}"])
-    rest = [f"{outcomes[outcome]} {words}" for outcome, words in _WORDS.items() if outcomes.get(outcome, 0)]
-    if rest:
-        print_lines(["; ".join(rest)])
-    if dry_run and outcomes[RotationOutcome.ROTATED]:
+    rotated = tally.counts[Outcome.ROTATED]
+    verb = tally.verb_of(Outcome.ROTATED)
+    print_lines([f"{rotated} of {tally.counts.total()} segments {verb} to key pair {active!r}"])
+    if left := tally.left_alone():
+        print_lines([left])
+    if tally.dry_run and rotated:
         print_lines([way_to_apply("rewritten")])
     elif old_keys:
         print_lines([_until(sorted(old_keys), cached_ms, until_ms)])
 
 
-def _stopped(outcomes: Mapping[RotationOutcome, int], *, dry_run: bool) -> str:
-    rotated = f"{outcomes[RotationOutcome.ROTATED]} segments {'would be ' if dry_run else ''}rotated"
+def _stopped(tally: Tally) -> str:
+    rotated = f"{tally.counts[Outcome.ROTATED]} segments {tally.verb_of(Outcome.ROTATED)}"
     return f"stopped; {rotated}; run again to go on"
 
 

@@ -9,12 +9,13 @@ import typer
 from tieredstore.backends.base import LifecycleRule, admin_of
 from tieredstore.cli.app.arguments import DryRun, Json, SettingsPath, StoreUrl, Wide
 from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
-from tieredstore.cli.app.steps import Yes, is_dry, way_to_apply
+from tieredstore.cli.app.steps import Yes, is_dry_run, way_to_apply
 from tieredstore.cli.terminal.output import complain, print_json, print_lines, print_table
 from tieredstore.cli.terminal.rows import Row, column, field
 from tieredstore.cli.terminal.tables import number, text, word
 from tieredstore.errors import StoreError
-from tieredstore.ops.garbage.lifecycle import DEFAULT_DAYS, LifecycleOutcome, aborting_rule, add_abort_rule
+from tieredstore.ops.garbage.lifecycle import DEFAULT_DAYS, aborting_rule, add_abort_rule
+from tieredstore.ops.steps import Outcome
 
 app: Final = typer.Typer(no_args_is_help=True, help="The bucket's own rules: shown, and one added.")
 
@@ -89,14 +90,14 @@ def apply(
 
     Example: tieredstore lifecycle apply -c store.properties --yes
     """
-    is_dry_run = is_dry(yes=yes, dry_run=dry_run)
+    dry_run = is_dry_run(yes=yes, dry_run=dry_run)
     with open_chosen_bucket(settings, store) as bucket:
         report = add_abort_rule(
             bucket.store,
             bucket.prefix,
             days=days,
             upload_max_age_ms=bucket.settings.upload_max_age_ms,
-            dry_run=is_dry_run,
+            dry_run=dry_run,
         )
     if as_json:
         print_json(
@@ -106,13 +107,13 @@ def apply(
                 "aborts_after_days": report.days,
                 "detail": report.sentence,
                 "before": report.before,
-                "dry_run": is_dry_run,
+                "dry_run": dry_run,
             }
         )
     else:
-        would = {LifecycleOutcome.ADDED: "would be added: " if is_dry_run else "added: "}
+        would = {Outcome.ADDED: "would be added: " if dry_run else "added: "}
         print_lines([f"{would.get(report.outcome, '')}{report.sentence}"])
-        if is_dry_run and report.outcome is LifecycleOutcome.ADDED:
+        if dry_run and report.outcome is Outcome.ADDED:
             print_lines([way_to_apply("written")])
-    if report.outcome is LifecycleOutcome.NO_RULES:
+    if report.outcome is Outcome.NO_RULES:
         raise typer.Exit(StoreError.exit_code)

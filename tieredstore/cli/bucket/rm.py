@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Final
 
 import typer
 
 from tieredstore.catalog.listing import Scope, list_in_scope
-from tieredstore.catalog.stored import StoredSegment
 from tieredstore.cli.app.arguments import (
     DryRun,
     Json,
@@ -30,27 +27,27 @@ from tieredstore.cli.app.broker_options import (
     open_brokers,
 )
 from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
-from tieredstore.cli.app.steps import Report, Yes, is_dry, tell_sum, telling
+from tieredstore.cli.app.steps import Report, Tally, Yes, is_dry_run, telling
 from tieredstore.cli.bucket.ls import at_least_one
 from tieredstore.cli.records.record_places import parse_offset_or_time
-from tieredstore.cli.terminal.output import JsonValue, counted
-from tieredstore.cli.terminal.progress import counting, tell_if_stopped
-from tieredstore.cli.terminal.rows import PARTITION
+from tieredstore.cli.terminal.rows import PARTITION, Row, field
 from tieredstore.errors import ConfigError, StoreError
 from tieredstore.model import Uuid, human_bytes
 from tieredstore.ops.bucket import Bucket
-from tieredstore.ops.garbage.removal import Before, RemovalOutcome, RemovalStep, remove_segments, topic_ids
+from tieredstore.ops.garbage.removal import Before, remove_segments, topic_ids
+from tieredstore.ops.listing import ListedSegment
+from tieredstore.ops.steps import Outcome, Step
 from tieredstore.process.parallel import READERS
 
-_WORDS: Final = {
-    RemovalOutcome.LEFTOVER: "without a manifest: gc takes them when they are old",
-    RemovalOutcome.UNKNOWN: "of which nobody knows where they end",
-    RemovalOutcome.HELD: "under a legal hold",
-    RemovalOutcome.LISTED: "that the brokers still list",
-    RemovalOutcome.YOUNG: "too young to be sure that the brokers do not list them",
-    RemovalOutcome.REFUSED: "that the store refuses to delete",
+LEFT_ALONE: Final = {
+    Outcome.LEFTOVER: "without a manifest: gc takes them when they are old",
+    Outcome.UNKNOWN: "of which nobody knows where they end",
+    Outcome.HELD: "under a legal hold",
+    Outcome.LISTED: "that the brokers still list",
+    Outcome.YOUNG: "too young to be sure that the brokers do not list them",
+    Outcome.REFUSED: "that the store refuses to delete",
 }
-_STAYING: Final = (RemovalOutcome.REFUSED, RemovalOutcome.HELD, RemovalOutcome.LISTED, RemovalOutcome.YOUNG)
+_STAYING: Final = (Outcome.REFUSED, Outcome.HELD, Outcome.LISTED, Outcome.YOUNG)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -88,13 +85,12 @@ def rm(
     Example: tieredstore rm -c store.properties orders 0 --before 2026-01-31
     """
     partition = one_partition(partition, partition_too)
-    is_dry_run, bounds = is_dry(yes=yes, dry_run=dry_run), _bounds(before, partition)
+    dry_run, bounds = is_dry_run(yes=yes, dry_run=dry_run), _bounds(before, partition)
     incarnation = None if topic_id is None else Uuid.parse(topic_id)
     client = client_properties(metadata_topic, kafka_config, kafka_property)
     if force and client is None:
         raise ConfigError("--force is for what brokers list: name them by --metadata-topic HOST:PORT")
-    outcomes: Counter[RemovalOutcome] = Counter()
-    freed = 0
+    tally = Tally(Outcome.REMOVED, LEFT_ALONE, "segment", dry_run=dry_run)
     with (
         open_chosen_bucket(settings, store) as bucket,
         telling(as_json=as_json, report=report) as teller,
@@ -113,24 +109,16 @@ def rm(
             brokers=brokers,
             upload_max_age_ms=bucket.settings.upload_max_age_ms,
             force=force,
-            dry_run=is_dry_run,
+            dry_run=dry_run,
             parallel=parallel,
         )
-        with (
-            tell_if_stopped(lambda: f"stopped; {_sum_of(outcomes, freed, dry_run=is_dry_run)}; run again to go on"),
-            counting("checking" if is_dry_run else "removing", "segments") as advance,
-        ):
+        with tally.working("removing", "segments") as advance:
             for step in steps:
-                outcomes[step.outcome] += 1
-                if step.outcome is RemovalOutcome.REMOVED:
-                    freed += step.segment.objects.stored_size
-                teller.tell(_row(step), _line(step, dry_run=is_dry_run))
+                tally.add(step.outcome, step.item.objects.stored_size)
+                teller.tell(_ROW.json(step), _line(step, tally))
                 advance()
-        tell_sum(
-            teller, bucket.store, outcomes, done=RemovalOutcome.REMOVED, freed=freed,
-            sentence=_sum_of(outcomes, freed, dry_run=is_dry_run), words=_WORDS, dry_run=is_dry_run,
-        )  # fmt: skip
-    if any(outcomes[outcome] for outcome in _STAYING):
+        tally.tell_deleted(teller, bucket.store)
+    if any(tally.counts[outcome] for outcome in _STAYING):
         raise typer.Exit(StoreError.exit_code)
 
 
@@ -150,29 +138,18 @@ def _bounds(before: str | None, partition: int | None) -> Before:
     return Before(offset=place)
 
 
-def _sum_of(outcomes: Mapping[RemovalOutcome, int], freed: int, *, dry_run: bool) -> str:
-    verb = "would be deleted" if dry_run else "deleted"
-    count = outcomes.get(RemovalOutcome.REMOVED, 0)
-    done = f"{counted(count, 'segment')} {verb}"
-    return f"{done} ({human_bytes(freed)})" if count else done
-
-
-def _line(step: RemovalStep, *, dry_run: bool) -> str:
-    objects = step.segment.objects
-    verb = "would be removed" if dry_run and step.outcome is RemovalOutcome.REMOVED else step.outcome.value
+def _line(step: Step[ListedSegment], tally: Tally) -> str:
+    objects = step.item.objects
     reason = "" if step.reason is None else f": {step.reason}"
-    return f"{verb}  {objects.main_path}  ({human_bytes(objects.stored_size)}){reason}"
+    return f"{tally.verb_of(step.outcome)}  {objects.main_path}  ({human_bytes(objects.stored_size)}){reason}"
 
 
-def _row(step: RemovalStep) -> dict[str, JsonValue]:
-    objects, loaded = step.segment.objects, step.segment.loaded
-    end = loaded.metadata.end_offset if isinstance(loaded, StoredSegment) else -1
-    return {
-        "outcome": step.outcome.value,
-        **PARTITION.json(step.segment.partition),
-        "base_offset": objects.start_offset,
-        "last_offset": None if end < 0 else end,
-        "segment_id": str(objects.segment_id.id),
-        "stored_size": objects.stored_size,
-        "reason": step.reason,
-    }
+_ROW: Final[Row[Step[ListedSegment]]] = Row(
+    field("outcome", lambda step: step.outcome),
+    PARTITION.of(lambda step: step.item.partition),
+    field("base_offset", lambda step: step.item.objects.start_offset),
+    field("last_offset", lambda step: None if step.item.stored is None else step.item.stored.last_offset),
+    field("segment_id", lambda step: step.item.objects.segment_id.id),
+    field("stored_size", lambda step: step.item.objects.stored_size),
+    field("reason", lambda step: step.reason),
+)

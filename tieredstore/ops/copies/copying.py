@@ -33,16 +33,18 @@ from tieredstore.errors import (
     SegmentCorrupt,
     SegmentNotFound,
     SegmentTooLarge,
+    TieredStoreError,
     UnknownKey,
     WrongKey,
 )
 from tieredstore.format.keys import Suffix
+from tieredstore.model import Uuid
 from tieredstore.ops.conditions import require_conditional_writes
 from tieredstore.ops.copies.proven_store import ProvenStore
-from tieredstore.ops.copies.recoding import Recoding
-from tieredstore.ops.copies.steps import CopyOutcome, CopyStep, CopyWay
+from tieredstore.ops.copies.recoding import CopyWay, Recoding
 from tieredstore.ops.copies.transcoding import Transcoder
 from tieredstore.ops.copies.verbatim import LeftAlone, VerbatimCopies, VerbatimSegment
+from tieredstore.ops.steps import Outcome, Step
 from tieredstore.places.record import refuse_other_layout
 from tieredstore.process.deadline import boot_clock_s
 from tieredstore.process.parallel import in_parallel
@@ -68,6 +70,22 @@ _OF_ONE_SEGMENT: Final = (
     LeftAlone,
 )
 _ALL: Final = Scope()
+
+
+@dataclass(frozen=True, slots=True)
+class CopyStep(Step[SegmentObjects]):
+    """One segment of a copy.
+
+    The item is the source's; ``last_offset`` is inclusive, None where nobody says. ``segment_id`` is that
+    of the copy, None where there is none. ``sent`` are the bytes that were written (in a dry run: would be, of
+    transcoded segments as many as the source has). ``error`` says why it failed.
+    """
+
+    way: CopyWay | None = None
+    last_offset: int | None = None
+    segment_id: Uuid | None = None
+    sent: int = 0
+    error: TieredStoreError | None = None
 
 
 def copy_segments(
@@ -159,30 +177,30 @@ class _Copying:
     def copy(self, pair: Pair) -> CopyStep:
         """One segment; what concerns it alone is a step."""
         if pair.objects.find(Suffix.MANIFEST) is None:
-            return CopyStep(pair.objects, CopyOutcome.LEFTOVER)
+            return CopyStep(pair.objects, Outcome.LEFTOVER)
         try:
             return self._copied(pair)
         except SegmentNotFound:
-            return CopyStep(pair.objects, CopyOutcome.GONE)
+            return CopyStep(pair.objects, Outcome.GONE)
         except _OF_ONE_SEGMENT as error:
-            return CopyStep(pair.objects, CopyOutcome.FAILED, error=error)
+            return CopyStep(pair.objects, Outcome.FAILED, error=error)
 
     def _copied(self, pair: Pair) -> CopyStep:
         objects = pair.objects
         raw, segment = self._read(objects)
         way = self._recoding.way_of(segment.manifest, partial(self._transcoder.is_uncompressed, segment))
-        step = CopyStep(objects, CopyOutcome.COPIED, way, segment.last_offset)
+        step = CopyStep(objects, Outcome.COPIED, way=way, last_offset=segment.last_offset)
         if way is CopyWay.TRANSCODED:
             return self._transcoded(step, segment, pair.beside)
         there = next((other for other in pair.beside if other.segment_id == objects.segment_id), None)
         sent = self._verbatim.write(VerbatimSegment(segment, raw, way), there)
-        outcome = CopyOutcome.COPIED if sent else CopyOutcome.THERE
+        outcome = Outcome.COPIED if sent else Outcome.THERE
         return dataclasses.replace(step, outcome=outcome, segment_id=objects.segment_id.id, sent=sent)
 
     def _transcoded(self, step: CopyStep, segment: StoredSegment, beside: Iterable[SegmentObjects]) -> CopyStep:
         existing = self._transcoder.existing(segment, beside)
         if existing is not None:
-            return dataclasses.replace(step, outcome=CopyOutcome.THERE, segment_id=existing)
+            return dataclasses.replace(step, outcome=Outcome.THERE, segment_id=existing)
         if self._dry_run:
             return dataclasses.replace(step, sent=segment.objects.stored_size)
         segment_id, sent = self._transcoder.transcode(segment)

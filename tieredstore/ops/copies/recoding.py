@@ -7,13 +7,13 @@ active pair may have changed since it was copied.
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.config import Settings
 from tieredstore.errors import ConfigError, UnknownKey, WrongKey, excerpt
-from tieredstore.ops.copies.steps import CopyWay
 from tieredstore.remote.copy.writer import WriteOptions
 from tieredstore.remote.key_ring import key_ring_of
 
@@ -23,6 +23,19 @@ if TYPE_CHECKING:
 
 _LEVEL: Final = 3
 """The plugin's level of zstd, for what is compressed anew only because something else of it changes."""
+
+
+class CopyWay(enum.StrEnum):
+    """What is done to a segment on its way."""
+
+    VERBATIM = "verbatim"
+    """Nothing: the same bytes under the same ids."""
+
+    REWRAPPED = "rewrapped"
+    """Its data key is wrapped by another pair; the other bytes are the same, and so are the ids."""
+
+    TRANSCODED = "transcoded"
+    """Log and indexes are decoded and written anew, under a segment id of their own."""
 
 
 @dataclass(frozen=True, slots=True)

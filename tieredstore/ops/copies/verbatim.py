@@ -29,8 +29,7 @@ from tieredstore.format.data_key_field import same_but_for_data_key, with_data_k
 from tieredstore.format.keys import Suffix, object_key
 from tieredstore.format.manifest import SegmentManifest
 from tieredstore.ops.copies.proven_store import ends_at, parts_of
-from tieredstore.ops.copies.recoding import Recoding
-from tieredstore.ops.copies.steps import CopyWay
+from tieredstore.ops.copies.recoding import CopyWay, Recoding
 from tieredstore.remote.copy.attempt import AttemptAge
 from tieredstore.remote.manifest_object import read_manifest_text
 

@@ -10,24 +10,76 @@ copy they never took for finished.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Self
 
 from tieredstore.backends.base import DRAFT_PREFIX, AbandonedWrite, ObjectStore, find_abandoned_writes, store_time_ms
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope
 from tieredstore.catalog.metadata_topic import SegmentState
 from tieredstore.errors import ConfigError, ObjectNotFound, StoreError
 from tieredstore.format.keys import ObjectKey, Suffix, object_key, parse_key
-from tieredstore.model import can_be_topic
+from tieredstore.model import TopicIdPartition, can_be_topic
 from tieredstore.ops.brokers import BrokersView
 from tieredstore.ops.garbage.deletion import delete_objects
 from tieredstore.ops.garbage.holds import Holds
-from tieredstore.ops.garbage.steps import Forgotten, Garbage, GarbageOutcome, GarbageStep
+from tieredstore.ops.steps import Outcome, Step
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 
 AGES_APART: Final = 2
 """How many times the greatest age of an attempt is the least age of garbage: between the two nobody does anything."""
+
+
+class Forgotten(enum.StrEnum):
+    """Why nobody reads a segment that has a manifest."""
+
+    DELETED = "the brokers have deleted it"
+    UNFINISHED = "the brokers take its copy for unfinished"
+    NEVER_NAMED = "the brokers' records do not name it"
+
+
+def written_ms(objects: SegmentObjects) -> int | None:
+    """Return when the youngest object was written, by the store's clock; None where the store does not tell."""
+    times = [info.modified_ms for _, info in objects.objects]
+    return None if None in times else max(time for time in times if time is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """Objects without a manifest, a segment that brokers have forgotten, or a write that did not end.
+
+    ``name`` is the segment's path, or the write's key. ``size`` in bytes and ``modified_ms``, of the youngest part, are
+    None where the store does not tell.
+    """
+
+    what: SegmentObjects | AbandonedWrite
+    name: str
+    partition: TopicIdPartition
+    first_offset: int
+    size: int | None
+    modified_ms: int | None
+    forgotten: Forgotten | None = None
+
+    @classmethod
+    def of_objects(cls, objects: SegmentObjects, forgotten: Forgotten | None = None) -> Self:
+        """What a segment without a manifest has, or one that brokers have ``forgotten``."""
+        where = objects.segment_id.topic_id_partition
+        youngest = written_ms(objects)
+        return cls(objects, objects.main_path, where, objects.start_offset, objects.stored_size, youngest, forgotten)
+
+    @classmethod
+    def of_write(cls, write: AbandonedWrite, place: ObjectKey) -> Self:
+        """A write at a ``place`` of the layout."""
+        where = place.segment_id.topic_id_partition
+        return cls(write, write.key, where, place.start_offset, write.size, write.started_ms)
+
+    @property
+    def is_write(self) -> bool:
+        """Whether it is a write that did not end, of which no listing has anything."""
+        return isinstance(self.what, AbandonedWrite)
+
 
 _FORGOTTEN: Final = {
     SegmentState.DELETE_SEGMENT_FINISHED: Forgotten.DELETED,
@@ -52,7 +104,7 @@ def collect_garbage(
     unknown_too: bool = False,
     dry_run: bool = True,
     parallel: int = READERS,
-) -> Iterator[GarbageStep]:
+) -> Iterator[Step[Garbage]]:
     """What is garbage in ``scope``, one step each, deleted unless ``dry_run``; nothing is held in memory.
 
     Only keys under ``prefix`` that are those of segments are looked at. Whether there is a manifest is asked again
@@ -130,45 +182,45 @@ class GarbageCollection:
         self._unknown_too = unknown_too
         self._dry_run = dry_run
 
-    def collect(self, garbage: Garbage) -> GarbageStep:
+    def collect(self, garbage: Garbage) -> Step[Garbage]:
         """Delete it, unless it is younger, held, or referred to by now."""
         if garbage.modified_ms is None:
-            return GarbageStep(garbage, GarbageOutcome.YOUNG, "the store does not tell its age")
+            return Step(garbage, Outcome.YOUNG, "the store does not tell its age")
         if garbage.modified_ms > self._older_than_ms:
-            return GarbageStep(garbage, GarbageOutcome.YOUNG)
+            return Step(garbage, Outcome.YOUNG)
         if garbage.forgotten is Forgotten.NEVER_NAMED and not self._unknown_too:
-            return GarbageStep(garbage, GarbageOutcome.UNKNOWN, garbage.forgotten.value)
+            return Step(garbage, Outcome.UNKNOWN, garbage.forgotten.value)
         hold = self._holds.on(garbage.partition, garbage.first_offset, None)
         if hold is not None:
-            return GarbageStep(garbage, GarbageOutcome.HELD, f"legal hold {hold.name!r}")
+            return Step(garbage, Outcome.HELD, f"legal hold {hold.name!r}")
         try:
             return self._removed(garbage)
         except StoreError as error:
             if error.retryable:
                 raise
-            return GarbageStep(garbage, GarbageOutcome.REFUSED, str(error))
+            return Step(garbage, Outcome.REFUSED, str(error))
 
-    def _removed(self, garbage: Garbage) -> GarbageStep:
+    def _removed(self, garbage: Garbage) -> Step[Garbage]:
         if isinstance(garbage.what, SegmentObjects) and garbage.forgotten is not None:
             if not self._dry_run:
                 delete_objects(self._store, garbage.what)
-            return GarbageStep(garbage, GarbageOutcome.DELETED, garbage.forgotten.value)
+            return Step(garbage, Outcome.DELETED, garbage.forgotten.value)
         if isinstance(garbage.what, SegmentObjects):
-            return GarbageStep(garbage, self._objects_removed(garbage.what))
+            return Step(garbage, self._objects_removed(garbage.what))
         if not garbage.what.removable:
-            return GarbageStep(garbage, GarbageOutcome.LEFT, "only the store can take it away, in its own time")
+            return Step(garbage, Outcome.LEFT, "only the store can take it away, in its own time")
         if self._dry_run or self._store.discard(garbage.what):
-            return GarbageStep(garbage, GarbageOutcome.DELETED)
-        return GarbageStep(garbage, GarbageOutcome.GONE, "somebody else took it away, or is at work on it")
+            return Step(garbage, Outcome.DELETED)
+        return Step(garbage, Outcome.GONE, "somebody else took it away, or is at work on it")
 
-    def _objects_removed(self, objects: SegmentObjects) -> GarbageOutcome:
+    def _objects_removed(self, objects: SegmentObjects) -> Outcome:
         # Between the listing and this moment hours may lie.
         try:
             self._store.head(object_key(self._prefix, objects.main_path, Suffix.MANIFEST))
         except ObjectNotFound:
             pass
         else:
-            return GarbageOutcome.REFERENCED
+            return Outcome.REFERENCED
         if not self._dry_run:
             self._store.delete([info.key for _, info in objects.objects])
-        return GarbageOutcome.DELETED
+        return Outcome.DELETED

@@ -6,7 +6,6 @@ is left as it is. What was written is read back and compared, since an answer al
 
 from __future__ import annotations
 
-import enum
 import hashlib
 import math
 from collections import Counter
@@ -16,6 +15,7 @@ from typing import Final
 from tieredstore.backends.base import BucketLifecycle, LifecycleRule, LifecycleState, ObjectStore, admin_of
 from tieredstore.errors import ConfigError, PreconditionFailed, StoreError
 from tieredstore.ops.garbage.collection import least_age_ms
+from tieredstore.ops.steps import Outcome
 
 DEFAULT_DAYS: Final = 7
 
@@ -24,24 +24,11 @@ _LOOKS: Final = 2
 _NAME: Final = "tieredstore-abort-unfinished-uploads"
 
 
-class LifecycleOutcome(enum.StrEnum):
-    """What became of the rule."""
-
-    THERE = "there"
-    """A rule does it already."""
-
-    ADDED = "added"
-    """It was added, or in a dry run it would be."""
-
-    NO_RULES = "no_rules"
-    """The store has no such rules, or does not tell them."""
-
-
 @dataclass(frozen=True, slots=True)
 class LifecycleReport:
     """What was done; ``days`` is None where there are no rules. ``before`` is the service's text of what there was."""
 
-    outcome: LifecycleOutcome
+    outcome: Outcome
     sentence: str
     name: str | None = None
     days: int | None = None
@@ -80,7 +67,7 @@ def add_abort_rule(
         )
     lifecycle = admin_of(store).lifecycle()
     if isinstance(lifecycle, str):
-        return LifecycleReport(LifecycleOutcome.NO_RULES, lifecycle)
+        return LifecycleReport(Outcome.NO_RULES, lifecycle)
     for look in range(_LOOKS):
         try:
             return _added(store, lifecycle, prefix, days, dry_run=dry_run)
@@ -96,7 +83,7 @@ def _added(store: ObjectStore, lifecycle: BucketLifecycle, prefix: str, days: in
     there = aborting_rule(before, prefix)
     if there is not None:
         sentence = f"the rule {there.name} aborts unfinished uploads after {there.aborts_after_days} days already"
-        return LifecycleReport(LifecycleOutcome.THERE, sentence, there.name, there.aborts_after_days, before.text)
+        return LifecycleReport(Outcome.THERE, sentence, there.name, there.aborts_after_days, before.text)
     name = abort_rule_name(prefix)
     if any(rule.name == name for rule in before.rules):
         raise StoreError(
@@ -113,7 +100,7 @@ def _added(store: ObjectStore, lifecycle: BucketLifecycle, prefix: str, days: in
         _prove(store, before, lifecycle.read(), prefix, days)
     where = f"under {prefix!r} of {store.identity}" if prefix else f"in {store.identity}"
     sentence = f"a rule aborts unfinished multipart uploads {where} after {days} days"
-    return LifecycleReport(LifecycleOutcome.ADDED, sentence, name, days, before.text)
+    return LifecycleReport(Outcome.ADDED, sentence, name, days, before.text)
 
 
 def _prove(store: ObjectStore, before: LifecycleState, after: LifecycleState, prefix: str, days: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -16,50 +15,16 @@ from tieredstore.format.keys import Suffix, parse_key
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
 from tieredstore.model import TopicIdPartition, Uuid, check_offset
 from tieredstore.ops.brokers import BrokersView
-from tieredstore.ops.garbage.collection import least_age_ms
+from tieredstore.ops.garbage.collection import least_age_ms, written_ms
 from tieredstore.ops.garbage.deletion import delete_objects
 from tieredstore.ops.garbage.holds import Holds
-from tieredstore.ops.garbage.steps import written_ms
 from tieredstore.ops.listing import ListedSegment, load_stream
+from tieredstore.ops.steps import Outcome, Step
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 
 _MAX_AGE_MS: Final = 43_200_000
 """The default of ``upload.max.age.ms``."""
-
-
-class RemovalOutcome(enum.StrEnum):
-    """What became of one segment."""
-
-    REMOVED = "removed"
-    """It is gone; in a dry run it would be."""
-
-    LEFTOVER = "leftover"
-    """It has no manifest, as a copy under way: the garbage collection takes it when it is old."""
-
-    UNKNOWN = "unknown"
-    """Where it ends is not known, since its manifest is damaged or does not say it: left alone."""
-
-    HELD = "held"
-    """It is under a legal hold: left alone."""
-
-    LISTED = "listed"
-    """The brokers still list it: left alone."""
-
-    YOUNG = "young"
-    """The brokers do not list it, and it is not old enough to trust that: left alone."""
-
-    REFUSED = "refused"
-    """The store refuses to delete it."""
-
-
-@dataclass(frozen=True, slots=True)
-class RemovalStep:
-    """One segment that was to go."""
-
-    segment: ListedSegment
-    outcome: RemovalOutcome
-    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +56,16 @@ class _Brokers:
     older_than_ms: int
     force: bool
 
-    def judge(self, segment: ListedSegment) -> RemovalStep:
+    def judge(self, segment: ListedSegment) -> Step[ListedSegment]:
         """Return the step of a segment that may go by all else."""
-        outcome, reason = RemovalOutcome.REMOVED, None
+        outcome, reason = Outcome.REMOVED, None
         state = self.view.state_of(segment.objects.segment_id)
         time_ms = written_ms(segment.objects)
         if state is None and (time_ms is None or time_ms > self.older_than_ms):
-            outcome, reason = RemovalOutcome.YOUNG, "no record of the brokers names it yet"
+            outcome, reason = Outcome.YOUNG, "no record of the brokers names it yet"
         elif state not in {None, SegmentState.DELETE_SEGMENT_FINISHED}:
-            outcome, reason = RemovalOutcome.LISTED, "the brokers list it, and will fail their readers once it is gone"
-        return RemovalStep(segment, RemovalOutcome.REMOVED if self.force else outcome, reason)
+            outcome, reason = Outcome.LISTED, "the brokers list it, and will fail their readers once it is gone"
+        return Step(segment, Outcome.REMOVED if self.force else outcome, reason)
 
 
 def remove_segments(
@@ -115,7 +80,7 @@ def remove_segments(
     force: bool = False,
     dry_run: bool = True,
     parallel: int = READERS,
-) -> Iterator[RemovalStep]:
+) -> Iterator[Step[ListedSegment]]:
     """Delete the listed segments that lie ``before``, manifest first, one step each; nothing with ``dry_run``.
 
     What is not before has no step. With ``brokers`` stay, unless ``force`` says otherwise, what they list, and what
@@ -134,10 +99,10 @@ def remove_segments(
     if brokers is not None:
         judge = _Brokers(brokers, store_time_ms(store) - least_age_ms(upload_max_age_ms), force=force)
 
-    def remove(planned: RemovalStep) -> RemovalStep:
-        if planned.outcome is not RemovalOutcome.REMOVED:
+    def remove(planned: Step[ListedSegment]) -> Step[ListedSegment]:
+        if planned.outcome is not Outcome.REMOVED:
             return planned
-        segment = planned.segment
+        segment = planned.item
         # Once more: since it was planned a hold may have come.
         if (held := _held(segment, holds)) is not None:
             return held
@@ -147,7 +112,7 @@ def remove_segments(
         except StoreError as error:
             if error.retryable:
                 raise
-            return RemovalStep(segment, RemovalOutcome.REFUSED, str(error))
+            return Step(segment, Outcome.REFUSED, str(error))
         return planned
 
     segments = load_stream(store, listed, rules=rules, parallel=parallel)
@@ -200,36 +165,36 @@ def _check_reached(store: ObjectStore, listed: Iterable[SegmentObjects], offset:
 
 def _plan(
     listed: Iterable[ListedSegment], before: Before, holds: Holds, brokers: _Brokers | None
-) -> Iterator[RemovalStep]:
+) -> Iterator[Step[ListedSegment]]:
     """What is to become of the segments, which come in the order of a listing."""
     ended: TopicIdPartition | None = None
     for segment in listed:
         if segment.partition == ended:
             continue
         if segment.loaded is None:
-            yield RemovalStep(segment, RemovalOutcome.LEFTOVER)
+            yield Step(segment, Outcome.LEFTOVER)
         elif before.is_everything:
             yield _judge(segment, brokers)
         elif isinstance(segment.loaded, CorruptData):
             ended = segment.partition
-            yield RemovalStep(segment, RemovalOutcome.UNKNOWN, str(segment.loaded))
+            yield Step(segment, Outcome.UNKNOWN, str(segment.loaded))
         elif (lies_before := before.has(segment.loaded)) is None:
             ended = segment.partition
-            yield RemovalStep(segment, RemovalOutcome.UNKNOWN, "its manifest does not tell where it ends")
+            yield Step(segment, Outcome.UNKNOWN, "its manifest does not tell where it ends")
         elif lies_before:
             yield (step := _held(segment, holds) or _judge(segment, brokers))
             # What went from behind one that stays would leave a hole.
-            if step.outcome is not RemovalOutcome.REMOVED:
+            if step.outcome is not Outcome.REMOVED:
                 ended = segment.partition
         else:
             ended = segment.partition
 
 
-def _held(segment: ListedSegment, holds: Holds) -> RemovalStep | None:
+def _held(segment: ListedSegment, holds: Holds) -> Step[ListedSegment] | None:
     last = None if segment.stored is None else segment.stored.last_offset
     hold = holds.on(segment.partition, segment.objects.start_offset, last)
-    return None if hold is None else RemovalStep(segment, RemovalOutcome.HELD, f"legal hold {hold.name!r}")
+    return None if hold is None else Step(segment, Outcome.HELD, f"legal hold {hold.name!r}")
 
 
-def _judge(segment: ListedSegment, brokers: _Brokers | None) -> RemovalStep:
-    return RemovalStep(segment, RemovalOutcome.REMOVED) if brokers is None else brokers.judge(segment)
+def _judge(segment: ListedSegment, brokers: _Brokers | None) -> Step[ListedSegment]:
+    return Step(segment, Outcome.REMOVED) if brokers is None else brokers.judge(segment)

@@ -6,9 +6,9 @@ its bytes (see ``format.data_key_field``).
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.catalog.listing import SegmentObjects
@@ -19,53 +19,21 @@ from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import WrappedDataKey
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
 from tieredstore.ops.conditions import require_conditional_writes
+from tieredstore.ops.steps import Outcome, Step
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.remote.manifest_object import parse_manifest, read_manifest_text
 from tieredstore.transform.keyring import KeyRing
 
-
-class RotationOutcome(enum.StrEnum):
-    """What became of one segment."""
-
-    ROTATED = "rotated"
-    """Its data key is wrapped by the active pair now; in a dry run it would be."""
-
-    ACTIVE = "active"
-    """Its data key was wrapped by the active pair already."""
-
-    PLAIN = "plain"
-    """It is not encrypted."""
-
-    UNKNOWN_KEY = "unknown_key"
-    """Its pair is not on the ring: left alone."""
-
-    WRONG_KEY = "wrong_key"
-    """The pair of this id does not open its data key: left alone."""
-
-    DAMAGED = "damaged"
-    """Its manifest cannot be read, or is that of another segment: left alone."""
-
-    CHANGED = "changed"
-    """Its manifest was changed by somebody else each time it was looked at: left alone, try again."""
-
-    GONE = "gone"
-    """It was deleted meanwhile."""
-
-    @property
-    def is_failure(self) -> bool:
-        """Whether the segment still needs another pair than the active one, and will after a second run too."""
-        return self in {self.UNKNOWN_KEY, self.WRONG_KEY, self.DAMAGED}
+FAILURES: Final = frozenset({Outcome.UNKNOWN_KEY, Outcome.WRONG_KEY, Outcome.DAMAGED})
+"""Of segments that still need another pair than the active one, and will after a second run too."""
 
 
 @dataclass(frozen=True, slots=True)
-class RotationStep:
-    """One segment of a rotation: ``key_id`` is the pair before it, ``reason`` says why it was left alone."""
+class RotationStep(Step[SegmentObjects]):
+    """One segment of a rotation; ``key_id`` is the pair before it."""
 
-    objects: SegmentObjects
-    outcome: RotationOutcome
     key_id: str | None = None
-    reason: str | None = None
 
 
 _LOOKS = 2
@@ -78,7 +46,7 @@ def rotate_keys(
     key_ring: KeyRing,
     *,
     rules: ManifestRules = DEFAULT_RULES,
-    dry_run: bool = False,
+    dry_run: bool = True,
     parallel: int = READERS,
 ) -> Iterator[RotationStep]:
     """Wrap the data keys of the listed segments by the active pair, in the order listed; of leftovers there is nothing.
@@ -120,10 +88,10 @@ class _Rotation:
             try:
                 return self._rotate_once(objects, name, etag)
             except ObjectNotFound:
-                return RotationStep(objects, RotationOutcome.GONE)
+                return RotationStep(objects, Outcome.GONE)
             except PreconditionFailed:
                 etag = None  # what was listed is out of date
-        return RotationStep(objects, RotationOutcome.CHANGED, reason=f"{name} is being changed by somebody else")
+        return RotationStep(objects, Outcome.CHANGED, reason=f"{name} is being changed by somebody else")
 
     def _rotate_once(self, objects: SegmentObjects, name: str, etag: str | None) -> RotationStep:
         key = manifest_info(objects).key
@@ -134,18 +102,18 @@ class _Rotation:
             raw = read_manifest_text(self._store, key, name)
             wrapped = parse_manifest(raw, name, known_segment(objects), self._rules).encryption
         except CorruptData as error:
-            return RotationStep(objects, RotationOutcome.DAMAGED, reason=str(error))
+            return RotationStep(objects, Outcome.DAMAGED, reason=str(error))
         if wrapped is None:
-            return RotationStep(objects, RotationOutcome.PLAIN)
+            return RotationStep(objects, Outcome.PLAIN)
         if wrapped.key_id == self._key_ring.active_id:
-            return RotationStep(objects, RotationOutcome.ACTIVE, wrapped.key_id)
+            return RotationStep(objects, Outcome.ACTIVE, key_id=wrapped.key_id)
         try:
             changed = with_data_key(raw, self._key_ring.active_id, self._rewrapped(wrapped), self._rules)
         except (UnknownKey, WrongKey, CorruptData) as error:
-            return RotationStep(objects, _left_alone(error), wrapped.key_id, f"{name}: {error}")
+            return RotationStep(objects, _left_alone(error), f"{name}: {error}", wrapped.key_id)
         if not self._dry_run:
             self._replace(key, changed, etag)
-        return RotationStep(objects, RotationOutcome.ROTATED, wrapped.key_id)
+        return RotationStep(objects, Outcome.ROTATED, key_id=wrapped.key_id)
 
     def _rewrapped(self, old: WrappedDataKey) -> bytes:
         data_key = self._key_ring.unwrap(old.key_id, old.wrapped)
@@ -164,7 +132,7 @@ class _Rotation:
         self._store.replace(key, changed, etag)
 
 
-def _left_alone(error: UnknownKey | WrongKey | CorruptData) -> RotationOutcome:
+def _left_alone(error: UnknownKey | WrongKey | CorruptData) -> Outcome:
     if isinstance(error, UnknownKey):
-        return RotationOutcome.UNKNOWN_KEY
-    return RotationOutcome.WRONG_KEY if isinstance(error, WrongKey) else RotationOutcome.DAMAGED
+        return Outcome.UNKNOWN_KEY
+    return Outcome.WRONG_KEY if isinstance(error, WrongKey) else Outcome.DAMAGED

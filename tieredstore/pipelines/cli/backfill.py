@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tieredstore.cli.app.arguments import Json
-from tieredstore.cli.app.steps import Yes, is_dry, way_to_apply
+from tieredstore.cli.app.steps import Yes, is_dry_run, way_to_apply
 from tieredstore.cli.records.record_places import check_window, parse_offset_or_time, parse_partitions
 from tieredstore.cli.terminal.output import counted, print_json_line, print_lines
 from tieredstore.model import human_bytes
@@ -83,7 +83,7 @@ def backfill(
             replaces=-1 if replaced is None else replaced,
             threads=threads or default_parallelism(),
         )
-        if replaced is not None and is_dry(yes=yes):
+        if replaced is not None and is_dry_run(yes=yes):
             _tell_plan(work, selected, as_json=as_json)
         else:
             _tell(work, selected, as_json=as_json)

@@ -5,7 +5,6 @@ What the commands do lies in modules that are imported when one of them is asked
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,10 +14,11 @@ import typer
 
 from tieredstore.cli.app.arguments import DryRun, Json
 from tieredstore.cli.app.durations import parse_duration_ms
-from tieredstore.cli.app.steps import Report, Yes, is_dry, say_what_stays, telling, way_to_apply
+from tieredstore.cli.app.steps import Report, Tally, Yes, is_dry_run, say_what_stays, telling, way_to_apply
 from tieredstore.cli.records.query_output import extra_module
 from tieredstore.cli.terminal.output import JsonValue, counted, iso_utc, print_json_line, print_lines
 from tieredstore.model import human_bytes
+from tieredstore.ops.steps import Outcome
 
 if TYPE_CHECKING:
     from tieredstore.pipelines.config.settings import Pipeline
@@ -40,9 +40,9 @@ _SAID: Final = {
 }
 """Of directories that a change names."""
 _WORDS: Final = {
-    "young": "too young, or of a task at work",
-    "committed": "committed, to be published by the next run",
-    "left": "that only the store takes away, in its own time",
+    Outcome.YOUNG: "too young, or of a task at work",
+    Outcome.COMMITTED: "committed, to be published by the next run",
+    Outcome.LEFT: "that only the store takes away, in its own time",
 }
 
 
@@ -294,20 +294,20 @@ def finalize(
 
     Example: tieredstore pipeline finalize events.properties --yes
     """
-    is_dry_run = is_dry(yes=yes, dry_run=dry_run)
+    dry_run = is_dry_run(yes=yes, dry_run=dry_run)
     for file in files:
         with open_runner(file) as runner:
-            finished = runner.unfinalized() if is_dry_run else runner.finalize()
-            if not is_dry_run:
+            finished = runner.unfinalized() if dry_run else runner.finalize()
+            if not dry_run:
                 runner.driver.mark_published()
         if as_json:
             for one in finished:
-                print_json_line(_finished_json(one, dry_run=is_dry_run))
+                print_json_line(_finished_json(one, dry_run=dry_run))
         else:
-            would = "would be finalized" if is_dry_run else "finalized"
+            would = "would be finalized" if dry_run else "finalized"
             print_lines(f"{would}: {one.path} ({counted(one.records, 'record')})" for one in finished)
             print_lines([f"{counted(len(finished), 'path')} {would}"])
-            if is_dry_run and finished:
+            if dry_run and finished:
                 print_lines([way_to_apply("written")])
 
 
@@ -340,29 +340,18 @@ def gc(
 
     Example: tieredstore pipeline gc backup.properties --yes
     """
-    is_dry_run, min_age_ms = is_dry(yes=yes, dry_run=dry_run), parse_duration_ms("--min-age", min_age)
-    outcomes: Counter[str] = Counter()
-    freed = 0
+    dry_run, min_age_ms = is_dry_run(yes=yes, dry_run=dry_run), parse_duration_ms("--min-age", min_age)
+    tally = Tally(Outcome.DELETED, _WORDS, "piece", dry_run=dry_run)
     with open_pipeline(file) as (settings, parts), telling(as_json=as_json, report=report) as teller:
         from tieredstore.pipelines.upkeep.garbage import collect_garbage
 
-        for step in collect_garbage(settings, parts.store, min_age_ms=min_age_ms, apply=not is_dry_run):
-            outcome = str(step.outcome)
-            outcomes[outcome] += 1
-            freed += (step.size or 0) if outcome == "deleted" else 0
-            row: dict[str, JsonValue] = {"output_key": step.key, "size": step.size, "outcome": outcome}
-            would = "would be " if is_dry_run and outcome == "deleted" else ""
-            teller.tell(row, f"{would}{outcome}: {step.key}")
-        stays = say_what_stays(parts.store) if outcomes["deleted"] else []
-    done = "would be deleted" if is_dry_run else "deleted"
-    rest = [f"{outcomes[name]} {words}" for name, words in _WORDS.items() if outcomes[name]]
-    lines = [f"{counted(outcomes['deleted'], 'piece')} {done} ({human_bytes(freed)})"]
-    lines += [f"left alone: {'; '.join(rest)}"] if rest else []
-    lines += [way_to_apply("deleted")] if is_dry_run and outcomes["deleted"] else []
-    counts: dict[str, JsonValue] = {name: outcomes[name] for name in ("deleted", *_WORDS)}
-    summary: JsonValue = {**counts, "stored_size": freed, "dry_run": is_dry_run, "stays": stays}
-    with telling(as_json=as_json, report=report) as teller:
-        teller.tell({"summary": summary}, *lines)
+        for step in collect_garbage(settings, parts.store, min_age_ms=min_age_ms, dry_run=dry_run):
+            tally.add(step.outcome, step.item.size)
+            row: dict[str, JsonValue] = {"output_key": step.item.key, "size": step.item.size, "outcome": step.outcome}
+            teller.tell(row, f"{tally.verb_of(step.outcome)}: {step.item.key}")
+        done = "would be deleted" if dry_run else "deleted"
+        sentence = f"{counted(tally.counts[Outcome.DELETED], 'piece')} {done} ({human_bytes(tally.size)})"
+        tally.tell_deleted(teller, parts.store, sentence)
 
 
 def drop(
@@ -379,18 +368,18 @@ def drop(
 
     Example: tieredstore pipeline drop events.properties --yes
     """
-    is_dry_run = is_dry(yes=yes, dry_run=dry_run)
+    dry_run = is_dry_run(yes=yes, dry_run=dry_run)
     files = freed = 0
     with open_pipeline(file) as (settings, parts), telling(as_json=as_json, report=report) as teller:
         from tieredstore.pipelines.upkeep.dropping import drop_generation
 
-        for dropped in drop_generation(settings, parts.store, apply=not is_dry_run):
+        for dropped in drop_generation(settings, parts.store, dry_run=dry_run):
             files += 1
             freed += dropped.size
-            row: dict[str, JsonValue] = {"output_key": dropped.key, "size": dropped.size, "deleted": not is_dry_run}
-            teller.tell(row, f"{'would be deleted' if is_dry_run else 'deleted'}: {dropped.key}")
+            row: dict[str, JsonValue] = {"output_key": dropped.key, "size": dropped.size, "deleted": not dry_run}
+            teller.tell(row, f"{'would be deleted' if dry_run else 'deleted'}: {dropped.key}")
         stays = say_what_stays(parts.store) if files else []
-        done = "would be deleted" if is_dry_run else "deleted"
-        summary: JsonValue = {"deleted": files, "stored_size": freed, "dry_run": is_dry_run, "stays": stays}
-        hint = way_to_apply("deleted") if is_dry_run else None
+        done = "would be deleted" if dry_run else "deleted"
+        summary: JsonValue = {"deleted": files, "stored_size": freed, "dry_run": dry_run, "stays": stays}
+        hint = way_to_apply("deleted") if dry_run else None
         teller.tell({"summary": summary}, f"{counted(files, 'file')} {done} ({human_bytes(freed)})", hint)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.cli.app.arguments import Json
-from tieredstore.cli.app.steps import Yes, is_dry, way_to_apply
+from tieredstore.cli.app.steps import Yes, is_dry_run, way_to_apply
 from tieredstore.cli.terminal.output import JsonValue, counted, print_json_line, print_lines
 from tieredstore.pipelines.cli.files import PipelineFile, extent, open_runner
 
@@ -26,7 +26,7 @@ def redrive(file: PipelineFile, yes: Yes = False, as_json: Json = False) -> None
 
     Example: tieredstore pipeline redrive events.properties --yes
     """
-    if is_dry(yes=yes):
+    if is_dry_run(yes=yes):
         with open_runner(file) as runner:
             _tell_plan(runner.bad_messages(), as_json=as_json)
         return

@@ -31,39 +31,39 @@ class Dropped:
     size: int
 
 
-def drop_generation(pipeline: Pipeline, store: ObjectStore, *, apply: bool) -> Iterator[Dropped]:
-    """Delete all files of the pipeline's generation, with ``apply``; each is told of when it is gone.
+def drop_generation(pipeline: Pipeline, store: ObjectStore, *, dry_run: bool = True) -> Iterator[Dropped]:
+    """Delete all files of the pipeline's generation, unless it is a dry run; each is told of when it is gone.
 
     An entry says so before anything goes, which fences whoever runs it; the log stays, so that nobody begins the
     generation anew. Killed and run again it completes. Strangers, whatever their names, are left alone.
     """
     generation = Generation(pipeline, store)
-    log, table = generation.log, generation.table if apply else None
+    log, table = generation.log, None if dry_run else generation.table
     state = log.read()
     if state.life is Life.FREE:
         raise ConfigError(
             f"generation {pipeline.own.generation} of {pipeline.own.name} has no commit log: there is nothing to drop"
         )
-    if apply and state.life is not Life.DROPPED:
+    if not dry_run and state.life is not Life.DROPPED:
         if table is not None:
             table.refuse_rewritten(log)
         log.append("drop", generation.fingerprint)
     # What is committed and not published must not appear any more.
-    if apply and state.written >= 0:
+    if not dry_run and state.written >= 0:
         discard_files(store, log.entry(state.written).files)
     if table is not None:
         table.take_out(log)
     # Nobody is to read a directory as complete while its files go.
-    yield from _drop_successes(generation, apply=apply)
+    yield from _drop_successes(generation, dry_run=dry_run)
     files = _files(pipeline, store, log)
     for start in range(0, len(files), _AT_ONCE):
         piece = files[start : start + _AT_ONCE]
-        if apply:
+        if not dry_run:
             store.delete(file.key for file in piece)
         yield from piece
 
 
-def _drop_successes(generation: Generation, *, apply: bool) -> Iterator[Dropped]:
+def _drop_successes(generation: Generation, *, dry_run: bool) -> Iterator[Dropped]:
     """What says that directories are complete: its own goes, another generation's counts its files no more."""
     store, log, family = generation.store, generation.log, generation.family
     inside = {above for path in log.state.directories for above in with_those_above(path)}
@@ -76,7 +76,7 @@ def _drop_successes(generation: Generation, *, apply: bool) -> Iterator[Dropped]
             continue
         files, records = held[path]
         stays = files > 0 and not generation.is_own(ours)
-        if apply:
+        if not dry_run:
             said = replace(ours, files=files, records=records) if stays else None
             change_success(store, path, said, family.has_said, log.check_alone)
         if not stays and len(success.statements) == 1:

@@ -13,7 +13,7 @@ import typer
 
 from tieredstore.cli.app.arguments import DryRun, Json, SettingsPath, StoreUrl, Wide
 from tieredstore.cli.app.durations import parse_duration_ms
-from tieredstore.cli.app.steps import Report, Yes, is_dry
+from tieredstore.cli.app.steps import Report, Yes, is_dry_run
 from tieredstore.errors import ConfigError
 
 _Topic: TypeAlias = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
@@ -218,10 +218,10 @@ def gc(
     from tieredstore.pubsub.cli.commands import open_named_topics
     from tieredstore.pubsub.cli.gc import collect_garbage
 
-    is_dry_run, min_age_ms = is_dry(yes=yes, dry_run=dry_run), parse_duration_ms("--min-age", min_age)
+    dry_run, min_age_ms = is_dry_run(yes=yes, dry_run=dry_run), parse_duration_ms("--min-age", min_age)
     with open_named_topics(settings, store, topic_config) as all_topics:
         collect_garbage(
-            all_topics, topic, min_age_ms=min_age_ms, adopt=adopt, is_dry_run=is_dry_run, report=report, as_json=as_json
+            all_topics, topic, min_age_ms=min_age_ms, adopt=adopt, dry_run=dry_run, report=report, as_json=as_json
         )
 
 

@@ -1,24 +1,24 @@
 """``pubsub gc``: what retention does not keep, what it has freed, and orphans, which no notification tells of. Ages are
 told by the store's clock.
 
-Without ``apply`` it only says what it would do. Killed anywhere and run again, it goes on. One at a time for a topic:
+In a dry run it only says what it would do. Killed anywhere and run again, it goes on. One at a time for a topic:
 of two that adopt and delete orphans at once, one may delete what the other has just notified.
 """
 
 from __future__ import annotations
 
-import enum
 import hashlib
 import zlib
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from pydantic import NonNegativeInt, TypeAdapter
 
 from tieredstore.backends.base import ObjectInfo, store_time_ms
 from tieredstore.errors import ConfigError
+from tieredstore.ops.steps import Outcome, Step
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.errors import MessageCorrupt
 from tieredstore.pubsub.format.batches import START_SIZE, BatchIndex, announced_index_size
@@ -35,36 +35,9 @@ _DELIVERIES: Final = 3
 _ADOPTION_S: Final = 120.0
 
 
-class GarbageOutcome(enum.StrEnum):
-    """What became of something, or would become of it."""
+class Found(NamedTuple):
+    """An object, and what is known of it. ``partition`` and ``offset`` where a notification told of it."""
 
-    FREED = "freed"
-    """A batch that retention does not keep: its notification is gone, its object is deleted later."""
-
-    DELETED = "deleted"
-    """An object."""
-
-    ADOPTED = "adopted"
-    """An orphan of which readers are told now."""
-
-    WAITING = "waiting"
-    """An object whose notification is freed, and which readers may still fetch."""
-
-    YOUNG = "young"
-    """An object without a notification, whose writer may yet notify."""
-
-    FORGOTTEN = "forgotten"
-    """An object older than what the queue remembers by itself: nobody can tell whether it was ever notified."""
-
-    DAMAGED = "damaged"
-    """An orphan that is no batch; it cannot be adopted."""
-
-
-@dataclass(frozen=True, slots=True)
-class GarbageStep:
-    """One object, and what is done about it. ``partition`` and ``offset`` where a notification told of it."""
-
-    outcome: GarbageOutcome
     key: str
     size: int | None = None
     partition: int | None = None
@@ -81,7 +54,7 @@ class GarbageCollection:
     _: KW_ONLY
     min_age_ms: int = DAY_MS
     adopt: bool = False
-    apply: bool = False
+    dry_run: bool = True
     warnings: list[str] = field(default_factory=list[str])
     _now_ms: int = field(default=0, init=False)
 
@@ -93,7 +66,7 @@ class GarbageCollection:
                 f"time-outs, {_DELIVERIES * settings.delivery_timeout_ms} ms (pubsub.delivery.timeout.ms)"
             )
 
-    def run(self) -> Iterator[GarbageStep]:
+    def run(self) -> Iterator[Step[Found]]:
         """What is done, step by step; a step is done when it is given."""
         self._now_ms = store_time_ms(self.topics.store)
         with BatchLog(self.topics, self.topic) as log:
@@ -107,13 +80,13 @@ class GarbageCollection:
                 yield from self._expire(log, partition)
             known = pending | {_digest(batch.key) for partition in partitions for batch in log.walk(partition)}
             for step in self._delete_retired(log, partitions, frozenset(known)):
-                known.add(_digest(step.key))
+                known.add(_digest(step.item.key))
                 yield step
             forgotten_ms = self._forgotten_before(queue)
             for info in objects:
                 if _digest(info.key) not in known:
                     yield self._end(queue, info, forgotten_ms)
-            if self.apply:
+            if not self.dry_run:
                 before_ms = self._now_ms - self.min_age_ms
                 self.topics.store.delete(list(finished_batch_queries(self.topics, self.topic, before_ms)))
 
@@ -128,14 +101,14 @@ class GarbageCollection:
 
     # --- what retention does not keep ---
 
-    def _expire(self, log: BatchLog, partition: int) -> Iterator[GarbageStep]:
+    def _expire(self, log: BatchLog, partition: int) -> Iterator[Step[Found]]:
         expired, until = expired_batches(log, partition, self._now_ms)
-        if self.apply:
+        if not self.dry_run:
             free_expired(log, expired, until, self._now_ms)
         for batch in expired:
-            yield GarbageStep(GarbageOutcome.FREED, batch.key, batch.size, partition, batch.offset)
+            yield Step(Found(batch.key, batch.size, partition, batch.offset), Outcome.FREED)
 
-    def _delete_retired(self, log: BatchLog, partitions: range, referenced: frozenset[bytes]) -> Iterator[GarbageStep]:
+    def _delete_retired(self, log: BatchLog, partitions: range, referenced: frozenset[bytes]) -> Iterator[Step[Found]]:
         delay_ms = self.topics.batches.delete_delay_ms
         due: list[tuple[int, Retired]] = []
         kept = set(referenced)
@@ -148,14 +121,14 @@ class GarbageCollection:
                 for offset, key in self._freed(retired, start, referenced):
                     # A batch may be notified twice, and its other notification was freed just now.
                     kept.add(_digest(key))
-                    yield GarbageStep(GarbageOutcome.WAITING, key, None, partition, offset)
+                    yield Step(Found(key, None, partition, offset), Outcome.WAITING)
         for partition, retired in due:
             gone = self._freed(retired, log.queue.start(partition), kept)
-            if self.apply:
+            if not self.dry_run:
                 self.topics.store.delete([key for _, key in gone])
                 self.topics.store.delete([retired.record])
             for offset, key in gone:
-                yield GarbageStep(GarbageOutcome.DELETED, key, None, partition, offset)
+                yield Step(Found(key, None, partition, offset), Outcome.DELETED)
 
     def _freed(self, retired: Retired, start: int, kept: AbstractSet[bytes]) -> list[tuple[int, str]]:
         """What of a record is freed and not referred to elsewhere. What lies behind the start was recorded, and its run
@@ -192,39 +165,39 @@ class GarbageCollection:
         moments.append(min(firsts) - _DELIVERIES * self.topics.batches.delivery_timeout_ms)
         return max(moments)
 
-    def _end(self, queue: NotificationQueue, info: ObjectInfo, forgotten_ms: int | None) -> GarbageStep:
+    def _end(self, queue: NotificationQueue, info: ObjectInfo, forgotten_ms: int | None) -> Step[Found]:
         """What becomes of an object of which no notification tells."""
         settings = self.topics.batches
         written_ms = self._now_ms if info.modified_ms is None else info.modified_ms
         age_ms = self._now_ms - written_ms
         is_past = settings.retention_ms is not None and age_ms > settings.retention_ms + settings.delete_delay_ms
         if age_ms < self.min_age_ms:
-            outcome = GarbageOutcome.YOUNG
+            outcome = Outcome.YOUNG
         elif forgotten_ms is not None and written_ms < forgotten_ms and not is_past:
-            outcome = GarbageOutcome.FORGOTTEN
+            outcome = Outcome.FORGOTTEN
         elif self.adopt and not is_past:
             outcome = self._adopt(queue, info)
         else:
-            outcome = GarbageOutcome.DELETED
-            if self.apply:
+            outcome = Outcome.DELETED
+            if not self.dry_run:
                 self.topics.store.delete([info.key])
-        return GarbageStep(outcome, info.key, info.size)
+        return Step(Found(info.key, info.size), outcome)
 
-    def _adopt(self, queue: NotificationQueue, info: ObjectInfo) -> GarbageOutcome:
+    def _adopt(self, queue: NotificationQueue, info: ObjectInfo) -> Outcome:
         store = self.topics.store
         try:
             size = announced_index_size(store.get(info.key, 0, min(START_SIZE, info.size)), info.key)
             index = BatchIndex(store.get(info.key, 0, min(size, info.size)), info.key, info.size)
         except MessageCorrupt:
-            return GarbageOutcome.DAMAGED
-        if self.apply:
+            return Outcome.DAMAGED
+        if not self.dry_run:
             notification = Notification(
                 topic=self.topic.name, object_size=info.size - index.size, message_count=len(index), key=info.key,
                 bucket=self.topics.bucket_name,
             )  # fmt: skip
             partition = zlib.crc32(info.key.encode()) % queue.partitions
             queue.append(partition, [notification.to_json()], Deadline.after(_ADOPTION_S))
-        return GarbageOutcome.ADOPTED
+        return Outcome.ADOPTED
 
 
 def _digest(key: str) -> bytes:
