@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 
 from tests.support.pubsub.pubsub_brokers import LONG_S, PacketClient, listening_anywhere, message_of, write_of
-from tests.support.pubsub.pubsub_topics import topics_on, values_of
+from tests.support.pubsub.pubsub_topics import eventually, topics_on, values_of
 from tests.support.servers.zookeeper import ZooKeeperServer
 from tests.support.stores.doubles import Operation, ScriptedStore
 from tieredstore.backends.memory import MemoryObjectStore
@@ -45,10 +45,7 @@ class Served:
         return assignment.serves("orders") and not self.health.reasons()
 
     def until(self, holds: Callable[[], bool]) -> None:
-        end_s = time.monotonic() + LONG_S
-        while not holds():
-            assert time.monotonic() < end_s, self.health.reasons()
-            time.sleep(0.01)
+        eventually(holds)
 
 
 @pytest.fixture(autouse=True)
@@ -70,10 +67,7 @@ def served(topics: Topics) -> Generator[Served]:
         broker, governor, on_start=lambda started: places.append(f"{started.address.ip}:{started.address.port}")
     )
     with service:
-        end_s = time.monotonic() + LONG_S
-        while not places:
-            assert time.monotonic() < end_s
-            time.sleep(0.01)
+        eventually(lambda: places)
         yield Served(broker, service.health, places[0])
 
 
@@ -163,20 +157,13 @@ def two_brokers(topics: Topics) -> Generator[Two]:
             )
             services.append(stack.enter_context(service))
             brokers.append(broker)
-            wait_until(partial(has_begun, broker, places, count))
-            wait_until(brokers[0].serves_any)
+            eventually(partial(has_begun, broker, places, count))
+            eventually(brokers[0].serves_any)
         yield Two(services[0], services[1], places, brokers)
 
 
 def has_begun(broker: Broker, places: list[str], count: int) -> bool:
     return len(places) == count and bool(broker.directory.all())
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + LONG_S
-    while not holds():
-        assert time.monotonic() < end_s
-        time.sleep(0.005)
 
 
 def test_a_broker_that_is_stopped_tells_its_clients_who_has_its_topics() -> None:
@@ -212,7 +199,7 @@ def stop_one_of_two(topics: Topics) -> None:
         assert two.brokers[1].counts.stored_messages + two.brokers[1].counts.message_bytes > 0
         busy.close()
         idle.close()
-        wait_until(lambda: not two.brokers[0].connections)
+        eventually(lambda: not two.brokers[0].connections)
     assert sorted(map(int, read(topics, number + 2))) == list(range(number + 2))
 
 

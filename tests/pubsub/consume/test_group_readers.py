@@ -11,7 +11,7 @@ from tieredstore.errors import Fenced, StoreUnavailable
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.pubsub.queue import queues as queue_kinds
-from tieredstore.pubsub.queue.queues import GroupMember, Position
+from tieredstore.pubsub.queue.queues import Claim, GroupMember, Position
 from tieredstore.pubsub.queue.topics import Topics
 
 LONG_S = 120.0
@@ -34,11 +34,8 @@ class Told(GroupMember):
     def tick(self) -> bool:
         return False
 
-    def owned(self) -> dict[int, Position | None]:
-        return dict(self.has)
-
-    def terms(self) -> dict[int, int]:
-        return dict.fromkeys(self.has, self.term)
+    def claims(self) -> dict[int, Claim]:
+        return {partition: Claim(self.term, position) for partition, position in self.has.items()}
 
     def commit(self, positions: dict[int, Position]) -> None:
         for partition in sorted(positions.keys() & self.lost):

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.cli.cli_process import tieredstore
 from tests.support.kafka.kafka_topics import make_topic
-from tests.support.pubsub.pubsub_topics import topics_in, topics_on, values_of
+from tests.support.pubsub.pubsub_topics import eventually, topics_in, topics_on, values_of
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.errors import ConfigError, CorruptData
 from tieredstore.pubsub.consume.consumer import Consumer
@@ -211,10 +211,7 @@ def test_a_service_pairs_what_comes_and_ends_when_it_is_told_to(kafka: KafkaServ
         assert [finding.fault for finding in heard] == ["lost"]
         with Consumer(topics, "orders") as consumer:
             assert values_of(consumer, at_least=1) == [b"v"]
-        deadline = time.monotonic() + LONG_S
-        while not pairs.counts.paired:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        eventually(lambda: pairs.counts.paired)
     assert service.failure is None
 
 

@@ -14,9 +14,9 @@ from typing import Final, Literal, Self
 
 import pytest
 
-from tests.support.pubsub.broker_processes import BrokerProcess, broker_processes, seconds_until, store_properties
+from tests.support.pubsub.broker_processes import BrokerProcess, broker_processes, store_properties
 from tests.support.pubsub.pubsub_brokers import LONG_S
-from tests.support.pubsub.pubsub_topics import values_of
+from tests.support.pubsub.pubsub_topics import eventually, values_of
 from tests.support.servers.s3_server import S3Server
 from tests.support.servers.zookeeper import ZooKeeperServer, zookeeper_client
 from tieredstore.backends.wrappers.stack import open_wrapped
@@ -106,13 +106,13 @@ def play(
     """
     took_s: list[float] = []
     for faults in rounds:
-        seconds_until(lambda: all(settled(brokers, topic) for topic in TOPICS), "topics at brokers that are well")
+        eventually(lambda: all(settled(brokers, topic) for topic in TOPICS), what="topics at brokers that are well")
         faulty: list[BrokerProcess] = []
         for how, which in faults:
             faulty.append(chosen(brokers, which, governor))
             afflict(faulty[-1], how)
-        took_s.append(seconds_until(lambda: all(settled(brokers, topic) for topic in TOPICS), f"{faults}: elsewhere"))
-        clients_s = seconds_until(load.delivered_so_far(), f"{faults}: clients go on")
+        took_s.append(eventually(lambda: all(settled(brokers, topic) for topic in TOPICS), what=f"{faults}: elsewhere"))
+        clients_s = eventually(load.delivered_so_far(), what=f"{faults}: clients go on")
         _logger.info("%s: elsewhere after %.1f s, clients %.1f s later", faults, took_s[-1], clients_s)
         for broker in faulty:
             broker.recover()

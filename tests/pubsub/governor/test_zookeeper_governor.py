@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 import pytest
 
-from tests.support.pubsub.pubsub_topics import topics_on
+from tests.support.pubsub.pubsub_topics import eventually, topics_on
 from tests.support.servers.zookeeper import ZooKeeperServer, end_session, zookeeper_client
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
@@ -80,13 +79,6 @@ def node(client: Any, path: str) -> dict[str, Any]:
 
 def generation(member: Member) -> int | None:
     return member.governor.generation
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + LONG_S
-    while not holds():
-        assert time.monotonic() < end_s
-        time.sleep(0.02)
 
 
 def memq_broker(client: Any, ip: str, **fields: object) -> str:

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError
 
 from tests.support.kafka.dead_controller import DeadController
 from tests.support.kafka.kafka_topics import Produced, make_topic, produce
-from tests.support.pubsub.pubsub_topics import topics_on, values_of
+from tests.support.pubsub.pubsub_topics import eventually, topics_on, values_of
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.errors import ConfigError, Fenced, StoreUnavailable
 from tieredstore.live.clients import LiveProducer
@@ -21,7 +21,6 @@ from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.errors import TopicNotFound
 from tieredstore.pubsub.produce.producer import Producer
-from tieredstore.pubsub.queue.kafka_group import KafkaGroup
 from tieredstore.pubsub.queue.kafka_queue import KafkaQueue
 from tieredstore.pubsub.queue.kafka_topics import TopicAdmin
 from tieredstore.pubsub.queue.queues import NotificationQueue, Position
@@ -56,17 +55,6 @@ def topics_with_kafka(kafka: KafkaServer, partitions: int = 1, **more: str) -> T
     topics = topics_on(None, queue="kafka", queue_topic=name, kafka_bootstrap_servers=kafka.bootstrap_servers, **more)
     topics.create("orders", partitions)
     return topics
-
-
-def until(done: object, *members: KafkaGroup) -> None:
-    """Tick until ``done()``."""
-    end_s = time.monotonic() + LONG_S
-    assert callable(done)
-    while not done():
-        assert time.monotonic() < end_s
-        for member in members:
-            member.tick()
-        time.sleep(0.02)
 
 
 class SilentProducer:
@@ -157,16 +145,16 @@ def test_a_topic_in_kafka_from_end_to_end_with_its_group(kafka: KafkaServer) -> 
 
 def test_members_share_and_a_deposed_one_is_fenced(queue: KafkaQueue) -> None:
     first, second = queue.member("shared"), queue.member("shared")
-    until(lambda: len(first.owned()) == 2, first)
+    eventually(lambda: len(first.claims()) == 2, first.tick)
     first.commit({0: Position(3, 2, 1)})
-    until(lambda: len(first.owned()) == len(second.owned()) == 1, first, second)
-    owned = {**first.owned(), **second.owned()}
-    assert owned == {0: Position(3, 2, 1), 1: None}
-    (other,) = second.owned()
+    eventually(lambda: len(first.claims()) == len(second.claims()) == 1, lambda: (first.tick(), second.tick()))
+    claims = first.claims() | second.claims()
+    assert {partition: claim.committed for partition, claim in claims.items()} == {0: Position(3, 2, 1), 1: None}
+    (other,) = second.claims()
     with pytest.raises(Fenced, match="another member's of group shared"):
         first.commit({other: Position(9)})
     second.leave()
-    until(lambda: len(first.owned()) == 2, first)
+    eventually(lambda: len(first.claims()) == 2, first.tick)
     with pytest.raises(Fenced):
         second.commit({other: Position(9)})
     assert queue.groups()["shared"][0].position == Position(3, 2, 1)
@@ -175,7 +163,7 @@ def test_members_share_and_a_deposed_one_is_fenced(queue: KafkaQueue) -> None:
 
 def test_a_commit_of_memqs_own_consumer_is_the_batchs_beginning(kafka: KafkaServer, queue: KafkaQueue) -> None:
     member = queue.member("memq")
-    until(lambda: len(member.owned()) == 2, member)
+    eventually(lambda: len(member.claims()) == 2, member.tick)
     client = member._consumer  # pyright: ignore[reportPrivateUsage]
     assert client is not None
     from confluent_kafka import TopicPartition  # noqa: PLC0415
@@ -217,11 +205,7 @@ def test_a_topic_grows(kafka: KafkaServer) -> None:
     topics = topics_with_kafka(kafka)
     topics.grow("orders", 3)
     with topics.queue(topics.get("orders")) as queue:
-        end_s = time.monotonic() + LONG_S
-        while queue.partitions < 3:
-            assert time.monotonic() < end_s
-            queue.provide(3)
-            time.sleep(0.1)
+        eventually(lambda: queue.partitions == 3, lambda: queue.provide(3))
 
 
 def test_a_controller_that_died_is_not_waited_for_by_who_makes_a_topic(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -129,12 +128,3 @@ def broker_processes(
             for broker in brokers:
                 broker.recover()  # what is stopped cannot be waited for
                 broker.kill()
-
-
-def seconds_until(holds: Callable[[], bool], what: str) -> float:
-    """How long it took."""
-    began_s = time.monotonic()
-    while not holds():
-        assert time.monotonic() - began_s < LONG_S, what
-        time.sleep(0.1)
-    return time.monotonic() - began_s

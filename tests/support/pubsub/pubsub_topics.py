@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.support.stores.doubles import ScriptedStore
@@ -15,6 +17,16 @@ from tieredstore.pubsub.consume.partition_state import ConsumedRecord
 from tieredstore.pubsub.produce.futures import RecordPlace
 from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.pubsub.queue.topics import Topics
+
+
+def eventually(holds: Callable[[], object], between: Callable[[], object] = lambda: None, what: object = "") -> float:
+    """Wait until it holds, for two minutes at most, and return how many seconds it took."""
+    began_s = time.monotonic()
+    while not holds():
+        assert time.monotonic() - began_s < 120, what
+        between()
+        time.sleep(0.01)
+    return time.monotonic() - began_s
 
 
 def topics_on(store: ObjectStore | None = None, **properties: str) -> Topics:

@@ -24,7 +24,7 @@ from tieredstore.pubsub.format.decoder import BatchDecoder, OnCorrupt
 from tieredstore.pubsub.queue.auditor import auditor_of
 from tieredstore.pubsub.queue.batch_log import BatchLog
 from tieredstore.pubsub.queue.groups import StoreGroup
-from tieredstore.pubsub.queue.queues import GroupMember, Position
+from tieredstore.pubsub.queue.queues import Claim, GroupMember, Position
 from tieredstore.pubsub.queue.topics import Topics
 
 # What its type stubs say of arrays is partial.
@@ -138,7 +138,8 @@ class Consumer(Closing):
 
     def committed(self) -> dict[int, Position | None]:
         """What the group has committed, of each partition that this consumer reads."""
-        return {} if self._group is None else self._group.owned()
+        claims = {} if self._group is None else self._group.claims()
+        return {partition: claim.committed for partition, claim in claims.items()}
 
     def commit(self, positions: Mapping[int, Position] | None = None) -> None:
         """Make positions durable for the group: those of what was handed out, or some before them.
@@ -155,7 +156,7 @@ class Consumer(Closing):
         try:
             self._group.commit(wanted)
         except Fenced:
-            self._let_go()
+            self._let_go(self._group.claims())
             raise
         self.counts.commits += 1
 
@@ -228,19 +229,16 @@ class Consumer(Closing):
         if self._group is None:
             return
         self._group.tick()
-        terms = self._group.terms()
-        if terms == {partition: state.term for partition, state in self._partitions.items()}:
-            return
-        self._let_go()
-        for partition, committed in self._group.owned().items():
+        claims = self._group.claims()
+        self._let_go(claims)
+        for partition, claim in claims.items():
             if partition not in self._partitions:
-                self._open(partition, committed, terms[partition])
+                self._open(partition, claim.committed, claim.term)
 
-    def _let_go(self) -> None:
+    def _let_go(self, claims: Mapping[int, Claim]) -> None:
         """Read nothing more of what is another member's by now, or was meanwhile: it goes on at what was committed."""
-        terms = {} if self._group is None else self._group.terms()
         for partition, state in list(self._partitions.items()):
-            if terms.get(partition) != state.term:
+            if partition not in claims or claims[partition].term != state.term:
                 self._release(partition)
 
     def _poll(self, timeout_s: float) -> PartitionState | None:

@@ -25,7 +25,7 @@ from pydantic import NonNegativeInt, TypeAdapter
 
 from tieredstore.errors import ConfigError, Fenced, ObjectNotFound, PreconditionFailed, TieredStoreError
 from tieredstore.pubsub.queue.own_objects import OwnFolder, json_body
-from tieredstore.pubsub.queue.queues import GroupMember, GroupPartition, Position, named_partitions
+from tieredstore.pubsub.queue.queues import Claim, GroupMember, GroupPartition, Position, named_partitions
 
 BEAT_S: Final = 5.0
 """Seconds between two beats of a member: 0.2 PUTs a second."""
@@ -78,13 +78,9 @@ class StoreGroup(GroupMember):
         self._stopped = threading.Event()
         self._beater: threading.Thread | None = None
 
-    def owned(self) -> dict[int, Position | None]:
-        """The partitions that this member has, with the position that was committed."""
-        return {partition: owned.position for partition, owned in self._owned.items()}
-
-    def terms(self) -> dict[int, int]:
-        """The generation of each partition that this member has."""
-        return {partition: owned.generation for partition, owned in self._owned.items()}
+    def claims(self) -> dict[int, Claim]:
+        """The partitions that this member has, each in the term of its generation."""
+        return {partition: Claim(owned.generation, owned.position) for partition, owned in self._owned.items()}
 
     def tick(self) -> bool:
         """Take what nobody reads, give up what others should; at most every ``beat_s``. True if something changed."""

@@ -24,7 +24,7 @@ from tieredstore.live.cluster import LiveCluster
 from tieredstore.live.faults import fault
 from tieredstore.live.properties import member_configuration
 from tieredstore.pubsub.queue.kafka_topics import TopicAdmin
-from tieredstore.pubsub.queue.queues import GroupMember, GroupPartition, Position, named_partitions
+from tieredstore.pubsub.queue.queues import Claim, GroupMember, GroupPartition, Position, named_partitions
 
 _LOOK_S: Final = 30.0
 _PLACE: Final = re.compile(r"(\d{1,10})/(\d{1,10})", re.ASCII)
@@ -65,13 +65,9 @@ class KafkaGroup(GroupMember):
         self._assigned: set[int] = set()  # some of them not looked up yet
         self._term = 0  # how often the client was assigned partitions, or lost them
 
-    def owned(self) -> dict[int, Position | None]:
-        """The partitions that this member has, with the position that was committed."""
-        return dict(self._owned)
-
-    def terms(self) -> dict[int, int]:
-        """Each in the term of the last assignment."""
-        return dict.fromkeys(self._owned, self._term)
+    def claims(self) -> dict[int, Claim]:
+        """The partitions that this member has, each in the term of the last assignment."""
+        return {partition: Claim(self._term, position) for partition, position in self._owned.items()}
 
     def tick(self) -> bool:
         """Let the client take part, which its own threads do as long as somebody ticks."""

@@ -49,6 +49,14 @@ class GroupPartition:
     position: Position | None
 
 
+class Claim(NamedTuple):
+    """A member's hold on a partition: it names the term under which it holds. A partition that was lost and taken again
+    is in another one, also if nobody saw that it was lost. ``committed`` is None before the first commit."""
+
+    term: int
+    committed: Position | None
+
+
 def named_partitions(partitions: Sequence[int]) -> str:
     """``partition 1``, or ``partition 1 and 2``: each of them is meant."""
     return f"partition {' and '.join(map(str, partitions))}"
@@ -59,16 +67,11 @@ class GroupMember(ABC):
 
     @abstractmethod
     def tick(self) -> bool:
-        """Take part: called often. True if the partitions that are owned have changed."""
+        """Take part: called often. True if the claims have changed."""
 
     @abstractmethod
-    def owned(self) -> dict[int, Position | None]:
-        """The partitions that this member has, with the position that was committed."""
-
-    def terms(self) -> dict[int, int]:
-        """The term of ownership of each partition that this member has: a partition that was lost and taken again is in
-        another one, also if nobody saw that it was lost."""
-        return dict.fromkeys(self.owned(), 0)
+    def claims(self) -> dict[int, Claim]:
+        """The partitions that this member has."""
 
     @abstractmethod
     def commit(self, positions: dict[int, Position]) -> None:
