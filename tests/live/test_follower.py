@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from confluent_kafka import KafkaError, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from tieredstore.errors import BatchCorrupt, BrokerDenied, BrokerError, TieredStoreError
-from tieredstore.live import LiveFollower, follower
+from tieredstore.live import LiveFollower
 from tieredstore.live.faults import Trouble
 from tieredstore.live.messages import MessageColumns
 from tieredstore.model import TopicPartition
@@ -26,6 +27,7 @@ class ScriptedConsumer:
     def __init__(self, configuration: object) -> None:
         self.trouble = Trouble()
         self.next_offsets: dict[TopicPartition, int] = {}
+        self.checked: list[tuple[TopicPartition, int, int]] = []
 
     def incremental_assign(self, partitions: Sequence[KafkaPartition]) -> None:
         self.next_offsets |= {(assigned.topic, assigned.partition): assigned.offset for assigned in partitions}
@@ -43,13 +45,17 @@ class ScriptedConsumer:
             messages += came
         return messages
 
+    def seek(self, place: KafkaPartition) -> None:
+        """Have the leader check the place, and fetch from there."""
+        self.checked.append(((place.topic, place.partition), place.offset, place.leader_epoch))
+        self.next_offsets[place.topic, place.partition] = place.offset
+
     def close(self) -> None: ...
 
 
 @pytest.fixture
-def logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[TopicPartition, list[Message]]]:
+def logs() -> Iterator[dict[TopicPartition, list[Message]]]:
     ScriptedConsumer.logs = {FIRST: [], SECOND: []}
-    monkeypatch.setattr(follower, "LiveConsumer", ScriptedConsumer)
     yield ScriptedConsumer.logs
     del ScriptedConsumer.logs
 
@@ -66,8 +72,12 @@ def followed(polls: int, *partitions: TopicPartition) -> tuple[dict[TopicPartiti
     """What comes of the partitions when errors do not keep the caller from asking again."""
     offsets: dict[TopicPartition, list[int]] = {where: [] for where in partitions}
     errors: list[TieredStoreError] = []
+    make: Any = ScriptedConsumer
     with LiveFollower(
-        {"bootstrap.servers": "localhost:1"}, isolation="read_committed", columns=("offset", "headers")
+        {"bootstrap.servers": "localhost:1"},
+        isolation="read_committed",
+        columns=("offset", "headers"),
+        make_consumer=make,
     ) as live:
         live.add(dict.fromkeys(partitions, 0))
         for _ in range(polls):
@@ -127,3 +137,26 @@ def test_what_librdkafka_says_of_holes_is_no_error(logs: dict[TopicPartition, li
     hole = refusal(FIRST, 2, KafkaError.MSG_SIZE_TOO_LARGE)
     logs[FIRST] = [message(FIRST, 0), message(FIRST, 1), hole, message(FIRST, 5), message(FIRST, 6)]
     assert followed(6, FIRST) == ({FIRST: [0, 1, 5, 6]}, [])
+
+
+def test_a_partition_that_begins_again_after_an_error_is_checked_for_a_cut(
+    logs: dict[TopicPartition, list[Message]],
+) -> None:
+    """Its leader may be another one by then, whose log has other records below the place."""
+    refused = refusal(FIRST, 2, KafkaError.INVALID_REQUEST)
+    logs[FIRST] = [message(FIRST, 0, leader_epoch=3), message(FIRST, 1, leader_epoch=4), refused]
+    made: list[ScriptedConsumer] = []
+
+    def make(configuration: object) -> Any:
+        made.append(ScriptedConsumer(configuration))
+        return made[0]
+
+    with LiveFollower({"bootstrap.servers": "localhost:1"}, isolation="read_committed", make_consumer=make) as live:
+        live.add({FIRST: 0}, {FIRST: 2})
+        for _ in range(5):
+            with contextlib.suppress(BrokerError):
+                live.poll(0)
+        assert made[0].checked[:2] == [(FIRST, 0, 2), (FIRST, 2, 4)]
+        live.add({FIRST: 7})
+        live.wait(0)
+        assert (FIRST, 7, 4) not in made[0].checked  # another place than that of the last record

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -63,6 +63,7 @@ class LiveFollower(Closing):
         isolation: Isolation,
         columns: Sequence[str] = COLUMNS,
         timeout_s: float = 60.0,
+        make_consumer: Callable[[Mapping[str, str]], LiveConsumer] = LiveConsumer,
     ) -> None:
         """ConfigError for what cannot be; nothing is connected to before the first partition."""
         check_timeout(timeout_s)
@@ -71,8 +72,10 @@ class LiveFollower(Closing):
         self._servers = configuration["bootstrap.servers"]
         self._doing = f"the partitions that are followed at {self._servers} cannot be read"
         self._timeout_s = timeout_s
-        self._consumer = LiveConsumer(reading_configuration(configuration, timeout_s))
+        self._consumer = make_consumer(reading_configuration(configuration, timeout_s))
         self._positions: dict[TopicPartition, int] = {}
+        self._epochs: dict[TopicPartition, int] = {}
+        """Leader epochs of the records before these positions, as far as they are known."""
         self._unchecked: dict[TopicPartition, int] = {}
         """Leader epochs of places that the client has yet to check: nothing of these is given."""
         self._silent: set[TopicPartition] = set()
@@ -111,6 +114,7 @@ class LiveFollower(Closing):
             with translated(self._doing):
                 self._consumer.incremental_assign([KafkaPartition(*where, at) for where, at in positions.items()])
             self._positions.update(positions)
+            self._epochs.update(epochs)
             self._unchecked.update(epochs)
             self._silent.update(positions)
             self._answered_at = time.monotonic()
@@ -125,6 +129,7 @@ class LiveFollower(Closing):
             self._consumer.incremental_unassign([KafkaPartition(*where) for where in known])
         for where in known:
             del self._positions[where]
+            self._epochs.pop(where, None)
             self._unchecked.pop(where, None)
             self._silent.discard(where)
             self._failed.pop(where, None)
@@ -146,6 +151,8 @@ class LiveFollower(Closing):
             self.remove([event.where])
         else:
             self._positions[event.where] = event.next_offset
+            if event.leader_epoch is not None:
+                self._epochs[event.where] = event.leader_epoch
         return event
 
     def wait(self, timeout_s: float) -> None:
@@ -238,7 +245,9 @@ class LiveFollower(Closing):
             return
         where, error = self._failed.popitem()
         if where in self._positions:
-            self.add({where: self._positions[where]})
+            # With the epoch: the leader may be another one by now, whose log was cut below the place.
+            epochs = {where: self._epochs[where]} if where in self._epochs else {}
+            self.add({where: self._positions[where]}, epochs)
         raise error
 
     def _heard_of(self, where: TopicPartition) -> None:
