@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tieredstore.spark.source.data_source import TieredStoreDataSource
 
@@ -42,7 +42,7 @@ def register(spark: SparkSession) -> None:
         spark.dataSource.register(source)
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     # Spark imports this package wherever it looks for data sources: what only some need is imported when they do.
     if name in ("decode_batches", "decode_segments"):
         from tieredstore.spark.source import udf  # noqa: PLC0415

@@ -28,9 +28,6 @@ from tieredstore.spark.source.store_source import StoreSource
 from tieredstore.spark.source.udf import store_source
 from tieredstore.spark.source.workers import each_in_one_sentence, one_sentence
 
-# What its type stubs say of Arrow's functions is partial.
-_arrow: Final[Any] = pa
-
 _MOST_TASKS: Final = 10_000
 _Batches: TypeAlias = Iterator[pa.RecordBatch]
 
@@ -81,14 +78,14 @@ def verify(
     with one_sentence(), open_bucket(source.load()) as bucket:
         parts = list(plan_parts(list_in_scope(bucket.store, bucket.prefix, scope), segments_per_task))
     rows = [_row_of(part) for part in parts]
-    tasks: Any = spark.createDataFrame(rows, _PARTS)
+    tasks = spark.createDataFrame(rows, _PARTS)
     if rows:
         tasks = tasks.repartition(min(len(rows), _MOST_TASKS))
     findings: DataFrame = tasks.mapInArrow(_task(source, selection, parallel), _FINDINGS)
     return findings
 
 
-def _row_of(part: VerifyPart) -> tuple[Any, ...]:
+def _row_of(part: VerifyPart) -> tuple[object, ...]:
     where = part.partition
     known = json.dumps([finding_row(finding) for finding in part.known])
     ids = where.topic, str(where.topic_id), where.partition
@@ -108,9 +105,7 @@ def _task(source: StoreSource, selection: Selection, parallel: int) -> Callable[
 
 
 def _verified(source: StoreSource, selection: Selection, parallel: int, batches: _Batches) -> _Batches:
-    schema = _arrow.schema(
-        [(name, _arrow.string() if kind is str else _arrow.int64()) for name, kind in ROW_COLUMNS.items()]
-    )
+    schema = pa.schema([(name, pa.string() if kind is str else pa.int64()) for name, kind in ROW_COLUMNS.items()])
     for row in (row for batch in batches for row in batch.to_pylist()):
         rows = json.loads(row["known"])
         # Opened for each part: between two of them a task may wait for long, and nothing is to be kept open then.
@@ -118,4 +113,4 @@ def _verified(source: StoreSource, selection: Selection, parallel: int, batches:
             rows += [
                 finding_row(finding) for finding in verify_part(bucket, _part_of(row), selection, parallel=parallel)
             ]
-        yield _arrow.RecordBatch.from_pylist(rows, schema=schema)
+        yield pa.RecordBatch.from_pylist(rows, schema=schema)

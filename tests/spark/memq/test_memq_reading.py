@@ -25,7 +25,7 @@ from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.errors import MessageCorrupt, NotificationCorrupt, TopicNotFound
 from tieredstore.pubsub.produce.batch_writer import BatchWriter
 from tieredstore.pubsub.produce.producer import Producer
-from tieredstore.spark.memq.rows import BatchRows
+from tieredstore.spark.source.rows import MEMQ_ROWS, RowShape
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def test_times_that_spark_does_not_hold_fail_the_query_or_are_null(tmp_path: Pat
     assert [round(given[number].timestamp()) for number in (0, 6)] == [1, 2]
     with pytest.raises(ConfigError, match="timestampOutOfRange"):
         rows_in(topic.options | {"timestampOutOfRange": "zero"})
-    shape = BatchRows(("timestamp",), out_of_range="null")
+    shape = RowShape(("timestamp",), MEMQ_ROWS, out_of_range="null")
     held: Any = shape.convert(pa.record_batch({"timestamp": pa.array([most, -most, None])}), "orders", 0, 0)
     assert held.column(0).null_count == 1
 

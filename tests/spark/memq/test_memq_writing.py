@@ -19,8 +19,8 @@ from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.errors import InvalidRecord
 from tieredstore.spark.memq import sink
 from tieredstore.spark.memq.data_source import MemqDataSource
-from tieredstore.spark.memq.rows import TYPES
 from tieredstore.spark.memq.sink import MemqStreamWriter, MemqWriter
+from tieredstore.spark.source.rows import MEMQ_ROWS
 
 SCHEMA = StructType([StructField("value", StringType())])
 
@@ -82,7 +82,7 @@ def test_columns_that_a_row_may_have(tmp_path: Path) -> None:
 
 def rows_schema() -> StructType:
     names = ("key", "value", "messageId", "timestamp", "headers")
-    return StructType([StructField(name, TYPES[name]) for name in names])
+    return StructType([StructField(name, MEMQ_ROWS.types[name]) for name in names])
 
 
 def test_a_stream_writes_each_epoch_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

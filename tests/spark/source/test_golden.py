@@ -25,7 +25,7 @@ from tests.support.spark.spark_tasks import (
     topic_of,
 )
 from tieredstore.spark import register
-from tieredstore.spark.source.rows import COLUMNS, COLUMNS_WITH_HEADERS
+from tieredstore.spark.source.rows import COLUMNS, KAFKA_ROWS
 
 pytestmark = pytest.mark.slow
 
@@ -189,12 +189,12 @@ def test_columns_are_those_asked_for_in_the_order_of_the_schema(case: str) -> No
     source = random.Random(case)
     expected = golden_rows(case)
     choices = [["topic"], ["offset"], ["partition", "topic"], ["headers"], ["timestamp", "value"], list(COLUMNS)]
-    choices += [source.sample(COLUMNS_WITH_HEADERS, source.randrange(1, 8)) for _ in range(8)]
+    choices += [source.sample(KAFKA_ROWS.columns, source.randrange(1, 8)) for _ in range(8)]
     for names in choices:
         options = golden_options(case, columns=", ".join(names).upper(), maxSplitBytes=50_000)
         del options["includeHeaders"]
         rows = rows_in(options)
-        assert list(rows[0]) == [name for name in COLUMNS_WITH_HEADERS if name in names]
+        assert list(rows[0]) == [name for name in KAFKA_ROWS.columns if name in names]
         assert rows == [{name: row[name] for name in rows[0]} for row in expected]
 
 

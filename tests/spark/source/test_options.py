@@ -14,7 +14,7 @@ from tieredstore.model import Uuid
 from tieredstore.partitions.offset_specs import Earliest, Latest
 from tieredstore.partitions.selections import Assign, Subscribe, SubscribePattern
 from tieredstore.spark.source.options import SourceOptions, parse_options
-from tieredstore.spark.source.rows import COLUMNS, COLUMNS_WITH_HEADERS
+from tieredstore.spark.source.rows import COLUMNS, KAFKA_ROWS
 from tieredstore.spark.source.store_source import StoreSource
 
 STORE = {"storage.backend.class": "filesystem", "storage.root": "/r"}
@@ -99,7 +99,7 @@ class TestSelection:
 
 class TestColumns:
     def test_headers_come_when_they_are_asked_for(self) -> None:
-        assert parsed(includeHeaders="TRUE").columns == COLUMNS_WITH_HEADERS
+        assert parsed(includeHeaders="TRUE").columns == KAFKA_ROWS.columns
         assert parsed(includeHeaders="false").columns == COLUMNS
 
     def test_columns_come_in_the_order_of_the_schema(self) -> None:

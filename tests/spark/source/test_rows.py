@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from tests.support.golden.segments import CASES, segments
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.records import RecordDecoder
-from tieredstore.spark.source.rows import COLUMNS, COLUMNS_WITH_HEADERS, RowShape
+from tieredstore.spark.source.rows import COLUMNS, KAFKA_ROWS, RowShape
 from tieredstore.testing.batches import Record, build_batch
 
 
@@ -21,7 +21,7 @@ def decoded(shape: RowShape, *records: Record) -> Any:
     return batch
 
 
-@pytest.mark.parametrize("columns", [COLUMNS, COLUMNS_WITH_HEADERS, ("topic",), ("headers", "key"), ("timestamp",)])
+@pytest.mark.parametrize("columns", [COLUMNS, KAFKA_ROWS.columns, ("topic",), ("headers", "key"), ("timestamp",)])
 def test_rows_have_exactly_the_types_that_spark_asks_for(columns: tuple[str, ...]) -> None:
     shape = RowShape(columns)
     rows = shape.convert(decoded(shape, Record(b"v", timestamp_ms=7)), "orders", 3)
@@ -31,7 +31,7 @@ def test_rows_have_exactly_the_types_that_spark_asks_for(columns: tuple[str, ...
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.startswith("06")])
 def test_slices_of_records_are_those_slices_of_the_rows(case: str) -> None:
-    shape, source = RowShape(COLUMNS_WITH_HEADERS), random.Random(case)
+    shape, source = RowShape(KAFKA_ROWS.columns), random.Random(case)
     for segment in segments(case):
         for batch in RecordDecoder(shape.decoder_columns).decode([segment.original("log").read_bytes()]):
             whole = shape.convert(batch, "orders", 3)
@@ -43,7 +43,7 @@ def test_slices_of_records_are_those_slices_of_the_rows(case: str) -> None:
 
 
 def test_keys_and_values_are_not_copied() -> None:
-    shape = RowShape(COLUMNS_WITH_HEADERS)
+    shape = RowShape(KAFKA_ROWS.columns)
     records = decoded(shape, Record(b"value" * 100, key=b"key" * 100, timestamp_ms=1))
     rows: Any = shape.convert(records, "orders", 3)
     for name in ("key", "value", "offset"):

@@ -17,7 +17,7 @@ from tieredstore.records.splits import RecordSplit
 from tieredstore.spark.source.batch import PushdownBatchReader
 from tieredstore.spark.source.data_source import TieredStoreDataSource
 from tieredstore.spark.source.options import parse_options
-from tieredstore.spark.source.rows import COLUMNS_WITH_HEADERS, RowShape
+from tieredstore.spark.source.rows import KAFKA_ROWS, RowShape
 from tieredstore.spark.source.tasks import SplitTask
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -119,7 +119,7 @@ def _sent(what: Any) -> Any:
 def _rows(batch: pa.RecordBatch) -> list[Row]:
     assert batch.num_rows
     untyped: Any = batch
-    names = [name for name in COLUMNS_WITH_HEADERS if name in untyped.schema.names]
+    names = [name for name in KAFKA_ROWS.columns if name in untyped.schema.names]
     assert untyped.schema.equals(RowShape(names).arrow_schema)
     rows: list[Row] = untyped.to_pylist()
     for row in rows:

@@ -28,11 +28,12 @@ class MemqDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns asked for."""
-        from tieredstore.spark.memq.rows import BatchRows, columns_of  # noqa: PLC0415
+        from tieredstore.spark.source.option_values import columns_of  # noqa: PLC0415
+        from tieredstore.spark.source.rows import MEMQ_ROWS, RowShape  # noqa: PLC0415
         from tieredstore.spark.source.workers import one_sentence  # noqa: PLC0415
 
         with one_sentence():
-            return BatchRows(columns_of(self.options)).schema
+            return RowShape(columns_of(self.options, MEMQ_ROWS.columns), MEMQ_ROWS).schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads a batch."""
@@ -77,9 +78,9 @@ class MemqDataSource(DataSource):
     def _options(self, schema: StructType, *, streaming: bool) -> TopicOptions:
         from tieredstore.errors import ConfigError  # noqa: PLC0415
         from tieredstore.spark.memq.options import parse_options  # noqa: PLC0415
-        from tieredstore.spark.memq.rows import BatchRows  # noqa: PLC0415
+        from tieredstore.spark.source.rows import MEMQ_ROWS, RowShape  # noqa: PLC0415
 
         options = parse_options(self.options, streaming=streaming)
-        if schema != BatchRows(options.columns).schema:
+        if schema != RowShape(options.columns, MEMQ_ROWS).schema:
             raise ConfigError("the schema of memq is fixed; leave schema() out, and choose with the option columns")
         return options

@@ -9,9 +9,9 @@ from typing import Final
 from tieredstore.errors import ConfigError
 from tieredstore.limits import MAX_INT32
 from tieredstore.partitions.offset_specs import Earliest, GlobalTimestamp, Latest, OffsetSpec, SpecificOffsets
-from tieredstore.spark.memq.rows import OutOfRange, columns_of
-from tieredstore.spark.source.option_values import OptionTexts, check_pair, ending_spec, starting_spec
+from tieredstore.spark.source.option_values import OptionTexts, check_pair, columns_of, ending_spec, starting_spec
 from tieredstore.spark.source.options import store_properties, warn_of
+from tieredstore.spark.source.rows import MEMQ_ROWS, OutOfRange
 from tieredstore.spark.source.store_source import StoreSource
 
 DEFAULT_SPLIT_BYTES: Final = 64 * 1024 * 1024
@@ -71,7 +71,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> TopicOption
     return TopicOptions(
         topic=topic,
         store=store,
-        columns=columns_of(options),
+        columns=columns_of(options, MEMQ_ROWS.columns),
         starting=starting,
         ending=ending,
         fail_on_data_loss=texts.boolean("failOnDataLoss") is not False,

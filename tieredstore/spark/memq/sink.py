@@ -17,14 +17,12 @@ from tieredstore.errors import ConfigError
 from tieredstore.pubsub.errors import InvalidRecord
 from tieredstore.pubsub.produce.sink import BATCH_QUERY, SinkBatches, SinkCommits, StoredBatch
 from tieredstore.spark.memq.plan import topics_of
-from tieredstore.spark.memq.rows import TYPES
+from tieredstore.spark.source.rows import MEMQ_ROWS
 from tieredstore.spark.source.workers import one_sentence, spare_modules
 
 if TYPE_CHECKING:
     from tieredstore.spark.source.store_source import StoreSource
 
-# What its type stubs say of arrays is partial.
-arrow: Any = pa
 
 COLUMNS: Final = ("key", "value", "headers", "timestamp", "messageId")
 """What a row may have; ``value`` it must."""
@@ -151,7 +149,7 @@ def _check_schema(schema: StructType) -> None:
         if field.name not in COLUMNS:
             raise ConfigError(f"the format memq cannot write the column {field.name}: {wanted}")
         is_text = field.name in ("key", "value", "messageId") and isinstance(field.dataType, StringType)
-        given, expected = field.dataType, TYPES[field.name]
+        given, expected = field.dataType, MEMQ_ROWS.types[field.name]
         if not is_text and given.simpleString() != expected.simpleString():
             raise ConfigError(
                 f"the column {field.name} is {given.simpleString()}, and must be {expected.simpleString()}: {wanted}"
@@ -161,15 +159,14 @@ def _check_schema(schema: StructType) -> None:
 
 
 def _add(batches: SinkBatches, rows: pa.RecordBatch) -> None:
-    untyped: Any = rows
     columns: dict[str, list[Any]] = {
-        name: untyped.column(name).to_pylist() for name in untyped.schema.names if name != "timestamp"
+        name: rows.column(name).to_pylist() for name in rows.schema.names if name != "timestamp"
     }
-    count: int = untyped.num_rows
+    count: int = rows.num_rows
     now_ms = time.time_ns() // 1_000_000
     times: list[int | None] = [None] * count
-    if "timestamp" in untyped.schema.names:
-        times = untyped.column("timestamp").cast(arrow.timestamp("us", "UTC")).view(arrow.int64()).to_pylist()
+    if "timestamp" in rows.schema.names:
+        times = rows.column("timestamp").cast(pa.timestamp("us", "UTC")).view(pa.int64()).to_pylist()
     nothing: list[Any] = [None] * count
     for value, key, headers, message_id, time_us in zip(
         columns["value"], columns.get("key", nothing), columns.get("headers", nothing),

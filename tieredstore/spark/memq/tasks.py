@@ -6,9 +6,10 @@ import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from tieredstore.errors import DataLoss, ObjectNotFound
@@ -23,11 +24,8 @@ from tieredstore.pubsub.queue.batch_log import BatchLog
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.spark.memq.options import TopicOptions
 from tieredstore.spark.memq.plan import PlannedBatch, index_in, planned_batches, tasks_of, topics_of
-from tieredstore.spark.memq.rows import BatchRows
+from tieredstore.spark.source.rows import MEMQ_ROWS, RowShape
 from tieredstore.spark.source.workers import each_in_one_sentence, one_sentence, spare_modules
-
-# What its type stubs say of tables is partial.
-arrow: Any = pa
 
 _logger: Final = logging.getLogger(__name__)
 _AHEAD: Final = 2
@@ -83,7 +81,7 @@ class _Reading:
     def __init__(self, options: TopicOptions) -> None:
         self._options = options
         self._topics = topics_of(options.store)
-        self._shape = BatchRows(options.columns, out_of_range=options.out_of_range)
+        self._shape = RowShape(options.columns, MEMQ_ROWS, out_of_range=options.out_of_range)
         columns = self._shape.decoder_columns
         if options.sort_by_key:
             columns = tuple(dict.fromkeys((*columns, "key", *_PLACE)))
@@ -96,21 +94,20 @@ class _Reading:
 
     def sorted(self, task: MemqTask) -> Iterator[pa.RecordBatch]:
         """By key, those without one first; equal keys in the order of the queue."""
-        tables: list[Any] = []
+        tables: list[pa.Table] = []
         for place, (batch, records) in enumerate(self._records(task)):
-            untyped: Any = records
-            rows: Any = arrow.Table.from_batches([self._converted(batch, records)])
-            key = untyped.column("key")
-            order = [key.is_valid(), key, repeated(place, untyped.num_rows, arrow.int64())]
-            order += [untyped.column(name) for name in _PLACE]
+            rows = pa.Table.from_batches([self._converted(batch, records)])
+            key = records.column("key")
+            order = [key.is_valid(), key, repeated(place, records.num_rows, pa.int64())]
+            order += [records.column(name) for name in _PLACE]
             for name, column in zip(_ORDER, order, strict=True):
                 rows = rows.append_column(f"by {name}", column)
             tables.append(rows)
         if not tables:
             return
-        whole = arrow.concat_tables(tables)
+        whole = pa.concat_tables(tables)
         keys = [(f"by {name}", "ascending") for name in _ORDER]
-        indices = arrow.compute.sort_indices(whole, sort_keys=keys)
+        indices = pc.sort_indices(whole, sort_keys=keys)
         given = whole.select(list(self._shape.columns)).take(indices)
         yield from given.to_batches(_SORTED_ROWS)
 

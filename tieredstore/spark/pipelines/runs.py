@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.errors import PySparkAttributeError
 from pyspark.sql import SparkSession
@@ -263,22 +263,19 @@ def _has_ended(query: StreamingQuery, within_s: float) -> bool:
 
 def _failure_of(query: StreamingQuery) -> BaseException | None:
     """What a query ended with outside of the driver: an error of ours that the planning process had, or Spark's."""
-    error: Any = query.exception()
-    if error is None:
-        return None
-    return error_within(error) or error
+    error = query.exception()
+    return None if error is None else error_within(error) or error
 
 
 def session(threads: int | None, conf: Mapping[str, str]) -> SparkSession:
     """A session by Spark's own settings; on this machine, with so many threads, where these name no master."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder: Any = SparkSession.builder.appName("tieredstore pipeline")
+    builder = SparkSession.builder.appName("tieredstore pipeline")
     for name, value in {"spark.ui.showConsoleProgress": "false", **conf}.items():
         builder = builder.config(name, value)
     if threads is not None:
         builder = builder.master(f"local[{threads}]")
-    spark: SparkSession = builder.getOrCreate()
-    return spark
+    return builder.getOrCreate()
 
 
 def pipeline_service(

@@ -12,11 +12,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Observation, functions
+from pyspark.sql import Column, DataFrame, Observation, functions
 
 from tieredstore.errors import ConfigError, InvalidValue, TieredStoreError
 from tieredstore.pipelines.files.framing import as_records, frame_function, of_rows
@@ -54,7 +54,7 @@ class WindowJobs:
         """``file`` has the settings, for the tasks."""
         self._spark, self._store = spark, store
         self._file, self._fingerprint = file, fingerprint_of(own)
-        self._frame: Callable[[Any], Any] | None = frame_function(own.frame) if own.frame else None
+        self._frame: Callable[[DataFrame], DataFrame] | None = frame_function(own.frame) if own.frame else None
 
     @property
     def is_framed(self) -> bool:
@@ -89,7 +89,7 @@ class WindowJobs:
             self._discard(outcomes)
             raise
 
-    def _numbers(self, tasks: Sequence[WindowTask]) -> Any:
+    def _numbers(self, tasks: Sequence[WindowTask]) -> DataFrame:
         """A row for each task, in as many tasks of Spark's."""
         return self._spark.range(0, len(tasks), 1, len(tasks))
 
@@ -97,7 +97,7 @@ class WindowJobs:
         job = Job(self._file, self._fingerprint, tuple(tasks))
         return self._outcomes(self._numbers(tasks).mapInArrow(job.run, SCHEMA))
 
-    def _outcomes(self, job: Any) -> list[Written | Failed]:
+    def _outcomes(self, job: DataFrame) -> list[Written | Failed]:
         """What the tasks of a job report, once it has run; the gravest error of theirs."""
         try:
             reports: list[Report] = [unpacked(row[REPORT]) for row in job.collect()]
@@ -123,8 +123,6 @@ class WindowJobs:
         discard_files(self._store, [file for files in prepared for file in files])
 
 
-# What its type stubs say of batches is partial.
-_arrow: Final[Any] = pa
 _Batches: TypeAlias = Iterable[pa.RecordBatch]
 
 RECORDS: Final = (
@@ -133,8 +131,8 @@ RECORDS: Final = (
 )
 """What the function is given: the columns of Spark's Kafka source."""
 
-_MICROSECONDS: Final = _arrow.schema(
-    [field.with_type(_arrow.timestamp("us", "UTC")) if field.name == "timestamp" else field for field in ENVELOPE]
+_MICROSECONDS: Final = pa.schema(
+    [field.with_type(pa.timestamp("us", "UTC")) if field.name == "timestamp" else field for field in ENVELOPE]
 )
 
 
@@ -146,7 +144,9 @@ class FrameJob:
     fingerprint: str
     tasks: tuple[WindowTask, ...]
 
-    def rows(self, numbers: Any, frame: Callable[[Any], Any]) -> tuple[Any, Callable[[], list[int]]]:
+    def rows(
+        self, numbers: DataFrame, frame: Callable[[DataFrame], object]
+    ) -> tuple[DataFrame, Callable[[], list[int]]]:
         """Reports as a DataFrame, out of one of numbers; and, once that has run, how many records each window had."""
         observed = Observation()
         records = numbers.mapInArrow(self.read, RECORDS).observe(observed, *map(_count_of, self.tasks))
@@ -168,12 +168,11 @@ class FrameJob:
         """The records of each window whose number comes, whole windows one after the other."""
         spare_modules()
         for batch in batches:
-            untyped: Any = batch
-            numbers: list[int] = untyped.column(0).to_pylist()
+            numbers: list[int] = batch.column(0).to_pylist()
             for number in numbers:
                 window = self.tasks[number].window
                 for records in opened(self.file, self.fingerprint).records(self.tasks[number]):
-                    rows: Any = envelope(records, window.topic, window.partition)
+                    rows = envelope(records, window.topic, window.partition)
                     yield rows.cast(_MICROSECONDS)
 
     def write(self, batches: _Batches) -> Iterator[pa.RecordBatch]:
@@ -181,9 +180,9 @@ class FrameJob:
         spare_modules()
         for number, pieces in groupby(self._pieces(batches), key=lambda one: one[0]):
             report = packed(self._report(self.tasks[number].window, (rows for _, rows in pieces)))
-            yield _arrow.RecordBatch.from_pydict({REPORT: [report]})
+            yield pa.RecordBatch.from_pydict({REPORT: [report]})
 
-    def _report(self, window: Window, pieces: Iterator[Any]) -> Report:
+    def _report(self, window: Window, pieces: Iterator[pa.RecordBatch]) -> Report:
         try:
             first = next(pieces)
             pipeline = opened(self.file, self.fingerprint)
@@ -193,14 +192,13 @@ class FrameJob:
             return Report(error=(type(error).__name__, str(error)))
         return Report((written, dict(sorted(reasons.items())[:SHOWN_REASONS])))
 
-    def _pieces(self, batches: _Batches) -> Iterator[tuple[int, Any]]:
+    def _pieces(self, batches: _Batches) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Rows by the numbers of their windows, in the order in which they come."""
         known = _Windows([task.window for task in self.tasks])
         for batch in batches:
-            rows: Any = batch
-            if not rows.num_rows:
+            if not batch.num_rows:
                 continue
-            rows = as_records(rows)
+            rows = as_records(batch)
             columns = [rows.column(name).to_pylist() for name in ("topic", "partition", "offset")]
             start = 0
             for number, run in groupby(map(known.number, *columns)):
@@ -214,7 +212,7 @@ def _named(task: WindowTask) -> str:
     return f"{window.topic} {window.partition} {window.start}"
 
 
-def _count_of(task: WindowTask) -> Any:
+def _count_of(task: WindowTask) -> Column:
     window, column = task.window, functions.col
     is_inside = (column("topic") == window.topic) & (column("partition") == window.partition)
     is_inside &= (column("offset") >= window.start) & (column("offset") < window.stop)
@@ -244,7 +242,7 @@ class _Windows:
         return starts[at][1]
 
 
-def _ascending(window: Window, first: Any, rest: Iterator[Any]) -> Iterator[Any]:
+def _ascending(window: Window, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     last = -1
     for rows in chain([first], rest):
         for offset in rows.column("offset").to_pylist():

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from pyspark import InheritableThread
 
@@ -46,6 +46,8 @@ _MEASURE_AGAIN_S: Final = 5.0
 
 _ALONE_S: Final = 60.0
 
+
+_Outcome = TypeVar("_Outcome")
 
 _SOURCE: Final = "source"
 _OUTPUT: Final = "output"
@@ -252,7 +254,7 @@ class WindowSink:
             # An error, so that Spark does not count the batch as done.
             raise AlreadyClosed("the pipeline is stopping: this batch is written by the next run")
 
-    def _patiently(self, work: Callable[[], Any]) -> Any:
+    def _patiently(self, work: Callable[[], _Outcome]) -> _Outcome:
         """What the work gives; where store or broker are away, later."""
         while True:
             try:

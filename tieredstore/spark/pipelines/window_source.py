@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from tieredstore.spark.pipelines.window_planning import Planning
 
-_arrow: Final[Any] = pa
 
 FORMAT: Final = "tieredstore_windows"
 FILE: Final = "pipeline"
@@ -117,7 +116,7 @@ class WindowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a batch."""
         tasks = list(partition.tasks) if isinstance(partition, _Tasks) else []
-        yield _arrow.RecordBatch.from_pydict({TASK: _arrow.array(tasks, _arrow.binary())})
+        yield pa.RecordBatch.from_pydict({TASK: pa.array(tasks, pa.binary())})
 
     def commit(self, end: Json) -> None:
         """Nothing to do: truth is the commit log."""

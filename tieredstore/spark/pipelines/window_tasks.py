@@ -36,9 +36,7 @@ from tieredstore.spark.source.workers import spare_modules
 if TYPE_CHECKING:
     from tieredstore.reading.plan import WindowSplit
 
-# What its type stubs say of batches is partial.
-_arrow: Final[Any] = pa
-_pickle: Final[Any] = CPickleSerializer()
+_pickle: Final[Any] = CPickleSerializer()  # of which the library gives no types
 
 REPORT: Final = "report"
 SCHEMA: Final = f"{REPORT} binary"
@@ -78,11 +76,10 @@ class Job:
         """A report for each number."""
         spare_modules()
         for batch in batches:
-            untyped: Any = batch
-            numbers: list[int] = untyped.column(0).to_pylist()
+            numbers: list[int] = batch.column(0).to_pylist()
             for number in numbers:
                 report = packed(self._report(self.tasks[number]))
-                yield _arrow.RecordBatch.from_pydict({REPORT: [report]})
+                yield pa.RecordBatch.from_pydict({REPORT: [report]})
 
     def _report(self, task: WindowTask) -> Report:
         reached = ReadUpTo(task.window.start)
@@ -183,7 +180,7 @@ class OpenPipeline:
                     return
 
 
-def _between(batch: Any, start: int, stop: int) -> Any:
+def _between(batch: pa.RecordBatch, start: int, stop: int) -> pa.RecordBatch | None:
     """The records of the offsets ``start`` up to ``stop``; None if there are none."""
     offsets = int64_values(batch, "offset")
     if offsets[0] >= start and offsets[-1] < stop:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NoReturn, cast
+from typing import Final, NoReturn, cast
 
 from tieredstore.errors import ConfigError
 from tieredstore.limits import MAX_INT32, MAX_INT64
@@ -23,7 +23,7 @@ from tieredstore.partitions.offset_specs import (
     PartitionTimestamps,
     SpecificOffsets,
 )
-from tieredstore.spark.source.rows import COLUMNS_WITH_HEADERS
+from tieredstore.spark.source.rows import KAFKA_ROWS
 
 _MAX_SHOWN: Final = 80
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
@@ -186,7 +186,7 @@ class OptionTexts:
         raise wrong(name, self.text(name) or "", expected)
 
 
-def columns_of(options: Mapping[str, str], every: Sequence[str] = COLUMNS_WITH_HEADERS) -> tuple[str, ...]:
+def columns_of(options: Mapping[str, str], every: Sequence[str] = KAFKA_ROWS.columns) -> tuple[str, ...]:
     """The columns that ``columns`` and ``includeHeaders`` ask for, of ``every`` column and in that order.
 
     ``includeHeaders`` adds the headers to any ``columns``. ConfigError for unknown columns, and for headers that are
@@ -230,7 +230,7 @@ def _whole_of(name: str, what: str, number: object, low: int, high: int) -> int:
     return number
 
 
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _without_doubles(pairs: list[tuple[str, object]]) -> dict[str, object]:
     # JSON lets a name come twice, and the last one would win: of two offsets for a partition one is a mistake.
     fields = dict(pairs)
     if len(fields) < len(pairs):

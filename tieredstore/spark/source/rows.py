@@ -5,10 +5,10 @@ Or what a user's function makes of records, in the task that decodes them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Final, TypeAlias, cast
+from typing import Final, Literal, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,115 +30,162 @@ from tieredstore.errors import ConfigError, TieredStoreError, excerpt
 from tieredstore.kafka.arrow_values import repeated, scalar_of
 from tieredstore.spark.source.workers import each_in_one_sentence, one_sentence
 
-# What its type stubs say of arrays and of compute is partial.
-arrow: Any = pa
-compute: Any = pc
-
 HEADERS: Final = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 """The type of a record's headers."""
 
-_TYPES: Final[dict[str, DataType]] = {
-    "key": BinaryType(),
-    "value": BinaryType(),
-    "topic": StringType(),
-    "partition": IntegerType(),
-    "offset": LongType(),
-    "timestamp": TimestampType(),
-    "timestampType": IntegerType(),
-    "headers": HEADERS,
-}
+OutOfRange: TypeAlias = Literal["fail", "null"]
+"""What becomes of a record's time that Spark's timestamps, microseconds of 64 bits, do not hold."""
 
-COLUMNS: Final = tuple(name for name in _TYPES if name != "headers")
+
+@dataclass(frozen=True, slots=True)
+class RowLayout:
+    """The columns of a source in their order, and which of them the decoder has, under which names.
+
+    Those ``of_batch`` are the same in all rows of a batch, and told by the caller; ``counted`` is decoded where nothing
+    else is asked for, for the number of rows.
+    """
+
+    types: Mapping[str, DataType]
+    of_batch: tuple[str, ...]
+    counted: str
+    decoder_names: Mapping[str, str] = field(default_factory=dict[str, str])
+    out_of_range_way: str = ""
+    """What the error says of a time that Spark cannot hold, where there is an option for it."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns; ``headers`` is there when it is asked for."""
+        return tuple(self.types)
+
+
+KAFKA_ROWS: Final = RowLayout(
+    {
+        "key": BinaryType(),
+        "value": BinaryType(),
+        "topic": StringType(),
+        "partition": IntegerType(),
+        "offset": LongType(),
+        "timestamp": TimestampType(),
+        "timestampType": IntegerType(),
+        "headers": HEADERS,
+    },
+    of_batch=("topic", "partition"),
+    counted="offset",
+)
 """The columns of Spark's Kafka source, in its order."""
 
-COLUMNS_WITH_HEADERS: Final = tuple(_TYPES)
-"""Those of ``includeHeaders``."""
+MEMQ_ROWS: Final = RowLayout(
+    {
+        "key": BinaryType(),
+        "value": BinaryType(),
+        "topic": StringType(),
+        "partition": IntegerType(),
+        "offset": LongType(),
+        "message": IntegerType(),
+        "record": IntegerType(),
+        "timestamp": TimestampType(),
+        "messageId": BinaryType(),
+        "headers": HEADERS,
+    },
+    of_batch=("topic", "partition", "offset"),
+    counted="record",
+    decoder_names={"messageId": "message_id"},
+    out_of_range_way=", or read it as null (timestampOutOfRange=null)",
+)
+"""Those of a topic of batches."""
 
-_OF_THE_SPLIT: Final = ("topic", "partition")
+COLUMNS: Final = tuple(name for name in KAFKA_ROWS.columns if name != "headers")
+"""What a query of a topic gives if nobody says which."""
 
-_ZERO: Final = scalar_of(0, arrow.int32())
-_THOUSAND: Final = scalar_of(1000, arrow.int64())
-_TRUE: Final = scalar_of(True, arrow.bool_())
+_ZERO: Final = scalar_of(0, pa.int32())
+_THOUSAND: Final = scalar_of(1000, pa.int64())
+_TRUE: Final = scalar_of(True, pa.bool_())
+_MOST_MS: Final = ((1 << 63) - 1) // 1000
 
 
 class RowShape:
     """Turns decoded records into rows of ``columns``, in their order. For one thread; not to be pickled."""
 
-    def __init__(self, columns: Sequence[str]) -> None:
-        unknown = [name for name in columns if name not in _TYPES]
-        if unknown or not columns or len(set(columns)) < len(columns):
-            raise ConfigError(f"columns {', '.join(columns)} are not some of {', '.join(_TYPES)}, each once")
+    def __init__(
+        self, columns: Sequence[str], layout: RowLayout = KAFKA_ROWS, *, out_of_range: OutOfRange = "fail"
+    ) -> None:
+        types = layout.types
+        if not columns or len(set(columns)) < len(columns) or not types.keys() >= set(columns):
+            raise ConfigError(f"columns {', '.join(columns)} are not some of {', '.join(types)}, each once")
         self.columns = tuple(columns)
-        self.schema = StructType([StructField(name, _TYPES[name]) for name in columns])
+        self.schema = StructType([StructField(name, types[name]) for name in columns])
         self.arrow_schema: pa.Schema = to_arrow_schema(self.schema, timezone="UTC")
-        self._constants: dict[object, Any] = {}
+        self._layout, self._out_of_range = layout, out_of_range
+        self._constants: dict[str, tuple[str | int | None, pa.Array]] = {}
 
     @property
     def decoder_columns(self) -> tuple[str, ...]:
         """What has to be decoded: at least one column, for the number of rows."""
-        wanted = tuple(name for name in self.columns if name not in _OF_THE_SPLIT)
-        return wanted or ("offset",)
+        names = self._layout.decoder_names
+        wanted = (names.get(name, name) for name in self.columns if name not in self._layout.of_batch)
+        return tuple(wanted) or (self._layout.counted,)
 
-    def convert(self, records: pa.RecordBatch, topic: str | None, partition: int | None) -> pa.RecordBatch:
-        """The rows of ``records``, which have at least ``decoder_columns``; keys and values are not copied."""
-        decoded: Any = records
-        arrays = [self._array(name, decoded, topic, partition) for name in self.columns]
-        rows: pa.RecordBatch = arrow.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)
-        return rows
+    def convert(self, records: pa.RecordBatch, *of_batch: str | int | None) -> pa.RecordBatch:
+        """The rows of ``records``, which have at least ``decoder_columns``; keys and values are not copied.
 
-    def _array(self, name: str, records: Any, topic: str | None, partition: int | None) -> Any:
-        schema: Any = self.arrow_schema
-        kind: Any = schema.field(name).type
+        ``of_batch`` are the values of the layout's columns of that name.
+        """
+        constants = dict(zip(self._layout.of_batch, of_batch, strict=True))
+        arrays = [
+            self._repeat(name, constants[name], records.num_rows) if name in constants else self._decoded(name, records)
+            for name in self.columns
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)
+
+    def _decoded(self, name: str, records: pa.RecordBatch) -> pa.Array:
+        kind = self.arrow_schema.field(name).type
+        column = records.column(self._layout.decoder_names.get(name, name))
         match name:
-            case "topic":
-                return self._repeated(topic, records.num_rows, kind)
-            case "partition":
-                return self._repeated(partition, records.num_rows, kind)
             case "timestamp":
-                return microseconds(records.column(name), kind)
+                return self._microseconds(column, kind)
             case "timestampType":
-                return records.column(name).cast(kind)
+                return column.cast(kind)
             case "headers":
-                return spark_headers(records.column(name), kind)
+                return _spark_headers(column, kind)
             case _:
-                return records.column(name)
+                return column
 
-    def _repeated(self, value: str | int | None, count: int, kind: Any) -> Any:
+    def _microseconds(self, milliseconds: pa.Array, kind: pa.DataType) -> pa.Array:
+        """As Spark's Kafka source: a record without timestamp (-1) is a millisecond before 1970."""
+        if self._out_of_range == "null":
+            holds = pc.and_(pc.less_equal(milliseconds, _MOST_MS), pc.greater_equal(milliseconds, -_MOST_MS))
+            milliseconds = pc.if_else(holds, milliseconds, pa.scalar(None, milliseconds.type))
+        try:
+            return pc.multiply_checked(milliseconds, _THOUSAND).view(kind)
+        except pa.ArrowInvalid as error:
+            farthest = max(pc.min_max(milliseconds).as_py().values(), key=abs)
+            raise ConfigError(
+                f"a record's timestamp is {farthest} ms, which Spark's timestamps cannot hold; leave the column "
+                f"timestamp out (option columns){self._layout.out_of_range_way}"
+            ) from error
+
+    def _repeat(self, name: str, value: str | int | None, count: int) -> pa.Array:
         """``value`` in every row: a slice of one array that grows with the largest batch."""
-        constants = self._constants.get((kind, value))  # a null topic is not a null partition
-        if constants is None or len(constants) < count:
-            constants = self._constants[kind, value] = repeated(value, count, kind)
+        known, constants = self._constants.get(name, (None, None))
+        if constants is None or known != value or len(constants) < count:
+            constants = repeated(value, count, self.arrow_schema.field(name).type)
+            self._constants[name] = value, constants
         return constants.slice(0, count)
 
 
-def microseconds(milliseconds: Any, kind: Any) -> Any:
-    """As Spark's Kafka source: a record without timestamp (-1) is a millisecond before 1970."""
-    try:
-        return compute.multiply_checked(milliseconds, _THOUSAND).view(kind)
-    except arrow.ArrowInvalid as error:
-        farthest = max(compute.min_max(milliseconds).as_py().values(), key=abs)
-        raise ConfigError(
-            f"a record's timestamp is {farthest} ms, which Spark's timestamps cannot hold; leave the column timestamp "
-            "out (option columns)"
-        ) from error
-
-
-def spark_headers(headers: Any, kind: Any) -> Any:
+def _spark_headers(headers: pa.Array, kind: pa.DataType) -> pa.Array:
     """Null for a record without headers, as Spark's Kafka source gives it; keys and values are not copied."""
-    counts = compute.list_value_length(headers)
-    is_null = compute.fill_null(compute.equal(counts, _ZERO), _TRUE)
-    pairs: Any = headers.values
-    struct: Any = kind.value_type
-    children = [pairs.field(0), pairs.field(1)]
-    typed = arrow.StructArray.from_arrays(children, fields=[struct.field(0), struct.field(1)])
+    assert isinstance(headers, pa.ListArray)
+    assert isinstance(kind, pa.ListType)
+    pairs, struct = headers.values, kind.value_type
+    assert isinstance(pairs, pa.StructArray)
+    is_null = pc.fill_null(pc.equal(pc.list_value_length(headers), _ZERO), _TRUE)
+    fields = [struct.field(0), struct.field(1)]
+    typed = pa.StructArray.from_arrays([pairs.field(0), pairs.field(1)], fields=fields)
     # A mask needs offsets that begin where their memory does, which those of a slice do not.
-    offsets: Any = compute.add(headers.offsets, _ZERO) if headers.offset else headers.offsets
-    lists: Any = arrow.ListArray.from_arrays(offsets, typed, type=kind, mask=is_null)
-    return lists
+    offsets = pc.add(headers.offsets, _ZERO) if headers.offset else headers.offsets
+    return pa.ListArray.from_arrays(offsets, typed, type=kind, mask=is_null)
 
-
-# What its type stubs say of batches is partial.
-_arrow: Final[Any] = pa
 
 RecordFunction: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """Takes the records of a task, batch by batch, and gives rows of its own."""
@@ -158,10 +205,9 @@ def schema_of(schema: StructType | pa.Schema | str) -> StructType:
         case StructType():
             return schema
         case str():
-            return _parsed(schema)
+            return _parse_ddl(schema)
         case _ if isinstance(cast("object", schema), pa.Schema):
-            parsed: StructType = from_arrow_schema(schema)
-            return parsed
+            return from_arrow_schema(schema)
         case _:
             raise ConfigError(
                 f"schema is of the type {type(schema).__name__}; it must be Spark's StructType or words, or a "
@@ -204,18 +250,17 @@ class _Result:
             self._error = error
             raise
 
-    def rows(self, result: Any) -> Iterator[Any]:
+    def rows(self, result: object) -> Iterator[object]:
         """The rows; ConfigError for what has none."""
         with one_sentence():
             if result is not _ENDED:
                 self._is_given = True
-                rows: Any = result
                 if isinstance(result, pa.RecordBatch | pa.Table) or not isinstance(result, Iterable):
                     raise ConfigError(
                         f"the function gives {type(result).__name__}, and has to give an iterator of "
                         "pyarrow.RecordBatch: have it yield them"
                     )
-                return iter(rows)
+                return iter(cast("Iterable[object]", result))
             if self._error is not None:
                 raise self._error
             if not self._is_given:
@@ -230,40 +275,38 @@ class _Shape:
     """Gives batches the schema's columns, in its order and of its types."""
 
     def __init__(self, schema: StructType) -> None:
-        self._schema: Any = to_arrow_schema(schema, timezone="UTC")
+        self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
 
-    def of(self, batch: Any) -> pa.RecordBatch:
+    def of(self, batch: object) -> pa.RecordBatch:
         """The batch as Spark takes it; ConfigError for other columns, or values that are not of their types."""
         with one_sentence():
             if not isinstance(batch, pa.RecordBatch):
                 raise ConfigError(f"the function yields {type(batch).__name__}, and has to yield pyarrow.RecordBatch")
             if batch.schema.equals(self._schema):
                 return batch
-            return self._converted(batch)
+            return self._convert(batch)
 
-    def _converted(self, batch: Any) -> pa.RecordBatch:
+    def _convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         wanted, given = self._schema.names, batch.schema.names
         if sorted(wanted) != sorted(given):
             raise ConfigError(
                 f"the function yields the columns {', '.join(given)}, and the schema has {', '.join(wanted)}"
             )
-        columns: list[Any] = []
-        for field in self._schema:
-            column = batch.column(field.name)
+        columns: list[pa.Array] = []
+        for column_field in self._schema:
+            column = batch.column(column_field.name)
             try:
-                columns.append(column.cast(field.type))
-            except _arrow.ArrowException:
+                columns.append(column.cast(column_field.type))
+            except pa.ArrowException:
                 raise ConfigError(
-                    f"the function yields {column.type} in the column {field.name}, which is not {field.type}"
+                    f"the function yields {column.type} in the column {column_field.name}, which is not "
+                    f"{column_field.type}"
                 ) from None
-        converted: pa.RecordBatch = _arrow.RecordBatch.from_arrays(columns, schema=self._schema)
-        return converted
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
 
-def _parsed(words: str) -> StructType:
-    untyped: Any = StructType
+def _parse_ddl(words: str) -> StructType:
     try:
-        schema: StructType = untyped.fromDDL(words)
+        return cast("StructType", StructType.fromDDL(words))
     except PySparkException as error:
         raise ConfigError(f"{excerpt(words)!r} is no schema in Spark's words: {excerpt(error)}") from None
-    return schema

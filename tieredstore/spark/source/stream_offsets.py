@@ -13,9 +13,21 @@ the first one begins if that has to be read once more; by then ``latest`` or a t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
+
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    Strict,
+    TypeAdapter,
+    ValidationError,
+    with_config,
+)
 
 from tieredstore.errors import ConfigError
 from tieredstore.limits import MAX_INT32, MAX_OFFSET
@@ -36,10 +48,47 @@ OnLoss = Callable[[str], None]
 Answers = Mapping[TopicPartition, "EpochEnd"]
 """What the broker says of the ends of the epochs of positions."""
 
-_VERSIONS: Final = (1, 2)
-_FIELDS: Final = {"version", "offsets", "topicIds"}
+_VERSION: Final = 2
 _EPOCHS: Final = "epochs"
 _INITIAL: Final = "initialOffsets"
+
+
+def _partition_of(text: str) -> int:
+    """The one spelling that each number has, and no more digits than the greatest."""
+    if not _PARTITION.fullmatch(text):
+        raise ValueError("a partition's number is expected")
+    return int(text)
+
+
+def _topic_id_of(text: object) -> Uuid:
+    try:
+        return Uuid.parse(text if isinstance(text, str) else "")
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+
+
+_PARTITION: Final = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
+_Partition: TypeAlias = Annotated[int, BeforeValidator(_partition_of), Field(le=MAX_INT32)]
+_Numbers: TypeAlias = dict[str, dict[_Partition, Annotated[int, Strict(), Field(ge=0, le=MAX_OFFSET)]]]
+
+
+_ABSENT: Final[_Numbers] = {}
+"""A field that is not there; as defaults are, it is not validated."""
+
+
+@with_config(ConfigDict(extra="forbid"))
+@dataclass(frozen=True)
+class _Stored:
+    """What a checkpoint keeps, of all versions."""
+
+    version: Annotated[int, Strict(), Field(ge=1, le=_VERSION)]
+    offsets: _Numbers
+    topicIds: dict[str, Annotated[Uuid, PlainValidator(_topic_id_of)]]  # noqa: N815  JSON's name, as below
+    epochs: _Numbers = field(default_factory=lambda: _ABSENT)
+    initialOffsets: _Numbers = field(default_factory=lambda: _ABSENT)  # noqa: N815
+
+
+_STORED: Final = TypeAdapter(_Stored)
 _NO_ANSWERS: Final[Answers] = {}
 
 
@@ -66,31 +115,25 @@ class StreamOffsets:
     @classmethod
     def from_json(cls, value: object) -> StreamOffsets:
         """What :meth:`to_json` made; ConfigError for anything else, such as what another source left."""
-        fields = _object(value, "what they are")
-        version = fields.get("version")
-        # Not by isinstance: true is an int in Python, and equal to 1.
-        if type(version) is not int or version not in _VERSIONS:
-            raise _foreign(f"their version is {str(version)[:20]}, and {_VERSIONS[-1]} is known here")
-        expected = _FIELDS if version == 1 else {*_FIELDS, _EPOCHS}
-        if set(fields) - {_INITIAL} != expected:
-            raise _foreign(f"they have other fields than {', '.join(sorted(expected))}")
-        offsets, initial = _parsed_offsets(fields, "offsets"), None
-        ids = {topic: _parsed_id(text) for topic, text in _object(fields["topicIds"], "topicIds").items()}
-        if set(ids) != {topic for topic, _ in offsets}:
+        try:
+            stored = _STORED.validate_python(value)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            raise _foreign(f"{'.'.join(map(str, first['loc']))[:60]}: {first['msg'][:100]}") from None
+        offsets, epochs = _by_partition(stored.offsets), _by_partition(stored.epochs)
+        initial = None if stored.initialOffsets is _ABSENT else _by_partition(stored.initialOffsets)
+        if (stored.epochs is _ABSENT) != (stored.version == 1):
+            raise _foreign(f"version 1 has no {_EPOCHS}, and later ones do")
+        if stored.topicIds.keys() != {topic for topic, _ in offsets}:
             raise _foreign("their topicIds are not of the topics that they name")
-        if _INITIAL in fields:
-            initial = _parsed_offsets(fields, _INITIAL)
-            if not set(initial) <= set(offsets):
-                raise _foreign(f"their {_INITIAL} are of other partitions")
-        epochs = {} if version == 1 else _parsed_offsets(fields, _EPOCHS)
-        if not set(epochs) <= set(offsets):
-            raise _foreign(f"their {_EPOCHS} are of other partitions")
-        return cls(offsets, ids, initial, epochs)
+        if not epochs.keys() | (initial or {}).keys() <= offsets.keys():
+            raise _foreign(f"their {_EPOCHS} or {_INITIAL} are of other partitions")
+        return cls(offsets, stored.topicIds, initial, epochs)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The same text for the same offsets, however they were found: Spark compares texts to see what is new."""
         ids = {topic: str(topic_id) for topic, topic_id in sorted(self.topic_ids.items())}
-        fields = {"version": _VERSIONS[-1], "offsets": _by_topic(self.offsets), "topicIds": ids}
+        fields: dict[str, object] = {"version": _VERSION, "offsets": _by_topic(self.offsets), "topicIds": ids}
         fields |= {_EPOCHS: _by_topic(self.epochs)}
         return fields if self.initial is None else fields | {_INITIAL: _by_topic(self.initial)}
 
@@ -245,12 +288,6 @@ def _foreign(reason: str) -> ConfigError:
     )
 
 
-def _object(value: object, name: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise _foreign(f"{name} is not a JSON object")
-    return cast("dict[str, Any]", value)
-
-
 def _by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
     by_topic: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
@@ -258,31 +295,5 @@ def _by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]
     return by_topic
 
 
-def _parsed_offsets(fields: Mapping[str, object], name: str) -> dict[TopicPartition, int]:
-    return {
-        (topic, _parsed_partition(number)): _parsed_offset(offset)
-        for topic, offsets in _object(fields[name], name).items()
-        for number, offset in _object(offsets, f"{name} of {topic!r}").items()
-    }
-
-
-def _parsed_partition(text: str) -> int:
-    # As many digits as the greatest has, so that a number from outside stays small.
-    if not (text.isascii() and text.isdigit() and len(text) <= 10 and str(int(text)) == text) or int(text) > MAX_INT32:
-        raise _foreign(f"{text[:20]!r} is not a partition")
-    return int(text)
-
-
-def _parsed_offset(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_OFFSET:
-        raise _foreign(f"{str(value)[:20]!r} is not an offset")
-    return value
-
-
-def _parsed_id(text: object) -> Uuid:
-    if not isinstance(text, str):
-        raise _foreign("a topic id is not a text")
-    try:
-        return Uuid.parse(text)
-    except ConfigError as error:
-        raise _foreign(str(error)) from error
+def _by_partition(offsets: _Numbers) -> dict[TopicPartition, int]:
+    return {(topic, partition): number for topic, numbers in offsets.items() for partition, number in numbers.items()}

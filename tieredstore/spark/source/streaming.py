@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -43,7 +43,7 @@ _logger: Final = logging.getLogger(__name__)
 _FRESH_S: Final = 1.0
 """Without a trigger interval Spark asks a hundred times a second for what is new, and a listing costs money."""
 
-Json = dict[str, Any]
+Json = dict[str, object]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

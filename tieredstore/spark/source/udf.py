@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
 
 # What its type stubs say of Arrow's functions is partial.
-_functions: Any = functions
-arrow: Any = pa
+
+_arrow_udf: Final[Callable[..., Callable[[Column | str], Column]]] = getattr(functions, "arrow_udf")  # noqa: B009  Spark tells no types of it
 
 RECORD_COLUMNS: Final = tuple(name for name in COLUMNS if name not in ("topic", "partition"))
 """What record batches tell of a record by themselves, but for its headers."""
@@ -105,9 +105,7 @@ def decode_batches(
     if unknown:
         raise ConfigError(f"record batches do not tell their {' and '.join(unknown)}: leave that out of columns")
     shape = RowShape(columns)
-    task: Any = _functions.arrow_udf(_array_task(shape.columns, on_corrupt), ArrayType(shape.schema))
-    decoded: Column = task(col)
-    return decoded
+    return _arrow_udf(_array_task(shape.columns, on_corrupt), ArrayType(shape.schema))(col)
 
 
 def _mapped(function: RecordFunction | None, schema: StructType | pa.Schema | str | None) -> MappedRows | None:
@@ -137,12 +135,12 @@ def _segment_task(
     return decode_segments
 
 
-def _array_task(columns: tuple[str, ...], on_corrupt: OnCorrupt) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    def decode_batches(arrays: Iterator[Any]) -> Iterator[Any]:
+def _array_task(columns: tuple[str, ...], on_corrupt: OnCorrupt) -> Callable[[Iterator[pa.Array]], Iterator[pa.Array]]:
+    def decode_batches(arrays: Iterator[pa.Array]) -> Iterator[pa.Array]:
         return each_in_one_sentence(BatchArrays(RowShape(columns), on_corrupt, _place).convert(arrays))
 
     # Spark tells by them what kind of function it is.
-    decode_batches.__annotations__.update({"arrays": Iterator[arrow.Array], "return": Iterator[arrow.Array]})
+    decode_batches.__annotations__.update({"arrays": Iterator[pa.Array], "return": Iterator[pa.Array]})
     return decode_batches
 
 
@@ -168,8 +166,6 @@ def store_source(settings: StoreSource | Mapping[str, str] | str | None) -> Stor
             return StoreSource(None, tuple(sorted(settings.items())))
 
 
-Array: TypeAlias = Any
-
 OnCorrupt: TypeAlias = Literal["fail", "null"]
 
 _ENOUGH_BYTES: Final = 4 * 1024 * 1024
@@ -192,7 +188,7 @@ class BatchArrays:
         self._decoder = RecordDecoder(shape.decoder_columns)
         self._row = 0
 
-    def convert(self, arrays: Iterable[Array]) -> Iterator[Array]:
+    def convert(self, arrays: Iterable[pa.Array]) -> Iterator[pa.Array]:
         """As many lists as there are values, in arrays of a few MiB; more only where one value decodes to more."""
         for array in arrays:
             decoded: list[pa.RecordBatch] = []
@@ -209,12 +205,13 @@ class BatchArrays:
             if counts:
                 yield self._lists(decoded, counts)
 
-    def _decode(self, value: Any) -> list[pa.RecordBatch] | None:
+    def _decode(self, value: pa.Scalar) -> list[pa.RecordBatch] | None:
         row, self._row = self._row, self._row + 1
-        if not value.is_valid:
+        content = value.as_buffer() if isinstance(value, pa.BinaryScalar) else None
+        if content is None:
             return None
         try:
-            return self._collect(row, memoryview(value.as_buffer()))
+            return self._collect(row, memoryview(content))
         except BatchCorrupt as error:
             if self._on_corrupt == "null":
                 return None
@@ -234,24 +231,24 @@ class BatchArrays:
             collected.append(batch)
         return collected
 
-    def _lists(self, decoded: Sequence[pa.RecordBatch], counts: Sequence[int | None]) -> Array:
-        records: Any = self._shape.convert(self._joined(decoded), None, None)
+    def _lists(self, decoded: Sequence[pa.RecordBatch], counts: Sequence[int | None]) -> pa.Array:
+        records = self._shape.convert(self._joined(decoded), None, None)
         ends = [0]
         for count in counts:
             ends.append(ends[-1] + (count or 0))
-        nulls = arrow.array([count is None for count in counts], arrow.bool_())
-        structs = arrow.StructArray.from_arrays(records.columns, fields=list(self._shape.arrow_schema))
-        return arrow.ListArray.from_arrays(arrow.array(ends, arrow.int32()), structs, mask=nulls)
+        nulls = pa.array([count is None for count in counts], pa.bool_())
+        structs = pa.StructArray.from_arrays(records.columns, fields=list(self._shape.arrow_schema))
+        return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), structs, mask=nulls)
 
     def _joined(self, decoded: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-        columns: Any = arrow.Table.from_batches(decoded, schema=self._decoder.schema).columns
-        arrays = [arrow.concat_arrays(column.chunks) if column.chunks else _empty(column) for column in columns]
-        joined: pa.RecordBatch = arrow.RecordBatch.from_arrays(arrays, schema=self._decoder.schema)
+        columns = pa.Table.from_batches(decoded, schema=self._decoder.schema).columns
+        arrays = [pa.concat_arrays(column.chunks) if column.chunks else _empty(column) for column in columns]
+        joined: pa.RecordBatch = pa.RecordBatch.from_arrays(arrays, schema=self._decoder.schema)
         return joined
 
 
-def _empty(column: Any) -> Array:
-    return arrow.array([], column.type)
+def _empty(column: pa.ChunkedArray) -> pa.Array:
+    return pa.array([], column.type)
 
 
 def _size(batches: Sequence[pa.RecordBatch]) -> int:
@@ -301,13 +298,14 @@ def rows_of_logs(batches: Iterable[pa.RecordBatch], shape: RowShape) -> Iterator
                 raise BatchCorrupt(f"{name}: {error}") from error
 
 
-def _logs(batch: Any) -> Iterator[tuple[memoryview, LogName]]:
+def _logs(batch: pa.RecordBatch) -> Iterator[tuple[memoryview, LogName]]:
     """The logs of one batch, not copied."""
     contents = batch.column(CONTENT)
     paths = batch.column(LOG_PATH) if LOG_PATH in batch.schema.names else [None] * len(contents)
     for content, path in zip(contents, paths, strict=True):
-        if content.is_valid:
-            yield memoryview(content.as_buffer()), LogName.of(None if path is None else path.as_py())
+        raw = content.as_buffer() if isinstance(content, pa.BinaryScalar) else None
+        if raw is not None:
+            yield memoryview(raw), LogName.of(None if path is None else path.as_py())
 
 
 def _check_beginning(name: LogName, content: memoryview) -> None:
@@ -335,11 +333,10 @@ _LINEAGES: Final = 16
 def segment_keys(batches: Iterable[pa.RecordBatch], by_path: bool, prefix: str = "") -> Iterator[ObjectKey]:
     """What the rows name; ConfigError for one that names no segment. ``prefix`` is that of the store's keys."""
     for batch in batches:
-        untyped: Any = batch
         if by_path:
-            yield from (key_of_path(path, prefix) for path in untyped.column(PATH).to_pylist())
+            yield from (key_of_path(path, prefix) for path in batch.column(PATH).to_pylist())
         else:
-            columns = [untyped.column(name).to_pylist() for name in PARTS]
+            columns = [batch.column(name).to_pylist() for name in PARTS]
             yield from (_key_of_parts(parts) for parts in zip(*columns, strict=True))
 
 

@@ -23,7 +23,7 @@ from tieredstore.model import RemoteLogSegmentMetadata as Metadata
 from tieredstore.model import Uuid
 from tieredstore.records import Isolation, ReadSettings
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.spark.source.rows import COLUMNS_WITH_HEADERS, RowShape
+from tieredstore.spark.source.rows import KAFKA_ROWS, RowShape
 from tieredstore.spark.source.udf import LogName, StoredSegments, key_of_path, rows_of_logs, segment_keys
 from tieredstore.testing.batches import Record, build_batch
 from tieredstore.testing.segments import write_segment
@@ -71,7 +71,7 @@ def logs(contents: Sequence[bytes | None], **columns: Sequence[object]) -> list[
 
 
 def raw_rows(contents: Sequence[bytes | None], **columns: Sequence[object]) -> list[Row]:
-    return collect(rows_of_logs(logs(contents, **columns), RowShape(COLUMNS_WITH_HEADERS)))
+    return collect(rows_of_logs(logs(contents, **columns), RowShape(KAFKA_ROWS.columns)))
 
 
 def offsets_of(rows: Sequence[Row]) -> list[int]:
@@ -87,9 +87,7 @@ def test_the_logs_of_a_broker_give_the_records_that_a_consumer_read(case: str) -
     assert raw_rows(contents, path=paths) == expected
 
 
-@pytest.mark.parametrize(
-    "columns", [("topic",), ("partition", "timestamp"), ("headers", "value"), COLUMNS_WITH_HEADERS]
-)
+@pytest.mark.parametrize("columns", [("topic",), ("partition", "timestamp"), ("headers", "value"), KAFKA_ROWS])
 def test_rows_have_exactly_the_columns_asked_for(columns: tuple[str, ...]) -> None:
     shape = RowShape(columns)
     (rows,) = rows_of_logs(logs([BATCH], path=["t-3/00000000000000000010.log"]), shape)
@@ -166,7 +164,7 @@ def key_of(segment: GoldenSegment) -> ObjectKey:
 
 
 def stored_rows(segment: GoldenSegment, isolation: Isolation) -> list[Row]:
-    shape = RowShape(COLUMNS_WITH_HEADERS)
+    shape = RowShape(KAFKA_ROWS.columns)
     reading = ReadSettings(columns=shape.decoder_columns, isolation=isolation)
     with RemoteStorageManager(settings_of(segment.case)) as manager:
         return collect(StoredSegments(manager, reading).rows([key_of(segment)], shape))

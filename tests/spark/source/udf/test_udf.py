@@ -16,7 +16,7 @@ from tests.support.golden.records import Row, expected_rows
 from tests.support.golden.segments import case_path, segments, settings_text
 from tieredstore.errors import ConfigError
 from tieredstore.records import Isolation
-from tieredstore.spark.source.rows import COLUMNS, COLUMNS_WITH_HEADERS
+from tieredstore.spark.source.rows import COLUMNS, KAFKA_ROWS
 from tieredstore.spark.source.store_source import StoreSource
 from tieredstore.spark.source.udf import RECORD_COLUMNS, decode_batches, decode_segments
 from tieredstore.testing.batches import Record, build_batch
@@ -64,7 +64,7 @@ def failing_with(sentence: str) -> Generator[None]:
 def test_the_files_of_a_broker_give_the_records_of_their_topic(spark: SparkSession, case: str) -> None:
     (topic,) = {segment.topic for segment in segments(case)}
     files = binary_files(spark, case_path(case) / "original" / f"{topic}-0")
-    rows = plain(decode_segments(files, columns=COLUMNS_WITH_HEADERS))
+    rows = plain(decode_segments(files, columns=KAFKA_ROWS.columns))
     assert {(row["topic"], row["partition"]) for row in rows} == {(topic, 0)}
     assert without(rows, "topic", "partition") == without(golden(case), "leaderEpoch")
 
@@ -82,7 +82,7 @@ def test_the_schema_is_that_of_sparks_kafka_source(spark: SparkSession) -> None:
 def test_segments_of_a_store_are_read_by_their_paths(spark: SparkSession, isolation: Isolation | None) -> None:
     named = spark.createDataFrame([(segment.main_path,) for segment in segments(TXN)], "segment string")
     read = decode_segments(
-        named.repartition(2), settings=settings_text(TXN), columns=COLUMNS_WITH_HEADERS, isolation=isolation
+        named.repartition(2), settings=settings_text(TXN), columns=KAFKA_ROWS.columns, isolation=isolation
     )
     expected = golden(TXN, isolation or "read_committed")
     assert without(plain(read), "topic", "partition") == without(expected, "leaderEpoch")
