@@ -25,6 +25,7 @@ from tieredstore.pubsub.produce.batch_memory import BatchMemory
 from tieredstore.pubsub.queue.hedging import UsualTime
 from tieredstore.pubsub.queue.queues import NotificationQueue
 from tieredstore.pubsub.queue.topics import Topic, Topics
+from tieredstore.pubsub.settings import BatchSettings
 
 _MOST_VALUES: Final = 30_000
 """Of JSON, in what a notification tells of producers: some 800 KB of the 1 MiB that readers take, and Kafka."""
@@ -44,6 +45,30 @@ class SealedMessage:
     record_count: int
     min_timestamp: int | None
     max_timestamp: int | None
+
+
+@dataclass(slots=True)
+class SealedBatch:
+    """Sealed Messages that go together, as many as the settings say."""
+
+    settings: BatchSettings
+    messages: list[SealedMessage] = field(default_factory=list[SealedMessage])
+    stored_bytes: int = 0
+
+    def has_room_for(self, message: SealedMessage) -> bool:
+        """Whether it may come too; an empty batch takes any."""
+        return not self.messages or self.stored_bytes + len(message.stored) <= self.settings.batch_bytes
+
+    def add(self, message: SealedMessage) -> None:
+        """Have it stored with the others."""
+        self.messages.append(message)
+        self.stored_bytes += len(message.stored)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no other Message should come."""
+        settings = self.settings
+        return self.stored_bytes >= settings.batch_bytes or len(self.messages) >= settings.batch_messages
 
 
 class BatchWriter:

@@ -20,7 +20,7 @@ from tieredstore.pubsub.errors import DeliveryFailed
 from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.messages import ADDRESS_BYTES, Compression, Headers, ProducerRequest, message_header
 from tieredstore.pubsub.produce.batch_memory import BatchMemory, room_for
-from tieredstore.pubsub.produce.batch_writer import BatchWriter, SealedMessage
+from tieredstore.pubsub.produce.batch_writer import BatchWriter, SealedBatch
 from tieredstore.pubsub.produce.futures import UNTOLD, RecordPlace
 from tieredstore.pubsub.produce.outbox import Acks, OpenMessage, Outbox, Packer, PlainPacker, Sending
 from tieredstore.pubsub.queue.auditor import auditor_of
@@ -163,12 +163,10 @@ class BatchPacker:
 
 
 @dataclass(slots=True)
-class _Batch:
-    """Sealed Messages that go together."""
+class _Batch(SealedBatch):
+    """One whose Messages somebody waits for."""
 
-    messages: list[SealedMessage] = field(default_factory=list[SealedMessage])
     waiting: list[OpenMessage] = field(default_factory=list[OpenMessage])
-    stored_bytes: int = 0
     first_s: float = 0.0
     memory: BatchMemory | None = None
     """Where its Messages lie already as they are stored."""
@@ -202,14 +200,14 @@ class StoreDelivery:
             writer.close()
 
     def _gather(self, outbox: Outbox, writer: BatchWriter, uploads: ThreadPool) -> None:
-        batch = _Batch()
+        batch = _Batch(self._settings)
 
         def dispatch() -> None:
             nonlocal batch
             if batch.messages:
                 deadline = Deadline.after(self._settings.delivery_timeout_ms / 1000)
                 uploads.submit(_deliver, outbox, writer, batch, deadline)
-            batch = _Batch()
+            batch = _Batch(self._settings)
 
         linger_s = self._settings.batch_ms / 1000
         while (message := outbox.next(batch.first_s if batch.messages else None, linger_s)) is not None:
@@ -219,19 +217,14 @@ class StoreDelivery:
             sealed = message.seal(self._sending.compression)
             # Where Messages lie as a batch, it has its end from where they were laid.
             is_laid = message.memory is not None
-            if not is_laid and batch.messages and batch.stored_bytes + len(sealed.stored) > self._settings.batch_bytes:
+            if not is_laid and not batch.has_room_for(sealed):
                 dispatch()
             if not batch.messages:
                 batch.first_s, batch.memory = message.first_s, message.memory
-            batch.messages.append(sealed)
+            batch.add(sealed)
             batch.waiting.append(message)
-            batch.stored_bytes += len(sealed.stored)
-            if not is_laid and self._is_full(batch):
+            if not is_laid and batch.is_full:
                 dispatch()
-
-    def _is_full(self, batch: _Batch) -> bool:
-        settings = self._settings
-        return batch.stored_bytes >= settings.batch_bytes or len(batch.messages) >= settings.batch_messages
 
 
 def _deliver(outbox: Outbox, writer: BatchWriter, batch: _Batch, deadline: Deadline) -> None:

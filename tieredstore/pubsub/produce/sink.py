@@ -31,9 +31,10 @@ from tieredstore.process.futures import outcome
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.errors import InvalidRecord, NotificationCorrupt
 from tieredstore.pubsub.format._writing import BodyWriter
-from tieredstore.pubsub.format.messages import Compression, Headers, ProducerRequest, new_address, seal_message
+from tieredstore.pubsub.format.messages import Compression, Headers, ProducerRequest, new_address
 from tieredstore.pubsub.format.notifications import Notification, parse_notification
-from tieredstore.pubsub.produce.batch_writer import BatchWriter, SealedMessage
+from tieredstore.pubsub.produce.batch_writer import BatchWriter, SealedBatch
+from tieredstore.pubsub.produce.outbox import OpenMessage
 from tieredstore.pubsub.queue.own_objects import OwnFolder, json_body, parse_own
 from tieredstore.pubsub.queue.store_queue import ENTRY_NOTIFICATIONS
 from tieredstore.pubsub.queue.topics import Topic, Topics
@@ -265,32 +266,25 @@ class SinkBatches(Closing):
         self._pool = ThreadPool(self._settings.uploads, "tieredstore-pubsub-sink")
         self._under_way: deque[Future[Notification]] = deque()
         self._stored: list[StoredBatch] = []
-        self._address, self._epoch_ms = new_address(), time.time_ns() // 1_000_000
-        self._next_request = 0
-        self._sealed: list[SealedMessage] = []
-        self._sealed_bytes = 0
-        self._body = BodyWriter(self._settings.message_bytes)
-        self._id_size = 0
-        self._first_ms, self._last_ms = _MAX_INT64, -_MAX_INT64 - 1
+        self._next_request = ProducerRequest(new_address(), time.time_ns() // 1_000_000, 0)
+        self._batch = SealedBatch(self._settings)
+        self._message = self._new_message()
 
     def add(
         self, value: bytes, key: bytes | None, headers: Headers | None, message_id: bytes | None, timestamp_ms: int
     ) -> None:
         """Take a record; InvalidRecord for what the format, or a Message, does not hold. Waits for uploads."""
-        if message_id and self._id_size not in (0, len(message_id)) and self._body.count:
-            self._seal_message()  # MemQ's reader ends at a Message with ids of two lengths
-        if not self._body.append(value, key, headers, message_id, timestamp_ms):
-            if not self._body.count:
+        if not self._message.takes(message_id):
+            self._seal_message()
+        while self._message.body.take(value, key, headers, message_id, timestamp_ms, _MAX_INT64) < 0:
+            if not self._message.body.count:
                 raise InvalidRecord(f"a record does not fit a Message of {self._settings.message_bytes} bytes")
             self._seal_message()
-            self.add(value, key, headers, message_id, timestamp_ms)
-            return
-        self._id_size = len(message_id or b"") or self._id_size
-        self._first_ms, self._last_ms = min(self._first_ms, timestamp_ms), max(self._last_ms, timestamp_ms)
+        self._message.note_id(message_id, is_audited=False)
 
     def finish(self) -> tuple[StoredBatch, ...]:
         """All that was taken is stored, as these batches; DeliveryFailed if it cannot be."""
-        if self._body.count:
+        if self._message.body.count:
             self._seal_message()
         self._seal_batch()
         while self._under_way:
@@ -310,27 +304,28 @@ class SinkBatches(Closing):
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._writer.close()
 
+    def _new_message(self) -> OpenMessage:
+        request = self._next_request
+        self._next_request = request._replace(request_id=request.request_id + 1)
+        return OpenMessage(BodyWriter(self._settings.message_bytes), request, 0.0)
+
     def _seal_message(self) -> None:
-        request = ProducerRequest(self._address, self._epoch_ms, self._next_request)
-        self._next_request += 1
-        stored = seal_message(self._body, self._body.count, request, self._compression)
-        if self._sealed and self._sealed_bytes + len(stored) > self._settings.batch_bytes:
+        sealed = self._message.seal(self._compression)
+        if not self._batch.has_room_for(sealed):
             self._seal_batch()
-        self._sealed.append(SealedMessage(stored, request, self._body.count, self._first_ms, self._last_ms))
-        self._sealed_bytes += len(stored)
-        self._body, self._id_size = BodyWriter(self._settings.message_bytes), 0
-        self._first_ms, self._last_ms = _MAX_INT64, -_MAX_INT64 - 1
-        if self._sealed_bytes >= self._settings.batch_bytes or len(self._sealed) >= self._settings.batch_messages:
+        self._batch.add(sealed)
+        self._message = self._new_message()
+        if self._batch.is_full:
             self._seal_batch()
 
     def _seal_batch(self) -> None:
-        if not self._sealed:
+        if not self._batch.messages:
             return
         if len(self._under_way) >= self._settings.uploads:
             self._take_stored()
         deadline = Deadline.after(self._settings.delivery_timeout_ms / 1000)
-        self._under_way.append(self._pool.submit(self._writer.store, self._sealed, deadline))
-        self._sealed, self._sealed_bytes = [], 0
+        self._under_way.append(self._pool.submit(self._writer.store, self._batch.messages, deadline))
+        self._batch = SealedBatch(self._settings)
 
     def _take_stored(self) -> None:
         notification = outcome(self._under_way.popleft())
