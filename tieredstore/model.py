@@ -10,9 +10,9 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal, TypeAlias, cast
+from typing import Any, BinaryIO, Final, Literal, Self, TypeAlias, cast
 
 from tieredstore.errors import ConfigError, InvalidRange, excerpt
 
@@ -21,6 +21,46 @@ TopicPartition: TypeAlias = tuple[str, int]
 
 Isolation: TypeAlias = Literal["read_uncommitted", "read_committed"]
 """Kafka's ``isolation.level``."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """The offset of the first record whose timestamp is ``timestamp_ms`` or later, as a consumer seeks by time."""
+
+    timestamp_ms: int
+
+    @classmethod
+    def of(cls, moment: datetime) -> Self:
+        """A moment with its time zone; ConfigError for one without."""
+        if moment.tzinfo is None:
+            raise ConfigError(f"the time {moment.isoformat()} has no time zone")
+        return cls(-((_EPOCH - moment) // timedelta(milliseconds=1)))
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """The offset from which on ``count`` records are left up to the end."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Earliest:
+    """The first offset that there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """The end of the log."""
+
+
+Place: TypeAlias = int | AtTime | Last | Earliest | Latest
+"""Where reading a partition starts or ends, before its log is known; a number is an offset."""
+
+Places: TypeAlias = Place | Mapping[TopicPartition, Place]
+"""One place for all partitions, or one for each."""
 
 _SPELLED: Final = re.compile(r"[A-Za-z0-9_-]{21}[AQgw]").fullmatch
 _TO_STANDARD: Final = bytes.maketrans(b"-_", b"+/")

@@ -15,6 +15,7 @@ from tieredstore.model import TopicPartition, Uuid
 from tieredstore.partitions.selections import Subscribe
 from tieredstore.reading.log_snapshot import LogSnapshot
 from tieredstore.reading.query import LogQuery
+from tieredstore.reading.survey import survey_logs
 
 
 class Broker:
@@ -52,7 +53,7 @@ def taken(bucket: Bucket, on_broker: Uuid | None, named: Uuid | None = None, *, 
         on_data_loss="report" if lenient else "fail",
         topic_ids={} if named is None else {"orders": named},
     )
-    return LogSnapshot.take(bucket.manager, query, cluster=cast("LiveCluster", Broker(on_broker)))
+    return survey_logs(bucket.manager, query, cluster=cast("LiveCluster", Broker(on_broker)))
 
 
 def extent(snapshot: LogSnapshot, where: TopicPartition = ("orders", 0)) -> tuple[Uuid, int, int, int]:

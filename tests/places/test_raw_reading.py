@@ -23,7 +23,8 @@ from tieredstore.model import IndexType
 from tieredstore.partitions import Subscribe
 from tieredstore.places.entropy_bits import entropy_bits
 from tieredstore.places.opening import placed
-from tieredstore.reading import LogQuery, LogSnapshot
+from tieredstore.reading import LogQuery
+from tieredstore.reading.survey import survey_logs
 from tieredstore.records import read_records
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.batches import Producer, Record, build_batch, build_end_marker
@@ -203,11 +204,11 @@ def test_at_a_cut_within_a_segment_what_is_open_there_is_undecided(tmp_path: Pat
     put_raw(store, tmp_path)
     with RemoteStorageManager(settings, store=placed(store, settings)) as manager:
         query = LogQuery(Subscribe(("events",)))
-        where = LogSnapshot.take(manager, query).logs["events", 0].stored_partition
+        where = survey_logs(manager, query).logs["events", 0].stored_partition
         for at, end in ((25, 25), (20, 10), (15, 10)):
             mark = Watermark(where, at, 4, moved_back=(MoveBack(30, at, 4, 0),))
             store.put("p/!tieredstore/watermarks/events/0.json", mark.to_bytes())
-            assert LogSnapshot.take(manager, query).logs["events", 0].end == end
+            assert survey_logs(manager, query).logs["events", 0].end == end
 
 
 def test_deleting_takes_the_log_first_and_writes_are_refused(tmp_path: Path) -> None:

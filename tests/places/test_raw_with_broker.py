@@ -34,7 +34,8 @@ from tieredstore.model import Uuid
 from tieredstore.partitions import Subscribe
 from tieredstore.pipelines import Parts, Runner
 from tieredstore.query import read_topic
-from tieredstore.reading import LogQuery, LogSnapshot, LogTail
+from tieredstore.reading import LogQuery, LogTail
+from tieredstore.reading.survey import survey_logs
 from tieredstore.records.numbers import int64_values
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.spark.source.options import parse_options
@@ -219,4 +220,4 @@ def test_real_ids_still_contradict_each_other(kafka: KafkaServer, tmp_path: Path
     with pytest.raises(DataLoss, match=f"{first.topic_id}"):
         query.run()
     with first.manager() as manager, pytest.raises(DataLoss, match=f"topic_ids names {first.topic_id}"):
-        LogSnapshot.take(manager, LogQuery(Subscribe((topic,)), client=first.client, topic_ids={topic: first.topic_id}))
+        survey_logs(manager, LogQuery(Subscribe((topic,)), client=first.client, topic_ids={topic: first.topic_id}))

@@ -22,7 +22,8 @@ from tieredstore.kafka.logdir import PARTITION_METADATA, LogSegment, describe, d
 from tieredstore.model import Isolation, TopicIdPartition, Uuid
 from tieredstore.partitions import Subscribe
 from tieredstore.places.opening import placed
-from tieredstore.reading import LogQuery, LogSnapshot
+from tieredstore.reading import LogQuery
+from tieredstore.reading.survey import survey_logs
 from tieredstore.records import read_records
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.uploader import Uploader
@@ -270,5 +271,5 @@ def test_where_its_watermark_was_moved_back_another_log_goes_on(disk: BrokerDisk
     document["moved_back"] = [{"from_offset": 30, "to_offset": 15, "leader_epoch": 90, "at_ms": 0}]
     store.put(key, json.dumps(document).encode())
     with RemoteStorageManager(settings, store=placed(store, settings)) as manager:
-        log = LogSnapshot.take(manager, LogQuery(Subscribe(("events",)), isolation)).logs["events", 0]
+        log = survey_logs(manager, LogQuery(Subscribe(("events",)), isolation)).logs["events", 0]
     assert (log.earliest, log.end, log.cut is None) == (0, 15, False)

@@ -17,9 +17,9 @@ from tests.support.golden.records import expected_rows, partitions_of
 from tests.support.golden.segments import case_path, segments
 from tests.support.spark.spark_readings import fill
 from tests.support.spark.spark_stream_topics import Bucket
-from tieredstore.query import TopicLog
 from tieredstore.query.export import export_files, plan_export
 from tieredstore.query.topic_read import ReadPlan
+from tieredstore.reading import LogQuery, TopicReader
 
 pytestmark = pytest.mark.slow
 
@@ -78,17 +78,18 @@ def test_files_end_where_segments_do_and_grow_with_the_log(tmp_path: Path) -> No
     bucket = Bucket(tmp_path / "made")
     for _ in range(4):
         bucket.write(10)
-    log = TopicLog.take(bucket.manager, "orders")
-    files = plan_export(log, tmp_path, "arrow", file_bytes=1)
+    reader = TopicReader(lambda: bucket.manager, LogQuery.of_topic("orders"))
+    snapshot = reader.snapshot()
+    files = plan_export(snapshot, tmp_path, "arrow", file_bytes=1)
     assert [(file.start, file.stop) for file in files] == [(0, 10), (10, 20), (20, 30), (30, 40)]
-    assert sorted(one.records for one in export_files(log, files[1:3], ReadPlan(), at_once=2)) == [10, 10]
+    assert sorted(one.records for one in export_files(reader, snapshot, files[1:3], ReadPlan(), at_once=2)) == [10, 10]
     bucket.write(5)
-    log = TopicLog.take(bucket.manager, "orders")
-    files = plan_export(log, tmp_path, "arrow")
+    snapshot = reader.snapshot()
+    files = plan_export(snapshot, tmp_path, "arrow")
     assert [(file.start, file.stop) for file in files] == [(0, 10), (30, 45)]
-    list(export_files(log, files, ReadPlan(), at_once=1))
+    list(export_files(reader, snapshot, files, ReadPlan(), at_once=1))
     assert sorted(places(tmp_path, "arrow")) == [(0, at) for at in range(45)]
-    assert plan_export(log, tmp_path, "arrow") == []
+    assert plan_export(snapshot, tmp_path, "arrow") == []
     bucket.close()
 
 

@@ -13,10 +13,12 @@ import pytest
 from tests.support.spark.spark_stream_topics import Bucket
 from tieredstore.errors import ConfigError, DataLoss
 from tieredstore.model import TopicIdPartition, Uuid
-from tieredstore.query import ColumnTypes, TopicLog, export
+from tieredstore.query import ColumnTypes, export
 from tieredstore.query.export import export_files, plan_export
 from tieredstore.query.export_folder import export_folder
 from tieredstore.query.topic_read import ReadPlan
+from tieredstore.reading import LogQuery, TopicReader
+from tieredstore.reading.survey import survey_logs
 from tieredstore.testing.segments import Record, build_batch
 from tieredstore.values import Text
 
@@ -33,13 +35,11 @@ def bucket(tmp_path: Path) -> Iterator[Bucket]:
 
 def exported(bucket: Bucket, folder: Path, plan: ReadPlan | None = None, **options: Any) -> int:
     plan = ReadPlan() if plan is None else plan
-    log = TopicLog.take(bucket.manager, "orders", **options)
-    try:
-        with export_folder(folder, log, plan, "parquet"):
-            files = plan_export(log, folder, "parquet")
-            return sum(one.records for one in export_files(log, files, plan, at_once=1))
-    finally:
-        log.close()
+    with TopicReader(lambda: bucket.manager, LogQuery.of_topic("orders", **options)) as reader:
+        snapshot = reader.snapshot()
+        with export_folder(folder, reader.query, snapshot, plan, "parquet"):
+            files = plan_export(snapshot, folder, "parquet")
+            return sum(one.records for one in export_files(reader, snapshot, files, plan, at_once=1))
 
 
 def test_files_of_other_kinds_are_not_mixed(bucket: Bucket, tmp_path: Path) -> None:
@@ -89,10 +89,12 @@ def test_offsets_of_a_topic_that_was_deleted_are_not_those_of_its_successor(buck
 
 def test_one_export_at_a_time_and_what_a_killed_one_left_is_removed(bucket: Bucket, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    log = TopicLog.take(bucket.manager, "orders")
-    with export_folder(out, log, ReadPlan(), "parquet"), pytest.raises(ConfigError, match="another export of orders"):
+    query = LogQuery.of_topic("orders")
+    with (
+        export_folder(out, query, survey_logs(bucket.manager, query), ReadPlan(), "parquet"),
+        pytest.raises(ConfigError, match="another export of orders"),
+    ):
         exported(bucket, out)
-    log.close()
     left = out / ".orders-0-00000000000000000000-00000000000000000004.parquet.part"
     left.write_bytes(b"of a killed one")
     assert exported(bucket, out) == 10

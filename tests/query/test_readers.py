@@ -12,11 +12,11 @@ import pytest
 
 from tests.support.records.small_segments import ZSTD, memory_settings
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.model import Uuid
+from tieredstore.model import Earliest, Latest, Uuid
 from tieredstore.query import TOPIC_COLUMNS, read_topic
 from tieredstore.query.topic_columns import ColumnTypes, TopicColumns
-from tieredstore.query.topic_log import TopicLog
 from tieredstore.query.topic_scan import TopicScan
+from tieredstore.reading import LogQuery, TopicReader
 from tieredstore.records import ReadSettings
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import build_segment
@@ -61,12 +61,10 @@ def test_a_split_of_each_reader_fits_into_what_may_wait_to_be_taken(
     with RemoteStorageManager(memory_settings(mib // 16), store=MemoryObjectStore()) as manager:
         metadata = segment.to_metadata(Uuid.random(), event_timestamp_ms=0)
         manager.copy_log_segment_data(metadata, segment.files)
-        log = TopicLog.take(manager, "events")
+        reader, snapshot = TopicReader(lambda: manager, LogQuery.of_topic("events")).begin()
         columns = TopicColumns(TOPIC_COLUMNS, ColumnTypes(), "events", [0])
-        scan = TopicScan(
-            log.reader, log.snapshot, columns, columns.schema, None, ReadSettings(), readers, max_mib * mib
-        )
-        streams = list(scan.narrowed(log.windows(None, None)).streams())
+        scan = TopicScan(reader, snapshot, columns, columns.schema, None, ReadSettings(), readers, max_mib * mib)
+        streams = list(scan.narrowed(reader.lookup(snapshot).clamped(Earliest(), Latest())).streams())
         records = sum(batch.num_rows for stream in streams for batch in stream())
     assert records == metadata.end_offset + 1
     assert least <= len(streams) <= most

@@ -26,6 +26,7 @@ from tieredstore.partitions.history import Cut, History, cut_by_broker, cut_by_w
 from tieredstore.reading import LogQuery, LogSnapshot, read_window
 from tieredstore.reading.epoch_inquiry import EpochInquiry
 from tieredstore.reading.snapshots import LogSnapshots
+from tieredstore.reading.survey import survey_logs
 from tieredstore.records.numbers import int64_values
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import Producer, Record, build_batch, build_end_marker
@@ -81,7 +82,7 @@ def taken(
     isolation: Isolation = "read_uncommitted",
 ) -> LogSnapshot:
     query = LogQuery(Subscribe(("orders",)), isolation=isolation, on_data_loss="report" if lenient else "fail")
-    return LogSnapshot.take(bucket.manager, query, cluster=cast("LiveCluster", broker), before=before)
+    return survey_logs(bucket.manager, query, cluster=cast("LiveCluster", broker), before=before)
 
 
 def extent(log: PartitionLog) -> tuple[int, int, int]:

@@ -16,6 +16,7 @@ from tieredstore.live import LiveCluster, LiveEnd, LiveTopic
 from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
 from tieredstore.partitions import Subscribe
 from tieredstore.reading import LogQuery, LogSnapshot
+from tieredstore.reading.survey import survey_logs
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import Record, build_batch, write_segment
 
@@ -75,7 +76,7 @@ def snapshot_of(
 ) -> LogSnapshot:
     query = LogQuery(Subscribe(tuple(topics)), isolation="read_uncommitted")
     with manager_of(store) as manager:
-        return LogSnapshot.take(manager, query, cluster=cast("LiveCluster", broker), catalog_file=file)
+        return survey_logs(manager, query, cluster=cast("LiveCluster", broker), catalog_file=file)
 
 
 def test_the_broker_is_asked_as_often_for_many_as_for_one(store: CountingStore) -> None:

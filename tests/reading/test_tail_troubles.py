@@ -265,7 +265,7 @@ def test_a_problem_that_comes_and_goes_is_told_once(
     def take(*given: Any, **named: Any) -> LogSnapshot:
         return LogSnapshot({}, next(problems))
 
-    monkeypatch.setattr(LogSnapshot, "take", take)
+    monkeypatch.setattr(snapshots, "survey_logs", take)
     monkeypatch.setattr(snapshots, "_LOGGED", 2)
     logs = LogSnapshots(lambda: bucket.manager, ALONE, fresh_s=0)
     for _ in range(7):

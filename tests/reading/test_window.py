@@ -16,7 +16,8 @@ from tests.support.servers.kafka import KafkaServer
 from tests.support.spark.spark_stream_topics import Bucket
 from tieredstore.errors import ConfigError, DataLoss
 from tieredstore.partitions import Assign, PartitionLog, Subscribe
-from tieredstore.reading import LogQuery, LogSnapshot, open_reader, read_window
+from tieredstore.reading import LogQuery, open_reader, read_window
+from tieredstore.reading.survey import survey_logs
 from tieredstore.records import ReadSettings
 
 COUNT = 1000
@@ -44,7 +45,7 @@ def query_of(tiered: TieredTopic, **more: Any) -> LogQuery:
 
 
 def log_of(tiered: TieredTopic, query: LogQuery) -> PartitionLog:
-    return LogSnapshot.take(tiered.manager, query).logs[tiered.topic, 0]
+    return survey_logs(tiered.manager, query).logs[tiered.topic, 0]
 
 
 def offsets(batches: Iterator[Any], values: bool = True) -> list[int]:
@@ -133,7 +134,7 @@ def test_aborted_transactions_on_both_sides(tiered: TieredTopic, isolation: Any)
 def test_a_segment_that_goes_under_the_reader(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
     segments = [bucket.write(100) for _ in range(3)]
     query = LogQuery(Assign((("orders", 0),)))
-    log = LogSnapshot.take(bucket.manager, query).logs["orders", 0]
+    log = survey_logs(bucket.manager, query).logs["orders", 0]
     bucket.delete(segments[1])
     with pytest.raises(DataLoss, match=r"offsets 100 to 199 of .* were deleted while they were read"):
         list(read_window(log, 0, 300, source=bucket.manager, query=query))
@@ -146,7 +147,7 @@ def test_a_segment_that_goes_under_the_reader(bucket: Bucket, caplog: pytest.Log
 def test_offsets_that_there_are_not(bucket: Bucket) -> None:
     bucket.write(20)
     query = LogQuery(Assign((("orders", 0),)))
-    log = LogSnapshot.take(bucket.manager, query).logs["orders", 0]
+    log = survey_logs(bucket.manager, query).logs["orders", 0]
     with pytest.raises(DataLoss, match="offsets 20 to 24 of orders-0 are not there"):
         read_window(log, 0, 25, source=bucket.manager, query=query)
     with pytest.raises(ConfigError, match="there are no offsets from 5 up to 4"):

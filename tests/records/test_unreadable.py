@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.dataset as ds
 import pytest
 
-from tests.support.records.stored_records import StoredTopic
+from tests.support.records.stored_records import StoredTopic, plain_batch
 from tieredstore.errors import DataLoss, ResourceNotFound
 from tieredstore.partitions import Subscribe
-from tieredstore.reading import LogQuery, LogSnapshot, check_readable
-from tieredstore.records import AtTime, Place, ReadSettings, RecordReader, plan_splits
+from tieredstore.query import read_topic
+from tieredstore.reading import LogQuery, Losses
+from tieredstore.reading.survey import survey_logs
+from tieredstore.records import AtTime, ReadSettings, RecordReader, plan_splits
 from tieredstore.records.numbers import int64_values
 from tieredstore.testing.segments import PARTITION
 
@@ -36,7 +40,9 @@ def four_segments(topic: StoredTopic, *damaged: int) -> None:
         topic.store.put(manifests[number], b"{}")
 
 
-def offsets(topic: StoredTopic, start: Place | None, stop: Place | None, chosen: ReadSettings) -> list[int]:
+def offsets(
+    topic: StoredTopic, start: int | AtTime | None, stop: int | AtTime | None, chosen: ReadSettings
+) -> list[int]:
     with topic.reader(chosen).read("events", 0, start, stop) as read:
         return [offset for batch in read for offset in int64_values(batch, "offset")]
 
@@ -61,7 +67,11 @@ LOSSES = [
 
 @pytest.mark.parametrize(("damaged", "start", "stop"), LOSSES)
 def test_an_unreadable_segment_fails_the_read_that_asks_for_it_or_is_reported(
-    topic: StoredTopic, damaged: int, start: Place | None, stop: Place | None, caplog: pytest.LogCaptureFixture
+    topic: StoredTopic,
+    damaged: int,
+    start: int | AtTime | None,
+    stop: int | AtTime | None,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     four_segments(topic, damaged)
     with pytest.raises(DataLoss, match=rf"at offset {100 * damaged} does not count: .*on_data_loss") as raised:
@@ -88,7 +98,7 @@ def test_an_unreadable_segment_fails_the_read_that_asks_for_it_or_is_reported(
     ],
 )
 def test_an_unreadable_segment_elsewhere_is_nobodys_loss(
-    topic: StoredTopic, damaged: int, start: Place | None, stop: Place | None
+    topic: StoredTopic, damaged: int, start: int | AtTime | None, stop: int | AtTime | None
 ) -> None:
     four_segments(topic, damaged)
     with topic.reader(FAIL).read("events", 0, start, stop) as read:
@@ -132,13 +142,13 @@ def test_splits_are_planned_by_the_same_rule(topic: StoredTopic, damaged: int) -
 def test_a_snapshot_is_judged_by_the_same_rule(topic: StoredTopic, damaged: int) -> None:
     four_segments(topic, damaged)
     query = LogQuery(Subscribe(("events",)), isolation="read_uncommitted")
-    snapshot = LogSnapshot.take(topic.manager, query)
+    snapshot = survey_logs(topic.manager, query)
     where = ("events", 0)
     log = snapshot.logs[where]
     named = {"starts_there": [where]} if damaged == 0 else {"stops_there": [where]}
     with pytest.raises(DataLoss, match=f"at offset {100 * damaged} does not count"):
-        check_readable(snapshot, query, {where: (log.earliest, log.end)})
-    check_readable(snapshot, query, {where: (log.earliest, log.end)}, **named)
+        Losses(query).check_readable(snapshot, {where: (log.earliest, log.end)})
+    Losses(query).check_readable(snapshot, {where: (log.earliest, log.end)}, **named)
 
 
 def test_a_topic_of_which_nothing_can_be_read_is_lost_and_not_absent(topic: StoredTopic) -> None:
@@ -149,3 +159,12 @@ def test_a_topic_of_which_nothing_can_be_read_is_lost_and_not_absent(topic: Stor
         RecordReader(topic.manager, topic.catalog(), REPORT).read("others", 0)
     assert not isinstance(raised.value, DataLoss)
     assert PARTITION.topic == "events"
+
+
+def test_an_end_beyond_a_log_whose_last_segment_nobody_can_read_is_a_loss(topic: StoredTopic) -> None:
+    """Another partition reaches the offset, so that it is no mistake; this one's records up to it may be there."""
+    four_segments(topic, 3)
+    topic.copy(0, [plain_batch(range(400), 10)], partition=replace(PARTITION, partition=1))
+    for filter_, loss in ((None, True), (ds.field("offset") < 250, False)):
+        with pytest.raises(DataLoss, match="at offset 300 does not count") if loss else nullcontext():
+            read_topic(topic.manager, "events", stop=400, filter=filter_).close()

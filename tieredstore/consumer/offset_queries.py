@@ -14,7 +14,7 @@ from tieredstore.consumer.settings import Mode
 from tieredstore.process.futures import Overdue, outcome
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.split_planning import decided_end
-from tieredstore.records.times import offset_at
+from tieredstore.records.topic_records import offset_at
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from tieredstore.catalog.lineage import Lineage
@@ -16,9 +15,6 @@ _ASSUMED_RECORD_BYTES: Final = 1024
 
 OffsetWindow: TypeAlias = tuple[int, int]
 """The offsets of a partition from the first up to the second, which is out."""
-
-TimeLookup: TypeAlias = Callable[["PartitionLog", int], int | None]
-"""Finds the offset of the first record of a time (ms) or later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +38,6 @@ class PartitionLog:
     derived_id: Uuid | None = None
     live_epoch: int | None = None
     history: History | None = None
-    # It belongs to whoever took the snapshot, and says nothing of the log.
-    time_lookup: TimeLookup | None = field(default=None, repr=False, compare=False)
 
     @property
     def where(self) -> TopicPartition:
@@ -94,10 +88,6 @@ class PartitionLog:
         # The broker begins behind the seam and not behind what the bucket holds: nothing is lost, some is undecided.
         waits = self.lineage is not None and self.seam < (self.live_start or 0) <= self.lineage.end_offset
         return max(start, self.seam) if waits and start < (self.live_start or 0) else self.end
-
-    def offset_for_time(self, timestamp_ms: int) -> int | None:
-        """The offset of the first record of ``timestamp_ms`` or later; None if there is none before the end."""
-        return None if self.time_lookup is None else self.time_lookup(self, timestamp_ms)
 
     def bytes_between(self, start: int, stop: int) -> int:
         """How many bytes of the log the offsets ``start`` up to ``stop`` (half-open) take, about."""

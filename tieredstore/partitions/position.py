@@ -87,27 +87,6 @@ class Standing:
     kind: Literal["stands", "cut", "before", "beyond", "stale"]
     at: int
 
-    def sentence(self, named: str, position: int, log: LogBounds) -> str:
-        """What to say of it."""
-        match self.kind:
-            case "cut":
-                return (
-                    f"{named} ({log.topic_id}) was read up to offset {position}, and from offset {self.at} on a later "
-                    f"leader epoch has written another log: offsets {self.at} to {position - 1} were of one that was "
-                    "left behind"
-                )
-            case "before":
-                return f"{named} ({log.topic_id}) begins at offset {log.earliest}, and it was read up to {position}"
-            case "beyond":
-                return f"{named} ({log.topic_id}) ends at offset {log.end}, and it was read up to {position}"
-            case "stale":
-                return (
-                    f"{named} ({log.topic_id}) was read up to offset {position}, and what the bucket has behind "
-                    "that is of an older leader epoch: later segments have to come"
-                )
-            case "stands":
-                return f"{named} ({log.topic_id}) is read on from offset {position}"
-
 
 def stand(position: Position, log: LogBounds, answer: EpochEnd | None = None) -> Standing:
     """Find out where a reader goes on. ``answer`` is what the broker says of the end of the position's epoch."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes, topic_schema
-from tieredstore.query.topic_log import TopicLog
 from tieredstore.query.topic_read import ReadPlan, TopicRead
 from tieredstore.query.topics import read_topic
 
-__all__ = ["TOPIC_COLUMNS", "ColumnTypes", "ReadPlan", "TopicLog", "TopicRead", "read_topic", "topic_schema"]
+__all__ = ["TOPIC_COLUMNS", "ColumnTypes", "ReadPlan", "TopicRead", "read_topic", "topic_schema"]

@@ -21,7 +21,8 @@ from tieredstore.query.writers import WRITERS
 
 if TYPE_CHECKING:
     from tieredstore.partitions.log import OffsetWindow, PartitionLog
-    from tieredstore.query.topic_log import TopicLog
+    from tieredstore.reading.log_snapshot import LogSnapshot
+    from tieredstore.reading.reader import TopicReader
 
 
 FILE_BYTES: Final = 256 * 1024 * 1024
@@ -49,8 +50,8 @@ class Exported:
     size: int
 
 
-def plan_export(log: TopicLog, folder: Path, ending: str, *, file_bytes: int = FILE_BYTES) -> list[ExportFile]:
-    """The files that are still to be written so that the folder has all records of the log.
+def plan_export(snapshot: LogSnapshot, folder: Path, ending: str, *, file_bytes: int = FILE_BYTES) -> list[ExportFile]:
+    """The files that are still to be written so that the folder has all records of the logs.
 
     A file is named ``<topic>-<partition>-<first offset>-<last offset>.<ending>``, after the offsets that it covers,
     records or not. Offsets of files that are there are not exported again. ConfigError for a format that there is not.
@@ -58,14 +59,16 @@ def plan_export(log: TopicLog, folder: Path, ending: str, *, file_bytes: int = F
     if ending not in WRITERS:
         raise ConfigError(f"{ending!r} is no format of an export: there are {', '.join(WRITERS)}")
     files: list[ExportFile] = []
-    for _, one in sorted(log.snapshot.logs.items()):
+    for _, one in sorted(snapshot.logs.items()):
         there = _covered(folder, one, ending)
         for window in _missing(one.earliest, one.end_from(one.earliest), there):
             files += (_file(folder, one, piece, ending) for piece in _pieces(one, window, file_bytes))
     return files
 
 
-def export_files(log: TopicLog, files: Sequence[ExportFile], plan: ReadPlan, *, at_once: int) -> Generator[Exported]:
+def export_files(
+    reader: TopicReader, snapshot: LogSnapshot, files: Sequence[ExportFile], plan: ReadPlan, *, at_once: int
+) -> Generator[Exported]:
     """Write the files, so many at once, each of the plan's columns and types; they are told of as they are done.
 
     A file appears when it is whole. Errors are those of reading, and OSError of the folder; files that are done stay.
@@ -73,10 +76,10 @@ def export_files(log: TopicLog, files: Sequence[ExportFile], plan: ReadPlan, *, 
     """
     with ThreadPool(at_once, "tieredstore-export") as pool:
         # Closed by hand, or a read under way would be waited for that nobody wants any more.
-        yield from in_parallel(pool, partial(_export, log, plan), files, at_once=at_once, ordered=False)
+        yield from in_parallel(pool, partial(_export, reader, snapshot, plan), files, at_once=at_once, ordered=False)
 
 
-def _export(log: TopicLog, plan: ReadPlan, file: ExportFile) -> Exported:
+def _export(reader: TopicReader, snapshot: LogSnapshot, plan: ReadPlan, file: ExportFile) -> Exported:
     alone = replace(
         plan, start={file.partition: file.start}, stop={file.partition: file.stop}, parallelism=1,
         filter=ds.field("partition") == file.partition,
@@ -84,7 +87,7 @@ def _export(log: TopicLog, plan: ReadPlan, file: ExportFile) -> Exported:
     file.path.parent.mkdir(parents=True, exist_ok=True)
     draft = file.path.with_name(f".{file.path.name}.part")
     try:
-        with begin_read(log, alone, owns_log=False) as read, draft.open("wb") as target:
+        with begin_read(reader, snapshot, alone, owns_reader=False) as read, draft.open("wb") as target:
             records = WRITERS[file.path.suffix.removeprefix(".")](read.reader(), target)
             target.flush()
             os.fsync(target.fileno())

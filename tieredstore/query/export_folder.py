@@ -16,8 +16,9 @@ from tieredstore.errors import ConfigError
 from tieredstore.query.topic_columns import topic_schema
 
 if TYPE_CHECKING:
-    from tieredstore.query.topic_log import TopicLog
     from tieredstore.query.topic_read import ReadPlan
+    from tieredstore.reading.log_snapshot import LogSnapshot
+    from tieredstore.reading.query import LogQuery
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ _WAY_OUT: Final = "export into another folder, or delete them"
 
 
 @contextmanager
-def export_folder(folder: Path, log: TopicLog, plan: ReadPlan, ending: str) -> Generator[None]:
+def export_folder(folder: Path, query: LogQuery, snapshot: LogSnapshot, plan: ReadPlan, ending: str) -> Generator[None]:
     """Hold the folder for one export of a topic in one format, and remove what killed ones have left of files.
 
     What the files are is noted in ``_tieredstore/export/``, before the first is written: offsets that are there are not
@@ -39,37 +40,37 @@ def export_folder(folder: Path, log: TopicLog, plan: ReadPlan, ending: str) -> G
     or of another isolation; and where all records are asked for (``on_data_loss`` is ``fail``) beside files that may
     lack some, since an export that only reports losses has written there. OSError of the folder.
     """
-    kind = _kind(log, plan)
-    note = folder / _HOME / "export" / f"{log.topic}.{ending}.json"
+    kind = _kind(query, snapshot, plan)
+    note = folder / _HOME / "export" / f"{query.topic}.{ending}.json"
     note.parent.mkdir(parents=True, exist_ok=True)
     with note.open("a+b") as file:
-        _lock(file, folder, log.topic)
+        _lock(file, folder, query.topic)
         file.seek(0)
-        loss, there = log.query.on_data_loss, dict[str, object]()
+        loss, there = query.on_data_loss, dict[str, object]()
         if noted := file.read():
             there.update(_parsed(noted, note))
             _compare(there, kind, folder)
             if there.get(_LOSS) == "report" and loss == "fail":
                 raise ConfigError(
                     f"files in {folder} may lack records that were lost, since losses were reported when they were "
-                    f"written: {log.query.words.accept_loss} again, {_WAY_OUT}"
+                    f"written: {query.words.accept_loss} again, {_WAY_OUT}"
                 )
         if not noted or (loss == "report" and there.get(_LOSS) != loss):
             file.truncate(0)
             file.write(json.dumps({**kind, _LOSS: loss}, indent=2).encode() + b"\n")
             file.flush()
-        for draft in folder.glob(f".{log.topic}-*.{ending}.part"):
+        for draft in folder.glob(f".{query.topic}-*.{ending}.part"):
             draft.unlink(missing_ok=True)
         yield
 
 
-def _kind(log: TopicLog, plan: ReadPlan) -> dict[str, str]:
-    ids = {str(one.stored_partition.topic_id) for one in log.snapshot.logs.values()}
+def _kind(query: LogQuery, snapshot: LogSnapshot, plan: ReadPlan) -> dict[str, str]:
+    ids = {str(one.stored_partition.topic_id) for one in snapshot.logs.values()}
     schema: Any = topic_schema(types=plan.types)
     return {
-        "topic": log.topic,
+        "topic": query.topic,
         "topic_id": ",".join(sorted(ids)),
-        "isolation": log.query.isolation,
+        "isolation": query.isolation,
         "key": _type_name(schema.field("key").type),
         "value": _type_name(schema.field("value").type),
     }

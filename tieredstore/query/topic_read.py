@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias
 
 import pyarrow as pa
 
@@ -18,19 +18,24 @@ from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes
 from tieredstore.records.arrow_stream import ArrowStream
 
 if TYPE_CHECKING:
-    from tieredstore.query.topic_log import Places, TopicLog
+    from collections.abc import Mapping
+
+    from tieredstore.model import AtTime
+    from tieredstore.process.closing import Closing
     from tieredstore.records.settings import ReadSettings
 
 _MIB: Final = 1024 * 1024
+
+GivenPlaces: TypeAlias = "int | AtTime | Mapping[int, int | AtTime] | None"
+"""Where a read begins or ends: in each partition, or by the partition's number; None for the log's own end."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
     """What is read of a topic, and how: :func:`read_topic` has the words for each."""
 
-    partitions: Sequence[int] | None = None
-    start: Places = None
-    stop: Places = None
+    start: GivenPlaces = None
+    stop: GivenPlaces = None
     columns: Sequence[str] = TOPIC_COLUMNS
     filter: Any = None
     types: ColumnTypes = field(default_factory=ColumnTypes)
@@ -73,16 +78,15 @@ class TopicRead(ArrowStream):
     their text. Used as a context manager it raises ours in their place, and ``error`` has it.
     """
 
-    def __init__(self, log: TopicLog, plan: ReadPlan, scan: StreamedScan, *, owns_log: bool = True) -> None:
-        """``owns_log``: the log is closed with the read."""
-        self.topic = log.topic
+    def __init__(self, topic: str, plan: ReadPlan, scan: StreamedScan, *, owned: Closing | None = None) -> None:
+        """``owned`` is closed with the read."""
+        self.topic = topic
         self.schema = scan.schema
         self.error: TieredStoreError | None = None
         self.interruption: BaseException | None = None
         self.is_closed = False
         self._is_over = False
-        self._log = log
-        self._owns_log = owns_log
+        self._owned = owned
         self._batches = FanIn(
             scan.streams(),
             at_once=scan.readers, ordered=plan.ordered, weigh=_weight, max_weight=plan.max_bytes,
@@ -124,8 +128,8 @@ class TopicRead(ArrowStream):
         """End the read; what is under way ends by itself."""
         self.is_closed = True
         self._batches.close()
-        if self._owns_log:
-            self._log.close()
+        if self._owned is not None:
+            self._owned.close()
 
     def __enter__(self) -> Self:
         return self

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 import pyarrow as pa
 
+from tieredstore.model import Earliest, Latest, Place, Places
 from tieredstore.query.conditions import Condition, Extent
 from tieredstore.query.topic_columns import TopicColumns, topic_schema
-from tieredstore.query.topic_log import TopicLog, default_parallelism
-from tieredstore.query.topic_read import ReadPlan, TopicRead
+from tieredstore.query.topic_read import GivenPlaces, ReadPlan, TopicRead
+from tieredstore.reading.losses import Losses, losses_between
 from tieredstore.reading.plan import SplitLimits, WindowSplit
+from tieredstore.reading.windows import place_of
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.splits import RecordSplit
 
@@ -30,6 +32,7 @@ _LEAST_SPLIT: Final = 2 * _MIB
 # Four chunks of 4 MiB, and the rest of the batch that the last one is cut in.
 _MOST_SPLIT: Final = 17 * _MIB
 _SPLITS_A_READER: Final = 4
+_MOST_READERS: Final = 8
 _FIRST_SEGMENTS: Final = 2
 _UNIT_SEGMENTS: Final = 16
 """Segments that are planned together: enough to be asked for side by side, and of the first ones, for which all readers
@@ -116,23 +119,48 @@ class TopicScan:
         return [(first, last) for first, last in hulls if first < last]
 
 
-def begin_read(log: TopicLog, plan: ReadPlan, *, owns_log: bool = True) -> TopicRead:
-    """Read what the plan says of the log; ``owns_log``: the log is closed with the read.
+def default_parallelism() -> int:
+    """As many as this process has cores, eight at most."""
+    return max(1, min(_MOST_READERS, len(os.sched_getaffinity(0))))
+
+
+def begin_read(reader: TopicReader, snapshot: LogSnapshot, plan: ReadPlan, *, owns_reader: bool = True) -> TopicRead:
+    """Read what the plan says of the topic; ``owns_reader``: the reader is closed with the read.
 
     DataLoss for offsets that were asked for, that the plan's filter does not exclude, and that nobody holds.
     """
+    topic = reader.query.topic
     schema = topic_schema(plan.columns, plan.types)
     condition = None if plan.filter is None else Condition(plan.filter, topic_schema(types=plan.types))
     # What a filter looks at is decoded for it too, and not given.
     columns = tuple(dict.fromkeys((*plan.columns, *(() if condition is None else condition.columns))))
-    numbers = sorted(number for _, number in log.snapshot.logs)
+    numbers = sorted(number for _, number in snapshot.logs)
+    starts, stops = _places(topic, plan.start, Earliest()), _places(topic, plan.stop, Latest())
+    lookup = reader.lookup(snapshot)
+    windows = lookup.clamped(starts, stops)
     scan = TopicScan(
-        log.reader, log.snapshot, TopicColumns(columns, plan.types, log.topic, numbers), schema,
+        reader, snapshot, TopicColumns(columns, plan.types, topic, numbers), schema,
         condition, plan.settings or ReadSettings(), plan.parallelism or default_parallelism(), plan.max_bytes,
-    )  # fmt: skip
-    scan = scan.narrowed(log.windows(plan.start, plan.stop))
-    log.judge(scan.windows, plan.start, plan.stop)
-    return TopicRead(log, plan, scan, owns_log=owns_log)
+    ).narrowed(windows)  # fmt: skip
+    wanted = {where: (of_log[0][0], of_log[-1][1]) for where, of_log in scan.windows.items() if of_log}
+    # Where the condition ends a window, what was asked for lies no further.
+    ends = {where: stop if stop < windows[where][1] else place_of(stops, where) for where, (_, stop) in wanted.items()}
+    lookup.check_readable(wanted, starts, ends)
+    if reader.query.fails_on_loss:
+        # By the other policy it is told of as each piece is planned.
+        Losses(reader.query).accept_missing(
+            loss
+            for where, of_log in scan.windows.items()
+            for window in of_log
+            for loss in losses_between(snapshot.logs[where], *window)
+        )
+    return TopicRead(topic, plan, scan, owned=reader if owns_reader else None)
+
+
+def _places(topic: str, given: GivenPlaces, default: Place) -> Places:
+    if isinstance(given, Mapping):
+        return {(topic, number): place for number, place in given.items()}
+    return default if given is None else given
 
 
 def _extents(log: PartitionLog, start: int, stop: int) -> Iterator[Extent]:

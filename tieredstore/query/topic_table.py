@@ -13,13 +13,16 @@ from tieredstore.errors import AlreadyClosed, ConfigError, TieredStoreError
 from tieredstore.model import Isolation, Uuid
 from tieredstore.process.interruption import Interrupted
 from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes, topic_schema
-from tieredstore.query.topic_log import TopicLog
 from tieredstore.query.topic_read import ReadPlan, TopicRead
 from tieredstore.query.topic_scan import begin_read
-from tieredstore.reading.query import QueryWords
+from tieredstore.reading.query import LogQuery, QueryWords
+from tieredstore.reading.reader import TopicReader
 from tieredstore.records.settings import OnDataLoss
 
 if TYPE_CHECKING:
+    from tieredstore.model import TopicPartition
+    from tieredstore.partitions.log import PartitionLog
+    from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.remote.source import SegmentSource
 
 # What its type stubs say of datasets and tables is partial.
@@ -55,7 +58,7 @@ class TopicTable:
         self._source = source
         self._options = options
         self._keeps_snapshot = keeps_snapshot
-        self._log: TopicLog | None = None
+        self._kept: tuple[TopicReader, LogSnapshot] | None = None
         self._failure: TieredStoreError | None = None
         self._interruption: BaseException | None = None
         self.is_closed = False
@@ -78,12 +81,12 @@ class TopicTable:
             ordered=ordered, parallelism=self._options.parallelism, max_bytes=self._options.max_bytes,
         )  # fmt: skip
         try:
-            log = self._take()
+            reader, snapshot = self._look()
             try:
-                read = begin_read(log, plan, owns_log=not self._keeps_snapshot)
+                read = begin_read(reader, snapshot, plan, owns_reader=not self._keeps_snapshot)
             except BaseException:
                 if not self._keeps_snapshot:
-                    log.close()
+                    reader.close()
                 raise
         except TieredStoreError as error:
             self._failure = error
@@ -128,30 +131,29 @@ class TopicTable:
         self.is_closed = True
         for read in self.reads:
             read.close()
-        if self._log is not None:
-            self._log.close()
+        if self._kept is not None:
+            self._kept[0].close()
 
-    def _logs(self) -> Mapping[Any, Any]:
-        log = self._take()
-        try:
-            return log.snapshot.logs
-        finally:
-            if not self._keeps_snapshot:
-                log.close()
+    def _logs(self) -> Mapping[TopicPartition, PartitionLog]:
+        reader, snapshot = self._look()
+        if not self._keeps_snapshot:
+            reader.close()
+        return snapshot.logs
 
-    def _take(self) -> TopicLog:
+    def _look(self) -> tuple[TopicReader, LogSnapshot]:
         if self.is_closed:
             raise AlreadyClosed(f"the table of {self.topic} was closed; attach the topic anew")
-        if self._log is not None:
-            return self._log
+        if self._kept is not None:
+            return self._kept
         options = self._options
-        log = TopicLog.take(
-            self._source, self.topic, isolation=options.isolation, on_data_loss=options.on_data_loss,
-            client=options.client, topic_id=options.topic_id, words=options.words,
+        query = LogQuery.of_topic(
+            self.topic, isolation=options.isolation, on_data_loss=options.on_data_loss, client=options.client,
+            topic_id=options.topic_id, words=options.words,
         )  # fmt: skip
+        looked = TopicReader(lambda: self._source, query).begin()
         if self._keeps_snapshot:
-            self._log = log
-        return log
+            self._kept = looked
+        return looked
 
 
 _SEGMENTS: Final = pa.schema(

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any, Final, SupportsIndex
 
 from tieredstore.query.arguments import check_client, check_source, check_topic, several_of
 from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes
-from tieredstore.query.topic_log import TopicLog
 from tieredstore.query.topic_read import ReadPlan, TopicRead
 from tieredstore.query.topic_scan import begin_read
+from tieredstore.reading.query import LogQuery
+from tieredstore.reading.reader import TopicReader
 from tieredstore.values import Binary, ValueType
 
 if TYPE_CHECKING:
     from tieredstore.model import Isolation, Uuid
-    from tieredstore.query.topic_log import Places
+    from tieredstore.query.topic_read import GivenPlaces
     from tieredstore.records.settings import OnDataLoss, ReadSettings
     from tieredstore.remote.source import SegmentSource
 
@@ -27,8 +28,8 @@ def read_topic(
     topic: str,
     *,
     partitions: Sequence[int] | None = None,
-    start: Places = None,
-    stop: Places = None,
+    start: GivenPlaces = None,
+    stop: GivenPlaces = None,
     columns: Sequence[str] = TOPIC_COLUMNS,
     filter: Any = None,
     key: ValueType = _BINARY,
@@ -63,16 +64,13 @@ def read_topic(
     check_client(client)
     partitions = None if partitions is None else several_of("partitions", partitions, SupportsIndex, "numbers")
     columns = several_of("columns", columns, str, "names")
-    plan = ReadPlan(
-        partitions, start, stop, columns, filter, ColumnTypes(key, value), ordered,
-        parallelism, max_bytes, settings,
-    )  # fmt: skip
-    log = TopicLog.take(
-        source, topic, partitions=partitions, isolation=isolation, on_data_loss=on_data_loss, client=client,
-        topic_id=topic_id,
-    )  # fmt: skip
+    plan = ReadPlan(start, stop, columns, filter, ColumnTypes(key, value), ordered, parallelism, max_bytes, settings)
+    query = LogQuery.of_topic(
+        topic, partitions, isolation=isolation, on_data_loss=on_data_loss, client=client, topic_id=topic_id
+    )
+    reader, snapshot = TopicReader(lambda: source, query).begin()
     try:
-        return begin_read(log, plan)
+        return begin_read(reader, snapshot, plan)
     except BaseException:
-        log.close()
+        reader.close()
         raise

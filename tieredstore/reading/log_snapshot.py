@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,12 +11,8 @@ from tieredstore.catalog.problems import Problem
 from tieredstore.model import TopicPartition
 from tieredstore.partitions.log import PartitionLog
 from tieredstore.partitions.selections import Assign, Selection, named_topics
-from tieredstore.reading.survey import LogSurvey
 
 if TYPE_CHECKING:
-    from tieredstore.catalog.catalog_file import CatalogFile
-    from tieredstore.catalog.watermark import StoredMoves
-    from tieredstore.live import LiveCluster
     from tieredstore.reading.query import LogQuery
     from tieredstore.remote.source import SegmentSource
 
@@ -33,40 +28,6 @@ class LogSnapshot:
     logs: Mapping[TopicPartition, PartitionLog]
     problems: tuple[str, ...] = ()
     unreadable: tuple[Problem, ...] = ()
-
-    @classmethod
-    def take(
-        cls,
-        source: SegmentSource,
-        query: LogQuery,
-        *,
-        catalog_file: CatalogFile | None = None,
-        cluster: LiveCluster | None = None,
-        before: LogSnapshot | None = None,
-        moves: StoredMoves | None = None,
-    ) -> LogSnapshot:
-        """List the bucket and ask the broker, if the query has one; it is asked by ``cluster`` if that is given.
-
-        Topics are looked up together: the broker is asked as often for many as for one, and a listing of the bucket
-        takes as many pages as the topics have, and a few more. Topics and partitions that neither has are absent.
-        DataLoss by the query's policy where the two do not belong together: the broker has no such topic, has it under
-        an id that the bucket does not know, or its log ends before the bucket's. ConfigError for a topic that was
-        created again where nothing tells which one is meant. ``before`` is an earlier snapshot by the same isolation:
-        where nothing came to a partition in the bucket, its segments are not asked again. ``moves`` are watermarks that
-        were read before: those of partitions that no broker has are looked at.
-        """
-        with contextlib.ExitStack() as closed_after_an_error:
-            if cluster is None and (cluster := query.open_cluster()) is not None:
-                closed_after_an_error.callback(cluster.close)
-            survey = LogSurvey(source, query, cluster, before.logs if before is not None else None, moves)
-            # In this order: what the broker deletes after it is in the bucket is a hole otherwise, and what it gets and
-            # copies into the bucket meanwhile lies behind its end.
-            survey.ask_for_beginnings()
-            catalog = survey.catalog(catalog_file)
-            logs = {log.where: log for log in survey.logs(catalog)}
-            closed_after_an_error.pop_all()  # times are looked up by it later
-        unreadable = tuple(problem for problem in catalog.problems if problem.is_loss)
-        return cls(logs, (*map(str, catalog.problems), *survey.losses), unreadable)
 
     def bytes_between(self, where: TopicPartition, start: int, stop: int) -> int:
         """How many bytes of a partition's log the offsets (half-open) take, about."""

@@ -1,29 +1,361 @@
-"""Offsets that neither bucket nor broker has, and what becomes of a read that meets them: never silence."""
+"""Data loss: what a reader asks for and nobody has any more, worded in one place, and judged by the query's policy.
+
+A loss never passes in silence: it is an error, or a warning and the read goes on behind it.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from tieredstore.catalog.problems import Problem, unreadable_between
 from tieredstore.errors import DataLoss
-from tieredstore.model import TopicPartition
+from tieredstore.limits import MAX_OFFSET
+from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
+from tieredstore.partitions.selections import is_selected
 from tieredstore.records.report import LostOffsets, lost_offsets
 
 if TYPE_CHECKING:
-    from tieredstore.partitions.log import PartitionLog
-    from tieredstore.reading.query import LogQuery
+    from tieredstore.partitions.log import OffsetWindow, PartitionLog
+    from tieredstore.partitions.position import LogBounds, Standing
+    from tieredstore.reading.log_snapshot import LogSnapshot
+    from tieredstore.reading.query import LogQuery, QueryWords
 
 _logger: Final = logging.getLogger(__name__)
 
 _SHOWN: Final = 5
 
 
+class Missing(NamedTuple):
+    """Offsets that neither bucket nor broker has."""
+
+    spans: tuple[LostOffsets, ...]
+
+
+class Unreadable(NamedTuple):
+    """Segments that are there and that nobody can read; they are logged as problems of the snapshot."""
+
+    problems: tuple[Problem, ...]
+
+
+class Deleted(NamedTuple):
+    """Offsets that retention took from the bucket under a reader."""
+
+    lost: LostOffsets
+    error: Exception
+
+
+class DeletedOnBroker(NamedTuple):
+    """Offsets that retention took from the broker under a reader, and that were not copied."""
+
+    lost: LostOffsets
+    error: Exception
+
+
+class CutWhileRead(NamedTuple):
+    """Offsets of the broker that an election took back after they were planned."""
+
+    lost: LostOffsets
+    cut_at: int
+
+
+class StartsBeyond(NamedTuple):
+    """An offset to start at that lies beyond the log's end: if it was right once, the log has been cut since."""
+
+    where: TopicPartition
+    start: int
+    end: int
+
+
+class NotOnBroker(NamedTuple):
+    """A topic of the bucket that the broker does not have."""
+
+    topic: str
+
+
+class OtherThanNamed(NamedTuple):
+    """A topic that the broker has under another id than the query names."""
+
+    topic: str
+    live: Uuid | None
+    wanted: Uuid | None
+
+
+class OtherLife(NamedTuple):
+    """A topic of which the bucket has only other lives than the broker's."""
+
+    topic: str
+    live: Uuid | None
+    stored: tuple[Uuid, ...]
+
+
+class EarlierEpoch(NamedTuple):
+    """A broker's log of an earlier leader epoch than the bucket's last record."""
+
+    partition: TopicIdPartition
+    epoch: int
+    stored: int
+
+
+class Behind(NamedTuple):
+    """A broker's log that ends before the bucket's does."""
+
+    partition: TopicIdPartition
+    end: int
+    seam: int
+
+
+class Gone(NamedTuple):
+    """A partition that was read up to ``position``, and is not there any more."""
+
+    where: TopicPartition
+    topic_id: Uuid
+    position: int
+
+
+class CreatedAgain(NamedTuple):
+    """A topic that has another id than when it was read; ``read`` says how far."""
+
+    topic: str
+    now: Uuid
+    read: str
+
+
+class Moved(NamedTuple):
+    """A position from which a reader cannot go on as the log is now: see ``Standing``, of which ``stale`` is none."""
+
+    where: TopicPartition
+    position: int
+    standing: Standing
+    log: LogBounds
+
+
+class BeginsLate(NamedTuple):
+    """A partition that came while a stream was read, and that does not begin at its first offset."""
+
+    where: TopicPartition
+    earliest: int
+
+
+class EndsBefore(NamedTuple):
+    """A log that ends before the offsets that a batch, which is read again, is to read."""
+
+    where: TopicPartition
+    topic_id: Uuid
+    end: int
+    stop: int
+
+
+class NotReadable(NamedTuple):
+    """Offsets that a batch, which is read again, is to read of a partition that is gone, or is another one ``now``."""
+
+    where: TopicPartition
+    topic_id: Uuid
+    start: int
+    stop: int
+    now: Uuid | None
+
+
+Mismatch: TypeAlias = NotOnBroker | OtherThanNamed | OtherLife | EarlierEpoch | Behind
+"""Bucket and broker do not belong together."""
+
+PositionLost: TypeAlias = Gone | CreatedAgain | Moved | BeginsLate | EndsBefore | NotReadable
+"""A reader cannot go on where it stood."""
+
+Loss: TypeAlias = (
+    Missing | Unreadable | Deleted | DeletedOnBroker | CutWhileRead | StartsBeyond | Mismatch | PositionLost
+)  # fmt: skip
+"""Something that existed and is gone, or is another thing now."""
+
+
+def sentence(loss: Loss, words: QueryWords) -> str:
+    """What is lost, as errors and warnings have it."""
+    match loss:
+        case Missing(spans):
+            shown = ", ".join(
+                f"{one.start} to {one.stop - 1} of {one.partition.topic}-{one.partition.partition}"
+                for one in spans[:_SHOWN]
+            )
+            more = f" and {len(spans) - _SHOWN} more such ranges" if len(spans) > _SHOWN else ""
+            return (
+                f"offsets {shown}{more} are not there: retention passed by, a segment is missing, or they are not "
+                "written or not decided yet"
+            )
+        case Unreadable(problems):
+            more = f" (and so it is with {len(problems) - 1} more)" if len(problems) > 1 else ""
+            return f"{next(iter(problems))}{more}"
+        case Deleted(lost, error):
+            offsets = f"offsets {lost.start} to {lost.stop - 1} of {lost.partition}"
+            return f"{offsets} were deleted while they were read: {error}"
+        case DeletedOnBroker(_, error):
+            return str(error)
+        case CutWhileRead(lost, cut_at):
+            return (
+                f"offsets {lost.start} to {lost.stop - 1} of {lost.partition} were to be read, and a later leader "
+                f"epoch has written another log from offset {cut_at} on"
+            )
+        case StartsBeyond(where, start, end):
+            return f"{words.starts} {name_of(where)} at offset {start}, and its log ends before offset {end}"
+        case NotOnBroker() | OtherThanNamed() | OtherLife() | EarlierEpoch() | Behind():
+            return _mismatch(loss, words)
+        case _:
+            return _position_lost(loss)
+
+
+def _mismatch(loss: Mismatch, words: QueryWords) -> str:
+    match loss:
+        case NotOnBroker(topic):
+            return f"topic {topic} is in the bucket, and the broker has no topic of this name"
+        case OtherThanNamed(topic, live, wanted):
+            return f"topic {topic} is {live} on the broker, and {words.topic_ids} names {wanted}"
+        case OtherLife(topic, live, stored):
+            known = ", ".join(map(str, stored))
+            return f"topic {topic} was created again: it is {live} on the broker and {known} in the bucket"
+        case EarlierEpoch(partition, epoch, stored_epoch):
+            return (
+                f"the broker's log of {partition} is of leader epoch {epoch}, and the bucket has records of epoch "
+                f"{stored_epoch}: it is not the log that was copied, or a deposed leader has answered"
+            )
+        case Behind(partition, end, seam):
+            return (
+                f"the broker's log of {partition} ends at offset {end - 1}, and the bucket has records up to offset "
+                f"{seam - 1}"
+            )
+
+
+def _position_lost(loss: PositionLost) -> str:
+    match loss:
+        case Gone(where, topic_id, position):
+            return f"{name_of(where)} ({topic_id}) is gone, and it was read up to offset {position}"
+        case CreatedAgain(topic, other_id, read):
+            return f"topic {topic} was created again as {other_id}, and {read}"
+        case BeginsLate(where, earliest):
+            return f"{name_of(where)} is new, and it begins at offset {earliest} instead of 0"
+        case EndsBefore(where, topic_id, end, stop):
+            return f"{name_of(where)} ({topic_id}) ends at offset {end}, and offsets up to {stop - 1} are to be read"
+        case NotReadable(where, topic_id, start, stop, now_id):
+            now = "is gone" if now_id is None else f"is {now_id} now"
+            return f"{name_of(where)} ({topic_id}) {now}, and offsets {start} to {stop - 1} are to be read"
+        case Moved(where, position, standing, log):
+            return f"{name_of(where)} ({log.topic_id}) {_moved(position, standing, log)}"
+
+
+def _moved(position: int, standing: Standing, log: LogBounds) -> str:
+    at = standing.at
+    match standing.kind:
+        case "cut":
+            return (
+                f"was read up to offset {position}, and from offset {at} on a later leader epoch has written another "
+                f"log: offsets {at} to {position - 1} were of one that was left behind"
+            )
+        case "before":
+            return f"begins at offset {log.earliest}, and it was read up to {position}"
+        case "beyond":
+            return f"ends at offset {log.end}, and it was read up to {position}"
+        case _:
+            return (
+                f"was read up to offset {position}, and what the bucket has behind that is of an older leader epoch: "
+                "later segments have to come"
+            )
+
+
+def _way_out(loss: Loss, accept_loss: str) -> str:
+    """What a person can do."""
+    match loss:
+        case Missing():
+            return f"; ask for what is there, or {accept_loss} to read on"
+        case Unreadable():
+            return f"; {accept_loss} to read without it"
+        case Deleted():
+            return ""
+        case DeletedOnBroker():
+            return f"; {accept_loss} to go on"
+        case CutWhileRead():
+            return f"; {accept_loss} to read what there is now"
+        case StartsBeyond():
+            return f"; start there, or {accept_loss} to start at the end"
+        case Gone() | CreatedAgain() | Moved() | BeginsLate() | EndsBefore() | NotReadable():
+            return f"; {accept_loss} to go on with what there is"
+        case _:
+            return f"; check the settings, or {accept_loss} to read what there is"
+
+
+def _warnings(loss: Loss, words: QueryWords) -> Iterable[str]:
+    """What to log where the query puts up with losses."""
+    match loss:
+        case Missing(spans):
+            return map(str, spans)
+        case Unreadable():
+            return ()
+        case DeletedOnBroker(lost, error):
+            where = name_of((lost.partition.topic, lost.partition.partition))
+            return (f"offsets {lost.start} to {lost.stop - 1} of {where} are lost: {error}",)
+        case _:
+            return (sentence(loss, words),)
+
+
+class Losses:
+    """A query's policy: a loss is DataLoss, or a warning that is logged once, however often the loss is met."""
+
+    def __init__(self, query: LogQuery) -> None:
+        self._query = query
+        self._warned: set[str] = set()
+
+    def accept(self, loss: Loss, cause: Exception | None = None) -> None:
+        """DataLoss that names the way out, caused by ``cause``; nothing where the query puts up with losses."""
+        words = self._query.words
+        if self._query.fails_on_loss:
+            raise DataLoss(sentence(loss, words) + _way_out(loss, words.accept_loss)) from cause
+        for warning in _warnings(loss, words):
+            if warning not in self._warned:
+                self._warned.add(warning)
+                _logger.warning("%s", warning)
+
+    def accept_missing(self, spans: Iterable[LostOffsets]) -> None:
+        """The same of offsets that nobody has, if there are any."""
+        if missing := tuple(spans):
+            self.accept(Missing(missing))
+
+    def check_readable(
+        self,
+        snapshot: LogSnapshot,
+        windows: Mapping[TopicPartition, OffsetWindow],
+        *,
+        starts_there: Collection[TopicPartition] = (),
+        stops_there: Collection[TopicPartition] = (),
+    ) -> None:
+        """The same of segments that nobody can read and that may have records of the windows.
+
+        At the beginning or the end of a log nothing else tells of one. It counts there unless somebody named the offset
+        that the window begins at (of the partitions ``starts_there``) or ends at (``stops_there``). One whose offsets
+        another segment or the broker holds is no loss, nor is one of another life of its topic.
+        """
+        hidden = [*self._without_log(snapshot)]
+        for where, (start, stop) in windows.items():
+            log = snapshot.logs[where]
+            own = (one for one in snapshot.unreadable if one.segment_id.topic_id_partition == log.stored_partition)
+            hidden += unreadable_between(
+                own, _readable(log), start, stop, starts_there=where in starts_there, stops_there=where in stops_there
+            )
+        if hidden:
+            self.accept(Unreadable(tuple(hidden)))
+
+    def _without_log(self, snapshot: LogSnapshot) -> Iterator[Problem]:
+        """Of partitions that are selected and have nothing that can be read."""
+        for problem in snapshot.unreadable:
+            partition = problem.segment_id.topic_id_partition
+            where = partition.topic, partition.partition
+            is_other_life = self._query.topic_ids.get(partition.topic) not in (None, partition.topic_id)
+            if where not in snapshot.logs and is_selected(self._query.selection, where) and not is_other_life:
+                yield problem
+
+
 def losses_between(log: PartitionLog, start: int, stop: int) -> Iterator[LostOffsets]:
     """What of the offsets ``start`` up to ``stop`` (half-open) neither the bucket nor the broker has."""
     if log.lineage is not None:
         yield from lost_offsets(log.lineage, start, min(stop, log.seam))
-    # Holes in the bucket are told of above. Beside them something may be missing at two places: between the seam and
+    # Gaps in the bucket are told of above. Beside them something may be missing at two places: between the seam and
     # the broker's first offset, and behind the log's end.
     live_start = log.seam if log.live_start is None else log.live_start
     for first, last in (
@@ -34,41 +366,13 @@ def losses_between(log: PartitionLog, start: int, stop: int) -> Iterator[LostOff
             yield LostOffsets(log.topic_id_partition, first, last)
 
 
-def report_losses(losses: Iterable[LostOffsets], query: LogQuery) -> None:
-    """DataLoss that names the offsets; or a warning for each extent if the query puts up with losses."""
-    extents = list(losses)
-    if extents and query.fails_on_loss:
-        named = ", ".join(map(_shown, extents[:_SHOWN]))
-        more = f" and {len(extents) - _SHOWN} more such ranges" if len(extents) > _SHOWN else ""
-        raise DataLoss(
-            f"offsets {named}{more} are not there: retention passed by, a segment is missing, or they are not written "
-            f"or not decided yet; ask for what is there, or {query.words.accept_loss} to read on"
-        )
-    for extent in extents:
-        _logger.warning("%s", extent)
-
-
-class LossRule:
-    """The query's policy for losses that only a sentence tells of: raises DataLoss, or warns, each sentence once."""
-
-    def __init__(self, query: LogQuery) -> None:
-        self._query = query
-        self._told: set[str] = set()
-
-    def __call__(self, sentence: str) -> None:
-        """Data loss of which ``sentence`` tells."""
-        if self._query.fails_on_loss:
-            raise DataLoss(f"{sentence}; {self._query.words.accept_loss} to go on with what there is")
-        # Who follows a log looks at it again and again, and meets the same loss each time.
-        if sentence not in self._told:
-            self._told.add(sentence)
-            _logger.warning("%s", sentence)
-
-
 def name_of(where: TopicPartition) -> str:
     """A partition as sentences have it."""
     return f"{where[0]}-{where[1]}"
 
 
-def _shown(extent: LostOffsets) -> str:
-    return f"{extent.start} to {extent.stop - 1} of {extent.partition.topic}-{extent.partition.partition}"
+def _readable(log: PartitionLog) -> list[OffsetWindow]:
+    """What can be read of the log, ascending."""
+    stored = [] if log.lineage is None else [(span.start, span.stop) for span in log.lineage.spans]
+    live = [] if log.live_start is None else [(log.live_start, MAX_OFFSET)]
+    return sorted((*stored, *live))

@@ -12,7 +12,7 @@ from tieredstore.model import TopicPartition
 from tieredstore.partitions.log import OffsetWindow, PartitionLog
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
-from tieredstore.reading.losses import losses_between, report_losses
+from tieredstore.reading.losses import Losses, losses_between
 from tieredstore.reading.split_reads import LiveSplit, stored_runs
 from tieredstore.records.report import LostOffsets
 from tieredstore.records.settings import ReadSettings
@@ -44,7 +44,7 @@ class SplitLimits:
     since_ms: int | None = None
 
 
-class _Extent(NamedTuple):
+class _LogSpan(NamedTuple):
     """The offsets of a log that are to be read, half-open."""
 
     log: PartitionLog
@@ -73,36 +73,36 @@ def plan_windows(
     than the limits' bytes of a log (where its batches allow it) or offsets, and there are as many as they ask for if
     there is enough to divide. DataLoss by the query's policy for offsets that neither bucket nor broker has.
     """
-    extents = [_Extent(snapshot.logs[where], *window) for where, window in sorted(windows.items())]
-    extents = [extent for extent in extents if extent.start < extent.stop]
-    report_losses((loss for extent in extents for loss in losses_between(*extent)), query)
-    runs = [run for extent in extents for run in _stored_runs(extent)]
+    spans = [_LogSpan(snapshot.logs[where], *window) for where, window in sorted(windows.items())]
+    spans = [span for span in spans if span.start < span.stop]
+    Losses(query).accept_missing(loss for span in spans for loss in losses_between(*span))
+    runs = [run for span in spans for run in _stored_runs(span)]
     # One run alone has all readers, and many share them: their number is the same.
     readers = max(1, READERS // max(1, len(runs)))
-    planner = _StoredPlanner(source, query, limits, _split_bytes(extents, limits), readers)
+    planner = _StoredPlanner(source, query, limits, _split_bytes(spans, limits), readers)
     with ThreadPool(READERS, "tieredstore-splits") as pool:
         planned = list(in_parallel(pool, planner.splits, runs, at_once=2 * READERS))
     splits: list[WindowSplit] = list(itertools.chain.from_iterable(planned))
-    return splits + list(_live_splits(_live_extents(extents), limits, already=len(splits)))
+    return splits + list(_live_splits(_live_spans(spans), limits, already=len(splits)))
 
 
-def _stored_runs(extent: _Extent) -> Iterator[_StoredRun]:
-    log = extent.log
+def _stored_runs(span: _LogSpan) -> Iterator[_StoredRun]:
+    log = span.log
     if log.lineage is not None:
-        for first, last in stored_runs(log.lineage, extent.start, min(extent.stop, log.seam)):
+        for first, last in stored_runs(log.lineage, span.start, min(span.stop, log.seam)):
             yield _StoredRun(log.lineage, first, last)
 
 
-def _live_extents(extents: Iterable[_Extent]) -> list[_Extent]:
-    live = [_Extent(log, max(start, log.seam), min(stop, log.end)) for log, start, stop in extents if log.on_broker]
-    return [extent for extent in live if extent.start < extent.stop]
+def _live_spans(spans: Iterable[_LogSpan]) -> list[_LogSpan]:
+    live = [_LogSpan(log, max(start, log.seam), min(stop, log.end)) for log, start, stop in spans if log.on_broker]
+    return [span for span in live if span.start < span.stop]
 
 
-def _split_bytes(extents: Iterable[_Extent], limits: SplitLimits) -> int:
+def _split_bytes(spans: Iterable[_LogSpan], limits: SplitLimits) -> int:
     if limits.min_splits is None:
         return limits.max_bytes
     # Rounded down, so that there are rather more splits than fewer.
-    total = sum(log.bytes_between(start, stop) for log, start, stop in extents)
+    total = sum(log.bytes_between(start, stop) for log, start, stop in spans)
     return max(1, min(limits.max_bytes, total // limits.min_splits))
 
 
@@ -131,19 +131,19 @@ class _StoredPlanner:
         if plan.undecided is not None and plan.stop < run.stop:
             # A window ends where all is decided: what decided this was in segments that are missing.
             _logger.warning("%s", plan.undecided)
-            report_losses([LostOffsets(run.lineage.partition, plan.stop, run.stop)], self._query)
+            Losses(self._query).accept_missing([LostOffsets(run.lineage.partition, plan.stop, run.stop)])
         return plan.splits
 
 
-def _live_splits(extents: list[_Extent], limits: SplitLimits, already: int) -> Iterator[LiveSplit]:
+def _live_splits(spans: list[_LogSpan], limits: SplitLimits, already: int) -> Iterator[LiveSplit]:
     """Cuts the broker's part by offsets, since nothing tells its bytes."""
     missing = (limits.min_splits or 0) - already
-    total = sum(stop - start for _, start, stop in extents)
+    total = sum(stop - start for _, start, stop in spans)
     most = limits.max_records or total
     if missing > 0:
         # Rounded down, so that there are rather more splits than fewer.
         most = max(1, min(most, total // missing))
-    for log, start, stop in extents:
+    for log, start, stop in spans:
         count = -(-(stop - start) // most)
         # Equal parts, and no short one at the end that leaves a task with little to do.
         borders = [start + (stop - start) * number // count for number in range(count + 1)]

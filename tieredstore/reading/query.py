@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, get_args
 
 from tieredstore.errors import ConfigError
 from tieredstore.model import Isolation, Uuid
-from tieredstore.partitions.selections import Selection
+from tieredstore.partitions.selections import Assign, Selection, Subscribe, named_topics
 from tieredstore.records.settings import OnDataLoss
 
 if TYPE_CHECKING:
@@ -62,6 +62,37 @@ class LogQuery:
         for name, choices in (("isolation", get_args(Isolation)), ("on_data_loss", get_args(OnDataLoss))):
             if getattr(self, name) not in choices:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be {' or '.join(choices)}")
+
+    @classmethod
+    def of_topic(
+        cls,
+        topic: str,
+        partitions: Sequence[int] | None = None,
+        *,
+        isolation: Isolation = "read_committed",
+        on_data_loss: OnDataLoss = "fail",
+        client: Mapping[str, str] | None = None,
+        topic_id: Uuid | None = None,
+        words: QueryWords | None = None,
+    ) -> LogQuery:
+        """A query of one topic, or of some of its partitions."""
+        return cls(
+            Subscribe((topic,)) if partitions is None else Assign(tuple((topic, number) for number in partitions)),
+            isolation=isolation,
+            on_data_loss=on_data_loss,
+            topic_ids={} if topic_id is None else {topic: topic_id},
+            client=client,
+            timeout_s=timeout_of(client or {}),
+            words=words or QueryWords(),
+        )
+
+    @property
+    def topic(self) -> str:
+        """The one that is named; ConfigError for a query of several."""
+        named = named_topics(self.selection)
+        if named is None or len(named) != 1:
+            raise ConfigError(f"{self.selection} is not one topic")
+        return named[0]
 
     @property
     def fails_on_loss(self) -> bool:

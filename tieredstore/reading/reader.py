@@ -7,14 +7,16 @@ import logging
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from tieredstore.process.closing import Closing
-from tieredstore.reading.log_snapshot import LogSnapshot
+from tieredstore.reading.losses import Losses
 from tieredstore.reading.plan import SplitLimits, WindowSplit, plan_windows
 from tieredstore.reading.split_reads import open_reader, read_live_split, read_record_split
-from tieredstore.reading.unreadable import check_readable
+from tieredstore.reading.survey import survey_logs
+from tieredstore.reading.tail import LogTail
 from tieredstore.reading.window import read_window, start_of_last
+from tieredstore.reading.windows import PlaceLookup, time_offset
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.splits import RecordSplit
 
@@ -22,9 +24,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tieredstore.kafka.indexes import AbortedTransaction
-    from tieredstore.live import LiveReader
+    from tieredstore.live import LiveCluster, LiveReader
     from tieredstore.model import TopicPartition
     from tieredstore.partitions.log import OffsetWindow, PartitionLog
+    from tieredstore.partitions.position import Position
+    from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.reading.query import LogQuery
     from tieredstore.remote.source import SegmentSource
 
@@ -48,22 +52,38 @@ class TopicReader(Closing):
         self._open = contextlib.ExitStack()
         self._live: LiveReader | None = None
 
+    def look(self) -> LogSnapshot:
+        """The logs as they are now, of whatever is there."""
+        return survey_logs(self._open_source(), self.query, cluster=self._cluster())
+
     def snapshot(self) -> LogSnapshot:
-        """The logs as they are now. What of them does not count is logged.
+        """The same. What of them does not count is logged.
 
         ResourceNotFound for topics and partitions that are named and not there, DataLoss by the policy for what is
         there and cannot be read.
         """
-        source, cluster = self._open_source(), self.query.open_cluster()
-        if cluster is not None:
-            # Times are looked up by it for as long as the snapshot is used.
-            self._open.callback(cluster.close)
-        snapshot = LogSnapshot.take(source, self.query, cluster=cluster)
+        snapshot = self.look()
         for problem in snapshot.problems:
             _logger.warning("%s", problem)
-        check_readable(snapshot, self.query, {})
-        snapshot.check_selected(self.query, source)
+        Losses(self.query).check_readable(snapshot, {})
+        snapshot.check_selected(self.query, self._open_source())
         return snapshot
+
+    def begin(self) -> tuple[Self, LogSnapshot]:
+        """This reader with a snapshot; closed if that cannot be had."""
+        try:
+            return self, self.snapshot()
+        except BaseException:
+            self.close()
+            raise
+
+    def lookup(self, snapshot: LogSnapshot) -> PlaceLookup:
+        """What finds places in the logs of a snapshot."""
+        return PlaceLookup(snapshot, self.query, self.offset_at, self.start_of_last)
+
+    def offset_at(self, log: PartitionLog, timestamp_ms: int) -> int | None:
+        """The offset of a log's first record of ``timestamp_ms`` or later; None if there is none before its end."""
+        return time_offset(self._open_source(), self._cluster(), log, timestamp_ms)
 
     def read(
         self, log: PartitionLog, start: int, stop: int, *, aborted: set[AbortedTransaction] | None = None
@@ -95,6 +115,10 @@ class TopicReader(Closing):
             split, self._open_source, self.query, columns=chosen.columns, settings=chosen, reader=self.live()
         )
 
+    def follow(self, positions: Mapping[TopicPartition, int | Position]) -> LogTail:
+        """The records of partitions as they come, each from a position on, by connections of the tail's own."""
+        return LogTail(self._open_source(), self.query, positions, settings=self.settings)
+
     def live(self) -> LiveReader | None:
         """The clients that read the broker; None for the bucket alone."""
         if self.query.client is None:
@@ -103,6 +127,10 @@ class TopicReader(Closing):
             if self._live is None:
                 self._live = self._open.enter_context(open_reader(self.query))
             return self._live
+
+    def _cluster(self) -> LiveCluster | None:
+        live = self.live()
+        return None if live is None else live.cluster
 
     def close(self) -> None:
         """Close the connections to the broker."""

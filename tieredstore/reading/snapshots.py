@@ -13,7 +13,9 @@ from tieredstore.catalog.watermark import StoredMoves
 from tieredstore.model import TopicPartition
 from tieredstore.partitions.position import Position, Standing, is_stale, needs_answer
 from tieredstore.reading.log_snapshot import LogSnapshot
-from tieredstore.reading.losses import name_of
+from tieredstore.reading.losses import Moved, sentence
+from tieredstore.reading.survey import survey_logs
+from tieredstore.reading.windows import PlaceLookup, time_offset
 
 if TYPE_CHECKING:
     from tieredstore.live import EpochEnd, LiveCluster
@@ -72,7 +74,7 @@ class LogSnapshots:
             before, source = self.last if self.query.isolation == self._isolation else None, self._open_source()
             if self._moves is None:
                 self._moves = StoredMoves(source)
-            self.last = LogSnapshot.take(
+            self.last = survey_logs(
                 source, self.query, catalog_file=self._file, cluster=self._cluster or self._live(), before=before,
                 moves=self._moves,
             )  # fmt: skip
@@ -106,8 +108,16 @@ class LogSnapshots:
         stale = {where for where, position in positions.items() if where in logs and is_stale(position, logs[where])}
         for where in sorted(stale):
             offset = positions[where].offset
-            self._warn(Standing("stale", offset).sentence(name_of(where), offset, logs[where]))
+            moved = Moved(where, offset, Standing("stale", offset), logs[where])
+            self._warn(sentence(moved, self.query.words))
         return stale
+
+    def lookup(self, snapshot: LogSnapshot) -> PlaceLookup:
+        """What finds places in the logs of a snapshot."""
+        return PlaceLookup(snapshot, self.query, self._time_offset)
+
+    def _time_offset(self, log: PartitionLog, timestamp_ms: int) -> int | None:
+        return time_offset(self._open_source(), self._cluster or self._live(), log, timestamp_ms)
 
     def close(self) -> None:
         """Close the connection to the broker, and forget what was seen; the next snapshot opens it again."""

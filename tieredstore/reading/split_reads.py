@@ -5,11 +5,10 @@ Records that the broker has deleted after they were copied come from the bucket.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -17,7 +16,7 @@ from tieredstore.catalog.planning import load_catalog
 from tieredstore.errors import ConfigError, DataLoss, ResourceNotFound, SegmentNotFound
 from tieredstore.kafka.records import COLUMNS
 from tieredstore.model import TopicIdPartition, Uuid
-from tieredstore.reading.losses import name_of, report_losses
+from tieredstore.reading.losses import CutWhileRead, Deleted, DeletedOnBroker, Losses
 from tieredstore.records.numbers import int64_values, leading
 from tieredstore.records.partition import PartitionRead
 from tieredstore.records.report import LostOffsets
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from tieredstore.partitions.log import OffsetWindow, PartitionLog
     from tieredstore.reading.query import LogQuery
     from tieredstore.remote.source import SegmentSource
-
-_logger: Final = logging.getLogger(__name__)
 
 
 def stored_runs(lineage: Lineage, start: int, stop: int) -> Iterator[OffsetWindow]:
@@ -65,7 +62,7 @@ class StoredWindow:
         self._source = source
         self._lineage = lineage
         self._window = window
-        self._query = query
+        self._losses = Losses(query)
         # The offsets tell how far a read has come; they are left out again where nobody asked for them.
         columns = tuple(dict.fromkeys((*settings.columns, "offset")))
         self._settings = replace(settings, columns=columns, isolation=query.isolation, on_data_loss="report")
@@ -96,22 +93,20 @@ class StoredWindow:
                     yield leading(records, self._schema, records.num_rows)
         except SegmentNotFound as error:
             end = min(stop, self._lineage.span_at(self.position).stop)
-            sentence = deleted_meanwhile(self._lineage.partition, self.position, end, error)
-            if self._query.fails_on_loss:
-                raise DataLoss(sentence) from error
-            _logger.warning("%s", sentence)
-            self._lost.append(LostOffsets(self._lineage.partition, self.position, end))
+            lost = LostOffsets(self._lineage.partition, self.position, end)
+            self._losses.accept(Deleted(lost, error), error)
+            self._lost.append(lost)
             self.position = end
             return
         if read.report.lost:
             # A run has no holes: the last segment does not hold what it is said to.
-            report_losses(read.report.lost, self._query)
+            self._losses.accept_missing(read.report.lost)
             self._lost += read.report.lost
         if read.report.undecided is not None:
             # A window ends where all is decided: what decided this was in segments that are missing.
             first = max(self.position, read.report.undecided.first_offset)
             undecided = LostOffsets(self._lineage.partition, first, stop)
-            report_losses([undecided], self._query)
+            self._losses.accept_missing([undecided])
             self._lost.append(undecided)
         self.position = stop
 
@@ -121,28 +116,14 @@ def read_record_split(
 ) -> Iterator[pa.RecordBatch]:
     """The records of a split that was planned; by the query's policy without what was deleted since."""
     settings = replace(settings, on_data_loss=query.on_data_loss, accept_loss=query.words.accept_loss)
-    if query.fails_on_loss:
+    losses = Losses(query)
+    # One by one where losses may be, so that nothing but the segment that is gone is left out.
+    alone = [split] if query.fails_on_loss else [replace(split, parts=(part,)) for part in split.parts]
+    for one in alone:
         try:
-            yield from read_split(source, split, settings)
+            yield from read_split(source, one, settings)
         except SegmentNotFound as error:
-            raise DataLoss(_deleted_split(split, error)) from error
-        return
-    # One by one, so that nothing but the segment that is gone is left out.
-    for part in split.parts:
-        alone = replace(split, parts=(part,))
-        try:
-            yield from read_split(source, alone, settings)
-        except SegmentNotFound as error:
-            _logger.warning("%s", _deleted_split(alone, error))
-
-
-def _deleted_split(split: RecordSplit, error: SegmentNotFound) -> str:
-    return deleted_meanwhile(split.partition, split.start_offset, split.stop_offset, error)
-
-
-def deleted_meanwhile(partition: TopicIdPartition, start: int, stop: int, error: SegmentNotFound) -> str:
-    """What to say of offsets whose segment retention took under a reader."""
-    return f"offsets {start} to {stop - 1} of {partition} were deleted while they were read: {error}"
+            losses.accept(Deleted(LostOffsets(one.partition, one.start_offset, one.stop_offset), error), error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,9 +194,9 @@ def _read(
     query: LogQuery,
     settings: ReadSettings,
 ) -> Generator[pa.RecordBatch, None, None]:
-    partition, position, columns = split.partition, split.start, settings.columns
+    partition, position, columns, losses = split.partition, split.start, settings.columns, Losses(query)
     with_offsets = tuple(dict.fromkeys((*columns, "offset")))
-    stop = _uncut_stop(split, live, query)
+    stop = _uncut_stop(split, live, losses)
     while position < stop:
         try:
             for records in live.read(
@@ -234,18 +215,16 @@ def _read(
                 lineage, end = late
                 yield from StoredWindow(source, lineage, (position, end), query, settings).batches()
                 position = end
-            elif query.fails_on_loss:
-                raise DataLoss(f"{error}; {query.words.accept_loss} to go on") from error
             else:
                 # The broker may have deleted more since it told of the error.
-                where, last = name_of((partition.topic, partition.partition)), min(begins, stop) - 1
-                _logger.warning("offsets %d to %d of %s are lost: %s", position, last, where, error)
+                lost = LostOffsets(partition, position, min(begins, stop))
+                losses.accept(DeletedOnBroker(lost, error), error)
                 position = begins
         else:
             return
 
 
-def _uncut_stop(split: LiveSplit, live: LiveReader, query: LogQuery) -> int:
+def _uncut_stop(split: LiveSplit, live: LiveReader, losses: Losses) -> int:
     """Where the read ends: an election since the planning may have cut the log below that, which is data loss."""
     if split.epoch is None:
         return split.stop
@@ -256,13 +235,8 @@ def _uncut_stop(split: LiveSplit, live: LiveReader, query: LogQuery) -> int:
     answer = live.cluster.epoch_ends({where: split.epoch}).get(where)
     if answer is None or answer.end >= split.stop:
         return split.stop
-    sentence = (
-        f"offsets {max(answer.end, split.start)} to {split.stop - 1} of {split.partition} were to be read, and a later "
-        f"leader epoch has written another log from offset {answer.end} on"
-    )
-    if query.fails_on_loss:
-        raise DataLoss(f"{sentence}; {query.words.accept_loss} to read what there is now")
-    _logger.warning("%s", sentence)
+    lost = LostOffsets(split.partition, max(answer.end, split.start), split.stop)
+    losses.accept(CutWhileRead(lost, answer.end))
     return min(split.stop, max(split.start, now.offset))
 
 

@@ -6,13 +6,14 @@ The bucket is read up to the *seam*, the offset up to which its records are deci
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from tieredstore.catalog.lineage import NO_EPOCH
 from tieredstore.catalog.names import topic_ids
 from tieredstore.catalog.planning import load_catalog
-from tieredstore.errors import ConfigError, DataLoss
+from tieredstore.errors import ConfigError
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.partitions.history import History, last_epoch
 from tieredstore.partitions.life import Life, choose_life, contradict
@@ -21,9 +22,18 @@ from tieredstore.partitions.selections import Assign, named_topics, selected_top
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.reading.epoch_inquiry import BothSides, EpochInquiry
-from tieredstore.records.settings import ReadSettings
+from tieredstore.reading.log_snapshot import LogSnapshot
+from tieredstore.reading.losses import (
+    Behind,
+    EarlierEpoch,
+    Losses,
+    Mismatch,
+    NotOnBroker,
+    OtherLife,
+    OtherThanNamed,
+    sentence,
+)
 from tieredstore.records.split_planning import decided_end
-from tieredstore.records.times import offset_at
 
 if TYPE_CHECKING:
     from tieredstore.catalog.catalog import Catalog
@@ -35,8 +45,8 @@ if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
 
 
-class _Extent(NamedTuple):
-    """The broker's offsets, and its leader's epoch."""
+class _LiveSpan(NamedTuple):
+    """The broker's offsets, half-open, and its leader's epoch."""
 
     start: int
     end: int
@@ -50,7 +60,7 @@ class _FoundPartition(NamedTuple):
     topic_id: Uuid
     lineage: Lineage | None
     on_broker: bool
-    live: _Extent | None = None
+    live: _LiveSpan | None = None
     history: History | None = None
 
     @property
@@ -71,27 +81,56 @@ class _FoundPartition(NamedTuple):
         return self.both is not None and self.both.is_left_behind
 
 
-class LogSurvey:
-    """Asks broker and bucket, once each. Whoever takes a snapshot calls the three steps in their order."""
+def survey_logs(
+    source: SegmentSource,
+    query: LogQuery,
+    *,
+    catalog_file: CatalogFile | None = None,
+    cluster: LiveCluster | None = None,
+    before: LogSnapshot | None = None,
+    moves: StoredMoves | None = None,
+) -> LogSnapshot:
+    """List the bucket and ask the broker, if the query has one; by ``cluster`` if given, else by one of its own.
+
+    Topics are looked up together: the broker is asked as often for many as for one, and a listing of the bucket takes
+    as many pages as the topics have, and a few more. Topics and partitions that neither has are absent. DataLoss by the
+    query's policy where the two do not belong together: the broker has no such topic, has it under an id that the
+    bucket does not know, or its log ends before the bucket's. ConfigError for a topic that was created again where
+    nothing tells which one is meant.
+
+    ``before`` is an earlier snapshot by the same isolation: of a lineage that is as it was nothing is asked for again,
+    since segments never change. ``moves`` are the watermarks that earlier looks have read.
+    """
+    own = query.open_cluster() if cluster is None else None
+    with nullcontext() if own is None else closing(own):
+        survey = _Survey(source, query, cluster or own, {} if before is None else before.logs, moves)
+        # In this order: what the broker deletes after it is in the bucket is a gap otherwise, and what it gets and
+        # copies into the bucket meanwhile lies behind its end.
+        survey.ask_for_beginnings()
+        catalog = survey.catalog(catalog_file)
+        logs = {log.where: log for log in survey.logs(catalog)}
+    unreadable = tuple(problem for problem in catalog.problems if problem.is_loss)
+    return LogSnapshot(logs, (*map(str, catalog.problems), *survey.sentences), unreadable)
+
+
+class _Survey:
+    """Asks broker and bucket, once each, in three steps."""
 
     def __init__(
         self,
         source: SegmentSource,
         query: LogQuery,
         cluster: LiveCluster | None,
-        before: Mapping[TopicPartition, PartitionLog] | None = None,
-        moves: StoredMoves | None = None,
+        before: Mapping[TopicPartition, PartitionLog],
+        moves: StoredMoves | None,
     ) -> None:
-        """``before`` are logs of an earlier look by the same isolation: of a lineage that is as it was nothing is
-        asked for again, since segments never change. ``moves`` are the watermarks that earlier looks have read."""
-        self.losses: list[str] = []
-        """Sentences about what of bucket and broker does not belong together, as far as the query puts up with it."""
+        self.sentences: list[str] = []
+        """What of bucket and broker does not belong together, as far as the query puts up with it."""
         self._source = source
         self._query = query
         self._cluster = cluster
-        self._before = before or {}
+        self._before = before
         self._moves = moves
-        self._settings = ReadSettings(columns=("offset",), isolation=query.isolation, on_data_loss="report")
         selection = query.selection
         self._assigned = frozenset(selection.partitions) if isinstance(selection, Assign) else None
         self._live_topics: dict[str, LiveTopic] = {}
@@ -122,8 +161,8 @@ class LogSurvey:
             # A topic that was made while the bucket was listed has segments by now.
             self._live_topics |= self._cluster.describe([topic for topic in topics if topic not in self._live_topics])
         known = [partition for topic in topics for partition in self._partitions(catalog, topic)]
-        extents = self._live_extents(partition.where for partition in known if partition.on_broker)
-        known = self._joined([partition._replace(live=extents.get(partition.where)) for partition in known])
+        spans = self._live_spans(partition.where for partition in known if partition.on_broker)
+        known = self._joined([partition._replace(live=spans.get(partition.where)) for partition in known])
         ends = {partition.where: end for partition in known if (end := self._end_before(partition)) is not None}
         asked = [partition for partition in known if partition.where not in ends]
         with ThreadPool(READERS, "tieredstore-logs") as pool:
@@ -153,20 +192,19 @@ class LogSurvey:
 
     def _life(self, catalog: Catalog, topic: str) -> Life:
         """The life of a topic that bucket and broker share, or that the query takes in spite of what contradicts it."""
-        live, wanted, words = self._live_topics.get(topic), self._query.topic_ids.get(topic), self._query.words
+        live, wanted = self._live_topics.get(topic), self._query.topic_ids.get(topic)
         live_id = None if live is None else live.topic_id
         if live is None and self._cluster is not None:
-            self._lose(f"topic {topic} is in the bucket, and the broker has no topic of this name")
+            self._lose(NotOnBroker(topic))
         if contradict(self._source.layout, topic, live_id, wanted):
-            self._lose(f"topic {topic} is {live_id} on the broker, and {words.topic_ids} names {wanted}")
+            self._lose(OtherThanNamed(topic, live_id, wanted))
         try:
             life = choose_life(catalog, self._source.layout, topic, live=live_id, wanted=wanted)
         except ConfigError as error:
-            raise ConfigError(f"{error} with {words.choose_topic_id}") from None
+            raise ConfigError(f"{error} with {self._query.words.choose_topic_id}") from None
         # Who names the id knows that the bucket has another life of the topic, and loses nothing unawares.
         if life.others and wanted is None:
-            known = ", ".join(map(str, life.others))
-            self._lose(f"topic {topic} was created again: it is {live_id} on the broker and {known} in the bucket")
+            self._lose(OtherLife(topic, live_id, life.others))
         return life
 
     def _joined(self, known: list[_FoundPartition]) -> list[_FoundPartition]:
@@ -185,7 +223,7 @@ class LogSurvey:
         cut, lineage = (None if history is None else history.cut), one.lineage
         if cut is None or lineage is None:
             return one._replace(history=history)
-        self.losses.append(cut.sentence(lineage))
+        self.sentences.append(cut.sentence(lineage))
         return one._replace(lineage=cut.applied(lineage), history=history)
 
     def _of_one_log(self, one: _FoundPartition) -> _FoundPartition:
@@ -193,20 +231,17 @@ class LogSurvey:
         epoch = None if one.live is None else one.live.epoch
         if one.lineage is None or epoch is None or epoch >= one.left:
             return one
-        self._lose(
-            f"the broker's log of {one.lineage.partition} is of leader epoch {epoch}, and the bucket has records of "
-            f"epoch {one.left}: it is not the log that was copied, or a deposed leader has answered"
-        )
+        self._lose(EarlierEpoch(one.lineage.partition, epoch, one.left))
         return one._replace(lineage=None)
 
-    def _live_extents(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, _Extent]:
+    def _live_spans(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, _LiveSpan]:
         """What the broker has of each partition."""
         partitions = list(wanted)
         if self._cluster is None or not partitions:
             return {}
         ends, starts = self._cluster.ends(partitions), self._live_starts
         return {
-            where: _Extent(starts[where], max(starts[where], ends[where].offset), ends[where].leader_epoch)
+            where: _LiveSpan(starts[where], max(starts[where], ends[where].offset), ends[where].leader_epoch)
             for where in partitions
         }
 
@@ -223,17 +258,13 @@ class LogSurvey:
             seam=live_start, earliest=live_start, end=live_end,
             live_start=None if known.live is None else live_start,
             derived_id=self._source.layout.derived_id(known.where[0]), live_epoch=live_epoch, history=known.history,
-            time_lookup=self._offset_for_time,
         )  # fmt: skip
         if known.lineage is None:
             return log
         seam = max(stored_end, known.lineage.earliest_offset)
         # Of a later epoch's leader, whose log is this one up to here, the end is not known yet: it lags.
         if log.on_broker and live_end < seam and not known.is_left_behind:
-            self._lose(
-                f"the broker's log of {known.lineage.partition} ends at offset {live_end - 1}, and the bucket has "
-                f"records up to offset {seam - 1}"
-            )
+            self._lose(Behind(known.lineage.partition, live_end, seam))
         return replace(log, seam=seam, earliest=known.lineage.earliest_offset, end=max(seam, live_end))
 
     def _end_before(self, known: _FoundPartition) -> int | None:
@@ -257,19 +288,8 @@ class LogSurvey:
             end = last.start
         return decided_end(self._source, lineage, first, end) if first < end else end
 
-    def _offset_for_time(self, log: PartitionLog, timestamp_ms: int) -> int | None:
-        if log.lineage is not None:
-            offset = offset_at(self._source, log.lineage, timestamp_ms, self._settings)
-            if offset < log.seam:
-                return offset
-        if self._cluster is None or not log.on_broker:
-            return None
-        live_offset = self._cluster.offsets_for_times({log.where: timestamp_ms})[log.where]
-        # A time that the bucket has no record of may be one that the broker still has in front of the seam.
-        return None if live_offset is None or live_offset >= log.end else max(live_offset, log.seam)
-
-    def _lose(self, sentence: str) -> None:
+    def _lose(self, loss: Mismatch) -> None:
+        # Not logged here: a snapshot has it among its problems.
         if self._query.fails_on_loss:
-            accept = self._query.words.accept_loss
-            raise DataLoss(f"{sentence}; check the settings, or {accept} to read what there is")
-        self.losses.append(sentence)
+            Losses(self._query).accept(loss)
+        self.sentences.append(sentence(loss, self._query.words))

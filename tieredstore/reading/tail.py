@@ -7,17 +7,18 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, TypeAlias, get_args
 
 import pyarrow as pa
 
 from tieredstore.errors import AlreadyClosed
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.partitions.life import contradict
-from tieredstore.partitions.position import Position, stand
+from tieredstore.partitions.log import PartitionLog
+from tieredstore.partitions.position import Position, Standing, stand
 from tieredstore.partitions.selections import Assign
 from tieredstore.process.closing import Closing
-from tieredstore.reading.losses import LossRule, losses_between, name_of, report_losses
+from tieredstore.reading.losses import CreatedAgain, Gone, Losses, Moved, losses_between, name_of
 from tieredstore.reading.snapshots import LogSnapshots
 from tieredstore.reading.split_reads import StoredWindow
 from tieredstore.records.report import LostOffsets
@@ -25,7 +26,6 @@ from tieredstore.records.settings import ReadSettings
 
 if TYPE_CHECKING:
     from tieredstore.live import EpochEnd, LiveCluster, LiveFollower
-    from tieredstore.partitions.log import PartitionLog
     from tieredstore.reading.query import LogQuery
     from tieredstore.remote.source import SegmentSource
 
@@ -61,33 +61,65 @@ class TailRecords:
     lost: tuple[LostOffsets, ...] = ()
 
 
-class _StoredRead(NamedTuple):
-    """A partition that is being read from the bucket."""
+@dataclass(frozen=True, slots=True)
+class _ToLook:
+    """Its log is to be looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Queued:
+    """It is behind the seam of ``log``, and waits for its turn to be read from the bucket."""
+
+    log: PartitionLog
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """It is being read from the bucket, up to the seam of ``log``: one at a time."""
 
     log: PartitionLog
     window: StoredWindow
     batches: Generator[pa.RecordBatch, None, None]
 
 
+@dataclass(frozen=True, slots=True)
+class _Live:
+    """The follower has it, from a log in which the leader was of epoch ``leader``."""
+
+    leader: int | None
+
+
+_Phase: TypeAlias = _ToLook | _Queued | _Reading | _Live
+
+
 @dataclass(slots=True)
 class _Followed:
-    """How far one partition was read. ``topic_id`` is None until it was first seen."""
+    """How far one partition was read; ``at`` is behind what was given. ``topic_id`` is None until it was first seen.
 
-    position: int
-    epoch: int | None = None
-    """That of the record before it, if it is known: a later one that begins below has cut the log."""
+    | from | event | next |
+    |---|---|---|
+    | `ToLook` | a look: position below the seam | `Queued` |
+    | `ToLook` | a look: the broker has the position | `Live` |
+    | `ToLook` | a look: absent, undecided, or only older epochs are there; or an error | `ToLook` |
+    | `Queued` | nobody else is read | `Reading` |
+    | `Reading` | at the seam, and the topic was looked at within 30 s | `Live` |
+    | `Reading` | at the seam otherwise, or an error | `ToLook` |
+    | `Live` | the broker lacks the next offset, the log was cut, or the topic is another one | `ToLook` |
+    """
+
+    at: Position
+    phase: _Phase = field(default_factory=_ToLook)
     topic_id: Uuid | None = None
     identified_at: float = -math.inf
-    leader: int | None = None
-    """The epoch of the leader in whose log the position was found."""
     refused: int | None = None
-    """The same where the broker did not go on from there."""
+    """The leader's epoch in whose log the broker did not go on from here."""
     lost: list[LostOffsets] = field(default_factory=list[LostOffsets])
     """Those to be told with the records behind them; they ascend."""
 
-    def move(self, log: PartitionLog, offset: int) -> None:
-        """Go to a place in the log as it is."""
-        self.position, self.epoch = offset, log.position(offset).epoch
+    @property
+    def offset(self) -> int:
+        """The next one."""
+        return self.at.offset
 
 
 class LogTail(Closing):
@@ -124,11 +156,8 @@ class LogTail(Closing):
         self._look_s = look_s
         self._clock = clock
         self._followed: dict[TopicPartition, _Followed] = {}
-        # Each partition is in one of four places: its log is to be looked at, or is behind the seam and to be read
-        # from the bucket, or is being read from there, or is followed on the broker.
-        self._to_look_at: set[TopicPartition] = set()
-        self._behind_seam: dict[TopicPartition, PartitionLog] = {}
-        self._stored: _StoredRead | None = None
+        self._in: dict[type[_Phase], dict[TopicPartition, None]] = {kind: {} for kind in get_args(_Phase)}
+        """The partitions in each phase, in the order in which they came into it."""
         self._is_closed = False
         self.aborted = 0
         """How many aborted transactions were met in the bucket whose records were left out."""
@@ -140,7 +169,7 @@ class LogTail(Closing):
             if self._cluster is not None:
                 self._cluster.close()
             raise
-        self._loss_rule = LossRule(query)
+        self._losses = Losses(query)
         self._snapshots = LogSnapshots(lambda: source, query, fresh_s=0, clock=clock, cluster=self._cluster)
         self._looked_at = -math.inf
         self._identified_at = clock()
@@ -150,32 +179,29 @@ class LogTail(Closing):
     @property
     def positions(self) -> dict[TopicPartition, int]:
         """Where each partition goes on, behind what :meth:`poll` has given."""
-        return {where: followed.position for where, followed in self._followed.items()}
+        return {where: followed.offset for where, followed in self._followed.items()}
 
     @property
     def places(self) -> dict[TopicPartition, Position]:
         """The same with the leader epochs of what was given."""
-        return {where: Position(followed.position, followed.epoch) for where, followed in self._followed.items()}
+        return {where: followed.at for where, followed in self._followed.items()}
 
     def follow(self, positions: Mapping[TopicPartition, int | Position]) -> None:
         """Follow these partitions too, from these offsets on; one that is followed already moves there."""
         # What is under way for a partition that moves would give records of its old place.
         self.forget(positions)
         for where, place in positions.items():
-            at = Position(place) if isinstance(place, int) else place
-            self._followed[where] = _Followed(at.offset, at.epoch)
-        self._to_look_at.update(positions)
+            self._followed[where] = _Followed(Position(place) if isinstance(place, int) else place)
+            self._enter(where, _ToLook())
         self._looked_at = -math.inf
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Follow these no longer."""
         for where in partitions:
-            if self._followed.pop(where, None) is None:
+            if where not in self._followed:
                 continue
-            self._to_look_at.discard(where)
-            self._behind_seam.pop(where, None)
-            if self._stored is not None and self._stored.log.where == where:
-                self._end_stored()
+            self._leave(where)
+            del self._followed[where]
             if self._follower is not None:
                 self._follower.remove([where])
 
@@ -207,12 +233,25 @@ class LogTail(Closing):
             if self._follower is not None:
                 ending.callback(self._follower.close)
             ending.callback(self._snapshots.close)
-            ending.callback(self._end_stored)
+            for where in [*self._in[_Reading]]:
+                ending.callback(self._leave, where)
             self._cluster = self._follower = None
+
+    def _enter(self, where: TopicPartition, phase: _Phase) -> None:
+        self._leave(where)
+        self._followed[where].phase = phase
+        self._in[type(phase)][where] = None
+
+    def _leave(self, where: TopicPartition) -> None:
+        """End what is under way for a partition in the bucket."""
+        phase = self._followed[where].phase
+        if self._in[type(phase)].pop(where, where) is None and isinstance(phase, _Reading):
+            phase.batches.close()
+            self.aborted += len(phase.window.aborted)
 
     def _next_records(self) -> TailRecords | None:
         """What is there without waiting: of bucket and broker by turns, so that neither keeps the other waiting."""
-        if self._to_look_at and self._clock() >= self._next_look_at():
+        if self._in[_ToLook] and self._clock() >= self._next_look_at():
             self._look()
         self._check_identity(_IDENTITY_S)
         self._live_first = not self._live_first
@@ -222,7 +261,7 @@ class LogTail(Closing):
 
     def _wait(self, left: float) -> None:
         """Until something may have come, ``left`` seconds at most."""
-        if self._to_look_at:
+        if self._in[_ToLook]:
             left = min(left, max(_PAUSE_S, self._next_look_at() - self._clock()))
         if self._follower is not None and self._follower.positions:
             self._follower.wait(min(left, _SLEEP_S))
@@ -235,127 +274,104 @@ class LogTail(Closing):
     def _look(self) -> None:
         """Find out where those partitions go on that are neither read nor followed."""
         self._looked_at = self._clock()
+        to_look = sorted(self._in[_ToLook])
         # Of no others: each topic is a listing, and those that are followed no longer are nobody's loss.
-        self._snapshots.query = replace(self._query, selection=Assign(tuple(sorted(self._to_look_at))))
+        self._snapshots.query = replace(self._query, selection=Assign(tuple(to_look)))
         snapshot = self._snapshots.current()
-        ends = self._snapshots.epoch_ends({where: self.places[where] for where in self._to_look_at})
-        stale = self._snapshots.stale({where: self.places[where] for where in self._to_look_at})
-        for where in sorted(self._to_look_at):
-            log = snapshot.logs.get(where)
+        positions = {where: self._followed[where].at for where in to_look}
+        ends, stale = self._snapshots.epoch_ends(positions), self._snapshots.stale(positions)
+        for where in to_look:
+            log, followed = snapshot.logs.get(where), self._followed[where]
             if log is None:
                 # It stays among those to be looked at: it may come, or come back.
-                self._tell_of_gone(where)
-            else:
-                self._identify(log)
-                self._go_back_to_cut(log, ends.get(where))
-                if where not in stale:
-                    self._place(log)
+                if followed.topic_id is not None:
+                    self._losses.accept(Gone(where, followed.topic_id, followed.offset))
+                continue
+            self._identify(followed, log)
+            self._go_back_to_cut(followed, log, ends.get(where))
+            if where not in stale:
+                self._place(followed, log)
 
-    def _tell_of_gone(self, where: TopicPartition) -> None:
-        followed = self._followed[where]
-        if followed.topic_id is not None:
-            self._loss_rule(
-                f"{name_of(where)} ({followed.topic_id}) is gone, and it was read up to offset {followed.position}"
-            )
-
-    def _identify(self, log: PartitionLog) -> None:
+    def _identify(self, followed: _Followed, log: PartitionLog) -> None:
         """Begin anew with a topic that was created again."""
-        followed = self._followed[log.where]
         if followed.topic_id is not None and not log.is_of(followed.topic_id):
-            self._loss_rule(
-                f"topic {log.topic} was created again as {log.topic_id}, and {name_of(log.where)} of "
-                f"{followed.topic_id} was read up to offset {followed.position}"
-            )
-            followed.move(log, log.earliest)
+            read = f"{name_of(log.where)} of {followed.topic_id} was read up to offset {followed.offset}"
+            self._losses.accept(CreatedAgain(log.topic, log.topic_id, read))
+            followed.at = log.position(log.earliest)
         followed.topic_id, followed.identified_at = log.topic_id, self._looked_at
 
-    def _go_back_to_cut(self, log: PartitionLog, answer: EpochEnd | None) -> None:
+    def _go_back_to_cut(self, followed: _Followed, log: PartitionLog, answer: EpochEnd | None) -> None:
         """Begin again where a later leader epoch has written another log below what was given."""
-        followed = self._followed[log.where]
-        standing = stand(Position(followed.position, followed.epoch), log, answer)
+        standing = stand(followed.at, log, answer)
         if standing.kind == "cut":
-            self._loss_rule(standing.sentence(name_of(log.where), followed.position, log))
-            followed.move(log, standing.at)
+            self._losses.accept(Moved(log.where, followed.offset, standing, log))
+            followed.at = log.position(standing.at)
 
-    def _place(self, log: PartitionLog) -> None:
+    def _place(self, followed: _Followed, log: PartitionLog) -> None:
         """Read the partition from the bucket, or follow it on the broker, or look again later."""
-        followed, where = self._followed[log.where], log.where
-        if log.lineage is not None and followed.position < log.seam:
-            self._lose(losses_between(log, followed.position, log.seam), followed)
-            self._behind_seam[where] = log
-            self._to_look_at.discard(where)
-        elif log.live_start is not None and log.end_from(followed.position) >= log.live_start:
+        if log.lineage is not None and followed.offset < log.seam:
+            self._lose(losses_between(log, followed.offset, log.seam), followed)
+            self._enter(log.where, _Queued(log))
+        elif log.live_start is not None and log.end_from(followed.offset) >= log.live_start:
             # Not where the bucket's last records wait for a segment that decides them: that is looked at again.
-            self._follow_live(log, log.live_start)
+            self._follow_live(followed, log, log.live_start)
 
-    def _follow_live(self, log: PartitionLog, live_start: int) -> None:
-        followed = self._followed[log.where]
-        if followed.position < live_start:
-            self._lose([LostOffsets(log.topic_id_partition, followed.position, live_start)], followed)
-            followed.move(log, live_start)
-        elif followed.position > log.end:
-            self._loss_rule(
-                f"{name_of(log.where)} ({log.topic_id}) ends at offset {log.end}, and it was read up to "
-                f"{followed.position}"
-            )
-            followed.move(log, log.end)
+    def _follow_live(self, followed: _Followed, log: PartitionLog, live_start: int) -> None:
+        if followed.offset < live_start:
+            self._lose([LostOffsets(log.topic_id_partition, followed.offset, live_start)], followed)
+            followed.at = log.position(live_start)
+        elif followed.offset > log.end:
+            self._losses.accept(Moved(log.where, followed.offset, Standing("beyond", log.end), log))
+            followed.at = log.position(log.end)
         assert self._follower is not None
         leader, refused = log.live_epoch, followed.refused
-        followed.leader, followed.refused = leader, None
+        followed.refused = None
         # A place that a look has found all the same, since the broker refused it, is not checked again.
-        epochs = {} if leader is None or leader == refused or not followed.position else {log.where: leader}
-        self._follower.add({log.where: followed.position}, epochs)
-        self._to_look_at.discard(log.where)
+        epochs = {} if leader is None or leader == refused or not followed.offset else {log.where: leader}
+        self._follower.add({log.where: followed.offset}, epochs)
+        self._enter(log.where, _Live(leader))
 
     def _lose(self, losses: Iterable[LostOffsets], followed: _Followed) -> None:
         """Tell of what is lost from the position on. Looked at again after an error it may be less, or the same."""
-        extents = list(losses)
-        report_losses([extent for extent in extents if extent not in followed.lost], self._query)
-        followed.lost = [extent for extent in followed.lost if extent.stop <= followed.position] + extents
+        spans = list(losses)
+        self._losses.accept_missing(span for span in spans if span not in followed.lost)
+        followed.lost = [span for span in followed.lost if span.stop <= followed.offset] + spans
 
     def _next_stored(self) -> TailRecords | None:
         """The next records of the bucket, of the partition that is being read or of the next one."""
-        while self._stored is not None or self._behind_seam:
-            if self._stored is None:
-                where = next(iter(self._behind_seam))
-                self._stored = self._begin_stored(self._behind_seam.pop(where))
-            stored = self._stored
-            followed = self._followed[stored.log.where]
+        while (where := next(iter(self._in[_Reading] or self._in[_Queued]), None)) is not None:
+            followed, phase = self._followed[where], self._followed[where].phase
+            if isinstance(phase, _Queued):
+                phase = self._begin_stored(followed, phase.log)
+            assert isinstance(phase, _Reading)
             try:
-                records = next(stored.batches, None)
+                records = next(phase.batches, None)
             except BaseException:
                 # A generator that raised has ended for good, which the next poll would take for the window's end.
-                self._look_at_soon(stored.log.where)
-                self._end_stored()
+                self._look_at_soon(where)
                 raise
-            followed.move(stored.log, stored.window.position)
-            followed.lost = sorted([*followed.lost, *stored.window.take_lost()], key=lambda extent: extent.start)
+            followed.at = phase.log.position(phase.window.position)
+            followed.lost = sorted([*followed.lost, *phase.window.take_lost()], key=lambda span: span.start)
             if records is not None:
-                return self._given(stored.log.where, records)
-            self._end_stored()
-            self._go_on_behind(stored.log)
+                return self._given(where, records)
+            self._go_on_behind(followed, phase.log)
         return None
 
-    def _begin_stored(self, log: PartitionLog) -> _StoredRead:
+    def _begin_stored(self, followed: _Followed, log: PartitionLog) -> _Reading:
         assert log.lineage is not None
-        extent = self._followed[log.where].position, log.seam
-        window = StoredWindow(self._source, log.lineage, extent, self._query, self._settings)
-        return _StoredRead(log, window, window.batches())
+        window = StoredWindow(self._source, log.lineage, (followed.offset, log.seam), self._query, self._settings)
+        reading = _Reading(log, window, window.batches())
+        self._enter(log.where, reading)
+        return reading
 
-    def _go_on_behind(self, log: PartitionLog) -> None:
+    def _go_on_behind(self, followed: _Followed, log: PartitionLog) -> None:
         """At the seam: on the broker at once if it had the seam a moment ago, otherwise where a new look says."""
-        self._to_look_at.add(log.where)
-        is_known = self._clock() < self._followed[log.where].identified_at + _IDENTITY_S
+        self._enter(log.where, _ToLook())
+        is_known = self._clock() < followed.identified_at + _IDENTITY_S
         if is_known and log.live_start is not None and log.live_start <= log.seam:
-            self._follow_live(log, log.live_start)
+            self._follow_live(followed, log, log.live_start)
         else:
             self._look_at_soon(log.where)
-
-    def _end_stored(self) -> None:
-        stored, self._stored = self._stored, None
-        if stored is not None:
-            stored.batches.close()
-            self.aborted += len(stored.window.aborted)
 
     def _next_live(self) -> TailRecords | None:
         if self._follower is None or not self._follower.positions:
@@ -368,25 +384,25 @@ class LogTail(Closing):
         if event is None:
             return None
         if event.records is not None:
-            followed = self._followed[event.where]
-            followed.position, followed.epoch = event.next_offset, event.leader_epoch
+            self._followed[event.where].at = Position(event.next_offset, event.leader_epoch)
             return self._given(event.where, event.records)
         # The broker deletes what is in the bucket, so that is where the records may be now; or the log was cut.
-        self._followed[event.where].refused = self._followed[event.where].leader
+        followed = self._followed[event.where]
+        followed.refused = followed.phase.leader if isinstance(followed.phase, _Live) else None
         self._look_at_soon(event.where)
         return None
 
     def _given(self, where: TopicPartition, records: pa.RecordBatch) -> TailRecords:
         followed = self._followed[where]
-        lost = tuple(extent for extent in followed.lost if extent.start < followed.position)
+        lost = tuple(span for span in followed.lost if span.start < followed.offset)
         # The others are behind these records.
         followed.lost = followed.lost[len(lost) :]
         assert followed.topic_id is not None
-        return TailRecords(where, followed.topic_id, records, followed.position, lost)
+        return TailRecords(where, followed.topic_id, records, followed.offset, lost)
 
     def _look_at_soon(self, where: TopicPartition) -> None:
         """Look at a partition's log once a little time has passed since the last look."""
-        self._to_look_at.add(where)
+        self._enter(where, _ToLook())
         self._looked_at = min(self._looked_at, self._clock() - self._look_s + min(_LOOK_AGAIN_S, self._look_s))
 
     def _check_identity(self, fresh_s: float) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tieredstore.errors import ConfigError
-from tieredstore.reading.losses import losses_between, report_losses
+from tieredstore.reading.losses import Losses, losses_between
 from tieredstore.reading.split_reads import LiveSplit, StoredWindow, read_live_split
 from tieredstore.records.numbers import int64_values
 from tieredstore.records.settings import ReadSettings
@@ -46,7 +46,7 @@ def read_window(
         raise ConfigError(f"there are no offsets from {start} up to {stop} of {log.topic_id_partition}")
     # Below, losses are only told of: they are judged here, once for the whole window and before any record is given.
     chosen = replace(settings or ReadSettings(), isolation=query.isolation, on_data_loss="report")
-    report_losses(losses_between(log, start, stop), query)
+    Losses(query).accept_missing(losses_between(log, start, stop))
     return _read(log, start, stop, source, query, chosen, reader, set() if aborted is None else aborted)
 
 

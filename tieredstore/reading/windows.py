@@ -1,161 +1,247 @@
-"""Where starting and ending offsets that are asked for lie in the logs as they are."""
+"""From places that are asked for to windows of offsets in the logs as they are: clamped to the logs, or by the letter.
+
+Commands and queries clamp: an end beyond the log is its end, for it is not there yet, and a time without a record is
+the end. Spark's options are taken by the letter, as by its Kafka source.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Literal
+import operator
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from tieredstore.errors import ConfigError, DataLoss
-from tieredstore.model import TopicPartition
-from tieredstore.partitions.offset_specs import (
-    EARLIEST_OFFSET,
-    LATEST_OFFSET,
-    Earliest,
-    GlobalTimestamp,
-    Latest,
-    OffsetSpec,
-    PartitionTimestamps,
-    SpecificOffsets,
-)
-from tieredstore.reading.losses import name_of
+from tieredstore.errors import ConfigError
+from tieredstore.limits import MAX_OFFSET
+from tieredstore.model import AtTime, Earliest, Last, Latest, Place, Places, TopicPartition, check_offset
+from tieredstore.process.parallel import READERS, in_parallel
+from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.reading.losses import Losses, StartsBeyond, name_of
+from tieredstore.records.settings import ReadSettings
+from tieredstore.records.topic_records import offset_at
 
 if TYPE_CHECKING:
+    from tieredstore.live import LiveCluster
     from tieredstore.partitions.log import OffsetWindow, PartitionLog
     from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.reading.query import LogQuery
+    from tieredstore.remote.source import SegmentSource
 
 _logger: Final = logging.getLogger(__name__)
 
 _SHOWN: Final = 5
 
+_END: Final = Latest()
+_TIMES: Final = ReadSettings(columns=("offset",))
 
-def starting_offsets(
-    snapshot: LogSnapshot, query: LogQuery, starting: OffsetSpec, *, if_too_late: Literal["error", "latest"] = "error"
-) -> dict[TopicPartition, int]:
-    """The first offset to read of each partition; one before the earliest is left as it is, for planning to judge.
+OffsetAtTime: TypeAlias = Callable[["PartitionLog", int], int | None]
+"""The offset of a log's first record of a time (ms) or later; None if there is none before its end."""
 
-    ConfigError if ``starting`` names other partitions than there are, or a time that a partition has no record of,
-    unless ``if_too_late`` has it start at its end. An offset beyond the log's end is lost data: DataLoss, or by the
-    query's policy a warning and the end instead. Times cost requests.
-    """
-    _check_named(snapshot, starting, query.words.starting, query.words.starting_times)
-    return {where: _start(log, query, starting, if_too_late) for where, log in snapshot.logs.items()}
+StartOfLast: TypeAlias = Callable[["PartitionLog", int, int], int]
+"""The offset of a log from which on so many records are left up to another one."""
 
-
-def ending_offsets(snapshot: LogSnapshot, query: LogQuery, ending: OffsetSpec) -> dict[TopicPartition, int]:
-    """One more than the last offset to read of each partition: the log's end for a time of which there is no record.
-
-    An offset beyond the log's end is left as it is, for planning to judge. ConfigError if ``ending`` names other
-    partitions than there are. Times cost requests.
-    """
-    _check_named(snapshot, ending, query.words.ending, query.words.ending_times)
-    ends = {where: _position(log, ending) for where, log in snapshot.logs.items()}
-    # If no record is so late, all of them are before that time.
-    return {where: snapshot.logs[where].end if end is None else end for where, end in ends.items()}
+Windows: TypeAlias = "dict[TopicPartition, OffsetWindow]"
+"""What to read of each partition, half-open."""
 
 
-def offset_windows(
-    snapshot: LogSnapshot,
-    query: LogQuery,
-    starting: OffsetSpec,
-    ending: OffsetSpec,
-    *,
-    if_too_late: Literal["error", "latest"] = "error",
-) -> dict[TopicPartition, OffsetWindow]:
-    """Starting and ending offset (half-open) of each partition; ConfigError if one starts after its end."""
-    starts = starting_offsets(snapshot, query, starting, if_too_late=if_too_late)
-    ends = ending_offsets(snapshot, query, ending)
-    # An end that somebody names stays theirs, for planning to judge; one that was looked up may move.
-    if not isinstance(ending, SpecificOffsets):
-        _wait_for_decisions(snapshot, starts, ends)
-    for where, start in starts.items():
-        if ends[where] < start:
-            raise ConfigError(
-                f"{name_of(where)} would start at offset {start} and end before offset {ends[where]}: its starting and "
-                "ending options contradict each other"
-            )
-    return {where: (start, ends[where]) for where, start in starts.items()}
+def time_offset(source: SegmentSource, cluster: LiveCluster | None, log: PartitionLog, timestamp_ms: int) -> int | None:
+    """The offset of the first record of ``timestamp_ms`` or later; None if there is none before the log's end."""
+    if log.lineage is not None:
+        offset = offset_at(source, log.lineage, timestamp_ms, _TIMES)
+        if offset < log.seam:
+            return offset
+    if cluster is None or not log.on_broker:
+        return None
+    live_offset = cluster.offsets_for_times({log.where: timestamp_ms})[log.where]
+    # A time that the bucket has no record of may be one that the broker still has in front of the seam.
+    return None if live_offset is None or live_offset >= log.end else max(live_offset, log.seam)
 
 
-def _wait_for_decisions(
-    snapshot: LogSnapshot, starts: Mapping[TopicPartition, int], ends: dict[TopicPartition, int]
-) -> None:
-    """End before a transaction that only a segment to come decides; with a warning, for it is not the log's end."""
-    for where, start in starts.items():
-        end = snapshot.logs[where].end_from(start)
-        if start <= end < ends[where]:
-            _logger.warning(
-                "%s is read up to offset %d: the broker has deleted what follows, and in the bucket it is of a "
-                "transaction that a segment to come decides",
-                name_of(where),
-                end - 1,
-            )
-            ends[where] = end
+def place_of(places: Places, where: TopicPartition, default: Place = _END) -> Place:
+    """The place that is asked for in a partition; ``default`` if none is named there."""
+    return places.get(where, default) if isinstance(places, Mapping) else places
 
 
-def _start(log: PartitionLog, query: LogQuery, starting: OffsetSpec, if_too_late: Literal["error", "latest"]) -> int:
-    start = _position(log, starting)
-    if start is None:
-        if if_too_late == "error":
-            raise ConfigError(
-                f"{name_of(log.where)} has no record of {_time(log, starting)} ms or later: start earlier, or "
-                f"{query.words.start_late} to start such partitions at their end"
-            )
-        return log.end
-    # Only an offset that was named can lie there. If it was right once, the log has been cut since.
-    if start > log.end:
-        sentence = (
-            f"{query.words.starts} {name_of(log.where)} at offset {start}, and its log ends before offset {log.end}"
+def with_offsets(places: Places, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+    """Those for which an offset is named; the others begin or end where there is something."""
+    return frozenset(where for where in partitions if isinstance(place_of(places, where), int))
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceLookup:
+    """Where places lie in the logs of a snapshot. Times cost requests, and so do last records."""
+
+    snapshot: LogSnapshot
+    query: LogQuery
+    offset_at: OffsetAtTime
+    start_of_last: StartOfLast | None = None
+
+    def clamped(self, starts: Places, stops: Places) -> Windows:
+        """The offsets of each partition from ``starts`` up to ``stops``, within its log. A map may leave out some.
+
+        ConfigError for partitions that are not there, and for offsets beyond the ends of all logs.
+        """
+        for places in (starts, stops):
+            self._check_there(places)
+            self._check_reached(places)
+        logs = [log for _, log in sorted(self.snapshot.logs.items())]
+        # Times and last records are looked up, several at once.
+        with ThreadPool(READERS, "tieredstore-windows") as pool:
+            found = in_parallel(pool, lambda log: self._clamped(log, starts, stops), logs, at_once=2 * READERS)
+            return {log.where: window for log, window in zip(logs, found, strict=True)}
+
+    def starting(
+        self, places: Places, *, if_too_late: Literal["error", "latest"] = "error"
+    ) -> dict[TopicPartition, int]:
+        """The first offset to read of each partition; one before the earliest is left as it is, for planning to judge.
+
+        ConfigError if a map names other partitions than there are, or a time that a partition has no record of, unless
+        ``if_too_late`` has it start at its end. Data loss: an offset beyond the log's end, where it starts then.
+        """
+        words = self.query.words
+        self._check_same(places, words.starting, words.starting_times)
+        losses = Losses(self.query)
+        return {where: self._start(log, places, if_too_late, losses) for where, log in self.snapshot.logs.items()}
+
+    def ending(self, places: Places) -> dict[TopicPartition, int]:
+        """One more than the last offset to read of each partition: the log's end for a time without a record.
+
+        An offset beyond the log's end is left as it is, for planning to judge. ConfigError as for :meth:`starting`.
+        """
+        words = self.query.words
+        self._check_same(places, words.ending, words.ending_times)
+        ends = {where: self._offset(log, place_of(places, where)) for where, log in self.snapshot.logs.items()}
+        # If no record is so late, all of them are before that time.
+        return {where: self.snapshot.logs[where].end if end is None else end for where, end in ends.items()}
+
+    def exact(self, starting: Places, ending: Places, *, if_too_late: Literal["error", "latest"] = "error") -> Windows:
+        """Starting and ending offset of each partition, by the letter; ConfigError if one starts after its end."""
+        starts = self.starting(starting, if_too_late=if_too_late)
+        ends = self.ending(ending)
+        named = with_offsets(ending, ends)
+        for where, start in starts.items():
+            # An end that somebody names stays theirs, for planning to judge; one that was looked up may move.
+            if where not in named:
+                ends[where] = self._decided(where, start, ends[where])
+            if ends[where] < start:
+                raise ConfigError(
+                    f"{name_of(where)} would start at offset {start} and end before offset {ends[where]}: its starting "
+                    "and ending options contradict each other"
+                )
+        return {where: (start, ends[where]) for where, start in starts.items()}
+
+    def check_readable(self, windows: Mapping[TopicPartition, OffsetWindow], starts: Places, stops: Places) -> None:
+        """DataLoss by the query's policy for segments that nobody can read and that may have records of the windows."""
+        # Windows end where the logs do; what was asked for may lie behind that.
+        asked = {
+            where: (first, max(last, stop) if isinstance(stop := place_of(stops, where), int) else last)
+            for where, (first, last) in windows.items()
+        }
+        Losses(self.query).check_readable(
+            self.snapshot, asked, starts_there=with_offsets(starts, asked), stops_there=with_offsets(stops, asked)
         )
-        if query.fails_on_loss:
-            raise DataLoss(f"{sentence}; start there, or {query.words.accept_loss} to start at the end")
-        _logger.warning("%s", sentence)
-        return log.end
-    return start
 
+    def _clamped(self, log: PartitionLog, starts: Places, stops: Places) -> OffsetWindow:
+        start, stop = place_of(starts, log.where, Earliest()), place_of(stops, log.where)
+        if isinstance(start, int) and isinstance(stop, int) and start > stop:
+            raise ConfigError(f"there are no offsets from {start} up to {stop}: the window ends before it begins")
+        last = self._reached(log, stop)
+        if isinstance(start, Last) and self.start_of_last is not None:
+            last = min(last, log.end_from(log.earliest))
+            return self.start_of_last(log, start.count, last), last
+        first = self._reached(log, start)
+        # An offset beyond the end of this log is not there yet, and times need not ascend with offsets.
+        return first, max(first, min(last, log.end_from(first)))
 
-def _position(log: PartitionLog, spec: OffsetSpec) -> int | None:
-    """None where no record has the time that was asked for."""
-    match spec:
-        case Earliest():
-            return log.earliest
-        case Latest():
+    def _start(self, log: PartitionLog, places: Places, if_too_late: Literal["error", "latest"], losses: Losses) -> int:
+        place = place_of(places, log.where, Earliest())
+        start = self._offset(log, place)
+        if start is None:
+            if if_too_late == "error":
+                time = place.timestamp_ms if isinstance(place, AtTime) else place
+                raise ConfigError(
+                    f"{name_of(log.where)} has no record of {time} ms or later: start earlier, or "
+                    f"{self.query.words.start_late} to start such partitions at their end"
+                )
             return log.end
-        case SpecificOffsets(offsets=offsets):
-            # No offset is negative, so that the two stand-ins cannot be taken for one.
-            return {EARLIEST_OFFSET: log.earliest, LATEST_OFFSET: log.end}.get(offsets[log.where], offsets[log.where])
-        case GlobalTimestamp() | PartitionTimestamps():
-            return log.offset_for_time(_time(log, spec))
+        # Only an offset that was named can lie there. If it was right once, the log has been cut since.
+        if start > log.end:
+            losses.accept(StartsBeyond(log.where, start, log.end))
+        return min(start, log.end)
 
+    def _decided(self, where: TopicPartition, start: int, stop: int) -> int:
+        """End before a transaction that only a segment to come decides; with a warning: it is not the log's end."""
+        end = self.snapshot.logs[where].end_from(start)
+        if not start <= end < stop:
+            return stop
+        _logger.warning(
+            "%s is read up to offset %d: the broker has deleted what follows, and in the bucket it is of a transaction "
+            "that a segment to come decides",
+            name_of(where),
+            end - 1,
+        )
+        return end
 
-def _time(log: PartitionLog, spec: OffsetSpec) -> int:
-    match spec:
-        case GlobalTimestamp(timestamp_ms=timestamp_ms):
-            return timestamp_ms
-        case PartitionTimestamps(timestamps=timestamps):
-            return timestamps[log.where]
-        case _:
-            raise TypeError(f"{spec} names no time")
+    def _reached(self, log: PartitionLog, place: Place) -> int:
+        offset = self._offset(log, place)
+        return log.end if offset is None else offset
 
+    def _offset(self, log: PartitionLog, place: Place) -> int | None:
+        """None where no record has the time that was asked for."""
+        match place:
+            case Earliest():
+                return log.earliest
+            case Latest():
+                return log.end
+            case AtTime(timestamp_ms=timestamp_ms):
+                return self.offset_at(log, timestamp_ms)
+            case Last(count=count):
+                raise ConfigError(f"-{count} counts records from the end, and a read can only begin there")
+            case _:
+                return _checked_offset(place)
 
-def _check_named(snapshot: LogSnapshot, spec: OffsetSpec, offsets_word: str, times_word: str) -> None:
-    """As Spark's Kafka source: who names partitions names all of them, and no others."""
-    match spec:
-        case SpecificOffsets(offsets=named):
-            word, hint = offsets_word, "-2 stands for the earliest offset and -1 for the latest"
-        case PartitionTimestamps(timestamps=named):
-            word, hint = times_word, "each partition has a time of its own there"
-        case _:
+    def _check_there(self, places: Places) -> None:
+        missing = [where for where in places if where not in self.snapshot.logs] if isinstance(places, Mapping) else []
+        if missing:
+            topic, number = missing[0]
+            raise ConfigError(f"there is no partition {number} of {topic} among those that are read")
+
+    def _check_reached(self, places: Places) -> None:
+        """Refuse an offset that no log reaches for which it was given."""
+        ends: dict[int, dict[str, int]] = {}
+        for where, log in sorted(self.snapshot.logs.items()):
+            place = place_of(places, where)
+            if isinstance(place, int):
+                ends.setdefault(place, {})[name_of(where)] = log.end
+        for offset, logs in ends.items():
+            check_offset(offset, logs)
+
+    def _check_same(self, places: Places, offsets_word: str, times_word: str) -> None:
+        """As Spark's Kafka source: who names partitions names all of them, and no others."""
+        if not isinstance(places, Mapping):
             return
-    missing, surplus = snapshot.logs.keys() - named.keys(), named.keys() - snapshot.logs.keys()
-    if missing:
-        raise ConfigError(f"{word} leaves out {_names(missing)}: name all partitions that are read; {hint}")
-    if surplus:
-        raise ConfigError(f"{word} names {_names(surplus)}: there is no such partition to read")
+        word, hint = offsets_word, "-2 stands for the earliest offset and -1 for the latest"
+        if any(isinstance(place, AtTime) for place in places.values()):
+            word, hint = times_word, "each partition has a time of its own there"
+        missing, surplus = self.snapshot.logs.keys() - places.keys(), places.keys() - self.snapshot.logs.keys()
+        if missing:
+            raise ConfigError(f"{word} leaves out {_names(missing)}: name all partitions that are read; {hint}")
+        if surplus:
+            raise ConfigError(f"{word} names {_names(surplus)}: there is no such partition to read")
 
 
-def _names(places: set[TopicPartition]) -> str:
-    shown = [name_of(where) for where in sorted(places)[:_SHOWN]]
-    more = f" and {len(places) - _SHOWN} more" if len(places) > _SHOWN else ""
+def _checked_offset(place: int) -> int:
+    try:
+        is_offset = 0 <= operator.index(place) <= MAX_OFFSET
+    except TypeError:
+        is_offset = False
+    if not is_offset:
+        raise ConfigError(f"{place} is not an offset: those are from 0 to {MAX_OFFSET}")
+    return place
+
+
+def _names(partitions: set[TopicPartition]) -> str:
+    shown = [name_of(where) for where in sorted(partitions)[:_SHOWN]]
+    more = f" and {len(partitions) - _SHOWN} more" if len(partitions) > _SHOWN else ""
     return ", ".join(shown) + more

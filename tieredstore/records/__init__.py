@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tieredstore.model import Isolation
+from tieredstore.model import AtTime, Isolation
 from tieredstore.records.partition import PartitionRead
 from tieredstore.records.report import LostOffsets, ReadReport, SkippedInSegment, Undecided
 from tieredstore.records.settings import OnDataLoss, ReadSettings
 from tieredstore.records.split_planning import SplitPlan, decided_end, plan_splits
 from tieredstore.records.splits import RecordSplit, SplitPart, read_split
-from tieredstore.records.topic_records import AtTime, Place, RecordReader, read_records
+from tieredstore.records.topic_records import RecordReader, read_records
 
 __all__ = [
     "AtTime",
@@ -16,7 +16,6 @@ __all__ = [
     "LostOffsets",
     "OnDataLoss",
     "PartitionRead",
-    "Place",
     "ReadReport",
     "ReadSettings",
     "RecordReader",

@@ -4,42 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final, Self, TypeAlias
+from typing import TYPE_CHECKING
 
 from tieredstore.catalog.catalog import Catalog
 from tieredstore.catalog.lineage import Lineage
 from tieredstore.catalog.planning import load_catalog
+from tieredstore.catalog.timestamps import offset_for_time
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.records import COLUMNS
 from tieredstore.limits import MAX_OFFSET
-from tieredstore.model import Isolation, Uuid
+from tieredstore.model import AtTime, Isolation, Uuid
 from tieredstore.records.partition import PartitionRead
 from tieredstore.records.settings import OnDataLoss, ReadSettings
-from tieredstore.records.times import offset_at
 
 if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-@dataclass(frozen=True, slots=True)
-class AtTime:
-    """The offset of the first record whose timestamp is ``timestamp_ms`` or later, as a consumer seeks by time."""
-
-    timestamp_ms: int
-
-    @classmethod
-    def of(cls, moment: datetime) -> Self:
-        """A moment with its time zone; ConfigError for one without."""
-        if moment.tzinfo is None:
-            raise ConfigError(f"the time {moment.isoformat()} has no time zone")
-        return cls(-((_EPOCH - moment) // timedelta(milliseconds=1)))
-
-
-Place: TypeAlias = int | AtTime
-"""An offset, or where a time is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +33,8 @@ class RecordReader:
         self,
         topic: str,
         partition: int,
-        start: Place | None = None,
-        stop: Place | None = None,
+        start: int | AtTime | None = None,
+        stop: int | AtTime | None = None,
         *,
         topic_id: Uuid | None = None,
     ) -> PartitionRead:
@@ -75,7 +54,7 @@ class RecordReader:
         )
         return PartitionRead(self.source, replace(lineage, problems=problems), first, last, self.settings)
 
-    def window(self, lineage: Lineage, start: Place | None, stop: Place | None) -> tuple[int, int]:
+    def window(self, lineage: Lineage, start: int | AtTime | None, stop: int | AtTime | None) -> tuple[int, int]:
         """The offsets (half-open) that two places stand for; empty where times have the second before the first."""
         if isinstance(start, int) and isinstance(stop, int) and start > stop:
             raise ConfigError(f"there are no offsets from {start} up to {stop}: the window ends before it begins")
@@ -84,7 +63,7 @@ class RecordReader:
         # Times need not ascend with offsets: the later one may come to lie before the earlier.
         return first, max(first, last)
 
-    def _offset(self, lineage: Lineage, place: Place) -> int:
+    def _offset(self, lineage: Lineage, place: int | AtTime) -> int:
         if isinstance(place, AtTime):
             return offset_at(self.source, lineage, place.timestamp_ms, self.settings)
         if not 0 <= place <= MAX_OFFSET:
@@ -96,8 +75,8 @@ def read_records(
     source: SegmentSource,
     topic: str,
     partition: int,
-    start: Place | None = None,
-    stop: Place | None = None,
+    start: int | AtTime | None = None,
+    stop: int | AtTime | None = None,
     *,
     columns: Sequence[str] = COLUMNS,
     isolation: Isolation = "read_uncommitted",
@@ -116,3 +95,12 @@ def read_records(
         settings or ReadSettings(), columns=columns, isolation=isolation, on_data_loss=on_data_loss
     )  # fmt: skip
     return RecordReader(source, known, chosen).read(topic, partition, start, stop, topic_id=topic_id)
+
+
+def offset_at(source: SegmentSource, lineage: Lineage, timestamp_ms: int, settings: ReadSettings) -> int:
+    """The offset of the first record, by offset, whose timestamp is ``timestamp_ms`` or later; else the log's end.
+
+    The end markers of transactions count as records. For the requests see :func:`offset_for_time`.
+    """
+    record = offset_for_time(source, lineage, timestamp_ms, settings.decoding)
+    return lineage.end_offset if record is None else record.offset

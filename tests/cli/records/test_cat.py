@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 from tests.support.cli.cli_process import Result, command, environment, tieredstore, write_settings
 from tests.support.golden.records import Row, expected_rows, partitions_of
 from tests.support.golden.segments import CASES, case_path, segments
-from tieredstore.cli.records.record_places import LastRecords, parse_place
+from tieredstore.cli.records.record_places import parse_place
 from tieredstore.cli.terminal.output import iso_utc
 from tieredstore.errors import ConfigError
 from tieredstore.installation import install_command
+from tieredstore.model import AtTime, Last
 
 pytestmark = pytest.mark.slow
 
@@ -243,18 +244,16 @@ def test_any_text_is_an_offset_a_time_or_a_config_error(text: str) -> None:
     match place:
         case int():
             assert place == int(text)
-        case LastRecords(count=count):
+        case Last(count=count):
             assert -count == int(text)
         case _:
-            assert place.tzinfo is not None
+            assert isinstance(place, AtTime)
 
 
 @given(st.integers(0, 253_402_300_799_999))
 def test_milliseconds_since_1970_are_exact(milliseconds: int) -> None:
-    place = parse_place(f"@{milliseconds}")
-    assert isinstance(place, datetime)
-    assert parse_place(place.isoformat()) == place
-    assert place.timestamp() == pytest.approx(milliseconds / 1000)
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
+    assert parse_place(f"@{milliseconds}") == parse_place(moment.isoformat()) == AtTime(milliseconds)
 
 
 def damaged_copy(folder: Path, number: int) -> tuple[str, Path, str]:

@@ -16,11 +16,10 @@ from tests.support.cli.cli_process import Result, tieredstore
 from tests.support.golden.records import Row, expected_rows, partitions_of
 from tests.support.golden.segments import case_path, segments
 from tests.support.spark.spark_stream_topics import FIRST_ID, SECOND_ID, Bucket
-from tieredstore.cli.records.logs import LogRequest, open_logs
+from tieredstore.cli.records.cat import records_as_they_come
 from tieredstore.cli.records.uncommitted import LeftOut
 from tieredstore.model import TopicIdPartition
-from tieredstore.partitions import Subscribe
-from tieredstore.reading import LogQuery, LogTail, TailRecords
+from tieredstore.reading import LogQuery, LogTail, TailRecords, TopicReader
 from tieredstore.testing.segments import Record, build_batch
 
 pytestmark = pytest.mark.slow
@@ -297,16 +296,12 @@ def test_the_columns_are_as_wide_as_what_they_hold(bucket: Bucket) -> None:
     assert len(lines) == 1202
 
 
-def follow(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Any:
-    monkeypatch.setattr("tieredstore.reading.LogTail", partial(LogTail, look_s=0.05))
-    return open_logs(bucket.manager, LogRequest("orders", **more))
-
-
 def test_new_segments_are_followed(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tieredstore.reading.reader.LogTail", partial(LogTail, look_s=0.05))
     bucket.write(10)
     bucket.write(10, partition=1)
-    with follow(bucket, monkeypatch, start=7) as reading:
-        tail = reading.records_as_they_come()
+    with TopicReader(lambda: bucket.manager, LogQuery.of_topic("orders")) as reader:
+        tail = records_as_they_come(reader, reader.snapshot(), LeftOut(reader), 7)
         seen = [next(tail) for _ in range(2)]
         bucket.write(5)
         seen.append(next(tail))
@@ -329,7 +324,7 @@ def test_follow_ends_when_it_has_shown_enough(bucket: Bucket, monkeypatch: pytes
                 bucket.write(later.pop())
             return records
 
-    monkeypatch.setattr("tieredstore.reading.LogTail", partial(Followed, look_s=0.05))
+    monkeypatch.setattr("tieredstore.reading.reader.LogTail", partial(Followed, look_s=0.05))
     bucket.write(10)
     # The last five, and of what comes as many as are left.
     done = cat_bucket(bucket, "--from", "-5", "--follow", "-n", 8, *OFFSETS)
@@ -343,8 +338,12 @@ def test_follow_of_a_topic_that_is_not_there_ends_at_once(bucket: Bucket) -> Non
     assert "did you mean 'orders'?" in done.stderr
 
 
+def refuse_source() -> Any:
+    raise AssertionError
+
+
 def test_left_out_of_a_read_that_was_stopped_asks_nobody() -> None:
-    left_out = LeftOut(LogQuery(Subscribe(("orders",))), reader=None)
+    left_out = LeftOut(TopicReader(refuse_source, LogQuery.of_topic("orders")))
     left_out.aborted_in_tail = 3
     left_out.tell(was_stopped=True)
 

@@ -7,14 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tieredstore.cli.records.record_places import (
-    LastRecords,
     check_window,
     parse_offset_or_time,
     parse_partitions,
     parse_place,
 )
 from tieredstore.errors import ConfigError
-from tieredstore.model import check_offset, hint_of_number
+from tieredstore.model import Last, check_offset, hint_of_number
 
 numbers = st.integers(0, 400)
 parts = st.one_of(numbers.map(lambda n: (n, n)), st.tuples(numbers, numbers).map(lambda pair: (min(pair), max(pair))))
@@ -66,7 +65,7 @@ def test_a_range_that_no_topic_has_is_not_counted_through() -> None:
     ("text", "count"), [("-5", 5), ("-0", 0), ("-0005", 5), ("-9999999999999999999", 9999999999999999999)]
 )
 def test_a_number_below_zero_counts_from_the_end(text: str, count: int) -> None:
-    assert parse_place(text) == LastRecords(count)
+    assert parse_place(text) == Last(count)
 
 
 @pytest.mark.parametrize("text", ["--5", "-", "- 5", "-5.0", "-٥", "−5", "-99999999999999999999"])
@@ -83,10 +82,10 @@ def test_offsets_that_kafka_cannot_have_are_refused() -> None:
 
 def test_no_log_has_such_windows() -> None:
     with pytest.raises(ConfigError, match="--to is an offset or a time, and -5 is none"):
-        check_window(None, LastRecords(5))
+        check_window(None, Last(5))
     with pytest.raises(ConfigError, match="from 9 up to 3: the window ends before it begins"):
         check_window(9, 3)
-    check_window(LastRecords(5), 3)
+    check_window(Last(5), 3)
     check_window(3, 3)
 
 

@@ -23,7 +23,7 @@ from tieredstore.pipelines.run.selection import query_of
 from tieredstore.pipelines.upkeep.origins import Backup, origins_of, place_of
 from tieredstore.pipelines.upkeep.printing import printed
 from tieredstore.pipelines.writers import Format, JsonLines
-from tieredstore.reading import LogSnapshot
+from tieredstore.reading.survey import survey_logs
 
 SMALL = pipeline_of(secor__max__file__size__bytes="9000")
 
@@ -102,7 +102,7 @@ def test_what_a_file_came_from_is_told_with_all_that_holds_it_raw(topic: StoredT
     backup = pipeline_of(pipeline__name="backup", max__file__records="60")
     run_once(topic, kept, backup)
     key = listed(store)[-1]
-    snapshot = LogSnapshot.take(topic.manager, query_of(SMALL))
+    snapshot = survey_logs(topic.manager, query_of(SMALL))
     (origin,) = origins_of(SMALL, store, [key], snapshot=snapshot, backups=[Backup.of(backup, kept)])
     assert (origin.topic, origin.partition, origin.first, origin.last) == (TOPIC, NUMBER, int(key[-28:-8]), 299)
     assert origin.committed

@@ -26,8 +26,8 @@ from tieredstore.pipelines.run.selection import query_of
 from tieredstore.pipelines.run.stores import COLUMNS
 from tieredstore.pipelines.run.window_writing import Written, write_window
 from tieredstore.pipelines.upkeep.inspection import verify_output
-from tieredstore.reading import LogSnapshot
 from tieredstore.reading.reader import TopicReader
+from tieredstore.reading.survey import survey_logs
 from tieredstore.records.settings import ReadSettings
 
 PIPELINE = pipeline_of(max__file__records="100")
@@ -53,7 +53,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectStor
 def attempts_of(topic: StoredTopic, store: ObjectStore) -> list[Written]:
     """Both of a window of all records."""
     query = query_of(PIPELINE)
-    log = LogSnapshot.take(topic.manager, query).logs[TOPIC, NUMBER]
+    log = survey_logs(topic.manager, query).logs[TOPIC, NUMBER]
     window = Window(TOPIC, str(log.topic_id), NUMBER, log.earliest, log.end)
 
     def attempt(to: ObjectStore) -> Written:

@@ -31,6 +31,7 @@ from tieredstore.pipelines.run.starting import Starts
 from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.pipelines.upkeep.inspection import partition_statuses, verify_output
 from tieredstore.reading.log_snapshot import LogSnapshot
+from tieredstore.reading.survey import survey_logs
 
 LATEST = {"kafka__new__consumer__auto__offset__reset": "latest", "secor__max__file__size__bytes": "9000"}
 WAIT_S = 120
@@ -110,7 +111,7 @@ class FromBroker:
     def statuses(self) -> list[tuple[int, int, int | None]]:
         pipeline = self.pipeline()
         with open_parts(pipeline) as parts:
-            snapshot = LogSnapshot.take(parts.source, query_of(pipeline))
+            snapshot = survey_logs(parts.source, query_of(pipeline))
             rows = partition_statuses(pipeline, self.store, snapshot)
         return [(row.partition, row.next_offset, row.lag) for row in rows]
 

@@ -23,7 +23,7 @@ from tieredstore.pipelines.run.selection import query_of
 from tieredstore.pipelines.upkeep.backfill import Backfill
 from tieredstore.pipelines.upkeep.backfill_sources import LogSource, Selected
 from tieredstore.pipelines.upkeep.inspection import losses_of, verify_output
-from tieredstore.reading.log_snapshot import LogSnapshot
+from tieredstore.reading.survey import survey_logs
 from tieredstore.testing.segments import PARTITION
 
 SMALL = pipeline_of(secor__max__file__size__bytes="30000")
@@ -76,7 +76,7 @@ def told(topic: StoredTopic, store: ObjectStore) -> list[str]:
     """What ``status`` says of losses."""
     query = query_of(SMALL)
     positions = commit_log_of(SMALL, store).read().positions
-    return [*losses_of(LogSnapshot.take(topic.manager, query), positions, query).values()]
+    return [*losses_of(survey_logs(topic.manager, query), positions, query).values()]
 
 
 def test_a_loss_that_the_first_run_meets_is_met_by_all_that_follow(topic: StoredTopic, store: ObjectStore) -> None:

@@ -33,7 +33,7 @@ from tieredstore.pipelines import Parts, Runner
 from tieredstore.pipelines.run.generation import Generation, commit_log_of
 from tieredstore.pipelines.run.selection import query_of
 from tieredstore.pipelines.upkeep.inspection import partition_statuses, verify_output
-from tieredstore.reading.log_snapshot import LogSnapshot
+from tieredstore.reading.survey import survey_logs
 
 SMALL = pipeline_of(secor__max__file__size__bytes="9000", secor__offsets__per__partition="150")
 
@@ -209,7 +209,7 @@ def test_a_root_with_files_and_no_log_is_refused_and_a_generation_has_one_owner(
 def test_who_looks_at_another_pipelines_generation_is_told_whose_it_is(topic: StoredTopic, store: ObjectStore) -> None:
     run_once(topic, store, pipeline_of())
     other = pipeline_of(pipeline__name="other")
-    snapshot = LogSnapshot.take(topic.manager, query_of(other))
+    snapshot = survey_logs(topic.manager, query_of(other))
     with pytest.raises(ConfigError, match="belongs to the pipeline 'kept'"):
         list(verify_output(other, store))
     with pytest.raises(ConfigError, match="belongs to the pipeline 'kept'"):

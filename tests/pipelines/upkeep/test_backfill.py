@@ -22,6 +22,7 @@ from tests.support.stores.dying_store import DyingStore, Killed
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, DataLoss, Fenced, ResourceNotFound, TieredStoreError
+from tieredstore.model import AtTime
 from tieredstore.pipelines import Entry, Parts, Pipeline, Runner, with_generation
 from tieredstore.pipelines.files.sequencefile import LONG, SequenceFileWriter, bytes_writable
 from tieredstore.pipelines.log.commit_log import CommitLog, changes_since
@@ -98,10 +99,10 @@ def test_chosen_offsets_are_written_beside_a_generation_that_goes_on(topic: Stor
 
 
 def test_times_choose_offsets(topic: StoredTopic, store: ObjectStore) -> None:
-    one, three = (datetime.fromtimestamp((NOON_MS + hours * HOUR_MS) / 1000, UTC) for hours in (1, 3))
+    one, three = (AtTime(NOON_MS + hours * HOUR_MS) for hours in (1, 3))
     backfill(topic, store, Selected(TOPIC, one, three))
     assert offsets(store, 2) == [2, 3]
-    backfill(topic, store, Selected(TOPIC, datetime(2030, 1, 1, tzinfo=UTC)), generation=3)
+    backfill(topic, store, Selected(TOPIC, AtTime.of(datetime(2030, 1, 1, tzinfo=UTC))), generation=3)
     assert offsets(store, 3) == []
     with pytest.raises(ResourceNotFound):
         backfill(topic, store, Selected("another"), generation=4)
@@ -327,7 +328,7 @@ def test_files_by_day_and_bad_messages_are_read_in_the_order_of_offsets(topic: S
     run_once(topic, store, kept)
     from_files(store, kept, ALL)
     assert offsets(store, 2) == [0, 1, 2, 3, 4, 5, 6, 7]
-    from_files(store, kept, Selected(TOPIC, datetime(2026, 1, 1, 15, tzinfo=UTC)), 3)
+    from_files(store, kept, Selected(TOPIC, AtTime.of(datetime(2026, 1, 1, 15, tzinfo=UTC))), 3)
     assert offsets(store, 3) == [0, 1, 2, 3, 4, 5, 6, 7]
     lost = KeptFiles(kept, store, TOPIC, 1)
     with pytest.raises(DataLoss, match="offsets 2 to 2 of"):
@@ -363,7 +364,7 @@ def test_secors_files_tell_offsets_by_their_keys_and_double_nothing(store: Objec
     keys = [key for key in listed(store) if "/2_0_" in key]
     assert sorted(offset for key in keys for offset in offsets_of(store, key)) == [100, 101, 103, 110, 111]
     with pytest.raises(ConfigError, match="do not tell their times"):
-        source.extents(Selected("orders", datetime(2026, 1, 1, tzinfo=UTC)))
+        source.extents(Selected("orders", AtTime.of(datetime(2026, 1, 1, tzinfo=UTC))))
     with pytest.raises(DataLoss, match="offsets 50 to 99"):
         source.extents(Selected("orders", 50))
     store.put(f"{root}/dt=2/7_0_{120:020}.gz", b"no offsets\n")

@@ -3,14 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tieredstore.errors import ConfigError
-from tieredstore.partitions.offset_specs import (
-    Earliest,
-    GlobalTimestamp,
-    Latest,
-    OffsetSpec,
-    PartitionTimestamps,
-    SpecificOffsets,
-)
+from tieredstore.model import AtTime, Earliest, Latest, Places
 from tieredstore.spark.source.options import SourceOptions, parse_options
 
 
@@ -30,24 +23,24 @@ def refused(sentence: str, streaming: bool = False, /, **options: str) -> None:
     [
         (" Earliest ", Earliest()),
         ("LATEST", Latest()),
-        ('{"t":{"0":23,"1":-1},"u":{"0":-2}}', SpecificOffsets({("t", 0): 23, ("t", 1): -1, ("u", 0): -2})),
-        (' {"t":{"0":"23"}} ', SpecificOffsets({("t", 0): 23})),
+        ('{"t":{"0":23,"1":-1},"u":{"0":-2}}', {("t", 0): 23, ("t", 1): Latest(), ("u", 0): Earliest()}),
+        (' {"t":{"0":"23"}} ', {("t", 0): 23}),
     ],
 )
-def test_a_stream_starts_at_offsets(text: str, spec: OffsetSpec) -> None:
+def test_a_stream_starts_at_offsets(text: str, spec: Places) -> None:
     assert parsed(True, startingOffsets=text).starting == spec
 
 
 def test_a_batch_starts_and_ends_at_offsets() -> None:
     options = parsed(startingOffsets='{"t":{"0":-2}}', endingOffsets='{"t":{"0":-1}}')
-    assert (options.starting, options.ending) == (SpecificOffsets({("t", 0): -2}), SpecificOffsets({("t", 0): -1}))
+    assert (options.starting, options.ending) == ({("t", 0): Earliest()}, {("t", 0): Latest()})
 
 
 def test_a_batch_starts_and_ends_at_times() -> None:
     options = parsed(startingTimestamp=" 100 ", endingTimestamp="200")
-    assert (options.starting, options.ending) == (GlobalTimestamp(100), GlobalTimestamp(200))
+    assert (options.starting, options.ending) == (AtTime(100), AtTime(200))
     options = parsed(startingOffsetsByTimestamp='{"t":{"0":100}}', endingOffsetsByTimestamp='{"t":{"0":100}}')
-    assert options.starting == options.ending == PartitionTimestamps({("t", 0): 100})
+    assert options.starting == options.ending == {("t", 0): AtTime(100)}
 
 
 @pytest.mark.parametrize("side", ["starting", "ending"])
@@ -56,11 +49,11 @@ def test_a_time_goes_before_times_of_partitions_and_these_before_offsets(side: s
     times = {f"{side}OffsetsByTimestamp": '{"t":{"0":6}}'}
     time = {f"{side}Timestamp": "7"}
     chosen = [getattr(parsed(**given), side) for given in (offsets, offsets | times, offsets | times | time)]
-    assert chosen == [SpecificOffsets({("t", 0): 5}), PartitionTimestamps({("t", 0): 6}), GlobalTimestamp(7)]
+    assert chosen == [{("t", 0): 5}, {("t", 0): AtTime(6)}, AtTime(7)]
 
 
 def test_a_time_makes_a_latest_start_of_a_batch_of_no_account() -> None:
-    assert parsed(startingOffsets="latest", startingTimestamp="7").starting == GlobalTimestamp(7)
+    assert parsed(startingOffsets="latest", startingTimestamp="7").starting == AtTime(7)
 
 
 @pytest.mark.parametrize("name", ["startingOffsets", "endingOffsets"])

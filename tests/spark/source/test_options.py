@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tieredstore.errors import ConfigError
-from tieredstore.model import Uuid
-from tieredstore.partitions.offset_specs import Earliest, Latest
+from tieredstore.model import Earliest, Latest, Uuid
 from tieredstore.partitions.selections import Assign, Subscribe, SubscribePattern
 from tieredstore.spark.source.options import SourceOptions, parse_options
 from tieredstore.spark.source.rows import COLUMNS, KAFKA_ROWS

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from tieredstore.errors import ConfigError, DataLoss, TieredStoreError
-from tieredstore.model import Uuid
+from tieredstore.model import AtTime, Earliest, Places, Uuid
 from tieredstore.partitions.log import PartitionLog
-from tieredstore.partitions.offset_specs import Earliest, GlobalTimestamp, PartitionTimestamps, SpecificOffsets
 from tieredstore.partitions.selections import Subscribe
 from tieredstore.reading.log_snapshot import LogSnapshot
 from tieredstore.reading.query import LogQuery
-from tieredstore.reading.windows import ending_offsets, starting_offsets
+from tieredstore.reading.windows import PlaceLookup
 from tieredstore.spark.source.options import parse_options
 from tieredstore.spark.source.tasks import query_of
 
@@ -45,39 +44,43 @@ def snapshot() -> LogSnapshot:
     return LogSnapshot({log.where: log for log in logs})
 
 
-BEYOND = SpecificOffsets({("t", 0): 21, ("t", 1): 5})
+def lookup(query: LogQuery) -> PlaceLookup:
+    return PlaceLookup(snapshot(), query, lambda *_: None)
+
+
+BEYOND: Places = {("t", 0): 21, ("t", 1): 5}
 
 
 @pytest.mark.parametrize(
     ("ask", "kind", "words"),
     [
         (
-            lambda q: starting_offsets(snapshot(), q, BEYOND),
+            lambda q: lookup(q).starting(BEYOND),
             DataLoss,
             "^the options start t-0 .*set failOnDataLoss to false",
         ),
         (
-            lambda q: starting_offsets(snapshot(), q, GlobalTimestamp(1)),
+            lambda q: lookup(q).starting(AtTime(1)),
             ConfigError,
             "set startingOffsetsByTimestampStrategy to latest",
         ),
         (
-            lambda q: starting_offsets(snapshot(), q, SpecificOffsets({("t", 0): 1})),
+            lambda q: lookup(q).starting({("t", 0): 1}),
             ConfigError,
             "the option startingOffsets leaves out t-1: name all partitions",
         ),
         (
-            lambda q: starting_offsets(snapshot(), q, PartitionTimestamps({("t", 0): 100})),
+            lambda q: lookup(q).starting({("t", 0): AtTime(100)}),
             ConfigError,
             "the option startingOffsetsByTimestamp leaves out t-1: name all partitions",
         ),
         (
-            lambda q: ending_offsets(snapshot(), q, SpecificOffsets({("t", 0): 1, ("t", 1): 1, ("u", 7): 1})),
+            lambda q: lookup(q).ending({("t", 0): 1, ("t", 1): 1, ("u", 7): 1}),
             ConfigError,
             "the option endingOffsets names u-7: there is no such partition",
         ),
         (
-            lambda q: ending_offsets(snapshot(), q, PartitionTimestamps({("t", 0): 1, ("t", 1): 1, ("u", 7): 1})),
+            lambda q: lookup(q).ending({("t", 0): AtTime(1), ("t", 1): AtTime(1), ("u", 7): AtTime(1)}),
             ConfigError,
             "the option endingOffsetsByTimestamp names u-7: there is no such partition",
         ),
@@ -89,4 +92,4 @@ def test_errors_name_the_options(ask: Callable[[LogQuery], Any], kind: type[Tier
 
 
 def test_no_words_are_needed_where_nothing_is_wrong() -> None:
-    assert starting_offsets(snapshot(), query(), Earliest()) == {("t", 0): 0, ("t", 1): 0}
+    assert lookup(query()).starting(Earliest()) == {("t", 0): 0, ("t", 1): 0}

@@ -17,7 +17,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import Catalog, load_catalog
 from tieredstore.errors import TieredStoreError
 from tieredstore.kafka.batches import HEADER_SIZE, read_batch_headers
-from tieredstore.records import AtTime, Place, ReadSettings, RecordReader, plan_splits, read_split
+from tieredstore.records import AtTime, ReadSettings, RecordReader, plan_splits, read_split
 from tieredstore.remote import RemoteStorageManager
 
 RIGHT: Final = "right"
@@ -37,8 +37,8 @@ class Reading:
     """One way to read a partition."""
 
     name: str
-    start: Place | None = None
-    stop: Place | None = None
+    start: int | AtTime | None = None
+    stop: int | AtTime | None = None
     isolation: str = "read_uncommitted"
 
 

@@ -21,7 +21,7 @@ from tieredstore.pipelines.upkeep.backfill_sources import LogSource, Selected
 from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.pipelines.upkeep.kept_files import KeptFiles
 from tieredstore.pipelines.upkeep.origins import Backup, Origin, origins_of
-from tieredstore.reading import LogSnapshot
+from tieredstore.reading.survey import survey_logs
 
 PARTITIONS = 2
 FIRST_MS = 1_700_000_000_000
@@ -115,7 +115,7 @@ class Mended:
         """Where the records of a file of ``events`` came from."""
         pipeline = load_pipeline(self.wrong)
         with open_parts(pipeline) as parts:
-            snapshot = LogSnapshot.take(parts.source, query_of(pipeline))
+            snapshot = survey_logs(parts.source, query_of(pipeline))
             backup = Backup.of(load_pipeline(self.backup), self.store)
             (origin,) = origins_of(pipeline, self.store, [key], snapshot=snapshot, backups=[backup])
         return origin

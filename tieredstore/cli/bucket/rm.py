@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated, Final
 
 import typer
@@ -32,7 +31,7 @@ from tieredstore.cli.bucket.ls import at_least_one
 from tieredstore.cli.records.record_places import parse_offset_or_time
 from tieredstore.cli.terminal.rows import PARTITION, Row, field
 from tieredstore.errors import ConfigError, StoreError
-from tieredstore.model import Uuid, human_bytes
+from tieredstore.model import AtTime, Uuid, human_bytes
 from tieredstore.ops.bucket import Bucket
 from tieredstore.ops.garbage.removal import Before, remove_segments, topic_ids
 from tieredstore.ops.listing import ListedSegment
@@ -48,7 +47,6 @@ LEFT_ALONE: Final = {
     Outcome.REFUSED: "that the store refuses to delete",
 }
 _STAYING: Final = (Outcome.REFUSED, Outcome.HELD, Outcome.LISTED, Outcome.YOUNG)
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def rm(
@@ -131,8 +129,8 @@ def _require_one(bucket: Bucket, topic: str) -> None:
 
 def _bounds(before: str | None, partition: int | None) -> Before:
     place = None if before is None else parse_offset_or_time(before)
-    if isinstance(place, datetime):
-        return Before(time_ms=round((place - _EPOCH).total_seconds() * 1000))
+    if isinstance(place, AtTime):
+        return Before(time_ms=place.timestamp_ms)
     if place is not None and partition is None:
         raise ConfigError("--before takes an offset only with a PARTITION: each partition has offsets of its own")
     return Before(offset=place)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -31,6 +31,11 @@ from tieredstore.cli.records.record_places import chosen_partitions
 from tieredstore.cli.terminal.output import complain, counted, print_lines
 from tieredstore.errors import ConfigError
 from tieredstore.model import Uuid, human_bytes
+
+if TYPE_CHECKING:
+    from tieredstore.query.topic_read import ReadPlan
+    from tieredstore.reading.log_snapshot import LogSnapshot
+    from tieredstore.reading.reader import TopicReader
 
 
 class Format(enum.Enum):
@@ -83,9 +88,10 @@ def export(
     Example: tieredstore export -c store.properties orders -o orders.csv --value-type text
     """
     client = client_properties(bootstrap_server, kafka_config, kafka_properties)
-    from tieredstore.query.topic_log import TopicLog
     from tieredstore.query.topic_read import ReadPlan
     from tieredstore.query.topic_scan import begin_read
+    from tieredstore.reading.query import LogQuery
+    from tieredstore.reading.reader import TopicReader
 
     messages = MessageOptions(
         key_type, value_type, schema_json or (), schema_avro or (), schema_registry, schema_registry_config, invalid
@@ -94,30 +100,30 @@ def export(
     options, types_of = table_options(messages, isolation, data_loss, client)
     ending = _ending(output, file_format)
     with open_chosen_bucket(settings, store) as place, place.manager() as manager:
-        log = TopicLog.take(
-            manager, topic, partitions=chosen_partitions(None, partitions), isolation=options.isolation,
+        query = LogQuery.of_topic(
+            topic, chosen_partitions(None, partitions), isolation=options.isolation,
             on_data_loss=options.on_data_loss, client=client, words=options.words,
             topic_id=None if topic_id is None else Uuid.parse(topic_id),
         )  # fmt: skip
-        with closing(log):
-            plan = ReadPlan(types=types_of(topic), parallelism=parallel)
+        with TopicReader(lambda: manager, query) as reader:
+            snapshot, plan = reader.snapshot(), ReadPlan(types=types_of(topic), parallelism=parallel)
             if _is_one_file(output):
-                with begin_read(log, plan, owns_log=False) as read:
+                with begin_read(reader, snapshot, plan, owns_reader=False) as read:
                     write_rows(read.reader(), ending, output)
             else:
-                _export_folder(log, output, ending, plan, parallel)
+                _export_folder(reader, snapshot, output, ending, plan)
 
 
-def _export_folder(log: Any, folder: Path, ending: str, plan: Any, parallel: int | None) -> None:
+def _export_folder(reader: TopicReader, snapshot: LogSnapshot, folder: Path, ending: str, plan: ReadPlan) -> None:
     from tieredstore.query.export import export_files, plan_export
     from tieredstore.query.export_folder import export_folder
-    from tieredstore.query.topic_log import default_parallelism
+    from tieredstore.query.topic_scan import default_parallelism
 
-    at_once, records = parallel or default_parallelism(), 0
+    at_once, records = plan.parallelism or default_parallelism(), 0
     try:
-        with export_folder(folder, log, plan, ending):
-            files = plan_export(log, folder, ending)
-            with closing(export_files(log, files, plan, at_once=at_once)) as done:
+        with export_folder(folder, reader.query, snapshot, plan, ending):
+            files = plan_export(snapshot, folder, ending)
+            with closing(export_files(reader, snapshot, files, plan, at_once=at_once)) as done:
                 for number, exported in enumerate(done, 1):
                     records += exported.records
                     shown = f"{counted(exported.records, 'record')}  {human_bytes(exported.size)}"
@@ -127,7 +133,7 @@ def _export_folder(log: Any, folder: Path, ending: str, plan: Any, parallel: int
     complain(
         f"{counted(records, 'record')} in {counted(len(files), 'new file')}"
         if files
-        else f"{folder} has all records{'' if log.query.on_data_loss == 'fail' else ' that are not lost'}"
+        else f"{folder} has all records{'' if reader.query.fails_on_loss else ' that are not lost'}"
     )
 
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 import typer
 
-from tieredstore.cli.records.cat import DataLossPolicy, IsolationLevel
-from tieredstore.cli.records.logs import ACCEPT_LOSS
+from tieredstore.cli.records.cat import ACCEPT_LOSS, DataLossPolicy, IsolationLevel
 from tieredstore.config.properties import read_properties
 from tieredstore.errors import ConfigError
 

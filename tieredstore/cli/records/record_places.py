@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final, TypeAlias
+from typing import Final
 
 from tieredstore.errors import ConfigError, excerpt
 from tieredstore.limits import MAX_INT32, MAX_OFFSET
-from tieredstore.model import check_offset
+from tieredstore.model import AtTime, Last, Place, check_offset
 
 _OFFSET: Final = re.compile(r"\d{1,19}", re.ASCII)
 _LAST: Final = re.compile(r"-(\d{1,19})", re.ASCII)
@@ -20,45 +19,32 @@ _RANGE: Final = re.compile(r"(\d{1,10})(?:-(\d{1,10}))?", re.ASCII)
 _MOST_PARTITIONS: Final = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class LastRecords:
-    """Where so many records are left up to the end, in each partition."""
-
-    count: int
-
-
-OffsetOrTime: TypeAlias = int | datetime
-
-RecordPlace: TypeAlias = OffsetOrTime | LastRecords
-"""An offset, a time, or a number of records before the end."""
-
-
-def parse_place(text: str) -> RecordPlace:
+def parse_place(text: str) -> int | AtTime | Last:
     """A place that a person names; ConfigError for what is none."""
     if match := _LAST.fullmatch(text):
-        return LastRecords(int(match[1]))
+        return Last(int(match[1]))
     return parse_offset_or_time(text, "; -5 stands for the last five")
 
 
-def parse_offset_or_time(text: str, more: str = "") -> OffsetOrTime:
+def parse_offset_or_time(text: str, more: str = "") -> int | AtTime:
     """An offset, or the time that a place was given as; ConfigError, with ``more`` words, for what is neither."""
     if _OFFSET.fullmatch(text):
         return _offset(text)
     try:
         if match := _MILLISECONDS.fullmatch(text):
-            return _EPOCH + timedelta(milliseconds=int(match[1]))
+            return AtTime.of(_EPOCH + timedelta(milliseconds=int(match[1])))
         moment = datetime.fromisoformat(text)
+        return AtTime.of(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))
     except (ValueError, OverflowError):
         raise ConfigError(
             f"{excerpt(text)!r} is neither an offset nor a time: 1234, 2026-01-31, 2026-01-31T08:00:00Z and "
             f"@1769846400000 are{more}"
         ) from None
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
-def check_window(start: RecordPlace | None, stop: RecordPlace | None) -> None:
+def check_window(start: Place | None, stop: Place | None) -> None:
     """ConfigError for a window that no log has."""
-    if isinstance(stop, LastRecords):
+    if isinstance(stop, Last):
         raise ConfigError(f"--to is an offset or a time, and -{stop.count} is none: --from has the last records")
     if isinstance(start, int) and isinstance(stop, int) and start > stop:
         raise ConfigError(f"there are no offsets from {start} up to {stop}: the window ends before it begins")

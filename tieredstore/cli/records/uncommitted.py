@@ -10,10 +10,9 @@ from tieredstore.cli.terminal.output import complain, human_count
 if TYPE_CHECKING:
     from tieredstore.cli.records.record_filter import PartitionRecords
     from tieredstore.kafka.indexes import AbortedTransaction
-    from tieredstore.live import LiveReader
     from tieredstore.model import TopicPartition
     from tieredstore.partitions import PartitionLog
-    from tieredstore.reading import LogQuery
+    from tieredstore.reading.reader import TopicReader
 
 _WAY_OUT: Final = "--isolation read_uncommitted shows them"
 
@@ -21,9 +20,8 @@ _WAY_OUT: Final = "--isolation read_uncommitted shows them"
 class LeftOut:
     """Gathers what a read leaves out under read_committed, and says it in the end."""
 
-    def __init__(self, query: LogQuery, reader: LiveReader | None) -> None:
+    def __init__(self, reader: TopicReader) -> None:
         self.aborted_in_tail = 0
-        self._query = query
         self._reader = reader
         self._aborted: dict[int, set[AbortedTransaction]] = {}
         self._reached: dict[int, int] = {}
@@ -33,7 +31,7 @@ class LeftOut:
     def begin(self, log: PartitionLog, start: int, stop: int) -> set[AbortedTransaction]:
         """A partition is read; the set is for the aborted transactions that the read meets."""
         lineage = log.lineage
-        if self._query.isolation == "read_committed" and stop == log.end_from(start):
+        if self._reader.query.isolation == "read_committed" and stop == log.end_from(start):
             # Without the broker the bucket's log ends before what is not decided in it.
             if not log.on_broker and lineage is not None and max(start, log.seam) < lineage.end_offset:
                 self._undecided.append(undecided(log.where, max(start, log.seam), lineage.end_offset))
@@ -74,11 +72,12 @@ class LeftOut:
 
     def _waiting(self) -> Iterator[str]:
         """What open transactions hold back on the broker."""
-        if self._reader is None or not self._read_to_end:
+        live = self._reader.live()
+        if live is None or not self._read_to_end:
             return
         # In this order: what is written meanwhile is not taken for held back.
-        written = self._reader.cluster.end_offsets(self._read_to_end, "read_uncommitted")
-        decided = self._reader.cluster.end_offsets(self._read_to_end)
+        written = live.cluster.end_offsets(self._read_to_end, "read_uncommitted")
+        decided = live.cluster.end_offsets(self._read_to_end)
         for where, end in written.items():
             if decided[where] < end:
                 yield f"offsets {decided[where]} to {end - 1} of {where[0]}-{where[1]}, from an open transaction on"

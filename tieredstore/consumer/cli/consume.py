@@ -16,10 +16,10 @@ from tieredstore.cli.app.broker_options import BootstrapServer, KafkaConfig, Kaf
 from tieredstore.cli.app.chosen_bucket import choose_settings
 from tieredstore.cli.records.cat import DataLoss, DataLossPolicy, Isolation, IsolationLevel
 from tieredstore.cli.records.record_output import AsJson, AsText, CodedBytes, Format, record_writer
-from tieredstore.cli.records.record_places import LastRecords, RecordPlace, parse_offset_or_time, parse_place
+from tieredstore.cli.records.record_places import parse_offset_or_time, parse_place
 from tieredstore.cli.records.uncommitted import say_left_out, undecided
 from tieredstore.errors import ConfigError, ResourceNotFound
-from tieredstore.model import check_offset
+from tieredstore.model import AtTime, Last, check_offset
 
 if TYPE_CHECKING:
     from tieredstore.cli.records.record_filter import PartitionRecords
@@ -106,7 +106,7 @@ def _start(text: str) -> Start:
     return parse_place(text) if text.startswith("-") else parse_offset_or_time(text, "; so are earliest, latest and -5")
 
 
-Start: TypeAlias = RecordPlace | Literal["earliest", "latest"]
+Start: TypeAlias = int | AtTime | Last | Literal["earliest", "latest"]
 """Where a partition begins of which nothing is committed."""
 
 _GROUP: Final = "tieredstore-consume"
@@ -258,7 +258,7 @@ class ConsumedTopic:
     def _placed(self, partitions: Sequence[int]) -> list[Any]:
         """These with the offsets to start at."""
         start = self._request.start
-        if isinstance(start, LastRecords):
+        if isinstance(start, Last):
             return [self._place(number, self._before_end(number, start.count)) for number in partitions]
         if isinstance(start, int):
             names = {number: f"{self._request.topic}-{number}" for number in partitions}
@@ -266,10 +266,7 @@ class ConsumedTopic:
         if isinstance(start, str | int):
             offset = {"earliest": _BEGINNING, "latest": _END}.get(str(start), start)
             return [self._place(number, offset) for number in partitions]
-        from tieredstore.records import AtTime
-
-        moment = AtTime.of(start).timestamp_ms
-        asked = [self._place(number, moment) for number in partitions]
+        asked = [self._place(number, start.timestamp_ms) for number in partitions]
         return self._consumer.offsets_for_times(asked, _ANSWER_S)
 
     def _before_end(self, number: int, count: int) -> int:

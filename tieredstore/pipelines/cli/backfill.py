@@ -71,7 +71,7 @@ def backfill(
         from tieredstore.pipelines.config.settings import with_generation
         from tieredstore.pipelines.run.stores import open_parts
         from tieredstore.pipelines.upkeep.backfill import Backfill
-        from tieredstore.query.topic_log import default_parallelism
+        from tieredstore.query.topic_scan import default_parallelism
 
         pipeline = with_generation(pipeline, generation)
         parts = stack.enter_context(open_parts(pipeline))

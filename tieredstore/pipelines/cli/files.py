@@ -130,7 +130,7 @@ def open_runner(file: Path, *, threads: int | None = None, take_over: int | None
     """The pipeline of a file at work in this process, on as many threads as there are cores."""
     with open_pipeline(file) as (pipeline, parts):
         from tieredstore.pipelines.run.runner import Runner
-        from tieredstore.query.topic_log import default_parallelism
+        from tieredstore.query.topic_scan import default_parallelism
 
         threads = threads or default_parallelism()
         with Runner(pipeline, parts, threads=threads, take_over=take_over) as runner:
@@ -197,11 +197,11 @@ def sources(
         settings, parts = stack.enter_context(open_pipeline(file))
         from tieredstore.pipelines.run.selection import query_of
         from tieredstore.pipelines.upkeep.origins import Backup, origins_of
-        from tieredstore.reading import LogSnapshot
+        from tieredstore.reading.survey import survey_logs
 
         kept = [stack.enter_context(open_pipeline(path)) for path in backup or ()]
         backups = [Backup.of(other, its.store) for other, its in kept]
-        snapshot = LogSnapshot.take(parts.source, query_of(settings))
+        snapshot = survey_logs(parts.source, query_of(settings))
         for origin in origins_of(settings, parts.store, output, snapshot=snapshot, backups=backups):
             if as_json:
                 print_json_line(_origin_json(origin))

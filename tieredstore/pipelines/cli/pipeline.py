@@ -175,10 +175,10 @@ def status(file: _File, as_json: Json = False, wide: Wide = False) -> None:
         from tieredstore.pipelines.run.generation import commit_log_of
         from tieredstore.pipelines.run.selection import query_of
         from tieredstore.pipelines.upkeep.inspection import losses_of, partition_statuses
-        from tieredstore.reading import LogSnapshot
+        from tieredstore.reading.survey import survey_logs
 
         query = query_of(settings)
-        snapshot = LogSnapshot.take(parts.source, query)
+        snapshot = survey_logs(parts.source, query)
         rows = partition_statuses(settings, parts.store, snapshot)
         lost = losses_of(snapshot, commit_log_of(settings, parts.store).read().positions, query)
         for sentence in dict.fromkeys(lost.values()):

@@ -13,9 +13,9 @@ from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.run.selection import PAST_A_LOSS, query_of
 from tieredstore.pipelines.run.starting import Starts, chosen, mark
 from tieredstore.pipelines.run.windows import Policy, Waiting, due_windows, is_of
+from tieredstore.reading.losses import Losses
 from tieredstore.reading.plan import SplitLimits, plan_windows
 from tieredstore.reading.snapshots import LogSnapshots
-from tieredstore.reading.unreadable import check_readable
 
 if TYPE_CHECKING:
     from tieredstore.model import TopicPartition
@@ -98,7 +98,7 @@ class Planner:
             if where not in reach and where in positions and positions[where].next_offset >= log.end
         }  # fmt: skip
         if snapshot.unreadable:
-            check_readable(snapshot, self.query, reach | ends, starts_there=reach | ends, stops_there=reach)
+            Losses(self.query).check_readable(snapshot, reach | ends, starts_there=reach | ends, stops_there=reach)
         return windows
 
     def splits(self, source: SegmentSource, snapshot: LogSnapshot, window: Window) -> tuple[WindowSplit, ...]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from tieredstore.errors import DataLoss
-from tieredstore.model import check_offset
+from tieredstore.model import AtTime, check_offset
 from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.run.planner import Planner, log_of
@@ -24,17 +23,14 @@ if TYPE_CHECKING:
     from tieredstore.pipelines.config.settings import Pipeline
     from tieredstore.remote.source import SegmentSource
 
-Place: TypeAlias = int | datetime | None
-"""An offset, a time, or no limit."""
-
 
 @dataclass(frozen=True, slots=True)
 class Selected:
     """Which offsets of a topic are meant: from ``start`` up to ``stop``, of these partitions (None: all)."""
 
     topic: str
-    start: Place = None
-    stop: Place = None
+    start: int | AtTime | None = None
+    stop: int | AtTime | None = None
     partitions: tuple[int, ...] | None = None
 
     def has(self, topic: str, partition: int) -> bool:
@@ -83,10 +79,25 @@ class LogSource(RecordSource):
         """As of the start."""
         selected.check_reached({log.partition: log.end for _, log in sorted(self._snapshot.logs.items())})
         return [
-            Window(log.topic, str(log.topic_id), log.partition, *_extent(log, selected))
+            Window(log.topic, str(log.topic_id), log.partition, *self._extent(log, selected))
             for where, log in sorted(self._snapshot.logs.items())
             if selected.has(*where)
         ]
+
+    def _extent(self, log: PartitionLog, selected: Selected) -> tuple[int, int]:
+        start = max(self._offset(log, selected.start, log.earliest), log.earliest)
+        if isinstance(selected.start, int) and 0 < selected.start < log.earliest:
+            raise gone(
+                Window(log.topic, "", log.partition, selected.start, log.earliest),
+                "in neither bucket nor broker any more",
+            )
+        return start, max(start, min(self._offset(log, selected.stop, log.end), log.end))
+
+    def _offset(self, log: PartitionLog, place: int | AtTime | None, default: int) -> int:
+        if not isinstance(place, AtTime):
+            return default if place is None else place
+        offset = self._reader.offset_at(log, place.timestamp_ms)
+        return log.end if offset is None else offset
 
     def due(self, rest: Sequence[Window]) -> list[Window]:
         """A batch, by the pipeline's sizes."""
@@ -107,22 +118,6 @@ class LogSource(RecordSource):
         self._reader.close()
 
 
-def _extent(log: PartitionLog, selected: Selected) -> tuple[int, int]:
-    start = max(_offset(log, selected.start, log.earliest), log.earliest)
-    if isinstance(selected.start, int) and 0 < selected.start < log.earliest:
-        raise gone(
-            Window(log.topic, "", log.partition, selected.start, log.earliest), "in neither bucket nor broker any more"
-        )
-    return start, max(start, min(_offset(log, selected.stop, log.end), log.end))
-
-
 def gone(window: Window, where: str) -> DataLoss:
     """The error of offsets that nothing has: ``where`` says what was looked at."""
     return DataLoss(f"offsets {window.start} to {window.stop - 1} of {window.topic}-{window.partition} are {where}")
-
-
-def _offset(log: PartitionLog, place: Place, default: int) -> int:
-    if not isinstance(place, datetime):
-        return default if place is None else place
-    offset = log.offset_for_time(int(place.timestamp() * 1000))
-    return log.end if offset is None else offset

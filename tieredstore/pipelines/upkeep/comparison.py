@@ -19,7 +19,6 @@ from tieredstore.pipelines.run.stores import COLUMNS
 from tieredstore.pipelines.upkeep.inspection import OutputProblem
 from tieredstore.pipelines.upkeep.named_output import Upload, named_topics, offsets_in, uploads_of
 from tieredstore.pipelines.upkeep.printing import printed
-from tieredstore.reading.log_snapshot import LogSnapshot
 from tieredstore.reading.reader import TopicReader
 from tieredstore.records.settings import ReadSettings
 
@@ -69,8 +68,8 @@ class Against:
         if not topics:
             return
         query = replace(query_of(self._pipeline), selection=Subscribe(topics))
-        logs = LogSnapshot.take(self._source, query).logs
         with TopicReader(lambda: self._source, query, ReadSettings(columns=COLUMNS)) as reader:
+            logs = reader.look().logs
             for window, keys in windows:
                 yield from self._compared(window, logs.get(window.where), keys, reader)
 

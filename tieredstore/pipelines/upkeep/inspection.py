@@ -23,8 +23,7 @@ from tieredstore.pipelines.run.windows import is_of, position_of
 from tieredstore.pipelines.upkeep.named_output import named_faults, named_topics, uploads_of
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
-from tieredstore.reading.losses import losses_between, report_losses
-from tieredstore.reading.unreadable import check_readable
+from tieredstore.reading.losses import Losses, losses_between
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
@@ -140,6 +139,7 @@ def losses_of(
 ) -> dict[TopicPartition, str]:
     """A sentence for each partition whose next offsets are lost, as the next run will end with it."""
     sentences: dict[TopicPartition, str] = {}
+    losses = Losses(query)
     for where, progress in sorted(positions.items()):
         log = snapshot.logs.get(where)
         if log is None or not is_of(log, progress.topic_id):
@@ -149,8 +149,8 @@ def losses_of(
         try:
             position_of(log, progress, "earliest")
             log_of(snapshot, window)
-            report_losses(losses_between(log, start, window.stop), query)
-            check_readable(snapshot, query, {where: (start, window.stop)}, starts_there={where})
+            losses.accept_missing(losses_between(log, start, window.stop))
+            losses.check_readable(snapshot, {where: (start, window.stop)}, starts_there={where})
         except DataLoss as error:
             sentences[where] = str(error)
     return sentences

@@ -6,19 +6,19 @@ import bisect
 import itertools
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tieredstore.errors import ConfigError, ObjectNotFound, ResourceNotFound
+from tieredstore.model import AtTime
 from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.log.family import Family
 from tieredstore.pipelines.log.holdings import Holdings
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.stores import COLUMNS
-from tieredstore.pipelines.upkeep.backfill_sources import Place, RecordSource, Selected, gone
+from tieredstore.pipelines.upkeep.backfill_sources import RecordSource, Selected, gone
 from tieredstore.pipelines.upkeep.named_output import uploads_of
 from tieredstore.pipelines.upkeep.printing import printed
 
@@ -127,12 +127,12 @@ class KeptFiles(RecordSource):
         start = min(max(self._offset(pieces, selected.start, first), first), last)
         return start, max(start, min(self._offset(pieces, selected.stop, last), last))
 
-    def _offset(self, pieces: Sequence[_Piece], place: Place, default: int) -> int:
-        if not isinstance(place, datetime):
+    def _offset(self, pieces: Sequence[_Piece], place: int | AtTime | None, default: int) -> int:
+        if not isinstance(place, AtTime):
             return default if place is None else place
         if any(piece.max_timestamp == _UNKNOWN and piece.keys for piece in pieces):
             raise ConfigError(f"the files of {self._pipeline.own.name} do not tell their times: give offsets")
-        moment = int(place.timestamp() * 1000)
+        moment = place.timestamp_ms
         return next((piece.start for piece in pieces if piece.max_timestamp >= moment), pieces[-1].stop)
 
     @property

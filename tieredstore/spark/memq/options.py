@@ -8,7 +8,7 @@ from typing import Final
 
 from tieredstore.errors import ConfigError
 from tieredstore.limits import MAX_INT32
-from tieredstore.partitions.offset_specs import Earliest, GlobalTimestamp, Latest, OffsetSpec, SpecificOffsets
+from tieredstore.model import AtTime, Earliest, Latest, Places
 from tieredstore.spark.source.option_values import OptionTexts, check_pair, columns_of, ending_spec, starting_spec
 from tieredstore.spark.source.options import store_properties, warn_of
 from tieredstore.spark.source.rows import MEMQ_ROWS, OutOfRange
@@ -41,8 +41,8 @@ class TopicOptions:
     topic: str
     store: StoreSource
     columns: tuple[str, ...]
-    starting: OffsetSpec
-    ending: OffsetSpec
+    starting: Places
+    ending: Places
     fail_on_data_loss: bool = True
     min_partitions: int | None = None
     max_split_bytes: int = DEFAULT_SPLIT_BYTES
@@ -117,11 +117,11 @@ def _check_kind_of_query(texts: OptionTexts, *, streaming: bool, by_listing: boo
         warn_of([name for name in _STREAM_ONLY if name in texts], "are for streams, a batch takes no notice of them")
 
 
-def _of_topic(spec: OffsetSpec, topic: str) -> OffsetSpec:
-    if isinstance(spec, SpecificOffsets):
-        others = sorted({name for name, _ in spec.offsets} - {topic})
+def _of_topic(places: Places, topic: str) -> Places:
+    if isinstance(places, Mapping):
+        others = sorted({name for name, _ in places} - {topic})
         if others:
             raise ConfigError(f"startingOffsets or endingOffsets names {others[0]}, and the option topic says {topic}")
-    elif not isinstance(spec, Earliest | Latest | GlobalTimestamp):  # no option of this format makes another
+    elif not isinstance(places, Earliest | Latest | AtTime):  # no option of this format makes another
         raise ConfigError("offsets are given as earliest, latest, JSON or a time")
-    return spec
+    return places

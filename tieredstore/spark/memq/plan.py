@@ -8,15 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tieredstore.errors import ConfigError, DataLoss
-from tieredstore.partitions.offset_specs import (
-    EARLIEST_OFFSET,
-    LATEST_OFFSET,
-    Earliest,
-    GlobalTimestamp,
-    Latest,
-    OffsetSpec,
-    SpecificOffsets,
-)
+from tieredstore.model import AtTime, Earliest, Latest, Place, Places
 from tieredstore.pubsub.errors import TopicNotFound
 from tieredstore.pubsub.format.batches import START_SIZE, BatchIndex, announced_index_size
 from tieredstore.pubsub.format.keys import PREFIXES, check_path, parse_batch_key
@@ -53,25 +45,23 @@ def topics_of(source: StoreSource) -> Topics:
     return open_topics(manager.store, manager.settings)
 
 
-def offset_of(log: BatchLog, partition: int, spec: OffsetSpec) -> int:
+def offset_of(log: BatchLog, partition: int, places: Places) -> int:
     """The offset in a read partition that the options mean; ConfigError where they say nothing of it."""
     queue, topic = log.queue, log.topic.name
-    match spec:
+    place: Place | None = places.get((topic, partition)) if isinstance(places, Mapping) else places
+    match place:
         case Earliest():
             return queue.start(partition)
         case Latest():
             return queue.end(partition)
-        case GlobalTimestamp(timestamp_ms=ms):
+        case AtTime(timestamp_ms=ms) if place is places:
             return queue.offset_at(partition, ms)
-        case SpecificOffsets(offsets=offsets):
-            offset = offsets.get((topic, partition))
-            if offset is None:
-                raise ConfigError(f"the offsets do not name {topic}-{partition}: name all its read partitions")
-            if offset in (EARLIEST_OFFSET, LATEST_OFFSET):
-                return queue.start(partition) if offset == EARLIEST_OFFSET else queue.end(partition)
-            return offset
+        case int():
+            return place
+        case None:
+            raise ConfigError(f"the offsets do not name {topic}-{partition}: name all its read partitions")
         case _:
-            raise ConfigError(f"{spec!r:.80} means nothing to a queue")
+            raise ConfigError(f"{places!r:.80} means nothing to a queue")
 
 
 def batches_from(
@@ -131,8 +121,8 @@ def listed_batches(topics: Topics, options: TopicOptions) -> Sequence[PlannedBat
     return [PlannedBatch(key, size) for _, key, size in sorted(listed)]
 
 
-def _time_of(spec: OffsetSpec) -> int | None:
-    return spec.timestamp_ms if isinstance(spec, GlobalTimestamp) else None
+def _time_of(spec: Places) -> int | None:
+    return spec.timestamp_ms if isinstance(spec, AtTime) else None
 
 
 def admitted(

@@ -24,8 +24,6 @@ from pyspark.sql.datasource import (
 
 from tieredstore.limits import MAX_OFFSET
 from tieredstore.reading.reader import TopicReader
-from tieredstore.reading.unreadable import check_readable, named_partitions
-from tieredstore.reading.windows import offset_windows
 from tieredstore.spark.source.options import SourceOptions
 from tieredstore.spark.source.store_source import manager_of
 from tieredstore.spark.source.tasks import plan_tasks, query_of, read_task
@@ -61,13 +59,9 @@ class BatchReader(DataSourceReader):
         open_source = partial(manager_of, options.store)
         with TopicReader(open_source, query) as reader:
             snapshot = reader.snapshot()
-            windows = offset_windows(
-                snapshot, query, options.starting, options.ending, if_too_late=options.timestamp_strategy
-            )
-        check_readable(
-            snapshot, query, windows,
-            starts_there=named_partitions(options.starting), stops_there=named_partitions(options.ending),
-        )  # fmt: skip
+            lookup = reader.lookup(snapshot)
+            windows = lookup.exact(options.starting, options.ending, if_too_late=options.timestamp_strategy)
+        lookup.check_readable(windows, options.starting, options.ending)
         windows = self._narrowed(windows)
         since = None if self._bounds is None else self._bounds.since_ms
         options = replace(options, max_split_bytes=self._split_bytes(snapshot, windows))

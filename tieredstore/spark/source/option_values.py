@@ -12,17 +12,7 @@ from typing import Final, NoReturn, cast
 
 from tieredstore.errors import ConfigError
 from tieredstore.limits import MAX_INT32, MAX_INT64
-from tieredstore.model import TopicPartition
-from tieredstore.partitions.offset_specs import (
-    EARLIEST_OFFSET,
-    LATEST_OFFSET,
-    Earliest,
-    GlobalTimestamp,
-    Latest,
-    OffsetSpec,
-    PartitionTimestamps,
-    SpecificOffsets,
-)
+from tieredstore.model import AtTime, Earliest, Latest, Place, Places, TopicPartition
 from tieredstore.spark.source.rows import KAFKA_ROWS
 
 _MAX_SHOWN: Final = 80
@@ -238,65 +228,82 @@ def _without_doubles(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return fields
 
 
+_EARLIEST: Final = -2
+_ENDS: Final[Mapping[int, Place]] = {_EARLIEST: Earliest(), -1: Latest()}
+"""What stands for the ends of the log among the offsets of an option."""
+
 _OFFSETS_EXAMPLE: Final = '{"topicA":{"0":23,"1":-2}}'
 _TIMES_EXAMPLE: Final = '{"topicA":{"0":1735689600000,"1":1735689600000}}'
 
 
-def starting_spec(texts: OptionTexts, default: OffsetSpec, *, streaming: bool) -> OffsetSpec:
+def starting_spec(texts: OptionTexts, default: Places, *, streaming: bool) -> Places:
     """Where reading starts; ConfigError for a batch that would start at the end."""
     spec = _spec(texts, "starting", default)
     if streaming:
         return spec
     if isinstance(spec, Latest):
         raise ConfigError("the option startingOffsets is latest, where a batch has nothing to read; leave it out")
-    _refuse_offset(spec, LATEST_OFFSET, "startingOffsets has -1, the latest offset,", "nothing to read there")
+    _refuse_place(spec, Latest(), "startingOffsets has -1, the latest offset,", "nothing to read there")
     return spec
 
 
-def ending_spec(texts: OptionTexts) -> OffsetSpec:
+def ending_spec(texts: OptionTexts) -> Places:
     """Where a batch ends; ConfigError for one that would end where the log begins."""
     spec = _spec(texts, "ending", Latest())
     if isinstance(spec, Earliest):
         raise ConfigError("the option endingOffsets is earliest, before which there is nothing to read; leave it out")
-    _refuse_offset(spec, EARLIEST_OFFSET, "endingOffsets has -2, the earliest offset,", "nothing to read before it")
+    _refuse_place(spec, Earliest(), "endingOffsets has -2, the earliest offset,", "nothing to read before it")
     return spec
 
 
-def check_pair(starting: OffsetSpec, ending: OffsetSpec) -> None:
+def check_pair(starting: Places, ending: Places) -> None:
     """ConfigError where both name partitions and these differ, or where one starts after its end."""
     match starting, ending:
-        case SpecificOffsets(offsets=first), SpecificOffsets(offsets=last):
-            _check_numbers(first, last, "startingOffsets", "endingOffsets")
-        case PartitionTimestamps(timestamps=first), PartitionTimestamps(timestamps=last):
-            _check_numbers(first, last, "startingOffsetsByTimestamp", "endingOffsetsByTimestamp")
-        case GlobalTimestamp(timestamp_ms=since), GlobalTimestamp(timestamp_ms=until) if since > until:
+        case Mapping(), Mapping() if _are_times(starting) == _are_times(ending):
+            suffix = "ByTimestamp" if _are_times(starting) else ""
+            _check_numbers(starting, ending, f"startingOffsets{suffix}", f"endingOffsets{suffix}")
+        case AtTime(timestamp_ms=since), AtTime(timestamp_ms=until) if since > until:
             raise ConfigError(f"startingTimestamp is {since}, after endingTimestamp, which is {until}")
         case _:
             pass
 
 
+def _are_times(places: Mapping[TopicPartition, Place]) -> bool:
+    return any(isinstance(place, AtTime) for place in places.values())
+
+
 def _check_numbers(
-    first: Mapping[TopicPartition, int], last: Mapping[TopicPartition, int], start_name: str, end_name: str
+    first: Mapping[TopicPartition, Place], last: Mapping[TopicPartition, Place], start_name: str, end_name: str
 ) -> None:
     if different := sorted(first.keys() ^ last.keys()):
         topic, partition = different[0]
         one, other = (start_name, end_name) if different[0] in first else (end_name, start_name)
         raise ConfigError(f"{one} names {topic}-{partition} and {other} does not: both must name the same partitions")
-    for (topic, partition), start in first.items():
-        # What -1 and -2 stand for only the log tells.
-        if 0 <= last[topic, partition] < start:
+    for (topic, partition), place in first.items():
+        start, end = _number(place), _number(last[topic, partition])
+        # What earliest and latest stand for only the log tells.
+        if start is not None and end is not None and end < start:
             raise ConfigError(
-                f"{topic}-{partition} would start at {start} ({start_name}), after its end at "
-                f"{last[topic, partition]} ({end_name})"
+                f"{topic}-{partition} would start at {start} ({start_name}), after its end at {end} ({end_name})"
             )
 
 
-def _spec(texts: OptionTexts, side: str, default: OffsetSpec) -> OffsetSpec:
+def _number(place: Place) -> int | None:
+    match place:
+        case int():
+            return place
+        case AtTime(timestamp_ms=timestamp_ms):
+            return timestamp_ms
+        case _:
+            return None
+
+
+def _spec(texts: OptionTexts, side: str, default: Places) -> Places:
     # The first that is given counts, as in Spark's Kafka source; the others are not looked at.
     if (timestamp := texts.whole(f"{side}Timestamp", 0)) is not None:
-        return GlobalTimestamp(timestamp)
+        return AtTime(timestamp)
     if (timestamps := texts.of_partitions(f"{side}OffsetsByTimestamp", 0, _TIMES_EXAMPLE)) is not None:
-        return PartitionTimestamps(timestamps)
+        return {where: AtTime(time) for where, time in timestamps.items()}
     name = f"{side}Offsets"
     text = texts.text(name)
     if text is None:
@@ -305,15 +312,11 @@ def _spec(texts: OptionTexts, side: str, default: OffsetSpec) -> OffsetSpec:
         return Earliest() if text.lower() == "earliest" else Latest()
     if not text.startswith("{"):
         raise wrong(name, text, f"earliest, latest or JSON such as {_OFFSETS_EXAMPLE}")
-    return SpecificOffsets(texts.of_partitions(name, EARLIEST_OFFSET, _OFFSETS_EXAMPLE) or {})
+    offsets = texts.of_partitions(name, _EARLIEST, _OFFSETS_EXAMPLE) or {}
+    return {where: _ENDS.get(offset, offset) for where, offset in offsets.items()}
 
 
-def _refuse_offset(spec: OffsetSpec, refused: int, what: str, why: str) -> None:
-    partitions = (
-        [where for where, offset in spec.offsets.items() if offset == refused]
-        if isinstance(spec, SpecificOffsets)
-        else []
-    )
-    if partitions:
-        topic, partition = partitions[0]
-        raise ConfigError(f"the option {what} for {topic}-{partition}: a batch has {why}")
+def _refuse_place(places: Places, refused: Place, what: str, why: str) -> None:
+    for where, place in places.items() if isinstance(places, Mapping) else ():
+        if place == refused:
+            raise ConfigError(f"the option {what} for {where[0]}-{where[1]}: a batch has {why}")

@@ -20,8 +20,7 @@ from tieredstore.config.properties import DEFAULT_PREFIX, shown_name
 from tieredstore.config.storage import BACKENDS, JAVA_BACKENDS
 from tieredstore.errors import ConfigError
 from tieredstore.limits import MAX_INT32
-from tieredstore.model import Isolation, Uuid
-from tieredstore.partitions.offset_specs import Earliest, Latest, OffsetSpec
+from tieredstore.model import Earliest, Isolation, Latest, Places, Uuid
 from tieredstore.partitions.selections import Assign, Selection, Subscribe, SubscribePattern
 from tieredstore.spark.source.option_values import OptionTexts, check_pair, columns_of, ending_spec, starting_spec
 from tieredstore.spark.source.store_source import StoreSource
@@ -39,8 +38,8 @@ class SourceOptions:
     """
 
     selection: Selection
-    starting: OffsetSpec
-    ending: OffsetSpec
+    starting: Places
+    ending: Places
     columns: tuple[str, ...]
     store: StoreSource
     timestamp_strategy: Literal["error", "latest"] = "error"

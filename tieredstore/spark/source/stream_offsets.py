@@ -34,7 +34,7 @@ from tieredstore.limits import MAX_INT32, MAX_OFFSET
 from tieredstore.model import TopicId, TopicPartition, Uuid
 from tieredstore.partitions.log import OffsetWindow
 from tieredstore.partitions.position import LogBounds, Position, stand
-from tieredstore.reading.losses import name_of
+from tieredstore.reading.losses import BeginsLate, CreatedAgain, EndsBefore, Gone, Loss, Moved, NotReadable, name_of
 
 if TYPE_CHECKING:
     from tieredstore.live import EpochEnd
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 Windows = dict[TopicPartition, OffsetWindow]
 """What to read of each partition."""
 
-OnLoss = Callable[[str], None]
-"""Told of data loss in a sentence; it raises if the stream has to end with it."""
+OnLoss = Callable[[Loss], None]
+"""Told of data loss; it raises if the stream has to end with it."""
 
 Answers = Mapping[TopicPartition, "EpochEnd"]
 """What the broker says of the ends of the epochs of positions."""
@@ -216,15 +216,11 @@ class StreamOffsets:
             if known is not None and known >= stop and not self._is_cut(where, known, log, answers):
                 continue
             if log is None or not _agree(log.topic_id, topic_id, log.derived_id):
-                now = "is gone" if log is None else f"is {log.topic_id} now"
-                on_loss(f"{name_of(where)} ({topic_id}) {now}, and offsets {known or 0} to {stop - 1} are to be read")
+                on_loss(NotReadable(where, topic_id, known or 0, stop, None if log is None else log.topic_id))
                 continue
             start = self._begin(where, log, on_loss, answers.get(where))
             if stop > log.end:
-                on_loss(
-                    f"{name_of(where)} ({topic_id}) ends at offset {log.end}, "
-                    f"and offsets up to {stop - 1} are to be read"
-                )
+                on_loss(EndsBefore(where, topic_id, log.end, stop))
             if min(stop, log.end) > start:
                 windows[where] = start, min(stop, log.end)
         return windows
@@ -248,18 +244,18 @@ class StreamOffsets:
             # A partition that was added to a topic begins at 0; if not, retention was faster than the stream.
             # A topic that was created again is told of elsewhere, once for all of its partitions.
             if log.earliest and _agree(self.topic_ids.get(where[0], log.topic_id), log.topic_id, log.derived_id):
-                on_loss(f"{name_of(where)} is new, and it begins at offset {log.earliest} instead of 0")
+                on_loss(BeginsLate(where, log.earliest))
             return log.earliest
         standing = stand(Position(known, self.epochs.get(where)), log, answer)
         if standing.kind != "stands":
-            on_loss(standing.sentence(name_of(where), known, log))
+            on_loss(Moved(where, known, standing, log))
         return standing.at
 
     def _tell_of_gone(self, logs: Mapping[TopicPartition, LogBounds], on_loss: OnLoss) -> None:
         ids, derived = {topic: log.topic_id for (topic, _), log in logs.items()}, _derived_ids(logs)
         for where, at in sorted(self.offsets.items()):
             if where not in logs and self._has_id(where[0], ids, derived):
-                on_loss(f"{name_of(where)} ({self.topic_ids[where[0]]}) is gone, and it was read up to offset {at}")
+                on_loss(Gone(where, self.topic_ids[where[0]], at))
 
     def _tell_of_other_ids(self, logs: Mapping[TopicPartition, LogBounds], on_loss: OnLoss) -> None:
         for topic, (topic_id, derived) in sorted(
@@ -270,7 +266,7 @@ class StreamOffsets:
                 read = ", ".join(
                     f"{name_of(where)} {at}" for where, at in sorted(self.offsets.items()) if where[0] == topic
                 )
-                on_loss(f"topic {topic} was created again as {topic_id}, and {known} was read up to offsets {read}")
+                on_loss(CreatedAgain(topic, topic_id, f"{known} was read up to offsets {read}"))
 
 
 def _derived_ids(logs: Mapping[TopicPartition, LogBounds]) -> dict[str, Uuid | None]:

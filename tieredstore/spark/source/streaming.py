@@ -23,10 +23,9 @@ from tieredstore.errors import ConfigError, ResourceNotFound
 from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import TopicPartition
 from tieredstore.partitions.selections import Assign, Selection, Subscribe
-from tieredstore.reading.losses import LossRule
+from tieredstore.reading.losses import Losses
 from tieredstore.reading.snapshots import LogSnapshots
-from tieredstore.reading.unreadable import check_readable, named_partitions
-from tieredstore.reading.windows import starting_offsets
+from tieredstore.reading.windows import with_offsets
 from tieredstore.spark.source.options import SourceOptions
 from tieredstore.spark.source.store_source import manager_of
 from tieredstore.spark.source.stream_offsets import StreamOffsets, Windows
@@ -59,7 +58,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._query = query_of(options)
         self._logs = LogSnapshots(partial(manager_of, options.store), self._query, fresh_s=_FRESH_S, clock=clock)
         self._delay = TriggerDelay(clock)
-        self._on_loss = LossRule(self._query)
+        self._losses = Losses(self._query)
         self._target: StreamOffsets | None = None
         self._has_looked = False
 
@@ -72,12 +71,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             snapshot = self._logs.current()
             if self._target is not None:
                 snapshot.check_selected(self._query, manager_of(self._options.store))
-            begins = starting_offsets(
-                snapshot, self._query, self._options.starting, if_too_late=self._options.timestamp_strategy
-            )
-            check_readable(
-                snapshot, self._query, {where: (begin, begin) for where, begin in begins.items()},
-                starts_there=named_partitions(self._options.starting), stops_there=begins,
+            starting, too_late = self._options.starting, self._options.timestamp_strategy
+            begins = self._logs.lookup(snapshot).starting(starting, if_too_late=too_late)
+            self._losses.check_readable(
+                snapshot, {where: (begin, begin) for where, begin in begins.items()},
+                starts_there=with_offsets(starting, begins), stops_there=begins,
             )  # fmt: skip
             return StreamOffsets.at(begins, snapshot.logs).as_initial().to_json()
 
@@ -100,7 +98,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with one_sentence():
             snapshot = self._logs.current()
             ends = {where: (log.end, log.end) for where, log in snapshot.logs.items()}
-            check_readable(snapshot, self._query, ends, starts_there=ends)
+            self._losses.check_readable(snapshot, ends, starts_there=ends)
             self._target = _ends(snapshot)
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
@@ -109,7 +107,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # That by which the batch's end was chosen: a newer one costs a listing and tells nothing more of it.
             snapshot = self._logs.last or self._logs.current()
             first, last = StreamOffsets.from_json(start), StreamOffsets.from_json(end)
-            windows = first.windows_to(last, snapshot.logs, self._on_loss, self._logs.epoch_ends(first.positions))
+            windows = first.windows_to(last, snapshot.logs, self._losses.accept, self._logs.epoch_ends(first.positions))
             return plan_tasks(manager_of(self._options.store), snapshot, windows, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -128,7 +126,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         snapshot = self._logs.current()
         self._look_for_absent(snapshot, read, ends=self._target is not None or is_once(limit))
         answers, stale = self._logs.epoch_ends(read.positions), self._logs.stale(read.positions)
-        begins = read.begins(snapshot.logs, self._on_loss, answers, stale)
+        begins = read.begins(snapshot.logs, self._losses.accept, answers, stale)
         windows = self._within_reach(snapshot, begins)
         limits = self._limits.under(limit)
         waiting = sum(stop - first for first, stop in windows.values())

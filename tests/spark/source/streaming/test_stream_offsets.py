@@ -17,7 +17,9 @@ from tieredstore.live import EpochEnd
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.partitions.history import Cut
 from tieredstore.partitions.position import LogBounds
-from tieredstore.spark.source.stream_offsets import StreamOffsets, Windows
+from tieredstore.reading import QueryWords
+from tieredstore.reading.losses import Loss, sentence
+from tieredstore.spark.source.stream_offsets import OnLoss, StreamOffsets, Windows
 
 OLD, NEW = Uuid(bytes(range(16))), Uuid(bytes(range(16, 32)))
 A, B = ("orders", 0), ("orders", 1)
@@ -56,14 +58,14 @@ def at(offsets: dict[TopicPartition, int], topic_id: Uuid = OLD) -> StreamOffset
     return StreamOffsets(offsets, {topic: topic_id for topic, _ in offsets})
 
 
-def refuse(sentence: str) -> None:
-    raise DataLoss(sentence)
+def refuse(loss: Loss) -> None:
+    raise DataLoss(sentence(loss, QueryWords()))
 
 
-def told_of(call: Callable[[Callable[[str], None]], Any]) -> tuple[Any, list[str]]:
+def told_of(call: Callable[[OnLoss], Any]) -> tuple[Any, list[str]]:
     """The result, and the losses that were told on the way; and that the first of them ends a strict stream."""
     losses: list[str] = []
-    result = call(losses.append)
+    result = call(lambda loss: losses.append(sentence(loss, QueryWords())))
     if losses:
         with pytest.raises(DataLoss) as error:
             call(refuse)
