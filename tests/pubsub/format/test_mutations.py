@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.pubsub.memq_batches import GOLDEN, check, mutations, rows_of
 from tieredstore.pubsub.errors import MessageCorrupt, NotificationCorrupt
-from tieredstore.pubsub.format.notifications import BatchFacts, Notification, parse_notification
+from tieredstore.pubsub.format.notifications import BatchFacts, Notification, RequestRuns, parse_notification
 
 
 def damaged_batches(count: int) -> int:
@@ -19,7 +19,7 @@ def damaged_batches(count: int) -> int:
 
 def damaged_notifications(count: int) -> int:
     source = random.Random(1)
-    facts = BatchFacts("0" * 32, 10, -5, 7, 1278, 99, (("7f000001", 1_700_000_000_000, (0, 1, 6, 6)),))
+    facts = BatchFacts("0" * 32, 10, -5, 7, 1278, 99, (RequestRuns("7f000001", 1_700_000_000_000, (0, 1, 6, 6)),))
     originals = [
         (GOLDEN / "wire/notification-s3.json").read_bytes(),
         Notification("orders", 1234, 3, key="28/a/42_7_1_0_h", bucket="b", facts=facts).to_json(),

@@ -9,10 +9,10 @@ import pytest
 
 from tests.support.pubsub.memq_batches import GOLDEN
 from tieredstore.pubsub.errors import NotificationCorrupt
-from tieredstore.pubsub.format.notifications import BatchFacts, Notification, parse_notification
+from tieredstore.pubsub.format.notifications import BatchFacts, Notification, RequestRuns, parse_notification
 
 MEMQS = (GOLDEN / "wire/notification-s3.json").read_bytes()
-FACTS = BatchFacts("ab" * 16, 3, None, 5, 1278, 0xFFFFFFFF, (("7f000001", -1, (0, 0, 8, 9)),))
+FACTS = BatchFacts("ab" * 16, 3, None, 5, 1278, 0xFFFFFFFF, (RequestRuns("7f000001", -1, (0, 0, 8, 9)),))
 
 
 def test_memqs_is_read_and_written_byte_for_byte() -> None:
@@ -77,6 +77,7 @@ def test_what_is_no_batch_is_refused(change: dict[str, Any], sentence: str) -> N
         ({"objectSize": 18 + 38, "totalSize": 44 + 18 + 38}, "objectSize is no size of a batch of 3 Messages"),
         ({"producers": [{"address": "7f", "epoch": 1, "requests": [0]}]}, "requests is no list"),
         ({"producers": [{"address": "7f", "epoch": 1, "requests": [2, 1]}]}, "requests is no list"),
+        ({"producers": [{"address": "no hex", "epoch": 1, "requests": [0, 0]}]}, "address is 'no hex'"),
     ],
 )  # fmt: skip
 def test_what_our_notifications_say_of_more_than_they_can_is_refused(changes: dict[str, Any], sentence: str) -> None:
@@ -97,7 +98,7 @@ def test_what_our_notifications_say_of_more_than_they_can_is_refused(changes: di
         (b"[" * 40_000, "nested too deeply|not JSON"),
         (b"[" * 60_000, "over 50000 values"),
         (b" " * (1 << 20) + b"{}", "1048576 at most"),
-        (b'{"objectSize":' + b"9" * 5000 + b"}", "5000 digits"),
+        (b'{"objectSize":' + b"9" * 5000 + b"}", "number out of range"),
     ],
 )
 def test_hostile_bytes_cost_no_more_than_they_are(raw: bytes, sentence: str) -> None:

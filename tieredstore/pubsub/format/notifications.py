@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
-from typing import Final, NoReturn, TypeAlias, cast
+from dataclasses import dataclass, replace
+from typing import Annotated, Final, NamedTuple, cast
+
+from pydantic import AfterValidator, Field, Strict, TypeAdapter, ValidationError
+from pydantic_core import from_json
 
 from tieredstore.errors import excerpt, quoted
 from tieredstore.limits import MAX_INT32
@@ -22,29 +25,48 @@ MOST_BYTES: Final = 1 << 20
 _MOST_VALUES: Final = 50_000
 _MOST_MESSAGES: Final = 100_000  # of a batch of ours; whoever names their requests names each
 _MAX_INT64: Final = (1 << 63) - 1
-_BATCH_ID: Final = re.compile("[0-9a-f]{32}")
-_MAX_KEY: Final = 1024
+_NO_NUL: Final = r"^[^\x00]*$"
 
 
-RequestRuns: TypeAlias = tuple[str, int, tuple[int, ...]]
-"""A producer's address in hexadecimal, its epoch, and the first and last of each run of request ids."""
+def _check_batch_id(text: str) -> str:
+    if not re.fullmatch("[0-9a-f]{32}", text):
+        raise ValueError("is not 32 hexadecimal digits")
+    return text
+
+
+def _check_runs(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    if len(numbers) % 2 or any(first > last for first, last in zip(numbers[::2], numbers[1::2], strict=True)):
+        raise ValueError("is no list of first and last ids")
+    return numbers
+
+
+_Size = Annotated[int, Strict(), Field(ge=1, le=MAX_INT32)]
+_Number = Annotated[int, Strict(), Field(ge=-_MAX_INT64, le=_MAX_INT64)]
+_Timestamp = Annotated[int, Strict(), Field(ge=-_MAX_INT64 - 1, le=_MAX_INT64)]
+
+
+class RequestRuns(NamedTuple):
+    """A producer's address in hexadecimal, its epoch, and the first and last of each run of request ids."""
+
+    address: Annotated[str, Strict(), Field(max_length=254, pattern=r"^(?:[0-9a-fA-F]{2})*$")]
+    epoch: _Number
+    requests: Annotated[tuple[_Number, ...], AfterValidator(_check_runs)]
 
 
 @dataclass(frozen=True, slots=True)
 class BatchFacts:
     """What our writers add, so that nobody opens an object to know it. Timestamps are ms, None where no record has one.
 
-    ``crc32`` is that of the whole object; ``producers`` are whose Messages are in it: of each its address in
-    hexadecimal, its epoch, and the first and last of each run of request ids. ``empty``, likewise: requests without
+    ``crc32`` is that of the whole object; ``producers`` are whose Messages are in it. ``empty`` are requests without
     records, which the broker that wrote the batch has answered since its last one, and stored nowhere.
     """
 
-    batch_id: str
-    records: int
-    min_timestamp: int | None
-    max_timestamp: int | None
-    total_size: int
-    crc32: int
+    batch_id: Annotated[str, Strict(), AfterValidator(_check_batch_id), Field(alias="batchId")]
+    records: Annotated[int, Strict(), Field(ge=0, le=_MAX_INT64)]
+    min_timestamp: Annotated[_Timestamp | None, Field(alias="minTimestamp")]
+    max_timestamp: Annotated[_Timestamp | None, Field(alias="maxTimestamp")]
+    total_size: Annotated[_Size, Field(alias="totalSize")]
+    crc32: Annotated[int, Strict(), Field(ge=0, le=(1 << 32) - 1)]
     producers: tuple[RequestRuns, ...] = ()
     empty: tuple[RequestRuns, ...] = ()
 
@@ -56,13 +78,13 @@ class Notification:
     ``object_size`` is as MemQ counts: without the index in a bucket, with it in a file. ``total_size`` is the object's.
     """
 
-    topic: str
-    object_size: int
-    message_count: int
-    key: str | None = None
-    bucket: str = ""
-    path: str | None = None
-    attempts: int = 0
+    topic: Annotated[str, Strict(), Field(min_length=1, max_length=255, pattern=_NO_NUL)]
+    object_size: Annotated[_Size, Field(alias="objectSize")]
+    message_count: Annotated[_Size, Field(alias="numBatchMessages")]
+    key: Annotated[str, Strict(), Field(min_length=1, max_length=1024, pattern=_NO_NUL)] | None = None
+    bucket: Annotated[str, Strict(), Field(max_length=255, pattern=_NO_NUL)] = ""
+    path: Annotated[str, Strict(), Field(min_length=1, max_length=4096, pattern=_NO_NUL)] | None = None
+    attempts: Annotated[int, Strict(), Field(ge=0, le=MAX_INT32, alias="numAttempts")] = 0
     facts: BatchFacts | None = None
 
     @property
@@ -90,46 +112,57 @@ class Notification:
         return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 
 
+_FACTS: Final = TypeAdapter(BatchFacts)
+_NOTIFICATION: Final = TypeAdapter(Notification)
+_NAMES: Final = ("topic", "objectSize", "numBatchMessages", "key", "bucket", "path", "numAttempts")
+
+
 def parse_notification(raw: bytes, where: str) -> Notification:
     """What ``raw`` says; NotificationCorrupt, naming ``where`` it stands, if that is no batch. Fields that are not
     known are passed over."""
-    fields = _Fields(_parse_object(raw, where), where)
-    path = fields.text("path", most=4096) if fields.has("path") else None
-    key = fields.text("key", most=_MAX_KEY) if path is None else None
-    count = fields.number("numBatchMessages", 1, MAX_INT32)
-    if fields.number("headerSize", 0, MAX_INT32) != index_size(count):
-        raise fields.wrong("headerSize", f"does not go with {count} Messages")
-    notification = Notification(
-        topic=fields.text("topic", most=255),
-        object_size=fields.number("objectSize", 1, MAX_INT32),
-        message_count=count,
-        key=key,
-        bucket=fields.text("bucket", most=255, least=0) if path is None and fields.has("bucket") else "",
-        path=path,
-        attempts=fields.number("numAttempts", 0, MAX_INT32) if fields.has("numAttempts") else 0,
-        facts=_parse_facts(fields) if fields.has("batchId") else None,
-    )
-    if not index_size(count) + BARE_HEADER_SIZE * count <= notification.total_size <= MAX_INT32:
-        raise fields.wrong("objectSize", f"is no size of a batch of {count} Messages")
-    if notification.facts is not None:
-        _check_facts(notification.facts, notification, fields)
+    fields = {name: value for name, value in _parse_object(raw, where).items() if value is not None}
+    passed_over = {"key", "bucket"} if "path" in fields else {"path"}
+    try:
+        told = {name: fields[name] for name in _NAMES if name in fields and name not in passed_over}
+        notification = _NOTIFICATION.validate_python(told)
+        if "batchId" in fields:
+            facts = _FACTS.validate_python({"minTimestamp": None, "maxTimestamp": None, **fields})
+            notification = replace(notification, facts=facts)
+        _check(notification, fields.get("headerSize"))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        value = None if first["type"] == "missing" else first["input"]
+        reason = first.get("ctx", {}).get("error")
+        why = str(reason) if isinstance(reason, ValueError) else f"is {quoted(value)}: {first['msg']}"
+        raise NotificationCorrupt(f"{where}: the notification's {'.'.join(map(str, first['loc']))} {why}") from error
+    except ValueError as error:
+        raise NotificationCorrupt(f"{where}: the notification's {error}") from error
     return notification
 
 
-def _check_facts(facts: BatchFacts, notification: Notification, fields: _Fields) -> None:
+def _check(notification: Notification, header_size: object) -> None:
+    """ValueError for fields that do not go together."""
+    count, facts = notification.message_count, notification.facts
+    if notification.key is None and notification.path is None:
+        raise ValueError("key is None, and so is its path")
+    if header_size != index_size(count):
+        raise ValueError(f"headerSize does not go with {count} Messages")
+    if not index_size(count) + BARE_HEADER_SIZE * count <= notification.total_size <= MAX_INT32:
+        raise ValueError(f"objectSize is no size of a batch of {count} Messages")
+    if facts is None:
+        return
     if facts.total_size != notification.total_size:
-        raise fields.wrong("totalSize", "does not agree with objectSize and headerSize")
-    if notification.message_count > _MOST_MESSAGES:
-        raise fields.wrong("numBatchMessages", f"is {notification.message_count}, of which ours have {_MOST_MESSAGES}")
-    named = sum(
-        last - first + 1 for _, _, runs in facts.producers for first, last in zip(runs[::2], runs[1::2], strict=True)
-    )
-    if named > notification.message_count:
-        raise fields.wrong("producers", f"name {named} requests of {notification.message_count} Messages")
+        raise ValueError("totalSize does not agree with objectSize and headerSize")
+    if count > _MOST_MESSAGES:
+        raise ValueError(f"numBatchMessages is {count}, of which ours have {_MOST_MESSAGES}")
+    runs = [zip(each.requests[::2], each.requests[1::2], strict=True) for each in facts.producers]
+    named = sum(last - first + 1 for pairs in runs for first, last in pairs)
+    if named > count:
+        raise ValueError(f"producers name {named} requests of {count} Messages")
 
 
 def _facts_fields(facts: BatchFacts) -> dict[str, object]:
-    empty: dict[str, object] = {"empty": _runs_fields(facts.empty)} if facts.empty else {}
+    empty: dict[str, object] = {"empty": [runs._asdict() for runs in facts.empty]} if facts.empty else {}
     return {
         "batchId": facts.batch_id,
         "records": facts.records,
@@ -137,84 +170,8 @@ def _facts_fields(facts: BatchFacts) -> dict[str, object]:
         "maxTimestamp": facts.max_timestamp,
         "totalSize": facts.total_size,
         "crc32": facts.crc32,
-        "producers": _runs_fields(facts.producers),
+        "producers": [runs._asdict() for runs in facts.producers],
     } | empty
-
-
-def _runs_fields(producers: tuple[RequestRuns, ...]) -> list[dict[str, object]]:
-    return [{"address": address, "epoch": epoch, "requests": list(requests)} for address, epoch, requests in producers]
-
-
-def _parse_facts(fields: _Fields) -> BatchFacts:
-    batch_id = fields.text("batchId", most=32)
-    if not _BATCH_ID.fullmatch(batch_id):
-        raise fields.wrong("batchId", "is not 32 hexadecimal digits")
-    return BatchFacts(
-        batch_id=batch_id,
-        records=fields.number("records", 0, _MAX_INT64),
-        min_timestamp=fields.optional_number("minTimestamp"),
-        max_timestamp=fields.optional_number("maxTimestamp"),
-        total_size=fields.number("totalSize", 1, MAX_INT32),
-        crc32=fields.number("crc32", 0, (1 << 32) - 1),
-        producers=tuple(_parse_producer(fields, item) for item in fields.items("producers")),
-        empty=tuple(_parse_producer(fields, item) for item in (fields.items("empty") if fields.has("empty") else ())),
-    )
-
-
-def _parse_producer(fields: _Fields, item: object) -> RequestRuns:
-    if not isinstance(item, dict):
-        raise fields.wrong("producers", "holds what is no producer")
-    producer = _Fields(cast("dict[str, object]", item), fields.where)
-    requests = producer.items("requests")
-    numbers = tuple(number for number in requests if isinstance(number, int) and not isinstance(number, bool))
-    runs = list(zip(numbers[::2], numbers[1::2], strict=False))
-    if (
-        len(numbers) != len(requests)
-        or len(numbers) % 2
-        or any(not -_MAX_INT64 < a <= b <= _MAX_INT64 for a, b in runs)
-    ):
-        raise producer.wrong("requests", "is no list of first and last ids")
-    address = producer.text("address", most=254, least=0)
-    return address, producer.number("epoch", -_MAX_INT64, _MAX_INT64), numbers
-
-
-class _Fields:
-    """The fields of one JSON object; what is wrong with one is NotificationCorrupt."""
-
-    def __init__(self, values: dict[str, object], where: str) -> None:
-        self._values = values
-        self.where = where
-
-    def has(self, name: str) -> bool:
-        return self._values.get(name) is not None
-
-    def text(self, name: str, *, most: int, least: int = 1) -> str:
-        value = self._values.get(name)
-        if not isinstance(value, str) or not least <= len(value) <= most or "\0" in value:
-            raise self.wrong(name, f"is {quoted(value)}, not text of up to {most} characters")
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise self.wrong(name, "has half of a character in it") from None
-        return value
-
-    def number(self, name: str, least: int, most: int) -> int:
-        value = self._values.get(name)
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            raise self.wrong(name, f"is {quoted(value)}, not a number from {least} to {most}")
-        return value
-
-    def optional_number(self, name: str) -> int | None:
-        return self.number(name, -_MAX_INT64 - 1, _MAX_INT64) if self.has(name) else None
-
-    def items(self, name: str) -> list[object]:
-        value = self._values.get(name)
-        if not isinstance(value, list):
-            raise self.wrong(name, f"is {quoted(value)}, not a list")
-        return cast("list[object]", value)
-
-    def wrong(self, name: str, why: str) -> NotificationCorrupt:
-        return NotificationCorrupt(f"{self.where}: the notification's {name} {why}")
 
 
 def _parse_object(raw: bytes, where: str) -> dict[str, object]:
@@ -224,20 +181,9 @@ def _parse_object(raw: bytes, where: str) -> dict[str, object]:
     if sum(raw.count(mark) for mark in (b",", b"[", b"{")) > _MOST_VALUES:
         raise NotificationCorrupt(f"{where}: a notification of over {_MOST_VALUES} values is none")
     try:
-        document = json.loads(raw.decode(), parse_constant=_refuse, parse_int=_whole_number)
-    except (ValueError, RecursionError) as error:
-        why = "is nested too deeply" if isinstance(error, RecursionError) else excerpt(error)
-        raise NotificationCorrupt(f"{where}: a notification that is not JSON: {why}") from error
+        document: object = from_json(raw, allow_inf_nan=False)
+    except ValueError as error:
+        raise NotificationCorrupt(f"{where}: a notification that is not JSON: {excerpt(error)}") from error
     if not isinstance(document, dict):
         raise NotificationCorrupt(f"{where}: the notification is not a JSON object but {quoted(document)}")
     return cast("dict[str, object]", document)
-
-
-def _refuse(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number")
-
-
-def _whole_number(digits: str) -> int:
-    if len(digits) > 20:  # of 64 bits, with a sign
-        raise ValueError(f"a number in it has {len(digits)} digits")
-    return int(digits)

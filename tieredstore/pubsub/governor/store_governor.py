@@ -14,20 +14,21 @@ by who has its generation: what a governor writes that was deposed meanwhile fai
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import asdict, dataclass
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, Field, NonNegativeInt, TypeAdapter
 
 from tieredstore.errors import CorruptData, Fenced, ObjectNotFound, PreconditionFailed
 from tieredstore.pubsub.format.packets import MOST_PORT, BrokerAddress
 from tieredstore.pubsub.governor.assigning import AssignmentStrategy, BrokerSeat, TopicLoad
 from tieredstore.pubsub.governor.directory import Governor
-from tieredstore.pubsub.governor.zookeeper_nodes import packet_text
-from tieredstore.pubsub.queue.own_objects import ANY_OBJECT, OwnFolder, json_body, number_in
+from tieredstore.pubsub.governor.zookeeper_nodes import MOST_TEXT
+from tieredstore.pubsub.queue.own_objects import OwnFolder, json_body, parse_own
 
 PATIENCE_S: Final = 8.0
 """Seconds after which a beat that stands still is that of a dead broker. With a tick to see it, and one for the others
@@ -42,16 +43,53 @@ _MOST_BYTES: Final = 16 << 20
 _logger: Final = logging.getLogger(__name__)
 
 
+def _check_text(text: str) -> str:
+    if len(text.encode()) > MOST_TEXT:
+        raise ValueError("no client can be told of so long a text")
+    return text
+
+
+_Text = Annotated[str, AfterValidator(_check_text)]
+_Host = Annotated[_Text, Field(min_length=1)]
+_Port = Annotated[int, Field(ge=0, le=MOST_PORT)]
+
+
 @dataclass(frozen=True, slots=True)
 class _View:
     """The assignments as they were last read."""
 
-    generation: int
-    brokers: dict[str, tuple[BrokerAddress, bool]]
+    generation: NonNegativeInt
+    brokers: dict[str, tuple[_Text, _Host, _Port, bool]]
     topics: dict[str, dict[str, int]]
 
 
+@dataclass(frozen=True, slots=True)
+class _SeatObject:
+    """The object of a broker."""
+
+    beat: NonNegativeInt
+    session: str
+    ip: _Host
+    port: _Port
+    rack: _Text
+    capacity: NonNegativeInt
+    reads: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _LeaseObject:
+    """The object of the lease; without a session whoever wants it takes it."""
+
+    beat: NonNegativeInt
+    owner: str | None
+    session: str | None
+    generation: NonNegativeInt
+
+
 _NOTHING: Final = _View(0, {}, {})
+_VIEW: Final = TypeAdapter(_View)
+_SEAT: Final = TypeAdapter(_SeatObject)
+_LEASE: Final = TypeAdapter(_LeaseObject)
 
 
 @dataclass(slots=True)
@@ -107,11 +145,12 @@ class StoreGovernor(Governor):
     def writers(self, topic: str) -> tuple[BrokerAddress, ...]:
         """Who has it."""
         view = self._view
-        return tuple(view.brokers[name][0] for name in sorted(view.topics.get(topic, {})) if name in view.brokers)
+        names = sorted(view.topics.get(topic, {}))
+        return tuple(BrokerAddress(*view.brokers[name][:3]) for name in names if name in view.brokers)
 
     def readers(self, topic: str) -> tuple[BrokerAddress, ...]:  # noqa: ARG002  each of them reads from one store
         """Those that give out objects: of every topic, since none has a disk."""
-        return tuple(address for address, reads in self._view.brokers.values() if reads)
+        return tuple(BrokerAddress(rack, ip, port) for rack, ip, port, reads in self._view.brokers.values() if reads)
 
     # --- on a thread of its own ---
 
@@ -132,9 +171,9 @@ class StoreGovernor(Governor):
         """Give up the seat and the lease: topics are assigned elsewhere at the next tick of whoever governs."""
         seat = self._seat()
         if self.generation is not None and self._lease_etag is not None:
-            document = {"beat": self._lease_beat, "owner": None, "session": None, "generation": self.generation}
+            free = _LeaseObject(self._lease_beat, None, None, self.generation)
             try:
-                self._folder.store.replace(self._key("lease"), json_body(document), self._lease_etag)
+                self._folder.store.replace(self._key("lease"), json_body(asdict(free)), self._lease_etag)
             except (PreconditionFailed, ObjectNotFound):
                 _logger.debug("the lease is another's already")
             self._forget_lease()
@@ -151,10 +190,10 @@ class StoreGovernor(Governor):
         key = self._broker_key(seat.name)
         self._beat += 1
         address = seat.address
-        body = json_body({
-            "beat": self._beat, "session": self.session, "ip": address.ip, "port": address.port,
-            "rack": address.locality, "capacity": seat.capacity_mb, "reads": seat.serves_reads,
-        })  # fmt: skip
+        own = _SeatObject(
+            self._beat, self.session, address.ip, address.port, address.locality, seat.capacity_mb, seat.serves_reads
+        )
+        body = json_body(asdict(own))
         try:
             if self._own_etag is not None:
                 self._own_etag = self._folder.store.replace(key, body, self._own_etag)
@@ -209,14 +248,15 @@ class StoreGovernor(Governor):
     def _read_seat(self, name: str, key: str) -> str:
         """Note what a broker says of itself; its beat, for a store that has no etags."""
         try:
-            document = self._folder.read(key, ANY_OBJECT)
-            self._seats[name] = _parse_seat(document, name, key)
+            told = self._folder.read(key, _SEAT)
         except CorruptData as error:
             # The others are governed all the same; a broker that lives writes its own object anew.
             _logger.warning("an object among those of brokers is passed over: %s", error)
             self._seats.pop(name, None)
             return ""
-        return f"{document.get('session')}/{document.get('beat')}"
+        address = BrokerAddress(told.rack, told.ip, told.port)
+        self._seats[name] = BrokerSeat(name, address, told.capacity, told.reads)
+        return f"{told.session}/{told.beat}"
 
     # --- the lease ---
 
@@ -232,7 +272,7 @@ class StoreGovernor(Governor):
                 self._forget_lease()
             else:
                 return True
-        stored = self._folder.read_with_etag(key, ANY_OBJECT)
+        stored = self._folder.read_with_etag(key, _LEASE)
         try:
             if stored is None:
                 self._folder.store.put(key, self._lease_body(own, 1), if_absent=True)
@@ -241,29 +281,24 @@ class StoreGovernor(Governor):
         except PreconditionFailed:
             return False  # somebody was quicker
 
-    def _take_lease(self, own: BrokerSeat, document: dict[str, Any], etag: str) -> bool:
+    def _take_lease(self, own: BrokerSeat, stored: _LeaseObject, etag: str) -> bool:
         key = self._key("lease")
         now_s = self._monotonic()
-        generation = number_in(document, "generation", key)
-        session = document.get("session")
-        if session == self.session:  # its own, put or moved by a write whose answer was lost
-            self._lease_etag, self.generation = etag, generation
-            self._lease_beat = number_in(document, "beat", key)
+        if stored.session == self.session:  # its own, put or moved by a write whose answer was lost
+            self._lease_etag, self.generation, self._lease_beat = etag, stored.generation, stored.beat
             return True
         if self._lease is None or self._lease.token != etag:
             self._lease = _Watched(etag, now_s)
-        if session is not None and now_s - self._lease.since_s < self._patience_s:
+        if stored.session is not None and now_s - self._lease.since_s < self._patience_s:
             return False
         self._lease_beat = 0
-        self._lease_etag = self._folder.store.replace(key, self._lease_body(own, generation + 1), etag)
-        self.generation = generation + 1
+        self._lease_etag = self._folder.store.replace(key, self._lease_body(own, stored.generation + 1), etag)
+        self.generation = stored.generation + 1
         _logger.info("%s governs, generation %d", own.name, self.generation)
         return True
 
     def _lease_body(self, own: BrokerSeat, generation: int) -> bytes:
-        return json_body(
-            {"beat": self._lease_beat, "owner": own.name, "session": self.session, "generation": generation}
-        )
+        return json_body(asdict(_LeaseObject(self._lease_beat, own.name, self.session, generation)))
 
     def _forget_lease(self) -> None:
         self.generation = self._lease_etag = self._lease = None
@@ -279,11 +314,14 @@ class StoreGovernor(Governor):
         if before.generation > self.generation:
             raise Fenced(f"generation {before.generation} governs")
         topics = self._strategy.assign(self._topics(), living, before.topics, self._wall_ms())
-        brokers = {seat.name: (seat.address, seat.serves_reads) for seat in living}
+        brokers = {
+            seat.name: (seat.address.locality, seat.address.ip, seat.address.port, seat.serves_reads)
+            for seat in sorted(living, key=lambda seat: seat.name)
+        }
         after = _View(self.generation, brokers, topics)
         if after == before:
             return
-        body = json_body(_document(after))
+        body = json_body(asdict(after))
         if etag is None:
             self._folder.store.put(key, body, if_absent=True)
         else:
@@ -305,22 +343,7 @@ class StoreGovernor(Governor):
             return None
 
     def _read_view(self, key: str) -> _View:
-        raw = self._folder.store.get_small(key, _MOST_BYTES)
-        try:
-            document = json.loads(raw or b"")
-            return _View(
-                number_in(document, "generation", key),
-                {
-                    str(name): (_address(rack, ip, port, key), bool(reads))
-                    for name, (rack, ip, port, reads) in document["brokers"].items()
-                },
-                {
-                    str(topic): {str(name): int(ms) for name, ms in names.items()}
-                    for topic, names in document["topics"].items()
-                },
-            )
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise CorruptData(f"{key} is not what a governor wrote: {error!r:.200}") from error
+        return parse_own(_VIEW, self._folder.store.get_small(key, _MOST_BYTES), key)
 
     def _key(self, *parts: str) -> str:
         return self._folder.key("governor", *parts)
@@ -332,26 +355,3 @@ class StoreGovernor(Governor):
 def broker_name(address: BrokerAddress) -> str:
     """What a broker is called, for as long as it has this address: one that is started anew gets its topics back."""
     return f"{address.ip.replace(':', '-').replace('/', '-')}_{address.port}"
-
-
-def _document(view: _View) -> dict[str, Any]:
-    return {
-        "generation": view.generation,
-        "brokers": {
-            name: [address.locality, address.ip, address.port, reads]
-            for name, (address, reads) in sorted(view.brokers.items())
-        },
-        "topics": view.topics,
-    }
-
-
-def _parse_seat(document: dict[str, Any], name: str, key: str) -> BrokerSeat:
-    address = _address(document.get("rack"), document.get("ip"), number_in(document, "port", key), key)
-    return BrokerSeat(name, address, number_in(document, "capacity", key), document.get("reads") is True)
-
-
-def _address(rack: object, ip: object, port: object, key: str) -> BrokerAddress:
-    """One that clients can be told of in a packet; CorruptData for what none can hold."""
-    if not isinstance(port, int) or not 0 <= port <= MOST_PORT or not ip:
-        raise CorruptData(f"{key} is not what was written: no client can be told of port {port!r:.60} of {ip!r:.60}")
-    return BrokerAddress(packet_text(rack, key), packet_text(ip, key), port)

@@ -33,7 +33,7 @@ _MEMQ_CAPACITY_MB: Final = 200
 _BATCH_BYTES: Final = 100 << 20
 _MIB: Final = 1 << 20
 _PORTS: Final = 1 << 15
-_MOST_TEXT: Final = 32_767
+MOST_TEXT: Final = 32_767
 _READS: Final = frozenset({"READ", "READ_WRITE"})
 _WRITES: Final = frozenset({"WRITE", "READ_WRITE"})
 
@@ -117,7 +117,7 @@ def parse_object(raw: bytes, path: str) -> dict[str, Any]:
 def packet_text(value: object, path: str) -> str:
     """Text that a packet can tell clients; CorruptData for what it cannot."""
     try:
-        if isinstance(value, str) and len(value.encode()) <= _MOST_TEXT:
+        if isinstance(value, str) and len(value.encode()) <= MOST_TEXT:
             return value
     except UnicodeEncodeError:
         pass

@@ -184,7 +184,9 @@ def request_runs(requests: Iterable[ProducerRequest | None]) -> tuple[RequestRun
     for request in requests:
         if request is not None:
             ids.setdefault((request.address.hex(), request.epoch_ms), set()).add(request.request_id)
-    return tuple((address, epoch, tuple(_runs(sorted(numbers)))) for (address, epoch), numbers in ids.items())
+    return tuple(
+        RequestRuns(address, epoch, tuple(_runs(sorted(numbers)))) for (address, epoch), numbers in ids.items()
+    )
 
 
 def _values(named: tuple[RequestRuns, ...]) -> int:

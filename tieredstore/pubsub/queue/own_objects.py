@@ -14,9 +14,6 @@ from tieredstore.errors import CorruptData, ObjectNotFound
 _MOST_BYTES: Final = 1 << 16
 _Kind = TypeVar("_Kind")
 
-ANY_OBJECT: Final = TypeAdapter(dict[str, Any])
-"""One whose fields are looked at by whoever reads it."""
-
 
 @dataclass(frozen=True, slots=True)
 class OwnFolder:
@@ -63,11 +60,3 @@ def parse_own(kind: TypeAdapter[_Kind], raw: bytes | None, key: str) -> _Kind:
         name = ".".join(map(str, first["loc"]))
         why = first["msg"] if not name or first["type"] == "missing" else f"its {name} is {first['input']!r:.60}"
         raise CorruptData(f"{key} is not what pubsub wrote: {why}") from error
-
-
-def number_in(document: dict[str, Any], name: str, key: str) -> int:
-    """A number of an object of ours that is 0 or more; CorruptData if it is none."""
-    value = document.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise CorruptData(f"{key} is not what pubsub wrote: its {name} is {value!r:.60}")
-    return value

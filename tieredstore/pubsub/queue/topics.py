@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Annotated, Final
+
+from pydantic import Field, TypeAdapter
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.config import Settings
@@ -15,7 +17,7 @@ from tieredstore.pubsub.errors import NotificationCorrupt, TopicNotFound
 from tieredstore.pubsub.format.keys import BatchKey, check_path, parse_batch_key
 from tieredstore.pubsub.format.notifications import Notification
 from tieredstore.pubsub.queue.groups import list_group, list_groups
-from tieredstore.pubsub.queue.own_objects import ANY_OBJECT, OwnFolder, json_body, number_in
+from tieredstore.pubsub.queue.own_objects import OwnFolder, json_body
 from tieredstore.pubsub.queue.queues import STORE, GroupPartition, NotificationQueue, QueueSite, open_queue, queue_name
 from tieredstore.pubsub.settings import BatchSettings
 
@@ -30,12 +32,15 @@ class Topic:
     """One topic: its name, how many read partitions it was made with, the path of its keys, whether they have ``hh``
     before, which queue it has and what that is called where it lies."""
 
-    name: str
-    partitions: int
+    name: Annotated[str, Field(alias="topic")]
+    partitions: Annotated[int, Field(ge=1, le=MOST_PARTITIONS)]
     path: str
-    is_hashed: bool
+    is_hashed: Annotated[bool, Field(alias="hashed")]
     queue: str = STORE
-    queue_name: str = ""
+    queue_name: Annotated[str, Field(alias="queueName")] = ""
+
+
+_TOPIC: Final = TypeAdapter(Topic)
 
 
 class Topics:
@@ -71,7 +76,7 @@ class Topics:
         with self.queue(topic) as queue:
             queue.provide(partitions)
         try:
-            self.store.put(self._key(name), json_body(_document(topic)), if_absent=True)
+            self.store.put(self._key(name), _body_of(topic), if_absent=True)
         except PreconditionFailed as error:
             raise PreconditionFailed(f"there is a topic {name} already; `pubsub topics` shows it") from error
         return topic
@@ -82,7 +87,7 @@ class Topics:
         if self._configured is not None and self._configured.name == name:
             return self._configured
         try:
-            return _parse(self.folder.read(self._key(name), ANY_OBJECT), name, self._key(name))
+            return self._checked(self.folder.read(self._key(name), _TOPIC), name)
         except ObjectNotFound:
             raise TopicNotFound(
                 f"there is no topic {name} in cluster {self.batches.cluster}: create it "
@@ -108,7 +113,7 @@ class Topics:
     def list(self) -> Iterator[Topic]:
         """All topics, by name; CorruptData for what is none among them."""
         for name in self.names():
-            yield _parse(self.folder.read(self._key(name), ANY_OBJECT), name, self._key(name))
+            yield self._checked(self.folder.read(self._key(name), _TOPIC), name)
 
     def names(self) -> Iterator[str]:
         """What all topics are called, also those that cannot be read."""
@@ -122,16 +127,16 @@ class Topics:
         _check_partitions(name, partitions)
         self._refuse_configured(name)
         self.get(name)
-        stored = self.folder.read_with_etag(self._key(name), ANY_OBJECT)
+        stored = self.folder.read_with_etag(self._key(name), _TOPIC)
         if stored is None:
             raise TopicNotFound(f"topic {name} is gone")
-        topic = _parse(stored[0], name, self._key(name))
+        topic = self._checked(stored[0], name)
         if partitions < topic.partitions:
             raise ConfigError(f"topic {name} has {topic.partitions} read partitions, which never become fewer")
         grown = replace(topic, partitions=partitions)
         with self.queue(grown) as queue:
             queue.provide(partitions)
-        self.store.replace(self._key(name), json_body(_document(grown)), stored[1])
+        self.store.replace(self._key(name), _body_of(grown), stored[1])
         return grown
 
     def queue(self, topic: Topic) -> NotificationQueue:
@@ -171,6 +176,12 @@ class Topics:
     def _key(self, name: str) -> str:
         return self.folder.key("topics", f"{name}.json")
 
+    def _checked(self, topic: Topic, name: str) -> Topic:
+        if topic.name != name:
+            raise CorruptData(f"{self._key(name)} is not what pubsub wrote: it is no topic {name}")
+        check_path(topic.path)
+        return topic
+
 
 def bucket_name(settings: Settings) -> str:
     """What notifications call the store's bucket; empty for stores that have none."""
@@ -193,21 +204,5 @@ def _check_partitions(name: str, partitions: int) -> None:
         raise ConfigError(f"topic {name} cannot have {partitions} read partitions: 1 to {MOST_PARTITIONS} can be")
 
 
-def _document(topic: Topic) -> dict[str, Any]:
-    document = {"topic": topic.name, "partitions": topic.partitions, "path": topic.path, "hashed": topic.is_hashed}
-    if topic.queue != STORE:
-        document |= {"queue": topic.queue, "queueName": topic.queue_name}
-    return document
-
-
-def _parse(document: dict[str, Any], name: str, key: str) -> Topic:
-    path, is_hashed = document.get("path"), document.get("hashed")
-    partitions = number_in(document, "partitions", key)
-    queue, called = document.get("queue", STORE), document.get("queueName", "")
-    if not isinstance(queue, str) or not isinstance(called, str):
-        raise CorruptData(f"{key} is not what pubsub wrote: its queue is {queue!r:.60}")
-    if document.get("topic") != name or not isinstance(path, str) or not isinstance(is_hashed, bool):
-        raise CorruptData(f"{key} is not what pubsub wrote: it is no topic {name}")
-    if not 1 <= partitions <= MOST_PARTITIONS:
-        raise CorruptData(f"{key} is not what pubsub wrote: it has {partitions} read partitions")
-    return Topic(name, partitions, check_path(path), is_hashed, queue, called)
+def _body_of(topic: Topic) -> bytes:
+    return json_body(_TOPIC.dump_python(topic, by_alias=True, exclude_defaults=True))
