@@ -24,7 +24,7 @@ from tieredstore.kafka.records import _checks, _kernel
 from tieredstore.pipelines.filing import _json_scan
 from tieredstore.pubsub.errors import PacketCorrupt
 from tieredstore.pubsub.format import _checksums, _packets, _reading, _writing
-from tieredstore.pubsub.format.packets import VERSIONS, Request, WriteRequest, received_request, request_bytes
+from tieredstore.pubsub.format.packets import VERSIONS, Request, WriteRequest, request_bytes, view_request
 from tieredstore.remote.diskcache import _value_files
 
 
@@ -103,7 +103,7 @@ def damaged_writes(seed: int, count: int) -> Iterator[bytes]:
 def is_taken(packet: bytes) -> bool:
     """Whether a broker takes the packet as a request."""
     try:
-        received_request(memoryview(packet))
+        view_request(memoryview(packet))
     except PacketCorrupt:
         return False
     return True

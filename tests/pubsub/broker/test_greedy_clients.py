@@ -322,10 +322,10 @@ class Taker:
         self.room = room
         self.taken = 0
 
-    def opened(self, connection: Connection) -> bool:
+    def admit(self, connection: Connection) -> bool:
         return bool(connection)
 
-    def closed(self, connection: Connection) -> None:
+    def forget(self, connection: Connection) -> None:
         assert not connection.is_open
 
     def request(self, connection: Connection, frame: memoryview, held: int) -> None:

@@ -77,7 +77,7 @@ def begun(place: str, own_address: str = "127.0.0.1") -> socket.socket:
     return client
 
 
-def ended(client: socket.socket) -> bool:
+def release(client: socket.socket) -> bool:
     try:
         while client.recv(65536):
             pass
@@ -130,7 +130,7 @@ def test_silent_clients_get_no_tls_and_a_good_one_is_served_beside_1500_of_them(
             assert on_loop(running, lambda: (of(running).waiting, of(running).in_progress)) == (left, 0)
             assert running.broker.room.taken == TLS_COST
             # The oldest have gone, and no others.
-            assert all(ended(client) for client in silent[:-left])
+            assert all(release(client) for client in silent[:-left])
             assert running.broker.counts.refused_connections == 1500 - left
         for client in silent:
             client.close()
@@ -144,7 +144,7 @@ def test_who_stays_silent_is_sent_away(certificate: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(handshakes, "WAIT_S", 0.2)
     with running_with_tls(certificate) as running, TlsClient(running.place) as good:
         with connected(running.place) as silent:
-            assert ended(silent)
+            assert release(silent)
         assert good.ask(MetadataRequest()).code is Code.OK
         assert on_loop(running, lambda: of(running).waiting) == 0
 
@@ -158,7 +158,7 @@ def test_half_a_handshake_ends_at_its_deadline_and_holds_nothing(
     with running_with_tls(certificate) as running:
         with connected(running.place) as client:
             client.sendall(sent)
-            assert ended(client)
+            assert release(client)
         eventually(running, lambda: of(running).in_progress == 0)
         assert (running.broker.room.taken, running.broker.connections) == (0, 0)
         eventually(running, lambda: tls_objects() == 0)
@@ -205,7 +205,7 @@ def test_tls_connections_count_as_held_bytes_and_leave_half_of_the_buffer(
         assert running.broker.room.taken == MOST_CONNECTIONS * TLS_COST <= BUFFER // 2
         for _ in range(2):
             with begun(running.place) as refused:
-                assert ended(refused)
+                assert release(refused)
         assert caplog.text.count("raise pubsub.broker.buffer.bytes") == 1
         assert running.broker.counts.refused_connections == 2
         assert clients[0].ask(write_of(message_of([bytes(4_000_000)]))).code is Code.OK
@@ -233,7 +233,7 @@ def test_a_handshake_waits_for_room_and_no_longer_than_its_deadline(
         on_loop(running, lambda: room.take(BUFFER, lambda: None))
         monkeypatch.setattr(handshakes, "HANDSHAKE_S", 0.2)
         with begun(running.place) as sent_away:
-            assert ended(sent_away)
+            assert release(sent_away)
         on_loop(running, lambda: room.give_back(BUFFER))
         eventually(running, lambda: (room.taken, room.waiting, of(running).in_progress) == (0, 0, 0))
 
@@ -244,9 +244,9 @@ def test_a_broker_that_drains_ends_those_who_are_not_connected_yet(certificate: 
         with TlsClient(running.place) as good:
             assert good.ask(write_of(message_of([b"v"]))).code is Code.OK
             running.drain()
-            assert ended(good.socket)
-        assert ended(silent)
-        assert ended(half)
+            assert release(good.socket)
+        assert release(silent)
+        assert release(half)
         assert (of(running).waiting, of(running).in_progress, running.broker.room.taken) == (0, 0, 0)
 
 

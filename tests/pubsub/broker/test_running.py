@@ -21,7 +21,7 @@ from tieredstore.process.health import Health
 from tieredstore.process.service import Service
 from tieredstore.pubsub.broker import running
 from tieredstore.pubsub.broker.broker import Broker
-from tieredstore.pubsub.broker.running import broker_service, governed_broker
+from tieredstore.pubsub.broker.running import broker_service, make_governed_broker
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.format.packets import Code, MetadataAnswer, MetadataRequest
 from tieredstore.pubsub.governor.zookeeper_governor import ZooKeeperGovernor
@@ -61,7 +61,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def served(topics: Topics) -> Generator[Served]:
-    broker, governor = governed_broker(topics)
+    broker, governor = make_governed_broker(topics)
     places: list[str] = []
     service = broker_service(
         broker, governor, on_start=lambda started: places.append(f"{started.address.ip}:{started.address.port}")
@@ -151,7 +151,7 @@ def two_brokers(topics: Topics) -> Generator[Two]:
     brokers: list[Broker] = []
     with ExitStack() as stack:
         for count in (1, 2):
-            broker, governor = governed_broker(listening_anywhere(topics, f"127.0.0.{count}"))
+            broker, governor = make_governed_broker(listening_anywhere(topics, f"127.0.0.{count}"))
             service = broker_service(
                 broker, governor, on_start=lambda one: places.append(f"{one.address.ip}:{one.address.port}")
             )

@@ -17,7 +17,7 @@ from tests.support.examples import examples
 from tests.support.pubsub.memq_batches import REQUEST, Row, message_of, random_record, row_of, rows_of
 from tieredstore.errors import ConfigError, InvalidRange
 from tieredstore.pubsub.errors import MessageCorrupt
-from tieredstore.pubsub.format.batches import BatchIndex, announced_index_size, build_batch, index_size
+from tieredstore.pubsub.format.batches import BatchIndex, build_batch, index_size, parse_index_size
 from tieredstore.pubsub.format.decoder import BatchDecoder
 from tieredstore.pubsub.format.messages import (
     Compression,
@@ -230,7 +230,7 @@ def test_a_damaged_message_alone_is_left_out_and_counted() -> None:
 
 
 def test_the_size_of_an_index_is_known_from_its_first_bytes() -> None:
-    assert announced_index_size(build_batch([message_of([RECORD])] * 3)[:8], "batch") == index_size(3) == 44
+    assert parse_index_size(build_batch([message_of([RECORD])] * 3)[:8], "batch") == index_size(3) == 44
 
 
 def test_a_stream_that_ends_early_or_late_is_refused() -> None:

@@ -29,9 +29,9 @@ from tieredstore.pubsub.format.packets import (
     parse_request,
     parse_response,
     read_response_head,
-    received_request,
     request_bytes,
     response_bytes,
+    view_request,
 )
 
 BROKER = BrokerAddress("us-east-1a", "10.0.0.1", 9092)
@@ -205,7 +205,7 @@ def as_received(request: Request) -> Request:
 def test_what_a_broker_is_told_of_a_request_is_what_it_says_and_its_data_are_not_copied() -> None:
     for packet in whole_packets()[0]:
         request = parse_request(packet)
-        received = received_request(memoryview(packet))
+        received = view_request(memoryview(packet))
         assert received == as_received(request)
         if isinstance(received.payload, WriteRequest):
             assert isinstance(received.payload.data, memoryview)
@@ -222,14 +222,14 @@ def damaged_packets(count: int) -> int:
             if is_request:
                 request = parse_request(packet)
                 assert parse_request(request_bytes(request)) == request
-                assert received_request(memoryview(packet)) == as_received(request)
+                assert view_request(memoryview(packet)) == as_received(request)
             else:
                 response = parse_response(packet)
                 assert parse_response(response_bytes(response)).code is response.code
         except PacketCorrupt as refusal:
             if is_request:
                 with pytest.raises(PacketCorrupt, match=re.escape(str(refusal))):
-                    received_request(memoryview(packet))
+                    view_request(memoryview(packet))
             continue
         survived += 1
     return survived

@@ -137,7 +137,7 @@ def test_a_deposed_governor_writes_nothing_whenever_it_wakes(zookeeper: ZooKeepe
         tick(all_members)
         assert generation(old) is not None
         sleeping = old.governor._read_nodes()  # pyright: ignore[reportPrivateUsage]
-        candidate = old.governor._leading_candidate(old.governor._seat())  # pyright: ignore[reportPrivateUsage]
+        candidate = old.governor._find_leader(old.governor._seat())  # pyright: ignore[reportPrivateUsage]
         assert candidate is not None
         old.expire(hosts)
         eventually(lambda: candidate.rpartition("/")[2] not in client.get_children("/governor"))

@@ -30,7 +30,7 @@ class Cluster:
         topics = topics_on(bootstrap=",".join(f"{host}:{port}" for host, port in PLACES))
         self.brokers = TopicBrokers("orders", topics.settings.section(BatchClientSettings))
         monkeypatch.setattr(self.brokers, "_ask", self.ask)
-        monkeypatch.setattr(self.brokers, "_connected", self.connected)
+        monkeypatch.setattr(self.brokers, "_connect", self.connected)
 
     async def ask(self, place: Place) -> tuple[BrokerAddress, ...]:
         self.asked.append(place)
@@ -49,7 +49,7 @@ class Cluster:
             except BrokerUnavailable:
                 continue
             if link.place == self.has_topic != self.cut_off:
-                self.brokers.answered(link.place)
+                self.brokers.settle(link.place)
                 return True
             self.brokers.left(link, "no answer")
         return False

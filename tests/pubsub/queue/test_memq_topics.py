@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.pubsub.pubsub_topics import topics_on
 from tieredstore.errors import ConfigError
-from tieredstore.pubsub.queue.memq_topics import configured_topics, load_topic_config, parse_topic_config
+from tieredstore.pubsub.queue.memq_topics import load_topic_config, open_configured_topics, parse_topic_config
 from tieredstore.pubsub.queue.topics import Topic
 from tieredstore.pubsub.settings import BatchSettings
 
@@ -34,7 +34,7 @@ def test_all_of_it_is_as_the_file_says(tmp_path: Path) -> None:
     config = load_topic_config(tmp_path / "orders.json")
     assert config.topic == Topic("orders", 1, "prod/topics/orders", True, "kafka", "orders_told")
     plain = topics_on()
-    topics = configured_topics(plain.store, plain.settings, config)
+    topics = open_configured_topics(plain.store, plain.settings, config)
     assert topics.get("orders") == config.topic
     pubsub = topics.batches
     assert (pubsub.batch_bytes, pubsub.batch_ms, pubsub.batch_messages, pubsub.uploads) == (8 << 20, 2000, 50, 3)
@@ -43,7 +43,7 @@ def test_all_of_it_is_as_the_file_says(tmp_path: Path) -> None:
     ]
     assert topics.bucket_name == "logs"
     own = topics_on(None, kafka_bootstrap_servers="mine:9092")
-    applied = configured_topics(own.store, own.settings, config).settings.section(BatchSettings)
+    applied = open_configured_topics(own.store, own.settings, config).settings.section(BatchSettings)
     assert [text.get_secret_value() for _, text in applied.kafka] == ["mine:9092"]
 
 
@@ -82,7 +82,7 @@ def test_what_ours_does_not_take_is_refused() -> None:
     plain = topics_on()
     large = parse_topic_config(json.dumps({**WHOLE, "batchSizeMB": 4096}).encode(), "orders.json", Path())
     with pytest.raises(ConfigError, match=r"topic orders: pubsub\.batch\.bytes cannot be 4294967296"):
-        configured_topics(plain.store, plain.settings, large)
+        open_configured_topics(plain.store, plain.settings, large)
     with pytest.raises(ConfigError, match="is not JSON"):
         parse_topic_config(b"{", "orders.json", Path())
     with pytest.raises(ConfigError, match="cannot be read"):

@@ -40,9 +40,9 @@ from tieredstore.pubsub.format.packets import (
     WriteRequest,
     error_response,
     read_response_head,
-    received_request,
     request_head,
     response_bytes,
+    view_request,
     write_answered,
 )
 from tieredstore.pubsub.governor.directory import AllTopics, Assignment, Directory, KnownTopic, StoreTopics, metadata_of
@@ -177,7 +177,7 @@ class Broker:
             async with asyncio.timeout(max(0.0, seconds)):
                 if self._tasks:
                     await asyncio.wait(self._tasks)
-                await self._processors.drained()
+                await self._processors.drain()
         for connection in list(self._connections):
             connection.close()
         if self._connections:
@@ -207,7 +207,7 @@ class Broker:
 
     # --- of connections ---
 
-    def opened(self, connection: Connection) -> bool:
+    def admit(self, connection: Connection) -> bool:
         """A client came."""
         if self._is_ending or len(self._connections) >= self.own.connections:
             self.counts.refused_connections += 1
@@ -216,18 +216,18 @@ class Broker:
         self._connections.add(connection)
         return True
 
-    def closed(self, connection: Connection) -> None:
+    def forget(self, connection: Connection) -> None:
         """It went."""
         self._connections.discard(connection)
         if self.handshakes is not None:
-            self.handshakes.ended(connection)
+            self.handshakes.release(connection)
         if not self._connections:
             self._all_gone.set()
 
     def request(self, connection: Connection, frame: memoryview, held: int) -> None:
         """One request; ``held`` bytes of room are given back by whatever becomes of it."""
         try:
-            request = received_request(frame)
+            request = view_request(frame)
         except PacketCorrupt as error:
             self.counts.invalid_requests += 1
             version, request_id, kind = request_head(frame)
@@ -550,7 +550,7 @@ class ReadAnswers:
                 refuse(Code.REQUEST_FAILED, str(error))
                 return
             try:
-                async with asyncio.timeout(_ANSWER_S), connection.streaming() as send:
+                async with asyncio.timeout(_ANSWER_S), connection.stream() as send:
                     await send(read_response_head(READ_VERSION, request_id, plan.stop - plan.start))
                     await send(data)
                     for piece in pieces:

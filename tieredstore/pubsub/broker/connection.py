@@ -61,11 +61,11 @@ _PROBES: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 class RequestHandler(Protocol):
     """What a broker does with the frames of its connections; on the loop."""
 
-    def opened(self, connection: Connection) -> bool:
+    def admit(self, connection: Connection) -> bool:
         """A client came; False if it is to go."""
         ...
 
-    def closed(self, connection: Connection) -> None:
+    def forget(self, connection: Connection) -> None:
         """It went."""
         ...
 
@@ -133,7 +133,7 @@ class Connection(asyncio.BufferedProtocol):
                 if hasattr(socket, name):
                     raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         self.is_open = True
-        if not self._handler.opened(self):
+        if not self._handler.admit(self):
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  the protocol's signature
@@ -146,7 +146,7 @@ class Connection(asyncio.BufferedProtocol):
             self._waiter = None
         if self._large is not None:
             self._end_large()
-        self._handler.closed(self)
+        self._handler.forget(self)
         self._transport = None  # that of TLS knows this connection: what it holds is free now, and not at a collection
 
     def eof_received(self) -> bool:
@@ -209,7 +209,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(b"".join(unsent))
 
     @contextlib.asynccontextmanager
-    async def streaming(self) -> AsyncGenerator[Callable[[bytes], Awaitable[bool]]]:
+    async def stream(self) -> AsyncGenerator[Callable[[bytes], Awaitable[bool]]]:
         """Send one answer in pieces, by the function that is given: False once the client is gone. What others answer
         meanwhile waits."""
         async with self._streaming:
@@ -329,7 +329,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take_room(self, size: int) -> bool:
         if self._waiter is None:
-            self._waiter = self._room.take(size, self._granted)
+            self._waiter = self._room.take(size, self._take_granted)
             if self._waiter is not None:
                 self._stop(_NO_ROOM)
                 return False
@@ -346,7 +346,7 @@ class Connection(asyncio.BufferedProtocol):
         elif self._began_s + LEAST_PACE_S < self._granted_s + LEAST_PACE_AFTER_S:  # others wait behind it
             self._loop.call_later(LEAST_PACE_AFTER_S + 0.001, lambda: self.check_pace(self._loop.time()))
 
-    def _granted(self) -> None:
+    def _take_granted(self) -> None:
         # Not here: others that wait for room are served in the same moment.
         self._loop.call_soon(self._go_on, _NO_ROOM)
 

@@ -83,7 +83,7 @@ class Handshakes:
         """A protocol for the plain socket of a client that comes."""
         return _Door(self._come)
 
-    def ended(self, connection: Connection) -> None:
+    def release(self, connection: Connection) -> None:
         """Give back the memory of a connection that has ended, if it held any."""
         if connection in self._holding:
             self._holding.discard(connection)
@@ -192,7 +192,7 @@ class Handshakes:
         finally:
             # One that failed, or whose client went meanwhile, is no connection of which the broker hears again.
             if not connection.is_open:
-                self.ended(connection)
+                self.release(connection)
 
     async def _take_memory(self, connection: Connection) -> bool:
         """Take room for a TLS connection, and wait for it if need be. Half of the buffer is left to Messages."""

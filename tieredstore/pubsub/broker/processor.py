@@ -103,7 +103,7 @@ class _OpenBatch:
     empty: tuple[ProducerRequest, ...] = ()
     """Requests of which its notification tells that they had no records."""
 
-    def sealed(self) -> list[SealedMessage]:
+    def seal(self) -> list[SealedMessage]:
         """Its Messages, of which nobody has looked for the times of their records."""
         stored = self.memory.stored()
         return [
@@ -177,7 +177,7 @@ class TopicProcessor:
         for lane in list(self._open):
             self._seal(lane)
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         """Returns when all is stored, or has failed, and was answered."""
         self.seal_all()
         await self._is_idle.wait()
@@ -224,7 +224,7 @@ class TopicProcessor:
         """On a thread of uploads."""
         failure: TieredStoreError | None = None
         try:
-            self._writer.write(batch.sealed(), deadline, lane, batch.memory, batch.empty)
+            self._writer.write(batch.seal(), deadline, lane, batch.memory, batch.empty)
         except TieredStoreError as error:
             failure = error
         except BaseException as error:
@@ -318,9 +318,9 @@ class TopicProcessors:
         for processor in self._processors.values():
             processor.seal_all()
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         """Returns when all that they hold is stored, or has failed, and was answered."""
-        await asyncio.gather(*(processor.drained() for processor in self._processors.values()))
+        await asyncio.gather(*(processor.drain() for processor in self._processors.values()))
 
     def close(self) -> None:
         """Begin no more writes."""

@@ -37,7 +37,7 @@ _ASSIGNED: Final = "assignments"
 _logger: Final = logging.getLogger(__name__)
 
 
-def governed_broker(topics: Topics) -> tuple[Broker, Governor | None]:
+def make_governed_broker(topics: Topics) -> tuple[Broker, Governor | None]:
     """A broker as its settings say, and its part in governing, if there is more than one."""
     own = topics.settings.section(BatchBrokerSettings)
     authorizer = authorizer_of(own.authorizer)

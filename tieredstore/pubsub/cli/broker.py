@@ -9,7 +9,7 @@ import typer
 from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
 from tieredstore.cli.terminal.log_lines import log_lines
 from tieredstore.errors import ConfigError
-from tieredstore.pubsub.broker.running import broker_service, governed_broker
+from tieredstore.pubsub.broker.running import broker_service, make_governed_broker
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.settings import BatchBrokerSettings
 
@@ -24,5 +24,5 @@ def run_broker(settings: Path | None, *, serve_reads: bool, json_logs: bool) -> 
         if serve_reads:
             own = chosen.section(BatchBrokerSettings).model_copy(update={"serve_reads": True})
             chosen = chosen.with_section(own)
-        code = broker_service(*governed_broker(Topics(bucket.store, chosen))).run()
+        code = broker_service(*make_governed_broker(Topics(bucket.store, chosen))).run()
     raise typer.Exit(code)

@@ -26,7 +26,7 @@ from tieredstore.pubsub.errors import InvalidRecord
 from tieredstore.pubsub.produce.broker_producer import BrokerProducer
 from tieredstore.pubsub.produce.futures import RecordPlace
 from tieredstore.pubsub.produce.producer import Producer, RecordProducer
-from tieredstore.pubsub.queue.memq_topics import configured_topics, load_topic_config, open_topics
+from tieredstore.pubsub.queue.memq_topics import load_topic_config, open_configured_topics, open_topics
 from tieredstore.pubsub.queue.topics import Topic, Topics
 from tieredstore.pubsub.settings import BatchClientSettings
 
@@ -48,7 +48,7 @@ def open_named_topics(settings: Path | None, store: str | None, topic_config: Pa
         if config is None:
             yield open_topics(bucket.store, bucket.settings)
         else:
-            yield configured_topics(bucket.store, bucket.settings, config)
+            yield open_configured_topics(bucket.store, bucket.settings, config)
 
 
 def change_topic(topics: Topics, name: str | None, *, create: bool, partitions: int | None) -> None:
@@ -99,7 +99,7 @@ def show_topics(topics: Topics, name: str | None, *, as_json: bool) -> None:
 
 
 @contextlib.contextmanager
-def opened_producer(
+def open_producer(
     settings: Path | None, store: str | None, topic: str, bootstrap: str | None, topic_config: Path | None = None
 ) -> Generator[RecordProducer]:
     """A producer of brokers if some are named, else one that writes to the store itself."""

@@ -49,7 +49,7 @@ def show_batch(
     """The command: Messages or records of a file or an object; typer.Exit with 4 for damaged Messages."""
     from tieredstore.pubsub.format.decoder import BatchDecoder
 
-    with _opened_source(batch, settings, store) as source:
+    with _open_source(batch, settings, store) as source:
         if records:
             _show_records(source, BatchDecoder(_SHOWN), as_json=as_json, wide=wide)
         else:
@@ -85,7 +85,7 @@ class _ObjectSource:
 
 
 @contextlib.contextmanager
-def _opened_source(batch: str, settings: Path | None, store_url: str | None) -> Generator[BatchSource]:
+def _open_source(batch: str, settings: Path | None, store_url: str | None) -> Generator[BatchSource]:
     # With --store it is a key, whatever lies in this folder; without it a file wins, which one can see.
     if store_url is None and Path(batch).is_file():
         try:

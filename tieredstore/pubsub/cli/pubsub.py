@@ -101,9 +101,9 @@ def produce(
 
     Example: seq 1000 | tieredstore pubsub produce orders -c store.properties
     """
-    from tieredstore.pubsub.cli.commands import opened_producer, produce_lines
+    from tieredstore.pubsub.cli.commands import open_producer, produce_lines
 
-    with opened_producer(settings, store, topic, bootstrap, topic_config) as producer:
+    with open_producer(settings, store, topic, bootstrap, topic_config) as producer:
         produce_lines(producer, topic, key_separator)
 
 

@@ -210,7 +210,7 @@ class OpenBatch:
         """The records from ``position`` on, but those of repeated Messages."""
         body, _, checksums = fetched
         decoder, left_out = self._shared.decoder(), list[str]()
-        noting = iter if self.audited is None else self.audited.noting
+        noting = iter if self.audited is None else self.audited.note_ids
 
         def note_skipped() -> None:
             whys = [message.why for message in decoder.skipped]
@@ -368,7 +368,7 @@ class PartitionState:
         if not self._rows().are_left:
             self._open.at_hand = None
         if self._open.audited is not None:
-            self._open.audited.handed_out(message, record)
+            self._open.audited.note_handed_out(message, record)
 
     def _exhaust(self) -> None:
         batch = self._ahead.popleft().batch

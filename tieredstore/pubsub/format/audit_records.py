@@ -112,7 +112,7 @@ class IdsHash:
         begin, end = (struct.unpack_from("=i", column.buffers()[1], 4 * place)[0] for place in (first, behind))
         sizes = pc.min_max(pc.binary_length(column)).as_py()
         if sizes["min"] == sizes["max"]:
-            self.add(_folded(memoryview(column.buffers()[2])[begin:end], len(column)))
+            self.add(_fold(memoryview(column.buffers()[2])[begin:end], len(column)))
             self.count += len(column) - 1
         else:
             for message_id in column.to_pylist():
@@ -122,7 +122,7 @@ class IdsHash:
         return bytes(self._ids)
 
 
-def _folded(ids: memoryview, count: int) -> bytes:
+def _fold(ids: memoryview, count: int) -> bytes:
     """The XOR of ``count`` ids of one length: halves of all together, again and again."""
     size = len(ids) // count
     folded = int.from_bytes(ids)

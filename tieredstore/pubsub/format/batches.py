@@ -47,7 +47,7 @@ def index_size(message_count: int) -> int:
     return START_SIZE + _ENTRY.size * message_count
 
 
-def announced_index_size(start: Buffer, name: str) -> int:
+def parse_index_size(start: Buffer, name: str) -> int:
     """Bytes of the index of the object ``name`` that begins with ``start``, 8 bytes or more."""
     if len(start) < START_SIZE:
         raise MessageCorrupt(f"{name}: {len(start)} bytes are no batch, whose index alone has {index_size(1)}")
@@ -74,7 +74,7 @@ class BatchIndex:
         Raises MessageCorrupt, naming the object and the byte.
         """
         self.name = name
-        self.size = announced_index_size(head, name)
+        self.size = parse_index_size(head, name)
         if len(head) < self.size:
             raise MessageCorrupt(f"{name}: byte {len(head)}: the object ends within its index of {self.size} bytes")
         self._entries = bytes(head[START_SIZE : self.size])

@@ -16,7 +16,7 @@ from tieredstore.kafka.records.codecs import Decompressor
 from tieredstore.kafka.records.slab_arrays import array_over, buffer_of
 from tieredstore.pubsub.errors import MessageCorrupt
 from tieredstore.pubsub.format._reading import RecordReader
-from tieredstore.pubsub.format.batches import START_SIZE, BatchIndex, announced_index_size
+from tieredstore.pubsub.format.batches import START_SIZE, BatchIndex, parse_index_size
 from tieredstore.pubsub.format.messages import Compression, MessageHeader, MessagePlace, check_crc, parse_message_header
 
 if TYPE_CHECKING:
@@ -259,7 +259,7 @@ def _messages_of(pieces: Iterator[Buffer], name: str) -> Iterator[tuple[MessageP
         return True
 
     hold(START_SIZE)
-    hold(announced_index_size(held, name))
+    hold(parse_index_size(held, name))
     index = BatchIndex(held, name)
     del held[: index.size]
     for number in range(len(index)):

@@ -179,7 +179,7 @@ def parse_request(packet: Buffer) -> Request:
             topics.append(fields.text())
         payload = MetadataRequest(tuple(topics))
     else:
-        payload = ReadRequest(fields.text(), fields.text(), fields.flag(), fields.signed(4), fields.signed(4))
+        payload = ReadRequest(fields.text(), fields.text(), fields.flag(), fields.take_signed(4), fields.take_signed(4))
     fields.end()
     return Request(version, request_id, payload)
 
@@ -210,7 +210,7 @@ def request_head(packet: Buffer) -> tuple[int, int, PacketType]:
     return _head(packet, 4)
 
 
-def received_request(packet: memoryview) -> Request:
+def view_request(packet: memoryview) -> Request:
     """As :func:`parse_request`, for a broker: the data of a write are not copied, but a view of the packet, and what it
     tells of the producer and its slots is left out."""
     fields = write_fields(packet) if len(packet) <= MAX_PACKET_BYTES else None
@@ -233,17 +233,17 @@ def _head(packet: Buffer, at: int) -> tuple[int, int, PacketType]:
 
 
 def _parse_write(fields: _Fields, version: int) -> WriteRequest:
-    no_acks, topic, crc = fields.flag(), fields.text(), fields.unsigned(4)
+    no_acks, topic, crc = fields.flag(), fields.text(), fields.take_unsigned(4)
     producer_id, connections = "", []
     if version >= SLOTS_FROM:
         producer_id = fields.text()
-        connections = [(fields.text(), fields.signed(4)) for _ in range(fields.count(6))]
+        connections = [(fields.text(), fields.take_signed(4)) for _ in range(fields.count(6))]
     return WriteRequest(topic, crc, fields.data(), no_acks, producer_id, tuple(connections))
 
 
 def _parse_write_answer(fields: _Fields) -> WriteAnswer:
-    move_to, to_move, owned = fields.text(), fields.signed(4), fields.signed(4)
-    return WriteAnswer(move_to, to_move, owned, fields.signed(2) if fields.left else 0)
+    move_to, to_move, owned = fields.text(), fields.take_signed(4), fields.take_signed(4)
+    return WriteAnswer(move_to, to_move, owned, fields.take_signed(2) if fields.left else 0)
 
 
 def _parse_topic(fields: _Fields, version: int) -> TopicMetadata:
@@ -267,7 +267,7 @@ class _Fields:
 
     def start(self, most: int = MAX_PACKET_BYTES) -> tuple[int, int, PacketType]:
         """Size, version, id and type."""
-        size = self.signed(4)
+        size = self.take_signed(4)
         if size != self.left or size > most:
             raise PacketCorrupt(f"a packet says {size} bytes, has {self.left}, and {most} may be")
         return self.head()
@@ -276,21 +276,21 @@ class _Fields:
         """Version, id and type."""
         return _head(self._take(_HEAD.size), 0)
 
-    def signed(self, size: int) -> int:
+    def take_signed(self, size: int) -> int:
         """A number of so many bytes."""
         return int.from_bytes(self._take(size), "big", signed=True)
 
-    def unsigned(self, size: int) -> int:
+    def take_unsigned(self, size: int) -> int:
         """A number of so many bytes that is never negative."""
         return int.from_bytes(self._take(size), "big")
 
     def flag(self) -> bool:
         """A byte that is 0 or not."""
-        return self.unsigned(1) != 0
+        return self.take_unsigned(1) != 0
 
     def code(self) -> Code:
         """How the broker answers."""
-        number = self.signed(2)
+        number = self.take_signed(2)
         try:
             return Code(number)
         except ValueError:
@@ -299,17 +299,17 @@ class _Fields:
     def text(self) -> str:
         """Text behind its length."""
         try:
-            return str(self._take(self.signed(2)), "utf-8")
+            return str(self._take(self.take_signed(2)), "utf-8")
         except UnicodeDecodeError:
             raise PacketCorrupt(f"a packet has text that is no UTF-8 before byte {self._at}") from None
 
     def data(self) -> bytes:
         """Bytes behind their length."""
-        return bytes(self._take(self.signed(4)))
+        return bytes(self._take(self.take_signed(4)))
 
     def count(self, least: int) -> int:
         """How many things follow, each of ``least`` bytes or more."""
-        count = self.signed(2)
+        count = self.take_signed(2)
         if not 0 <= count * least <= self.left:
             raise PacketCorrupt(f"a packet says {count} entries at byte {self._at}, where {self.left} bytes are left")
         return count
@@ -319,7 +319,7 @@ class _Fields:
         return tuple(BrokerAddress(self.text(), self.text(), self._port()) for _ in range(self.count(6)))
 
     def _port(self) -> int:
-        port = self.signed(2)
+        port = self.take_signed(2)
         if not 0 <= port <= MOST_PORT:
             raise PacketCorrupt(f"a packet has port {port}")
         return port
@@ -358,13 +358,13 @@ def request_bytes(request: Request) -> bytes:
         kind = PacketType.READ
         body = _text(payload.topic) + _text(payload.notification)
         body += struct.pack(">?ii", payload.header_only, payload.offset, payload.size)
-    return _sized(struct.pack(">hqb", version, request.request_id, kind.value) + body)
+    return _with_size(struct.pack(">hqb", version, request.request_id, kind.value) + body)
 
 
 def response_bytes(response: Response) -> bytes:
     """The packet of a response, its size included; an error's text is cut to what a packet holds."""
     head = struct.pack(">hqbh", response.version, response.request_id, response.kind.value, response.code.value)
-    return _sized(head + _text(response.error[:_MOST_ERROR]) + _payload_bytes(response))
+    return _with_size(head + _text(response.error[:_MOST_ERROR]) + _payload_bytes(response))
 
 
 def write_answered(version: int, request_id: int) -> bytes:
@@ -418,7 +418,7 @@ def _text(text: str) -> bytes:
     return struct.pack(">h", len(encoded)) + encoded
 
 
-def _sized(packet: bytes) -> bytes:
+def _with_size(packet: bytes) -> bytes:
     return struct.pack(">i", len(packet)) + packet
 
 

@@ -158,7 +158,7 @@ class StoreGovernor(Governor):
         """As the contract says: some six requests of the store."""
         seat = self._seat()
         self._move_own_beat(seat)
-        living = self._living(seat)
+        living = self._find_living(seat)
         if self._holds_lease(seat):
             try:
                 self._govern(living)
@@ -207,7 +207,7 @@ class StoreGovernor(Governor):
         else:
             self._own_etag = self._folder.store.replace(key, body, stored)
 
-    def _living(self, own: BrokerSeat) -> list[BrokerSeat]:
+    def _find_living(self, own: BrokerSeat) -> list[BrokerSeat]:
         """The brokers whose beat has moved lately, this one among them."""
         beginning = self._key("brokers", "")
         now_s = self._monotonic()

@@ -95,7 +95,7 @@ class ZooKeeperGovernor(Governor):
             self._session.provide(path)
         seat = self._seat()
         self._keep_own_node(seat)
-        candidate = self._leading_candidate(seat)
+        candidate = self._find_leader(seat)
         nodes = self._read_nodes()
         if candidate is not None:
             try:
@@ -164,7 +164,7 @@ class ZooKeeperGovernor(Governor):
                 "have an address each (pubsub.broker.advertised)"
             )
 
-    def _leading_candidate(self, seat: BrokerSeat) -> str | None:
+    def _find_leader(self, seat: BrokerSeat) -> str | None:
         """The path of this broker's node in the election if it governs; makes the node if there is none."""
         if not any(name.startswith(self._candidate) for name in self._session.children(GOVERNOR)):
             data = seat.address.ip.encode()

@@ -23,7 +23,7 @@ from tieredstore.live.zookeeper_session import ZooKeeperSession
 from tieredstore.pubsub.format.packets import BrokerAddress
 from tieredstore.pubsub.governor.assigning import BrokerSeat, TopicLoad
 from tieredstore.pubsub.governor.directory import KnownTopic, TopicSource
-from tieredstore.pubsub.queue.memq_topics import configured_topics, parse_topic_config
+from tieredstore.pubsub.queue.memq_topics import open_configured_topics, parse_topic_config
 from tieredstore.pubsub.queue.topics import Topics
 
 OWN_TYPE: Final = "tieredstore"
@@ -175,7 +175,7 @@ class ZooKeeperTopics(TopicSource):
         """Each that can be read; others are a line in the log."""
         self._session.provide(TOPICS)
         nodes = self._session.get_all([f"{TOPICS}/{name}" for name in self._session.children(TOPICS)])
-        known = (self._known(path, raw) for path, (raw, _) in nodes.items())
+        known = (self._describe(path, raw) for path, (raw, _) in nodes.items())
         return [topic for topic in known if topic is not None]
 
     def get(self, name: str) -> KnownTopic | None:
@@ -186,13 +186,13 @@ class ZooKeeperTopics(TopicSource):
             raw, _ = self._session.get(f"{TOPICS}/{name}")
         except ResourceNotFound:
             return None
-        return self._known(f"{TOPICS}/{name}", raw)
+        return self._describe(f"{TOPICS}/{name}", raw)
 
     def close(self) -> None:
         """End the session."""
         self._session.close()
 
-    def _known(self, path: str, raw: bytes) -> KnownTopic | None:
+    def _describe(self, path: str, raw: bytes) -> KnownTopic | None:
         name = path.rpartition("/")[2]
         try:
             document = parse_object(raw, path)
@@ -205,7 +205,7 @@ class ZooKeeperTopics(TopicSource):
             return None
         try:
             config = parse_topic_config(raw, path, Path.cwd())
-            topics = configured_topics(self._topics.store, self._topics.settings, config)
+            topics = open_configured_topics(self._topics.store, self._topics.settings, config)
         except ConfigError as error:
             # MemQ's brokers may have it all the same.
             self._complain(path, f"this broker cannot store it: {error}")

@@ -130,7 +130,7 @@ class BatchWriter:
     def _key(self, messages: Sequence[SealedMessage]) -> str:
         """A key for the batch's life."""
         with self._lock:
-            server_id, self._next_id = self._next_id, _wrapped(self._next_id + len(messages))
+            server_id, self._next_id = self._next_id, _wrap(self._next_id + len(messages))
         request = messages[0].request
         client_id, ms = 0 if request is None else request.request_id, time.time_ns() // 1_000_000
         return str(BatchKey(self._topic.path, client_id, server_id, ms, 0, self._host, self._topic.is_hashed))
@@ -203,7 +203,7 @@ def _runs(numbers: Sequence[int]) -> list[int]:
     return runs
 
 
-def _wrapped(number: int) -> int:
+def _wrap(number: int) -> int:
     """The number as Java's long has it."""
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 

@@ -192,7 +192,7 @@ class BrokerDelivery:
             self._brokers.left(link, str(error))
             return str(error), True, False
         if response.code is Code.OK:
-            self._brokers.answered(link.place)
+            self._brokers.settle(link.place)
             return None, True, True
         why = f"broker {link.place[0]}:{link.place[1]} answers {response.code.value}: {response.error:.200}"
         if response.code in _REFUSED:
@@ -213,7 +213,7 @@ _NOT_FOUND_S: Final = 15.0
 
 
 @dataclass(slots=True)
-class _Rest:
+class _Pause:
     """How long a broker that failed is left alone."""
 
     until_s: float = 0.0
@@ -231,7 +231,7 @@ class TopicBrokers:
         self._tls = client_tls(settings)
         self._seeds = [_place(text) for text in settings.bootstrap]
         self._links: dict[Place, BrokerLink] = {}
-        self._rests: dict[Place, _Rest] = {}
+        self._pauses: dict[Place, _Pause] = {}
         self._brokers: tuple[BrokerAddress, ...] = ()
         self._asked_s = -_STALE_S
         self._failure: tuple[float, TieredStoreError] | None = None
@@ -245,12 +245,12 @@ class TopicBrokers:
     async def link(self) -> BrokerLink:
         """A connection to write to; BrokerUnavailable if none can be had now, TopicNotFound if there is no topic."""
         await self._ask_if_stale()
-        places = self._chosen()
+        places = self._choose()
         if not places:
             raise BrokerUnavailable(f"no broker of topic {self._topic} answers now")
         place = places[next(self._turn) % len(places)]
         async with self._connecting.setdefault(place, asyncio.Lock()):
-            return await self._connected(place)
+            return await self._connect(place)
 
     def left(self, link: BrokerLink, why: str) -> None:
         """It failed: left alone for a while, and the metadata are asked for again."""
@@ -269,7 +269,7 @@ class TopicBrokers:
 
     # --- connections ---
 
-    async def _connected(self, place: Place) -> BrokerLink:
+    async def _connect(self, place: Place) -> BrokerLink:
         link = self._links.get(place)
         if link is None or link.is_lost:
             try:
@@ -280,27 +280,27 @@ class TopicBrokers:
                 raise
         return link
 
-    def answered(self, place: Place) -> None:
+    def settle(self, place: Place) -> None:
         """It works."""
-        self._rests.pop(place, None)
+        self._pauses.pop(place, None)
 
     def _rest(self, place: Place) -> None:
-        rest = self._rests.setdefault(place, _Rest())
+        rest = self._pauses.setdefault(place, _Pause())
         now_s = rest.failed_s = time.monotonic()
         if rest.until_s <= now_s:  # many Messages may tell of one loss
             rest.seconds = min(_MOST_REST_S, max(_FIRST_REST_S, 2 * rest.seconds))
             rest.until_s = now_s + rest.seconds * (0.5 + random.random() / 2)  # noqa: S311  jitter
 
     def _failed_s(self, place: Place) -> float:
-        return self._rests[place].failed_s if place in self._rests else -1.0
+        return self._pauses[place].failed_s if place in self._pauses else -1.0
 
-    def _chosen(self) -> list[Place]:
+    def _choose(self) -> list[Place]:
         """The brokers to write to: of the own zone if one of those is well, as many as wanted."""
         now_s = time.monotonic()
         well = [
             broker
             for broker in self._brokers
-            if (broker.ip, broker.port) not in self._rests or self._rests[broker.ip, broker.port].until_s <= now_s
+            if (broker.ip, broker.port) not in self._pauses or self._pauses[broker.ip, broker.port].until_s <= now_s
         ]
         near = [broker for broker in well if self._settings.rack and broker.locality == self._settings.rack]
         places = sorted({(broker.ip, broker.port) for broker in near or well})

@@ -201,7 +201,7 @@ class Outbox:
                 self._changed.notify_all()
             self._delivery.stop()
 
-    def counted(self) -> dict[str, int]:
+    def count(self) -> dict[str, int]:
         """What was counted, the open Message and what is the case now with it."""
         with self._changed:
             counted = asdict(self._counts)
@@ -225,7 +225,7 @@ class Outbox:
         if self._is_closed or self.held_bytes + size > self._settings.buffer_bytes:
             self._wait_for_room(size)
         if self._sending.auditor is not None:
-            message_id = self._audited_id(message_id)
+            message_id = self._make_audited_id(message_id)
         while True:
             message = self._open or self._new_message()
             if not message.takes(message_id):
@@ -276,7 +276,7 @@ class Outbox:
         if self._is_closed:
             raise AlreadyClosed("the producer was closed")
 
-    def _audited_id(self, message_id: bytes | None) -> bytes:
+    def _make_audited_id(self, message_id: bytes | None) -> bytes:
         """Hashes of ids tell nothing of records that have none."""
         if not message_id:
             self._next_id = (self._next_id + 1) % (1 << 64)

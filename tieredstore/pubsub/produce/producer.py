@@ -41,7 +41,7 @@ class RecordProducer(Closing):
         self._is_unacked = sending.acks == "0"
         self._is_closed = False
         self._outbox = new_outbox(sending)
-        self._forget_counts = PRODUCERS.add(self._counted)
+        self._forget_counts = PRODUCERS.add(self._count)
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
@@ -88,8 +88,8 @@ class RecordProducer(Closing):
                 self._sending.auditor.close()
             self._forget_counts()
 
-    def _counted(self) -> dict[str, int]:
-        return self._outbox.counted()
+    def _count(self) -> dict[str, int]:
+        return self._outbox.count()
 
     def _longest_s(self, timeout_s: float | None) -> float:
         return 2 * self._sending.settings.delivery_timeout_ms / 1000 if timeout_s is None else timeout_s

@@ -228,7 +228,7 @@ def _records_in(notifications: Iterable[bytes]) -> int:
     return sum(each.records for each in facts if each is not None)
 
 
-def pending_keys(topics: Topics, topic: Topic) -> Iterator[str]:
+def list_pending_keys(topics: Topics, topic: Topic) -> Iterator[str]:
     """The objects of epochs that are recorded and not notified yet: their queries go on with them."""
     beginning = topics.folder.key("sinks", topic.name, "")
     for info in topics.store.list(beginning):
@@ -240,7 +240,7 @@ def pending_keys(topics: Topics, topic: Topic) -> Iterator[str]:
             yield from record.keys()
 
 
-def finished_batch_queries(topics: Topics, topic: Topic, before_ms: int) -> Iterator[str]:
+def list_finished_batch_queries(topics: Topics, topic: Topic, before_ms: int) -> Iterator[str]:
     """The records of queries that were no streams and are over since ``before_ms``, which nobody asks for again."""
     beginning = topics.folder.key("sinks", topic.name, BATCH_QUERY)
     for info in topics.store.list(beginning):

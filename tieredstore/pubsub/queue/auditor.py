@@ -47,7 +47,7 @@ class ReadMessages:
             del self._headers[position.message]
         self._hashes: dict[int, IdsHash] = {}
 
-    def noting(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def note_ids(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The same batches of whole Messages, whose ids are seen as they pass."""
         for batch in batches:
             rows: Any = batch
@@ -58,7 +58,7 @@ class ReadMessages:
                 begin = end
             yield batch
 
-    def handed_out(self, message: int, record: int) -> None:
+    def note_handed_out(self, message: int, record: int) -> None:
         """Up to this record, with it."""
         while self._hashes:
             number = next(iter(self._hashes))  # they were decoded in their order

@@ -25,7 +25,7 @@ from pydantic import NonNegativeInt, TypeAdapter
 
 from tieredstore.errors import ConfigError, Fenced, ObjectNotFound, PreconditionFailed, TieredStoreError
 from tieredstore.pubsub.queue.own_objects import OwnFolder, json_body
-from tieredstore.pubsub.queue.queues import Claim, GroupMember, GroupPartition, Position, named_partitions
+from tieredstore.pubsub.queue.queues import Claim, GroupMember, GroupPartition, Position, name_partitions
 
 BEAT_S: Final = 5.0
 """Seconds between two beats of a member: 0.2 PUTs a second."""
@@ -93,7 +93,7 @@ class StoreGroup(GroupMember):
         self._next_tick_s = now_s + self._beat_s
         if slept_s >= self._patience_s and self._forget_lost():
             return True  # whoever reads them is told before they may be taken again
-        members = self._living(now_s)
+        members = self._find_living(now_s)
         changed = False
         for partition in range(self._partitions()):
             meant_for = members[partition % len(members)]
@@ -157,7 +157,7 @@ class StoreGroup(GroupMember):
                 # The next beat may come through; if none does, others take over, and commits say so.
                 _logger.warning("group %s: a beat failed: %s", self._group, error)
 
-    def _living(self, now_s: float) -> list[str]:
+    def _find_living(self, now_s: float) -> list[str]:
         """The members that are taken for alive, this one among them, in one order for all."""
         beginning = self._folder.key("groups", self._group, self._topic, "members", "")
         living = {self.member}
@@ -230,7 +230,7 @@ class StoreGroup(GroupMember):
 
     def _lost(self, *partitions: int) -> str:
         return (
-            f"{named_partitions(partitions)} of {self._topic} is read by another member of group {self._group} by now: "
+            f"{name_partitions(partitions)} of {self._topic} is read by another member of group {self._group} by now: "
             "nothing of it was committed, and its records come again there"
         )
 

@@ -53,9 +53,9 @@ class Auditor(Closing):
         record = AuditRecord(self._cluster, self._topic, request, ids_hash, record_count, self._is_producer)
         producer = self._producer.get()
         try:
-            producer.produce(self._audit_topic, record.to_bytes(), record.key(), on_delivery=self._delivered)
+            producer.produce(self._audit_topic, record.to_bytes(), record.key(), on_delivery=self._note_delivery)
         except (BufferError, KafkaException) as error:
-            self._failed(str(error))
+            self._note_failure(str(error))
         producer.poll(0)
 
     def close(self) -> None:
@@ -63,14 +63,14 @@ class Auditor(Closing):
         self._producer.close()
         self._forget_counts()
 
-    def _delivered(self, error: KafkaError | None, message: Any) -> None:
+    def _note_delivery(self, error: KafkaError | None, message: Any) -> None:
         del message
         if error is None:
             self.counts.sent_records += 1
         else:
-            self._failed(error.str())
+            self._note_failure(error.str())
 
-    def _failed(self, why: str) -> None:
+    def _note_failure(self, why: str) -> None:
         self.counts.failed_records += 1
         level, self._has_warned = logging.DEBUG if self._has_warned else logging.WARNING, True
         _logger.log(level, "an audit record of topic %s was not sent: %s", self._topic, why)

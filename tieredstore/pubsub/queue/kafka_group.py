@@ -24,7 +24,7 @@ from tieredstore.live.cluster import LiveCluster
 from tieredstore.live.faults import fault
 from tieredstore.live.properties import member_configuration
 from tieredstore.pubsub.queue.kafka_topics import TopicAdmin
-from tieredstore.pubsub.queue.queues import Claim, GroupMember, GroupPartition, Position, named_partitions
+from tieredstore.pubsub.queue.queues import Claim, GroupMember, GroupPartition, Position, name_partitions
 
 _LOOK_S: Final = 30.0
 _PLACE: Final = re.compile(r"(\d{1,10})/(\d{1,10})", re.ASCII)
@@ -74,7 +74,7 @@ class KafkaGroup(GroupMember):
         before = dict(self._owned)
         self._serve()
         if missing := self._assigned - self._owned.keys():
-            places = _committed(self._cluster, self._group, [(self._name, number) for number in sorted(missing)])
+            places = _read_commits(self._cluster, self._group, [(self._name, number) for number in sorted(missing)])
             for number in missing:
                 self._owned[number] = places.get(number)
         return before.keys() != self._owned.keys()
@@ -86,7 +86,7 @@ class KafkaGroup(GroupMember):
         owned = {number: place for number, place in positions.items() if number in self._owned}
         self._commit({number: place for number, place in owned.items() if self._owned[number] != place})
         if lost:
-            raise Fenced(self._lost(named_partitions(lost)))
+            raise Fenced(self._lost(name_partitions(lost)))
 
     def _commit(self, changed: dict[int, Position]) -> None:
         if not changed or self._consumer is None:
@@ -149,7 +149,7 @@ class KafkaGroup(GroupMember):
         )
 
 
-def _committed(cluster: LiveCluster, group: str, wheres: list[tuple[str, int]]) -> dict[int, Position]:
+def _read_commits(cluster: LiveCluster, group: str, wheres: list[tuple[str, int]]) -> dict[int, Position]:
     return {
         partition: _position(offset, metadata)
         for (_, partition), (offset, metadata, _) in cluster.commits(group, wheres).items()
@@ -185,7 +185,7 @@ def group_states(
         raise BrokerUnavailable(f"the groups of {name} cannot be looked up in time") from error
     states: dict[str, list[GroupPartition]] = {}
     for group in groups:
-        places, owned = _committed(cluster, group, wheres), owners[group]
+        places, owned = _read_commits(cluster, group, wheres), owners[group]
         known = sorted({*places, *owned})
         if known:
             states[group] = [GroupPartition(each, owned.get(each), None, places.get(each)) for each in known]

@@ -79,7 +79,7 @@ class KafkaQueue(NotificationQueue):
         reading = reading_configuration(client_configuration(properties, "read_uncommitted"), _CALL_S)
         self._logs = PartitionLogs(reading, name)
         self._tail = PartitionLogs(reading, name)  # for searches, which leave the readers' places alone
-        self._producer = PerProcess(lambda: LiveProducer(_producing(properties, send_s)), _flushed)
+        self._producer = PerProcess(lambda: LiveProducer(_producer_configuration(properties, send_s)), _discard)
         self._lock = threading.Lock()
         self._known_partitions: tuple[int, float] | None = None
         self._floors: dict[int, int] = {}  # offsets at which or behind which what is sent from now on will lie
@@ -274,7 +274,7 @@ class KafkaQueue(NotificationQueue):
         return f"queue {self._topic}/{partition} ({self._name} in Kafka)"
 
 
-def _producing(properties: Mapping[str, str], send_s: float) -> dict[str, str]:
+def _producer_configuration(properties: Mapping[str, str], send_s: float) -> dict[str, str]:
     """The configuration of the producer: what it says for long is given up, and looked for."""
     common = TopicAdmin.configuration(properties)
     return {
@@ -286,7 +286,7 @@ def _producing(properties: Mapping[str, str], send_s: float) -> dict[str, str]:
     }
 
 
-def _flushed(producer: LiveProducer) -> None:
+def _discard(producer: LiveProducer) -> None:
     producer.purge()
     producer.poll(0)
 

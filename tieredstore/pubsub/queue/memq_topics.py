@@ -42,7 +42,7 @@ class TopicConfig:
     uploads: int
     brokers: tuple[str, ...]
 
-    def applied(self, settings: Settings) -> Settings:
+    def apply_to(self, settings: Settings) -> Settings:
         """The settings with the topic's batches and its queue; ConfigError for values that ours do not take."""
         given = settings.section(BatchSettings)
         kafka = given.kafka
@@ -100,12 +100,12 @@ def parse_topic_config(raw: bytes, source: str, folder: Path) -> TopicConfig:
 def open_topics(store: ObjectStore, settings: Settings) -> Topics:
     """The topics of a store, with the one of ``pubsub.topic.config`` among them if that is set."""
     path = settings.section(BatchSettings).topic_config
-    return Topics(store, settings) if path is None else configured_topics(store, settings, load_topic_config(path))
+    return Topics(store, settings) if path is None else open_configured_topics(store, settings, load_topic_config(path))
 
 
-def configured_topics(store: ObjectStore, settings: Settings, config: TopicConfig) -> Topics:
+def open_configured_topics(store: ObjectStore, settings: Settings, config: TopicConfig) -> Topics:
     """The topics of a store with the one of ``config`` among them; ConfigError for another bucket's."""
-    topics = Topics(store, config.applied(settings), configured=config.topic)
+    topics = Topics(store, config.apply_to(settings), configured=config.topic)
     if topics.bucket_name not in ("", config.bucket):
         raise ConfigError(f"topic {config.topic.name} is in bucket {config.bucket}, and this is {topics.bucket_name}")
     topics.bucket_name = config.bucket

@@ -57,7 +57,7 @@ class Claim(NamedTuple):
     committed: Position | None
 
 
-def named_partitions(partitions: Sequence[int]) -> str:
+def name_partitions(partitions: Sequence[int]) -> str:
     """``partition 1``, or ``partition 1 and 2``: each of them is meant."""
     return f"partition {' and '.join(map(str, partitions))}"
 

@@ -309,9 +309,9 @@ class StoreQueue(NotificationQueue):
             else:
                 self._store.replace(key, body, stored[1])
         # Those too that an earlier run left when it was killed, and that a writer put there who had slept.
-        self._store.delete(list(self._freed_keys(partition, max(number, start))))
+        self._store.delete(list(self._list_freed_keys(partition, max(number, start))))
 
-    def _freed_keys(self, partition: int, start: int) -> Iterator[str]:
+    def _list_freed_keys(self, partition: int, start: int) -> Iterator[str]:
         for info in self._store.list(self._folder.key("queues", self._topic, str(partition), "")):
             if info.key >= self._key(partition, start):
                 return

@@ -87,7 +87,7 @@ class Topics:
         if self._configured is not None and self._configured.name == name:
             return self._configured
         try:
-            return self._checked(self.folder.read(self._key(name), _TOPIC), name)
+            return self._check(self.folder.read(self._key(name), _TOPIC), name)
         except ObjectNotFound:
             raise TopicNotFound(
                 f"there is no topic {name} in cluster {self.batches.cluster}: create it "
@@ -113,7 +113,7 @@ class Topics:
     def list(self) -> Iterator[Topic]:
         """All topics, by name; CorruptData for what is none among them."""
         for name in self.names():
-            yield self._checked(self.folder.read(self._key(name), _TOPIC), name)
+            yield self._check(self.folder.read(self._key(name), _TOPIC), name)
 
     def names(self) -> Iterator[str]:
         """What all topics are called, also those that cannot be read."""
@@ -130,7 +130,7 @@ class Topics:
         stored = self.folder.read_with_etag(self._key(name), _TOPIC)
         if stored is None:
             raise TopicNotFound(f"topic {name} is gone")
-        topic = self._checked(stored[0], name)
+        topic = self._check(stored[0], name)
         if partitions < topic.partitions:
             raise ConfigError(f"topic {name} has {topic.partitions} read partitions, which never become fewer")
         grown = replace(topic, partitions=partitions)
@@ -176,7 +176,7 @@ class Topics:
     def _key(self, name: str) -> str:
         return self.folder.key("topics", f"{name}.json")
 
-    def _checked(self, topic: Topic, name: str) -> Topic:
+    def _check(self, topic: Topic, name: str) -> Topic:
         if topic.name != name:
             raise CorruptData(f"{self._key(name)} is not what pubsub wrote: it is no topic {name}")
         check_path(topic.path)

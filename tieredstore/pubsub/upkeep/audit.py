@@ -76,7 +76,9 @@ class _Sighting:
         return self.batch.partition, self.batch.offset, self.batch.key
 
 
-def _finding(fault: AuditFault, batch: QueuedBatch, why: str, request: ProducerRequest | None = None) -> AuditFinding:
+def _make_finding(
+    fault: AuditFault, batch: QueuedBatch, why: str, request: ProducerRequest | None = None
+) -> AuditFinding:
     producer = None if request is None else (request.address, request.epoch_ms)
     first = None if request is None else request.request_id
     return AuditFinding(fault, producer, first, first, why, batch.partition, batch.offset, batch.key)
@@ -152,18 +154,20 @@ class TopicAudit:
             yield from self._absent(batch)
             return
         except CorruptData as error:
-            yield _finding(AuditFault.ALTERED, batch, str(error))
+            yield _make_finding(AuditFault.ALTERED, batch, str(error))
             return
         self.batches, self.batch_bytes = self.batches + 1, self.batch_bytes + notification.total_size
-        announced = None if notification.facts is None else _announced(notification.facts, notification.message_count)
+        announced = (
+            None if notification.facts is None else _list_announced(notification.facts, notification.message_count)
+        )
         for number, header in headers:
             if isinstance(header, MessageCorrupt):
-                yield _finding(AuditFault.ALTERED, batch, str(header))
+                yield _make_finding(AuditFault.ALTERED, batch, str(header))
             elif header.request is not None:
                 self._see(batch, number, header, header.request)
                 if announced and header.request not in announced:
                     why = f"{batch.key}: Message {number} is not one that its notification tells of"
-                    yield _finding(AuditFault.ALTERED, batch, why, header.request)
+                    yield _make_finding(AuditFault.ALTERED, batch, why, header.request)
 
     def _see(self, batch: QueuedBatch, number: int, header: MessageHeader, request: ProducerRequest) -> None:
         self.messages += 1
@@ -176,7 +180,7 @@ class TopicAudit:
             headers = list(log.headers(batch))
         else:
             body = log.store.get(batch.key)
-            headers = _checked(body, batch.key)
+            headers = _check_bodies(body, batch.key)
             # Which Message it is, if it is one, is said with more words.
             if not any(isinstance(header, MessageCorrupt) for _, header in headers):
                 batch.check(checksum(body))
@@ -188,9 +192,9 @@ class TopicAudit:
         why = f"the object {batch.key} is not there"
         facts = batch.notification.facts
         if facts is None or not facts.producers:
-            yield _finding(AuditFault.LOST, batch, why)
+            yield _make_finding(AuditFault.LOST, batch, why)
             return
-        for request in _announced(facts, batch.notification.message_count):
+        for request in _list_announced(facts, batch.notification.message_count):
             sighting = _Sighting(request.request_id, batch, 0, None)
             self._sightings.setdefault((request.address, request.epoch_ms), []).append(sighting)
 
@@ -218,12 +222,12 @@ class TopicAudit:
     ) -> Iterator[AuditFinding]:
         # Retention has taken the first ones, if it has taken any.
         expected = seen[0] if self._is_cut else 0
-        empty = _Runs(self._empty.get(producer, ()))
+        empty = _EmptyRequests(self._empty.get(producer, ()))
         absent = AuditFault.LOST if is_own_address(producer[0]) else AuditFault.LOST_OR_EMPTY
         for request_id in seen:
             behind = standing.get(request_id)
             is_young = behind is not None and behind[0].batch.appended_ms > self.now_ms - self.settle_ms
-            for first, last in empty.left_of(expected, request_id - 1):
+            for first, last in empty.subtract(expected, request_id - 1):
                 why = f"request {request_id} stands, and {_range(first, last)} not"
                 yield AuditFinding(
                     AuditFault.PENDING if is_young else absent, producer, first, last, f"{why} yet" if is_young else why
@@ -244,14 +248,14 @@ class TopicAudit:
         yield from reversed(late)
 
 
-class _Runs:
+class _EmptyRequests:
     """Runs of numbers in their order, asked for holes that ascend."""
 
     def __init__(self, runs: Sequence[tuple[int, int]]) -> None:
         self._runs = sorted(runs)
         self._next = 0
 
-    def left_of(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+    def subtract(self, first: int, last: int) -> Iterator[tuple[int, int]]:
         """What of ``first`` to ``last`` is in no run."""
         while first <= last:
             while self._next < len(self._runs) and self._runs[self._next][1] < first:
@@ -262,7 +266,7 @@ class _Runs:
             first = end + 1
 
 
-def _announced(facts: BatchFacts, most: int) -> set[ProducerRequest]:
+def _list_announced(facts: BatchFacts, most: int) -> set[ProducerRequest]:
     """The requests that a notification names: no more of a run than it has Messages."""
     return {
         ProducerRequest(bytes.fromhex(address), epoch_ms, request_id)
@@ -272,7 +276,7 @@ def _announced(facts: BatchFacts, most: int) -> set[ProducerRequest]:
     }
 
 
-def _checked(body: bytes, key: str) -> list[tuple[int, MessageHeader | MessageCorrupt]]:
+def _check_bodies(body: bytes, key: str) -> list[tuple[int, MessageHeader | MessageCorrupt]]:
     """The headers of an object whose bodies have their checksums; what is wrong with the others."""
     index = BatchIndex(body, key, len(body))
     checked: list[tuple[int, MessageHeader | MessageCorrupt]] = []

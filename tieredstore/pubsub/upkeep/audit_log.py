@@ -57,16 +57,16 @@ class AuditLog(Closing):
             end = self._log.end(partition)
             while self._place(partition) < end and not wait():
                 for finding in self._take(partition, end):
-                    yield self._counted(finding)
+                    yield self._count(finding)
         for finding in self.pairs.overdue(now_ms()):
-            yield self._counted(finding)
+            yield self._count(finding)
 
     def pending(self) -> Iterator[AuditFinding]:
         """What was sent and not read yet."""
         for finding in self.pairs.pending():
-            yield self._counted(finding)
+            yield self._count(finding)
 
-    def _counted(self, finding: AuditFinding) -> AuditFinding:
+    def _count(self, finding: AuditFinding) -> AuditFinding:
         self.requests[finding.fault] += 1
         return finding
 
@@ -206,7 +206,7 @@ class AuditPairs:
         is_altered = known.ids_hash != record.ids_hash or known.record_count != record.record_count
         if is_altered:
             self.counts.altered += 1
-            yield _finding(AuditFault.ALTERED, request, _difference(known, record), place)
+            yield _make_finding(AuditFault.ALTERED, request, _difference(known, record), place)
         if known.has_side(record):
             self.counts.repeated += not is_altered
             return
@@ -232,7 +232,7 @@ class AuditPairs:
         self.counts.paired_records += known.record_count
         if lag_ms > self._late_ms:
             self.counts.late += 1
-            yield _finding(AuditFault.LATE, request, f"it was read {lag_ms / 1000:.1f} s after it was sent", place)
+            yield _make_finding(AuditFault.LATE, request, f"it was read {lag_ms / 1000:.1f} s after it was sent", place)
 
     def overdue(self, now_ms: int) -> Iterator[AuditFinding]:
         """Of what the other side should have spoken by now, each once; what is too old is forgotten."""
@@ -251,17 +251,19 @@ class AuditPairs:
     def _left_alone(self, request: ProducerRequest, known: _Known) -> Iterator[AuditFinding]:
         if known.is_unread:
             self.counts.lost += 1
-            yield _finding(AuditFault.LOST, request, "it was sent, and no consumer says to have read it", known.place)
+            yield _make_finding(
+                AuditFault.LOST, request, "it was sent, and no consumer says to have read it", known.place
+            )
         elif known.since_ms >= self._begin_ms + self._settle_ms:
             self.counts.unannounced += 1
             why = "it was read, and its producer does not say to have sent it"
-            yield _finding(AuditFault.UNANNOUNCED, request, why, known.place)
+            yield _make_finding(AuditFault.UNANNOUNCED, request, why, known.place)
 
     def pending(self) -> Iterator[AuditFinding]:
         """What was sent, not long ago, and not read yet."""
         for request, known in self._waiting.items():
             if known.is_unread:
-                yield _finding(AuditFault.PENDING, request, "it was sent, and is not read yet", known.place)
+                yield _make_finding(AuditFault.PENDING, request, "it was sent, and is not read yet", known.place)
 
     def _count_unread(self, known: _Known, by: int) -> None:
         self.counts.unread += by
@@ -275,6 +277,6 @@ def _difference(known: _Known, record: AuditRecord) -> str:
     return f"{whence} says {record.record_count} records of {ids}, and {before} said {known.record_count}"
 
 
-def _finding(fault: AuditFault, request: ProducerRequest, why: str, place: tuple[int, int]) -> AuditFinding:
+def _make_finding(fault: AuditFault, request: ProducerRequest, why: str, place: tuple[int, int]) -> AuditFinding:
     producer = (request.address, request.epoch_ms)
     return AuditFinding(fault, producer, request.request_id, request.request_id, why, *place)

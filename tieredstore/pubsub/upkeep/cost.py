@@ -92,7 +92,7 @@ class TopicCost:
 def topic_cost(facts: TopicFacts, prices: PriceFile, now_ms: int, batch_bytes: int) -> TopicCost:
     """What the topic costs by the prices; ``batch_bytes``: how large batches are taken to be where there are none."""
     store, use = prices.store, prices.pubsub
-    published, batches, puts = _published(facts, prices, now_ms, batch_bytes)
+    published, batches, puts = _estimate_published(facts, prices, now_ms, batch_bytes)
     kept = published / MONTH_DAYS * use.retention_days if use.retention_days else float(facts.stored_size)
     looks_a_second = use.busy_share / BUSY_LOOK_S + (1 - use.busy_share) / IDLE_LOOK_S
     looks = looks_a_second * _MONTH_S * facts.partitions * use.readers if facts.is_queue_stored else 0.0
@@ -115,7 +115,9 @@ def topic_cost(facts: TopicFacts, prices: PriceFile, now_ms: int, batch_bytes: i
     )
 
 
-def _published(facts: TopicFacts, prices: PriceFile, now_ms: int, batch_bytes: int) -> tuple[float, float, float]:
+def _estimate_published(
+    facts: TopicFacts, prices: PriceFile, now_ms: int, batch_bytes: int
+) -> tuple[float, float, float]:
     """Bytes, batches and their PUTs of a month: by the file's throughput, or as the last days were."""
     throughput = prices.pubsub.throughput_mib_s
     if not throughput:

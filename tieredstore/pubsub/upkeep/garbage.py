@@ -21,10 +21,10 @@ from tieredstore.errors import ConfigError
 from tieredstore.ops.steps import Outcome, Step
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.errors import MessageCorrupt
-from tieredstore.pubsub.format.batches import START_SIZE, BatchIndex, announced_index_size
+from tieredstore.pubsub.format.batches import START_SIZE, BatchIndex, parse_index_size
 from tieredstore.pubsub.format.keys import PREFIXES, parse_batch_key
 from tieredstore.pubsub.format.notifications import Notification
-from tieredstore.pubsub.produce.sink import finished_batch_queries, pending_keys
+from tieredstore.pubsub.produce.sink import list_finished_batch_queries, list_pending_keys
 from tieredstore.pubsub.queue.batch_log import BatchLog, QueuedBatch
 from tieredstore.pubsub.queue.own_objects import json_body, parse_own
 from tieredstore.pubsub.queue.queues import STORE, NotificationQueue
@@ -75,7 +75,7 @@ class GarbageCollection:
             # Listed before the queue is walked: what is old and listed was notified before that, or never.
             objects = list(self._objects())
             partitions = range(queue.partitions)
-            pending = {_digest(key) for key in pending_keys(self.topics, self.topic)}
+            pending = {_digest(key) for key in list_pending_keys(self.topics, self.topic)}
             for partition in partitions:
                 yield from self._expire(log, partition)
             known = pending | {_digest(batch.key) for partition in partitions for batch in log.walk(partition)}
@@ -88,7 +88,7 @@ class GarbageCollection:
                     yield self._end(queue, info, forgotten_ms)
             if not self.dry_run:
                 before_ms = self._now_ms - self.min_age_ms
-                self.topics.store.delete(list(finished_batch_queries(self.topics, self.topic, before_ms)))
+                self.topics.store.delete(list(list_finished_batch_queries(self.topics, self.topic, before_ms)))
 
     def _warn(self, queue: NotificationQueue) -> None:
         forgets_ms, keeps_ms = queue.forgets_ms(), self.topics.batches.retention_ms
@@ -102,7 +102,7 @@ class GarbageCollection:
     # --- what retention does not keep ---
 
     def _expire(self, log: BatchLog, partition: int) -> Iterator[Step[Found]]:
-        expired, until = expired_batches(log, partition, self._now_ms)
+        expired, until = list_expired_batches(log, partition, self._now_ms)
         if not self.dry_run:
             free_expired(log, expired, until, self._now_ms)
         for batch in expired:
@@ -186,7 +186,7 @@ class GarbageCollection:
     def _adopt(self, queue: NotificationQueue, info: ObjectInfo) -> Outcome:
         store = self.topics.store
         try:
-            size = announced_index_size(store.get(info.key, 0, min(START_SIZE, info.size)), info.key)
+            size = parse_index_size(store.get(info.key, 0, min(START_SIZE, info.size)), info.key)
             index = BatchIndex(store.get(info.key, 0, min(size, info.size)), info.key, info.size)
         except MessageCorrupt:
             return Outcome.DAMAGED
@@ -228,7 +228,7 @@ class Retired:
     """Offsets and keys."""
 
 
-def expired_batches(log: BatchLog, partition: int, now_ms: int) -> tuple[list[QueuedBatch], int]:
+def list_expired_batches(log: BatchLog, partition: int, now_ms: int) -> tuple[list[QueuedBatch], int]:
     """Those of the oldest that ``pubsub.retention.ms`` and ``pubsub.retention.bytes`` do not keep, and the offset up to
     which they lie. One goes when all before it go: who reads along meets one start, and no holes."""
     settings, end = log.topics.batches, log.queue.end(partition)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from tieredstore.pubsub.errors import MessageCorrupt
-from tieredstore.pubsub.format.batches import START_SIZE, BatchIndex, announced_index_size
+from tieredstore.pubsub.format.batches import START_SIZE, BatchIndex, parse_index_size
 from tieredstore.pubsub.format.messages import MessageHeader, MessagePlace, parse_message_header
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class InspectedMessage:
 
 def read_index(source: BatchSource) -> BatchIndex:
     """The index of the object, by two small reads; MessageCorrupt if it does not hold together."""
-    head_size = announced_index_size(source.read(0, min(START_SIZE, source.size)), source.name)
+    head_size = parse_index_size(source.read(0, min(START_SIZE, source.size)), source.name)
     return BatchIndex(source.read(0, min(head_size, source.size)), source.name, source.size)
 
 

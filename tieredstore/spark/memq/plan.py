@@ -10,7 +10,7 @@ from typing import Final
 from tieredstore.errors import ConfigError, DataLoss
 from tieredstore.model import AtTime, Earliest, Latest, Place, Places
 from tieredstore.pubsub.errors import TopicNotFound
-from tieredstore.pubsub.format.batches import START_SIZE, BatchIndex, announced_index_size
+from tieredstore.pubsub.format.batches import START_SIZE, BatchIndex, parse_index_size
 from tieredstore.pubsub.format.keys import PREFIXES, check_path, parse_batch_key
 from tieredstore.pubsub.queue.batch_log import BatchLog, QueuedBatch
 from tieredstore.pubsub.queue.memq_topics import open_topics
@@ -81,11 +81,11 @@ def batches_from(
     return (PlannedBatch(batch.key, batch.size, batch) for batch in walk)
 
 
-def planned_batches(options: TopicOptions) -> Sequence[PlannedBatch]:
+def plan_batches(options: TopicOptions) -> Sequence[PlannedBatch]:
     """What a batch query reads, resolved now."""
     topics = topics_of(options.store)
     if options.by_listing:
-        return listed_batches(topics, options)
+        return list_batches(topics, options)
     planned: list[PlannedBatch] = []
     with BatchLog(topics, topics.get(options.topic)) as log:
         windows = {
@@ -97,7 +97,7 @@ def planned_batches(options: TopicOptions) -> Sequence[PlannedBatch]:
     return planned
 
 
-def listed_batches(topics: Topics, options: TopicOptions) -> Sequence[PlannedBatch]:
+def list_batches(topics: Topics, options: TopicOptions) -> Sequence[PlannedBatch]:
     """The objects of the topic, by the time in their keys: all that lie there, orphans too."""
     try:
         topic = topics.get(options.topic)
@@ -125,7 +125,7 @@ def _time_of(spec: Places) -> int | None:
     return spec.timestamp_ms if isinstance(spec, AtTime) else None
 
 
-def admitted(
+def admit(
     batches: Mapping[int, Iterator[PlannedBatch]], max_batches: int | None, max_bytes: int | None
 ) -> list[PlannedBatch]:
     """What one trigger takes: batches of all partitions in turn until a limit is reached, one at least."""
@@ -192,5 +192,5 @@ def index_in(topics: Topics, batch: PlannedBatch) -> BatchIndex:
         size, head = batch.queued.size, batch.queued.notification.header_size
     else:
         size = batch.size if batch.stop is None else store.head(batch.key).size
-        head = announced_index_size(store.get(batch.key, 0, min(START_SIZE, size)), batch.key)
+        head = parse_index_size(store.get(batch.key, 0, min(START_SIZE, size)), batch.key)
     return BatchIndex(store.get(batch.key, 0, min(head, size)), batch.key, size)

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
 from tieredstore.errors import ConfigError
 from tieredstore.limits import MAX_OFFSET
 from tieredstore.pubsub.queue.batch_log import BatchLog
-from tieredstore.spark.memq.plan import PlannedBatch, admitted, batches_from, offset_of, topics_of
+from tieredstore.spark.memq.plan import PlannedBatch, admit, batches_from, offset_of, topics_of
 from tieredstore.spark.memq.tasks import plan_tasks, read_task
 from tieredstore.spark.source.workers import each_in_one_sentence, one_sentence
 
@@ -148,7 +148,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 most, size = None, count
             case _:
                 raise ConfigError(f"a topic cannot be read by {type(limit).__name__}: it has batches and bytes")
-        return admitted(walks, min(most or _MOST_BATCHES, _MOST_BATCHES), size)
+        return admit(walks, min(most or _MOST_BATCHES, _MOST_BATCHES), size)
 
     def _from(self, partition: int, offset: int | None, stop: int | None) -> Iterator[PlannedBatch]:
         """The batches from there on; one that was added begins at its start."""

@@ -23,7 +23,7 @@ from tieredstore.pubsub.format.messages import checksum
 from tieredstore.pubsub.queue.batch_log import BatchLog
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.spark.memq.options import TopicOptions
-from tieredstore.spark.memq.plan import PlannedBatch, index_in, planned_batches, tasks_of, topics_of
+from tieredstore.spark.memq.plan import PlannedBatch, index_in, plan_batches, tasks_of, topics_of
 from tieredstore.spark.source.rows import MEMQ_ROWS, RowShape
 from tieredstore.spark.source.workers import each_in_one_sentence, one_sentence, spare_modules
 
@@ -44,7 +44,7 @@ class MemqTask(InputPartition):
 def plan_tasks(options: TopicOptions, batches: Sequence[PlannedBatch] | None = None) -> list[InputPartition]:
     """The tasks of a query: of these batches, or of those that a batch query's options select."""
     topics = topics_of(options.store)
-    selected = planned_batches(options) if batches is None else batches
+    selected = plan_batches(options) if batches is None else batches
     cut = tasks_of(
         selected, options.max_split_bytes, options.min_partitions, lambda batch: _index(topics, batch, options)
     )
@@ -90,13 +90,13 @@ class _Reading:
     def rows(self, task: MemqTask) -> Iterator[pa.RecordBatch]:
         """In the order of the queue."""
         for batch, records in self._records(task):
-            yield self._converted(batch, records)
+            yield self._convert(batch, records)
 
     def sorted(self, task: MemqTask) -> Iterator[pa.RecordBatch]:
         """By key, those without one first; equal keys in the order of the queue."""
         tables: list[pa.Table] = []
         for place, (batch, records) in enumerate(self._records(task)):
-            rows = pa.Table.from_batches([self._converted(batch, records)])
+            rows = pa.Table.from_batches([self._convert(batch, records)])
             key = records.column("key")
             order = [key.is_valid(), key, repeated(place, records.num_rows, pa.int64())]
             order += [records.column(name) for name in _PLACE]
@@ -111,19 +111,19 @@ class _Reading:
         given = whole.select(list(self._shape.columns)).take(indices)
         yield from given.to_batches(_SORTED_ROWS)
 
-    def _converted(self, batch: PlannedBatch, records: pa.RecordBatch) -> pa.RecordBatch:
+    def _convert(self, batch: PlannedBatch, records: pa.RecordBatch) -> pa.RecordBatch:
         offset = None if batch.queued is None else batch.queued.offset
         return self._shape.convert(records, self._options.topic, batch.partition, offset)
 
     def _records(self, task: MemqTask) -> Iterator[tuple[PlannedBatch, pa.RecordBatch]]:
         pool = ThreadPool(_AHEAD, "tieredstore-spark-fetch")
         waiting, ahead = deque(task.batches), deque[tuple[PlannedBatch, Future[tuple[BatchIndex, bytes]]]]()
-        seen = self._seen(task)
+        seen = self._open_seen(task)
         try:
             while waiting or ahead:
                 while waiting and len(ahead) < _AHEAD:
                     batch = waiting.popleft()
-                    ahead.append((batch, pool.submit(self._fetched, batch)))
+                    ahead.append((batch, pool.submit(self._fetch, batch)))
                 batch, fetched = ahead.popleft()
                 try:
                     index, body = outcome(fetched)
@@ -133,12 +133,12 @@ class _Reading:
                         raise loss from error
                     _logger.warning("%s", str(loss).partition(";")[0])
                     continue
-                for records in self._decoded(batch, index, body, seen):
+                for records in self._decode(batch, index, body, seen):
                     yield batch, records
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _fetched(self, batch: PlannedBatch) -> tuple[BatchIndex, bytes]:
+    def _fetch(self, batch: PlannedBatch) -> tuple[BatchIndex, bytes]:
         """The index, and the bytes of the Messages to read."""
         store = self._topics.store
         if batch.stop is not None:
@@ -151,7 +151,7 @@ class _Reading:
             batch.queued.check_count(len(index))
         return index, body
 
-    def _decoded(
+    def _decode(
         self, batch: PlannedBatch, index: BatchIndex, body: bytes, seen: SeenMessages | None
     ) -> Iterator[pa.RecordBatch]:
         stop = len(index) if batch.stop is None else batch.stop
@@ -168,7 +168,7 @@ class _Reading:
                 first, last = index.extent(number)
                 yield from self._decoder.decode_message(view[first - begin : last - begin], index.place(number))
 
-    def _seen(self, task: MemqTask) -> SeenMessages | None:
+    def _open_seen(self, task: MemqTask) -> SeenMessages | None:
         first = task.batches[0]
         if not self._options.is_once or first.partition is None:
             return None
