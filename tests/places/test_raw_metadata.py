@@ -11,8 +11,9 @@ from typing import Any, Final
 import pytest
 
 from tests.places.test_raw_reading import raw_settings
-from tests.places.test_raw_writing import from_operation, run_once
-from tests.support.stores.doubles import FaultyStore, OperationName, ScriptedStore
+from tests.places.test_raw_writing import run_once, sweep_of
+from tests.support.stores.doubles import OperationName, ScriptedStore
+from tests.support.stores.operation_sweep import OperationSweep
 from tests.support.uploader.uploader_disk import BrokerDisk
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
@@ -201,12 +202,9 @@ def test_a_bucket_that_was_named_in_part_is_completed() -> None:
 
 def test_killed_anywhere_while_segments_are_shipped(disk: BrokerDisk) -> None:
     """What is named is there at any time, and the next run names all that is."""
-    quiet = FaultyStore(MemoryObjectStore())
-    run_once(disk, quiet)
     was_behind = False
-    for number in range(1, len(quiet.operations), 2):
-        store = MemoryObjectStore()
-        run_once(disk, FaultyStore(store, fail_at=from_operation(number)))
+    for number, store, faulty in sweep_of(disk, slice(1, None, 2)).fail(for_good=True):
+        run_once(disk, faulty)
         was_behind = was_behind or not is_in_step(store)
         assert run_once(disk, store) == []
         assert is_in_step(store), number
@@ -218,13 +216,9 @@ def test_killed_anywhere_while_segments_are_removed(disk: BrokerDisk) -> None:
     """By ``rm``: at no time a name without its log."""
     store = MemoryObjectStore()
     store_segments(store, disk, 0, 1, 2)
-    quiet = FaultyStore(_copy(store))
-    remove(quiet, 20)
-    assert PinterestsReader(quiet).bases() == [20]
-    for number in range(len(quiet.operations)):
-        stopped = _copy(store)
+    for _, stopped, faulty in OperationSweep(lambda: _copy(store), lambda inner: remove(inner, 20)).fail(for_good=True):
         try:
-            remove(FaultyStore(stopped, fail_at=from_operation(number)), 20)
+            remove(faulty, 20)
         except (TieredStoreError, AssertionError):
             PinterestsReader(stopped).bases()
         remove(stopped, 20)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,8 @@ import pytest
 
 from tests.places.test_raw_reading import raw_settings
 from tests.support.golden.records import rows_of
-from tests.support.stores.doubles import CountingStore, FaultyStore, Moment, ScriptedStore
+from tests.support.stores.doubles import CountingStore, Moment, ScriptedStore
+from tests.support.stores.operation_sweep import OperationSweep
 from tests.support.uploader.uploader_disk import BrokerDisk, SaidSettling
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import load_catalog
@@ -59,10 +58,8 @@ def names_in(store: MemoryObjectStore, folder: str = FOLDER) -> list[str]:
     return [info.key.removeprefix(folder) for info in store.list(folder)]
 
 
-def from_operation(number: int) -> Callable[[object], bool]:
-    """Nothing reaches the store from there on, as of a process that was killed."""
-    done = itertools.count()
-    return lambda _: next(done) >= number
+def sweep_of(disk: BrokerDisk, numbers: slice) -> OperationSweep[MemoryObjectStore]:
+    return OperationSweep(MemoryObjectStore, lambda store: run_once(disk, store), numbers=numbers)
 
 
 def whole(disk: BrokerDisk) -> list[bytes]:
@@ -103,11 +100,8 @@ def test_what_is_shipped_is_the_brokers_files_and_is_read_back(disk: BrokerDisk,
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_each_request_may_fail_and_all_is_stored_once(disk: BrokerDisk, moment: Moment) -> None:
-    quiet = FaultyStore(MemoryObjectStore())
-    run_once(disk, quiet)
-    for number in range(0, len(quiet.operations), 3):
-        store = MemoryObjectStore()
-        run_once(disk, FaultyStore(store, fail_at=number, moment=moment))
+    for number, store, faulty in sweep_of(disk, slice(None, None, 3)).fail(moment):
+        run_once(disk, faulty)
         assert run_once(disk, store) == []
         assert values_read(store) == whole(disk), number
         assert store.get(f"{FOLDER}offset.wm") == b"%020d" % 20, number
@@ -118,12 +112,9 @@ def test_pinterests_watermark_is_moved_behind_each_log_whatever_was_killed_befor
     disk: BrokerDisk, is_forgotten: bool
 ) -> None:
     """Also of the last segment, behind which no other comes; and where ours was lost and is made again of a listing."""
-    quiet = FaultyStore(MemoryObjectStore())
-    run_once(disk, quiet)
     was_behind = False
-    for number in range(int(is_forgotten), len(quiet.operations), 2):
-        store = MemoryObjectStore()
-        run_once(disk, FaultyStore(store, fail_at=from_operation(number)))
+    for number, store, faulty in sweep_of(disk, slice(int(is_forgotten), None, 2)).fail(for_good=True):
+        run_once(disk, faulty)
         names = names_in(store)
         logs = [name for name in names if name.endswith(".log")]
         if logs and (not_yet := "offset.wm" not in names or store.get(f"{FOLDER}offset.wm").decode() < max(logs)[:20]):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.stores.doubles import FaultyStore, Moment, ScriptedStore
+from tests.support.stores.operation_sweep import Killed, OperationSweep
 from tests.support.uploader.uploader_disk import (
     STORE,
     BrokerDisk,
@@ -39,14 +41,8 @@ def moves(soon: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shipping, "_MOVES_S", -1.0)
 
 
-class Killed(BaseException):
-    """The process is gone: nothing that the code would do about an error is done."""
-
-
-def operations_of_a_run(disk: BrokerDisk) -> int:
-    quiet = FaultyStore(MemoryObjectStore())
-    run_once(disk.log_dir, quiet)
-    return len(quiet.operations)
+def sweep_of(disk: BrokerDisk, numbers: slice = slice(None)) -> OperationSweep[MemoryObjectStore]:
+    return OperationSweep(MemoryObjectStore, lambda store: run_once(disk.log_dir, store), numbers=numbers)
 
 
 def readable(store: ObjectStore, disk: BrokerDisk) -> list[bytes]:
@@ -67,33 +63,19 @@ def check_whole(store: ObjectStore, disk: BrokerDisk) -> None:
 def test_each_operation_of_the_store_may_fail(disk: BrokerDisk, moment: Moment) -> None:
     # A folder that has not changed for a while is not listed again, which would find what is to be done anew.
     os.utime(disk.folder, (1, 1))
-    for number in range(operations_of_a_run(disk)):
-        inner = MemoryObjectStore()
-        store = FaultyStore(inner, fail_at=number, moment=moment)
+    for _, inner, store in sweep_of(disk).fail(moment):
         assert run_once(disk.log_dir, store) == []
         check_whole(inner, disk)
         # One try failed, and what it may have stored all the same was found: nothing is there twice.
         assert len(extents(inner)) == 3
 
 
-def dying_store(inner: ObjectStore, number: int, moment: Moment) -> FaultyStore:
-    """From the operation of this number on nothing is done any more."""
-    store = FaultyStore(inner, moment=moment, error=Killed)
-
-    def is_dead(_: object) -> bool:
-        return len(store.operations) > number
-
-    store.fail_at = is_dead
-    return store
-
-
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
 def test_the_process_may_die_in_each_operation_of_the_store(disk: BrokerDisk, moment: Moment) -> None:
     # The last one looks for holes: there is nothing to list, in the midst of which it could die.
-    for number in range(operations_of_a_run(disk) - 1):
-        inner = MemoryObjectStore()
+    for _, inner, store in sweep_of(disk, slice(-1)).die(moment):
         with pytest.raises(Killed):
-            run_once(disk.log_dir, dying_store(inner, number, moment))
+            run_once(disk.log_dir, store)
         before = extents(inner)
         assert before == WHOLE[: len(before)], "a later segment stands before an earlier one"
         assert run_once(disk.log_dir, inner) == []
@@ -174,9 +156,8 @@ def test_checksums_are_not_looked_at_where_the_settings_say_so(disk: BrokerDisk)
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
 def test_a_store_may_fail_while_a_segment_is_kept_aside(disk: BrokerDisk, moment: Moment) -> None:
     damage(disk.folder / f"{10:020d}.log")
-    for number in range(operations_of_a_run(disk)):
-        inner = MemoryObjectStore()
-        assert run_once(disk.log_dir, FaultyStore(inner, fail_at=number, moment=moment)) == []
+    for _, inner, store in sweep_of(disk).fail(moment):
+        assert run_once(disk.log_dir, store) == []
         assert extents(inner) == [(0, 9), (20, 29)]
         assert len(watermark_of(inner).holes) == 1
         assert stored(inner, prefix=QUARANTINE)
@@ -331,26 +312,12 @@ def test_a_try_that_takes_too_long_is_given_up(disk: BrokerDisk) -> None:
     assert list(store.list()) == []
 
 
-def interrupted_store(inner: ObjectStore, number: int, twin: BrokerDisk) -> FaultyStore:
-    """In its operation of this number another uploader ships all."""
-    store = FaultyStore(inner)
-
-    def meanwhile(_: Any) -> bool:
-        if len(store.operations) == number + 1:
-            run_once(twin.log_dir, inner)
-        return False
-
-    store.fail_at = meanwhile
-    return store
-
-
 def test_two_that_both_believe_to_lead_do_no_harm(tmp_path: Path, disk: BrokerDisk) -> None:
     """The second one ships everything in the middle of the first one's work."""
     twin = BrokerDisk(tmp_path / "twin")
     twin.grow(4)
-    for number in range(operations_of_a_run(disk)):
-        inner = MemoryObjectStore()
-        assert run_once(disk.log_dir, interrupted_store(inner, number, twin)) == []
+    for _, inner, store in sweep_of(disk).sleep(partial(run_once, twin.log_dir)):
+        assert run_once(disk.log_dir, store) == []
         check_whole(inner, disk)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.stores.doubles import FaultyStore, Moment
+from tests.support.stores.operation_sweep import OperationSweep
 from tests.support.uploader.uploader_disk import (
     BrokerDisk,
     extents,
@@ -155,20 +157,8 @@ def test_two_replicas_that_fill_at_once_do_no_harm(tmp_path: Path, store: Memory
     damage(leader, 10)
     run_once(leader.log_dir, store)
     whole = [(info.key, store.get(info.key)) for info in store.list()]
-    quiet = FaultyStore(copy_of(whole))
-    fill(follower, quiet)
-    for number in range(len(quiet.operations)):
-        inner = copy_of(whole)
-        meeting = FaultyStore(inner)
-
-        def meanwhile(
-            _: object, number: int = number, meeting: FaultyStore = meeting, inner: ObjectStore = inner
-        ) -> bool:
-            if len(meeting.operations) == number + 1:
-                fill(third, inner)
-            return False
-
-        meeting.fail_at = meanwhile
+    sweep = OperationSweep(partial(copy_of, whole), partial(fill, follower))
+    for _, inner, meeting in sweep.sleep(partial(fill, third)):
         fill(follower, meeting)
         fill(follower, inner)
         assert holes(inner) == []
@@ -181,22 +171,12 @@ def test_each_operation_of_filling_may_fail(tmp_path: Path, store: MemoryObjectS
     damage(leader, 10)
     run_once(leader.log_dir, store)
     whole = [(info.key, store.get(info.key)) for info in store.list()]
-    quiet = FaultyStore(copy_of(whole))
-    fill(follower, quiet)
-    for number in range(len(quiet.operations)):
-        inner = copy_of(whole)
-        fill(follower, FaultyStore(inner, fail_at=number, moment=moment))
+    for _, inner, faulty in OperationSweep(partial(copy_of, whole), partial(fill, follower)).fail(moment):
+        fill(follower, faulty)
         fill(follower, inner)
         assert holes(inner) == []
         assert extents(inner) == [(0, 9), (10, 19), (20, 29)]
         assert list(inner.list("!tieredstore/holes/")) == []
-
-
-def meanwhile(third: BrokerDisk, store: FaultyStore, number: int, _: object) -> bool:
-    """In the operation of this number another replica fills all."""
-    if len(store.operations) == number + 1:
-        fill(third, store.inner)
-    return False
 
 
 def copy_of(whole: list[tuple[str, bytes]]) -> MemoryObjectStore:

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.stores.doubles import FaultyStore, Moment
+from tests.support.stores.doubles import Moment
+from tests.support.stores.operation_sweep import Killed, OperationSweep
 from tests.support.uploader.uploader_disk import BrokerDisk, extents, run_once, stored, uploader_of, watermark_of
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.uploader import shipping
@@ -20,10 +21,6 @@ _CHANGES: Final = ("link", "mkdir", "rename", "unlink", "rmdir", "open")
 
 OTHER_WAYS: Final = [(False, "before"), (False, "during"), (True, "during"), (True, "after")]
 EVERY: Final = [pytest.param(1, marks=pytest.mark.soak), 9]
-
-
-class Killed(BaseException):
-    """The process is gone: nothing that the code would do about an error is done."""
 
 
 @pytest.fixture(autouse=True)
@@ -48,11 +45,6 @@ def copied(store: MemoryObjectStore) -> MemoryObjectStore:
     return copy
 
 
-def from_the(number: int, store: FaultyStore) -> Callable[[object], bool]:
-    """From that operation on nothing is done any more."""
-    return lambda _: len(store.operations) > number
-
-
 def check_moved_back(store: MemoryObjectStore) -> None:
     watermark = watermark_of(store)
     assert (watermark.next_offset, watermark.leader_epoch, watermark.holes) == (40, 4, ())
@@ -75,17 +67,12 @@ def test_an_unclean_election_at_each_operation(tmp_path: Path, dies: bool, momen
     new.grow(2)
     new.lead(4)
     new.grow(3)
-    quiet = FaultyStore(copied(before))
-    run_once(new.log_dir, quiet)
-    names = {operation.name for operation in quiet.operations}
-    assert {"head", "get", "list", "put", "replace"} <= names
     # The last one looks for holes, of which there are none to list.
-    for number in range(len(quiet.operations) - 1):
-        inner = copied(before)
-        store = FaultyStore(inner, fail_at=number, moment=moment)
+    sweep = OperationSweep(lambda: copied(before), lambda store: run_once(new.log_dir, store), numbers=slice(-1))
+    names = {operation.name for operation in sweep.operations}
+    assert {"head", "get", "list", "put", "replace"} <= names
+    for _, inner, store in sweep.die(moment) if dies else sweep.fail(moment):
         if dies:
-            store.error = Killed
-            store.fail_at = from_the(number, store)
             with pytest.raises(Killed):
                 run_once(new.log_dir, store)
         else:

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.cli.cli_process import tieredstore
-from tests.support.stores.doubles import FaultyStore, Moment
+from tests.support.stores.doubles import Moment
+from tests.support.stores.operation_sweep import OperationSweep
 from tests.support.uploader.uploader_disk import BrokerDisk, extents, run_once, stored, uploader_of, watermark_of
-from tieredstore.backends.base import ObjectInfo
+from tieredstore.backends.base import ObjectInfo, ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.listing import SegmentObjects
 from tieredstore.errors import StoreUnavailable
@@ -118,17 +119,13 @@ def test_a_store_that_fails_makes_no_hole(disk: BrokerDisk, store: MemoryObjectS
             copy.put(key, raw)
         return copy
 
-    quiet = FaultyStore(copied())
-    with uploader_of(disk.log_dir, quiet, retention_bytes="0", retention_dry_run="false") as shipping:
-        shipping.run_once()
-    for number in range(len(quiet.operations)):
-        inner = copied()
-        failing = FaultyStore(inner, fail_at=number, moment=moment)
-        with (
-            contextlib.suppress(StoreUnavailable),
-            uploader_of(disk.log_dir, failing, retention_bytes="0", retention_dry_run="false") as shipping,
-        ):
+    def expire(store: ObjectStore) -> None:
+        with uploader_of(disk.log_dir, store, retention_bytes="0", retention_dry_run="false") as shipping:
             shipping.run_once()
+
+    for _, inner, failing in OperationSweep(copied, expire).fail(moment):
+        with contextlib.suppress(StoreUnavailable):
+            expire(failing)
         left = extents(inner)
         assert left == ALL[len(ALL) - len(left) :]
         run_once(disk.log_dir, inner, retention_bytes="0", retention_dry_run="false")

@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
 from tests.support.records.disk_segments import manager_of, other_partition, stored_keys, write_segments
-from tests.support.stores.doubles import CountingStore, FaultyStore, Moment, Operation
+from tests.support.stores.doubles import CountingStore, FaultyStore, Moment
+from tests.support.stores.operation_sweep import Killed, OperationSweep
 from tieredstore import errors
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
@@ -202,10 +204,7 @@ def test_a_lost_answer_to_the_commit_is_no_second_copy(
 def test_wherever_the_store_fails_the_next_try_completes_it(
     moment: Moment, shippers: Callable[..., Shipper], segments: list[FoundSegment]
 ) -> None:
-    quiet = FaultyStore(MemoryObjectStore())
-    assert shippers(quiet).statuses(segments) == [COPIED] * 3
-    for number in range(len(quiet.operations)):
-        store = FaultyStore(MemoryObjectStore(), number, moment=moment)
+    for _, _, store in OperationSweep(MemoryObjectStore, partial(ship_all, shippers, segments)).fail(moment):
         shipper = shippers(store)
         first = shipper.statuses(segments)
         # A fault has no effect on an empty listing's middle; all others stop the run at the segment they hit.
@@ -217,22 +216,14 @@ def test_wherever_the_store_fails_the_next_try_completes_it(
         assert len(stored_keys(store, "manifest")) == 3
 
 
-class Killed(BaseException):
-    """The process ends here: nobody cleans up."""
-
-
-def from_operation(number: int) -> Callable[[Operation], bool]:
-    return lambda operation: operation.number >= number
+def ship_all(shippers: Callable[..., Shipper], segments: list[FoundSegment], store: ObjectStore) -> None:
+    assert shippers(store).statuses(segments) == [COPIED] * 3
 
 
 def test_killed_at_any_operation_the_next_process_completes_it(
     shippers: Callable[..., Shipper], segments: list[FoundSegment]
 ) -> None:
-    quiet = FaultyStore(MemoryObjectStore())
-    assert shippers(quiet).statuses(segments) == [COPIED] * 3
-    for number in range(len(quiet.operations)):
-        inner = MemoryObjectStore()
-        dead = FaultyStore(inner, from_operation(number), error=Killed)
+    for _, inner, dead in OperationSweep(MemoryObjectStore, partial(ship_all, shippers, segments)).die():
         with pytest.raises(Killed):
             shippers(dead).statuses(segments)
         before = len([objects for objects in list_segments(inner) if not objects.missing])

@@ -12,7 +12,8 @@ import pytest
 
 from tests.support.servers.s3_server import S3Server
 from tests.support.stores.catalog_stores import OTHER_ID, TOPIC_ID, MadeSegment, partition_of, run_of
-from tests.support.stores.doubles import CountingStore, FaultyStore, Moment, Operation, ScriptedStore
+from tests.support.stores.doubles import CountingStore, Moment, Operation, ScriptedStore
+from tests.support.stores.operation_sweep import OperationSweep
 from tests.support.stores.s3_stores import impatient_store, options_for
 from tests.support.stores.stepped_actors import HOUR_MS, AgingStore, WorldClock
 from tieredstore.backends.base import AbandonedWrite, ObjectStore
@@ -260,13 +261,10 @@ def test_whichever_request_fails_a_second_run_completes_the_work(moment: Moment)
         world.clock.now_ms += MIN_AGE_MS + 1
         return world
 
-    quiet = FaultyStore(new())
-    run(quiet)
-    for number in range(len(quiet.operations)):
-        world = new()
+    for _, world, store in OperationSweep(new, run).fail(moment):
         # A head of an absent manifest has no answer to lose.
         with suppress(StoreUnavailable):
-            run(FaultyStore(world, number, moment=moment))
+            run(store)
         assert keys_of(WHOLE) <= keys(world)
         run(world)
         assert keys(world) == keys_of(WHOLE)

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.stores.catalog_stores import OTHER_ID, TOPIC_ID, MadeSegment, partition_of, run_of
 from tests.support.stores.doubles import CountingStore, FaultyStore, Moment, ScriptedStore
+from tests.support.stores.operation_sweep import OperationSweep
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
@@ -226,12 +227,9 @@ def test_what_the_store_refuses_is_a_step_and_the_rest_goes(store: MemoryObjectS
 
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
 def test_whichever_request_fails_no_half_is_visible_and_a_second_run_goes_on(moment: Moment) -> None:
-    quiet = FaultyStore(filled(MemoryObjectStore()))
-    run(quiet)
-    for number in range(len(quiet.operations)):
-        store = filled(MemoryObjectStore())
+    for _, store, faulty in OperationSweep(lambda: filled(MemoryObjectStore()), run).fail(moment):
         with suppress(StoreUnavailable):
-            run(FaultyStore(store, number, moment=moment))
+            run(faulty)
         for objects in list_segments(store):
             assert objects.find(Suffix.MANIFEST) is None or not objects.missing
         run(store)

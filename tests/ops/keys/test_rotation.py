@@ -16,6 +16,7 @@ from tests.support.golden.segments import GoldenSegment, segments, settings_text
 from tests.support.golden.stored import metadata_of, original_indexes
 from tests.support.paths import GOLDEN
 from tests.support.stores.doubles import CountingStore, FaultyStore, Moment, ScriptedStore
+from tests.support.stores.operation_sweep import OperationSweep
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
@@ -196,12 +197,9 @@ def test_two_rotations_at_once_end_with_all_rotated(store: ObjectStore) -> None:
 
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
 def test_whichever_request_fails_a_second_run_completes_the_work(moment: Moment) -> None:
-    quiet = FaultyStore(golden_store())
-    run(quiet, parallel=1)
-    for number in range(len(quiet.operations)):
-        store = golden_store()
+    for _, store, faulty in OperationSweep(golden_store, lambda store: run(store, parallel=1)).fail(moment):
         with pytest.raises(StoreUnavailable):
-            run(FaultyStore(store, fail_at=number, moment=moment), parallel=1)
+            run(faulty, parallel=1)
         for raw in manifests(store).values():
             encryption = SegmentManifest.from_bytes(raw).encryption
             assert encryption is not None
@@ -212,9 +210,8 @@ def test_whichever_request_fails_a_second_run_completes_the_work(moment: Moment)
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_killed_at_any_operation_a_second_run_completes_the_work(moment: Moment, tmp_path: Path) -> None:
-    quiet = FaultyStore(golden_store())
-    run(quiet, parallel=1)
-    for number in range(len(quiet.operations)):
+    sweep = OperationSweep(golden_store, lambda store: run(store, parallel=1))
+    for number in range(len(sweep.operations)):
         folder = tmp_path / str(number)
         shutil.copytree(FOLDER, folder)
         _die_at(FilesystemObjectStore(folder), number, moment)

@@ -16,7 +16,7 @@ from tests.support.pipelines.pipeline_runs import NUMBER, TOPIC, offsets_of, pip
 from tests.support.records.hourly_topics import copy_times, hourly_topic
 from tests.support.records.stored_records import StoredTopic
 from tests.support.stores.doubles import FaultyStore, ScriptedStore
-from tests.support.stores.dying_store import DyingStore, Killed
+from tests.support.stores.operation_sweep import Killed, OperationSweep
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, ObjectNotFound, PreparedGone, TieredStoreError
@@ -127,12 +127,12 @@ def test_names_are_the_same_where_the_store_dropped_what_was_prepared(topic: Sto
 
 def test_a_process_may_die_at_each_operation(topic: StoredTopic) -> None:
     pipeline = of({**WINDOW, "secor.s3.prefix.md5hash": "true"})
-    quiet = DyingStore(MemoryObjectStore())
-    run_once(topic, quiet, pipeline)
-    for number in range(0, quiet.count, 3):
-        inner = MemoryObjectStore()
+    sweep = OperationSweep(
+        MemoryObjectStore, lambda store: run_once(topic, store, pipeline), numbers=slice(None, None, 3)
+    )
+    for _, inner, store in sweep.die("after"):
         with pytest.raises(Killed):
-            run_once(topic, DyingStore(inner, number, "after"), pipeline)
+            run_once(topic, store, pipeline)
         run_once(topic, inner, pipeline)
         assert seen(inner) == list(range(10))
         assert list(verify_output(pipeline, inner)) == []

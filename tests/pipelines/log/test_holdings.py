@@ -9,12 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipelines.upkeep.test_backfill import ALL, RIGHT, backfill, clean, copied, from_files, offsets, wrong
+from tests.pipelines.upkeep.test_backfill import (
+    ALL,
+    RIGHT,
+    backfill,
+    clean,
+    from_files,
+    offsets,
+    replacements_of,
+    wrong,
+)
 from tests.pipelines.upkeep.test_upkeep import redrive
 from tests.support.pipelines.pipeline_runs import TOPIC, listed, pipeline_of, run_once
 from tests.support.records.hourly_topics import copy_times, hourly_topic
 from tests.support.records.stored_records import StoredTopic
-from tests.support.stores.dying_store import PausedStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, Fenced
@@ -141,20 +149,15 @@ def test_of_two_replacements_at_once_one_is_refused(topic: StoredTopic, step: in
     """It sleeps before each of its operations in turn, while another one replaces the same offsets."""
     first = wrong(topic)
     objects = {info.key: first.get(info.key) for info in first.list("")}
-    asked, refused = [True], 0
-    for at in range(0, 10_000, step):
-        if not asked[-1]:
-            break
-        inner = copied(objects)
-        asked.append(False)
+    refused = 0
 
-        def another(inner: MemoryObjectStore = inner) -> None:
-            asked[-1] = True
-            with suppress(ConfigError):
-                backfill(topic, inner, generation=3, replaces=1)
+    def another(inner: ObjectStore) -> None:
+        with suppress(ConfigError):
+            backfill(topic, inner, generation=3, replaces=1)
 
+    for at, inner, store in replacements_of(topic, objects, step).sleep(another):
         try:
-            backfill(topic, PausedStore(inner, at, another), replaces=1)
+            backfill(topic, store, replaces=1)
         except (Fenced, ConfigError):
             refused += 1
             with suppress(ConfigError):

@@ -24,7 +24,7 @@ from tests.support.records.hourly_topics import (
 )
 from tests.support.records.stored_records import StoredTopic
 from tests.support.stores.doubles import FaultyStore, Moment
-from tests.support.stores.dying_store import DyingStore, Killed
+from tests.support.stores.operation_sweep import Killed, OperationSweep
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, Fenced, TieredStoreError
@@ -122,11 +122,9 @@ class Prepared:
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
 def test_each_operation_may_fail_and_the_driver_or_the_next_run_completes(topic: StoredTopic, moment: Moment) -> None:
     prepared = Prepared(topic)
-    quiet = FaultyStore(prepared.store())
-    run(topic, quiet)
-    for number in range(len(quiet.operations)):
-        inner = prepared.store()
-        with Runner(HOURLY, Parts(FaultyStore(inner, number, moment=moment), topic.manager), threads=1) as runner:
+    sweep = OperationSweep(prepared.store, lambda store: run(topic, store))
+    for number, inner, store in sweep.fail(moment):
+        with Runner(HOURLY, Parts(store, topic.manager), threads=1) as runner:
             try:
                 list(runner.run_once())
             except TieredStoreError:
@@ -140,12 +138,10 @@ def test_each_operation_may_fail_and_the_driver_or_the_next_run_completes(topic:
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_driver_may_die_at_each_operation(topic: StoredTopic, moment: Literal["before", "after"]) -> None:
     prepared = Prepared(topic)
-    quiet = DyingStore(prepared.store())
-    run(topic, quiet)
-    for number in range(quiet.count):
-        inner = prepared.store()
+    sweep = OperationSweep(prepared.store, lambda store: run(topic, store))
+    for _, inner, store in sweep.die(moment):
         with pytest.raises(Killed):
-            run(topic, DyingStore(inner, number, moment))
+            run(topic, store)
         run(topic, inner)
         check_whole(inner, prepared.expected)
 

@@ -14,7 +14,7 @@ from tests.support.pipelines.pipeline_runs import NUMBER, TOPIC, listed_offsets,
 from tests.support.records.stored_records import StoredTopic
 from tests.support.servers.kafka import KafkaServer
 from tests.support.servers.zookeeper import ZooKeeperServer, zookeeper_client
-from tests.support.stores.dying_store import DyingStore, Killed
+from tests.support.stores.operation_sweep import Killed, OperationSweep
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import BrokerUnavailable, ConfigError, CorruptData, DataLoss
@@ -49,12 +49,10 @@ def test_latest_begins_at_the_end_of_the_first_look_and_stays_there(topic: Store
 
 
 def test_a_driver_may_die_at_each_operation_before_and_behind_the_mark(topic: StoredTopic) -> None:
-    quiet = DyingStore(MemoryObjectStore())
-    run_once(topic, quiet, pipeline_of(**LATEST))
-    for number in range(quiet.count):
-        inner = MemoryObjectStore()
+    sweep = OperationSweep(MemoryObjectStore, lambda store: run_once(topic, store, pipeline_of(**LATEST)))
+    for _, inner, store in sweep.die("after"):
         with pytest.raises(Killed):
-            run_once(topic, DyingStore(inner, number, "after"), pipeline_of(**LATEST))
+            run_once(topic, store, pipeline_of(**LATEST))
         run_once(topic, inner, pipeline_of(**LATEST))
         (progress,) = commit_log_of(pipeline_of(**LATEST), inner).read().positions.values()
         assert progress.next_offset == 300

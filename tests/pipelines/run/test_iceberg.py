@@ -19,7 +19,7 @@ from sqlalchemy.exc import OperationalError
 
 from tests.support.pipelines.pipeline_runs import TOPIC, listed_offsets, pipeline_of, run_once, texts
 from tests.support.records.stored_records import StoredTopic
-from tests.support.stores.dying_store import Killed
+from tests.support.stores.operation_sweep import Killed
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.errors import ConfigError, Fenced, StoreError, StoreUnavailable

@@ -17,7 +17,7 @@ from tests.support.pipelines.pipeline_runs import listed_offsets, run_once
 from tests.support.records.stored_records import StoredTopic
 from tests.support.servers.s3_server import REGION, S3Server
 from tests.support.stores.clouds import make_s3
-from tests.support.stores.dying_store import DyingStore, Killed
+from tests.support.stores.operation_sweep import DyingStore, Killed
 from tieredstore.pipelines import Pipeline
 from tieredstore.pipelines.upkeep.inspection import verify_output
 
@@ -45,7 +45,7 @@ def test_a_driver_that_dies_at_any_operation_of_the_store(
             except Killed:
                 run_once(topic, folder.store, folder.pipeline())
             else:
-                count = store.count
+                count = len(store.operations)
             folder.is_whole()
             assert folder.offsets() == list(range(15))
             assert len(folder.commits()) == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from tests.support.pipelines.pipeline_runs import listed, run_once
 from tests.support.records.hourly_topics import HOURLY, day, hourly_topic, successes
 from tests.support.records.stored_records import StoredTopic
 from tests.support.stores.doubles import DelegatingObjectStore, Operation, ScriptedStore
-from tests.support.stores.dying_store import Killed, PausedStore
+from tests.support.stores.operation_sweep import Killed, OperationSweep
 from tieredstore.backends.base import Body, ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import PreconditionFailed, TieredStoreError
@@ -78,23 +79,18 @@ def test_one_that_comes_behind_a_drop_is_named_and_taken_away_by_the_next(
 def test_a_process_that_sleeps_at_an_operation_while_its_generation_is_dropped_leaves_nothing(
     topic: StoredTopic,
 ) -> None:
-    asked, at = [True], 0
-    while asked[-1]:
-        inner = MemoryObjectStore()
-        asked.append(False)
+    def drop(inner: ObjectStore) -> None:
+        if commit_log_of(HOURLY, inner).read().number >= 0:
+            list(drop_generation(HOURLY, inner, dry_run=False))
 
-        def drop(inner: MemoryObjectStore = inner) -> None:
-            asked[-1] = True
-            if commit_log_of(HOURLY, inner).read().number >= 0:
-                list(drop_generation(HOURLY, inner, dry_run=False))
-
+    sweep = OperationSweep(MemoryObjectStore, lambda store: run_once(topic, store, HOURLY))
+    for at, inner, store in sweep.sleep(drop):
         with suppress(TieredStoreError):
-            run_once(topic, PausedStore(inner, at, drop), HOURLY)
-        if commit_log_of(HOURLY, inner).read().closed == "drop" and asked[-1]:
+            run_once(topic, store, HOURLY)
+        if commit_log_of(HOURLY, inner).read().closed == "drop":
             assert listed(inner) == [], at
             assert list(verify_output(HOURLY, inner)) == [], at
-        at += 1
-    assert at > 20
+    assert len(sweep.operations) >= 20
 
 
 @pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.soak)])
@@ -103,22 +99,22 @@ def test_one_that_comes_while_files_give_way_says_nothing_at_the_end(topic: Stor
     stopping = stopped(topic, first)
     run_once(topic, first, HOURLY)
     objects = {info.key: first.get(info.key) for info in first.list("")}
+
+    def land(inner: ObjectStore) -> None:
+        stopping.inner = inner
+        stopping.land()
+
     # What was finalized is over, and files of other settings come in place of these.
-    asked, at = [True], 0
-    while asked[-1]:
-        inner = copied(objects)
-        asked.append(False)
-
-        def land(inner: MemoryObjectStore = inner) -> None:
-            asked[-1] = True
-            stopping.inner = inner
-            stopping.land()
-
-        backfill(topic, PausedStore(inner, at, land), pipeline=RIGHT, replaces=1)
+    sweep = OperationSweep(
+        partial(copied, objects),
+        lambda store: backfill(topic, store, pipeline=RIGHT, replaces=1),
+        numbers=slice(None, None, step),
+    )
+    for at, inner, store in sweep.sleep(land):
+        backfill(topic, store, pipeline=RIGHT, replaces=1)
         assert (offsets(inner, 1), offsets(inner, 2)) == ([], [0, 1, 2, 3, 4]), at
         assert set(successes(inner)) == {day(12), day(13), day(14)}, at
         assert clean(inner, 1, 2), at
-        at += step
 
 
 def test_one_that_comes_behind_the_first_step_of_a_replacement_is_gone_before_its_files_appear(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -12,8 +13,8 @@ import pytest
 
 from tests.support.pipelines.pipeline_runs import NUMBER, TOPIC, listed, listed_offsets, pipeline_of, run_once
 from tests.support.records.stored_records import StoredTopic, plain_batch
-from tests.support.stores.doubles import FaultyStore, Moment
-from tests.support.stores.dying_store import DyingStore, Killed
+from tests.support.stores.doubles import Moment
+from tests.support.stores.operation_sweep import Killed, OperationSweep
 from tieredstore.backends.base import ObjectStore, find_abandoned_writes
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import CorruptData, DataLoss, TieredStoreError
@@ -102,15 +103,13 @@ def test_whoever_dies_before_a_loss_leaves_a_log_that_knows_of_it(
     topic: StoredTopic, moment: Literal["before", "after"]
 ) -> None:
     """A run dies at each of its operations, then retention takes the first segment."""
-    quiet = DyingStore(MemoryObjectStore())
-    run_once(topic, quiet, SMALL)
+    sweep = OperationSweep(MemoryObjectStore, lambda store: run_once(topic, store, SMALL))
     lost = objects_of(topic, 0)
     kept = {key: topic.store.get(key) for key in lost}
     outcomes: list[int] = []
-    for number in range(quiet.count):
-        store = MemoryObjectStore()
+    for _, store, dying in sweep.die(moment):
         with pytest.raises(Killed):
-            run_once(topic, DyingStore(store, number, moment), SMALL)
+            run_once(topic, dying, SMALL)
         state = commit_log_of(SMALL, store).read()
         begun = state.positions[TOPIC, NUMBER].next_offset if state.number >= 0 else 100
         topic.store.delete(lost)
@@ -221,17 +220,14 @@ def test_a_backfill_writes_what_lies_before_a_damaged_chunk(topic: StoredTopic, 
 )
 def test_each_operation_of_a_run_that_meets_damage_may_fail(topic: StoredTopic, moment: Moment) -> None:
     whole = damage(topic, 1, 50_000)
-    quiet = FaultyStore(MemoryObjectStore())
-    with pytest.raises(CorruptData):
-        run_once(topic, quiet, SMALL)
-    expected = listed(quiet)
-    for number in range(len(quiet.operations)):
-        inner = MemoryObjectStore()
-        for store in (FaultyStore(inner, number, moment=moment), inner):
+    undisturbed = MemoryObjectStore()
+    stop_at_damage(topic, undisturbed)
+    for _, inner, faulty in OperationSweep(MemoryObjectStore, partial(stop_at_damage, topic)).fail(moment):
+        for store in (faulty, inner):
             with pytest.raises(TieredStoreError):
                 run_once(topic, store, SMALL)
             check_prefix(written(inner))
-        assert listed(inner) == expected
+        assert listed(inner) == listed(undisturbed)
         assert list(verify_output(SMALL, inner)) == []
     mend(topic, 1, whole)
 
@@ -241,19 +237,19 @@ def test_a_run_that_meets_damage_may_die_at_each_operation(
     topic: StoredTopic, moment: Literal["before", "after"]
 ) -> None:
     whole = damage(topic, 1, 50_000)
-    quiet = DyingStore(MemoryObjectStore())
-    with pytest.raises(CorruptData):
-        run_once(topic, quiet, SMALL)
-    for number in range(quiet.count):
-        inner = MemoryObjectStore()
+    for _, inner, store in OperationSweep(MemoryObjectStore, partial(stop_at_damage, topic)).die(moment):
         with pytest.raises(Killed):
-            run_once(topic, DyingStore(inner, number, moment), SMALL)
+            run_once(topic, store, SMALL)
         check_prefix(written(inner))
-        with pytest.raises(CorruptData):
-            run_once(topic, inner, SMALL)
+        stop_at_damage(topic, inner)
         assert written(inner) == list(range(140))
         assert list(verify_output(SMALL, inner)) == []
     mend(topic, 1, whole)
+
+
+def stop_at_damage(topic: StoredTopic, store: ObjectStore) -> None:
+    with pytest.raises(CorruptData):
+        run_once(topic, store, SMALL)
 
 
 def check_prefix(offsets: Sequence[int]) -> None:

@@ -20,7 +20,7 @@ from tests.support.records.stored_records import StoredTopic
 from tests.support.servers.s3_server import S3Server
 from tests.support.stores.clouds import make_s3
 from tests.support.stores.doubles import FaultyStore, Moment, Operation
-from tests.support.stores.dying_store import DyingStore, Killed, PausedStore
+from tests.support.stores.operation_sweep import Killed, OperationSweep
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
@@ -111,6 +111,10 @@ def world(tmp_path: Path) -> Iterator[World]:
     world.topic.close()
 
 
+def sweep_of(world: World, make_store: MakeStore) -> OperationSweep[ObjectStore]:
+    return OperationSweep(lambda: world.placed(make_store()), lambda store: run_once(world.topic, store, HOURLY))
+
+
 @pytest.mark.parametrize("again", [pytest.param("another", marks=pytest.mark.soak), "itself"])
 @pytest.mark.parametrize(
     "moment", [pytest.param("before", marks=pytest.mark.soak), pytest.param("during", marks=pytest.mark.soak), "after"]
@@ -119,12 +123,9 @@ def test_an_operation_that_fails_is_made_good(
     world: World, make_store: MakeStore, moment: Moment, again: Literal["another", "itself"]
 ) -> None:
     """By the next process, or by the one that it failed for, which waits and goes on."""
-    quiet = FaultyStore(world.placed(make_store()))
-    run_once(world.topic, quiet, HOURLY)
-    assert {operation.name for operation in quiet.operations} >= {"prepare", "publish", "put", "replace", "list"}
-    for number in range(len(quiet.operations)):
-        inner = world.placed(make_store())
-        faulty = FaultyStore(inner, number, moment=moment)
+    sweep = sweep_of(world, make_store)
+    assert {operation.name for operation in sweep.operations} >= {"prepare", "publish", "put", "replace", "list"}
+    for _, inner, faulty in sweep.fail(moment):
         with Runner(HOURLY, Parts(faulty, world.topic.manager), threads=1) as runner:
             with suppress(StoreUnavailable):
                 list(runner.run_once())
@@ -140,35 +141,24 @@ def test_an_operation_that_fails_is_made_good(
 def test_a_process_may_die_at_each_operation(
     world: World, make_store: MakeStore, moment: Literal["before", "after"]
 ) -> None:
-    quiet = DyingStore(world.placed(make_store()))
-    run_once(world.topic, quiet, HOURLY)
-    for number in range(quiet.count):
-        inner = world.placed(make_store())
+    for _, inner, store in sweep_of(world, make_store).die(moment):
         with pytest.raises(Killed):
-            run_once(world.topic, DyingStore(inner, number, moment), HOURLY)
+            run_once(world.topic, store, HOURLY)
         world.check_seen(inner)
         world.check_done(inner)
 
 
-class Other:
-    """The process that runs while one sleeps. If it ``dies``, that is before it publishes, and uploads are dropped."""
-
-    def __init__(self, world: World, store: ObjectStore, *, dies: bool) -> None:
-        self._world, self._store, self._dies = world, store, dies
-        self.seen: dict[str, bytes] | None = None
-        """What is listed behind it; None until it ran."""
-
-    def run(self) -> None:
-        copy_times(self._world.topic, len(FIRST + SECOND), THIRD)
-        if self._dies:
-            with pytest.raises(StoreUnavailable):
-                run_once(self._world.topic, FaultyStore(self._store, _is_publishing), HOURLY)
-            log = commit_log_of(HOURLY, self._store)
-            for file in log.entry(log.read().written).files:
-                self._store.discard(file.prepared)
-        else:
-            run_once(self._world.topic, self._store, HOURLY)
-        self.seen = all_seen(self._store)
+def run_beside(topic: StoredTopic, store: ObjectStore, *, dies: bool) -> None:
+    """Run while one sleeps. A process that ``dies`` does so before it publishes, and its uploads are dropped."""
+    copy_times(topic, len(FIRST + SECOND), THIRD)
+    if not dies:
+        run_once(topic, store, HOURLY)
+        return
+    with pytest.raises(StoreUnavailable):
+        run_once(topic, FaultyStore(store, _is_publishing), HOURLY)
+    log = commit_log_of(HOURLY, store)
+    for file in log.entry(log.read().written).files:
+        store.discard(file.prepared)
 
 
 def _is_publishing(operation: Operation) -> bool:
@@ -184,20 +174,29 @@ def test_a_process_that_sleeps_while_another_runs_changes_nothing_that_is_seen(
     tmp_path: Path, make_store: MakeStore, dies: bool
 ) -> None:
     """It sleeps before each of its operations; the other one finds more records, some of them late."""
-    outcomes: list[bool] = []
-    while True:
-        world, inner = World(tmp_path / str(len(outcomes))), make_store()
-        with closing(world.topic):
-            other, fenced = Other(world, world.placed(inner), dies=dies), False
+    worlds: list[World] = []
+    seen: list[dict[str, bytes]] = []
+    fenced = 0
+
+    def new_world() -> ObjectStore:
+        worlds.append(World(tmp_path / str(len(worlds))))
+        return worlds[-1].placed(make_store())
+
+    def run_another(inner: ObjectStore) -> None:
+        run_beside(worlds[-1].topic, inner, dies=dies)
+        seen.append(all_seen(inner))
+
+    sweep = OperationSweep(new_world, lambda store: run_once(worlds[-1].topic, store, HOURLY))
+    for number, inner, store in sweep.sleep(run_another):
+        with closing(worlds[-1].topic):
             try:
-                run_once(world.topic, PausedStore(inner, len(outcomes), other.run), HOURLY)
+                run_once(worlds[-1].topic, store, HOURLY)
             except Fenced:
-                fenced = True
-            if other.seen is None:
-                break
-            outcomes.append(fenced)
+                fenced += 1
+            assert len(seen) == number + 1
             # Where the other one died, what this one had committed may still be published by it.
-            assert dies or all_seen(inner) == other.seen
-            world.check_seen(inner)
-            world.check_done(inner, THIRD)
-    assert outcomes.count(True) > len(outcomes) // 2
+            assert dies or all_seen(inner) == seen[-1]
+            worlds[-1].check_seen(inner)
+            worlds[-1].check_done(inner, THIRD)
+    worlds[0].topic.close()
+    assert fenced > len(seen) // 2

@@ -12,7 +12,7 @@ import zstandard
 from tests.support.pipelines.pipeline_runs import listed, pipeline_of, run_once
 from tests.support.records.stored_records import StoredTopic
 from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore
-from tests.support.stores.dying_store import DyingStore, Killed
+from tests.support.stores.operation_sweep import DyingStore, Killed
 from tieredstore.backends.base import ObjectStore, Prepared
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import StoreUnavailable

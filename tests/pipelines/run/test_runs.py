@@ -17,7 +17,7 @@ from tests.support.pipelines.pipeline_runs import (
 )
 from tests.support.records.stored_records import StoredTopic
 from tests.support.stores.doubles import FaultyStore, Moment
-from tests.support.stores.dying_store import DyingStore, Killed
+from tests.support.stores.operation_sweep import Killed, OperationSweep
 from tieredstore.backends.base import ObjectStore, Prepared, find_abandoned_writes
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import (
@@ -87,12 +87,10 @@ def test_a_backup_holds_every_record_once_and_goes_on(topic: StoredTopic, store:
 
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
 def test_each_operation_may_fail_and_the_next_run_completes(topic: StoredTopic, tmp_path: Path, moment: Moment) -> None:
-    quiet = FaultyStore(MemoryObjectStore())
-    run_once(topic, quiet, SMALL)
-    for number in range(len(quiet.operations)):
-        inner = MemoryObjectStore()
+    sweep = OperationSweep(MemoryObjectStore, lambda store: run_once(topic, store, SMALL))
+    for _, inner, store in sweep.fail(moment):
         try:
-            run_once(topic, FaultyStore(inner, number, moment=moment), SMALL)
+            run_once(topic, store, SMALL)
         except TieredStoreError:
             check_seen(inner, 0)
         run_once(topic, inner, SMALL)
@@ -102,15 +100,13 @@ def test_each_operation_may_fail_and_the_next_run_completes(topic: StoredTopic, 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_driver_may_die_at_each_operation_and_another_with_other_sizes_goes_on(
-    topic: StoredTopic, moment: str
+    topic: StoredTopic, moment: Moment
 ) -> None:
-    quiet = DyingStore(MemoryObjectStore())
-    run_once(topic, quiet, SMALL)
+    sweep = OperationSweep(MemoryObjectStore, lambda store: run_once(topic, store, SMALL))
     larger = pipeline_of(secor__max__file__size__bytes="20000", secor__message__parser__class="kafka-timestamp")
-    for number in range(quiet.count):
-        inner = MemoryObjectStore()
+    for _, inner, store in sweep.die(moment):
         with pytest.raises(Killed):
-            run_once(topic, DyingStore(inner, number, "before" if moment == "before" else "after"), SMALL)
+            run_once(topic, store, SMALL)
         check_seen(inner, 0)
         run_once(topic, inner, larger)
         check_seen(inner, 0)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.pipelines.upkeep.test_backfill import copied
 from tests.support.pipelines.pipeline_runs import listed, offsets_of, pipeline_of, run_once
 from tests.support.records.hourly_topics import BY_HOUR, hourly_topic
 from tests.support.records.stored_records import StoredTopic
-from tests.support.stores.dying_store import PausedStore
+from tests.support.stores.operation_sweep import OperationSweep
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import Fenced
@@ -74,21 +76,17 @@ def test_who_sleeps_while_another_does_the_same_changes_nothing_that_is_seen(top
     first = MemoryObjectStore()
     run_once(topic, first, before)
     objects = {info.key: first.get(info.key) for info in first.list("")}
-    at, has_slept = 0, True
-    while has_slept:
-        inner, expected = MemoryObjectStore(), list[dict[str, bytes]]()
-        for key, data in objects.items():
-            inner.put(key, data)
+    expected: list[dict[str, bytes]] = []
 
-        def another(inner: MemoryObjectStore = inner, expected: list[dict[str, bytes]] = expected) -> None:
-            work(topic, inner)
-            expected.append(all_seen(inner))
+    def another(inner: ObjectStore) -> None:
+        work(topic, inner)
+        expected.append(all_seen(inner))
 
+    sweep = OperationSweep(partial(copied, objects), partial(work, topic))
+    for at, inner, store in sweep.sleep(another):
         with suppress(Fenced):
-            work(topic, PausedStore(inner, at, another))
-        assert [all_seen(inner)] * len(expected) == expected, at
+            work(topic, store)
+        assert (len(expected), all_seen(inner)) == (at + 1, expected[-1])
         assert list(verify_output(after, inner)) == [], at
         assert seen(inner) == ([] if name == "drop" else list(range(5))), at
-        has_slept = bool(expected)
-        at += 1
-    assert at > 10
+    assert len(expected) >= 10

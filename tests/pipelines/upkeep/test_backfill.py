@@ -8,6 +8,7 @@ import json
 import struct
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ from tests.support.pipelines.pipeline_runs import NUMBER, TOPIC, listed, offsets
 from tests.support.records.hourly_topics import BY_HOUR, HOUR_MS, NOON_MS, copy_times, day, hourly_topic, successes
 from tests.support.records.stored_records import StoredTopic
 from tests.support.stores.doubles import FaultyStore, Moment, Operation, ScriptedStore
-from tests.support.stores.dying_store import DyingStore, Killed
+from tests.support.stores.operation_sweep import Killed, OperationSweep
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, DataLoss, Fenced, ResourceNotFound, TieredStoreError
@@ -238,12 +239,9 @@ def test_each_operation_may_be_the_last(topic: StoredTopic, moment: Literal["bef
     objects = {info.key: first.get(info.key) for info in first.list("")}
     whole = copied(objects)
     backfill(topic, whole, replaces=1)
-    quiet = DyingStore(copied(objects))
-    backfill(topic, quiet, replaces=1)
-    for number in range(0, quiet.count, step):
-        inner = copied(objects)
+    for number, inner, store in replacements_of(topic, objects, step).die(moment):
         with pytest.raises(Killed):
-            backfill(topic, DyingStore(inner, number, moment), replaces=1)
+            backfill(topic, store, replaces=1)
         check_between(inner)
         if number % 2:
             # Whoever runs the generation may do so in between.
@@ -258,17 +256,20 @@ def test_each_operation_may_be_the_last(topic: StoredTopic, moment: Literal["bef
 def test_each_operation_may_fail(topic: StoredTopic, moment: Moment, step: int) -> None:
     first = wrong(topic)
     objects = {info.key: first.get(info.key) for info in first.list("")}
-    quiet = FaultyStore(copied(objects))
-    backfill(topic, quiet, replaces=1)
-    for number in range(0, len(quiet.operations), step if moment == "after" else 2 * step):
-        inner = copied(objects)
+    for _, inner, store in replacements_of(topic, objects, step if moment == "after" else 2 * step).fail(moment):
         try:
-            backfill(topic, FaultyStore(inner, number, moment=moment), replaces=1)
+            backfill(topic, store, replaces=1)
         except TieredStoreError:
             check_between(inner)
             backfill(topic, inner, replaces=1)
         assert (offsets(inner, 1), offsets(inner, 2)) == ([], [0, 1, 2, 3, 4])
         assert clean(inner, 1, 2)
+
+
+def replacements_of(topic: StoredTopic, objects: dict[str, bytes], step: int) -> OperationSweep[MemoryObjectStore]:
+    return OperationSweep(
+        partial(copied, objects), lambda store: backfill(topic, store, replaces=1), numbers=slice(None, None, step)
+    )
 
 
 def records_of(store: ObjectStore) -> list[str]:

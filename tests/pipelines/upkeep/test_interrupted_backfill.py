@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipelines.upkeep.test_backfill import RIGHT, backfill, clean, copied, offsets
+from tests.pipelines.upkeep.test_backfill import RIGHT, backfill, clean, offsets, replacements_of
 from tests.support.pipelines.pipeline_runs import run_once
 from tests.support.records.hourly_topics import copy_times, day, hourly_topic, successes
 from tests.support.records.stored_records import StoredTopic
 from tests.support.stores.doubles import FaultyStore
-from tests.support.stores.dying_store import PausedStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import Fenced, TieredStoreError
 from tieredstore.pipelines import Parts, Runner, with_generation
@@ -47,22 +46,13 @@ def test_who_sleeps_while_another_completes_a_replacement_changes_nothing_that_i
     first = MemoryObjectStore()
     run_once(topic, first, RIGHT)
     objects = {info.key: first.get(info.key) for info in first.list("")}
-    asked = [False]
-    fenced = at = 0
-    while asked[-1] or at == 0:
-        inner = copied(objects)
-        asked.append(False)
-
-        def another(inner: MemoryObjectStore = inner) -> None:
-            asked[-1] = True
-            backfill(topic, inner, replaces=1)
-
+    sweep, fenced = replacements_of(topic, objects, step), 0
+    for at, inner, store in sweep.sleep(lambda inner: backfill(topic, inner, replaces=1)):
         try:
-            backfill(topic, PausedStore(inner, at, another), replaces=1)
+            backfill(topic, store, replaces=1)
         except Fenced:
             fenced += 1
         assert (offsets(inner, 1), offsets(inner, 2)) == ([], [0, 1, 2, 3, 4]), at
         assert set(successes(inner)) == {day(12), day(13), day(14)}, at
         assert clean(inner, 1, 2), at
-        at += step
-    assert fenced * step > at // 2
+    assert fenced * step > len(sweep.operations) // 2

@@ -22,7 +22,7 @@ from tests.support.pipelines.pipeline_runs import (
 )
 from tests.support.records.stored_records import StoredTopic
 from tests.support.stores.doubles import FaultyStore, Moment, Operation, ScriptedStore
-from tests.support.stores.dying_store import DyingStore, Killed
+from tests.support.stores.operation_sweep import Killed, OperationSweep
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import CommitLogCorrupt, ConfigError, Fenced, PreparedGone, TieredStoreError
@@ -74,16 +74,14 @@ def check_each_failure(
     prepare: Callable[[], ObjectStore], work: Callable[[ObjectStore], object], moment: Moment
 ) -> None:
     """``work`` fails at each of its operations in turn; done again it completes, and each record is there once."""
-    quiet = FaultyStore(prepare())
-    work(quiet)
-    expected = listed(quiet)
-    for number in range(len(quiet.operations)):
-        inner = prepare()
+    undisturbed = prepare()
+    work(undisturbed)
+    for _, inner, store in OperationSweep(prepare, work).fail(moment):
         try:
-            work(FaultyStore(inner, number, moment=moment))
+            work(store)
         except TieredStoreError:
             work(inner)
-        assert listed(inner) == expected
+        assert listed(inner) == listed(undisturbed)
         assert list(verify_output(SMALL, inner)) == []
 
 
@@ -223,12 +221,9 @@ def test_who_redrives_what_was_taken_over_may_die_at_each_operation(
         take_over(topic, inner)
         return inner
 
-    quiet = DyingStore(prepared())
-    redrive(topic, quiet, NEXT)
-    for number in range(quiet.count):
-        inner = prepared()
+    for _, inner, store in OperationSweep(prepared, lambda store: redrive(topic, store, NEXT)).die(moment):
         with pytest.raises(Killed):
-            redrive(topic, DyingStore(inner, number, moment), NEXT)
+            redrive(topic, store, NEXT)
         assert len(listed_offsets(inner)) == len(set(listed_offsets(inner)))
         redrive(topic, inner, NEXT)
         assert listed_offsets(inner) == list(range(300))
@@ -266,15 +261,14 @@ def test_a_generation_goes_on_where_another_is_sealed(topic: StoredTopic, store:
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_taking_over_may_die_at_each_operation(topic: StoredTopic, moment: Literal["before", "after"]) -> None:
-    whole = MemoryObjectStore()
-    run_once(topic, whole, SMALL)
-    quiet = DyingStore(whole)
-    take_over(topic, quiet)
-    for number in range(quiet.count):
+    def prepared() -> ObjectStore:
         inner = MemoryObjectStore()
         run_once(topic, inner, SMALL)
+        return inner
+
+    for _, inner, store in OperationSweep(prepared, lambda store: take_over(topic, store)).die(moment):
         with pytest.raises(Killed):
-            take_over(topic, DyingStore(inner, number, moment))
+            take_over(topic, store)
         take_over(topic, inner)
         assert listed_offsets(inner) == list(range(300))
 

@@ -11,8 +11,8 @@ from concurrent.futures import Future
 import pytest
 
 from tests.support.pubsub.pubsub_topics import batch_keys, fresh_topics, publish, records_of, topics_on, values_of
-from tests.support.stores.doubles import FaultyStore, Operation, ScriptedStore
-from tests.support.stores.dying_store import DyingStore
+from tests.support.stores.doubles import FaultyStore, Moment, Operation, ScriptedStore
+from tests.support.stores.operation_sweep import OperationSweep
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import AlreadyClosed, ConfigError, PreconditionFailed, StoreUnavailable
 from tieredstore.pubsub.consume.consumer import Consumer
@@ -128,17 +128,12 @@ def test_partitions_take_turns_and_records_tell_theirs() -> None:
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_producer_killed_at_any_operation_loses_no_ack_and_halves_nothing(moment: str) -> None:
-    quiet = DyingStore(MemoryObjectStore())
-    topics_on(quiet).create("orders")
-    begun = quiet.count
-    _killed_run(quiet)
-    assert quiet.count > begun + 6
-    for at in range(begun, quiet.count):
-        inner = MemoryObjectStore()
+def test_a_producer_killed_at_any_operation_loses_no_ack_and_halves_nothing(moment: Moment) -> None:
+    sweep = OperationSweep(_store_with_orders, lambda store: _killed_run(FaultyStore(store)))
+    assert len(sweep.operations) > 6
+    for _, inner, store in sweep.die(moment):
         topics = topics_on(inner)
-        topics.create("orders")
-        acked = _killed_run(DyingStore(inner, at - begun, moment))  # type: ignore[arg-type]
+        acked = _killed_run(store)
         read = values_of(Consumer(topics, "orders"), at_least=len(acked), patience=10)
         assert len(read) == len(set(read))
         assert set(acked) <= set(read) <= {b"0", b"1", b"2"}
@@ -146,7 +141,13 @@ def test_a_producer_killed_at_any_operation_loses_no_ack_and_halves_nothing(mome
         assert len(set(batch_keys(topics)) - notified) <= 1  # an orphan at most, which no reader sees
 
 
-def _killed_run(store: DyingStore) -> list[bytes]:
+def _store_with_orders() -> MemoryObjectStore:
+    store = MemoryObjectStore()
+    topics_on(store).create("orders")
+    return store
+
+
+def _killed_run(store: FaultyStore) -> list[bytes]:
     """What was acked of three batches, one after the other, before the process died."""
     acked: list[bytes] = []
     try:
@@ -164,7 +165,7 @@ def _killed_run(store: DyingStore) -> list[bytes]:
     return acked
 
 
-def _flush(producer: Producer, future: Future[RecordPlace], store: DyingStore) -> None:
+def _flush(producer: Producer, future: Future[RecordPlace], store: FaultyStore) -> None:
     done = threading.Event()
     future.add_done_callback(lambda _: done.set())
     threading.Thread(target=_quietly, args=(producer,), daemon=True).start()
@@ -178,20 +179,15 @@ def _quietly(producer: Producer) -> None:
 
 
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
-def test_whatever_fails_once_each_record_is_there_once_and_no_orphan(moment: str) -> None:
-    quiet = FaultyStore(MemoryObjectStore())
-    topics = topics_on(quiet)
-    topics.create("orders")
-    begun = len(quiet.operations)
-    producer = Producer(topics, "orders")
-    producing = len(quiet.operations)
-    producer.send(b"v")
-    producer.close()
-    for at in range(producing - begun, len(quiet.operations) - begun):
-        inner = MemoryObjectStore()
-        topics_on(inner).create("orders")
-        topics = topics_on(FaultyStore(inner, fail_at=at, moment=moment))  # type: ignore[arg-type]
-        (place,) = publish(topics, [b"v"])
+def test_whatever_fails_once_each_record_is_there_once_and_no_orphan(moment: Moment) -> None:
+    started = ScriptedStore(_store_with_orders())
+    with Producer(topics_on(started), "orders"):
+        producing = len(started.operations)
+    sweep = OperationSweep(
+        _store_with_orders, lambda store: publish(topics_on(store), [b"v"]), numbers=slice(producing, None)
+    )
+    for _, inner, store in sweep.fail(moment):
+        (place,) = publish(topics_on(store), [b"v"])
         (record,) = records_of(Consumer(topics_on(inner), "orders"))
         assert (RecordPlace(*record[:4]), len(batch_keys(topics_on(inner)))) == (place, 1)
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.pubsub.pubsub_topics import topics_in, topics_later, topics_on, values_of
 from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore, Operation
-from tests.support.stores.dying_store import DyingStore, Killed
+from tests.support.stores.operation_sweep import DyingStore, Killed
 from tieredstore.backends.base import Body, Buffer, ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import CorruptData, DataLoss, Fenced, PreconditionFailed, StoreUnavailable
@@ -97,9 +97,9 @@ def test_an_epoch_without_records_leaves_no_trace() -> None:
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_driver_killed_at_any_operation_notifies_each_epoch_once(moment: str) -> None:
     """The next driver runs the epoch again, or goes on with what is recorded."""
-    quiet = DyingStore(MemoryObjectStore())
+    quiet = FaultyStore(MemoryObjectStore())
     commits_of(created(quiet)).commit(4, batches_of(topics_on(quiet.inner), 4))
-    for number in range(quiet.count):
+    for number in range(len(quiet.operations)):
         inner = MemoryObjectStore()
         whole = created(inner)
         run_epoch(whole, 3)

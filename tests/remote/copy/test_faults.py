@@ -12,6 +12,8 @@ import pytest
 from tests.support.network.fault_proxy import wait_until
 from tests.support.records.small_segments import MODES, memory_settings, new_metadata, write_segment
 from tests.support.stores.doubles import CountingStore, FaultyStore, Moment, Operation
+from tests.support.stores.operation_sweep import OperationSweep
+from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import AccessDenied, StoreUnavailable, TieredStoreError
 from tieredstore.format.keys import Suffix
@@ -51,7 +53,7 @@ def _no_thread_is_left() -> Iterator[None]:
     assert wait_until(lambda: set(threading.enumerate()) <= before)
 
 
-def manager_of(store: FaultyStore | CountingStore | MemoryObjectStore, mode: str) -> RemoteStorageManager:
+def manager_of(store: ObjectStore, mode: str) -> RemoteStorageManager:
     return RemoteStorageManager(memory_settings(mode=MODES[mode]), store=store)
 
 
@@ -132,10 +134,13 @@ def test_a_fetch_that_fails_says_so_and_goes_on_when_tried_again(
     inner, metadata = MemoryObjectStore(), new_metadata(len(LOG))
     with manager_of(inner, mode) as manager:
         manager.copy_log_segment_data(metadata, files)
-    with manager_of(quiet := CountingStore(inner), mode) as manager:
-        assert manager.fetch_log_segment(metadata, 0).read() == LOG
-    for number in range(1, len(quiet.operations)):
-        with manager_of(FaultyStore(inner, number, moment=moment), mode) as manager:
+
+    def fetch(store: ObjectStore) -> None:
+        with manager_of(store, mode) as manager:
+            assert manager.fetch_log_segment(metadata, 0).read() == LOG
+
+    for _, _, store in OperationSweep(lambda: inner, fetch, numbers=slice(1, None)).fail(moment):
+        with manager_of(store, mode) as manager:
             stream = manager.fetch_log_segment(metadata, 0)
             with pytest.raises(StoreUnavailable) as raised:
                 stream.read()

@@ -331,21 +331,6 @@ class LatencyStore(ScriptedStore):
             self._sleep((up + down) / self._bytes_per_s)
 
 
-def sweep(
-    make: Callable[[], ObjectStore],
-    work: Callable[[ObjectStore], object],
-    *,
-    moment: Moment = "before",
-    error: Callable[[], BaseException] = _unavailable,
-    for_good: bool = False,
-) -> Iterator[FaultyStore]:
-    """Yield, for each operation that undisturbed ``work`` asks of a store of ``make``, a new store that fails there."""
-    quiet = FaultyStore(make())
-    work(quiet)
-    for number in range(len(quiet.operations)):
-        yield FaultyStore(make(), number, error=error, moment=moment, for_good=for_good)
-
-
 class _Rule:
     """Says at which operations of a store something is to happen, and counts them."""
 
