@@ -102,7 +102,7 @@ def test_their_retention_is_ours_by_topic_and_a_dry_run() -> None:
     uploader = uploader_settings_from(FILE | {f"{gc}retention.seconds": "7", f"{gc}interval.seconds": "60"})
     retention = RemoteRetention.of(uploader)
     assert (retention.retention_ms, retention.topics_ms) == (7000, {"a.b": 100_000})
-    assert (retention.is_dry, retention.is_on, uploader.retention_interval_ms) == (True, True, 60_000)
+    assert (retention.dry_run, retention.is_on, uploader.retention_interval_ms) == (True, True, 60_000)
     assert RemoteRetention.of(uploader_settings_from(FILE)).is_on, "a topic's own is enough"
     off = RemoteRetention.of(uploader_settings_from(FILE | {f"{gc}interval.seconds": "0"}))
     assert (off.is_on, off.topics_ms) == (False, {})

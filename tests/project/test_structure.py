@@ -57,7 +57,7 @@ WAIT_FOR_FUTURES = {
     "tieredstore.process.futures",
     "tieredstore.transform.pipeline",
     "tieredstore.live.broker_state",
-    "tieredstore.live.cluster",
+    "tieredstore.live.clients",
 }
 """The one place; one that may import nothing of it and has its own rule; and two whose futures are librdkafka's."""
 
