@@ -1,26 +1,43 @@
-"""Objects in a container of Azure Blob Storage, as block blobs (the extra ``azure``)."""
+"""Azure Blob Storage (the extra ``azure``)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import base64
+import hashlib
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar, cast
 
-from tieredstore.backends.azure.body import download
+from azure.core import MatchConditions
+from azure.core.pipeline import PipelineResponse
+from azure.storage.blob import BlobBlock, BlobClient, BlobProperties
+
 from tieredstore.backends.azure.client import AzureClient, container_url, open_client
 from tieredstore.backends.azure.credentials import described
-from tieredstore.backends.azure.deletion import deletion_failures
-from tieredstore.backends.azure.errors import translated
-from tieredstore.backends.azure.keeping import kept_sentences
-from tieredstore.backends.azure.listing import abandoned_at, in_key_order, info_page, listing_date, object_info, page
+from tieredstore.backends.azure.errors import answer_error, translated
 from tieredstore.backends.azure.options import AzureOptions
-from tieredstore.backends.azure.upload import AzureUpload
 from tieredstore.backends.base import AbandonedWrite, ObjectInfo
-from tieredstore.backends.cloud.client import Answer
-from tieredstore.backends.cloud.holding import HoldingStore
+from tieredstore.backends.cloud.answers import breaks_off, shown_body, stated, stated_ms, stated_size
+from tieredstore.backends.cloud.errors import MalformedAnswer
+from tieredstore.backends.cloud.parts import Part, PartCutter, send_parts
+from tieredstore.backends.cloud.store import Answer, HoldingStore
+from tieredstore.backends.cloud.upload import Condition, HeldUpload, Stored
 from tieredstore.backends.contract.keys import checked_key
-from tieredstore.errors import InvalidKey, TieredStoreError
+from tieredstore.backends.http.body import HttpAnswer
+from tieredstore.backends.http.ranges import answered_size, is_whole
+from tieredstore.backends.values import Prepared
+from tieredstore.errors import (
+    InvalidKey,
+    ObjectNotFound,
+    PreconditionFailed,
+    StoreError,
+    StoreUnavailable,
+    TieredStoreError,
+)
 from tieredstore.process.retry import RetryPolicy
 
 if TYPE_CHECKING:
@@ -150,3 +167,302 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
 
 def _is_not_xml(character: str) -> bool:
     return character < " " or character in "\x7f\ufffe\uffff"
+
+
+def download(blob: BlobClient, what: str, start: int, stop: int | None, take: Callable[[HttpAnswer], Result]) -> Result:
+    """What ``take`` makes of the answer for ``start:stop``."""
+    taken: list[Result] = []
+
+    def read(response: PipelineResponse[Any, Any]) -> None:
+        answer: Any = response.http_response
+        # An error is the SDK's to raise; an empty blob, which has no range, is asked for again without one.
+        if answer.status_code not in {200, 206}:
+            return
+        headers = cast("Mapping[str, str]", answer.headers)
+        try:
+            # A web server's page has none.
+            stated("the etag", headers.get("ETag"))
+            size = answered_size(what, start, stop, headers)
+            taken.append(take(HttpAnswer(size, answer.internal_response.raw, what, partial(_check_md5, what, headers))))
+        except BaseException:
+            answer.internal_response.close()
+            raise
+
+    untyped: Any = blob
+    if start == 0 and stop is None:
+        untyped.download_blob(raw_response_hook=read)
+    else:
+        length = None if stop is None else stop - start
+        untyped.download_blob(start, length, raw_response_hook=read)
+    if not taken:
+        raise StoreError(f"{what}: the store sent no bytes")
+    return taken[-1]
+
+
+def _check_md5(what: str, headers: Mapping[str, str], data: bytes | memoryview) -> None:
+    """StoreUnavailable if ``data`` is a whole blob, but not what the service's MD5 is of; it has none of many blobs."""
+    expected = headers.get("x-ms-blob-content-md5") or headers.get("Content-MD5")
+    if expected is None or not is_whole(headers):
+        return
+    if md5_text(data) != expected:
+        raise StoreUnavailable(f"{what}: the blob was damaged on its way from the store")
+
+
+_NUMBER: Final = re.compile(rb"^Content-ID:\s*(\d{1,9})\s*$", re.IGNORECASE | re.MULTILINE)
+
+
+def deletion_failures(
+    client: AzureClient, keys: Sequence[str], named: Callable[[str], str]
+) -> Sequence[TieredStoreError]:
+    """Delete a batch; an error for each key that still stands, an absent one not among them."""
+    untyped: Any = client.container
+    failures: list[TieredStoreError] = []
+    check = partial(_check_numbers, len(keys))
+    answers = list(untyped.delete_blobs(*keys, raise_on_any_failure=False, raw_response_hook=check))
+    for key, answer in zip(keys, answers, strict=True):
+        if answer.status_code >= 300:
+            code = answer.headers.get("x-ms-error-code") or ""
+            failures.append(answer_error(named(key), answer.status_code, code, answer.reason or ""))
+    return [failure for failure in failures if not isinstance(failure, ObjectNotFound)]
+
+
+def _check_numbers(count: int, response: PipelineResponse[Any, Any]) -> None:
+    """MalformedAnswer unless each request of the batch has its answer, in their order, by which the SDK goes."""
+    answer: Any = response.http_response
+    if answer.status_code >= 300:
+        return
+    body: bytes = answer.body()
+    numbers = [int(number) for number in _NUMBER.findall(body)]
+    if numbers and numbers != list(range(count)):
+        raise MalformedAnswer(
+            f"the store answered to {count} deletions of a batch with answers to the numbers {numbers!r:.200}"
+        )
+
+
+def kept_sentences(client: AzureClient) -> list[str]:
+    """A sentence each. Versions are a property that only Azure's management tells: of that nothing is said."""
+    untyped: Any = client.container
+    kept: list[str] = []
+    container = untyped.get_container_properties()
+    if container.has_immutability_policy or container.has_legal_hold:
+        what = "a legal hold" if container.has_legal_hold else "an immutability policy"
+        kept.append(f"the container has {what}: blobs under it cannot be deleted before it ends")
+    policy = untyped._get_blob_service_client().get_service_properties()["delete_retention_policy"]
+    if policy is not None and policy.enabled:
+        kept.append(f"the account has soft delete: what is deleted stays, and costs, for {policy.days} days")
+    return kept
+
+
+_ROOT: Final = re.compile(rb"\s*(?:\xef\xbb\xbf)?(?:<\?xml[^>]*>)?\s*<EnumerationResults[\s>]")
+_MARKER: Final = re.compile(rb"<NextMarker\s*/?>")
+_FIRST_SURROGATE: Final = 0xD800
+
+
+def page(
+    client: AzureClient, token: str | None, *, prefix: str, size: int, with_uncommitted: bool = False
+) -> tuple[Sequence[BlobProperties], str | None]:
+    """One page of a listing, and the token of the next one; ``with_uncommitted``: names that have only blocks too."""
+    untyped: Any = client.container
+    include = ["uncommittedblobs"] if with_uncommitted else None
+    listing = untyped.list_blobs(
+        name_starts_with=prefix or None, include=include, results_per_page=size, raw_response_hook=_check_document
+    )
+    pages = listing.by_page(continuation_token=token)
+    blobs: Sequence[BlobProperties] = list(next(pages))
+    for blob in blobs:
+        stated("the name", blob.name)
+    following: str | None = pages.continuation_token
+    return blobs, following
+
+
+def info_page(
+    client: AzureClient, token: str | None, *, prefix: str, size: int
+) -> tuple[Sequence[ObjectInfo], str | None]:
+    """One page of objects, and the token of the next one."""
+    blobs, following = page(client, token, prefix=prefix, size=size)
+    return [object_info(blob, blob.name or "") for blob in blobs], following
+
+
+def listing_date(client: AzureClient) -> str | None:
+    """The ``Date`` of a listing of one blob."""
+    dates: list[str | None] = []
+
+    def note(response: PipelineResponse[Any, Any]) -> None:
+        _check_document(response)
+        answer: Any = response.http_response
+        dates.append(answer.headers.get("Date"))
+
+    untyped: Any = client.container
+    next(untyped.list_blobs(results_per_page=1, raw_response_hook=note).by_page())
+    return dates[-1]
+
+
+def _check_document(response: PipelineResponse[Any, Any]) -> None:
+    """MalformedAnswer for a success that is not a page of a listing: the SDK takes any XML for an empty one."""
+    answer: Any = response.http_response
+    body: bytes = answer.body()
+    if answer.status_code >= 300 or breaks_off(body):
+        return
+    if _ROOT.match(body[:4096]) is None or (b"</EnumerationResults>" in body and _MARKER.search(body) is None):
+        raise MalformedAnswer(
+            f"the store answered to a listing with status {answer.status_code} and {shown_body(body)}, which is no "
+            "page of one"
+        )
+
+
+def object_info(blob: BlobProperties, key: str) -> ObjectInfo:
+    """What an answer tells of a blob, whether a listing's entry or a HEAD."""
+    modified_ms = stated_ms(cast("object", blob.last_modified))
+    return ObjectInfo(key, stated_size(blob.size), plain_etag(blob.etag or "") or None, modified_ms)
+
+
+def abandoned_at(client: AzureClient, blob: BlobProperties) -> AbandonedWrite | None:
+    """The blocks of a name that no list has made a blob of; None if there are none, or if there is a blob."""
+    name = blob.name or ""
+    untyped: Any = client.blob(name)
+    try:
+        with translated(name):
+            committed, uncommitted = untyped.get_block_list("all")
+    except ObjectNotFound:
+        return None
+    if committed or not uncommitted:
+        return None
+    # The SDK's type has it always; of a name without a blob not every server tells it.
+    modified: Any = blob.last_modified
+    started_ms = None if modified is None else round(modified.timestamp() * 1000)
+    return AbandonedWrite(name, sum(block.size for block in uncommitted), started_ms, name, removable=False)
+
+
+def in_key_order(infos: Iterable[ObjectInfo]) -> Iterator[ObjectInfo]:
+    """A listing in the order of UTF-8, of one in that or in the order of UTF-16, which Azurite and .NET sort by.
+
+    The two differ only in what follows a key's first character from U+D800 on, and keys that are alike up to there come
+    one after the other in both: so only these are held together.
+    """
+    for _, alike in groupby(infos, key=lambda info: _before_surrogates(info.key)):
+        yield from sorted(alike, key=lambda info: info.key)
+
+
+def _before_surrogates(key: str) -> str:
+    """``key`` up to its first character that UTF-16 and UTF-8 may sort differently."""
+    at = next((at for at, character in enumerate(key) if ord(character) >= _FIRST_SURROGATE), len(key))
+    return key[:at]
+
+
+_logger: Final = logging.getLogger(__name__)
+
+WRITE_MARK: Final = "tieredstore_write"
+"""As that of the other clouds; here the names of metadata are identifiers."""
+
+
+class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
+    """One write to Azure Blob Storage.
+
+    After any failure there is no blob, or the old one; the service drops blocks that no list named after a week.
+    """
+
+    # Any write that ends discards the blocks of all others that are under way to the same blob.
+    parts_gone: ClassVar[str] = "another write to it ended during this one"
+
+    def write_whole(self, data: memoryview) -> str:
+        """By one request; then, if only blocks of a failed upload stand in the way, as a list of one block."""
+        try:
+            return self._by_one_request(bytes(data))
+        except PreconditionFailed:
+            # Such blocks count as a blob, but not for a list of blocks.
+            if not self.condition.is_absent or self.exists():
+                raise
+        return self._commit([] if not data else [self._stage(Part(0, data, is_last=True))[0]], len(data))
+
+    def write_parts(self, cutter: PartCutter, first: Part) -> str:
+        """Block by block, several at a time."""
+        staged = send_parts(cutter, self._stage, self.options.upload_parallelism, first=first)
+        return self._commit([block for block, _ in staged], sum(size for _, size in staged))
+
+    def prepare(self, cutter: PartCutter) -> tuple[str, tuple[str, ...]]:
+        """Blocks that no list names yet. The service drops them after a week, or when any write to the blob ends."""
+        staged = send_parts(cutter, self._stage_if_any, self.options.upload_parallelism)
+        return "", tuple(name for name in staged if name)
+
+    def publish(self, prepared: Prepared) -> None:
+        """By a list of the blocks."""
+        self._commit([BlobBlock(name) for name in prepared.parts], prepared.size, is_publication=True)
+
+    def stored(self, client: AzureClient) -> Stored:
+        """By a HEAD."""
+        properties = client.blob(self.key).get_blob_properties()
+        mark = cast("Mapping[str, str]", properties.metadata or {}).get(WRITE_MARK)
+        digest = base64.b64encode(bytes(properties.content_settings.content_md5 or b"")).decode()
+        return Stored(plain_etag(properties.etag or ""), stated_size(properties.size), digest, mark)
+
+    def take_back(self, client: AzureClient, stored: Stored) -> None:
+        """By its etag."""
+        try:
+            with translated(self.what):
+                client.blob(self.key).delete_blob(**_condition(Condition(etag=stored.etag)))
+        except (PreconditionFailed, ObjectNotFound):
+            _logger.info("%s: the damaged object was gone already", self.what)
+
+    def _by_one_request(self, whole: bytes) -> str:
+        def send(client: AzureClient) -> Stored:
+            answer = client.blob(self.key).upload_blob(
+                whole,
+                length=len(whole),
+                overwrite=True,
+                validate_content=self.options.send_md5,
+                metadata={WRITE_MARK: self.mark},
+                **_condition(self.condition),
+            )
+            return Stored(plain_etag(stated("the etag", answer["etag"])))
+
+        def is_content(_: AzureClient, stored: Stored) -> bool:
+            return stored.digest == md5_text(whole)
+
+        return self.finish(send, len(whole), is_content).etag
+
+    def _stage_if_any(self, part: Part) -> str:
+        # A block has a byte at least.
+        return str(self._stage(part)[0].id) if part.data else ""
+
+    def _stage(self, part: Part) -> tuple[BlobBlock, int]:
+        """What the list of blocks says of a block, and its size."""
+        # As long as all others of the blob, and unlike those of any other write.
+        name = f"{self.mark}{part.number:08}"
+        # What the SDK would send, but it computes it from bytes only.
+        headers = {"Content-MD5": md5_text(part.data)} if self.options.send_md5 else {}
+        data: Any = part.data
+        self.step(lambda client: client.blob(self.key).stage_block(name, data, length=len(part.data), headers=headers))
+        return BlobBlock(name), len(part.data)
+
+    def _commit(self, blocks: list[BlobBlock], size: int, *, is_publication: bool = False) -> str:
+        def send(client: AzureClient) -> Stored:
+            answer = client.blob(self.key).commit_block_list(
+                blocks, metadata={WRITE_MARK: self.mark}, **_condition(self.condition)
+            )
+            return Stored(plain_etag(stated("the etag", answer["etag"])))
+
+        def is_content(client: AzureClient, _: Stored) -> bool:
+            # The names of our blocks hold the mark.
+            committed = client.blob(self.key).get_block_list("committed")[0]
+            return [block.id for block in committed] == [block.id for block in blocks]
+
+        return self.finish(send, size, is_content, is_publication=is_publication).etag
+
+
+def plain_etag(etag: str) -> str:
+    """An etag without its quotes: answers have them, listings have not."""
+    return etag.strip('"')
+
+
+def md5_text(data: bytes | memoryview) -> str:
+    """The MD5 of ``data`` as Azure writes it, in base64."""
+    return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
+
+
+def _condition(condition: Condition) -> dict[str, Any]:
+    """The condition as arguments of the SDK."""
+    if condition.is_absent:
+        return {"match_condition": MatchConditions.IfMissing}
+    if condition.etag is None:
+        return {}
+    return {"match_condition": MatchConditions.IfNotModified, "etag": f'"{condition.etag}"'}

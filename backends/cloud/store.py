@@ -8,17 +8,15 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from itertools import count, islice
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
 
-from tieredstore.backends.base import Body, Buffer, ObjectInfo
-from tieredstore.backends.cloud.answers import in_order, stated, understood
-from tieredstore.backends.cloud.bucket_facts import BucketFacts, Client, Result
-from tieredstore.backends.cloud.client import Answer, ClosableClient
+from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore, Prepared, StoreAdmin
+from tieredstore.backends.cloud.answers import in_order, stated, stated_date, understood
 from tieredstore.backends.cloud.errors import MalformedAnswer, MaybeNoBucket, no_bucket
 from tieredstore.backends.cloud.options import CloudOptions
 from tieredstore.backends.cloud.parts import cut
-from tieredstore.backends.cloud.upload import ANY, IF_ABSENT, Condition, Upload
-from tieredstore.backends.contract.bodies import byte_view
+from tieredstore.backends.cloud.upload import ANY, IF_ABSENT, Condition, HeldUpload, Upload
+from tieredstore.backends.contract.bodies import Digest, byte_view, closed_body
 from tieredstore.backends.contract.deletions import raise_failures
 from tieredstore.backends.contract.ranges import TooLargeError, check_small, check_whole, is_empty_request
 from tieredstore.backends.contract.staging import checked_mark
@@ -36,9 +34,35 @@ from tieredstore.errors import (
 from tieredstore.process.deadline import Deadline, Stall
 from tieredstore.process.per_process import PerProcess
 from tieredstore.process.retry import Attempt, RetryPolicy
+from tieredstore.process.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
     from tieredstore.config import Settings
+
+
+class ClosableClient(Protocol):
+    """What a cloud's client has to have, beside what its store asks of it."""
+
+    def close(self) -> None:
+        """Close all connections."""
+        ...
+
+
+class Answer(Protocol):
+    """The answer to a request for bytes, of which only the headers were read; either method checks what it reads."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes the body has."""
+        ...
+
+    def read(self) -> bytes:
+        """The body."""
+        ...
+
+    def fill(self, buffer: memoryview) -> None:
+        """The body, which is as long as ``buffer``, into it."""
+        ...
 
 
 BUCKET_REMEMBERED_S: Final = 60.0
@@ -49,13 +73,15 @@ _HAIR_S: Final = 0.01
 """A time-out that ends with the deadline may be over so much before it."""
 
 
+Client = TypeVar("Client", bound=ClosableClient)
+Result = TypeVar("Result")
 Options = TypeVar("Options", bound=CloudOptions)
 Item = TypeVar("Item")
 Token = TypeVar("Token")
 UploadKind = TypeVar("UploadKind", bound=Upload[Any, Any])
 
 
-class CloudStore(BucketFacts[Client], Generic[Client, Options]):
+class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
     """One bucket of a cloud. Thread-safe, picklable and safe to fork: each process makes a client of its own.
 
     A cloud's class has the verbs (each abstract method is one request, or one way of writing or deleting), and says
@@ -130,6 +156,22 @@ class CloudStore(BucketFacts[Client], Generic[Client, Options]):
 
     def _ask_for_bucket(self, client: Client) -> None:
         """ObjectNotFound if there is no bucket. Asked where an answer was a ``MaybeNoBucket``, else never."""
+
+    @abstractmethod
+    def _date(self, client: Client) -> str | None:
+        """The ``Date`` of an answer to a listing of one key: of the service itself, since a listing was checked."""
+
+    @abstractmethod
+    def _kept(self, client: Client) -> list[str]:
+        """What of a deleted object the bucket keeps, a sentence each."""
+
+    @abstractmethod
+    def _rules(self, client: Client, prefix: str, /) -> list[str] | None:
+        """The bucket's rules that take away what is under ``prefix``, a sentence each; None if that cannot be asked."""
+
+    @abstractmethod
+    def _caller(self, client: Client, /) -> str:
+        """Whose requests these are, without any secret."""
 
     # The contract
 
@@ -271,6 +313,35 @@ class CloudStore(BucketFacts[Client], Generic[Client, Options]):
 
         return self.call("head", self.named(key), ask)
 
+    # What tools ask about the bucket
+
+    def now_ms(self) -> int | None:
+        """The service's ``Date``, in whole seconds, as its times of writes are."""
+        date = self.call("list", self.identity, lambda client: stated_date(self._date(client)))
+        return None if date is None else round(date.timestamp() * 1000)
+
+    def kept_after_delete(self) -> Sequence[str]:
+        """A request or two about the bucket; that they are refused, as they may be to who may delete, is said."""
+        try:
+            return self.call("look", self.identity, self._kept)
+        except StoreUnavailable:
+            raise
+        except (StoreError, ObjectNotFound) as error:
+            return [f"whether the bucket keeps what is deleted could not be asked: {error}"]
+
+    def rules_on(self, prefix: str) -> Sequence[str] | None:
+        """A request about the bucket; None as well where it is refused, as it may be to who may read and write."""
+        try:
+            return self.call("look", self.identity, lambda client: self._rules(client, prefix))
+        except StoreUnavailable:
+            raise
+        except (StoreError, ObjectNotFound):
+            return None
+
+    def caller(self) -> str:
+        """What was chosen by the settings, or found by the SDK's own chain, when the client was opened."""
+        return self.call("look", self.identity, self._caller)
+
     # What the verbs need
 
     def named(self, key: str) -> str:
@@ -390,3 +461,59 @@ def _restored(
 
 def _close(client: ClosableClient) -> None:
     client.close()
+
+
+class HoldingStore(CloudStore[Client, Options]):
+    """A bucket of such a cloud."""
+
+    @property
+    @abstractmethod
+    def _upload(self) -> type[HeldUpload[Client, Options]]:
+        """How objects are written."""
+
+    def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:  # noqa: ARG002  the cloud holds it back
+        """A request for each part, and one to begin where the cloud needs it."""
+        digest = Digest()
+        with closed_body(body), cut(digest.of(body), self.options.part_size) as cutter:
+            self._check_key(key)
+            upload = self._upload_of(self._upload, key, IF_ABSENT)
+            place, parts = upload.prepare(cutter)
+        return Prepared(key, digest.size, digest.sha256, place, parts, upload.mark)
+
+    def publish(self, prepared: Prepared) -> None:
+        """One request; what it refuses is looked at by one more."""
+        self._check_key(prepared.key)
+        upload = self._upload_of(self._upload, prepared.key, IF_ABSENT)
+        replace(upload, mark=prepared.mark).publish(prepared)
+
+
+def delete_singly(
+    keys: Sequence[str], delete: Callable[[str, Deadline], object], parallelism: int, stall: Stall
+) -> Sequence[TieredStoreError]:
+    """``delete`` each of the keys; the errors of those that still stand, an absent one not among them.
+
+    Once the store has given no answer about any key for as long as ``stall`` allows, the rest is given up at once.
+    """
+
+    def failure(key: str) -> TieredStoreError | None:
+        with stall.under_way() as deadline:
+            try:
+                delete(key, deadline)
+            except TieredStoreError as error:
+                if error.retryable:
+                    return error
+                stall.progress()
+                return None if isinstance(error, ObjectNotFound) else error
+            stall.progress()
+            return None
+
+    if not keys:
+        return []
+    with ThreadPool(min(parallelism, len(keys)), "tieredstore-delete") as pool:
+        return [error for error in pool.map(failure, keys) if error is not None]
+
+
+def concerns(prefix: str, of_rule: Iterable[str]) -> bool:
+    """Whether a rule for these prefixes (none: for all objects) takes some of those under ``prefix``."""
+    prefixes = list(of_rule)
+    return not prefixes or any(one.startswith(prefix) or prefix.startswith(one) for one in prefixes)

@@ -13,6 +13,7 @@ from typing import ClassVar, Final, Generic, Protocol, TypeVar
 from tieredstore.backends.cloud.answers import understood
 from tieredstore.backends.cloud.errors import MalformedAnswer, PartsGone
 from tieredstore.backends.cloud.parts import Part, PartCutter
+from tieredstore.backends.values import Prepared
 from tieredstore.errors import ObjectNotFound, PreconditionFailed, PreparedGone, StoreError, StoreUnavailable
 from tieredstore.process.deadline import Deadline, Stall
 
@@ -233,3 +234,16 @@ class Upload(ABC, Generic[Client, Options]):
             )
         ours = is_marked or (stored.mark is None and is_content is not None and is_content(client, stored))
         return replace(stored, is_earlier=True) if ours and stored.size == size and stored.etag else None
+
+
+class HeldUpload(Upload[Client, Options]):
+    """A write that may end in two steps, of two processes."""
+
+    @abstractmethod
+    def prepare(self, cutter: PartCutter) -> tuple[str, tuple[str, ...]]:
+        """Send all parts: place and parts of a ``Prepared``. After any failure nothing stays that could be taken
+        back."""
+
+    @abstractmethod
+    def publish(self, prepared: Prepared) -> None:
+        """Make what was prepared, by a write of this mark, the object."""

@@ -2,6 +2,8 @@
 
 A session shows nothing until its last chunk. The protocol:
 https://cloud.google.com/storage/docs/performing-resumable-uploads (multiple chunk upload).
+
+Apart from the store, which alone uses it: together they would pass 600 lines.
 """
 
 from __future__ import annotations

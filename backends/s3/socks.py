@@ -2,6 +2,8 @@
 
 What is replaced is not public in botocore (seen in 1.44): the session of a client's endpoint, and the pool manager of
 that session. A test holds that requests pass the proxy, and that the proxy is given names, not addresses.
+
+Imported only where a proxy is set: it needs PySocks.
 """
 
 from __future__ import annotations

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, Self, TypeVar
 
 from tieredstore.backends.base import AbandonedWrite, ObjectInfo, Prepared
-from tieredstore.backends.cloud.answers import stated
-from tieredstore.backends.cloud.client import Answer
-from tieredstore.backends.cloud.holding import HoldingStore
+from tieredstore.backends.cloud.answers import stated, stated_size
+from tieredstore.backends.cloud.store import Answer, HoldingStore, delete_singly
+from tieredstore.backends.cloud.upload import Call
+from tieredstore.backends.contract.keys import checked_key
 from tieredstore.backends.http.ranges import answered_size, range_header
 from tieredstore.backends.s3.body import S3Answer
 from tieredstore.backends.s3.client import open_client
 from tieredstore.backends.s3.credentials import described
-from tieredstore.backends.s3.deletion import Deletion, check_key
-from tieredstore.backends.s3.errors import NotSupported, translated
+from tieredstore.backends.s3.errors import NotSupported, error_of, translated
 from tieredstore.backends.s3.lifecycle import S3Lifecycle, kept_sentences, rule_sentences
-from tieredstore.backends.s3.listing import Listing, abandoned_page, object_info
-from tieredstore.backends.s3.options import S3Options
+from tieredstore.backends.s3.options import ListingOrder, S3Options
 from tieredstore.backends.s3.upload import S3Upload, aborted
-from tieredstore.errors import AccessDenied, TieredStoreError
+from tieredstore.errors import AccessDenied, InvalidKey, StoreError, TieredStoreError
+from tieredstore.process.deadline import Deadline, Stall
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -141,3 +143,213 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
         upload_id = write.place if isinstance(write, Prepared) else write.id
         target = {"Bucket": self.options.bucket, "Key": write.key, "UploadId": upload_id}
         return self.call("abort", self.named(write.key), lambda client: aborted(client, target))
+
+
+_LISTS_BY_FOLDER: Final = ("seaweedfs",)
+"""What the ``Server`` header of such servers starts with."""
+
+Item = TypeVar("Item")
+Token = TypeVar("Token")
+
+_NO_ETAG: Final = frozenset({None, "", '""'})
+
+
+class Pages(Protocol):
+    """``CloudStore.pages``."""
+
+    def __call__(
+        self, what: str, page: Callable[[S3Client, Token | None], tuple[Sequence[Item], Token | None]]
+    ) -> Iterator[Item]:
+        """The items of all pages, lazily."""
+        ...
+
+
+class Listing:
+    """One listing of a bucket; lazy, page by page. ``pages`` is the store's."""
+
+    def __init__(self, options: S3Options, pages: Pages) -> None:
+        self._bucket = options.bucket
+        self._page_size = options.page_size
+        self._order = options.listing_order
+        self._ask = pages
+
+    def objects(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
+        """The objects below ``prefix`` after ``start_after``, by their UTF-8 bytes; servers may give others too."""
+        if self._order is ListingOrder.BY_FOLDER:
+            return self._by_folder(prefix, start_after)
+        return self._by_key(prefix, start_after)
+
+    def _by_key(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
+        last = ""
+        for page in self._pages(prefix, start_after=start_after):
+            if self._order is ListingOrder.AUTO and page.is_by_folder:
+                yield from self._by_folder(prefix, start_after)
+                return
+            for info in page.objects:
+                if info.key <= last:
+                    raise StoreError(
+                        f"the store lists {info.key!r} after {last!r}, which is not the order of S3; if it "
+                        "lists one folder after the other, say so by the option listing_order"
+                    )
+                last = info.key
+                yield info
+
+    def _by_folder(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
+        """Holds the names of one folder, and of those that lead there, in memory."""
+        levels = [iter(self._folder(prefix))]
+        while levels:
+            entry = next(levels[-1], None)
+            if entry is None:
+                levels.pop()
+            elif isinstance(entry, ObjectInfo):
+                yield entry
+            elif entry > start_after or start_after.startswith(entry):
+                levels.append(iter(self._folder(entry)))
+
+    def _folder(self, prefix: str) -> list[ObjectInfo | str]:
+        """The objects and the folders (as text that ends in ``/``) of one level, sorted."""
+        entries: list[ObjectInfo | str] = []
+        for page in self._pages(prefix, delimiter="/"):
+            # A folder that is empty now lists itself, without an etag.
+            entries += [info for info in page.objects if not (info.key.endswith("/") and info.etag in _NO_ETAG)]
+            # SeaweedFS takes a slash off the prefix, and so names folders that are none of it.
+            entries += [folder for folder in page.folders if not _is_beside(prefix, folder)]
+        # Text compares by code points, and so in the order of its UTF-8 bytes.
+        return sorted(entries, key=lambda entry: entry if isinstance(entry, str) else entry.key)
+
+    def _pages(self, prefix: str, *, start_after: str = "", delimiter: str = "") -> Iterator[_Page]:
+        asked: dict[str, Any] = {"Bucket": self._bucket, "Prefix": prefix, "MaxKeys": self._page_size}
+        if delimiter:
+            asked["Delimiter"] = delimiter
+        first: dict[str, Any] = {"StartAfter": start_after} if start_after else {}
+
+        def page(client: S3Client, token: str | None) -> tuple[list[_Page], str | None]:
+            at: dict[str, Any] = first if token is None else {"ContinuationToken": token}
+            try:
+                with translated(what):
+                    answer: Any = client.list_objects_v2(**asked, **at)
+            except InvalidKey:
+                # The server cannot hold a key that starts so, and says so.
+                return [], None
+            listed = _Page.of(answer)
+            following = None
+            if answer["IsTruncated"]:
+                following = stated("the next page's token", answer["NextContinuationToken"])
+            # A page without keys is none, to who waits for one that brings something new.
+            return [listed] if listed.objects or listed.folders else [], following
+
+        what = f"the keys of {self._bucket} that start with {prefix!r}"
+        return self._ask(what, page)
+
+
+def _is_beside(prefix: str, folder: str) -> bool:
+    """Whether a folder has nothing of ``prefix``; StoreError for one that leads back up, and so round for ever."""
+    if prefix.startswith(folder):
+        raise StoreError(f"the store names the folder {folder!r:.200} below {prefix!r}")
+    return not folder.startswith(prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """One answer to a listing, looked through."""
+
+    objects: list[ObjectInfo]
+    folders: list[str]
+    is_by_folder: bool
+
+    @classmethod
+    def of(cls, answer: dict[str, Any]) -> _Page:
+        server: str = answer["ResponseMetadata"].get("HTTPHeaders", {}).get("server", "")
+        return cls(
+            [object_info(entry["Key"], entry["Size"], entry) for entry in answer.get("Contents", ())],
+            [stated("a folder", entry["Prefix"]) for entry in answer.get("CommonPrefixes", ())],
+            server.lower().startswith(_LISTS_BY_FOLDER),
+        )
+
+
+def object_info(key: str, size: int, metadata: Any) -> ObjectInfo:
+    """What an answer tells of an object, whether a listing's entry or a HEAD."""
+    modified = metadata.get("LastModified")
+    # Whole seconds: HEAD knows no more, and a listing must not differ from it.
+    modified_ms = None if modified is None else int(modified.timestamp()) * 1000
+    return ObjectInfo(stated("the key", key), stated_size(size), metadata.get("ETag"), modified_ms)
+
+
+def abandoned_page(
+    client: S3Client, bucket: str, prefix: str, markers: tuple[str, str] | None
+) -> tuple[list[AbandonedWrite], tuple[str, str] | None]:
+    """One page of unfinished uploads, and the markers of the next one."""
+    at: Any = {} if markers is None else {"KeyMarker": markers[0], "UploadIdMarker": markers[1]}
+    answer: Any = client.list_multipart_uploads(Bucket=bucket, Prefix=prefix, **at)
+    writes = [
+        AbandonedWrite(entry["Key"], None, int(entry["Initiated"].timestamp() * 1000), entry["UploadId"])
+        for entry in answer.get("Uploads", ())
+    ]
+    if not answer.get("IsTruncated"):
+        return writes, None
+    return writes, (stated("the next page's marker", answer["NextKeyMarker"]), answer.get("NextUploadIdMarker", ""))
+
+
+# XML 1.0 cannot say these, not even escaped, and a parser may change the others: such keys go by URL.
+_NOT_FOR_XML: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ufffe\uffff]")
+
+
+class Deletion:
+    """One ``delete``: it knows whether the server has turned out to have no bulk delete.
+
+    ``call`` is the store's; ``stall`` how long keys that go one by one may get no answer.
+    """
+
+    def __init__(self, options: S3Options, identity: str, call: Call[S3Client], stall: Stall) -> None:
+        self._options = options
+        self._identity = identity
+        self._call = call
+        self._stall = stall
+        self._has_bulk = True
+
+    def failures(self, keys: Sequence[str]) -> Sequence[TieredStoreError]:
+        """Delete a batch; an error for each key that still stands."""
+        by_url = [key for key in keys if not self._has_bulk or _NOT_FOR_XML.search(key)]
+        in_bulk = [key for key in keys if key not in set(by_url)] if by_url else keys
+        failures: list[TieredStoreError] = []
+        if in_bulk:
+            try:
+                failures += self._bulk(in_bulk)
+            except NotSupported:
+                self._has_bulk = False
+                by_url = list(keys)
+            except TieredStoreError as error:
+                # The request as a whole failed, so each of its objects did.
+                failures += [error] * len(in_bulk)
+        singly = delete_singly(by_url, self._delete, self._options.upload_parallelism, self._stall)
+        return [*failures, *singly]
+
+    def _bulk(self, keys: Sequence[str]) -> list[TieredStoreError]:
+        named: Any = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+        answer: Any = self._call(
+            "delete",
+            f"{len(keys)} objects of {self._identity}",
+            lambda client: client.delete_objects(Bucket=self._options.bucket, Delete=named),
+        )
+        return [_error_of_entry(entry) for entry in answer.get("Errors", ()) if entry.get("Code") != "NoSuchKey"]
+
+    def _delete(self, key: str, deadline: Deadline) -> object:
+        def request(client: S3Client) -> object:
+            return client.delete_object(Bucket=self._options.bucket, Key=key)
+
+        return self._call("delete", f"{key!r} of {self._identity}", request, deadline=deadline)
+
+
+def _error_of_entry(entry: dict[str, Any]) -> TieredStoreError:
+    # An entry has no status of its own; without one, a code that is not known is a plain StoreError.
+    return error_of(f"deleting {entry.get('Key')!r}", str(entry.get("Code", "?")), str(entry.get("Message", "")), 0)
+
+
+def check_key(key: str) -> None:
+    """InvalidKey for what a URL cannot name: a key with a component ``.`` or ``..``, or a NUL.
+
+    HTTP clients and servers resolve such components, and would reach another object.
+    """
+    checked_key(key)
+    if "\0" in key or any(part in {".", ".."} for part in key.split("/")):
+        raise InvalidKey(f"the key {key!r} has a component . or .., or a NUL: S3 cannot be asked for it reliably")

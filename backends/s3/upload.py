@@ -1,4 +1,7 @@
-"""Writing one object to S3: by one PUT below a part's size, by a multipart upload above."""
+"""Writing one object to S3: by one PUT below a part's size, by a multipart upload above.
+
+Apart from the store, which alone uses it: together they would pass 600 lines.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,11 @@ import crc32c
 
 from tieredstore.backends.cloud.answers import stated, stated_size
 from tieredstore.backends.cloud.errors import MalformedAnswer, PartsGone
-from tieredstore.backends.cloud.holding import HeldUpload
 from tieredstore.backends.cloud.parts import Part, PartCutter, send_parts
-from tieredstore.backends.cloud.upload import WRITE_MARK, Condition, Stored
+from tieredstore.backends.cloud.upload import WRITE_MARK, Condition, HeldUpload, Stored
+from tieredstore.backends.s3.body import sendable
 from tieredstore.backends.s3.errors import translated
 from tieredstore.backends.s3.options import Compatibility, S3Options
-from tieredstore.backends.s3.part_body import sendable
 from tieredstore.backends.values import Prepared
 from tieredstore.errors import ObjectNotFound, PreconditionFailed, StoreError
 

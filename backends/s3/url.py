@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from urllib.parse import SplitResult
 
 from tieredstore.backends.contract.urls import bucket_of, prefix_of
@@ -19,16 +20,28 @@ def properties_of(parts: SplitResult, of_file: Properties) -> dict[str, str]:
 
 
 def _of_environment(parts: SplitResult, of_file: Properties) -> dict[str, str]:
-    try:
-        # Needs the SDK.
-        from tieredstore.backends.s3.environment import environment_endpoint, environment_region  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"{parts.scheme}:// needs the package {error.name}: {install_command('s3')}") from error
-    region = of_file.get("storage.s3.region") or environment_region()
+    # The first of these is what other SDKs of Amazon read; botocore does not.
+    region = of_file.get("storage.s3.region") or os.environ.get("AWS_REGION") or _region_of_profile(parts.scheme)
     if region is None:
         raise ConfigError(
             f"nothing says the region of s3://{parts.netloc}: set storage.s3.region in a settings file, "
             "AWS_REGION, or the region of the AWS profile"
         )
-    endpoint = of_file.get("storage.s3.endpoint.url") or environment_endpoint()
+    endpoint = of_file.get("storage.s3.endpoint.url")
+    if not endpoint and os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() != "true":
+        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     return {"storage.s3.region": region} | ({"storage.s3.endpoint.url": endpoint} if endpoint else {})
+
+
+def _region_of_profile(scheme: str) -> str | None:
+    """The region of ``AWS_DEFAULT_REGION`` or the SDK's profile; ConfigError if there is no profile, or no SDK."""
+    try:
+        import botocore.session  # noqa: PLC0415  other stores are opened without it
+        from botocore.exceptions import ConfigParseError, ProfileNotFound  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{scheme}:// needs the package {error.name}: {install_command('s3')}") from error
+    try:
+        region = botocore.session.get_session().get_config_variable("region")
+    except (ConfigParseError, ProfileNotFound) as error:
+        raise ConfigError(f"the AWS profile cannot be read: {error}") from error
+    return region if isinstance(region, str) and region else None

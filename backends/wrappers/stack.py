@@ -1,13 +1,19 @@
-"""The one place where a store's wrappers are put together."""
+"""The stores around a store: counted, and limited in bytes a second."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from tieredstore.backends.base import ObjectStore
+from tieredstore import metrics
+from tieredstore.backends.base import AbandonedWrite, Body, Buffer, DelegatingStore, ObjectInfo, ObjectStore, Prepared
+from tieredstore.backends.contract.bodies import open_body
 from tieredstore.backends.registry import BY_SETTING, store_from_settings
-from tieredstore.backends.wrappers.limited import LimitedStore, shared_bucket
-from tieredstore.backends.wrappers.metered import MeteredStore
+from tieredstore.errors import ConfigError, TieredStoreError
+from tieredstore.process.forks import ForkSafeLock
 
 if TYPE_CHECKING:
     from tieredstore.config import Settings
@@ -28,3 +34,325 @@ def wrapped(store: ObjectStore, settings: Settings) -> ObjectStore:
 def open_wrapped(settings: Settings) -> ObjectStore:
     """The store of the settings with all its wrappers."""
     return wrapped(store_from_settings(settings), settings)
+
+
+class TokenBucket:
+    """Lets ``bytes_per_s`` bytes a second pass, after a burst of at most one second's worth. Thread-safe.
+
+    A caller that takes more than there is gets a debt and waits until it is paid, so one take larger than the burst
+    passes too, and takers that come later queue behind it. Pickled, it is a full bucket: each process has its own.
+    """
+
+    def __init__(
+        self,
+        bytes_per_s: int,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        if bytes_per_s < 1:
+            raise ConfigError(f"a rate limit of {bytes_per_s} bytes per second lets nothing pass; 1 is the least")
+        self.bytes_per_s = bytes_per_s
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self._lock = ForkSafeLock()
+        self._tokens = float(bytes_per_s)
+        self._filled_at_s = monotonic()
+
+    def take(self, count: int) -> None:
+        """Wait until ``count`` more bytes may pass."""
+        with self._lock:
+            now = self._monotonic()
+            gained = (now - self._filled_at_s) * self.bytes_per_s
+            self._tokens = min(float(self.bytes_per_s), self._tokens + gained) - count
+            self._filled_at_s = now
+            wait_s = -self._tokens / self.bytes_per_s
+        if wait_s > 0:
+            self._sleep(wait_s)
+
+    def __reduce__(self) -> tuple[type[TokenBucket], tuple[int]]:
+        return TokenBucket, (self.bytes_per_s,)
+
+
+def limited(body: Body, bucket: TokenBucket) -> Generator[Buffer, None, None]:
+    """The buffers of ``body``, each passed on when the bucket lets it; buffers longer than the burst are cut."""
+    with open_body(body) as buffers:
+        for view in buffers:
+            for start in range(0, len(view), bucket.bytes_per_s):
+                with view[start : start + bucket.bytes_per_s] as piece:
+                    bucket.take(len(piece))
+                    yield piece
+
+
+Result = TypeVar("Result")
+
+_buckets: Final[dict[tuple[str, int], TokenBucket]] = {}
+
+
+def shared_bucket(direction: str, bytes_per_s: int | None) -> TokenBucket | None:
+    """The process's one bucket for a direction and a limit: all transfers together keep to it. None for no limit."""
+    if bytes_per_s is None:
+        return None
+    return _buckets.setdefault((direction, bytes_per_s), TokenBucket(bytes_per_s))
+
+
+class LimitedStore(DelegatingStore):
+    """Passes every call on when the buckets let its bytes pass: ``up`` for writes, ``down`` for reads.
+
+    A byte counts once, also where the store within sends it again, and also if the call fails in the end. Listings,
+    deletes and heads are not limited. Unpickled it takes the buckets of its new process.
+    """
+
+    def __init__(self, inner: ObjectStore, up: TokenBucket | None = None, down: TokenBucket | None = None) -> None:
+        super().__init__(inner)
+        self._up = up
+        self._down = down
+
+    def __reduce__(self) -> tuple[Callable[..., LimitedStore], tuple[ObjectStore, int | None, int | None]]:
+        up = None if self._up is None else self._up.bytes_per_s
+        down = None if self._down is None else self._down.bytes_per_s
+        return _restored, (self.inner, up, down)
+
+    def __repr__(self) -> str:
+        return f"LimitedStore({self.inner!r})"
+
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+        """The body flows at the limit's rate."""
+        self._sent(body, lambda taken: self.inner.put(key, taken, if_absent=if_absent))
+
+    def put_once(self, key: str, body: Buffer, mark: str) -> None:
+        """As ``put``, each try; the whole body is waited for first."""
+        if self._up is not None:
+            self._up.take(memoryview(body).nbytes)
+        self.inner.put_once(key, body, mark)
+
+    def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
+        """As ``put``."""
+        return self._sent(body, lambda taken: self.inner.prepare(key, taken, staging_prefix=staging_prefix))
+
+    def _sent(self, body: Body, send: Callable[[Body], Result]) -> Result:
+        bucket = self._up
+        if bucket is None:
+            return send(body)
+        if isinstance(body, bytes | bytearray | memoryview) and memoryview(body).nbytes <= bucket.bytes_per_s:
+            # As it is: stores send a buffer without a copy.
+            bucket.take(memoryview(body).nbytes)
+            return send(body)
+        # Opened here too: a store that refuses before it takes anything does not begin, nor end, the limited body.
+        with open_body(body) as parts:
+            return send(limited(parts, bucket))
+
+    def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Waits before the request where the range says how much comes, else for what came."""
+        if stop is not None:
+            self._take(self._down, stop - start)
+            return self.inner.get(key, start, stop)
+        data = self.inner.get(key, start)
+        self._take(self._down, len(data))
+        return data
+
+    def get_small(self, key: str, most: int) -> bytes | None:
+        """Waits for what came."""
+        data = self.inner.get_small(key, most)
+        self._take(self._down, len(data or b""))
+        return data
+
+    def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
+        """Waits for what came."""
+        if self.small_batch == 1:
+            return ObjectStore.get_small_batch(self, keys, most)
+        answers = self.inner.get_small_batch(keys, most)
+        self._take(self._down, sum(len(data) for data in answers if isinstance(data, bytes)))
+        return answers
+
+    def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
+        """Waits before the request."""
+        self._take(self._down, memoryview(buffer).nbytes)
+        self.inner.get_into(key, start, buffer)
+
+    def get_whole(self, key: str, buffer: bytearray | memoryview) -> None:
+        """Waits before the request."""
+        self._take(self._down, memoryview(buffer).nbytes)
+        self.inner.get_whole(key, buffer)
+
+    def replace(self, key: str, body: Buffer, etag: str) -> str:
+        """Waits before the request."""
+        self._take(self._up, memoryview(body).nbytes)
+        return self.inner.replace(key, body, etag)
+
+    @staticmethod
+    def _take(bucket: TokenBucket | None, count: int) -> None:
+        if bucket is not None and count > 0:
+            bucket.take(count)
+
+
+def _restored(inner: ObjectStore, up: int | None, down: int | None) -> LimitedStore:
+    return LimitedStore(inner, shared_bucket("up", up), shared_bucket("down", down))
+
+
+Listed = TypeVar("Listed")
+
+
+class MeteredStore(DelegatingStore):
+    """Passes every call on, and counts it (see ``tieredstore.metrics``) under the label ``kind``.
+
+    Without one it is the scheme of the store's URL, which for a cloud's store at an endpoint is only ``http``.
+    """
+
+    def __init__(self, inner: ObjectStore, kind: str | None = None) -> None:
+        super().__init__(inner)
+        self._kind = inner.identity.partition(":")[0] if kind is None else kind
+
+    def __reduce__(self) -> tuple[Callable[..., MeteredStore], tuple[ObjectStore, str]]:
+        return MeteredStore, (self.inner, self._kind)
+
+    def __repr__(self) -> str:
+        return f"MeteredStore({self.inner!r})"
+
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+        """One object up; the time that its body takes to come is not the store's."""
+        self._sent("put", body, lambda taken: self.inner.put(key, taken, if_absent=if_absent))
+
+    def put_once(self, key: str, body: Buffer, mark: str) -> None:
+        """As ``put``, each try."""
+        self._sent("put", body, lambda _: self.inner.put_once(key, body, mark))
+
+    def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
+        """As ``put``, for the bytes; ``publish`` moves none."""
+        return self._sent("prepare", body, lambda taken: self.inner.prepare(key, taken, staging_prefix=staging_prefix))
+
+    def publish(self, prepared: Prepared) -> None:
+        """One call."""
+        with metrics.store_call(self._kind, "publish"):
+            self.inner.publish(prepared)
+
+    def _sent(self, operation: str, body: Body, send: Callable[[Body], Result]) -> Result:
+        if isinstance(body, bytes | bytearray | memoryview):
+            # As it is: stores send a buffer without a copy.
+            size = memoryview(body).nbytes
+            with metrics.store_call(self._kind, operation):
+                result = send(body)
+        else:
+            result, size = self._sent_stream(operation, body, send)
+        metrics.count_objects(self._kind, "up", 1, size)
+        return result
+
+    def _sent_stream(self, operation: str, body: Body, send: Callable[[Body], Result]) -> tuple[Result, int]:
+        size = 0
+
+        def counted(parts: Iterator[memoryview]) -> Generator[memoryview, None, None]:
+            nonlocal size
+            while True:
+                asked = perf_counter()
+                try:
+                    part = next(parts, None)
+                finally:
+                    call.elsewhere_s += perf_counter() - asked
+                if part is None:
+                    return
+                size += len(part)
+                yield part
+
+        with metrics.store_call(self._kind, operation) as call, open_body(body) as parts:
+            result = send(counted(parts))
+        return result, size
+
+    def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
+        """One object down; an empty range is no call."""
+        if start == stop:
+            return self.inner.get(key, start, stop)
+        with metrics.store_call(self._kind, "get"):
+            data = self.inner.get(key, start, stop)
+        metrics.count_objects(self._kind, "down", 1, len(data))
+        return data
+
+    def get_small(self, key: str, most: int) -> bytes | None:
+        """One object down, unless it is too large."""
+        with metrics.store_call(self._kind, "get"):
+            data = self.inner.get_small(key, most)
+        if data is not None:
+            metrics.count_objects(self._kind, "down", 1, len(data))
+        return data
+
+    def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
+        """One call for what the store within takes in one, and so many objects down."""
+        if self.small_batch == 1:
+            return ObjectStore.get_small_batch(self, keys, most)
+        with metrics.store_call(self._kind, "get"):
+            answers = self.inner.get_small_batch(keys, most)
+        for error in answers:
+            if isinstance(error, TieredStoreError):
+                metrics.count_error(self._kind, "get", error)
+        sizes = [len(data) for data in answers if isinstance(data, bytes)]
+        metrics.count_objects(self._kind, "down", len(sizes), sum(sizes))
+        return answers
+
+    def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
+        """One object down; an empty buffer is no call."""
+        size = memoryview(buffer).nbytes
+        if not size:
+            self.inner.get_into(key, start, buffer)
+            return
+        with metrics.store_call(self._kind, "get"):
+            self.inner.get_into(key, start, buffer)
+        metrics.count_objects(self._kind, "down", 1, size)
+
+    def get_whole(self, key: str, buffer: bytearray | memoryview) -> None:
+        """One object down."""
+        with metrics.store_call(self._kind, "get"):
+            self.inner.get_whole(key, buffer)
+        metrics.count_objects(self._kind, "down", 1, memoryview(buffer).nbytes)
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        """One call, begun when its first object is asked for; the time between its objects is not the store's."""
+        return self._listed(partial(self.inner.list, prefix, start_after))
+
+    def _listed(self, begin: Callable[[], Iterator[Listed]]) -> Iterator[Listed]:
+        with metrics.store_call(self._kind, "list") as call:
+            for listed in begin():
+                passed_on = perf_counter()
+                try:
+                    yield listed
+                finally:
+                    call.elsewhere_s += perf_counter() - passed_on
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """One call; its keys count as deleted if it succeeds, present or not."""
+        deleted = 0
+
+        def counted() -> Generator[str, None, None]:
+            nonlocal deleted
+            for key in keys:
+                deleted += 1
+                yield key
+
+        with metrics.store_call(self._kind, "delete"):
+            self.inner.delete(counted())
+        metrics.count_objects(self._kind, "deleted", deleted)
+
+    def head(self, key: str) -> ObjectInfo:
+        """One call."""
+        with metrics.store_call(self._kind, "head"):
+            return self.inner.head(key)
+
+    def replace(self, key: str, body: Buffer, etag: str) -> str:
+        """One object up."""
+        with metrics.store_call(self._kind, "replace"):
+            new_etag = self.inner.replace(key, body, etag)
+        metrics.count_objects(self._kind, "up", 1, memoryview(body).nbytes)
+        return new_etag
+
+    def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite] | None:
+        """A ``list``, as of objects."""
+        writes = super().abandoned_writes(prefix)
+        return None if writes is None else self._listed(lambda: writes)
+
+    def discard(self, write: AbandonedWrite | Prepared) -> bool:
+        """A ``delete``; no object counts as deleted."""
+        with metrics.store_call(self._kind, "delete"):
+            return self.inner.discard(write)
+
+    def now_ms(self) -> int | None:
+        """A ``list``, as the clouds' stores ask for it."""
+        with metrics.store_call(self._kind, "list"):
+            return super().now_ms()

@@ -29,8 +29,7 @@ from tieredstore.backends.base import (
 )
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.backends.wrappers.limited import LimitedStore
-from tieredstore.backends.wrappers.metered import MeteredStore
+from tieredstore.backends.wrappers.stack import LimitedStore, MeteredStore
 from tieredstore.errors import ConfigError, InvalidKey, StoreUnavailable
 
 LEFT = AbandonedWrite("object", 5, 1000, "id")

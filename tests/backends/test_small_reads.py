@@ -25,9 +25,7 @@ from tieredstore.backends.gcs.store import GcsObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.backends.s3.options import AccessKeys, S3Options
 from tieredstore.backends.s3.store import S3ObjectStore
-from tieredstore.backends.wrappers.limited import LimitedStore
-from tieredstore.backends.wrappers.metered import MeteredStore
-from tieredstore.backends.wrappers.rate_limit import TokenBucket
+from tieredstore.backends.wrappers.stack import LimitedStore, MeteredStore, TokenBucket
 from tieredstore.config import settings_from
 from tieredstore.errors import ManifestCorrupt
 from tieredstore.format.keys import Suffix

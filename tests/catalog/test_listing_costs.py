@@ -12,7 +12,8 @@ import pytest
 
 from benchmarks.bench_catalog import PARTITIONS, StoreBuilder
 from tests.support.stores.catalog_stores import manager_of
-from tieredstore.backends.filesystem import FilesystemObjectStore, listing
+from tieredstore.backends.filesystem import FilesystemObjectStore
+from tieredstore.backends.filesystem import store as files
 from tieredstore.backends.filesystem import store as filesystem_store
 from tieredstore.catalog import load_catalog
 from tieredstore.catalog.listing import list_segments
@@ -68,8 +69,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         monkeypatch.setattr(module, function, counted)
 
-    count_in(listing, "look_at_files", ("stat",))
-    count(listing, "names_of_files")
+    count_in(files, "look_at_files", ("stat",))
+    count(files, "names_of_files")
     count_in(filesystem_store, "read_files", ("open", "read"))
     return counts
 

@@ -10,8 +10,7 @@ from tests.support.records.small_segments import memory_settings
 from tests.support.stores.doubles import DelegatingObjectStore, ScriptedStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.backends.wrappers.limited import LimitedStore
-from tieredstore.backends.wrappers.metered import MeteredStore
+from tieredstore.backends.wrappers.stack import LimitedStore, MeteredStore
 from tieredstore.errors import ConfigError
 from tieredstore.ops.conditions import require_conditional_writes
 from tieredstore.remote import RemoteStorageManager

@@ -181,7 +181,7 @@ def test_a_client_of_librdkafka_is_left_alone_at_the_end_of_a_child() -> None:
         ("backends.memory.MemoryObjectStore('name')", "held._space.lock", "held.put('key', b'') is None"),
         ("backends.memory.MemoryObjectStore('name')", "backends.memory._spaces_lock", "bool(type(held)('other'))"),
         ("backends.cloud.watched_file.WatchedFile(Path(sys.argv[1]), len)", "held._lock", "held.get()"),
-        ("backends.wrappers.rate_limit.TokenBucket(1000)", "held._lock", "held.take(1) is None"),
+        ("backends.wrappers.stack.TokenBucket(1000)", "held._lock", "held.take(1) is None"),
         ("remote.fetch.bounded_map.BoundedMap(3)", "held._lock", "held.put('key', 1) or held.get('key')"),
         ("remote.fetch.chunk_cache.Counters()", "held._lock", "held.add(hits=1) or held.stats.hits"),
         ("remote.statistics.FetchCounters()", "held._lock", "held.add(requests=1) or held.snapshot().requests"),
@@ -197,7 +197,7 @@ def test_a_lock_that_another_thread_holds_does_not_hang_the_child(
         from pathlib import Path
         from tieredstore import backends, metrics, process, remote
         import tieredstore.backends.cloud.watched_file, tieredstore.backends.memory
-        import tieredstore.backends.wrappers.rate_limit, tieredstore.process.per_process
+        import tieredstore.backends.wrappers.stack, tieredstore.process.per_process
         import tieredstore.remote.fetch.bounded_map, tieredstore.remote.fetch.chunk_cache, tieredstore.remote.statistics
 
         Path(sys.argv[1]).write_text("x")
@@ -210,7 +210,7 @@ def test_a_lock_that_another_thread_holds_does_not_hang_the_child(
 
 def test_pages_of_the_parent_are_not_kept_by_a_child() -> None:
     run_forks("""
-        from tieredstore.backends.cloud.pages import POOL, PagePool
+        from tieredstore.backends.cloud.parts import POOL, PagePool
 
         POOL.give(POOL.take(1 << 21))
         own = PagePool()

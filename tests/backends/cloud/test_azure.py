@@ -17,9 +17,8 @@ from tests.support.network.fault_proxy import Answer, FaultProxy, LoseAnswer
 from tests.support.servers.azurite_server import AzureServer
 from tests.support.stores.clouds import AZURE_KEYS, LARGE, PART, make_azure, make_container
 from tieredstore.backends.azure.errors import answer_error
-from tieredstore.backends.azure.listing import in_key_order
 from tieredstore.backends.azure.options import AccountKey, AzureOptions, SasToken
-from tieredstore.backends.azure.store import AzureObjectStore
+from tieredstore.backends.azure.store import AzureObjectStore, in_key_order
 from tieredstore.backends.base import ObjectInfo, ObjectStore
 from tieredstore.config import settings_from
 from tieredstore.errors import (

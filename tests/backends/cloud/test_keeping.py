@@ -13,7 +13,7 @@ from tests.support.servers.fake_gcs import GcsServer
 from tests.support.servers.s3_server import S3Server
 from tests.support.stores.clouds import AZURE_KEYS, make_azure, make_container, make_gcs
 from tests.support.stores.s3_stores import impatient_store, options_for
-from tieredstore.backends.gcs.lifecycle import kept_sentences
+from tieredstore.backends.gcs.store import kept_sentences
 
 
 def test_a_bucket_without_versions_keeps_nothing(minio: S3Server) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.pubsub.pubsub_topics import topics_in
-from tieredstore.backends.filesystem import mounts
-from tieredstore.backends.filesystem.mounts import file_system_in
+from tieredstore.backends.filesystem import folders
+from tieredstore.backends.filesystem.folders import file_system_in
 from tieredstore.backends.filesystem.store import FilesystemObjectStore
 from tieredstore.errors import ConfigError
 
@@ -42,9 +42,9 @@ def test_topics_of_batches_are_refused_on_nfs_in_a_sentence(tmp_path: Path, monk
     assert FilesystemObjectStore(tmp_path).conditional_writes
     table = tmp_path / "mountinfo"
     table.write_text(f"22 1 8:1 / {tmp_path} rw - nfs4 server:/export rw\n")
-    monkeypatch.setattr(mounts, "_TABLE", table)
+    monkeypatch.setattr(folders, "_MOUNTS", table)
     assert not FilesystemObjectStore(tmp_path).conditional_writes
     with pytest.raises(ConfigError, match="pubsub needs a store of which one of racing writers wins"):
         topics_in(tmp_path)
-    monkeypatch.setattr(mounts, "_TABLE", tmp_path / "absent")
+    monkeypatch.setattr(folders, "_MOUNTS", tmp_path / "absent")
     assert FilesystemObjectStore(tmp_path).conditional_writes

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tests.support.golden.segments import CASES, case_path
 from tests.support.open_files import open_below
 from tieredstore.backends.base import ObjectStore
-from tieredstore.backends.filesystem import listing
+from tieredstore.backends.filesystem import store as files
 from tieredstore.backends.filesystem._files import names_of_files
 from tieredstore.backends.filesystem.store import FilesystemObjectStore
 from tieredstore.errors import (
@@ -201,7 +201,7 @@ def test_a_listing_opens_only_folders_that_can_match(
         scanned.append(str(Path(f"/proc/self/fd/{descriptor}").readlink().relative_to(root)))
         return names_of_files(descriptor)
 
-    monkeypatch.setattr(listing, "names_of_files", noting)
+    monkeypatch.setattr(files, "names_of_files", noting)
     assert [info.key for info in store.list("a/2")] == ["a/2/x"]
     assert scanned == ["a", "a/2"]
     scanned.clear()

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.stores.changing_files import ChangingFiles
-from tieredstore.backends.filesystem import FilesystemObjectStore, listing
+from tieredstore.backends.filesystem import FilesystemObjectStore
+from tieredstore.backends.filesystem import store as files
 from tieredstore.backends.filesystem._files import look_at_files, names_of_files, read_files
 from tieredstore.backends.values import ObjectInfo
 from tieredstore.errors import InvalidKey, ObjectNotFound, TieredStoreError
@@ -183,10 +184,10 @@ def test_what_is_no_file_any_more_is_not_listed(folder: Path, monkeypatch: pytes
     def nothing_is_told(*_: object) -> None:
         return None
 
-    monkeypatch.setattr(listing, "names_of_files", nothing_is_told)
-    monkeypatch.setattr(listing, "_is_plain", is_plain)
+    monkeypatch.setattr(files, "names_of_files", nothing_is_told)
+    monkeypatch.setattr(files, "_is_plain", is_plain)
     assert [info.key for info in objects.list()] == plain
-    monkeypatch.setattr(listing, "look_at_files", nothing_is_told)
+    monkeypatch.setattr(files, "look_at_files", nothing_is_told)
     assert [info.key for info in objects.list()] == plain
 
 

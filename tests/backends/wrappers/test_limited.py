@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from tests.support.fresh_python import run_fresh
 from tieredstore.backends.base import Body, ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.backends.wrappers.limited import LimitedStore
-from tieredstore.backends.wrappers.metered import MeteredStore
-from tieredstore.backends.wrappers.rate_limit import TokenBucket
+from tieredstore.backends.wrappers.stack import LimitedStore, MeteredStore, TokenBucket
 from tieredstore.errors import AccessDenied, InvalidRange, ObjectNotFound
 
 RATE = 1000
@@ -174,7 +172,7 @@ def test_every_byte_counts_once_and_arrives(bodies: list[bytes | list[bytes]]) -
 def test_a_forked_child_takes_although_another_thread_took_during_the_fork() -> None:
     run_fresh("""
         import os, signal, threading, time, warnings
-        from tieredstore.backends.wrappers.rate_limit import TokenBucket
+        from tieredstore.backends.wrappers.stack import TokenBucket
 
         warnings.simplefilter("ignore", DeprecationWarning)
         inside, parent, go_on = threading.Event(), os.getpid(), threading.Event()

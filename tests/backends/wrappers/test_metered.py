@@ -16,9 +16,8 @@ from tieredstore.backends.base import Body, ObjectInfo, ObjectStore
 from tieredstore.backends.filesystem.store import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.backends.registry import BY_SETTING
-from tieredstore.backends.wrappers import metered
-from tieredstore.backends.wrappers.metered import MeteredStore
-from tieredstore.backends.wrappers.stack import wrapped
+from tieredstore.backends.wrappers import stack
+from tieredstore.backends.wrappers.stack import MeteredStore, wrapped
 from tieredstore.config import Settings, settings_from
 from tieredstore.errors import AccessDenied
 from tieredstore.testing.object_store_tests import ObjectStoreTests
@@ -46,7 +45,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     stepped_clock = Clock()
     monkeypatch.setattr(metrics, "perf_counter", stepped_clock)
-    monkeypatch.setattr(metered, "perf_counter", stepped_clock)
+    monkeypatch.setattr(stack, "perf_counter", stepped_clock)
     return stepped_clock
 
 

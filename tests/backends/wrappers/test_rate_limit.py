@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tieredstore.backends.base import Body
-from tieredstore.backends.wrappers.rate_limit import TokenBucket, limited
+from tieredstore.backends.wrappers.stack import TokenBucket, limited
 from tieredstore.errors import ConfigError
 
 

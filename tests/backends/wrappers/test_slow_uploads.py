@@ -11,8 +11,7 @@ import pytest
 from tests.support.faulty_server.server import FaultyServer
 from tests.support.faulty_server.service import Cloud
 from tests.support.stores.faulty_stores import PART_SIZES, SERVICES, store_on
-from tieredstore.backends.wrappers.limited import LimitedStore
-from tieredstore.backends.wrappers.rate_limit import TokenBucket
+from tieredstore.backends.wrappers.stack import LimitedStore, TokenBucket
 
 pytestmark = pytest.mark.slow
 

@@ -17,10 +17,14 @@ from tieredstore import metrics
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem.store import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.backends.wrappers.limited import LimitedStore, shared_bucket
-from tieredstore.backends.wrappers.metered import MeteredStore
-from tieredstore.backends.wrappers.rate_limit import TokenBucket
-from tieredstore.backends.wrappers.stack import open_wrapped, wrapped
+from tieredstore.backends.wrappers.stack import (
+    LimitedStore,
+    MeteredStore,
+    TokenBucket,
+    open_wrapped,
+    shared_bucket,
+    wrapped,
+)
 from tieredstore.config import settings_from
 from tieredstore.errors import AccessDenied, ObjectNotFound, PreconditionFailed, StoreThrottled, StoreUnavailable
 from tieredstore.remote import RemoteStorageManager

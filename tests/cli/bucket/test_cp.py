@@ -23,7 +23,7 @@ from tests.support.servers.s3_server import REGION, S3Server
 from tests.support.stores.catalog_stores import OTHER_ID, MadeSegment, partition_of, run_of
 from tests.support.stores.clouds import make_container
 from tieredstore.backends.filesystem import FilesystemObjectStore
-from tieredstore.backends.wrappers.rate_limit import TokenBucket
+from tieredstore.backends.wrappers.stack import TokenBucket
 from tieredstore.format.keys import Suffix
 
 

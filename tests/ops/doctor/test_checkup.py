@@ -17,8 +17,8 @@ from tests.support.stores.clouds import make_gcs
 from tests.support.stores.doubles import DelegatingObjectStore, ScriptedStore
 from tests.support.stores.s3_stores import impatient_store, options_for
 from tieredstore.backends.base import Body, Buffer, ObjectStore
-from tieredstore.backends.contract.lifecycle import concerns
-from tieredstore.backends.gcs.lifecycle import rule_sentences
+from tieredstore.backends.cloud.store import concerns
+from tieredstore.backends.gcs.store import rule_sentences
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import load_settings
 from tieredstore.errors import AccessDenied
