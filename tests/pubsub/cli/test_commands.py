@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli.cli_process import Result, environment, measured_command, tieredstore, write_settings
+from tests.support.fresh_python import run_fresh
 from tests.support.servers.process import free_port
 
 
@@ -142,3 +143,13 @@ def test_memqs_topic_json_names_the_topic_and_where_it_is(tmp_path: Path) -> Non
     assert (other.code, "there is no topic payments" in other.stderr) == (3, True)
     config.write_text("{}")
     assert tieredstore("pubsub", "topics", "orders", *given).code == 2
+
+
+def test_what_looks_at_a_bucket_alone_needs_no_client_of_kafka() -> None:
+    code = """
+        import sys
+        sys.modules["confluent_kafka"] = None  # as where the extra is not installed
+        from tieredstore.pubsub.cli import audit, commands, cost, gc, inspect, pubsub
+        print(audit.show_audit.__name__)
+    """
+    assert run_fresh(code) == "show_audit\n"

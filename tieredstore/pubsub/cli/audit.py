@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import typer
 
@@ -11,7 +11,9 @@ from tieredstore.cli.terminal.output import JsonValue, counted, iso_utc, print_j
 from tieredstore.model import human_bytes
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.upkeep.audit import AuditFault, AuditFinding, TopicAudit
-from tieredstore.pubsub.upkeep.audit_log import SETTLE_MS, AuditPairs
+
+if TYPE_CHECKING:
+    from tieredstore.pubsub.upkeep.audit_log import AuditPairs
 
 _FAULTY_CODE: Final = 4
 _NO_FAULTS: Final = frozenset({AuditFault.PENDING, AuditFault.LOST_OR_EMPTY, AuditFault.UNANNOUNCED})
@@ -73,6 +75,8 @@ def follow_records(
 
 
 def _pairs(settle_ms: int | None, late_ms: int, since_ms: int | None) -> AuditPairs:
+    from tieredstore.pubsub.upkeep.audit_log import SETTLE_MS, AuditPairs
+
     return AuditPairs(settle_ms=SETTLE_MS if settle_ms is None else settle_ms, late_ms=late_ms, begin_ms=since_ms or 0)
 
 
