@@ -1,9 +1,9 @@
-"""What producers and consumers of topics of batches count, and how Prometheus sees it: sums over topics, since their
-number is not bounded."""
+"""What producers, consumers and brokers of topics of batches count: for Prometheus as sums over topics, whose number is
+not bounded."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Final
 
@@ -86,6 +86,31 @@ class PairingCounts:
         return AUDIT.add(lambda: asdict(self))
 
 
+@dataclass(slots=True)
+class BrokerCounts:
+    """Of one broker; changed on its loop alone."""
+
+    connections_opened: int = 0
+    refused_connections: int = 0
+    write_requests: int = 0
+    read_requests: int = 0
+    metadata_requests: int = 0
+    invalid_requests: int = 0
+    unauthorized_requests: int = 0
+    redirected_requests: int = 0
+    message_bytes: int = 0
+    empty_messages: int = 0
+    repeated: int = 0
+    batches: int = 0
+    stored_messages: int = 0
+    stored_bytes: int = 0
+    failed_messages: int = 0
+
+    def snapshot(self, levels: Mapping[str, int]) -> dict[str, float]:
+        """All of them, and what is the case now."""
+        return {**asdict(self), **levels}
+
+
 PRODUCERS: Final = Snapshots("tieredstore_pubsub_producer", levels=("held_bytes", "waiting_records"))
 """All producers of this process."""
 
@@ -94,3 +119,8 @@ CONSUMERS: Final = Snapshots("tieredstore_pubsub_consumer", levels=("partitions"
 
 AUDIT: Final = Snapshots("tieredstore_pubsub_audit", levels=("unread", "unread_records", "lag_ms_max"))
 """Audit records of this process: those that it writes, and those that it pairs."""
+
+BROKERS: Final = Snapshots(
+    "tieredstore_broker", levels=("connections", "held_bytes", "held_bytes_limit", "waiting_connections", "topics")
+)
+"""All brokers of this process."""

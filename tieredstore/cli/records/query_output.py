@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from tieredstore.cli.terminal.output import complain, counted, print_growing_table
 from tieredstore.cli.terminal.output_file import output_to
 from tieredstore.cli.terminal.tables import number, text
 from tieredstore.errors import ConfigError
-from tieredstore.installation import install_command
 
 if TYPE_CHECKING:
     from tieredstore.query.writers import BatchRows
@@ -29,15 +26,6 @@ def check_name(path: Path, ending: str) -> None:
     named = ENDINGS.get(path.suffix.lower(), ending)
     if named != ending:
         raise ConfigError(f"{path} is a name for {named}, and {ending} is asked for: leave one of them out")
-
-
-def extra_module(name: str, extra: str) -> Any:
-    """A module that needs an extra, imported when a command asks for it; ConfigError names the extra."""
-    try:
-        module: ModuleType = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"this needs {error.name}: {install_command(extra)}") from error
-    return module
 
 
 def write_table(reader: BatchRows) -> None:

@@ -11,7 +11,9 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, Final, cast
+from typing import Final
+
+from pydantic import TypeAdapter, ValidationError, with_config
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.errors import ConfigError, CorruptData, ObjectNotFound, PreconditionFailed
@@ -25,14 +27,6 @@ _FOLDER: Final = "!tieredstore/holds/"
 _ENDING: Final = ".json"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _MOST_BYTES: Final = 1 << 16
-_FIELDS: Final[dict[str, type]] = {
-    "name": str,
-    "topic": str,
-    "partition": int,
-    "first_offset": int,
-    "last_offset": int,
-    "reason": str,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,24 +126,34 @@ def _key(prefix: str, name: str) -> str:
     return f"{prefix}{_FOLDER}{name}{_ENDING}"
 
 
+@with_config(extra="forbid")
+@dataclass(frozen=True, slots=True)
+class _Document:
+    """What a hold's object has, all of it."""
+
+    name: str
+    topic: str | None
+    partition: int | None
+    first_offset: int | None
+    last_offset: int | None
+    reason: str
+
+
+_DOCUMENT: Final = TypeAdapter(_Document)
+
+
 def _parsed(name: str, raw: bytes | None) -> LegalHold:
+    fault = "it is that of another hold"
     try:
-        return _hold_of(name, json.loads(raw or b""))
-    except (ValueError, TypeError, KeyError, RecursionError, ConfigError) as error:
-        raise CorruptData(
-            f"the legal hold {name!r:.120} cannot be read, so nothing is deleted: mend it, or release it by "
-            f"`tieredstore hold release` ({error})"
-        ) from error
-
-
-def _hold_of(name: str, document: object) -> LegalHold:
-    """ValueError, TypeError, KeyError or ConfigError for what is none, or is of another name."""
-    if not isinstance(document, dict):
-        raise TypeError("it is no object of JSON")
-    fields = cast("dict[str, object]", document)
-    if fields.keys() != _FIELDS.keys() or fields["name"] != name:
-        raise ValueError("its fields are not those of a hold of this name")
-    for field, value in fields.items():
-        if value is not None and type(value) is not _FIELDS[field]:
-            raise ValueError(f"{field} is {value!r:.80}")
-    return LegalHold(**cast("dict[str, Any]", fields))
+        hold = LegalHold(**asdict(_DOCUMENT.validate_json(raw or b"", strict=True)))
+        if hold.name == name:
+            return hold
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        fault = f"{'.'.join(map(str, first['loc'])) or 'it'}: {first['msg']}"
+    except ConfigError as error:
+        fault = str(error)
+    raise CorruptData(
+        f"the legal hold {name!r:.120} cannot be read, so nothing is deleted: mend it, or release it by "
+        f"`tieredstore hold release` ({fault})"
+    )

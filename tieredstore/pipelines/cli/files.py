@@ -15,7 +15,6 @@ import typer
 from tieredstore.cli.app.arguments import DryRun, Json
 from tieredstore.cli.app.durations import parse_duration_ms
 from tieredstore.cli.app.steps import Report, Tally, Yes, is_dry_run, say_what_stays, telling, way_to_apply
-from tieredstore.cli.records.query_output import extra_module
 from tieredstore.cli.terminal.output import JsonValue, counted, iso_utc, print_json_line, print_lines
 from tieredstore.model import human_bytes
 from tieredstore.ops.steps import Outcome
@@ -108,8 +107,7 @@ class Written:
 
 
 def load(file: Path) -> Pipeline:
-    """Read a pipeline's file; ConfigError names the extra that pipelines need."""
-    extra_module("tieredstore.pipelines.run.runner", "arrow")
+    """Read a pipeline's file."""
     from tieredstore.pipelines.config.settings import load_pipeline
 
     return load_pipeline(file)

@@ -10,12 +10,11 @@ import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from tieredstore.cli.app.arguments import Json, Wide
-from tieredstore.cli.records.query_output import extra_module
 from tieredstore.cli.terminal.log_lines import log_lines
 from tieredstore.cli.terminal.output import (
     JsonValue,
@@ -131,7 +130,8 @@ def _run_on_spark(
     json_logs: bool,
 ) -> None:
     address = None if listen is None else _address(listen)
-    runs: Any = extra_module("tieredstore.spark.pipelines.runs", "spark")
+    from tieredstore.spark.pipelines import runs
+
     settings = {part.partition("=")[0]: part.partition("=")[2] for part in conf}
     if wrong := [name for name, value in settings.items() if not name.startswith("spark.") or not value]:
         raise ConfigError(f"--conf {wrong[0]} is no setting of Spark's: give spark.NAME=VALUE")

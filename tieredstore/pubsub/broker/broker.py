@@ -21,9 +21,9 @@ from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.broker.authorization import Authorizer, Client, EverybodyMay
 from tieredstore.pubsub.broker.connection import READ_BYTES, Connection, Room, Turns
-from tieredstore.pubsub.broker.counts import SNAPSHOTS, BrokerCounts
 from tieredstore.pubsub.broker.handshakes import Handshakes
 from tieredstore.pubsub.broker.processor import TopicProcessor, TopicProcessors, check_message
+from tieredstore.pubsub.counts import BROKERS, BrokerCounts
 from tieredstore.pubsub.errors import MessageCorrupt, NotificationCorrupt, PacketCorrupt
 from tieredstore.pubsub.format.notifications import parse_notification
 from tieredstore.pubsub.format.packets import (
@@ -107,7 +107,7 @@ class Broker:
         self._server: asyncio.Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._port = self.own.listen[1]
-        self._forget_counts = SNAPSHOTS.add(lambda: self.counts.snapshot(self._levels()))
+        self._forget_counts = BROKERS.add(lambda: self.counts.snapshot(self._levels()))
 
     @property
     def address(self) -> BrokerAddress:

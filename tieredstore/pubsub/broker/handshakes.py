@@ -18,7 +18,7 @@ from functools import partial
 from typing import Final, cast
 
 from tieredstore.pubsub.broker.connection import Connection, Room
-from tieredstore.pubsub.broker.counts import BrokerCounts
+from tieredstore.pubsub.counts import BrokerCounts
 
 _logger: Final = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from tieredstore.kafka.batches import Buffer
 from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.thread_pool import ThreadPool
-from tieredstore.pubsub.broker.counts import BrokerCounts
+from tieredstore.pubsub.counts import BrokerCounts
 from tieredstore.pubsub.errors import DeliveryFailed, MessageCorrupt
 from tieredstore.pubsub.format.batches import index_size
 from tieredstore.pubsub.format.messages import (
