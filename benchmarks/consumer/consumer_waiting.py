@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from confluent_kafka import TopicPartition
 
-from tests.support.spark.spark_stream_topics import Bucket
+from tests.support.records.topic_buckets import Bucket
 from tieredstore.consumer import Consumer
 
 _TOPIC: Final = "orders"

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 from confluent_kafka import TopicPartition
 
-from tests.support.spark.spark_stream_topics import Bucket, value_of
+from tests.support.records.topic_buckets import Bucket, value_of
 from tieredstore.consumer import Consumer
 from tieredstore.model import TopicIdPartition
 from tieredstore.remote import RemoteStorageManager

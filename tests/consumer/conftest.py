@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.consumer.buckets import Fetches
-from tests.support.spark.spark_stream_topics import Bucket
+from tests.support.records.topic_buckets import Bucket
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaExcep
 from confluent_kafka import Consumer as LibraryConsumer
 
 from tests.consumer.buckets import DEADLINE_S, PLACE, at, offsets_of, read, reader_of, until
-from tests.support.spark.spark_stream_topics import FIRST_ID, Bucket, value_of
+from tests.support.records.topic_buckets import FIRST_ID, Bucket, value_of
 from tieredstore.catalog.watermark import MoveBack, Watermark, watermark_key
 from tieredstore.consumer import Consumer, Message
 from tieredstore.consumer.client import MemberClient

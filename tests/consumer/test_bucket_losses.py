@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from tests.consumer.buckets import PLACE, at, offsets_of, raised, read, reader_of, until
-from tests.support.spark.spark_stream_topics import SECOND_ID, Bucket
+from tests.support.records.topic_buckets import SECOND_ID, Bucket
 from tieredstore.errors import DataLoss
 
 

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from tests.consumer.buckets import DEADLINE_S, PLACE, Fetches, at, offsets_of, raised, read, reader_of, until
-from tests.support.spark.spark_stream_topics import FIRST_ID, Bucket
+from tests.support.records.topic_buckets import FIRST_ID, Bucket
 from tieredstore.errors import StoreUnavailable
 from tieredstore.model import TopicIdPartition
 from tieredstore.remote import RemoteStorageManager

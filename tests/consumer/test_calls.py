@@ -11,7 +11,7 @@ from confluent_kafka import OFFSET_END, OFFSET_STORED, KafkaError, KafkaExceptio
 
 from tests.consumer.buckets import ORDERS, OTHERS, offsets_of, raised, read, reader_of, until
 from tests.support.kafka.scripted_member import ScriptedBroker, ScriptedLog, parts_of
-from tests.support.spark.spark_stream_topics import Bucket
+from tests.support.records.topic_buckets import Bucket
 from tieredstore.consumer import Consumer
 from tieredstore.model import TopicPartition as Where
 

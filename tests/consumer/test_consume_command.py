@@ -15,9 +15,9 @@ from tests.support.golden.records import expected_rows
 from tests.support.golden.segments import case_path
 from tests.support.kafka.kafka_topics import Produced, delete_records
 from tests.support.kafka.live_topics import TieredTopic
+from tests.support.records.topic_buckets import Bucket
 from tests.support.servers.kafka import KafkaServer
 from tests.support.servers.process import unanswered_port
-from tests.support.spark.spark_stream_topics import Bucket
 from tieredstore.config import load_settings
 from tieredstore.consumer.cli import consume as command
 from tieredstore.consumer.cli.consume import ConsumedTopic, ConsumeRequest

@@ -14,7 +14,7 @@ from confluent_kafka.error import ValueDeserializationError
 from confluent_kafka.serialization import StringDeserializer
 
 from tests.consumer.buckets import DEADLINE_S
-from tests.support.spark.spark_stream_topics import FIRST_ID, Bucket
+from tests.support.records.topic_buckets import FIRST_ID, Bucket
 from tieredstore.consumer import Consumer, DeserializingConsumer
 from tieredstore.model import TopicIdPartition
 from tieredstore.testing.segments import Record, build_batch

@@ -21,7 +21,7 @@ from tests.consumer.buckets import (
     until,
 )
 from tests.support.kafka.scripted_member import ScriptedBroker, ScriptedLog, parts_of
-from tests.support.spark.spark_stream_topics import SECOND_ID, Bucket
+from tests.support.records.topic_buckets import SECOND_ID, Bucket
 from tests.support.stores.doubles import FaultyStore, Moment
 from tieredstore.backends.registry import store_from_settings
 from tieredstore.config import Settings

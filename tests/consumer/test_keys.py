@@ -12,7 +12,7 @@ from confluent_kafka import TopicPartition
 
 from tests.consumer.buckets import DEADLINE_S, offsets_of, raised, read, reader_of
 from tests.support.cli.cli_process import tieredstore
-from tests.support.spark.spark_stream_topics import Bucket
+from tests.support.records.topic_buckets import Bucket
 from tieredstore.config import settings_from
 from tieredstore.consumer import Consumer
 from tieredstore.errors import TieredStoreError, WrongKey

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, TopicPartition
 
 from tests.consumer.buckets import ORDERS, OTHERS, Fetches, offsets_of, raised, read, reader_of, until
 from tests.support.kafka.scripted_member import ScriptedBroker, ScriptedLog, parts_of
-from tests.support.spark.spark_stream_topics import FIRST_ID, Bucket, value_of
+from tests.support.records.topic_buckets import FIRST_ID, Bucket, value_of
 from tieredstore.errors import SegmentNotFound
 from tieredstore.model import IndexType, TopicIdPartition
 from tieredstore.testing.segments import Record, build_batch

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 )
 
 from tests.support.kafka.scripted_member import ScriptedBroker, ScriptedLog, member_of, parts_of
-from tests.support.spark.spark_stream_topics import Bucket, value_of
+from tests.support.records.topic_buckets import Bucket, value_of
 from tests.support.stores.doubles import FaultyStore
 from tieredstore.backends.registry import store_from_settings
 from tieredstore.config import Settings

@@ -22,8 +22,8 @@ from tests.support.cli.cli_process import environment
 from tests.support.kafka.kafka_topics import Produced, delete_records
 from tests.support.kafka.live_topics import TieredTopic
 from tests.support.paths import REPOSITORY
+from tests.support.records.topic_buckets import value_of
 from tests.support.servers.kafka import KafkaServer, start_kafka
-from tests.support.spark.spark_stream_topics import value_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker]
 

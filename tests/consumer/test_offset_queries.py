@@ -10,7 +10,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaException, TopicP
 
 from tests.consumer.buckets import DEADLINE_S, ORDERS, OTHERS, PLACE, offsets_of, read, reader_of, until
 from tests.support.kafka.scripted_member import ScriptedBroker, ScriptedLog, parts_of
-from tests.support.spark.spark_stream_topics import FIRST_ID, Bucket, value_of
+from tests.support.records.topic_buckets import FIRST_ID, Bucket, value_of
 from tieredstore.consumer import Consumer, PartitionBatch
 from tieredstore.model import TopicIdPartition
 from tieredstore.testing.segments import Record, build_batch

@@ -9,7 +9,7 @@ from confluent_kafka import TopicPartition
 
 from tests.consumer.buckets import ORDERS, PLACE, offsets_of, raised, read, reader_of, until
 from tests.support.kafka.scripted_member import ScriptedBroker, ScriptedLog, parts_of
-from tests.support.spark.spark_stream_topics import FIRST_ID, SECOND_ID, Bucket
+from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket
 from tieredstore.errors import DataLoss
 from tieredstore.live.cluster import GroupCommit
 from tieredstore.model import TopicIdPartition

@@ -12,7 +12,7 @@ from confluent_kafka import TopicPartition
 from tests.consumer.buckets import DEADLINE_S, ORDERS, OTHERS, PLACE, Fetches, offsets_of, read, reader_of, until
 from tests.support.kafka.scripted_member import ScriptedBroker, ScriptedLog, parts_of
 from tests.support.paths import REPOSITORY
-from tests.support.spark.spark_stream_topics import Bucket
+from tests.support.records.topic_buckets import Bucket
 from tieredstore.consumer.assembly import Makers
 from tieredstore.consumer.live_side import LiveSide
 from tieredstore.consumer.measures import Measures

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from tests.support.spark.spark_stream_topics import FIRST_ID, SECOND_ID, Bucket
+from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket
 from tieredstore.errors import DataLoss
 from tieredstore.live import LiveCluster, LiveEnd, LiveTopic
 from tieredstore.model import TopicPartition, Uuid

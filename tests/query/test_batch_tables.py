@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.cli.cli_process import tieredstore
 from tests.support.pubsub.pubsub_topics import topics_in, topics_on
-from tests.support.spark.spark_stream_topics import Bucket
+from tests.support.records.topic_buckets import Bucket
 from tests.support.stores.doubles import DelegatingObjectStore
 from tieredstore import polars
 from tieredstore.backends.memory import MemoryObjectStore

@@ -14,8 +14,7 @@ from tests.support.golden.catalogs import managers_are_closed, opened
 from tests.support.golden.records import expected_rows
 from tests.support.golden.segments import segments
 from tests.support.records.stored_records import StoredTopic
-from tests.support.spark.spark_readings import fill
-from tests.support.spark.spark_stream_topics import Bucket
+from tests.support.records.topic_buckets import Bucket, fill
 from tieredstore.duckdb import attach
 from tieredstore.duckdb.query_tables import QueryTables
 from tieredstore.errors import AlreadyClosed, ConfigError, DataLoss, InvalidValue, ResourceNotFound

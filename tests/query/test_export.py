@@ -15,8 +15,7 @@ import pytest
 from tests.support.cli.cli_process import Result, tieredstore
 from tests.support.golden.records import expected_rows, partitions_of
 from tests.support.golden.segments import case_path, segments
-from tests.support.spark.spark_readings import fill
-from tests.support.spark.spark_stream_topics import Bucket
+from tests.support.records.topic_buckets import Bucket, fill
 from tieredstore.query.export import export_files, plan_export
 from tieredstore.query.topic_read import ReadPlan
 from tieredstore.reading import LogQuery, TopicReader

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.spark.spark_stream_topics import Bucket
+from tests.support.records.topic_buckets import Bucket
 from tieredstore.errors import ConfigError, DataLoss
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.query import ColumnTypes, export

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from tests.support.examples import examples
 from tests.support.records.stored_records import StoredTopic
-from tests.support.spark.spark_readings import fill
-from tests.support.spark.spark_stream_topics import Bucket
+from tests.support.records.topic_buckets import Bucket, fill
 from tieredstore.errors import ConfigError
 from tieredstore.polars import arrow_condition, scan
 from tieredstore.values import Text

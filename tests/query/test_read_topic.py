@@ -23,9 +23,8 @@ from tests.support.golden.catalogs import managers_are_closed, opened
 from tests.support.golden.records import expected_rows, partitions_of
 from tests.support.golden.segments import segments
 from tests.support.records.stored_records import StoredTopic
+from tests.support.records.topic_buckets import Bucket, fill
 from tests.support.records.topic_filters import expressions
-from tests.support.spark.spark_readings import fill
-from tests.support.spark.spark_stream_topics import Bucket
 from tieredstore.errors import (
     AlreadyClosed,
     BatchCorrupt,

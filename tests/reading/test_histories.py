@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 
 from tests.support.records.small_segments import new_metadata
-from tests.support.spark.spark_stream_topics import FIRST_ID, Bucket
+from tests.support.records.topic_buckets import FIRST_ID, Bucket
 from tests.support.stores.doubles import CountingStore
 from tieredstore.catalog.lineage import Lineage, Span
 from tieredstore.catalog.watermark import MoveBack, Watermark, watermark_key

@@ -20,7 +20,8 @@ import pytest
 from tests.places.test_raw_readers import written
 from tests.support.cli.cli_process import tieredstore
 from tests.support.pipelines.pipeline_runs import listed, pipeline_of, rows_of
-from tests.support.spark.spark_stream_topics import FIRST_ID, Bucket, Query, value_of
+from tests.support.records.topic_buckets import FIRST_ID, value_of
+from tests.support.spark.spark_stream_topics import Bucket, Query
 from tests.support.spark.spark_tasks import rows_in
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.watermark import MoveBack, Watermark, watermark_key

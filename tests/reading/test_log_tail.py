@@ -20,9 +20,9 @@ from tests.support.kafka.kafka_topics import (
     produce,
 )
 from tests.support.kafka.live_topics import TieredTopic
+from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket
 from tests.support.servers.kafka import KafkaServer
 from tests.support.servers.process import unanswered_port
-from tests.support.spark.spark_stream_topics import FIRST_ID, SECOND_ID, Bucket
 from tieredstore.errors import BrokerUnavailable, DataLoss
 from tieredstore.model import TopicPartition
 from tieredstore.partitions import Subscribe

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.reading.test_tail_troubles import ALONE, ORDERS, SETTINGS, Broker
-from tests.support.spark.spark_stream_topics import FIRST_ID, Bucket
+from tests.support.records.topic_buckets import FIRST_ID, Bucket
 from tieredstore import live
 from tieredstore.errors import AlreadyClosed, BrokerUnavailable, ConfigError
 from tieredstore.partitions import Subscribe

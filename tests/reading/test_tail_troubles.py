@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.support.spark.spark_stream_topics import FIRST_ID, SECOND_ID, Bucket
+from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket
 from tieredstore import live
 from tieredstore.catalog.watermark import MoveBack, Watermark, watermark_key
 from tieredstore.errors import DataLoss, StoreUnavailable

@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.kafka.kafka_topics import Produced, delete_records, produce_transaction
 from tests.support.kafka.live_topics import TieredTopic
+from tests.support.records.topic_buckets import Bucket
 from tests.support.servers.kafka import KafkaServer
-from tests.support.spark.spark_stream_topics import Bucket
 from tieredstore.errors import ConfigError, DataLoss
 from tieredstore.partitions import Assign, PartitionLog, Subscribe
 from tieredstore.reading import LogQuery, open_reader, read_window

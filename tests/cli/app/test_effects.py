@@ -23,8 +23,8 @@ from tests.support.faulty_server.server import FaultyServer
 from tests.support.golden.segments import settings_text
 from tests.support.paths import GOLDEN
 from tests.support.records.hourly_topics import BY_HOUR, HOUR_MS, NOON_MS
+from tests.support.records.topic_buckets import FIRST_ID
 from tests.support.spark.spark_pipelines import ROOT, Kept
-from tests.support.spark.spark_stream_topics import FIRST_ID
 from tests.support.stores.catalog_stores import partition_of, run_of
 from tests.support.stores.faulty_stores import store_on
 from tieredstore.backends.filesystem import FilesystemObjectStore

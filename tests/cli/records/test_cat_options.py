@@ -15,7 +15,7 @@ import pytest
 from tests.support.cli.cli_process import Result, tieredstore
 from tests.support.golden.records import Row, expected_rows, partitions_of
 from tests.support.golden.segments import case_path, segments
-from tests.support.spark.spark_stream_topics import FIRST_ID, SECOND_ID, Bucket
+from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket
 from tieredstore.cli.records.cat import records_as_they_come
 from tieredstore.cli.records.uncommitted import LeftOut
 from tieredstore.model import TopicIdPartition

@@ -18,7 +18,7 @@ from tests.support.cli.cli_process import environment
 from tests.support.damage.hostile_schemas import GOOD, READER, SCHEMAS
 from tests.support.network.key_services import serving
 from tests.support.network.schema_registry_server import RegistryService, framed
-from tests.support.spark.spark_stream_topics import FIRST_ID, Bucket
+from tests.support.records.topic_buckets import FIRST_ID, Bucket
 from tieredstore.model import TopicIdPartition
 from tieredstore.testing.segments import Record, build_batch
 from tieredstore.values import ReferringSchema

@@ -18,8 +18,7 @@ from tests.support.golden.records import expected_rows, partitions_of
 from tests.support.golden.segments import case_path, segments
 from tests.support.network.key_services import serving
 from tests.support.network.schema_registry_server import RegistryService, framed, written
-from tests.support.spark.spark_readings import fill
-from tests.support.spark.spark_stream_topics import FIRST_ID, Bucket
+from tests.support.records.topic_buckets import FIRST_ID, Bucket, fill
 from tieredstore.model import TopicIdPartition
 from tieredstore.testing.segments import Record, build_batch
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.pipelines.pipeline_runs import listed_offsets, pipeline_of
-from tests.support.spark.spark_stream_topics import FIRST_ID, Bucket
+from tests.support.records.topic_buckets import FIRST_ID, Bucket
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import DataLoss
 from tieredstore.live import EpochEnd

@@ -17,8 +17,8 @@ from pyspark.sql.types import StructType
 
 from tests.support.fresh_python import run_fresh
 from tests.support.pipelines.pipeline_runs import listed
+from tests.support.records.topic_buckets import FIRST_ID
 from tests.support.spark.spark_pipelines import ROOT, TOPIC, Kept
-from tests.support.spark.spark_stream_topics import FIRST_ID
 from tests.support.spark.window_sinks import Driven
 from tieredstore.errors import DataLoss, StoreUnavailable
 from tieredstore.pipelines import load_pipeline

@@ -17,12 +17,12 @@ from tests.support.network.fault_proxy import CutRequest, FaultProxy
 from tests.support.pipelines.pipeline_runs import listed_offsets, texts
 from tests.support.pipelines.pipeline_service import EXECUTORS, pipeline_service
 from tests.support.pubsub.broker_processes import store_properties
+from tests.support.records.topic_buckets import FIRST_ID
 from tests.support.servers.s3_server import S3Server
 from tests.support.spark.marked_messages import FOLDER, marks_of, slowly
 from tests.support.spark.spark_cluster import spark_cluster
 from tests.support.spark.spark_pipelines import TOPIC, Kept
 from tests.support.spark.spark_session import environment
-from tests.support.spark.spark_stream_topics import FIRST_ID
 from tests.support.stores.clouds import make_s3
 from tieredstore.backends.s3.options import MIN_PART_SIZE
 from tieredstore.model import TopicIdPartition

@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 from tests.support.network.key_services import serving
 from tests.support.network.schema_registry_server import RegistryService, framed, written
 from tests.support.pipelines.pipeline_runs import listed
+from tests.support.records.topic_buckets import FIRST_ID, Bucket
 from tests.support.servers.minio import ACCESS_KEY, SECRET_KEY
 from tests.support.servers.s3_server import REGION, S3Server
-from tests.support.spark.spark_stream_topics import FIRST_ID, Bucket
 from tests.support.stores.clouds import make_s3
 from tieredstore.backends.base import ObjectStore
 from tieredstore.model import TopicIdPartition

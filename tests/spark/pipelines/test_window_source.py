@@ -15,8 +15,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from tests.support.records.topic_buckets import SECOND_ID
 from tests.support.spark.spark_pipelines import TOPIC, Kept
-from tests.support.spark.spark_stream_topics import SECOND_ID, Clock
+from tests.support.spark.spark_stream_topics import Clock
 from tieredstore.errors import ConfigError, DataLoss, StoreUnavailable, TieredStoreError
 from tieredstore.pipelines import Runner, load_pipeline
 from tieredstore.pipelines.log.commit_log import Progress

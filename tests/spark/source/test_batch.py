@@ -13,7 +13,8 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.util import handle_worker_exception
 
-from tests.support.spark.spark_readings import READINGS, WRONG, all_of, fill, places
+from tests.support.records.topic_buckets import fill
+from tests.support.spark.spark_readings import READINGS, WRONG, all_of, places
 from tests.support.spark.spark_stream_topics import Bucket
 from tests.support.spark.spark_tasks import as_texts, error_of, reader_of, rows_in, rows_of_task, splits_of, tasks_of
 from tieredstore.errors import ConfigError, ResourceNotFound

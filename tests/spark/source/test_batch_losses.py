@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.support.golden.segments import case_path
+from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket
 from tests.support.spark.spark_readings import all_of, json_of, places
-from tests.support.spark.spark_stream_topics import FIRST_ID, SECOND_ID, Bucket
 from tests.support.spark.spark_tasks import (
     as_texts,
     error_of,

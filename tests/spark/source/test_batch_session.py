@@ -13,9 +13,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
 
-from tests.support.spark.spark_readings import READINGS, WRONG, all_of, fill, places
+from tests.support.records.topic_buckets import Bucket, fill
+from tests.support.spark.spark_readings import READINGS, WRONG, all_of, places
 from tests.support.spark.spark_session import read
-from tests.support.spark.spark_stream_topics import Bucket
 
 EXPLAINED = ("extended", "formatted", "codegen", "cost")
 

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.spark.spark_readings import fill
+from tests.support.records.topic_buckets import Bucket, fill
 from tests.support.spark.spark_session import environment, jvm_of_seconds
-from tests.support.spark.spark_stream_topics import Bucket
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
 

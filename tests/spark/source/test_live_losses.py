@@ -23,10 +23,11 @@ from tests.support.kafka.kafka_topics import (
     send,
 )
 from tests.support.kafka.live_topics import TieredTopic
+from tests.support.records.topic_buckets import Bucket
 from tests.support.servers.kafka import PASSWORD, USER, KafkaServer
 from tests.support.servers.process import unanswered_port
 from tests.support.spark.spark_session import read
-from tests.support.spark.spark_stream_topics import Bucket, Query
+from tests.support.spark.spark_stream_topics import Query
 from tests.support.spark.spark_tasks import as_texts, error_of, reader_of, rows_in, rows_of_task, tasks_of
 from tieredstore.catalog import Catalog, load_catalog
 from tieredstore.errors import BrokerUnavailable, ConfigError, DataLoss, ResourceNotFound

@@ -23,9 +23,9 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from tests.support.spark.spark_readings import EVERYTHING, RecordPlace, fill, places
+from tests.support.records.topic_buckets import Bucket, fill
+from tests.support.spark.spark_readings import EVERYTHING, RecordPlace, places
 from tests.support.spark.spark_session import configured, read
-from tests.support.spark.spark_stream_topics import Bucket
 from tests.support.spark.spark_tasks import pushing_reader, reader_of, rows_of_reader, splits_of
 
 OFFSETS = "topic,partition,offset,timestamp"

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.support.spark.spark_stream_topics import value_of
+from tests.support.records.topic_buckets import value_of
 from tieredstore.consumer import Consumer
 
 

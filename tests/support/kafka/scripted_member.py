@@ -19,7 +19,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from tests.support.spark.spark_stream_topics import FIRST_ID, Bucket, value_of
+from tests.support.records.topic_buckets import FIRST_ID, Bucket, value_of
 from tieredstore.consumer import Consumer
 from tieredstore.consumer.assembly import Makers, Parts
 from tieredstore.errors import BrokerUnavailable

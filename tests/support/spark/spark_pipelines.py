@@ -6,7 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from tests.support.pipelines.pipeline_runs import listed, offsets_of
-from tests.support.spark.spark_stream_topics import FIRST_ID, Bucket
+from tests.support.records.topic_buckets import FIRST_ID, Bucket
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.model import RemoteLogSegmentMetadata, Uuid
 from tieredstore.pipelines import load_pipeline

@@ -7,57 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.support.golden.records import Row
-from tests.support.spark.spark_stream_topics import FIRST_ID, Bucket
-from tieredstore.kafka.checkpoints import ProducerState
-from tieredstore.kafka.indexes import AbortedTransaction
-from tieredstore.model import TopicIdPartition, Uuid
-from tieredstore.testing.segments import Producer, Record, build_batch, build_end_marker
+from tests.support.records.topic_buckets import ORDERS, PAYMENTS
 
 RecordPlace = tuple[str, int, int]
 """Topic, partition and offset."""
-
-ORDERS, PAYMENTS = FIRST_ID, Uuid(bytes(range(32, 48)))
-MARKED = Uuid(bytes(range(48, 64)))
-
-
-def fill(bucket: Bucket) -> None:
-    """``orders`` of two partitions, ``payments`` of one in two segments, ``marked`` with transactions.
-
-    A record's timestamp is a hundred times its offset, and it has headers.
-    """
-    for topic, topic_id, partition, extents in (
-        ("orders", ORDERS, 0, [range(100)]),
-        ("orders", ORDERS, 1, [range(50)]),
-        ("payments", PAYMENTS, 0, [range(1000), range(1000, 2000)]),
-    ):
-        for offsets in extents:
-            batches = [build_batch(records(offsets[at : at + 10]), offsets[at]) for at in range(0, len(offsets), 10)]
-            bucket.copy(TopicIdPartition(topic_id, topic, partition), batches, offsets)
-    copy_transactions(bucket)
-
-
-def records(offsets: range) -> list[Record]:
-    return [Record(b"v%d" % at, b"k%d" % at, at * 100, (("h", b"%d" % at),)) for at in offsets]
-
-
-def copy_transactions(bucket: Bucket) -> None:
-    """Offsets 0 to 9 are committed, 11 to 20 aborted, 22 to 31 without a transaction, 32 to 41 undecided."""
-    one = Producer(1, 0, 0, transactional=True)
-    batches = [
-        build_batch(records(range(10)), 0, producer=one),
-        build_end_marker(10, one, commit=True),
-        build_batch(records(range(11, 21)), 11, producer=one),
-        build_end_marker(21, one, commit=False),
-        build_batch(records(range(22, 32)), 22),
-        build_batch(records(range(32, 42)), 32, producer=one),
-    ]
-    bucket.copy(
-        TopicIdPartition(MARKED, "marked", 0),
-        batches,
-        range(42),
-        producers=[ProducerState(1, 0, 0, 41, 9, 0, 0, 32)],
-        aborted=[AbortedTransaction(1, 11, 21, 22)],
-    )
 
 
 def all_of(topic: str, partition: int, *offsets: int) -> list[RecordPlace]:

@@ -16,15 +16,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from tests.support.spark.spark_stream_topics import (
-    FIRST_ID,
-    SECOND_ID,
-    Bucket,
-    Query,
-    over_the_wire,
-    rows_between,
-    values,
-)
+from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, values
+from tests.support.spark.spark_stream_topics import Bucket, Query, over_the_wire, rows_between
 from tieredstore.errors import ConfigError, DataLoss, ResourceNotFound
 from tieredstore.kafka.checkpoints import ProducerState
 from tieredstore.model import TopicIdPartition

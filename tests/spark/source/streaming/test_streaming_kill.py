@@ -15,8 +15,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.network.fault_proxy import wait_until
+from tests.support.records.topic_buckets import Bucket, values
 from tests.support.spark.spark_stream_runs import run_killed, started
-from tests.support.spark.spark_stream_topics import Bucket, values
 
 KILLS = 4
 WRITTEN = 20

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.spark.spark_stream_topics import FIRST_ID, SECOND_ID, Bucket, Query, rows_between, values
+from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, values
+from tests.support.spark.spark_stream_topics import Bucket, Query, rows_between
 from tieredstore.errors import DataLoss
 
 

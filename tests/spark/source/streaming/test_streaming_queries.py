@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from tests.support.golden.records import expected_rows, partitions_of
 from tests.support.golden.segments import case_info, settings_text
-from tests.support.spark.spark_stream_topics import FIRST_ID, SECOND_ID, Bucket, values
+from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket, values
 
 
 @pytest.fixture

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from tests.support.examples import examples
 from tests.support.golden.records import expected_rows, partitions_of
 from tests.support.golden.segments import case_info, settings_text
+from tests.support.records.topic_buckets import FIRST_ID
 from tests.support.records.transaction_scripts import Partition, Segment, Step
-from tests.support.spark.spark_stream_topics import FIRST_ID, Bucket, Clock, Query
+from tests.support.spark.spark_stream_topics import Bucket, Clock, Query
 from tieredstore.model import TopicIdPartition
 from tieredstore.spark.source.options import parse_options
 from tieredstore.spark.source.streaming import StreamReader

@@ -16,9 +16,8 @@ from tests.support.golden.records import expected_rows, partitions_of
 from tests.support.golden.segments import case_path, segments, settings_text
 from tests.support.kafka.kafka_topics import produce_transaction, random_produced
 from tests.support.kafka.live_topics import TieredTopic
+from tests.support.records.topic_buckets import Bucket, fill
 from tests.support.servers.kafka import KafkaServer
-from tests.support.spark.spark_readings import fill
-from tests.support.spark.spark_stream_topics import Bucket
 from tieredstore.errors import ConfigError
 from tieredstore.spark import decode_segments, map_records
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.paths import REPOSITORY
+from tests.support.records.topic_buckets import Bucket
 from tests.support.spark.spark_mapped_job import TROUBLED
 from tests.support.spark.spark_session import CONF, environment
-from tests.support.spark.spark_stream_topics import Bucket
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(1200)]
 

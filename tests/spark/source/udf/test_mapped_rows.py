@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
-from tests.support.spark.spark_stream_topics import Bucket
+from tests.support.records.topic_buckets import Bucket
 from tieredstore.errors import ConfigError, CorruptData
 from tieredstore.records.splits import RecordSplit
 from tieredstore.spark.source import map_records
