@@ -87,7 +87,7 @@ def test_the_logs_of_a_broker_give_the_records_that_a_consumer_read(case: str) -
     assert raw_rows(contents, path=paths) == expected
 
 
-@pytest.mark.parametrize("columns", [("topic",), ("partition", "timestamp"), ("headers", "value"), KAFKA_ROWS])
+@pytest.mark.parametrize("columns", [("topic",), ("partition", "timestamp"), ("headers", "value"), KAFKA_ROWS.columns])
 def test_rows_have_exactly_the_columns_asked_for(columns: tuple[str, ...]) -> None:
     shape = RowShape(columns)
     (rows,) = rows_of_logs(logs([BATCH], path=["t-3/00000000000000000010.log"]), shape)
