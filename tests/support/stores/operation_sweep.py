@@ -45,6 +45,7 @@ class OperationSweep(Generic[Inner]):
         work(quiet)
         self.operations = quiet.operations
         self._make, self._numbers = make, range(len(quiet.operations))[numbers]
+        assert self._numbers, "no operation to sweep over: the test would check nothing"
 
     def fail(self, moment: Moment = "before", *, for_good: bool = False) -> Iterator[Round[Inner, FaultyStore]]:
         """Fail one operation, or all from it on; ``after``: its answer is lost."""
@@ -59,7 +60,7 @@ class OperationSweep(Generic[Inner]):
             yield Round(number, inner, DyingStore(inner, number, moment))
 
     def sleep(self, meanwhile: Callable[[Inner], object]) -> Iterator[Round[Inner, ScriptedStore]]:
-        """Call ``meanwhile`` with the inner store before one operation, which goes on then."""
+        """Call ``meanwhile`` with the inner store before one operation, then let that operation go on."""
         for number in self._numbers:
             inner = self._make()
             yield Round(
