@@ -27,9 +27,6 @@ from tieredstore.pubsub.queue.groups import StoreGroup
 from tieredstore.pubsub.queue.queues import Claim, GroupMember, Position
 from tieredstore.pubsub.queue.topics import Topics
 
-# What its type stubs say of arrays is partial.
-arrow: Any = pa
-
 Start: TypeAlias = Literal["earliest", "latest"]
 OnDataLoss: TypeAlias = Literal["fail", "report"]
 Delivery: TypeAlias = Literal["at-least-once", "effectively-once"]
@@ -188,8 +185,8 @@ class Consumer(Closing):
                 batches = [rows for each in batches if (rows := _only(each, record)).num_rows]
                 if not batches:
                     raise InvalidRange(f"{self._log.place(partition, offset)} has no record {record} there")
-        table = arrow.Table.from_batches(batches, decoder.schema).combine_chunks()
-        (rows,) = table.to_batches() or [arrow.RecordBatch.from_pylist([], schema=decoder.schema)]
+        table = pa.Table.from_batches(batches, decoder.schema).combine_chunks()
+        (rows,) = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=decoder.schema)]
         one: pa.RecordBatch = with_places(rows, partition, offset)
         return one
 

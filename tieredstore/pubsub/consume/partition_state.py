@@ -395,10 +395,6 @@ class PartitionState:
         self._open = None
 
 
-# What its type stubs say of arrays is partial.
-arrow: Any = pa
-
-
 class ConsumedRecord(NamedTuple):
     """One record and its place. ``timestamp`` in ms; None where the format has none."""
 
@@ -445,10 +441,10 @@ def with_places(rows: Any, partition: int, offset: int) -> Any:
     """The same rows with columns for their partition and offset."""
     columns = [
         *rows.columns,
-        repeated(partition, rows.num_rows, arrow.int32()),
-        repeated(offset, rows.num_rows, arrow.int64()),
+        repeated(partition, rows.num_rows, pa.int32()),
+        repeated(offset, rows.num_rows, pa.int64()),
     ]
-    return arrow.RecordBatch.from_arrays(columns, names=[*rows.schema.names, "partition", "offset"])
+    return pa.RecordBatch.from_arrays(columns, names=[*rows.schema.names, "partition", "offset"])
 
 
 def _records_of(rows: Any) -> Iterator[ConsumedRecord]:
