@@ -293,7 +293,7 @@ class _SingleAnswers(StoreAdmin):
     """The administrative verbs that a store has without deriving from ``StoreAdmin``."""
 
     def __init__(self, store: ObjectStore) -> None:
-        for verb in ("now_ms", "abandoned_writes", "kept_after_delete", "rules_on", "lifecycle", "caller"):
+        for verb in (name for name in vars(StoreAdmin) if not name.startswith("_")):
             answer: object = getattr(store, verb, None)
             if answer is not None:
                 setattr(self, verb, answer)

@@ -240,7 +240,7 @@ def _check_numbers(count: int, response: PipelineResponse[Any, Any]) -> None:
 
 
 def kept_sentences(client: AzureClient) -> list[str]:
-    """A sentence each. Versions are a property that only Azure's management tells: of that nothing is said."""
+    """Say what keeps deleted blobs, a sentence each; of versioning only Azure's management interface tells."""
     untyped: Any = client.container
     kept: list[str] = []
     container = untyped.get_container_properties()

@@ -321,7 +321,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         return None if date is None else round(date.timestamp() * 1000)
 
     def kept_after_delete(self) -> Sequence[str]:
-        """A request or two about the bucket; that they are refused, as they may be to who may delete, is said."""
+        """Ask the bucket, by one or two requests; a refusal is a sentence too: not everybody may ask."""
         try:
             return self.call("look", self.identity, self._kept)
         except StoreUnavailable:

@@ -490,7 +490,7 @@ class Listing:
         return key.startswith(self._prefix) and key > self._start_after
 
     def _infos(self, path: str, names: list[str]) -> list[ObjectInfo | None]:
-        """What of these is there still, in the same order; None for what is not."""
+        """Look at each name, in the same order; None for a file that is no longer there."""
         if not names:
             return []
         try:

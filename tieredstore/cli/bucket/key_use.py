@@ -271,7 +271,7 @@ def _until(old_keys: Sequence[str], cached_ms: int, until_ms: Sequence[int]) -> 
 
 
 def _key_row(encryption: EncryptionSettings | None) -> Row[tuple[str | None, SegmentTotals]]:
-    """The row of a pair's id, None for what is not encrypted, and of the segments that it encrypts."""
+    """Declare the row of a key pair: its id (None for segments without encryption), and the totals of its segments."""
     on_ring, active = _ring_ids(encryption), None if encryption is None else encryption.key_pair_id
 
     def ring(key_id: str | None) -> str:
