@@ -27,6 +27,7 @@ from tests.support.servers.s3_server import REGION, S3Server
 from tests.support.servers.seaweedfs import start_seaweedfs
 from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.filesystem.store import FilesystemObjectStore
 from tieredstore.backends.s3.options import AccessKeys, Compatibility, S3Options
 from tieredstore.backends.s3.store import S3ObjectStore
 from tieredstore.config import settings_from
@@ -63,11 +64,9 @@ class PlainFiles:
 class Fetching:
     """One segment, copied into a store, read over and over into one buffer."""
 
-    def __init__(self, texts: dict[str, str], segment: LogSegment, store: ObjectStore | None = None) -> None:
+    def __init__(self, texts: dict[str, str], segment: LogSegment, store: ObjectStore) -> None:
         settings = settings_from(texts)
-        plain = RemoteStorageManager(settings, store=store)
-        self.store = CountingStore(plain.store)
-        plain.close()
+        self.store = CountingStore(store)
         self.manager = RemoteStorageManager(settings, store=self.store)
         self.metadata = segment.to_metadata(Uuid.random())
         self.manager.copy_log_segment_data(self.metadata, segment.files)
@@ -131,7 +130,8 @@ def run(folder: Path, mib: int, runs: int, server: str) -> dict[str, object]:
     (folder / "cache").mkdir()
     cache = {"fetch.chunk.cache.class": "disk", "fetch.chunk.cache.size": "-1"}
     cache["fetch.chunk.cache.path"] = str(folder / "cache")
-    warm, cold = Fetching(common | cache, segment), Fetching(common, segment)
+    stored = FilesystemObjectStore(folder / "store")
+    warm, cold = Fetching(common | cache, segment, stored), Fetching(common, segment, stored)
     jobs: dict[str, Job] = {
         "zstd decompress": limits.jobs()["zstd decompress"],
         "plain files and CRC-32C": PlainFiles(folder / "plain", chunks_of(original)).read,

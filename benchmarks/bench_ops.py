@@ -81,7 +81,7 @@ def rotated(bucket: Bucket) -> Mapping[str, int]:
     ring = key_ring_of(bucket.settings)
     assert ring is not None
     segments = list_in_scope(bucket.store, bucket.prefix, _ALL)
-    return Counter(step.outcome.value for step in rotate_keys(bucket.store, segments, ring))
+    return Counter(step.outcome.value for step in rotate_keys(bucket.store, segments, ring, dry_run=False))
 
 
 def collected(bucket: Bucket) -> Mapping[str, int]:

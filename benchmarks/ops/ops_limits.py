@@ -90,7 +90,7 @@ class RotationJobs:
         """To the pair that is not active."""
         self._active = 1 - self._active
         store = self._stores[0]
-        steps = list(rotate_keys(store, list_segments(store), self._rings[self._active]))
+        steps = list(rotate_keys(store, list_segments(store), self._rings[self._active], dry_run=False))
         assert {step.outcome for step in steps} == {Outcome.ROTATED}
 
 
