@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import math
 import os
 import threading
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -12,15 +15,21 @@ from typing import Final, TypeVar
 
 from tieredstore.backends.base import AbandonedWrite, Body, Buffer, DelegatingStore, ObjectInfo, ObjectStore, Prepared
 from tieredstore.errors import AlreadyClosed, TieredStoreError
-from tieredstore.process.futures import is_done, outcome
+from tieredstore.process.futures import outcome
+from tieredstore.process.interruption import Interrupted
 from tieredstore.process.lifetime import Lifetime
 from tieredstore.process.thread_pool import ThreadPool
+
+_logger: Final = logging.getLogger(__name__)
 
 _MOST_CALLS: Final = 256
 """Calls at once; one more waits, as it would for a connection."""
 
 _UNDO_S: Final = 2.0
-"""Seconds that an interrupt waits until what was half written is undone."""
+"""Seconds that a KeyboardInterrupt waits until what was half written is undone."""
+
+_LOOK_S: Final = 0.5
+"""A second interrupt is heard when a wait ends."""
 
 _MOST_LISTED: Final = 1024
 """Objects that one visit to a listing's thread brings, once it is seen that many are wanted."""
@@ -40,9 +49,10 @@ class ManagerCalls:
     Nobody can take a thread out of a call that a store does not answer; the caller is not the one who sits in it.
     """
 
-    def __init__(self, life: Lifetime) -> None:
+    def __init__(self, life: Lifetime, *, pool: ThreadPool | None = None, undo_s: float = _UNDO_S) -> None:
         self.life = life
-        self._pool = ThreadPool(_MOST_CALLS, "tieredstore-call")
+        self._undo_s = undo_s
+        self._pool = pool or ThreadPool(_MOST_CALLS, "tieredstore-call")
         self._bound = life.bound(self._pool)
         self._here = _Here()
 
@@ -64,30 +74,47 @@ class ManagerCalls:
             return self.life.during(call)
         return outcome(self._bound.submit(call))
 
-    def run_writing(self, write: Callable[[Callable[[], None]], _Result]) -> _Result:
-        """The same for a call of several steps that leaves nothing half done.
+    def run_writing(self, what: str, write: Callable[[Callable[[], None]], _Result]) -> _Result:
+        """The same for a call of several steps that leaves nothing half done; ``what`` it writes.
 
         ``write`` is given a function to call between its steps: it raises once nobody waits any more, since the manager
-        was closed or the caller interrupted, and then ``write`` undoes what it did. An interrupt waits for that, but
-        not for ever.
+        was closed or the caller interrupted, and then ``write`` undoes what it did. An interrupt waits for that. Where
+        a signal ends the process, whoever ends it says how long, and tells of what was not undone by then; so this
+        must not go before. Nobody else does: a KeyboardInterrupt waits ``undo_s``, and then what is left is named here.
         """
         if self._here.is_so:
             return self.life.during(lambda: write(self.life.check))
-        is_interrupted = threading.Event()
+        is_interrupted, is_begun, is_ended = threading.Event(), threading.Event(), threading.Event()
 
         def check() -> None:
             self.life.check()
             if is_interrupted.is_set():
                 raise AlreadyClosed("whoever asked for this was interrupted")
 
-        future = self._bound.submit(write, check)
+        def work() -> _Result:
+            is_begun.set()
+            try:
+                check()
+                return write(check)
+            finally:
+                is_ended.set()
+
         try:
-            return outcome(future)
+            # The interrupt may come before submit has returned: what is under way is known without its future.
+            return outcome(self._bound.submit(work))
         except Exception:
             raise
-        except BaseException:
+        except BaseException as interrupt:
             is_interrupted.set()
-            is_done(future, _UNDO_S)
+            # What has not begun by now ends by its first check.
+            if is_begun.is_set() and not _is_set(
+                is_ended, None if isinstance(interrupt, Interrupted) else self._undo_s
+            ):
+                _logger.warning(
+                    "%s: the copy was interrupted, and what it wrote is not taken back yet; what may stay of it "
+                    "delete_log_segment_data removes, and a lifecycle rule of the bucket the parts of an upload",
+                    what,
+                )
             raise
 
     def shutdown(self, wait: bool) -> None:
@@ -250,6 +277,14 @@ def _end(items: Iterable[object]) -> None:
     if isinstance(items, Generator):
         with contextlib.suppress(ValueError):  # a thread that was left behind is at it
             items.close()
+
+
+def _is_set(event: threading.Event, timeout_s: float | None) -> bool:
+    """Wait until it is set; False after the time-out, if there is one."""
+    end_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+    while not event.is_set() and (left_s := end_s - time.monotonic()) > 0:
+        event.wait(min(_LOOK_S, left_s))
+    return event.is_set()
 
 
 def _same(store: ObjectStore) -> ObjectStore:

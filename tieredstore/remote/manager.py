@@ -150,7 +150,7 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         with metrics.SEGMENT_COPY_ERRORS.count_exceptions():
             started = perf_counter()
             sizes = self._calls.run_writing(
-                lambda check: self._segment_writer().copy(metadata, log_segment_data, on_progress, check)
+                str(metadata), lambda check: self._segment_writer().copy(metadata, log_segment_data, on_progress, check)
             )
         metrics.SEGMENT_COPY.observe(perf_counter() - started)
         return CopiedSegment(sizes, self._custom_metadata(metadata, sizes))

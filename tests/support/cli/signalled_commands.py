@@ -33,25 +33,36 @@ _DRIP_S = 0.2
 
 @dataclass(frozen=True)
 class Place:
-    """Where a command waits: for the answers to the requests of a step, about keys with this in their names."""
+    """Where a command waits: for the answers to the requests of a step, about keys with this in their names.
+
+    With ``honest_after_s`` what is asked is done and answered then.
+    """
 
     step: Step
     part_of_key: str = ""
+    honest_after_s: float | None = None
 
     def __str__(self) -> str:
         return f"{self.step.value} {self.part_of_key}".strip()
 
     def way(self) -> Way:
-        """Such requests are answered byte by byte, for ever; others honestly."""
+        """Such requests are answered late, or byte by byte, for ever; others honestly."""
 
         def answer(exchange: Exchange) -> Answer:
-            return _dripping(exchange) if self.part_of_key in exchange.request.target else exchange.honest()
+            if self.part_of_key not in exchange.request.target:
+                return exchange.honest()
+            return _dripping(exchange) if self.honest_after_s is None else _late(exchange, self.honest_after_s)
 
         return Way(f"{self} drips", frozenset(Cloud), frozenset({self.step}), Must.UNAVAILABLE, answer)
 
     def is_reached(self, server: FaultyServer) -> bool:
         """Whether somebody has come there, and waits if the server drips."""
         return any(asked.step is self.step and self.part_of_key in asked.request.target for asked in list(server.asked))
+
+
+def _late(exchange: Exchange, seconds: float) -> Iterator[Piece]:
+    yield Pause(seconds)
+    yield from exchange.honest().pieces(with_body=True)
 
 
 def _dripping(exchange: Exchange) -> Iterator[Piece]:

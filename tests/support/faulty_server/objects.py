@@ -57,6 +57,12 @@ class HeldObjects:
             self.by_key.clear()
             self.uploads.clear()
 
+    def reset(self, objects: Mapping[str, Held]) -> None:
+        """Hold these objects, and no upload; versions go on counting."""
+        with self.lock:
+            self.clear()
+            self.by_key.update(objects)
+
     def write(self, key: str, data: bytes, metadata: Mapping[str, str], digest: str | None = None) -> Held:
         """Hold an object, in place of any that was there."""
         with self.lock:
