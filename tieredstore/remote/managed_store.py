@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 import threading
-import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from functools import partial
 from itertools import islice
 from typing import Final, TypeVar
 
 from tieredstore.backends.base import AbandonedWrite, Body, Buffer, DelegatingStore, ObjectInfo, ObjectStore, Prepared
 from tieredstore.errors import AlreadyClosed, TieredStoreError
-from tieredstore.process.futures import outcome
+from tieredstore.process.futures import is_done, outcome
 from tieredstore.process.interruption import Interrupted
 from tieredstore.process.lifetime import Lifetime
 from tieredstore.process.thread_pool import ThreadPool
@@ -27,9 +26,6 @@ _MOST_CALLS: Final = 256
 
 _UNDO_S: Final = 2.0
 """Seconds that a KeyboardInterrupt waits until what was half written is undone."""
-
-_LOOK_S: Final = 0.5
-"""A second interrupt is heard when a wait ends."""
 
 _MOST_LISTED: Final = 1024
 """Objects that one visit to a listing's thread brings, once it is seen that many are wanted."""
@@ -78,13 +74,16 @@ class ManagerCalls:
         """The same for a call of several steps that leaves nothing half done; ``what`` it writes.
 
         ``write`` is given a function to call between its steps: it raises once nobody waits any more, since the manager
-        was closed or the caller interrupted, and then ``write`` undoes what it did. An interrupt waits for that. Where
-        a signal ends the process, whoever ends it says how long, and tells of what was not undone by then; so this
-        must not go before. Nobody else does: a KeyboardInterrupt waits ``undo_s``, and then what is left is named here.
+        was closed or the caller interrupted, and then ``write`` undoes what it did. An interrupt waits for that.
+        After Interrupted it waits until the process ends: Interruption, which raised it, ends the process after a
+        moment and names what is left. Nobody does that after a KeyboardInterrupt: it waits ``undo_s`` and then names
+        here what is left.
         """
         if self._here.is_so:
             return self.life.during(lambda: write(self.life.check))
-        is_interrupted, is_begun, is_ended = threading.Event(), threading.Event(), threading.Event()
+        is_interrupted = threading.Event()
+        # The interrupt may come before submit has returned its future: this one is there before.
+        ended: Future[None] = Future()
 
         def check() -> None:
             self.life.check()
@@ -92,24 +91,22 @@ class ManagerCalls:
                 raise AlreadyClosed("whoever asked for this was interrupted")
 
         def work() -> _Result:
-            is_begun.set()
+            if not ended.set_running_or_notify_cancel():
+                raise AlreadyClosed("whoever asked for this was interrupted before it began")
             try:
-                check()
                 return write(check)
             finally:
-                is_ended.set()
+                ended.set_result(None)
 
         try:
-            # The interrupt may come before submit has returned: what is under way is known without its future.
             return outcome(self._bound.submit(work))
         except Exception:
             raise
         except BaseException as interrupt:
             is_interrupted.set()
-            # What has not begun by now ends by its first check.
-            if is_begun.is_set() and not _is_set(
-                is_ended, None if isinstance(interrupt, Interrupted) else self._undo_s
-            ):
+            wait_s = None if isinstance(interrupt, Interrupted) else self._undo_s
+            # What has not begun never does, once this is cancelled.
+            if not ended.cancel() and not is_done(ended, wait_s):
                 _logger.warning(
                     "%s: the copy was interrupted, and what it wrote is not taken back yet; what may stay of it "
                     "delete_log_segment_data removes, and a lifecycle rule of the bucket the parts of an upload",
@@ -277,14 +274,6 @@ def _end(items: Iterable[object]) -> None:
     if isinstance(items, Generator):
         with contextlib.suppress(ValueError):  # a thread that was left behind is at it
             items.close()
-
-
-def _is_set(event: threading.Event, timeout_s: float | None) -> bool:
-    """Wait until it is set; False after the time-out, if there is one."""
-    end_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
-    while not event.is_set() and (left_s := end_s - time.monotonic()) > 0:
-        event.wait(min(_LOOK_S, left_s))
-    return event.is_set()
 
 
 def _same(store: ObjectStore) -> ObjectStore:
