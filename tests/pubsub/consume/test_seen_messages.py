@@ -15,9 +15,8 @@ from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.batches import build_batch, index_size
-from tieredstore.pubsub.format.keys import BatchKey
 from tieredstore.pubsub.format.messages import Compression, ProducerRequest, seal_message
-from tieredstore.pubsub.format.notifications import Notification
+from tieredstore.pubsub.format.notifications import BatchKey, Notification
 from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.pubsub.queue.topics import Topics
 

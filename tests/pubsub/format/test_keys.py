@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.pubsub.memq_batches import GOLDEN
 from tieredstore.errors import ConfigError
-from tieredstore.pubsub.format.keys import BatchKey, check_path, key_hash, parse_batch_key
+from tieredstore.pubsub.format.notifications import BatchKey, check_path, key_hash, parse_batch_key
 
 LONGS = st.integers(-(2**63), 2**63 - 1)
 

@@ -21,7 +21,7 @@ from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.errors import InvalidRecord
 from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.batches import BatchIndex, build_batch
-from tieredstore.pubsub.produce.batch_memory import BatchMemory, room_for
+from tieredstore.pubsub.produce.batch_writer import BatchMemory, room_for
 from tieredstore.pubsub.produce.futures import RecordPlace
 from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.testing.notification_queue_tests import read_all

@@ -18,8 +18,7 @@ from tieredstore.errors import AlreadyClosed, ConfigError, PreconditionFailed, S
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.consume.partition_state import ConsumedRecord
 from tieredstore.pubsub.errors import BufferFull, DeliveryFailed, InvalidRecord, TopicNotFound
-from tieredstore.pubsub.format.keys import parse_batch_key
-from tieredstore.pubsub.format.notifications import parse_notification
+from tieredstore.pubsub.format.notifications import parse_batch_key, parse_notification
 from tieredstore.pubsub.produce.futures import RecordPlace
 from tieredstore.pubsub.produce.producer import Producer, StoreDelivery
 from tieredstore.pubsub.produce.sink import SinkBatches, SinkCommits

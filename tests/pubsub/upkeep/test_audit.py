@@ -15,9 +15,8 @@ from tests.support.pubsub.memq_batches import golden_batches
 from tests.support.pubsub.pubsub_brokers import message_of
 from tests.support.pubsub.pubsub_topics import topics_in, topics_on
 from tieredstore.process.deadline import Deadline
-from tieredstore.pubsub.format.keys import BatchKey
 from tieredstore.pubsub.format.messages import ProducerRequest
-from tieredstore.pubsub.format.notifications import Notification, parse_notification
+from tieredstore.pubsub.format.notifications import BatchKey, Notification, parse_notification
 from tieredstore.pubsub.produce.batch_writer import BatchWriter, SealedMessage
 from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.pubsub.queue.topics import Topics

@@ -19,9 +19,8 @@ from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.batches import build_batch, index_size
-from tieredstore.pubsub.format.keys import BatchKey
 from tieredstore.pubsub.format.messages import Compression, ProducerRequest, seal_message
-from tieredstore.pubsub.format.notifications import Notification, parse_notification
+from tieredstore.pubsub.format.notifications import BatchKey, Notification, parse_notification
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.upkeep.garbage import DAY_MS, GarbageCollection
 from tieredstore.testing.notification_queue_tests import read_all

@@ -38,8 +38,7 @@ from tieredstore.pubsub.format.messages import (
 )
 from tieredstore.pubsub.format.packets import WriteRequest
 from tieredstore.pubsub.governor.directory import Assignment, Directory, KnownTopic, own_error
-from tieredstore.pubsub.produce.batch_memory import BatchMemory
-from tieredstore.pubsub.produce.batch_writer import BatchWriter, SealedMessage
+from tieredstore.pubsub.produce.batch_writer import BatchMemory, BatchWriter, SealedMessage
 
 _logger: Final = logging.getLogger(__name__)
 

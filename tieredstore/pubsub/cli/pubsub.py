@@ -216,7 +216,7 @@ def gc(
     Example: tieredstore pubsub gc orders -c store.properties --yes
     """
     from tieredstore.pubsub.cli.commands import open_named_topics
-    from tieredstore.pubsub.cli.gc import collect_garbage
+    from tieredstore.pubsub.cli.upkeep import collect_garbage
 
     dry_run, min_age_ms = is_dry_run(yes=yes, dry_run=dry_run), parse_duration_ms("--min-age", min_age)
     with open_named_topics(settings, store, topic_config) as all_topics:
@@ -266,8 +266,8 @@ def audit(
 
     Example: tieredstore pubsub audit orders -c store.properties
     """
-    from tieredstore.pubsub.cli.audit import follow_records, pair_records, show_audit
     from tieredstore.pubsub.cli.commands import open_named_topics
+    from tieredstore.pubsub.cli.upkeep import follow_records, pair_records, show_audit
 
     if bodies and (records or follow):
         raise ConfigError("--bodies looks at objects, and --records and --follow at what Kafka has: give one of them")
@@ -311,7 +311,7 @@ def cost(
     Example: tieredstore pubsub cost orders -c store.properties --prices examples/prices.toml
     """
     from tieredstore.pubsub.cli.commands import open_named_topics
-    from tieredstore.pubsub.cli.cost import show_cost
+    from tieredstore.pubsub.cli.upkeep import show_cost
 
     with open_named_topics(settings, store, topic_config) as all_topics:
         show_cost(all_topics, topic, prices, as_json=as_json)

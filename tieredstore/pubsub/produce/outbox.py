@@ -16,8 +16,7 @@ from tieredstore.pubsub.counts import ProducerCounts
 from tieredstore.pubsub.errors import BufferFull, DeliveryFailed, InvalidRecord
 from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.messages import Compression, Headers, ProducerRequest, new_address, seal_body
-from tieredstore.pubsub.produce.batch_memory import BatchMemory
-from tieredstore.pubsub.produce.batch_writer import SealedMessage
+from tieredstore.pubsub.produce.batch_writer import BatchMemory, SealedMessage
 from tieredstore.pubsub.produce.futures import MessageOutcome, RecordFuture
 from tieredstore.pubsub.settings import BatchSettings
 

@@ -19,8 +19,7 @@ from tieredstore.pubsub.counts import PRODUCERS
 from tieredstore.pubsub.errors import DeliveryFailed
 from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.messages import ADDRESS_BYTES, Compression, Headers, ProducerRequest, message_header
-from tieredstore.pubsub.produce.batch_memory import BatchMemory, room_for
-from tieredstore.pubsub.produce.batch_writer import BatchWriter, SealedBatch
+from tieredstore.pubsub.produce.batch_writer import BatchMemory, BatchWriter, SealedBatch, room_for
 from tieredstore.pubsub.produce.futures import UNTOLD, RecordPlace
 from tieredstore.pubsub.produce.outbox import Acks, OpenMessage, Outbox, Packer, PlainPacker, Sending
 from tieredstore.pubsub.queue.auditor import auditor_of

@@ -18,7 +18,7 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.config import Settings
 from tieredstore.config.fields import property_fields
 from tieredstore.errors import ConfigError, excerpt
-from tieredstore.pubsub.format.keys import check_path
+from tieredstore.pubsub.format.notifications import check_path
 from tieredstore.pubsub.queue.queues import KAFKA
 from tieredstore.pubsub.queue.topics import Topic, Topics, check_topic_name
 from tieredstore.pubsub.settings import BatchSettings

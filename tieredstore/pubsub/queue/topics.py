@@ -14,8 +14,7 @@ from tieredstore.config import Settings
 from tieredstore.errors import ConfigError, CorruptData, ObjectNotFound, PreconditionFailed
 from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.pubsub.errors import NotificationCorrupt, TopicNotFound
-from tieredstore.pubsub.format.keys import BatchKey, check_path, parse_batch_key
-from tieredstore.pubsub.format.notifications import Notification
+from tieredstore.pubsub.format.notifications import BatchKey, Notification, check_path, parse_batch_key
 from tieredstore.pubsub.queue.groups import list_group, list_groups
 from tieredstore.pubsub.queue.own_objects import OwnFolder, json_body
 from tieredstore.pubsub.queue.queues import STORE, GroupPartition, NotificationQueue, QueueSite, open_queue, queue_name

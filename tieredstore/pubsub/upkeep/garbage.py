@@ -22,8 +22,7 @@ from tieredstore.ops.steps import Outcome, Step
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.errors import MessageCorrupt
 from tieredstore.pubsub.format.batches import START_SIZE, BatchIndex, parse_index_size
-from tieredstore.pubsub.format.keys import PREFIXES, parse_batch_key
-from tieredstore.pubsub.format.notifications import Notification
+from tieredstore.pubsub.format.notifications import PREFIXES, Notification, parse_batch_key
 from tieredstore.pubsub.produce.sink import list_finished_batch_queries, list_pending_keys
 from tieredstore.pubsub.queue.batch_log import BatchLog, QueuedBatch
 from tieredstore.pubsub.queue.own_objects import json_body, parse_own

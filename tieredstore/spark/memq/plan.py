@@ -11,7 +11,7 @@ from tieredstore.errors import ConfigError, DataLoss
 from tieredstore.model import AtTime, Earliest, Latest, Place, Places
 from tieredstore.pubsub.errors import TopicNotFound
 from tieredstore.pubsub.format.batches import START_SIZE, BatchIndex, parse_index_size
-from tieredstore.pubsub.format.keys import PREFIXES, check_path, parse_batch_key
+from tieredstore.pubsub.format.notifications import PREFIXES, check_path, parse_batch_key
 from tieredstore.pubsub.queue.batch_log import BatchLog, QueuedBatch
 from tieredstore.pubsub.queue.memq_topics import open_topics
 from tieredstore.pubsub.queue.topics import Topic, Topics
