@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from tieredstore.config import Settings
 from tieredstore.errors import ConfigError, InvalidRange, ObjectNotFound, TieredStoreError
@@ -351,7 +351,7 @@ class Broker:
         assert self._turns is not None
         return Connection(self, self.room, self._loop, self._shared, self._frames, self._turns)
 
-    def _begin(self, connection: Connection, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, connection: Connection, work: Coroutine[object, object, None]) -> None:
         assert self._loop is not None
         task = self._loop.create_task(work)
         self._tasks.add(task)
@@ -440,7 +440,7 @@ class MetadataAnswers:
 
     def answer(
         self, connection: Connection, request: Request, names: tuple[str, ...]
-    ) -> Coroutine[Any, Any, None] | None:
+    ) -> Coroutine[object, object, None] | None:
         """Answer at once; or, where topics have to be looked up, what does so then."""
         if all(self._directory.known(name) is not None or self._directory.is_unknown(name) for name in names):
             self._tell(connection, request, names)

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 from zlib import crc32
 
 import zstandard
@@ -271,7 +271,7 @@ class TopicProcessors:
         assignment: Assignment,
         give_back: Callable[[int], None],
         counts: BrokerCounts,
-        look: Callable[[str], Coroutine[Any, Any, KnownTopic | None]],
+        look: Callable[[str], Coroutine[object, object, KnownTopic | None]],
         lookups: ThreadPool,
     ) -> None:
         """``look`` asks the directory, on a thread; ``give_back`` frees room that a Message took."""
@@ -297,7 +297,7 @@ class TopicProcessors:
         is_elsewhere = self._directory.known(name) is not None and not self._assignment.serves(name)
         return is_elsewhere or (name not in self._preparing and self._directory.is_unknown(name))
 
-    def ask(self, name: str, then: Waiting, begin: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+    def ask(self, name: str, then: Waiting, begin: Callable[[Coroutine[object, object, None]], None]) -> None:
         """Go on with the topic's processor, None if this broker has none; at once where it is known. ``begin`` has a
         coroutine run on the loop for whoever asks."""
         if self._directory.known(name) is not None and not self._assignment.serves(name):

@@ -12,7 +12,7 @@ from collections.abc import Generator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tieredstore.cli.app.chosen_bucket import choose_settings, open_chosen_bucket
 from tieredstore.cli.records.record_rows import shown_text
@@ -32,6 +32,7 @@ from tieredstore.pubsub.settings import BatchClientSettings
 
 if TYPE_CHECKING:
     from tieredstore.pubsub.consume.consumer import Consumer, Delivery
+    from tieredstore.pubsub.consume.partition_state import ConsumedRecord
     from tieredstore.pubsub.queue.queues import GroupPartition, NotificationQueue
 
 _GROUP_WAIT_S: Final = 30.0
@@ -224,7 +225,7 @@ def show_groups(topics: Topics, name: str, *, as_json: bool) -> None:
         print_lines([f"no group has read topic {name}"])
 
 
-def _json_line(record: Any) -> str:
+def _json_line(record: ConsumedRecord) -> str:
     def coded(data: bytes | None) -> str | None:
         return None if data is None else base64.b64encode(data).decode()
 
@@ -242,7 +243,7 @@ def _json_line(record: Any) -> str:
     return json.dumps(document) + "\n"
 
 
-def _text_line(record: Any) -> str:
+def _text_line(record: ConsumedRecord) -> str:
     when = "-" if record.timestamp is None else iso_utc(record.timestamp) or str(record.timestamp)
     place = f"{record.partition}/{record.offset}/{record.message}/{record.record}"
     headers = "".join(f"  {name}={shown_text(value)}" for name, value in record.headers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import pyarrow as pa
 
@@ -109,10 +109,9 @@ class Consumer(Closing):
         state = self._poll(timeout_s)
         if state is None:
             return None
-        rows: Any = state.take_rest()
+        rows = state.take_rest()
         self.counts.records += rows.num_rows
-        given: pa.RecordBatch = rows
-        return given
+        return rows
 
     def records(self, timeout_s: float = 1.0) -> Iterator[ConsumedRecord]:
         """Records one by one, until none came for ``timeout_s``; each counts as handed out when it is given.
@@ -177,7 +176,7 @@ class Consumer(Closing):
         batch = self._log.batch_of(partition, entries[0])
         store, key, decoder = self._log.store, batch.key, self._shared.decoder()
         if message < 0:
-            batches: list[Any] = list(decoder.decode(store.get(key), key))
+            batches = list(decoder.decode(store.get(key), key))
         else:
             index = BatchIndex(store.get(key, 0, batch.notification.header_size), key, batch.size)
             batches = list(decoder.decode_message(store.get(key, *index.extent(message)), index.place(message)))
@@ -187,8 +186,7 @@ class Consumer(Closing):
                     raise InvalidRange(f"{self._log.place(partition, offset)} has no record {record} there")
         table = pa.Table.from_batches(batches, decoder.schema).combine_chunks()
         (rows,) = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=decoder.schema)]
-        one: pa.RecordBatch = with_places(rows, partition, offset)
-        return one
+        return with_places(rows, partition, offset)
 
     def close(self) -> None:
         """Give up partitions and threads. What was not committed comes again."""
@@ -285,6 +283,6 @@ class Consumer(Closing):
             return False
 
 
-def _only(batch: Any, record: int) -> Any:
+def _only(batch: pa.RecordBatch, record: int) -> pa.RecordBatch:
     numbers = batch.column("record").to_pylist()
     return batch.slice(numbers.index(record), 1) if record in numbers else batch.slice(0, 0)

@@ -230,11 +230,10 @@ class OpenBatch:
                 start, stop = index.extent(number)
                 given = position.record if number == position.message else 0
                 for rows in noting(decoder.decode_message(memoryview(body)[start:stop], index.place(number))):
-                    untyped: Any = rows
-                    passed = max(0, min(given, untyped.num_rows))
+                    passed = max(0, min(given, rows.num_rows))
                     given -= passed
-                    if passed < untyped.num_rows:
-                        yield untyped.slice(passed)
+                    if passed < rows.num_rows:
+                        yield rows.slice(passed)
                 note_skipped()
         if self._damage is not None:
             # The object is damaged somewhere: said in general where no Message was left out for it.
@@ -352,10 +351,9 @@ class PartitionState:
 
     def take_rest(self) -> pa.RecordBatch:
         """Hand out all that is left at hand."""
-        rest: Any = self._rows().rest()
+        rest = self._rows().rest()
         self._move(rest.column("message")[-1].as_py(), rest.column("record")[-1].as_py())
-        given: pa.RecordBatch = rest
-        return given
+        return rest
 
     def _rows(self) -> RowsAtHand:
         if self.at_hand is None:
@@ -413,14 +411,14 @@ class ConsumedRecord(NamedTuple):
 class RowsAtHand:
     """Rows of one batch in their order, with their places. A row that was taken is never given again."""
 
-    rows: Any
+    rows: pa.RecordBatch
     taken: int = 0
     _records: Iterator[ConsumedRecord] | None = None
 
     @property
     def are_left(self) -> bool:
         """Whether there are rows that were not taken."""
-        return self.taken < int(self.rows.num_rows)
+        return self.taken < self.rows.num_rows
 
     def take(self) -> ConsumedRecord:
         """Take the next row."""
@@ -432,12 +430,12 @@ class RowsAtHand:
 
     def rest(self) -> pa.RecordBatch:
         """Take all rows that are left."""
-        rest: pa.RecordBatch = self.rows.slice(self.taken) if self.taken else self.rows
+        rest = self.rows.slice(self.taken) if self.taken else self.rows
         self.taken = self.rows.num_rows
         return rest
 
 
-def with_places(rows: Any, partition: int, offset: int) -> Any:
+def with_places(rows: pa.RecordBatch, partition: int, offset: int) -> pa.RecordBatch:
     """The same rows with columns for their partition and offset."""
     columns = [
         *rows.columns,
@@ -447,7 +445,7 @@ def with_places(rows: Any, partition: int, offset: int) -> Any:
     return pa.RecordBatch.from_arrays(columns, names=[*rows.schema.names, "partition", "offset"])
 
 
-def _records_of(rows: Any) -> Iterator[ConsumedRecord]:
+def _records_of(rows: pa.RecordBatch) -> Iterator[ConsumedRecord]:
     for row in rows.to_pylist():
         headers = tuple((header["key"], header["value"]) for header in row.pop("headers") or ())
         yield ConsumedRecord(headers=headers, **row)

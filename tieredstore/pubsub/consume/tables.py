@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -30,11 +30,7 @@ from tieredstore.records.arrow_stream import stream_reader
 from tieredstore.values import Text, ValueType
 from tieredstore.values.filters import refused_filter
 
-# What its type stubs say of arrays, expressions and datasets is partial.
-_arrow: Final[Any] = pa
-_dataset: Final[Any] = ds
-
-_TIME: Final = _arrow.timestamp("ms", "UTC")
+_TIME: Final = pa.timestamp("ms", "UTC")
 _TEXT: Final = Text()
 _DECODED: Final = {"messageId": "message_id"}  # of columns that the decoder calls otherwise
 _OF_THE_BATCH: Final = ("topic", "partition", "offset")
@@ -74,7 +70,7 @@ class BatchTable:
             if scan.error is not None and not isinstance(scan.error, Exception):
                 raise scan.error
 
-    def scan(self, columns: Sequence[str] | None = None, filter: Any = None) -> BatchScan:
+    def scan(self, columns: Sequence[str] | None = None, filter: ds.Expression | None = None) -> BatchScan:
         """The records with these columns for which the filter holds; AlreadyClosed once the table was closed."""
         if self.is_closed:
             raise AlreadyClosed(f"the table of {self.topic} was closed; attach the topic anew")
@@ -91,7 +87,7 @@ class BatchTable:
             scan.close()
         self._log.close()
 
-    def batches(self, filter: Any) -> list[QueuedBatch]:
+    def batches(self, filter: ds.Expression | None) -> list[QueuedBatch]:
         """The batches that may have records for which the filter holds."""
         batches = self._batches
         if batches is None:
@@ -102,7 +98,7 @@ class BatchTable:
             return batches
         try:
             return _possible(batches, filter, self.schema, self.topic)
-        except (_arrow.ArrowException, TypeError) as error:
+        except (pa.ArrowException, TypeError) as error:
             raise refused_filter(filter, self.schema, error) from None
 
     def fetch(self, batch: QueuedBatch) -> bytes:
@@ -116,16 +112,16 @@ class BatchTable:
         names = [_DECODED.get(name, name) for name in columns if name not in _OF_THE_BATCH]
         return BatchDecoder(names or ["record"], max_expanded_bytes=self._settings.max_expanded_bytes)
 
-    def convert(self, records: Any, batch: QueuedBatch, columns: Sequence[str]) -> Any:
+    def convert(self, records: pa.RecordBatch, batch: QueuedBatch, columns: Sequence[str]) -> pa.RecordBatch:
         """Decoded records with these columns."""
-        schema: Any = self.schema
+        schema = self.schema
         arrays = [self._array(name, records, batch, schema.field(name).type) for name in columns]
-        return _arrow.RecordBatch.from_arrays(arrays, schema=_arrow.schema([schema.field(name) for name in columns]))
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([schema.field(name) for name in columns]))
 
-    def _array(self, name: str, records: Any, batch: QueuedBatch, kind: Any) -> Any:
+    def _array(self, name: str, records: pa.RecordBatch, batch: QueuedBatch, kind: pa.DataType) -> pa.Array:
         if name in _OF_THE_BATCH:
             of_all = {"topic": self.topic, "partition": batch.partition, "offset": batch.offset}[name]
-            return _arrow.repeat(_arrow.scalar(of_all, kind), records.num_rows)
+            return pa.repeat(pa.scalar(of_all, kind), records.num_rows)
         column = records.column(_DECODED.get(name, name))
         if name == "timestamp":
             return column.view(_TIME)
@@ -135,7 +131,8 @@ class BatchTable:
         def place(row: int) -> str:
             return f"the {name} of record {row} of those at offset {batch.offset} of {self.topic}-{batch.partition}"
 
-        return self._types[name].convert(column, place)
+        converted: pa.Array = self._types[name].convert(column, place)
+        return converted
 
     def fetches(self) -> int:
         """How many objects are fetched ahead."""
@@ -145,7 +142,7 @@ class BatchTable:
 class BatchScan(Closing):
     """One scan, iterated once; ``error`` is what it ended with, if it failed."""
 
-    def __init__(self, table: BatchTable, columns: Sequence[str], filter: Any) -> None:
+    def __init__(self, table: BatchTable, columns: Sequence[str], filter: ds.Expression | None) -> None:
         self.error: BaseException | None = None
         self.is_closed = self.is_over = False
         self._table = table
@@ -161,11 +158,11 @@ class BatchScan(Closing):
 
     def reader(self) -> pa.RecordBatchReader:
         """The records as a stream."""
-        schema: Any = self._table.schema
-        given = _arrow.schema([schema.field(name) for name in self._columns])
+        schema = self._table.schema
+        given = pa.schema([schema.field(name) for name in self._columns])
         return stream_reader(given, self._noted())
 
-    def _noted(self) -> Iterator[Any]:
+    def _noted(self) -> Iterator[pa.RecordBatch]:
         try:
             yield from self._rows()
         except GeneratorExit:
@@ -176,7 +173,7 @@ class BatchScan(Closing):
         finally:
             self.is_over = True
 
-    def _rows(self) -> Iterator[Any]:
+    def _rows(self) -> Iterator[pa.RecordBatch]:
         table = self._table
         wanted = list(self._columns)
         if self._filter is not None:
@@ -233,50 +230,51 @@ class BatchTables:
 
 def _schema(key: ValueType, value: ValueType) -> pa.Schema:
     """The columns of a topic of batches whose keys and values are of these types."""
-    header = _arrow.struct([_arrow.field("key", _arrow.string()), _arrow.field("value", _arrow.binary())])
-    schema: pa.Schema = _arrow.schema(
+    header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+    return pa.schema(
         [
-            ("topic", _arrow.string()), ("partition", _arrow.int32()), ("offset", _arrow.int64()),
-            ("message", _arrow.int32()), ("record", _arrow.int32()), ("timestamp", _TIME),
-            ("key", key.arrow_type), ("value", value.arrow_type), ("headers", _arrow.list_(header)),
-            ("messageId", _arrow.binary()),
+            ("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()),
+            ("message", pa.int32()), ("record", pa.int32()), ("timestamp", _TIME),
+            ("key", key.arrow_type), ("value", value.arrow_type), ("headers", pa.list_(header)),
+            ("messageId", pa.binary()),
         ]
     )  # fmt: skip
-    return schema
 
 
-def _possible(batches: Sequence[QueuedBatch], filter: Any, schema: Any, topic: str) -> list[QueuedBatch]:
+def _possible(
+    batches: Sequence[QueuedBatch], filter: ds.Expression, schema: pa.Schema, topic: str
+) -> list[QueuedBatch]:
     """Arrow itself decides, as it leaves out files of a dataset by what is known of these; none is ever opened."""
-    guarantees = [_known(batch, topic) for batch in batches]
+    guarantees = [_guarantee(batch, topic) for batch in batches]
     names = [str(number) for number in range(len(batches))]
-    files = _dataset.FileSystemDataset.from_paths(
-        names, schema=schema, format=_dataset.IpcFileFormat(), filesystem=LocalFileSystem(), partitions=guarantees
+    files = ds.FileSystemDataset.from_paths(
+        names, schema=schema, format=ds.IpcFileFormat(), filesystem=LocalFileSystem(), partitions=guarantees
     )
     kept = {fragment.path for fragment in files.get_fragments(filter=filter)}
     return [batch for number, batch in enumerate(batches) if str(number) in kept]
 
 
-def _known(batch: QueuedBatch, topic: str) -> Any:
-    field = _dataset.field
+def _guarantee(batch: QueuedBatch, topic: str) -> ds.Expression:
+    field = ds.field
     known = (
-        (field("topic") == _arrow.scalar(topic))
-        & (field("partition") == _arrow.scalar(batch.partition, _arrow.int32()))
-        & (field("offset") == _arrow.scalar(batch.offset))
+        (field("topic") == pa.scalar(topic))
+        & (field("partition") == pa.scalar(batch.partition, pa.int32()))
+        & (field("offset") == pa.scalar(batch.offset))
     )
     facts = batch.notification.facts
     if facts is not None and facts.min_timestamp is not None and facts.max_timestamp is not None:
-        known &= field("timestamp") >= _arrow.scalar(facts.min_timestamp, _TIME)
-        known &= field("timestamp") <= _arrow.scalar(facts.max_timestamp, _TIME)
+        known &= field("timestamp") >= pa.scalar(facts.min_timestamp, _TIME)
+        known &= field("timestamp") <= pa.scalar(facts.max_timestamp, _TIME)
     return known
 
 
-def _columns_in(filter: Any, schema: Any) -> list[str]:
+def _columns_in(filter: ds.Expression, schema: pa.Schema) -> list[str]:
     """The columns that a filter looks at."""
     names: list[str] = []
     for name in schema.names:
-        rest = _arrow.schema([field for field in schema if field.name != name])
+        rest = pa.schema([field for field in schema if field.name != name])
         try:
-            _arrow.RecordBatch.from_pylist([], schema=rest).filter(filter)
-        except _arrow.ArrowInvalid:
+            pa.RecordBatch.from_pylist([], schema=rest).filter(filter)
+        except pa.ArrowInvalid:
             names.append(name)
     return names

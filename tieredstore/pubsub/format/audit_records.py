@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -105,14 +105,18 @@ class IdsHash:
 
     def add_column(self, ids: pa.Array) -> None:
         """Those of a column that are not null."""
-        column: Any = pc.drop_null(ids) if ids.null_count else ids
+        column = pc.drop_null(ids) if ids.null_count else ids
         if not len(column):
             return
         first, behind = column.offset, column.offset + len(column)
-        begin, end = (struct.unpack_from("=i", column.buffers()[1], 4 * place)[0] for place in (first, behind))
+        _, places, bodies = column.buffers()
+        # Arrow has both of byte strings, of empty ones too.
+        assert places is not None
+        assert bodies is not None
+        begin, end = (struct.unpack_from("=i", places, 4 * place)[0] for place in (first, behind))
         sizes = pc.min_max(pc.binary_length(column)).as_py()
         if sizes["min"] == sizes["max"]:
-            self.add(_fold(memoryview(column.buffers()[2])[begin:end], len(column)))
+            self.add(_fold(memoryview(bodies)[begin:end], len(column)))
             self.count += len(column) - 1
         else:
             for message_id in column.to_pylist():

@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from tieredstore.config import Settings
 from tieredstore.errors import ConfigError, CorruptData, StoreError, TieredStoreError
@@ -73,7 +73,7 @@ class KnownTopic:
     properties: tuple[tuple[str, str], ...]
     topic: Topic | None = None
     topics: Topics | None = None
-    document: Mapping[str, Any] | None = None
+    document: Mapping[str, object] | None = None
 
     @property
     def name(self) -> str:

@@ -19,7 +19,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from tieredstore.errors import ConfigError, CorruptData, Fenced, ResourceNotFound
 from tieredstore.live.zookeeper_session import ZooKeeperSession
@@ -62,7 +62,7 @@ class ZooKeeperGovernor(Governor):
         self._wall_ms = wall_ms
         self._candidate = f"_c_{uuid.uuid4()}-{_LOCK}"
         self._nodes: Nodes = {}
-        self._own: Mapping[str, Mapping[str, Any]] = {}
+        self._own: Mapping[str, Mapping[str, object]] = {}
 
     # --- what the broker is told; on its loop ---
 
@@ -257,7 +257,7 @@ def _holders(nodes: Nodes, topic: str) -> Iterable[tuple[str, BrokerNode]]:
     return [(name, node) for name, node in nodes.items() if topic in node.assigned]
 
 
-def _document(known: KnownTopic) -> Mapping[str, Any]:
+def _document(known: KnownTopic) -> Mapping[str, object]:
     """MemQ's JSON of a topic; of one of our store's the part that clients are told."""
     if known.document is not None:
         return known.document

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from tieredstore.errors import ConfigError, CorruptData, ResourceNotFound
 from tieredstore.live.zookeeper_session import ZooKeeperSession
@@ -43,8 +43,8 @@ class BrokerNode:
     """A broker as its node tells of it. ``assigned`` are the JSON of topics, by name; ``version`` is the node's."""
 
     seat: BrokerSeat
-    assigned: Mapping[str, Mapping[str, Any]]
-    document: Mapping[str, Any]
+    assigned: Mapping[str, Mapping[str, object]]
+    document: Mapping[str, object]
     version: int = 0
     session: int = 0
 
@@ -63,12 +63,12 @@ class BrokerNode:
         since = self.assigned[topic].get("assignmentTimestamp")
         return since if isinstance(since, int) else 0
 
-    def body_with(self, assigned: Iterable[Mapping[str, Any]]) -> bytes:
+    def body_with(self, assigned: Iterable[Mapping[str, object]]) -> bytes:
         """The JSON with these topics."""
         return _body({**self.document, "assignedTopics": list(assigned)})
 
 
-def own_node_body(seat: BrokerSeat, assigned: Iterable[Mapping[str, Any]]) -> bytes:
+def own_node_body(seat: BrokerSeat, assigned: Iterable[Mapping[str, object]]) -> bytes:
     """The JSON of a broker of ours."""
     address = seat.address
     return _body({
@@ -89,21 +89,21 @@ def parse_broker_node(raw: bytes, path: str, *, version: int = 0, session: int =
     capacity = document.get("totalNetworkCapacity")
     # MemQ's brokers leave it to their governor to say.
     capacity_mb = capacity if type(capacity) is int and capacity > 0 else _MEMQ_CAPACITY_MB
-    assigned: dict[str, Mapping[str, Any]] = {}
+    assigned: dict[str, Mapping[str, object]] = {}
     topics: object = document.get("assignedTopics") or ()
     if not isinstance(topics, list | tuple):
         raise CorruptData(f"{path} is not what a broker or its governor wrote: its topics are no list")
     for topic in cast("Sequence[object]", topics):
-        name = cast("dict[str, Any]", topic).get("topic") if isinstance(topic, dict) else None
+        name = cast("dict[str, object]", topic).get("topic") if isinstance(topic, dict) else None
         if not isinstance(name, str):
             raise CorruptData(f"{path} is not what a governor wrote: one of its topics has no name")
-        assigned[name] = cast("dict[str, Any]", topic)
+        assigned[name] = cast("dict[str, object]", topic)
     address = BrokerAddress(locality, ip, port)
     seat = BrokerSeat(path.rpartition("/")[2], address, capacity_mb, document.get("brokerType") in _READS)
     return BrokerNode(seat, assigned, document, version, session)
 
 
-def parse_object(raw: bytes, path: str) -> dict[str, Any]:
+def parse_object(raw: bytes, path: str) -> dict[str, object]:
     """The object of a node; CorruptData for what is none."""
     try:
         document: object = json.loads(raw)
@@ -111,7 +111,7 @@ def parse_object(raw: bytes, path: str) -> dict[str, Any]:
         raise CorruptData(f"{path} is no JSON") from error
     if not isinstance(document, dict):
         raise CorruptData(f"{path} is no object of JSON")
-    return cast("dict[str, Any]", document)
+    return cast("dict[str, object]", document)
 
 
 def packet_text(value: object, path: str) -> str:
@@ -124,7 +124,7 @@ def packet_text(value: object, path: str) -> str:
     raise CorruptData(f"{path}: no client can be told of {value!r:.60}")
 
 
-def load_of(document: Mapping[str, Any], topic: str, path: str) -> TopicLoad:
+def load_of(document: Mapping[str, object], topic: str, path: str) -> TopicLoad:
     """What a topic's JSON says of its traffic, with MemQ's defaults; CorruptData for another topic's, or no number."""
     if document.get("topic") != topic:
         raise CorruptData(f"{path} is of topic {document.get('topic')!r:.80}")
@@ -136,12 +136,12 @@ def load_of(document: Mapping[str, Any], topic: str, path: str) -> TopicLoad:
     return TopicLoad(topic, int(batch_bytes) or _BATCH_BYTES, traffic, multiplier)
 
 
-def assignment_document(topic: Mapping[str, Any], share_mb: float, since_ms: int) -> dict[str, Any]:
+def assignment_document(topic: Mapping[str, object], share_mb: float, since_ms: int) -> dict[str, object]:
     """A topic's JSON as it stands in the node of a broker that has it."""
     return {**topic, "assignmentTimestamp": since_ms, "assignmentInputTrafficMB": share_mb}
 
 
-def _amount(document: Mapping[str, Any], name: str, default: float, path: str) -> float:
+def _amount(document: Mapping[str, object], name: str, default: float, path: str) -> float:
     value = document.get(name)
     if value is None:
         return default
@@ -154,7 +154,7 @@ def _amount(document: Mapping[str, Any], name: str, default: float, path: str) -
     return amount
 
 
-def _body(document: Mapping[str, Any]) -> bytes:
+def _body(document: Mapping[str, object]) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
@@ -224,7 +224,7 @@ def _texts(properties: object, path: str) -> tuple[tuple[str, str], ...]:
     """The handler's properties as clients are told of them."""
     if not isinstance(properties, dict):
         return ()
-    given = cast("Mapping[str, Any]", properties)
+    given = cast("Mapping[str, object]", properties)
     if len(given) > _MOST_PROPERTIES:
         raise CorruptData(f"{path}: its storage handler has {len(given)} properties")
     return tuple(

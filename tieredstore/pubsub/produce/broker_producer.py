@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from tieredstore.config import Settings
 from tieredstore.errors import BrokerUnavailable, ConfigError, TieredStoreError
@@ -139,7 +139,7 @@ class BrokerDelivery:
 
     # --- on the loop ---
 
-    def _begin_sending(self, loop: asyncio.AbstractEventLoop, delivery: Coroutine[Any, Any, None]) -> None:
+    def _begin_sending(self, loop: asyncio.AbstractEventLoop, delivery: Coroutine[object, object, None]) -> None:
         task = loop.create_task(delivery)
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)

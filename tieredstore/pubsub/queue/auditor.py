@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,9 +17,6 @@ from tieredstore.pubsub.settings import BatchSettings
 
 if TYPE_CHECKING:
     from tieredstore.pubsub.queue.kafka_audit import Auditor
-
-# What its type stubs say of arrays is partial.
-compute: Any = pc
 
 
 def auditor_of(settings: BatchSettings, topic: str, *, is_producer: bool) -> Auditor | None:
@@ -50,10 +47,9 @@ class ReadMessages:
     def note_ids(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The same batches of whole Messages, whose ids are seen as they pass."""
         for batch in batches:
-            rows: Any = batch
-            runs, begin = compute.run_end_encode(rows.column("message")), 0
+            runs, begin = pc.run_end_encode(batch.column("message")), 0
             for number, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
-                ids = rows.column("message_id").slice(begin, end - begin)
+                ids = batch.column("message_id").slice(begin, end - begin)
                 self._hashes.setdefault(number, IdsHash()).add_column(ids)
                 begin = end
             yield batch

@@ -19,7 +19,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from pydantic import NonNegativeInt, TypeAdapter
 
@@ -293,7 +293,7 @@ def list_groups(folder: OwnFolder, topic: str) -> list[str]:
     return sorted({parts[0] for parts in names if len(parts) == 4 and parts[1] == topic and parts[2] == "partitions"})
 
 
-def _document(owner: str | None, generation: int, position: Position | None) -> dict[str, Any]:
+def _document(owner: str | None, generation: int, position: Position | None) -> dict[str, object]:
     return {"owner": owner, "generation": generation, "position": None if position is None else list(position)}
 
 

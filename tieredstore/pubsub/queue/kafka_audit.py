@@ -6,9 +6,9 @@ Nothing waits for it and nothing fails by it: what cannot be sent is counted, an
 from __future__ import annotations
 
 import logging
-from typing import Any, Final
+from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from tieredstore.errors import ConfigError
 from tieredstore.live.clients import LiveProducer
@@ -63,7 +63,7 @@ class Auditor(Closing):
         self._producer.close()
         self._forget_counts()
 
-    def _note_delivery(self, error: KafkaError | None, message: Any) -> None:
+    def _note_delivery(self, error: KafkaError | None, message: Message) -> None:
         del message
         if error is None:
             self.counts.sent_records += 1

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from confluent_kafka import (
     OFFSET_END,
+    Consumer,
     ConsumerGroupState,
     KafkaError,
     KafkaException,
@@ -127,13 +128,13 @@ class KafkaGroup(GroupMember):
             if not failure.retryable:
                 raise failure
 
-    def _take(self, consumer: Any, partitions: list[TopicPartition]) -> None:
+    def _take(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         consumer.assign([TopicPartition(part.topic, part.partition, OFFSET_END) for part in partitions])
         consumer.pause(partitions)
         self._forget()
         self._assigned = {part.partition for part in partitions}
 
-    def _give_up(self, consumer: Any, partitions: list[TopicPartition]) -> None:
+    def _give_up(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         del partitions  # all: the strategies that are asked for give up everything before they share out again
         self._forget()
         consumer.unassign()

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
@@ -52,7 +52,7 @@ class _Receipt:
     offset: int | None = None
     said: threading.Event = field(default_factory=threading.Event)
 
-    def note(self, error: KafkaError | None, message: Any) -> None:
+    def note(self, error: KafkaError | None, message: Message) -> None:
         self.error, self.offset = error, message.offset()
         self.said.set()
 
@@ -379,9 +379,10 @@ class PartitionLogs:
         for message in consumer.consume(_AT_ONCE, timeout_s):
             self._sort_in(consumer, message)
 
-    def _sort_in(self, consumer: LiveConsumer, message: Any) -> None:
-        error: KafkaError | None = message.error()
-        stream = self._streams.get(message.partition())
+    def _sort_in(self, consumer: LiveConsumer, message: Message) -> None:
+        error = message.error()
+        partition = message.partition()  # None of trouble that is no partition's
+        stream = None if partition is None else self._streams.get(partition)
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
             failure = fault(error, f"the notifications of {self._topic} cannot be read")
             # What passes the client tries again by itself, until the deadline.
@@ -389,7 +390,7 @@ class PartitionLogs:
                 raise failure
             return
         offset = _offset(message)
-        if stream is None or offset < stream.end:
+        if partition is None or stream is None or offset < stream.end:
             return
         if error is not None:
             # Nothing lies before the end: a transaction's marker, or what compaction took, has an offset too.
@@ -398,7 +399,7 @@ class PartitionLogs:
         stream.held.append(QueuedNotification(offset, message.timestamp()[1], message.value() or b""))
         stream.end = offset + 1
         if len(stream.held) >= _MOST_HELD and not stream.is_paused:
-            consumer.pause([TopicPartition(self._topic, message.partition())])
+            consumer.pause([TopicPartition(self._topic, partition)])
             stream.is_paused = True
 
     def _resume(self, consumer: LiveConsumer, partition: int, stream: _Stream) -> None:

@@ -10,7 +10,7 @@ import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from pydantic import SecretStr
 
@@ -139,7 +139,7 @@ class _Fields:
     def __init__(self, document: object, source: str) -> None:
         if not isinstance(document, dict):
             raise ConfigError(f"{source} is no object of JSON")
-        self._values = cast("dict[str, Any]", document)
+        self._values = cast("dict[str, object]", document)
         self._source = source
 
     def value(self, *names: str) -> object:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -46,7 +47,7 @@ class OwnFolder:
         return found, etag
 
 
-def json_body(document: dict[str, Any]) -> bytes:
+def json_body(document: Mapping[str, object]) -> bytes:
     """The bytes of an object of ours."""
     return json.dumps(document, separators=(",", ":")).encode() + b"\n"
 
