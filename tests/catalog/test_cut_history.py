@@ -66,7 +66,7 @@ def test_what_earlier_leaders_wrote_is_read_though_the_last_copy_does_not_name_t
     lineage = lineage_of(store)
     assert extents(lineage) == [(start, start + 10) for start in range(0, 70, 10)]
     assert lineage.epochs == ((0, 0), (7, 20))
-    assert not lineage.cuts
+    assert not lineage.superseded
 
 
 def test_the_history_is_followed_back_over_several_cuts(disk: BrokerDisk, store: CountingStore) -> None:
@@ -94,7 +94,7 @@ def test_what_a_later_leader_wrote_over_stays_cut(disk: BrokerDisk, store: Count
     copy(disk, store)
     lineage = lineage_of(store)
     assert extents(lineage) == [(start, start + 10) for start in range(0, 70, 10)]
-    assert [(cut.start, cut.stop) for cut in lineage.cuts] == [(20, 30), (30, 40)]
+    assert [(cut.start, cut.stop) for cut in lineage.superseded] == [(20, 30), (30, 40)]
 
 
 def test_a_leader_that_began_just_where_a_segment_does_hides_nothing_that_was_stored_before(
@@ -112,7 +112,7 @@ def test_a_leader_that_began_just_where_a_segment_does_hides_nothing_that_was_st
     copy(disk, store)
     lineage = lineage_of(store)
     assert extents(lineage) == [(start, start + 10) for start in range(0, 50, 10)]
-    assert (lineage.epochs, lineage.cuts) == (((0, 0), (3, 20), (7, 30)), ())
+    assert (lineage.epochs, lineage.superseded) == (((0, 0), (3, 20), (7, 30)), ())
 
 
 def test_before_a_loss_over_which_leaders_changed_all_is_read(disk: BrokerDisk, store: CountingStore) -> None:
@@ -147,7 +147,7 @@ def test_what_a_later_leader_wrote_over_stays_cut_though_a_third_began_at_a_cut(
     copy(disk, store)
     lineage = lineage_of(store)
     assert extents(lineage) == [(start, start + 10) for start in range(0, 50, 10)]
-    assert [(cut.start, cut.stop) for cut in lineage.cuts] == [(20, 30), (30, 40)]
+    assert [(cut.start, cut.stop) for cut in lineage.superseded] == [(20, 30), (30, 40)]
 
 
 def test_copies_that_each_begin_with_a_cut_are_all_of_their_leader(disk: BrokerDisk, store: CountingStore) -> None:
@@ -167,7 +167,7 @@ def test_copies_that_each_begin_with_a_cut_are_all_of_their_leader(disk: BrokerD
         store.put(starts[start], b"\xff" * len(store.get(starts[start])))
     lineage = lineage_of(store)
     assert extents(lineage) == [(0, 10), (10, 20), (20, 30), (40, 50), (50, 60), (60, 70), (70, 80)]
-    assert lineage.cuts == ()
+    assert lineage.superseded == ()
 
 
 def test_where_none_reaches_over_the_cut_only_the_earliest_are_asked(disk: BrokerDisk, store: CountingStore) -> None:

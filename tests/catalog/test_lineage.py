@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from tests.support.records.partition_history import PARTITION, Copy, make_segment, partition_copies
 from tieredstore.catalog.lineage import (
-    Cut,
     Gap,
     Lineage,
     Span,
+    Superseded,
     check_segment,
     needs_history,
     ruling_segment,
@@ -77,7 +77,7 @@ def test_no_record_that_the_ruler_does_not_have_is_served(copies: list[Copy]) ->
     for span in lineage.spans:
         served = [by_segment[span.segment].holds(offset) for offset in range(span.start, span.stop)]
         assert served == list(ruler.log[span.start : span.stop])
-    for cut in lineage.cuts:
+    for cut in lineage.superseded:
         left_out = [by_segment[cut.segment].holds(offset) for offset in range(cut.start, cut.stop)]
         began = ruler.history[0][1]
         assert not {entry for entry in left_out if entry is not None} & set(ruler.log[began:])
@@ -92,7 +92,7 @@ def test_the_parts_of_a_lineage_fit_together(copies: list[Copy]) -> None:
     assert all(a.stop <= b.start for a, b in itertools.pairwise(lineage.spans))
     between = [(a.stop, b.start) for a, b in itertools.pairwise(lineage.spans) if a.stop < b.start]
     assert [(gap.start, gap.stop) for gap in lineage.gaps] == between
-    accounted = {s.segment for s in lineage.spans} | {c.segment for c in lineage.cuts} | set(lineage.covered)
+    accounted = {s.segment for s in lineage.spans} | {c.segment for c in lineage.superseded} | set(lineage.covered)
     assert accounted == set(segments)
     assert not {span.segment for span in lineage.spans} & set(lineage.covered)
 
@@ -105,7 +105,7 @@ def test_the_order_in_which_segments_are_found_does_not_matter(copies: list[Copy
     one = trace_lineage([copy.segment for copy in copies], ruler.segment, ruler.history)
     other = trace_lineage(shuffled, ruling_segment(shuffled), ruler.history)
     assert other.spans == one.spans
-    assert set(other.cuts) == set(one.cuts)
+    assert set(other.superseded) == set(one.superseded)
 
 
 @given(partition_copies())
@@ -115,7 +115,7 @@ def test_where_the_index_is_not_needed_it_would_change_nothing(copies: list[Copy
     if not needs_history(ruler.segment, segments):
         without = trace_lineage(segments, ruler.segment, None)
         read = trace_lineage(segments, ruler.segment, ruler.history)
-        assert (without.spans, without.cuts) == (read.spans, read.cuts)
+        assert (without.spans, without.superseded) == (read.spans, read.superseded)
 
 
 @st.composite
@@ -148,7 +148,7 @@ def test_each_offset_goes_to_the_copy_that_the_rule_names(segments: list[RemoteL
         spans = [span for span in lineage.spans if span.start <= offset < span.stop]
         assert len(spans) == bool(holders)
         assert all(span.segment in holders for span in spans)
-        cut = {c.segment for c in lineage.cuts if c.start <= offset < c.stop}
+        cut = {c.segment for c in lineage.superseded if c.start <= offset < c.stop}
         covering = {segment for segment in segments if segment.start_offset <= offset <= segment.end_offset}
         assert cut == covering - set(holders)
 
@@ -159,8 +159,8 @@ def test_an_unclean_election_cuts_what_the_old_leader_copied_last() -> None:
     new = make_segment(150, 249, ((2, 150),), number=3)
     lineage = traced(old, lost, new, history=((0, 0), (2, 150)))
     assert extents(lineage) == [(1, 0, 100), (2, 100, 150), (3, 150, 250)]
-    assert lineage.cuts == (Cut(lost, 150, 200),)
-    assert "offsets 150 to 199 of events-3 at offset 100" in str(lineage.cuts[0])
+    assert lineage.superseded == (Superseded(lost, 150, 200),)
+    assert "offsets 150 to 199 of events-3 at offset 100" in str(lineage.superseded[0])
 
 
 def test_an_epoch_that_the_ruler_never_saw_is_cut_whole_and_leaves_a_gap() -> None:
@@ -172,7 +172,7 @@ def test_an_epoch_that_the_ruler_never_saw_is_cut_whole_and_leaves_a_gap() -> No
     lineage = traced(kept, lost, new, history=((0, 0), (2, 120)))
     assert extents(lineage) == [(1, 0, 100), (3, 120, 220)]
     assert lineage.gaps == (Gap(PARTITION, 100, 120),)
-    assert lineage.cuts == (Cut(lost, 100, 200),)
+    assert lineage.superseded == (Superseded(lost, 100, 200),)
     assert "offsets 100 to 119 of events-3" in str(lineage.gaps[0])
 
 
@@ -181,7 +181,7 @@ def test_segments_older_than_the_rulers_first_epoch_are_not_of_the_log() -> None
     old, new = make_segment(0, 99, ((0, 0),), number=1), make_segment(0, 49, ((5, 0),), number=2)
     lineage = traced(old, new, history=((5, 0),))
     assert extents(lineage) == [(2, 0, 50)]
-    assert lineage.cuts == (Cut(old, 0, 100),)
+    assert lineage.superseded == (Superseded(old, 0, 100),)
 
 
 def test_a_first_epoch_whose_start_retention_moved_up_still_has_what_was_before() -> None:
@@ -215,7 +215,7 @@ def test_an_epoch_without_a_record_does_not_rule() -> None:
     first = make_segment(0, 9, ((0, 0), (1, 5), (2, 5)), number=1)
     second = make_segment(3, 9, ((0, 3), (2, 5)), number=2)
     assert extents(traced(first, second)) == [(1, 0, 10)]
-    assert traced(first, second).cuts == ()
+    assert traced(first, second).superseded == ()
 
 
 def test_segments_that_name_no_epoch_make_a_log_by_offsets_and_yield_to_all_that_do() -> None:
@@ -223,7 +223,7 @@ def test_segments_that_name_no_epoch_make_a_log_by_offsets_and_yield_to_all_that
     assert extents(traced(bare, make_segment(10, 19, (), number=2))) == [(1, 0, 10), (2, 10, 20)]
     named = make_segment(10, 19, ((0, 10),), number=2)
     assert needs_history(named, [bare, named])
-    assert traced(bare, named, history=((0, 10),)).cuts == (Cut(bare, 0, 10),)
+    assert traced(bare, named, history=((0, 10),)).superseded == (Superseded(bare, 0, 10),)
 
 
 @pytest.mark.parametrize("history", [(), ((0, 0),), ((5, 20),), ((0, 0), (1, 15)), ((1, 0), (2, 15))])

@@ -15,7 +15,7 @@ from tieredstore.catalog import CatalogFile, Lineage, ProblemKind, load_catalog
 from tieredstore.errors import DataLoss
 from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.records import LostOffsets, PartitionRead, ReadSettings, plan_splits, read_records, read_split
-from tieredstore.records.numbers import int64_values
+from tieredstore.records.columns import int64_values
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.batches import Producer
 from tieredstore.testing.segments import PARTITION, Record, build_batch, build_end_marker
@@ -143,7 +143,7 @@ def test_epochs_that_are_not_the_segments_own_cut_nothing(
     alter(topic, number, segmentLeaderEpochs=epochs)
     lineage = lineage_of(topic)
     assert extents(lineage) == [(0, 100), (100, 200), (200, 300)]
-    assert (lineage.cuts, lineage.covered) == ((), ())
+    assert (lineage.superseded, lineage.covered) == ((), ())
 
 
 def test_an_end_that_java_cannot_count_beyond_is_taken_from_the_log(topic: StoredTopic) -> None:

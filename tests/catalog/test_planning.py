@@ -54,7 +54,7 @@ def test_a_golden_store_gives_the_segments_that_the_broker_had(case: str) -> Non
             metadata_of(segment).remote_log_segment_id for segment in expected
         ]
         assert (lineage.earliest_offset, lineage.end_offset) == (0, expected[-1].end_offset + 1)
-        assert (lineage.cuts, lineage.covered) == ((), ())
+        assert (lineage.superseded, lineage.covered) == ((), ())
 
 
 def test_a_planning_takes_one_listing_and_a_request_for_each_manifest(
@@ -176,7 +176,7 @@ def test_a_segment_that_was_left_behind_is_held_against_its_log_first_at_three_r
     catalog = load_catalog(manager)
     assert extents(catalog) == [(0, 100), (100, 120), (150, 250)]
     assert [(gap.start, gap.stop) for gap in catalog.gaps()] == [(120, 150)]
-    assert [(cut.start, cut.stop) for cut in catalog.lineage("events", 0).cuts] == [(120, 200)]
+    assert [(cut.start, cut.stop) for cut in catalog.lineage("events", 0).superseded] == [(120, 200)]
     assert store.requests == {"list": 1, "get": 3 + 2 + 2, "get_into": 1}
     assert store.keys_of("get_into") == [left_behind.key(Suffix.LOG)]
 

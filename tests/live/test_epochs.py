@@ -14,7 +14,7 @@ from tests.support.servers.kafka import KafkaServer
 from tieredstore.errors import BrokerDenied, BrokerUnavailable
 from tieredstore.live import EpochEnd, LiveCluster, LiveEvent, LiveFollower
 from tieredstore.model import TopicPartition
-from tieredstore.records.numbers import int64_values
+from tieredstore.records.columns import int64_values
 
 
 def cluster_of(servers: str, timeout_s: float = 60) -> LiveCluster:

@@ -36,7 +36,7 @@ from tieredstore.pipelines import Parts, Runner
 from tieredstore.query import read_topic
 from tieredstore.reading import LogQuery, LogTail
 from tieredstore.reading.survey import survey_logs
-from tieredstore.records.numbers import int64_values
+from tieredstore.records.columns import int64_values
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.spark.source.options import parse_options
 from tieredstore.spark.source.streaming import StreamReader

@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 from tests.support.examples import examples
 from tests.support.records.topic_filters import RECORDS, expressions
 from tieredstore.errors import ConfigError
-from tieredstore.query.conditions import Condition, Extent
+from tieredstore.query.conditions import Condition, PartitionSpan
 from tieredstore.query.topic_columns import topic_schema
 
 SCHEMA = topic_schema()
 
 
-def rows_in(extent: Extent) -> list[tuple[int, int]]:
-    """The records of an extent, as rows of RECORDS."""
+def rows_in(span: PartitionSpan) -> list[tuple[int, int]]:
+    """The records of an span, as rows of RECORDS."""
     return [
         (row, offset)
         for row, (partition, offset, time) in enumerate(RECORDS.rows)
-        if partition == extent.where[1]
-        and extent.start <= offset < extent.stop
-        and (extent.latest_ms is None or time <= extent.latest_ms)
+        if partition == span.where[1]
+        and span.start <= offset < span.stop
+        and (span.latest_ms is None or time <= span.latest_ms)
     ]
 
 
@@ -34,19 +34,21 @@ def test_no_record_that_a_filter_wants_is_left_out(data: st.DataObject) -> None:
     condition = Condition(data.draw(expressions()), SCHEMA)
     wanted = set(RECORDS.wanted(condition))
     start, stop = sorted(data.draw(st.lists(st.integers(0, 31), min_size=2, max_size=2, unique=True)))
-    extent = Extent(("orders", data.draw(st.integers(0, 2))), start, stop, data.draw(st.none() | st.integers(0, 400)))
-    of_extent = rows_in(extent)
-    offsets = [offset for row, offset in of_extent if row in wanted]
-    if not condition.possible([extent]):
+    span = PartitionSpan(
+        ("orders", data.draw(st.integers(0, 2))), start, stop, data.draw(st.none() | st.integers(0, 400))
+    )
+    of_span = rows_in(span)
+    offsets = [offset for row, offset in of_span if row in wanted]
+    if not condition.possible([span]):
         assert offsets == []
     else:
-        first, last = condition.hull([extent])
+        first, last = condition.hull([span])
         assert start <= first <= last <= stop
         assert all(first <= offset < last for offset in offsets)
     since = condition.since_ms()
     assert since is None or all(RECORDS.rows[row][2] >= since for row in wanted)
-    if condition.holds_for_all(extent):
-        assert len(offsets) == len(of_extent)
+    if condition.holds_for_all(span):
+        assert len(offsets) == len(of_span)
 
 
 @pytest.mark.parametrize(
@@ -66,9 +68,9 @@ def test_offsets_and_times_are_narrowed_as_far_as_they_can_be(
     expression: ds.Expression, hull: tuple[int, int], since: int | None
 ) -> None:
     condition = Condition(expression, SCHEMA)
-    extent = Extent(("orders", 1), 0, 1000, 10_000)
-    assert condition.possible([extent]) == [extent]
-    assert (condition.hull([extent]), condition.since_ms()) == (hull, since)
+    span = PartitionSpan(("orders", 1), 0, 1000, 10_000)
+    assert condition.possible([span]) == [span]
+    assert (condition.hull([span]), condition.since_ms()) == (hull, since)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +86,7 @@ def test_offsets_and_times_are_narrowed_as_far_as_they_can_be(
     ids=str,
 )
 def test_what_a_filter_excludes_is_not_possible(expression: ds.Expression) -> None:
-    assert Condition(expression, SCHEMA).possible([Extent(("orders", 1), 0, 1000, 10_000)]) == []
+    assert Condition(expression, SCHEMA).possible([PartitionSpan(("orders", 1), 0, 1000, 10_000)]) == []
 
 
 def test_a_filter_names_the_columns_that_it_needs() -> None:

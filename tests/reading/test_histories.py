@@ -27,7 +27,7 @@ from tieredstore.reading import LogQuery, LogSnapshot, read_window
 from tieredstore.reading.epoch_inquiry import EpochInquiry
 from tieredstore.reading.snapshots import LogSnapshots
 from tieredstore.reading.survey import survey_logs
-from tieredstore.records.numbers import int64_values
+from tieredstore.records.columns import int64_values
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import Producer, Record, build_batch, build_end_marker
 

@@ -20,7 +20,7 @@ from tieredstore.partitions import PartitionLog, Subscribe
 from tieredstore.partitions.history import Cut
 from tieredstore.reading import LiveSplit, LogQuery, read_live_split, read_window, split_reads
 from tieredstore.reading.query import QueryWords
-from tieredstore.reading.split_reads import StoredWindow
+from tieredstore.reading.split_reads import StoredRead
 from tieredstore.records import ReadSettings
 
 ORDERS = TopicIdPartition(FIRST_ID, "orders", 0)
@@ -76,12 +76,12 @@ def test_a_loss_that_fails_names_the_way_on_of_whoever_asks(bucket: Bucket) -> N
 def test_late_copies_are_read_as_the_rest_of_the_bucket_is(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     settings_of_reads: list[ReadSettings] = []
 
-    class Watched(StoredWindow):
+    class Watched(StoredRead):
         def __init__(self, *arguments: Any) -> None:
             settings_of_reads.append(arguments[-1])
             super().__init__(*arguments)
 
-    monkeypatch.setattr(split_reads, "StoredWindow", Watched)
+    monkeypatch.setattr(split_reads, "StoredRead", Watched)
     bucket.write(12)
     log = PartitionLog("orders", 0, FIRST_ID, None, seam=0, earliest=0, end=12, live_start=0)
     settings = ReadSettings(columns=("offset",), on_corrupt="skip", max_batch_bytes=1 << 20, check_crc=False)

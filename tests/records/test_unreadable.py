@@ -18,7 +18,7 @@ from tieredstore.query import read_topic
 from tieredstore.reading import LogQuery, Losses
 from tieredstore.reading.survey import survey_logs
 from tieredstore.records import AtTime, ReadSettings, RecordReader, plan_splits
-from tieredstore.records.numbers import int64_values
+from tieredstore.records.columns import int64_values
 from tieredstore.testing.segments import PARTITION
 
 REPORT = ReadSettings(columns=["offset"], on_data_loss="report")

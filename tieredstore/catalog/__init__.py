@@ -2,7 +2,7 @@
 
 from tieredstore.catalog.catalog import Catalog, Incarnation, PartitionSegments
 from tieredstore.catalog.catalog_file import CatalogFile
-from tieredstore.catalog.lineage import Cut, Gap, Lineage, Span
+from tieredstore.catalog.lineage import Gap, Lineage, Span, Superseded
 from tieredstore.catalog.listing import SegmentObjects, list_segments
 from tieredstore.catalog.planning import catalog_of_metadata_topic, load_catalog
 from tieredstore.catalog.problems import Problem, ProblemKind
@@ -19,7 +19,6 @@ __all__ = [
     "BatchDecoding",
     "Catalog",
     "CatalogFile",
-    "Cut",
     "Gap",
     "Incarnation",
     "Lineage",
@@ -30,6 +29,7 @@ __all__ = [
     "SegmentObjects",
     "Span",
     "StoredSegment",
+    "Superseded",
     "catalog_of_metadata_topic",
     "list_segments",
     "load_catalog",

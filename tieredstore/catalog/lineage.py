@@ -28,8 +28,8 @@ _NO_EPOCHS: Final = ((NO_EPOCH, 0),)
 
 _END: Final = MAX_OFFSET + 1
 
-_Extent: TypeAlias = tuple[int, int]
-"""Offsets, half-open."""
+OffsetSpan: TypeAlias = tuple[int, int]
+"""Offsets, half-open, of no segment in particular."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class Superseded:
     """The offsets ``start`` up to ``stop`` (half-open) of ``segment`` are of leader epochs that the log left behind."""
 
     segment: RemoteLogSegmentMetadata
@@ -72,16 +72,16 @@ class Gap:
 class Lineage:
     """One partition's log, as its segments hold it.
 
-    ``spans`` are in the order of offsets, without overlap; between two of them there may be a gap. ``cuts`` are the
-    parts of segments that are not of this log; ``covered`` the segments that hold nothing that others do not.
-    ``epochs`` are the leader epochs that ruled, as far back as was needed: the first may have begun earlier.
-    ``problems`` are segments of the partition that were found and do not count.
+    ``spans`` are in the order of offsets, without overlap; between two of them there may be a gap. ``superseded`` is
+    what of segments is not of this log; ``covered`` are the segments that hold nothing that others do not. ``epochs``
+    are the leader epochs that ruled, as far back as was needed: the first may have begun earlier. ``problems`` are
+    segments of the partition that were found and do not count.
     """
 
     partition: TopicIdPartition
     epochs: LeaderEpochs
     spans: tuple[Span, ...]
-    cuts: tuple[Cut, ...] = ()
+    superseded: tuple[Superseded, ...] = ()
     covered: tuple[RemoteLogSegmentMetadata, ...] = ()
     problems: tuple[Problem, ...] = ()
 
@@ -288,13 +288,13 @@ def trace_lineage(
         partition=ruler.topic_id_partition,
         epochs=epochs,
         spans=spans,
-        cuts=tuple(cut for segment, pieces in kept.items() for cut in _cuts(segment, pieces)),
+        superseded=tuple(part for segment, pieces in kept.items() for part in _superseded(segment, pieces)),
         covered=tuple(segment for segment, pieces in kept.items() if pieces and segment not in used),
     )
 
 
 def _side_by_side(
-    segments: Iterable[RemoteLogSegmentMetadata], reigns: Mapping[int, _Extent]
+    segments: Iterable[RemoteLogSegmentMetadata], reigns: Mapping[int, OffsetSpan]
 ) -> tuple[Span, ...] | None:
     """The spans of segments of which none reaches into another, and all are whole of the epochs that ruled, as nearly
     always; None for others."""
@@ -324,7 +324,7 @@ def _epochs_of(segment: RemoteLogSegmentMetadata) -> LeaderEpochs:
     return tuple(entry for entry, stop in zip(clamped, following, strict=True) if entry[1] < stop)
 
 
-def _reigns(epochs: LeaderEpochs) -> dict[int, _Extent]:
+def _reigns(epochs: LeaderEpochs) -> dict[int, OffsetSpan]:
     """The offsets of each epoch.
 
     The first is open to the left: Kafka moves its start up when retention deletes what was before it.
@@ -333,14 +333,14 @@ def _reigns(epochs: LeaderEpochs) -> dict[int, _Extent]:
     return {epoch: extent for (epoch, _), extent in zip(epochs, itertools.pairwise([*starts, _END]), strict=True)}
 
 
-def _kept(segment: RemoteLogSegmentMetadata, reigns: Mapping[int, _Extent]) -> list[_Extent]:
+def _kept(segment: RemoteLogSegmentMetadata, reigns: Mapping[int, OffsetSpan]) -> list[OffsetSpan]:
     """The offsets of the segment whose epoch is the one that ruled there, neighbours joined."""
     own = _epochs_of(segment)
     if len(own) == 1:  # as nearly all
         start, stop = reigns.get(own[0][0], (0, 0))
         start, stop = max(own[0][1], start), min(segment.end_offset + 1, stop)
         return [(start, stop)] if start < stop else []
-    pieces: list[_Extent] = []
+    pieces: list[OffsetSpan] = []
     borders = itertools.pairwise([*(start for _, start in own), segment.end_offset + 1])
     for (epoch, _), (low, high) in zip(own, borders, strict=True):
         reign = reigns.get(epoch, (0, 0))
@@ -353,15 +353,15 @@ def _kept(segment: RemoteLogSegmentMetadata, reigns: Mapping[int, _Extent]) -> l
     return pieces
 
 
-def _cuts(segment: RemoteLogSegmentMetadata, pieces: Sequence[_Extent]) -> Iterator[Cut]:
+def _superseded(segment: RemoteLogSegmentMetadata, pieces: Sequence[OffsetSpan]) -> Iterator[Superseded]:
     position = segment.start_offset
     for start, stop in (*pieces, (segment.end_offset + 1, 0)):
         if position < start:
-            yield Cut(segment, position, start)
+            yield Superseded(segment, position, start)
         position = stop
 
 
-def _cover(kept: Mapping[RemoteLogSegmentMetadata, Sequence[_Extent]]) -> Iterator[Span]:
+def _cover(kept: Mapping[RemoteLogSegmentMetadata, Sequence[OffsetSpan]]) -> Iterator[Span]:
     """One segment for each offset: go on in the one that covers the next offset and reaches furthest."""
     pieces = [(start, stop, segment) for segment, extents in kept.items() for start, stop in extents]
     # From the end, so that the next piece is popped off the list in constant time.

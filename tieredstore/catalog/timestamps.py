@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tieredstore.catalog.lineage import Lineage, Span
 from tieredstore.catalog.log_batches import open_log
-from tieredstore.catalog.log_extents import LogExtent, extent_for_time, time_index_of
+from tieredstore.catalog.log_sections import LogExtent, section_for_time, time_index_of
 from tieredstore.errors import BatchCorrupt, ConfigError
 from tieredstore.installation import install_command
 from tieredstore.kafka.batches import BatchHeader, TimestampType
@@ -118,7 +118,7 @@ def _search_doubtful(
 def _search(source: SegmentSource, span: Span, timestamp_ms: int, decoding: BatchDecoding) -> OffsetAndTimestamp | None:
     """The first such record of one span."""
     # The time index first: it bounds what is read, however long the segment is.
-    extent = extent_for_time(source, span, timestamp_ms)
+    extent = section_for_time(source, span, timestamp_ms)
     decoder = _decoder(decoding)
     if decoder is None:
         return _search_headers(source, extent, span, timestamp_ms)

@@ -141,7 +141,7 @@ class _Tracing:
             try:
                 history = self._history(ruler)
                 lineage = trace_lineage(list(self._segments.values()), ruler, history)
-                doubtful = [cut.segment for cut in lineage.cuts]
+                doubtful = [part.segment for part in lineage.superseded]
             # Trouble with one partition is told where it is asked for; the others are as good as before.
             except (CorruptData, UnknownKey, WrongKey, IndexNotRecorded, SegmentNotFound) as error:
                 lineage, doubtful = _explained(ruler, error), [ruler]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from tieredstore.catalog.lineage import Gap
 from tieredstore.errors import CorruptData, TieredStoreError, UnknownKey, WrongKey
-from tieredstore.records.numbers import int64_values
+from tieredstore.records.columns import int64_values
 from tieredstore.records.partition import PartitionRead
 from tieredstore.records.settings import ReadSettings
 

@@ -22,7 +22,7 @@ _LATEST_MS: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class PartitionSpan:
     """Records of a partition with offsets ``start`` up to ``stop`` (half-open), none later than ``latest_ms``."""
 
     where: TopicPartition
@@ -66,25 +66,25 @@ class Condition:
             ) from None
         return rows
 
-    def possible(self, extents: Iterable[Extent]) -> list[Extent]:
+    def possible(self, spans: Iterable[PartitionSpan]) -> list[PartitionSpan]:
         """Those that may have records for which the condition holds, in their order."""
-        asked = list(extents)
-        kept = self._may_hold([_of_extent(extent) for extent in asked]) if asked else []
-        return [extent for extent, is_kept in zip(asked, kept, strict=True) if is_kept]
+        asked = list(spans)
+        kept = self._may_hold([_of_span(span) for span in asked]) if asked else []
+        return [span for span, is_kept in zip(asked, kept, strict=True) if is_kept]
 
-    def hull(self, extents: Sequence[Extent]) -> tuple[int, int]:
-        """The offsets (half-open) from the first to the last that may be wanted of extents that follow each other.
+    def hull(self, spans: Sequence[PartitionSpan]) -> tuple[int, int]:
+        """The offsets (half-open) from the first to the last that may be wanted of spans that follow each other.
 
         Each of them may have some.
         """
-        first, last = extents[0], extents[-1]
+        first, last = spans[0], spans[-1]
         start = _least(
             first.start, first.stop - 1,
-            lambda at: self._may_hold_in(Extent(first.where, first.start, at + 1, first.latest_ms)),
+            lambda at: self._may_hold_in(PartitionSpan(first.where, first.start, at + 1, first.latest_ms)),
         )  # fmt: skip
         stop = -_least(
             -last.stop, -last.start - 1,
-            lambda at: self._may_hold_in(Extent(last.where, -at - 1, last.stop, last.latest_ms)),
+            lambda at: self._may_hold_in(PartitionSpan(last.where, -at - 1, last.stop, last.latest_ms)),
         )  # fmt: skip
         return start, max(start, stop)
 
@@ -94,17 +94,17 @@ class Condition:
             return None
         return _least(0, _LATEST_MS, self._may_hold_before)
 
-    def holds_for_all(self, extent: Extent) -> bool:
-        """Whether every record of the extent is wanted for sure, so that nobody needs to look at them."""
-        return not self._complement._may_hold_in(extent)
+    def holds_for_all(self, span: PartitionSpan) -> bool:
+        """Whether every record of the span is wanted for sure, so that nobody needs to look at them."""
+        return not self._complement._may_hold_in(span)
 
     @property
     def _complement(self) -> Condition:
         """What the filter leaves out: it is false there, or neither true nor false."""
         return Condition(~self._expression | self._expression.is_null(), self._schema)
 
-    def _may_hold_in(self, extent: Extent) -> bool:
-        return self._may_hold([_of_extent(extent)])[0]
+    def _may_hold_in(self, span: PartitionSpan) -> bool:
+        return self._may_hold([_of_span(span)])[0]
 
     def _may_hold_before(self, timestamp_ms: int) -> bool:
         """Whether a record of this time or earlier may be wanted."""
@@ -136,16 +136,16 @@ def _fragments(schema: Any, guarantees: Sequence[Any], expression: Any) -> set[s
     return {fragment.path for fragment in files.get_fragments(filter=expression)}
 
 
-def _of_extent(extent: Extent) -> Any:
-    topic, partition = extent.where
+def _of_span(span: PartitionSpan) -> Any:
+    topic, partition = span.where
     known = [
         _field("topic") == pa.scalar(topic),
         _field("partition") == pa.scalar(partition, _INT32),
-        _field("offset") >= pa.scalar(extent.start),
-        _field("offset") <= pa.scalar(min(extent.stop - 1, MAX_OFFSET)),
+        _field("offset") >= pa.scalar(span.start),
+        _field("offset") <= pa.scalar(min(span.stop - 1, MAX_OFFSET)),
     ]
-    if extent.latest_ms is not None:
-        known.append(_field("timestamp") <= pa.scalar(extent.latest_ms, _MS))
+    if span.latest_ms is not None:
+        known.append(_field("timestamp") <= pa.scalar(span.latest_ms, _MS))
     return reduce(lambda one, other: one & other, known)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 import pyarrow as pa
 
 from tieredstore.model import Earliest, Latest, Place, Places
-from tieredstore.query.conditions import Condition, Extent
+from tieredstore.query.conditions import Condition, PartitionSpan
 from tieredstore.query.topic_columns import TopicColumns, topic_schema
 from tieredstore.query.topic_read import GivenPlaces, ReadPlan, TopicRead
 from tieredstore.reading.losses import Losses, losses_between
@@ -84,9 +84,9 @@ class TopicScan:
     def _wanted(self, splits: list[WindowSplit]) -> list[WindowSplit]:
         if self.condition is None:
             return splits
-        extents = [_extent_of(split) for split in splits]
-        possible = set(self.condition.possible(extents))
-        return [split for split, extent in zip(splits, extents, strict=True) if extent in possible]
+        spans = [_span_of(split) for split in splits]
+        possible = set(self.condition.possible(spans))
+        return [split for split, span in zip(splits, spans, strict=True) if span in possible]
 
     def _read(self, split: WindowSplit) -> _Batches:
         where = split.partition.topic, split.partition.partition
@@ -102,7 +102,7 @@ class TopicScan:
     def _filter(self, split: WindowSplit) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
         """What takes the rows and columns that are wanted out of a batch."""
         names = self.schema.names
-        if self.condition is None or self.condition.holds_for_all(_extent_of(split)):
+        if self.condition is None or self.condition.holds_for_all(_span_of(split)):
             return lambda batch: _selected(batch, names)
         condition = self.condition
         return lambda batch: _selected(condition.filtered(batch), names)
@@ -110,11 +110,11 @@ class TopicScan:
     def _left(self, log: PartitionLog, start: int, stop: int) -> list[OffsetWindow]:
         if self.condition is None or start >= stop:
             return [(start, stop)] if start < stop else []
-        runs: list[list[Extent]] = []
-        for extent in self.condition.possible(_extents(log, start, stop)):
-            if not runs or runs[-1][-1].stop != extent.start:
+        runs: list[list[PartitionSpan]] = []
+        for span in self.condition.possible(_spans(log, start, stop)):
+            if not runs or runs[-1][-1].stop != span.start:
                 runs.append([])
-            runs[-1].append(extent)
+            runs[-1].append(span)
         hulls = [self.condition.hull(run) for run in runs]
         return [(first, last) for first, last in hulls if first < last]
 
@@ -163,18 +163,18 @@ def _places(topic: str, given: GivenPlaces, default: Place) -> Places:
     return default if given is None else given
 
 
-def _extents(log: PartitionLog, start: int, stop: int) -> Iterator[Extent]:
+def _spans(log: PartitionLog, start: int, stop: int) -> Iterator[PartitionSpan]:
     """The window as segments and what lies between and behind them: lost or not, a filter may want it."""
     at = start
     for span in () if log.lineage is None else log.lineage.spans_between(start, min(stop, log.seam)):
         first, last = max(start, span.start), min(stop, log.seam, span.stop)
         if at < first:
-            yield Extent(log.where, at, first)
+            yield PartitionSpan(log.where, at, first)
         latest = span.segment.max_timestamp_ms
-        yield Extent(log.where, first, last, latest if latest >= 0 else None)
+        yield PartitionSpan(log.where, first, last, latest if latest >= 0 else None)
         at = last
     if at < stop:
-        yield Extent(log.where, at, stop)
+        yield PartitionSpan(log.where, at, stop)
 
 
 def _units(log: PartitionLog, start: int, stop: int) -> Iterator[OffsetWindow]:
@@ -185,13 +185,13 @@ def _units(log: PartitionLog, start: int, stop: int) -> Iterator[OffsetWindow]:
     return ((first, last) for first, last in itertools.pairwise(edges) if first < last)
 
 
-def _extent_of(split: WindowSplit) -> Extent:
+def _span_of(split: WindowSplit) -> PartitionSpan:
     where = split.partition.topic, split.partition.partition
     if not isinstance(split, RecordSplit):
-        return Extent(where, split.start, split.stop)
+        return PartitionSpan(where, split.start, split.stop)
     latest = max(part.segment.max_timestamp_ms for part in split.parts)
     is_known = all(part.segment.max_timestamp_ms >= 0 for part in split.parts)
-    return Extent(where, split.start_offset, split.stop_offset, latest if is_known else None)
+    return PartitionSpan(where, split.start_offset, split.stop_offset, latest if is_known else None)
 
 
 def _selected(batch: Any, names: list[str]) -> pa.RecordBatch:

@@ -17,7 +17,7 @@ from tieredstore.errors import ConfigError, DataLoss, ResourceNotFound, SegmentN
 from tieredstore.kafka.records import COLUMNS
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.reading.losses import CutWhileRead, Deleted, DeletedOnBroker, Losses
-from tieredstore.records.numbers import int64_values, leading
+from tieredstore.records.columns import int64_values, leading
 from tieredstore.records.partition import PartitionRead
 from tieredstore.records.report import LostOffsets
 from tieredstore.records.settings import ReadSettings
@@ -45,7 +45,7 @@ def stored_runs(lineage: Lineage, start: int, stop: int) -> Iterator[OffsetWindo
             yield first, last
 
 
-class StoredWindow:
+class StoredRead:
     """Reads a window of the bucket's offsets; ``position`` is always where to go on. For one thread.
 
     What was deleted since the lineage was traced is data loss by the query's policy, and so is what no segment that is
@@ -213,7 +213,7 @@ def _read(
             if late is not None:
                 # Nothing is lost then, whatever the policy; behind them the broker goes on.
                 lineage, end = late
-                yield from StoredWindow(source, lineage, (position, end), query, settings).batches()
+                yield from StoredRead(source, lineage, (position, end), query, settings).batches()
                 position = end
             else:
                 # The broker may have deleted more since it told of the error.

@@ -188,6 +188,6 @@ class StoredLogs:
 def _segments(lineage: Lineage) -> dict[RemoteLogSegmentId, RemoteLogSegmentMetadata]:
     """All that the lineage was traced from."""
     segments = [
-        *(span.segment for span in lineage.spans), *(cut.segment for cut in lineage.cuts), *lineage.covered
+        *(span.segment for span in lineage.spans), *(part.segment for part in lineage.superseded), *lineage.covered
     ]  # fmt: skip
     return {segment.remote_log_segment_id: segment for segment in segments}

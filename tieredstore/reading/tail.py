@@ -20,7 +20,7 @@ from tieredstore.partitions.selections import Assign
 from tieredstore.process.closing import Closing
 from tieredstore.reading.losses import CreatedAgain, Gone, Losses, Moved, losses_between, name_of
 from tieredstore.reading.snapshots import LogSnapshots
-from tieredstore.reading.split_reads import StoredWindow
+from tieredstore.reading.split_reads import StoredRead
 from tieredstore.records.report import LostOffsets
 from tieredstore.records.settings import ReadSettings
 
@@ -78,7 +78,7 @@ class _Reading:
     """It is being read from the bucket, up to the seam of ``log``: one at a time."""
 
     log: PartitionLog
-    window: StoredWindow
+    window: StoredRead
     batches: Generator[pa.RecordBatch, None, None]
 
 
@@ -359,7 +359,7 @@ class LogTail(Closing):
 
     def _begin_stored(self, followed: _Followed, log: PartitionLog) -> _Reading:
         assert log.lineage is not None
-        window = StoredWindow(self._source, log.lineage, (followed.offset, log.seam), self._query, self._settings)
+        window = StoredRead(self._source, log.lineage, (followed.offset, log.seam), self._query, self._settings)
         reading = _Reading(log, window, window.batches())
         self._enter(log.where, reading)
         return reading

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from tieredstore.errors import ConfigError
 from tieredstore.reading.losses import Losses, losses_between
-from tieredstore.reading.split_reads import LiveSplit, StoredWindow, read_live_split
-from tieredstore.records.numbers import int64_values
+from tieredstore.reading.split_reads import LiveSplit, StoredRead, read_live_split
+from tieredstore.records.columns import int64_values
 from tieredstore.records.settings import ReadSettings
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _read(
     aborted: set[AbortedTransaction],
 ) -> Generator[pa.RecordBatch, None, None]:
     if log.lineage is not None and start < min(stop, log.seam):
-        window = StoredWindow(source, log.lineage, (start, min(stop, log.seam)), query, settings)
+        window = StoredRead(source, log.lineage, (start, min(stop, log.seam)), query, settings)
         window.aborted = aborted
         yield from window.batches()
     if log.live_start is None:

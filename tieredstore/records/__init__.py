@@ -7,7 +7,7 @@ from tieredstore.records.partition import PartitionRead
 from tieredstore.records.report import LostOffsets, ReadReport, SkippedInSegment, Undecided
 from tieredstore.records.settings import OnDataLoss, ReadSettings
 from tieredstore.records.split_planning import SplitPlan, decided_end, plan_splits
-from tieredstore.records.splits import RecordSplit, SplitPart, read_split
+from tieredstore.records.splits import RecordSplit, SplitSection, read_split
 from tieredstore.records.topic_records import RecordReader, read_records
 
 __all__ = [
@@ -21,8 +21,8 @@ __all__ = [
     "RecordReader",
     "RecordSplit",
     "SkippedInSegment",
-    "SplitPart",
     "SplitPlan",
+    "SplitSection",
     "Undecided",
     "decided_end",
     "plan_splits",

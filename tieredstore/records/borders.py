@@ -17,7 +17,7 @@ from tieredstore.model import RemoteLogSegmentMetadata
 
 
 @dataclass(frozen=True, slots=True)
-class Border:
+class SectionEnd:
     """A place between two batches of a log, or one of its ends.
 
     The batches before byte ``position`` end before offset ``high`` and have an offset ``low - 1``; the one that stands
@@ -29,33 +29,33 @@ class Border:
     high: int
 
 
-Section: TypeAlias = tuple[Border, Border]
+Section: TypeAlias = tuple[SectionEnd, SectionEnd]
 """What lies between two borders of one log."""
 
 
-class Borders(Protocol):
+class SectionEnds(Protocol):
     """The borders of a log in order, its two ends among them."""
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, index: int, /) -> Border: ...
+    def __getitem__(self, index: int, /) -> SectionEnd: ...
 
 
-class IndexBorders:
+class IndexedEnds:
     """The borders that an offset index tells of. They are made when they are asked for: an index may be large."""
 
     def __init__(self, segment: RemoteLogSegmentMetadata, index: OffsetIndex) -> None:
         self._index = index
         self._first = start_of(segment)
         low = index[-1].offset + 1 if len(index) else segment.start_offset
-        self._last = Border(segment.segment_size_in_bytes, low, segment.end_offset + 1)
+        self._last = SectionEnd(segment.segment_size_in_bytes, low, segment.end_offset + 1)
         # An entry at the log's first byte is no further border.
         self._skipped = int(len(index) > 0 and index[0].position == 0)
 
     def __len__(self) -> int:
         return len(self._index) - self._skipped + 2
 
-    def __getitem__(self, index: int, /) -> Border:
+    def __getitem__(self, index: int, /) -> SectionEnd:
         number = index if index >= 0 else len(self) + index
         if number == 0:
             return self._first
@@ -63,20 +63,20 @@ class IndexBorders:
             return self._last
         entry = number - 1 + self._skipped
         before = self._index[entry - 1].offset if entry else self._first.low
-        return Border(self._index[entry].position, before + 1, self._index[entry].offset)
+        return SectionEnd(self._index[entry].position, before + 1, self._index[entry].offset)
 
 
-def start_of(segment: RemoteLogSegmentMetadata) -> Border:
+def start_of(segment: RemoteLogSegmentMetadata) -> SectionEnd:
     """The log's first byte. Compaction may have taken any of its first batches."""
-    return Border(0, segment.start_offset, segment.end_offset)
+    return SectionEnd(0, segment.start_offset, segment.end_offset)
 
 
-def end_of(segment: RemoteLogSegmentMetadata) -> Border:
+def end_of(segment: RemoteLogSegmentMetadata) -> SectionEnd:
     """The log's end, of which nothing more is known. Compaction may have taken any of its last batches."""
-    return Border(segment.segment_size_in_bytes, segment.start_offset, segment.end_offset + 1)
+    return SectionEnd(segment.segment_size_in_bytes, segment.start_offset, segment.end_offset + 1)
 
 
-def around(borders: Borders, start: int, stop: int) -> Section:
+def around(borders: SectionEnds, start: int, stop: int) -> Section:
     """The two borders closest to each other that hold all records with offsets from ``start`` up to ``stop``."""
     # One before the batch that may hold `start`: where a batch begins to count is proven by the one that it follows.
     first = bisect_left(borders, start, lo=1, key=lambda border: border.high) - 1
@@ -85,7 +85,7 @@ def around(borders: Borders, start: int, stop: int) -> Section:
     return borders[first], borders[last]
 
 
-def oversized(borders: Borders, begin: Border, end: Border, max_bytes: int) -> Iterator[Section]:
+def oversized(borders: SectionEnds, begin: SectionEnd, end: SectionEnd, max_bytes: int) -> Iterator[Section]:
     """The neighbours among the borders from ``begin`` to ``end`` that lie further than ``max_bytes`` apart."""
     at = begin
     while at.position < end.position:
@@ -97,7 +97,9 @@ def oversized(borders: Borders, begin: Border, end: Border, max_bytes: int) -> I
         at = following
 
 
-def cut(borders: Borders, begin: Border, end: Border, max_bytes: int, chunk_bytes: int) -> Iterator[Section]:
+def cut(
+    borders: SectionEnds, begin: SectionEnd, end: SectionEnd, max_bytes: int, chunk_bytes: int
+) -> Iterator[Section]:
     """Pieces from ``begin`` to ``end`` of near-equal sizes, each of ``max_bytes`` at most wherever borders allow it.
 
     They begin where chunks of ``chunk_bytes`` do, or right behind that, where this leaves their sizes within half of
@@ -118,7 +120,7 @@ def cut(borders: Borders, begin: Border, end: Border, max_bytes: int, chunk_byte
         yield at, end
 
 
-def _at_chunk(borders: Borders, position: int, share: int, max_bytes: int, chunk_bytes: int) -> Border | None:
+def _at_chunk(borders: SectionEnds, position: int, share: int, max_bytes: int, chunk_bytes: int) -> SectionEnd | None:
     """The first border in a chunk, of the two chunks that begin around an equal part's end the nearer one that fits."""
     even = position + share
     before = even // chunk_bytes * chunk_bytes
@@ -129,7 +131,7 @@ def _at_chunk(borders: Borders, position: int, share: int, max_bytes: int, chunk
     return None
 
 
-def _nearest(borders: Borders, position: int, even: int, limit: int) -> Border:
+def _nearest(borders: SectionEnds, position: int, even: int, limit: int) -> SectionEnd:
     """The first border at ``even`` or behind, or else the last one before, or behind ``limit`` if there is none."""
     after = _first_after(borders, even - 1)
     if after.position <= limit:
@@ -138,10 +140,10 @@ def _nearest(borders: Borders, position: int, even: int, limit: int) -> Border:
     return before if before.position > position else after
 
 
-def _first_after(borders: Borders, position: int) -> Border:
+def _first_after(borders: SectionEnds, position: int) -> SectionEnd:
     after = bisect_right(borders, position, key=lambda border: border.position)
     return borders[min(after, len(borders) - 1)]
 
 
-def _last_upto(borders: Borders, position: int) -> Border:
+def _last_upto(borders: SectionEnds, position: int) -> SectionEnd:
     return borders[bisect_right(borders, position, key=lambda border: border.position) - 1]

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tieredstore.catalog.lineage import Span
-from tieredstore.catalog.log_extents import position_before
+from tieredstore.catalog.log_sections import position_before
 from tieredstore.catalog.transactions import end_markers, opened_at_end, read_aborted, steps_of
 from tieredstore.errors import BatchCorrupt, IndexNotRecorded
 from tieredstore.kafka.checkpoints import parse_leader_epochs

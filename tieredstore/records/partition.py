@@ -18,7 +18,7 @@ from tieredstore.kafka.records import RecordDecoder
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.process.closing import Closing
 from tieredstore.records.arrow_stream import ArrowStream
-from tieredstore.records.numbers import int64_values, leading
+from tieredstore.records.columns import int64_values, leading
 from tieredstore.records.report import LostOffsets, ReadReport, SkippedInSegment, lost_offsets
 from tieredstore.records.sections import LogSection, lost_behind_end, read_section, section_of_span, unreached
 from tieredstore.records.settings import ReadSettings

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
-from tieredstore.catalog.log_extents import LogExtent, offset_index_of
+from tieredstore.catalog.log_sections import LogExtent, offset_index_of
 from tieredstore.errors import BatchCorrupt
 from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.kafka.records import RecordDecoder
 from tieredstore.model import ByteRange, RemoteLogSegmentMetadata
-from tieredstore.records.borders import Border, IndexBorders, around, end_of, start_of
+from tieredstore.records.borders import IndexedEnds, SectionEnd, around, end_of, start_of
 from tieredstore.records.report import LostOffsets
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ class LogSection:
     """What lies between two borders of a segment's log; wanted are offsets in ``[start_offset, stop_offset)``."""
 
     segment: RemoteLogSegmentMetadata
-    begin: Border
-    end: Border
+    begin: SectionEnd
+    end: SectionEnd
     start_offset: int
     stop_offset: int
 
@@ -54,7 +54,7 @@ def section_of_span(source: SegmentSource, span: Span) -> LogSection:
     if span.start <= segment.start_offset and span.stop > segment.end_offset:
         borders = start_of(segment), end_of(segment)
     else:
-        borders = around(IndexBorders(segment, offset_index_of(source, segment)), span.start, span.stop)
+        borders = around(IndexedEnds(segment, offset_index_of(source, segment)), span.start, span.stop)
     return LogSection(segment, *borders, span.start, span.stop)
 
 

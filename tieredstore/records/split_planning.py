@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.catalog.lineage import Lineage, Span
-from tieredstore.catalog.log_extents import offset_since
+from tieredstore.catalog.log_sections import offset_since
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.kafka.records.log_reading import OnCorrupt
@@ -20,8 +20,8 @@ from tieredstore.records.borders import around, cut, end_of, start_of
 from tieredstore.records.partition import checked_losses, runs_of_spans
 from tieredstore.records.report import LostOffsets, Undecided
 from tieredstore.records.settings import ReadSettings
-from tieredstore.records.splits import RecordSplit, SplitPart
-from tieredstore.records.stored_borders import load_borders
+from tieredstore.records.splits import RecordSplit, SplitSection
+from tieredstore.records.stored_borders import load_section_ends
 from tieredstore.records.transactions import Transactions, aborted_in_each
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def _end(lineage: Lineage, start: int, stop: int, undecided: Undecided | None) -
     return max(start, reached if undecided is None else min(reached, undecided.first_offset))
 
 
-def _parts(source: SegmentSource, bounds: _Bounds, span: Span) -> list[SplitPart]:
+def _parts(source: SegmentSource, bounds: _Bounds, span: Span) -> list[SplitSection]:
     """The parts of one span, in the order of offsets."""
     segment, start = span.segment, span.start
     if bounds.since_ms is not None:
@@ -170,12 +170,12 @@ def _parts(source: SegmentSource, bounds: _Bounds, span: Span) -> list[SplitPart
             return []
     rest = Span(segment, start, span.stop)
     if bounds.take_whole(rest):
-        return [SplitPart(segment, start_of(segment), end_of(segment), start, span.stop)]
+        return [SplitSection(segment, start_of(segment), end_of(segment), start, span.stop)]
     return list(_cut_parts(source, bounds, rest))
 
 
-def _cut_parts(source: SegmentSource, bounds: _Bounds, span: Span) -> Iterator[SplitPart]:
-    borders = load_borders(source, span, bounds.size, on_corrupt=bounds.on_corrupt)
+def _cut_parts(source: SegmentSource, bounds: _Bounds, span: Span) -> Iterator[SplitSection]:
+    borders = load_section_ends(source, span, bounds.size, on_corrupt=bounds.on_corrupt)
     # In memory: whoever has read the index has read the manifest.
     chunk_bytes = source.fetch_manifest(span.segment).chunk_index.original_chunk_size
     count, offsets = bounds.windows(span), span.stop - span.start
@@ -183,7 +183,7 @@ def _cut_parts(source: SegmentSource, bounds: _Bounds, span: Span) -> Iterator[S
         start, stop = span.start + offsets * number // count, span.start + offsets * (number + 1) // count
         begin, end = around(borders, start, stop)
         for first, last in cut(borders, begin, end, bounds.size, chunk_bytes):
-            yield SplitPart(span.segment, first, last, max(start, first.low), min(stop, last.high))
+            yield SplitSection(span.segment, first, last, max(start, first.low), min(stop, last.high))
 
 
 def _with_aborted(
@@ -191,11 +191,11 @@ def _with_aborted(
     lineage: Lineage,
     start: int,
     stop: int,
-    parts: Sequence[SplitPart],
+    parts: Sequence[SplitSection],
     pool: ThreadPool,
-) -> list[SplitPart]:
+) -> list[SplitSection]:
     """The parts with the aborted transactions whose records they must not give."""
-    decided: list[SplitPart] = []
+    decided: list[SplitSection] = []
     for spans in runs_of_spans(lineage, start, stop):
         # Asked for together beforehand: one by one, each index would wait for the one before it.
         transactions = Transactions(source, spans, start)
@@ -209,7 +209,7 @@ def _with_aborted(
 
 
 def _looked_up(
-    source: SegmentSource, spans: Sequence[Span], parts: Sequence[SplitPart], pool: ThreadPool
+    source: SegmentSource, spans: Sequence[Span], parts: Sequence[SplitSection], pool: ThreadPool
 ) -> dict[Span, Sequence[AbortedTransaction]]:
     """The transaction indexes of the spans that are read, several asked for at once."""
     first, last = parts[0].start_offset, parts[-1].stop_offset
@@ -217,8 +217,8 @@ def _looked_up(
     return aborted_in_each(source, read, pool, at_once=2 * READERS)
 
 
-def _packed(partition: TopicIdPartition, parts: Iterable[SplitPart], bounds: _Bounds) -> Iterator[RecordSplit]:
-    taken: list[SplitPart] = []
+def _packed(partition: TopicIdPartition, parts: Iterable[SplitSection], bounds: _Bounds) -> Iterator[RecordSplit]:
+    taken: list[SplitSection] = []
     size = 0
     for part in parts:
         size += len(part.extent)

@@ -23,7 +23,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class SplitPart(LogSection):
+class SplitSection(LogSection):
     """The records of ``segment`` between two borders of its log with offsets in ``[start_offset, stop_offset)``.
 
     Parts that meet at a border of one log share no record, though their offsets may seem to overlap there by what
@@ -41,7 +41,7 @@ class RecordSplit:
     """What one task reads: parts of a partition's log in the order of offsets, one at least. Small, and picklable."""
 
     partition: TopicIdPartition
-    parts: tuple[SplitPart, ...]
+    parts: tuple[SplitSection, ...]
 
     @property
     def size_in_bytes(self) -> int:
@@ -73,7 +73,7 @@ def read_split(source: SegmentSource, split: RecordSplit, settings: ReadSettings
         yield from _read_part(source, part, following, settings)
 
 
-def _to_read_ahead(part: SplitPart | None) -> RemoteLogSegmentMetadata | None:
+def _to_read_ahead(part: SplitSection | None) -> RemoteLogSegmentMetadata | None:
     """The segment to go on in before it is asked for: only one that is read from its first byte to its last."""
     if part is None or len(part.extent) < part.segment.segment_size_in_bytes or not part.is_read_to_its_end:
         return None
@@ -82,8 +82,8 @@ def _to_read_ahead(part: SplitPart | None) -> RemoteLogSegmentMetadata | None:
 
 def _read_part(
     source: SegmentSource,
-    part: SplitPart,
-    following: SplitPart | None,
+    part: SplitSection,
+    following: SplitSection | None,
     settings: ReadSettings,
 ) -> Iterator[pa.RecordBatch]:
     decoder = settings.decoder()

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.catalog.lineage import Span
-from tieredstore.catalog.log_extents import offset_index_of
+from tieredstore.catalog.log_sections import offset_index_of
 from tieredstore.errors import BatchCorrupt, IndexesCorrupt
 from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader, walk_batch_headers
 from tieredstore.kafka.records.log_reading import OnCorrupt
 from tieredstore.model import RemoteLogSegmentMetadata
-from tieredstore.records.borders import Border, Borders, IndexBorders, Section, around, oversized
+from tieredstore.records.borders import IndexedEnds, Section, SectionEnd, SectionEnds, around, oversized
 
 if TYPE_CHECKING:
     from tieredstore.remote.fetch.stream import SegmentStream
@@ -22,27 +22,27 @@ _SPACING: Final = 4096
 """As far apart as a broker's index entries: more borders would only take memory."""
 
 
-def load_borders(
+def load_section_ends(
     source: SegmentSource,
     span: Span,
     max_bytes: int,
     *,
     on_corrupt: OnCorrupt,
-) -> Borders:
+) -> SectionEnds:
     """The borders of a segment's log; around the span's offsets none is missing that ``max_bytes`` asks for.
 
     Two requests at most for the index. Where two of its entries lie further than ``max_bytes`` apart, those for the
     chunks that hold the headers of the batches between them. IndexesCorrupt if index and log contradict each other;
     BatchCorrupt for headers that are none, unless damage is to be left out: there the log is not cut then.
     """
-    borders = IndexBorders(span.segment, offset_index_of(source, span.segment))
-    walked: dict[int, Border] = {}
+    borders = IndexedEnds(span.segment, offset_index_of(source, span.segment))
+    walked: dict[int, SectionEnd] = {}
     for run in _runs(oversized(borders, *around(borders, span.start, span.stop), max_bytes)):
         for border in _walked(source, span.segment, run, min(_SPACING, max_bytes // 4), on_corrupt):
             # Two sections that meet both tell something of the border between them.
             known = walked.get(border.position, border)
             low, high = max(known.low, border.low), min(known.high, border.high)
-            walked[border.position] = Border(border.position, low, high)
+            walked[border.position] = SectionEnd(border.position, low, high)
     # The usual case: the index stays as it is, and no border is made before it is asked for.
     if not walked:
         return borders
@@ -69,9 +69,9 @@ def _walked(
     run: Sequence[Section],
     spacing: int,
     on_corrupt: OnCorrupt,
-) -> list[Border]:
+) -> list[SectionEnd]:
     """The borders of sections that meet, their ends included, with the offsets that the batches have."""
-    borders: list[Border] = []
+    borders: list[SectionEnd] = []
     start, stop = run[0][0].position, run[-1][1].position
     try:
         with source.fetch_log_segment(segment, start, stop - 1) as stream:
@@ -87,7 +87,7 @@ def _walked(
 
 def _between(
     segment: RemoteLogSegmentMetadata, headers: Iterator[BatchHeader], section: Section, spacing: int
-) -> Iterator[Border]:
+) -> Iterator[SectionEnd]:
     begin, end = section
     next_offset, kept = begin.low, begin.position
     for header in headers:
@@ -95,14 +95,14 @@ def _between(
             _expect(segment, begin, header.base_offset)
         # What is passed over stays together with what was kept before it, below the twofold.
         if header.position == begin.position or header.position - kept + header.size_in_bytes >= 2 * spacing:
-            yield Border(header.position, next_offset, header.base_offset)
+            yield SectionEnd(header.position, next_offset, header.base_offset)
             kept = header.position
         next_offset = header.last_offset + 1
     _expect(segment, end, next_offset)
-    yield Border(end.position, next_offset, end.high)
+    yield SectionEnd(end.position, next_offset, end.high)
 
 
-def _expect(segment: RemoteLogSegmentMetadata, border: Border, offset: int) -> None:
+def _expect(segment: RemoteLogSegmentMetadata, border: SectionEnd, offset: int) -> None:
     if not border.low <= offset <= border.high:
         raise IndexesCorrupt(
             f"the offset index of {segment} leads to byte {border.position} for the offsets {border.low} to "

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from tieredstore.catalog.log_extents import position_before
+from tieredstore.catalog.log_sections import position_before
 from tieredstore.catalog.transactions import end_markers, opened_at_end
 from tieredstore.errors import CorruptData, SegmentNotFound
 from tieredstore.format.keys import Suffix

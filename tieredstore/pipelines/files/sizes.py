@@ -8,7 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tieredstore.records.numbers import int64_values
+from tieredstore.records.columns import int64_values
 
 _BINARY: Final = pa.binary()
 

@@ -29,7 +29,7 @@ from tieredstore.pipelines.run.stores import COLUMNS, Parts, open_parts
 from tieredstore.pipelines.run.window_writing import UNREADABLE, Failed, ReadUpTo, Recipe, Written, write_window
 from tieredstore.process.per_process import PerProcess
 from tieredstore.reading.reader import TopicReader
-from tieredstore.records.numbers import int64_values
+from tieredstore.records.columns import int64_values
 from tieredstore.records.settings import ReadSettings
 from tieredstore.spark.source.workers import spare_modules
 

@@ -419,9 +419,9 @@ class StoredSegments:
 
     def _following(self, segment: RemoteLogSegmentMetadata) -> tuple[Span, ...]:
         lineage = self._lineage(segment.topic_id_partition)
-        for cut in lineage.cuts:
-            if cut.segment.remote_log_segment_id == segment.remote_log_segment_id:
-                raise ConfigError(f"{cut}: leave the segment out, or read it with isolation='read_uncommitted'")
+        for part in lineage.superseded:
+            if part.segment.remote_log_segment_id == segment.remote_log_segment_id:
+                raise ConfigError(f"{part}: leave the segment out, or read it with isolation='read_uncommitted'")
         return lineage.spans_between(segment.end_offset + 1, MAX_OFFSET)
 
     def _load_lineage(self, where: TopicIdPartition) -> Lineage:

@@ -43,7 +43,7 @@ class LogExtent:
         next_segment: NextSegment | None = None,
         *,
         decode_ahead: bool = True,
-    ) -> Generator[LogPieces]:
+    ) -> Generator[SectionBytes]:
         """The bytes in pieces of ``piece_bytes`` at most; each is valid until the next is asked for.
 
         A request for the manifest, and those for the chunks that are reached or read ahead: none beyond the extent, but
@@ -51,13 +51,13 @@ class LogExtent:
         ``decode_ahead`` the stream's ``chunks``.
         """
         if not len(self.byte_range):
-            yield LogPieces(self.segment, self.byte_range, iter(()))
+            yield SectionBytes(self.segment, self.byte_range, iter(()))
             return
         stop = min(self.byte_range.stop + BASE_OFFSET_SIZE, self.segment.segment_size_in_bytes)
         first, last = self.byte_range.start, stop - 1
         with source.fetch_log_segment(self.segment, first, last, next_segment=next_segment) as stream:
             chunks = stream.chunks(decode_ahead=decode_ahead)
-            yield LogPieces(self.segment, self.byte_range, self._pieces(chunks, piece_bytes))
+            yield SectionBytes(self.segment, self.byte_range, self._pieces(chunks, piece_bytes))
 
     def _pieces(self, chunks: Iterator[memoryview], piece_bytes: int) -> Iterator[memoryview]:
         head = bytearray()
@@ -83,7 +83,7 @@ class LogExtent:
             )
 
 
-def extent_for_time(source: SegmentSource, span: Span, timestamp_ms: int) -> LogExtent:
+def section_for_time(source: SegmentSource, span: Span, timestamp_ms: int) -> LogExtent:
     """The extent that holds the span's first record of ``timestamp_ms`` or later, if there is one.
 
     A time index entry says that a record of its timestamp lies at its offset or before, and none of a later one. Two
@@ -178,7 +178,7 @@ class DecodedLog(Protocol):
         ...
 
 
-class LogPieces:
+class SectionBytes:
     """The bytes of ``extent`` in pieces, each valid until the next is asked for. For one thread.
 
     ``source`` may go on behind the extent, with what the batch there begins with.
@@ -283,7 +283,7 @@ class LogPieces:
 class _Rest:
     """What comes from a position on, as a stream."""
 
-    def __init__(self, pieces: LogPieces, position: int) -> None:
+    def __init__(self, pieces: SectionBytes, position: int) -> None:
         self._pieces = pieces
         self._first = pieces.kept_from(position)
 
