@@ -27,7 +27,7 @@ from tieredstore.kafka.logdir import LogSegment
 from tieredstore.model import RemoteLogSegmentMetadata, Uuid
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import build_segment
-from tieredstore.transform.zstd import ReadsInto
+from tieredstore.transform.chunks import ReadsInto
 
 CHUNK = 4 << 20
 READ_SIZE = 16 * CHUNK

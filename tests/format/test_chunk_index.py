@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tieredstore.errors import InvalidRange, ManifestCorrupt
-from tieredstore.format.chunk_index import ChunkIndex, FixedChunkIndex, VariableChunkIndex
-from tieredstore.format.chunk_sizes import pack_chunk_sizes
+from tieredstore.format.chunk_index import ChunkIndex, FixedChunkIndex, VariableChunkIndex, pack_chunk_sizes
 from tieredstore.format.sizes import ENCRYPTION_OVERHEAD
 from tieredstore.model import ByteRange
 

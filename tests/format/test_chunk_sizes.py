@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.work import least_traced_peak
 from tieredstore.errors import ManifestCorrupt, SegmentTooLarge
-from tieredstore.format.chunk_sizes import (
+from tieredstore.format.chunk_index import (
     MAX_BINARY_SIZE,
     decode_chunk_sizes,
     encode_chunk_sizes,

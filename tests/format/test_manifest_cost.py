@@ -15,7 +15,7 @@ from tests.support.examples import examples
 from tests.support.stores.catalog_stores import MadeSegment, partition_of
 from tests.support.work import measured
 from tieredstore.errors import CorruptData
-from tieredstore.format.chunk_sizes import pack_chunk_sizes
+from tieredstore.format.chunk_index import pack_chunk_sizes
 from tieredstore.format.manifest import MAX_MANIFEST_SIZE, SegmentManifest
 from tieredstore.format.manifest_rules import KnownSegment, ManifestRules
 

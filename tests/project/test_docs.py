@@ -32,8 +32,7 @@ from tieredstore.cli.app.main import app
 from tieredstore.config import load_settings, settings_from
 from tieredstore.config.encryption import pair_id
 from tieredstore.config.names import known_names
-from tieredstore.format.chunk_index import FixedChunkIndex
-from tieredstore.format.chunk_sizes import encode_chunk_sizes, unpack_chunk_sizes
+from tieredstore.format.chunk_index import FixedChunkIndex, encode_chunk_sizes, unpack_chunk_sizes
 from tieredstore.format.custom_metadata import CustomMetadata
 from tieredstore.format.keys import parse_key
 from tieredstore.format.manifest import SegmentManifest

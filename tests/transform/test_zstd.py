@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tieredstore.errors import CorruptData
-from tieredstore.transform.zstd import compress, decompress_into
+from tieredstore.transform.chunks import compress, decompress_into
 
 
 def decompressed(frame: bytes, size: int) -> bytes:

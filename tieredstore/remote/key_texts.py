@@ -11,7 +11,7 @@ from typing import Final
 
 from tieredstore.errors import KeyRingError
 from tieredstore.process.deadline import Deadline
-from tieredstore.transform.key_files import MAX_BYTES, key_file_content
+from tieredstore.transform.pem import MAX_BYTES, key_file_content
 
 _PIPE_TIMEOUT_S: Final = 30.0
 _lock: Final = threading.Lock()

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from tieredstore.errors import KeyRingError
 from tieredstore.remote.key_texts import descriptor_content, passphrase_in, variable_content
-from tieredstore.transform.key_files import key_file_content
 from tieredstore.transform.keyring import KeyPair
-from tieredstore.transform.pem import first_block, private_key, read_public_key, unprotected
+from tieredstore.transform.pem import first_block, key_file_content, private_key, read_public_key, unprotect
 
 if TYPE_CHECKING:
     from tieredstore.config import KeyPairSettings
@@ -41,7 +40,7 @@ def _private_key_der(pair: KeyPairSettings) -> bytes:
         raise KeyRingError(f"{name} is not a PEM file; if it was sealed, name the service by private.key.kms")
     der = first_block(text, name)
     passphrase = _passphrase(pair)
-    return der if passphrase is None else unprotected(der, passphrase, name)
+    return der if passphrase is None else unprotect(der, passphrase, name)
 
 
 def _name(pair: KeyPairSettings) -> str:

@@ -18,7 +18,6 @@ from Crypto.PublicKey.RSA import RsaKey
 from Crypto.Util.asn1 import DerSequence
 
 from tieredstore.errors import KeyRingError
-from tieredstore.transform.key_files import key_file_content
 
 # The label between BEGIN and END is not looked at, as the plugin does not: the DER inside decides.
 _BLOCK: Final = re.compile(rb"-----BEGIN [^-]*-----\s(.*?)-----END [^-]*-----", re.DOTALL)
@@ -65,7 +64,7 @@ def private_key(der: bytes, name: str) -> RsaKey:
     return _import(der, name)
 
 
-def unprotected(der: bytes, passphrase: bytes, name: str) -> bytes:
+def unprotect(der: bytes, passphrase: bytes, name: str) -> bytes:
     """The PKCS#8 text that ``passphrase`` protects; KeyRingError if it protects none, or does not open it."""
     if not _is_protected(der):
         raise KeyRingError(f"{name} is not protected by a passphrase, and the settings name one: take that away")
@@ -79,7 +78,7 @@ def unprotected(der: bytes, passphrase: bytes, name: str) -> bytes:
     return PKCS8.wrap(key, oid)
 
 
-def protected(pem: bytes, passphrase: bytes) -> bytes:
+def protect(pem: bytes, passphrase: bytes) -> bytes:
     """The PEM text of a plain private key, with a passphrase on it that OpenSSL and we can open it by."""
     # PBES2 of RFC 8018 with as many rounds as OWASP asks for with this hash: about half a second.
     return (
@@ -115,3 +114,16 @@ def _import(der: bytes, name: str) -> RsaKey:
         return RSA.import_key(der)
     except (ValueError, IndexError, TypeError) as error:
         raise KeyRingError(f"{name} does not hold an RSA key: {error}") from error
+
+
+MAX_BYTES: Final = 1 << 20
+"""So much is read at most: a key has a few kilobytes, and a wrong path may lead to a file of any size."""
+
+
+def key_file_content(path: Path) -> bytes:
+    """The first ``MAX_BYTES`` of a key's file; KeyRingError if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES)
+    except OSError as error:
+        raise KeyRingError(f"key file {path} cannot be read: {error.strerror}") from error

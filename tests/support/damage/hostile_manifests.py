@@ -21,7 +21,7 @@ from tests.support.damage.hostile_buckets import (
     text,
     without,
 )
-from tieredstore.format.chunk_sizes import encode_chunk_sizes, pack_chunk_sizes
+from tieredstore.format.chunk_index import encode_chunk_sizes, pack_chunk_sizes
 from tieredstore.format.manifest import MAX_MANIFEST_SIZE
 from tieredstore.model import Uuid
 

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 import zstandard
 
-from tieredstore.format.chunk_index import FixedChunkIndex, VariableChunkIndex
-from tieredstore.format.chunk_sizes import encode_chunk_sizes
+from tieredstore.format.chunk_index import FixedChunkIndex, VariableChunkIndex, encode_chunk_sizes
 from tieredstore.format.manifest import IndexEntry, SegmentIndexes, SegmentManifest, WrappedDataKey
 from tieredstore.format.manifest_rules import KnownSegment
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid

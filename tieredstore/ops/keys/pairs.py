@@ -135,14 +135,14 @@ def _pem_pair(bits: int, passphrase: bytes | None) -> tuple[bytes, bytes]:
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415  needed by no other command about keys
     from cryptography.hazmat.primitives.asymmetric import rsa  # noqa: PLC0415
 
-    from tieredstore.transform.pem import protected  # noqa: PLC0415
+    from tieredstore.transform.pem import protect  # noqa: PLC0415
 
     key = rsa.generate_private_key(public_exponent=_PUBLIC_EXPONENT, key_size=bits)
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     if passphrase is not None:
-        private = protected(private, passphrase)
+        private = protect(private, passphrase)
     return private, _public_pem(key.public_key())
 
 
