@@ -139,7 +139,7 @@ class Group:
         self.stored: list[int] = []
 
         def join(topic: Any) -> None:
-            topic._consumer.assign(topic._placed([0]))
+            topic._consumer.assign(topic._place_all([0]))
 
         def store(_: Any, *place: Any) -> None:
             self.stored.append(place[-1])

@@ -6,9 +6,9 @@ import pytest
 
 from tieredstore.catalog.lineage import Lineage, Span
 from tieredstore.consumer.placement import (
-    CutOff,
+    EndsEarlier,
     InBucket,
-    LiveExtent,
+    LiveSpan,
     Lost,
     OnBroker,
     OutOfRange,
@@ -34,7 +34,7 @@ def lineage_of(*extents: tuple[int, int]) -> Lineage:
 
 
 def placed(
-    mode: Mode, position: int, live: LiveExtent | None, *extents: tuple[int, int], undecided: int = 10**9
+    mode: Mode, position: int, live: LiveSpan | None, *extents: tuple[int, int], undecided: int = 10**9
 ) -> Placement:
     lineage = lineage_of(*extents) if extents else None
     stop = run_stop(lineage, position)
@@ -58,7 +58,7 @@ TENS = [(0, 10), (10, 20), (20, 30)]
         (K, 35, (40, 50), Lost(40)),
         (K, 51, (40, 50), OutOfRange()),
         (K, 29, (0, 25), InBucket(30)),
-        (K, 30, (0, 25), CutOff(25)),
+        (K, 30, (0, 25), EndsEarlier(25)),
         (R, 5, (0, 50), InBucket(30)),
         (R, 30, (0, 50), OnBroker()),
         (R, 30, (31, 50), Lost(31)),
@@ -68,7 +68,7 @@ TENS = [(0, 10), (10, 20), (20, 30)]
         (ONLY, 31, None, Waits()),
     ],
 )
-def test_a_bucket_without_holes(mode: Mode, position: int, live: LiveExtent | None, expected: Placement) -> None:
+def test_a_bucket_without_holes(mode: Mode, position: int, live: LiveSpan | None, expected: Placement) -> None:
     assert placed(mode, position, live, *TENS) == expected
 
 
@@ -87,7 +87,7 @@ def test_a_bucket_without_holes(mode: Mode, position: int, live: LiveExtent | No
         (ONLY, 50, None, Waits()),
     ],
 )
-def test_holes_and_a_beginning(mode: Mode, position: int, live: LiveExtent | None, expected: Placement) -> None:
+def test_holes_and_a_beginning(mode: Mode, position: int, live: LiveSpan | None, expected: Placement) -> None:
     assert placed(mode, position, live, (10, 20), (40, 50)) == expected
 
 
@@ -101,7 +101,7 @@ def test_holes_and_a_beginning(mode: Mode, position: int, live: LiveExtent | Non
         (ONLY, 25, None, Waits()),
     ],
 )
-def test_a_transaction_without_outcome(mode: Mode, position: int, live: LiveExtent | None, expected: Placement) -> None:
+def test_a_transaction_without_outcome(mode: Mode, position: int, live: LiveSpan | None, expected: Placement) -> None:
     assert placed(mode, position, live, *TENS, undecided=25) == expected
 
 

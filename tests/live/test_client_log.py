@@ -14,7 +14,7 @@ from tests.support.kafka.mock_kafka import mock_kafka
 from tests.support.servers.process import unanswered_port
 from tieredstore.consumer import Consumer
 from tieredstore.live import LiveCluster
-from tieredstore.live.client_log import ClientLog, logged_by
+from tieredstore.live.client_log import ClientLog, log_to
 from tieredstore.live.clients import LiveAdmin, LiveConsumer, LiveProducer
 
 _DEADLINE_S: Final = 60.0
@@ -136,8 +136,8 @@ def test_old_failures_are_no_news(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_client_that_is_to_be_silent_is() -> None:
     log = ClientLog()
-    assert logged_by(log, {"log_level": "2"}) == {"log_level": "2", "logger": log}
-    assert logged_by(log, {"debug": "cgrp,broker"})["debug"] == "broker,cgrp"
+    assert log_to(log, {"log_level": "2"}) == {"log_level": "2", "logger": log}
+    assert log_to(log, {"debug": "cgrp,broker"})["debug"] == "broker,cgrp"
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from tieredstore.errors import (
     ResourceNotFound,
     TieredStoreError,
 )
-from tieredstore.live.faults import OF_GROUPS, OUT_OF_RANGE, Trouble, fault, kind_of, translated, unknown_s
+from tieredstore.live.faults import OF_GROUPS, OUT_OF_RANGE, Trouble, fault, kind_of, translate_errors, unknown_s
 
 JAVA_RETRIES = {
     2, 3, 5, 6, 7, 9, 13, 14, 15, 16, 19, 20, 41, 51, 56, 70, 71, 72, 74, 75, 78, 80, 83, 84, 88, 89, 100, 103, 106,
@@ -132,6 +132,6 @@ def test_who_waits_longer_gives_new_topics_longer() -> None:
 
 
 def test_what_a_call_raises_is_translated() -> None:
-    with pytest.raises(BrokerError, match=r"^t-0 cannot be read: ") as raised, translated("t-0 cannot be read"):
+    with pytest.raises(BrokerError, match=r"^t-0 cannot be read: ") as raised, translate_errors("t-0 cannot be read"):
         raise KafkaException(KafkaError(KafkaError._STATE))
     assert isinstance(raised.value.__cause__, KafkaException)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.uploader.uploader_disk import BrokerDisk, extents, run_once
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.uploader.page_cache import cache_as_it_was, uncached
+from tieredstore.uploader.page_cache import cache_as_it_was, list_uncached
 
 MIB = 1 << 20
 
@@ -100,14 +100,14 @@ def test_where_nobody_tells_what_is_cached_nothing_is_dropped(file: int, monkeyp
 
 def test_by_the_systems_own_cache(file: int) -> None:
     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-    if not list(uncached(file)):
+    if not list(list_uncached(file)):
         pytest.skip("the file system of the tests' folder keeps all in memory")
     # On a busy machine the system may keep what it is asked to drop, pages that it has just read above all.
     end = time.monotonic() + 60
     while time.monotonic() < end:
         with cache_as_it_was(file):
             assert len(os.pread(file, 4 * MIB, 0)) == 7 * MIB // 2
-        if list(uncached(file)):
+        if list(list_uncached(file)):
             return
         time.sleep(0.1)
         os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)

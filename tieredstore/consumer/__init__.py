@@ -10,7 +10,7 @@ from tieredstore.installation import install_command
 if TYPE_CHECKING:
     from tieredstore.consumer._message import Message
     from tieredstore.consumer.consumer import Consumer, DeserializingConsumer
-    from tieredstore.consumer.handing_out import PartitionBatch
+    from tieredstore.consumer.delivery import PartitionBatch
     from tieredstore.consumer.settings import Mode
 
 __all__ = ["Consumer", "DeserializingConsumer", "Message", "Mode", "PartitionBatch"]
@@ -21,11 +21,11 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        from tieredstore.consumer import _message, consumer, handing_out, settings  # noqa: PLC0415
+        from tieredstore.consumer import _message, consumer, delivery, settings  # noqa: PLC0415
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         # Any other module that is missing is a fault of the installation, and says best itself what it is.
         if missing not in {"confluent_kafka", "pyarrow"}:
             raise
         raise ConfigError(f"a consumer needs the package {missing}: {install_command('kafka')}") from error
-    return next(getattr(room, name) for room in (_message, consumer, handing_out, settings) if name in vars(room))
+    return next(getattr(room, name) for room in (_message, consumer, delivery, settings) if name in vars(room))

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from tieredstore.consumer.client import MemberClient
 from tieredstore.consumer.core import Core
+from tieredstore.consumer.delivery import Delivery
 from tieredstore.consumer.group import Commits, topic_id_in
-from tieredstore.consumer.handing_out import HandingOut
 from tieredstore.consumer.live_side import LiveSide
 from tieredstore.consumer.lookups import Committed, Lookups
+from tieredstore.consumer.loss_policy import LossPolicy
 from tieredstore.consumer.measures import CONSUMERS, Measures
 from tieredstore.consumer.offset_queries import OffsetQueries
 from tieredstore.consumer.partition import Bucket, Failed, Partition
 from tieredstore.consumer.streams import StoredStreams
-from tieredstore.consumer.troubles import Troubles
 from tieredstore.live import LiveCluster
 from tieredstore.remote import RemoteStorageManager
 
@@ -71,9 +71,9 @@ class Parts:
             self.live = LiveSide(client, partitions, settings.timeout_s, makers)
             self.lookups = Lookups(settings, self.manager, self.cluster, self._ask_commits, self.news)
             self.streams = StoredStreams(self.manager, settings, self.news)
-            troubles = Troubles(settings, self.measures, makers.first_pause_s)
-            self.core = Core(settings, partitions, self.live, self.lookups, self.streams, troubles)
-            self.handing_out = HandingOut(self.core, self.measures, makers.held_bytes)
+            policy = LossPolicy(settings, self.measures, makers.first_pause_s)
+            self.core = Core(settings, partitions, self.live, self.lookups, self.streams, policy)
+            self.delivery = Delivery(self.core, self.measures, makers.held_bytes)
             self.commits = Commits(client, self.core, settings)
             self.offsets = OffsetQueries(settings, client, self.core, self.lookups, self.manager, self.cluster)
             self._stop_measuring = CONSUMERS.add(self.measures.snapshot)

@@ -95,10 +95,8 @@ class MemberClient:
 
     def watermarks(self, place: KafkaPartition, timeout_s: float, *, cached: bool = False) -> tuple[int, int] | None:
         """The broker's first offset and its end."""
-        extent: tuple[int, int] | None = _base.get_watermark_offsets(
-            self._own(), place, timeout=timeout_s, cached=cached
-        )
-        return extent
+        span: tuple[int, int] | None = _base.get_watermark_offsets(self._own(), place, timeout=timeout_s, cached=cached)
+        return span
 
     def offsets_for_times(self, places: Sequence[KafkaPartition], timeout_s: float) -> dict[TopicPartition, int]:
         """Where the broker has these times; −1 for none."""
@@ -132,14 +130,14 @@ def refusal(code: int, reason: str) -> KafkaException:
     return KafkaException(kafka_error(code, reason))
 
 
-def checked_places(places: object) -> list[KafkaPartition]:
+def check_places(places: object) -> list[KafkaPartition]:
     """Return the list that a call was given; TypeError, as the library has it, if it is none of partitions."""
     if not isinstance(places, list):
         raise TypeError("requires list of TopicPartition")
-    return [checked_place(place) for place in cast("list[object]", places)]
+    return [check_place(place) for place in cast("list[object]", places)]
 
 
-def checked_place(place: object) -> KafkaPartition:
+def check_place(place: object) -> KafkaPartition:
     """Return the partition that a call was given; TypeError if it is none."""
     if not isinstance(place, KafkaPartition):
         raise TypeError("expected cimpl.TopicPartition")

@@ -11,13 +11,13 @@ import confluent_kafka
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from tieredstore.consumer.assembly import Makers, Parts
-from tieredstore.consumer.client import NO_OFFSET, checked_place, checked_places
+from tieredstore.consumer.client import NO_OFFSET, check_place, check_places
+from tieredstore.consumer.delivery import PartitionBatch
 from tieredstore.consumer.group import Group
-from tieredstore.consumer.handing_out import PartitionBatch
 from tieredstore.consumer.settings import Mode, parse_settings
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.records import COLUMNS
-from tieredstore.live.client_log import ClientLog, logged_by
+from tieredstore.live.client_log import ClientLog, log_to
 
 RebalanceCallback: TypeAlias = Callable[[Any, list[KafkaPartition]], None]
 
@@ -47,7 +47,7 @@ class Consumer(confluent_kafka.Consumer):
         logger = given.pop("logger", None)
         self._settings = parse_settings(given)
         member = self._settings.member_properties()
-        super().__init__(logged_by(ClientLog(), member) if logger is None else {**member, "logger": logger})
+        super().__init__(log_to(ClientLog(), member) if logger is None else {**member, "logger": logger})
         self._client = self._makers.client(self)
         self._is_closed = False
         self._parts: Parts | None = None
@@ -85,10 +85,10 @@ class Consumer(confluent_kafka.Consumer):
         self._take_live(parts, 0.0, max_rows or _MANY)
         while True:
             self._tick(parts)
-            given = parts.handing_out.take_batch(max_rows, columns)
+            given = parts.delivery.take_batch(max_rows, columns)
             if given is not None:
                 return given
-            for event in parts.handing_out.take_events():
+            for event in parts.delivery.take_events():
                 if event.error().code() != confluent_kafka.KafkaError._PARTITION_EOF:
                     raise confluent_kafka.KafkaException(event.error())
             wait = self._wait(parts, end)
@@ -116,17 +116,17 @@ class Consumer(confluent_kafka.Consumer):
             while True:
                 # The client first, whatever else there is: a rebalance, an answer of the coordinator, its records.
                 room = count - len(collected)
-                most = max(1, room // 2) if parts.handing_out.has_opened or parts.core.readable else room
+                most = max(1, room // 2) if parts.delivery.has_open or parts.core.readable else room
                 self._serve(parts, collected, most, wait or 0.0)
                 self._tick(parts, raises=not collected)
-                collected += parts.handing_out.take(count - len(collected))
+                collected += parts.delivery.take(count - len(collected))
                 if len(collected) >= count:
                     return collected
                 wait = self._wait(parts, end)
                 if wait is None:
                     return collected
         except BaseException:
-            parts.handing_out.put_back(collected)
+            parts.delivery.put_back(collected)
             raise
         finally:
             parts.commits.in_call = ()
@@ -143,14 +143,14 @@ class Consumer(confluent_kafka.Consumer):
         messages = self._client.consume(count, wait)
         ended = self._group.take_ended()
         # Of what was revoked meanwhile nothing is given any more, nor if it was assigned again at once.
-        return parts.handing_out.judge(_without(messages, ended) if ended else messages, count), ended
+        return parts.delivery.judge(_without(messages, ended) if ended else messages, count), ended
 
     def _take_live(self, parts: Parts, wait: float, count: int) -> None:
-        most = parts.handing_out.room(count) if not wait else 1
+        most = parts.delivery.room(count) if not wait else 1
         events: list[Any] = []
         for message in self._consume(parts, most, wait)[0]:
             if message.error() is None:
-                parts.handing_out.hold([message])
+                parts.delivery.hold([message])
             elif message.error().code() != confluent_kafka.KafkaError._PARTITION_EOF:
                 events.append(message)
         # Only now: what came beside an error is given by later calls.
@@ -211,7 +211,7 @@ class Consumer(confluent_kafka.Consumer):
             self._client.assign(partitions)
             return
         self._opened()
-        self._group.assign(checked_places(partitions))
+        self._group.assign(check_places(partitions))
 
     def unassign(self) -> None:
         """Nothing is assigned any more."""
@@ -227,7 +227,7 @@ class Consumer(confluent_kafka.Consumer):
             self._client.incremental_assign(partitions)
             return
         self._opened()
-        self._group.incremental_assign(checked_places(partitions))
+        self._group.incremental_assign(check_places(partitions))
 
     def incremental_unassign(self, partitions: list[KafkaPartition]) -> None:
         """These no longer."""
@@ -235,7 +235,7 @@ class Consumer(confluent_kafka.Consumer):
             self._client.incremental_unassign(partitions)
             return
         self._opened()
-        self._group.incremental_unassign(checked_places(partitions))
+        self._group.incremental_unassign(check_places(partitions))
 
     def assignment(self) -> list[KafkaPartition]:
         """What is assigned, whichever source it is read from."""
@@ -251,7 +251,7 @@ class Consumer(confluent_kafka.Consumer):
             _base.pause(self, partitions)
             return
         self._opened()
-        self._group.pause(checked_places(partitions))
+        self._group.pause(check_places(partitions))
 
     def resume(self, partitions: list[KafkaPartition]) -> None:
         """Go on with these where they were."""
@@ -259,7 +259,7 @@ class Consumer(confluent_kafka.Consumer):
             _base.resume(self, partitions)
             return
         self._opened()
-        self._group.resume(checked_places(partitions))
+        self._group.resume(check_places(partitions))
 
     def seek(self, partition: KafkaPartition) -> None:
         """Go on at an offset, wherever that is; KafkaException for a partition that is not assigned."""
@@ -267,7 +267,7 @@ class Consumer(confluent_kafka.Consumer):
             _base.seek(self, partition)
             return
         self._opened()
-        self._group.seek(checked_place(partition))
+        self._group.seek(check_place(partition))
 
     def position(self, partitions: list[KafkaPartition]) -> list[KafkaPartition]:
         """The offset of each that is handed out next; OFFSET_INVALID while that is not known."""
@@ -275,7 +275,7 @@ class Consumer(confluent_kafka.Consumer):
             places: list[KafkaPartition] = _base.position(self, partitions)
             return places
         positions = self._opened().core.positions()
-        wheres = [(place.topic, place.partition) for place in checked_places(partitions)]
+        wheres = [(place.topic, place.partition) for place in check_places(partitions)]
         return [KafkaPartition(*where, positions.get(where, NO_OFFSET)) for where in wheres]
 
     # ---- offsets
@@ -314,7 +314,7 @@ class Consumer(confluent_kafka.Consumer):
             offsets = [parts.commits.place_behind(message)]
         elif offsets is None:
             raise ValueError("expected either message or offsets")
-        parts.commits.store(checked_places(offsets))
+        parts.commits.store(check_places(offsets))
 
     def committed(self, partitions: list[KafkaPartition], timeout: float | None = -1) -> list[KafkaPartition]:
         """What the group has committed."""
@@ -328,7 +328,7 @@ class Consumer(confluent_kafka.Consumer):
         if self._parts is None:
             return self._client.watermarks(partition, seconds, cached=cached)
         self._opened()
-        return self._parts.offsets.watermarks(checked_place(partition), seconds, cached=cached)
+        return self._parts.offsets.watermarks(check_place(partition), seconds, cached=cached)
 
     def offsets_for_times(self, partitions: list[KafkaPartition], timeout: float | None = -1) -> list[KafkaPartition]:
         """The first offset of each whose timestamp is the one given as its offset, or later; -1 for none."""
@@ -337,7 +337,7 @@ class Consumer(confluent_kafka.Consumer):
             places: list[KafkaPartition] = _base.offsets_for_times(self, partitions, timeout=seconds)
             return places
         self._opened()
-        return self._parts.offsets.for_times(checked_places(partitions), seconds)
+        return self._parts.offsets.for_times(check_places(partitions), seconds)
 
     # ---- its life
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka import KafkaError
 
 from tieredstore.consumer.lookups import Found, Look, Unanswered
+from tieredstore.consumer.loss_policy import LossPolicy
 from tieredstore.consumer.partition import (
     Backoff,
     Bucket,
@@ -32,7 +33,7 @@ from tieredstore.consumer.partition import (
 )
 from tieredstore.consumer.placement import (
     Cut,
-    CutOff,
+    EndsEarlier,
     InBucket,
     Lost,
     OnBroker,
@@ -42,14 +43,15 @@ from tieredstore.consumer.placement import (
     lags,
 )
 from tieredstore.consumer.settings import Mode
-from tieredstore.consumer.streams import UNREADABLE, Piece, StoredStream
-from tieredstore.consumer.troubles import Troubles
+from tieredstore.consumer.streams import UNREADABLE, StoredStream
 from tieredstore.errors import CorruptData, SegmentNotFound
 from tieredstore.live.epochs import epoch_end_in
 from tieredstore.model import TopicPartition
 from tieredstore.partitions.position import Position
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from tieredstore.catalog.lineage import Lineage
     from tieredstore.consumer.live_side import LiveSide
     from tieredstore.consumer.lookups import Lookups
@@ -70,7 +72,7 @@ class Core:
         live: LiveSide,
         lookups: Lookups,
         streams: StoredStreams,
-        troubles: Troubles,
+        policy: LossPolicy,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.partitions = partitions
@@ -80,7 +82,7 @@ class Core:
         """What is to be told as a message of its own: the partition, ``eof`` or ``unset``, an offset."""
         self.readable: deque[Partition] = deque()
         """Those that are read from the bucket, in the order of their turns."""
-        self.troubles = troubles
+        self.policy = policy
         self.live = live
         self.lookups = lookups
         self.streams = streams
@@ -180,22 +182,22 @@ class Core:
 
     def take_error(self) -> Exception | None:
         """What the call is to raise: an error that is told once, or that of a partition that does not go on."""
-        error = self.troubles.take_error()
+        error = self.policy.take_error()
         failed = (one.phase.error for one in self.partitions.values() if isinstance(one.phase, Failed))
         return next(failed, None) if error is None else error
 
-    def next_readable(self) -> tuple[Partition, Piece] | None:
-        """The next piece that the bucket gave, of the partition whose turn it is."""
+    def next_readable(self) -> tuple[Partition, pa.RecordBatch] | None:
+        """The next batch that the bucket gave, of the partition whose turn it is."""
         for _ in range(len(self.readable)):
             partition = self.readable[0]
             self.readable.rotate(-1)
             assert isinstance(partition.phase, Bucket)
             stream = partition.phase.stream
-            piece = self.streams.take(stream)
-            if piece is not None:
+            batch = self.streams.take(stream)
+            if batch is not None:
                 partition.retry = Retry()
-                return partition, piece
-            if stream.is_done and not stream.pieces:
+                return partition, batch
+            if stream.is_done and not stream.batches:
                 with self._try_again(partition):
                     self._take_end(partition, stream)
         return None
@@ -213,7 +215,7 @@ class Core:
                 f"{partition} was read up to offset {position}, and from offset {at.offset} on the broker's log is "
                 f"another one: {reason}"
             )
-            if not self.troubles.accepts(partition, sentence):
+            if not self.policy.accepts(partition, sentence):
                 return
             # The bucket may still have what the log left behind there.
             partition.at, partition.left_at = at, at.offset
@@ -222,7 +224,7 @@ class Core:
         if partition.retry.tries == 1:
             self._look(partition)
         else:
-            self._rest(partition, Backoff(self._clock() + self.troubles.pause_s(partition.retry.tries)))
+            self._rest(partition, Backoff(self._clock() + self.policy.pause_s(partition.retry.tries)))
 
     @contextlib.contextmanager
     def _try_again(self, partition: Partition) -> Generator[None]:
@@ -232,7 +234,7 @@ class Core:
         except BaseException:
             if isinstance(partition.phase, Looking | Parked):
                 partition.retry.tries += 1
-                self._rest(partition, Backoff(self._clock() + self.troubles.pause_s(partition.retry.tries)))
+                self._rest(partition, Backoff(self._clock() + self.policy.pause_s(partition.retry.tries)))
             raise
 
     def _take(self, partition: Partition, answer: Found | Unanswered) -> None:
@@ -254,7 +256,7 @@ class Core:
         # Where the broker alone was asked, the bucket has what it had.
         partition.log = SeenLog(found.topic_id or partition.log.topic_id, look.live, lineage)
         if look.was_reset is not None:
-            self.troubles.note_reset(partition, look.was_reset, None if found.at is None else found.at.offset)
+            self.policy.note_reset(partition, look.was_reset, None if found.at is None else found.at.offset)
         if found.at is not None:
             partition.at = found.at
         match found.placement:
@@ -263,21 +265,21 @@ class Core:
                 self.events.append((partition.where, "unset", -1 if look.was_reset is None else look.was_reset))
             case OnBroker():
                 self.live.add(partition)
-                self.troubles.note_side(partition, "broker")
+                self.policy.note_side(partition, "broker")
                 partition.retry.since = None
             case InBucket(stop):
                 assert found.lineage is not None
-                self.troubles.note_side(partition, "bucket")
+                self.policy.note_side(partition, "bucket")
                 stream = StoredStream(found.lineage, partition.position or 0, stop)
                 partition.phase = Bucket(stream)
                 self.readable.append(partition)
                 self.streams.begin(stream)
-            case Cut() | CutOff() | Lost() | Unreadable() as loss:
+            case Cut() | EndsEarlier() | Lost() | Unreadable() as loss:
                 self._judge(partition, loss)
             case _:
                 self._wait(partition)
 
-    def _judge(self, partition: Partition, loss: Cut | CutOff | Lost | Unreadable) -> None:
+    def _judge(self, partition: Partition, loss: Cut | EndsEarlier | Lost | Unreadable) -> None:
         """Go on behind a loss, if that is the policy."""
         lineage, position = partition.log.lineage, partition.position or 0
         match loss:
@@ -286,21 +288,21 @@ class Core:
                     f"the log of {partition} is another one from offset {at} on than was read up to offset {position}: "
                     "its leader epochs differ"
                 )
-                if self.troubles.accepts(partition, sentence):
+                if self.policy.accepts(partition, sentence):
                     self._go_on(partition, at, lineage)
-            case CutOff(end):
+            case EndsEarlier(end):
                 # Else what lies behind in the bucket would be given again, and again.
                 partition.left_at = end
                 ends = f"the broker's log of {partition} ends at offset {end}, and it was read up to offset {position}"
-                if self.troubles.accepts(partition, ends):
+                if self.policy.accepts(partition, ends):
                     partition.at = Position(end, partition.epoch)
                     self._look(partition)
             case Lost(stop):
-                if self.troubles.loses(partition, position, stop):
+                if self.policy.loses(partition, position, stop):
                     self._go_on(partition, stop, lineage)
             case Unreadable(problem):
                 error = CorruptData(f"what comes next cannot be read: {problem}")
-                if self.troubles.accepts_damage(partition, error):
+                if self.policy.accepts_damage(partition, error):
                     self._wait(partition)
 
     def _take_review(self, partition: Partition, live: Live, answer: Found | Unanswered) -> None:
@@ -334,7 +336,7 @@ class Core:
             f"topic {partition.where[0]} was created again as {found.topic_id}, and {partition} of "
             f"{found.look.read_id} was read up to offset {partition.position}"
         )
-        if self.troubles.accepts(partition, sentence):
+        if self.policy.accepts(partition, sentence):
             partition.log = SeenLog(found.topic_id, found.look.live)
             partition.at = "earliest" if found.at is None else found.at
             self._look(partition)
@@ -342,25 +344,25 @@ class Core:
     def _take_end(self, partition: Partition, stream: StoredStream) -> None:
         """A stream has given all that it will."""
         self._leave(partition)
-        for extent in stream.skipped:
-            self.troubles.tell(extent)
-        for extent in stream.lost:
-            if not self.troubles.loses(partition, extent.start, extent.stop):
-                partition.at = Position(extent.start, partition.epoch)
+        for span in stream.skipped:
+            self.policy.tell(span)
+        for span in stream.lost:
+            if not self.policy.loses(partition, span.start, span.stop):
+                partition.at = Position(span.start, partition.epoch)
                 return
         error, position = stream.error, partition.position or 0
         if error is None:
             self._go_on(partition, max(position, stream.stop), stream.lineage)
         elif not isinstance(error, UNREADABLE):
             self._back_off(partition, error)
-        elif self.troubles.accepts_damage(partition, error):
+        elif self.policy.accepts_damage(partition, error):
             behind = stream.lineage.span_at(position).stop
-            if self.troubles.loses(partition, position, behind):
+            if self.policy.loses(partition, position, behind):
                 self._go_on(partition, behind, stream.lineage)
 
     def _back_off(self, partition: Partition, error: Exception) -> None:
         """Something went wrong that may pass: it is tried again, and told of once it has lasted."""
-        until = self._clock() + self.troubles.note_failure(partition, error)
+        until = self._clock() + self.policy.note_failure(partition, error)
         # Retention took a segment since the listing.
         self._rest(partition, Backoff(until, reload=isinstance(error, SegmentNotFound)))
 

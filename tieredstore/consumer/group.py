@@ -54,7 +54,9 @@ class Group:
         self, topics: Sequence[str], on_assign: _Callback | None, on_revoke: _Callback | None, on_lost: _Callback | None
     ) -> None:
         """Join; the user's callbacks are called from ours."""
-        self._client.subscribe(topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
+        self._client.subscribe(
+            topics, on_assign=self._take_assigned, on_revoke=self._take_revoked, on_lost=self._take_lost
+        )
         self._on_assign, self._on_revoke, self._on_lost = on_assign, on_revoke, on_lost
         self._parts.live.is_eager = self._parts.settings.is_eager
 
@@ -120,7 +122,7 @@ class Group:
             partition = core.partitions.get(where)
             if partition is not None:
                 if not isinstance(partition.phase, Live):
-                    self._parts.handing_out.forget([where])
+                    self._parts.delivery.forget([where])
                 core.pause(partition)
             elif where in core.paused:
                 core.paused[where] = True
@@ -132,7 +134,7 @@ class Group:
             partition = core.partitions.get(where)
             if partition is not None:
                 core.resume(partition)
-                self._parts.handing_out.hold_on(partition)
+                self._parts.delivery.hold_on(partition)
             elif where in core.paused:
                 core.paused[where] = False
 
@@ -148,17 +150,17 @@ class Group:
             raise refusal(KafkaError._INVALID_ARG, f"{failure} Invalid argument or configuration")
         if place.offset == _INVALID:
             start = self._parts.settings.reset
-        self._parts.handing_out.forget([where])
+        self._parts.delivery.forget([where])
         if self._seeks_in_client(partition, start):
             return
         self._parts.core.move(partition, start)
 
     def _seeks_in_client(self, partition: Partition, start: Start) -> bool:
         """Within what the broker surely has: no other place is looked for then."""
-        live, extent, lineage = partition.phase, partition.log.live, partition.log.lineage
+        live, span, lineage = partition.phase, partition.log.live, partition.log.lineage
         if not isinstance(live, Live) or not isinstance(start, int):
             return False
-        if extent is None or not extent[0] <= start <= extent[1]:
+        if span is None or not span[0] <= start <= span[1]:
             return False
         if self._parts.live.is_eager and self._parts.live.due_in is not None:
             return False  # the client does not have it yet
@@ -173,7 +175,7 @@ class Group:
         self._parts.live.begin_silent(partition, live)
         return True
 
-    def _assigned(self, _: Any, places: list[KafkaPartition]) -> None:
+    def _take_assigned(self, _: Any, places: list[KafkaPartition]) -> None:
         """The coordinator has assigned partitions: nothing of them is the client's before its place is known."""
         self._was_assigned = False
         try:
@@ -184,10 +186,10 @@ class Group:
             if not self._was_assigned:
                 (self.assign if self._parts.live.is_eager else self.incremental_assign)(places)
 
-    def _revoked(self, _: Any, places: list[KafkaPartition]) -> None:
+    def _take_revoked(self, _: Any, places: list[KafkaPartition]) -> None:
         self._end(places, self._on_revoke, commits=True)
 
-    def _lost(self, _: Any, places: list[KafkaPartition]) -> None:
+    def _take_lost(self, _: Any, places: list[KafkaPartition]) -> None:
         """Others may have them by now: nothing is committed."""
         self._end(places, self._on_lost or self._on_revoke, commits=False)
 
@@ -218,7 +220,7 @@ class Group:
 
     def _forget(self, wheres: Sequence[TopicPartition]) -> None:
         self._ended.update(wheres)
-        self._parts.handing_out.forget(wheres)
+        self._parts.delivery.forget(wheres)
         self._parts.core.drop(wheres)
 
 

@@ -41,7 +41,7 @@ from tieredstore.records.split_planning import decided_end
 
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Lineage
-    from tieredstore.consumer.placement import LiveExtent
+    from tieredstore.consumer.placement import LiveSpan
     from tieredstore.consumer.settings import ConsumerSettings
     from tieredstore.live import LiveCluster
     from tieredstore.partitions.history import History
@@ -79,7 +79,7 @@ class Look:
     """Whether the group has committed the start: it was read up to there, also where no epoch is known."""
     topic_id: Uuid | None = None
     """That of the topic as it is now."""
-    live: LiveExtent | None = None
+    live: LiveSpan | None = None
     live_epoch: int | None = None
     """That of the broker's leader."""
     latest: int | None = None
@@ -246,7 +246,7 @@ class Lookups:
     def _ask_broker(self, looks: list[Look]) -> None:
         try:
             self._resolve_commits(looks)
-            self._add_extents(looks)
+            self._add_spans(looks)
         except Exception as error:  # noqa: BLE001  whatever it is, the caller of the consumer has to hear of it
             self._give_up(looks, error)
             return
@@ -270,7 +270,7 @@ class Lookups:
                 look.start, look.epoch, look.is_commit = commit.offset, commit.epoch, True
                 look.read_id = look.read_id or commit.topic_id
 
-    def _add_extents(self, looks: Sequence[Look]) -> None:
+    def _add_spans(self, looks: Sequence[Look]) -> None:
         """What the broker has, and under which id. ``remote_only`` asks for ids alone, and once."""
         if self._cluster is None:
             return
@@ -304,7 +304,7 @@ class Lookups:
     def _find_by_broker_alone(self, look: Look) -> Found | None:
         """The answer, if the bucket need not be asked for it."""
         if look.start == "error":
-            return _found(look, Unset())
+            return _make_found(look, Unset())
         if self._mode is not Mode.KAFKA_PREFERRED or look.live is None or self._is_recreated(look):
             return None
         if look.is_commit and look.epoch is None and look.live_epoch:
@@ -312,7 +312,7 @@ class Lookups:
         start = _before(look.latest, look.start) if _is_by_end(look.start) else look.start
         if not isinstance(start, int) or not look.live[0] <= start <= look.live[1]:
             return None
-        return _found(look, OnBroker(), start)
+        return _make_found(look, OnBroker(), start)
 
     # ---- the bucket's thread
 
@@ -374,16 +374,16 @@ class Lookups:
             lineage = self._logs.lineage(where)
             # The epochs of another life tell nothing of this one.
             look.epoch = None
-            return _found(look, OtherLife(look.topic_id), self._beginning(look, lineage), lineage)
+            return _make_found(look, OtherLife(look.topic_id), self._beginning(look, lineage), lineage)
         if self._mode is not Mode.REMOTE_ONLY and look.live is None and self._logs.lineage(where) is None:
             # Neither has it: the client waits for it, and says what is wrong in its own words.
-            return _found(look, OnBroker(), _logical(look.start))
+            return _make_found(look, OnBroker(), _logical(look.start))
         is_reloaded = look.reload
         if is_reloaded:
             self._reload(look)
         position = self._fresh_offset(look)
         if position is None:
-            return _found(look, Waits())
+            return _make_found(look, Waits())
         placement = self._place(look, position)
         if self._may_be_behind(placement) and self._refresh_is_due(where):
             self._refresh(look)
@@ -395,11 +395,13 @@ class Lookups:
         if isinstance(placement, OutOfRange):
             if self._reset == "error":
                 look.was_reset = position
-                return _found(look, Unset())
+                return _make_found(look, Unset())
             look.start, look.epoch, look.is_commit, look.was_reset = self._reset, None, False, position
             look.reload = True
             return self._find(look)
-        return _found(look, placement, position, self._lineage(look), look.topic_id or self._logs.topic_id(where[0]))
+        return _make_found(
+            look, placement, position, self._lineage(look), look.topic_id or self._logs.topic_id(where[0])
+        )
 
     def _is_recreated(self, look: Look) -> bool:
         return self._logs.contradicts(look.where[0], look.read_id, look.topic_id)
@@ -424,7 +426,7 @@ class Lookups:
         if look.start == "earliest" or (self._mode is Mode.REMOTE_ONLY and lineage is None):
             return self._beginning(look, lineage)
         if self._mode is Mode.REMOTE_ONLY or look.live is None:
-            end = None if lineage is None else self._decided(lineage, lineage.earliest_offset, lineage.end_offset)
+            end = None if lineage is None else self._find_decided(lineage, lineage.earliest_offset, lineage.end_offset)
             return _before(end, look.start)
         return _before(look.latest, look.start)
 
@@ -448,7 +450,7 @@ class Lookups:
             # What the bucket has there was left behind by the log that was read: it has yet to be given the rest.
             lineage = lineage.until(position)
         stop = run_stop(lineage, position)
-        decided = None if lineage is None or stop is None else self._decided(lineage, position, stop)
+        decided = None if lineage is None or stop is None else self._find_decided(lineage, position, stop)
         mode = self._mode if look.left_at is None or position < look.left_at else Mode.KAFKA_PREFERRED
         return place(mode, position, look.live, lineage, decided)
 
@@ -463,7 +465,7 @@ class Lookups:
         standing = stand(Position(position, look.epoch), log)
         return standing.at if standing.kind == "cut" else None
 
-    def _decided(self, lineage: Lineage, start: int, stop: int) -> int:
+    def _find_decided(self, lineage: Lineage, start: int, stop: int) -> int:
         return stop if self._isolation == "read_uncommitted" else decided_end(self._source, lineage, start, stop)
 
     def _may_be_behind(self, placement: Placement) -> bool:
@@ -492,7 +494,7 @@ class Lookups:
             self._listed_at[look.where] = time.monotonic()
 
 
-def _found(
+def _make_found(
     look: Look,
     placement: Placement,
     offset: int | None = None,

@@ -57,8 +57,8 @@ class OffsetQueries:
         """The first offset there is and the end; None if that is not known in time."""
         where, end = (place.topic, place.partition), _end(timeout_s)
         if cached:
-            return self._cached(where, place)
-        asked = self._lookups.call(lambda logs: self._stored_extent(logs, where))
+            return self._look_up_known(where, place)
+        asked = self._lookups.call(lambda logs: self._stored_span(logs, where))
         live = None if self._is_remote else self._client.watermarks(place, timeout_s)
         if live is None and not self._is_remote:
             return None
@@ -95,7 +95,7 @@ class OffsetQueries:
             given.append(KafkaPartition(place.topic, place.partition, offset))
         return given
 
-    def _cached(self, where: TopicPartition, place: KafkaPartition) -> tuple[int, int]:
+    def _look_up_known(self, where: TopicPartition, place: KafkaPartition) -> tuple[int, int]:
         """What is known without asking."""
         partition = self._core.partitions.get(where)
         lineage = None if partition is None else partition.log.lineage
@@ -122,7 +122,7 @@ class OffsetQueries:
         lineage = logs.lineage(where)
         return self._lookups.until_cut(lineage) if self._is_remote and lineage is not None else lineage
 
-    def _stored_extent(self, logs: StoredLogs, where: TopicPartition) -> tuple[int, int] | None:
+    def _stored_span(self, logs: StoredLogs, where: TopicPartition) -> tuple[int, int] | None:
         lineage = self._lineage(logs, where, fresh=self._is_remote)
         if lineage is None:
             return None

@@ -18,7 +18,7 @@
 | `Looking` | `Waits`, nothing to start at | `Waiting`, and the end is told of once |
 | `Looking` | `Unreadable` | L, `Waiting` |
 | `Looking` | `OtherLife` | L, look at that life's beginning |
-| `Looking` | `Cut`, `Lost`, `CutOff` | L, look where the log goes on (`CutOff`: the broker is preferred from there) |
+| `Looking` | `Cut`, `Lost`, `EndsEarlier` | L, look where the log goes on (then the broker is preferred) |
 | `Looking` | `OnBroker` | `Live`: unchecked if the epoch before its position is known, else silent |
 | `Looking` | `InBucket` | `Bucket` |
 | `Looking` | the client or a callback of the user's raises | `Backoff` |
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from tieredstore.catalog.lineage import Lineage
     from tieredstore.consumer.lookups import Look
-    from tieredstore.consumer.placement import LiveExtent
+    from tieredstore.consumer.placement import LiveSpan
     from tieredstore.consumer.streams import StoredStream
 
 
@@ -163,7 +163,7 @@ class SeenLog:
     """The log as it was when it was last looked up."""
 
     topic_id: Uuid | None = None
-    live: LiveExtent | None = None
+    live: LiveSpan | None = None
     lineage: Lineage | None = None
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tieredstore.catalog.problems import Problem
     from tieredstore.model import Uuid
 
-LiveExtent: TypeAlias = tuple[int, int]
+LiveSpan: TypeAlias = tuple[int, int]
 """The broker's offsets: its first, and its end, which is out."""
 
 
@@ -42,7 +42,7 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class CutOff:
+class EndsEarlier:
     """The broker's log ends at ``end``, before what was read."""
 
     end: int
@@ -79,7 +79,9 @@ class Unset:
     """There is no offset to start at, and the reset is ``error``."""
 
 
-Placement: TypeAlias = OnBroker | InBucket | Waits | Lost | CutOff | Unreadable | OutOfRange | Cut | OtherLife | Unset
+Placement: TypeAlias = (
+    OnBroker | InBucket | Waits | Lost | EndsEarlier | Unreadable | OutOfRange | Cut | OtherLife | Unset
+)
 
 
 def run_stop(lineage: Lineage | None, position: int) -> int | None:
@@ -92,9 +94,7 @@ def run_stop(lineage: Lineage | None, position: int) -> int | None:
     return gaps[0].start if gaps else lineage.end_offset
 
 
-def place(
-    mode: Mode, position: int, live: LiveExtent | None, lineage: Lineage | None, decided: int | None
-) -> Placement:
+def place(mode: Mode, position: int, live: LiveSpan | None, lineage: Lineage | None, decided: int | None) -> Placement:
     """Where a partition goes on.
 
     ``live`` is None where the broker has no such partition, or is not asked; ``lineage`` where the bucket has none.
@@ -108,8 +108,8 @@ def place(
     if on_broker:
         return OnBroker()
     if mode is Mode.REMOTE_ONLY or live is None:
-        return _without_broker(position, live, lineage)
-    return _between(position, live, lineage)
+        return _place_without_broker(position, live, lineage)
+    return _place_between(position, live, lineage)
 
 
 def lags(position: int, end: int, lineage: Lineage) -> bool:
@@ -117,7 +117,7 @@ def lags(position: int, end: int, lineage: Lineage) -> bool:
     return any(position <= span.start and span.stop <= end for span in reversed(lineage.spans))
 
 
-def _stop(mode: Mode, position: int, live: LiveExtent | None, lineage: Lineage, decided: int) -> int:
+def _stop(mode: Mode, position: int, live: LiveSpan | None, lineage: Lineage, decided: int) -> int:
     """Up to the end of the first segment behind which the broker has the log, where it is preferred."""
     if mode is not Mode.KAFKA_PREFERRED or live is None:
         return decided
@@ -126,7 +126,7 @@ def _stop(mode: Mode, position: int, live: LiveExtent | None, lineage: Lineage, 
     return min(next(ends, decided), decided)
 
 
-def _without_broker(position: int, live: LiveExtent | None, lineage: Lineage | None) -> Placement:
+def _place_without_broker(position: int, live: LiveSpan | None, lineage: Lineage | None) -> Placement:
     if lineage is None:
         return Waits()
     earliest = lineage.earliest_offset
@@ -140,7 +140,7 @@ def _without_broker(position: int, live: LiveExtent | None, lineage: Lineage | N
     return Unreadable(behind[0]) if behind else Waits()
 
 
-def _between(position: int, live: LiveExtent, lineage: Lineage | None) -> Placement:
+def _place_between(position: int, live: LiveSpan, lineage: Lineage | None) -> Placement:
     """The broker does not have the offset, and the bucket does not, or not decided."""
     start, end = live
     earliest = start if lineage is None else min(start, lineage.earliest_offset)
@@ -148,7 +148,7 @@ def _between(position: int, live: LiveExtent, lineage: Lineage | None) -> Placem
     if not earliest <= position <= last:
         return OutOfRange()
     if position > end:
-        return CutOff(end)
+        return EndsEarlier(end)
     assert lineage is not None  # without it the broker has all from the earliest to the last
     later = _next_start(position, lineage)
     if later is None and position < lineage.end_offset:

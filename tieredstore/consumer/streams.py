@@ -33,14 +33,6 @@ _TURN_BYTES: Final = 16 * _MIB
 """What a partition reads before another one has its turn, if others wait."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Records of one partition."""
-
-    records: pa.RecordBatch
-    size: int
-
-
 class Turn(enum.Enum):
     """What a stream is at."""
 
@@ -51,7 +43,7 @@ class Turn(enum.Enum):
     ENDED = enum.auto()
     """All was read up to ``stop``."""
     FAILED = enum.auto()
-    """``error`` says what went wrong behind the last piece."""
+    """``error`` says what went wrong behind the last batch."""
     DROPPED = enum.auto()
 
 
@@ -59,13 +51,13 @@ class Turn(enum.Enum):
 class StoredStream:
     """A read of the offsets ``position`` up to ``stop`` (half-open) of one partition's log in the bucket.
 
-    What was read waits in ``pieces``; the rest is known when its turn is ENDED or FAILED.
+    What was read waits in ``batches``; the rest is known when its turn is ENDED or FAILED.
     """
 
     lineage: Lineage
     position: int
     stop: int
-    pieces: deque[Piece] = field(default_factory=deque[Piece])
+    batches: deque[pa.RecordBatch] = field(default_factory=deque["pa.RecordBatch"])
     lost: list[LostOffsets] = field(default_factory=list["LostOffsets"])
     """What no segment holds though it is said to, in front of the end."""
     skipped: list[LostOffsets] = field(default_factory=list["LostOffsets"])
@@ -73,7 +65,7 @@ class StoredStream:
     turn: Turn = Turn.RESTING
     error: TieredStoreError | None = None
     waiting_bytes: int = 0
-    reading: Generator[Piece, None, None] | None = None
+    reading: Generator[pa.RecordBatch, None, None] | None = None
 
     @property
     def is_done(self) -> bool:
@@ -126,22 +118,22 @@ class StoredStreams:
             self._streams.pop(stream, None)
             self.queued_bytes -= stream.waiting_bytes
             stream.waiting_bytes = 0
-            stream.pieces.clear()
+            stream.batches.clear()
             reading, stream.reading = stream.reading, None
             self._changed.notify_all()
         if reading is not None:
             reading.close()
 
-    def take(self, stream: StoredStream) -> Piece | None:
-        """The next piece of a stream, if one is there."""
+    def take(self, stream: StoredStream) -> pa.RecordBatch | None:
+        """The next batch of a stream, if one is there."""
         with self._changed:
-            if not stream.pieces:
+            if not stream.batches:
                 return None
-            piece = stream.pieces.popleft()
-            stream.waiting_bytes -= piece.size
-            self.queued_bytes -= piece.size
+            batch = stream.batches.popleft()
+            stream.waiting_bytes -= batch.nbytes
+            self.queued_bytes -= batch.nbytes
             self._queue(stream)
-            return piece
+            return batch
 
     def close(self) -> None:
         """Ask all threads to end; they do once their store has answered."""
@@ -177,14 +169,14 @@ class StoredStreams:
                 reading, stream.reading = stream.reading, None
             self._take_turn(stream, reading if reading is not None else self._read(stream))
 
-    def _take_turn(self, stream: StoredStream, reading: Generator[Piece, None, None]) -> None:
+    def _take_turn(self, stream: StoredStream, reading: Generator[pa.RecordBatch, None, None]) -> None:
         """Read of one stream until it is another one's turn."""
         read_bytes, goes_on = 0, True
         try:
             while goes_on:
-                piece = next(reading, None)
-                read_bytes += 0 if piece is None else piece.size
-                goes_on = self._keep(stream, piece, read_bytes)
+                batch = next(reading, None)
+                read_bytes += 0 if batch is None else batch.nbytes
+                goes_on = self._keep(stream, batch, read_bytes)
         except TieredStoreError as error:
             self._fail(stream, error)
         except BaseException as error:  # a thread that dies would leave its partition waiting for ever
@@ -195,22 +187,22 @@ class StoredStreams:
             return
         reading.close()
 
-    def _keep(self, stream: StoredStream, piece: Piece | None, read_bytes: int) -> bool:
+    def _keep(self, stream: StoredStream, batch: pa.RecordBatch | None, read_bytes: int) -> bool:
         """Keep what was read; whether the stream may read on."""
         with self._changed:
             if stream.turn is Turn.DROPPED or self._is_closed:
                 return False
-            if piece is None:
+            if batch is None:
                 stream.turn = Turn.ENDED
             else:
-                stream.pieces.append(piece)
-                stream.waiting_bytes += piece.size
-                self.queued_bytes += piece.size
+                stream.batches.append(batch)
+                stream.waiting_bytes += batch.nbytes
+                self.queued_bytes += batch.nbytes
             self._news.set()
             has_room = stream.waiting_bytes < self._share() and self.queued_bytes < self._limit
-            return piece is not None and has_room and (read_bytes < _TURN_BYTES or not self._turns)
+            return batch is not None and has_room and (read_bytes < _TURN_BYTES or not self._turns)
 
-    def _end_turn(self, stream: StoredStream, reading: Generator[Piece, None, None]) -> None:
+    def _end_turn(self, stream: StoredStream, reading: Generator[pa.RecordBatch, None, None]) -> None:
         """After a turn the read stays open if its place is not needed, since a new one asks for the same again."""
         with self._changed:
             is_open = stream.turn is Turn.QUEUED and not self._is_closed
@@ -234,23 +226,23 @@ class StoredStreams:
                 stream.turn, stream.error = Turn.FAILED, error
             self._news.set()
 
-    def _read(self, stream: StoredStream) -> Generator[Piece, None, None]:
-        """What is left of a stream, in pieces."""
+    def _read(self, stream: StoredStream) -> Generator[pa.RecordBatch, None, None]:
+        """What is left of a stream."""
         read = PartitionRead(self._source, stream.lineage, stream.position, stream.stop, self._settings)
         with read:
             for records in read:
                 stream.position = int64_values(records, "offset")[-1] + 1
-                yield Piece(records, int(records.nbytes))
+                yield records
             report = read.report
             stream.lost += report.lost
-            stream.skipped += map(_skipped_extent, report.skipped)
+            stream.skipped += map(_skipped_span, report.skipped)
             if report.undecided is not None:
                 # Less is decided than was when it was looked: whoever looks again is told where.
                 stream.stop = max(stream.position, report.undecided.first_offset)
             stream.position = stream.stop
 
 
-def _skipped_extent(skipped: SkippedInSegment) -> Gap:
+def _skipped_span(skipped: SkippedInSegment) -> Gap:
     """A damaged batch that was left out, as far as it can be believed: the offset that it gives itself."""
     segment = skipped.segment
     first = min(max(segment.start_offset, skipped.batch.base_offset), segment.end_offset)

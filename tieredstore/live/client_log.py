@@ -123,7 +123,7 @@ class _Shared:
 _shared: Final = _Shared()
 
 
-def logged_by(log: ClientLog, configuration: Mapping[str, Any]) -> dict[str, Any]:
+def log_to(log: ClientLog, configuration: Mapping[str, Any]) -> dict[str, Any]:
     """Return the configuration of a client that reports to ``log``; nothing if its ``log_level`` is below errors.
 
     librdkafka tells of connections that come up only where brokers are debugged. That is a line for each step of a

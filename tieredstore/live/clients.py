@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient
 
 from tieredstore.errors import ConfigError
-from tieredstore.live.client_log import ClientLog, logged_by
+from tieredstore.live.client_log import ClientLog, log_to
 from tieredstore.live.faults import Trouble, unknown_s
 from tieredstore.process.forks import begin_again_after_fork, is_inherited, leave_to_parent
 
@@ -148,7 +148,7 @@ def _construct(
 ) -> ClientLog:
     log = ClientLog()
     try:
-        constructor(logged_by(log, {**configuration, "error_cb": trouble.note, **callbacks}))
+        constructor(log_to(log, {**configuration, "error_cb": trouble.note, **callbacks}))
     except KafkaException as error:
         raise ConfigError(f"the client properties cannot be used: {error.args[0].str()}") from error
     except (TypeError, ValueError) as error:

@@ -164,7 +164,7 @@ class LiveCluster(Closing):
         self, partitions: Iterable[TopicPartition], isolation: Isolation | None = None
     ) -> dict[TopicPartition, LiveEnd]:
         """The same with the epoch of the leader that answered."""
-        answers = self._listed(dict.fromkeys(partitions, _LATEST), isolation)
+        answers = self._list_offsets(dict.fromkeys(partitions, _LATEST), isolation)
         return {where: LiveEnd(answer.offset, _epoch(answer.leader_epoch)) for where, answer in answers.items()}
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
@@ -238,9 +238,11 @@ class LiveCluster(Closing):
     def _offsets(
         self, specs: Mapping[TopicPartition, Any], isolation: Isolation | None = None
     ) -> dict[TopicPartition, int]:
-        return {where: answer.offset for where, answer in self._listed(specs, isolation).items()}
+        return {where: answer.offset for where, answer in self._list_offsets(specs, isolation).items()}
 
-    def _listed(self, specs: Mapping[TopicPartition, Any], isolation: Isolation | None) -> dict[TopicPartition, Any]:
+    def _list_offsets(
+        self, specs: Mapping[TopicPartition, Any], isolation: Isolation | None
+    ) -> dict[TopicPartition, Any]:
         if not specs:
             return {}
         client = self._clients.get()
@@ -302,9 +304,9 @@ class LiveCluster(Closing):
             self._listen(client, doing)
             if watch is not None and watch.is_due:
                 topic, partition = cast("TopicPartition", what)
-                faults = watch.faults(topic, [partition], f"{doing}, for {_named(what)}")
+                faults = watch.faults(topic, [partition], f"{doing}, for {_name_of(what)}")
                 if faults:
-                    raise self._absent_named(faults[partition], _named(what)) from None
+                    raise self._name_absent(faults[partition], _name_of(what)) from None
 
         try:
             answer = await_answer(client, future, end, wait)
@@ -322,16 +324,16 @@ class LiveCluster(Closing):
 
     def _fault(self, client: LiveAdmin, error: KafkaException, what: object, doing: str) -> TieredStoreError:
         """What went wrong with one of them, or with the connection, which then says more."""
-        named = _named(what)
+        named = _name_of(what)
         of = f"{doing}, for {named}"
         if error.args[0].code() != KafkaError._NOENT or not isinstance(what, tuple):
-            return self._absent_named(self._failure(client, error, of), named)
+            return self._name_absent(self._failure(client, error, of), named)
         # Why no broker could be asked librdkafka does not tell.
         topic, partition = cast("TopicPartition", what)
         why = TopicWatch(client, self._timeout_s).errors(topic, [partition]).get(partition)
         if why is None or kind_of(why) is BrokerUnavailable:
             return BrokerUnavailable(f"{doing}: {named} has no leader now")
-        return self._absent_named(fault(why, of), named)
+        return self._name_absent(fault(why, of), named)
 
     def _failure(self, client: LiveAdmin, error: KafkaException, doing: str) -> TieredStoreError:
         """What went wrong with a call, or with the connection."""
@@ -339,7 +341,7 @@ class LiveCluster(Closing):
             return client.trouble.unavailable(doing, self._timeout_s)
         return fault(error.args[0], doing)
 
-    def _absent_named(self, error: TieredStoreError, named: str) -> TieredStoreError:
+    def _name_absent(self, error: TieredStoreError, named: str) -> TieredStoreError:
         """What is absent has one sentence, whoever says so."""
         is_absent = isinstance(error, ResourceNotFound)
         return ResourceNotFound(f"there is no {named} at {self._servers}") if is_absent else error
@@ -368,7 +370,7 @@ def _forget(client: LiveAdmin) -> None:
     """It ends with its last reference."""
 
 
-def _named(what: object) -> str:
+def _name_of(what: object) -> str:
     """A topic by its name, a partition as topic and number."""
     return "-".join(map(str, cast("tuple[object, ...]", what))) if isinstance(what, tuple) else f"{what}"
 

@@ -18,7 +18,7 @@ from confluent_kafka import KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from tieredstore.live.clients import LiveConsumer
-from tieredstore.live.faults import OUT_OF_RANGE, fault, translated
+from tieredstore.live.faults import OUT_OF_RANGE, fault, translate_errors
 from tieredstore.model import TopicPartition
 
 _BEYOND: Final = 1 << 62
@@ -58,7 +58,7 @@ class EpochInquiry:
         """
         end, wait_s = time.monotonic() + timeout_s, _FIRST_WAIT_S
         places = [KafkaPartition(*where, _BEYOND) for where in self._epochs]
-        with translated(self._doing):
+        with translate_errors(self._doing):
             self._consumer.assign(places)
             self._consumer.pause(places)
         again = time.monotonic() + wait_s

@@ -210,7 +210,7 @@ def unknown_s(timeout_s: float) -> float:
 
 
 @contextmanager
-def translated(doing: str) -> Generator[None]:
+def translate_errors(doing: str) -> Generator[None]:
     """What a client raises in the block as an error of ours."""
     try:
         yield

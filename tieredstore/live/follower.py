@@ -17,7 +17,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from tieredstore.errors import AlreadyClosed, BatchCorrupt, ResourceNotFound, TieredStoreError
 from tieredstore.kafka.records import COLUMNS
 from tieredstore.live.clients import LiveConsumer, reading_configuration
-from tieredstore.live.faults import OF_GROUPS, OF_HOLES, OUT_OF_RANGE, fault, translated
+from tieredstore.live.faults import OF_GROUPS, OF_HOLES, OUT_OF_RANGE, fault, translate_errors
 from tieredstore.live.messages import MessageColumns, epoch_of, last_offset, pieces, size_of
 from tieredstore.live.properties import check_timeout, client_configuration
 from tieredstore.live.topic_watch import TopicWatch
@@ -111,7 +111,7 @@ class LiveFollower(Closing):
         self.remove(positions)
         if positions:
             # Incremental: the others are fetched on, and what was read ahead of them is kept.
-            with translated(self._doing):
+            with translate_errors(self._doing):
                 self._consumer.incremental_assign([KafkaPartition(*where, at) for where, at in positions.items()])
             self._positions.update(positions)
             self._epochs.update(epochs)
@@ -125,7 +125,7 @@ class LiveFollower(Closing):
         known = [where for where in partitions if where in self._positions]
         if not known:
             return
-        with translated(self._doing):
+        with translate_errors(self._doing):
             self._consumer.incremental_unassign([KafkaPartition(*where) for where in known])
         for where in known:
             del self._positions[where]

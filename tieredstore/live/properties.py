@@ -158,7 +158,7 @@ def is_never_text(name: str) -> bool:
     return name in _NOT_FROM_TEXT or name.endswith("_cb")
 
 
-def renamed(name: str) -> str:
+def librdkafka_name(name: str) -> str:
     """What librdkafka calls a property of Java's."""
     return _RENAMED.get(name, name)
 
@@ -425,7 +425,7 @@ def _is_known(name: str) -> bool:
     consumer: Any = Consumer
     try:
         # Names are looked at in this order; behind the last one nothing is begun.
-        consumer({"group.id": "names", renamed(name): "", _NO_PROPERTY: ""})
+        consumer({"group.id": "names", librdkafka_name(name): "", _NO_PROPERTY: ""})
     except KafkaException as error:
         words: str = error.args[0].str()
         return not words.startswith(_UNKNOWN) or _NO_PROPERTY in words

@@ -17,7 +17,7 @@ from tieredstore.kafka.records import COLUMNS
 from tieredstore.limits import MAX_OFFSET
 from tieredstore.live.clients import ConsumerPool, LiveConsumer, bounded_configuration
 from tieredstore.live.cluster import LiveCluster
-from tieredstore.live.faults import OF_GROUPS, OF_HOLES, OUT_OF_RANGE, fault, translated
+from tieredstore.live.faults import OF_GROUPS, OF_HOLES, OUT_OF_RANGE, fault, translate_errors
 from tieredstore.live.messages import MessageColumns, before, last_offset, pieces, size_of
 from tieredstore.live.properties import client_configuration
 from tieredstore.live.topic_watch import TopicWatch
@@ -166,11 +166,11 @@ class BoundedRead:
         """The records. What came before an error is given before it is raised."""
         extent = self._range
         self._consumer.statistics.listener = self._hear_statistics
-        with translated(self._doing):
+        with translate_errors(self._doing):
             self._consumer.assign([TopicPartition(extent.topic, extent.partition, extent.start)])
         self._progress()
         while not self._is_done():
-            self._take(self._arrived())
+            self._take(self._receive())
             if self._pending and (
                 self._is_done() or self._pending_bytes >= _TARGET_BYTES or len(self._pending) >= _ROWS
             ):
@@ -184,7 +184,7 @@ class BoundedRead:
         # Markers and aborted records take offsets and never come: there it is the log's end that says that all is read.
         return self._error is not None or max(self._position, self._end) >= self._range.stop
 
-    def _arrived(self) -> list[Message]:
+    def _receive(self) -> list[Message]:
         """What is there, else what comes within a moment.
 
         Asked to wait for many, the consumer would wait its whole time for the last of them, which never come at the

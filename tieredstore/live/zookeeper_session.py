@@ -38,7 +38,7 @@ class ZooKeeperSession:
     @property
     def id(self) -> int:
         """The session's number: who owns the nodes that end with it."""
-        return int(self._connected().client_id[0])
+        return int(self._connect().client_id[0])
 
     def close(self) -> None:
         """End the session, and with it its nodes."""
@@ -61,7 +61,7 @@ class ZooKeeperSession:
 
     def get_all(self, paths: Sequence[str]) -> dict[str, tuple[bytes, Any]]:
         """The same of many, asked for at once; those that are gone are left out."""
-        client = self._connected()
+        client = self._connect()
         answers = [(path, client.get_async(path)) for path in paths]
         nodes: dict[str, tuple[bytes, Any]] = {}
         for path, answer in answers:
@@ -87,7 +87,7 @@ class ZooKeeperSession:
 
         ResourceNotFound if that is not there; False if the node is gone, or another version.
         """
-        transaction = self._connected().transaction()
+        transaction = self._connect().transaction()
         transaction.check(condition, -1)
         transaction.set_data(path, data, version)
         results = self._outcome(path, transaction.commit_async())
@@ -96,7 +96,7 @@ class ZooKeeperSession:
         return not any(isinstance(result, Exception) for result in results)
 
     def _call(self, path: str, name: str, *given: Any, **options: Any) -> Any:
-        client = self._connected()
+        client = self._connect()
         start: Callable[..., Any] = getattr(client, name)
         return self._outcome(path, start(*given, **options))
 
@@ -112,18 +112,18 @@ class ZooKeeperSession:
         except Exception as error:
             raise BrokerUnavailable(f"ZooKeeper at {self._hosts} does not answer of {path}: {error!r:.200}") from error
 
-    def _connected(self) -> Any:
+    def _connect(self) -> Any:
         with self._lock:
             if self._is_closed:
                 raise BrokerUnavailable(f"the session with ZooKeeper at {self._hosts} has ended")
             if self._client is None:
-                self._client = self._started()
+                self._client = self._start()
             client = self._client
         if not self._is_live.wait(self._answer_s):
             raise BrokerUnavailable(f"ZooKeeper at {self._hosts} is not connected")
         return client
 
-    def _started(self) -> Any:
+    def _start(self) -> Any:
         try:
             client = self._kazoo.KazooClient(
                 self._hosts,
@@ -133,11 +133,11 @@ class ZooKeeperSession:
             )
         except ValueError as error:
             raise ConfigError(f"{excerpt(self._hosts)!r} is no list of hosts of ZooKeeper: {error}") from error
-        client.add_listener(self._changed)
+        client.add_listener(self._hear_state)
         client.start_async()
         return client
 
-    def _changed(self, state: object) -> None:
+    def _hear_state(self, state: object) -> None:
         if state == self._kazoo.KazooState.CONNECTED:
             self._is_live.set()
         else:

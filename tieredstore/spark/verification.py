@@ -99,12 +99,12 @@ def _part_of(row: Mapping[str, Any]) -> VerifyPart:
 
 def _task(source: StoreSource, selection: Selection, parallel: int) -> Callable[[_Batches], _Batches]:
     def run(batches: _Batches) -> _Batches:
-        return each_in_one_sentence(_verified(source, selection, parallel, batches))
+        return each_in_one_sentence(_verify_rows(source, selection, parallel, batches))
 
     return run
 
 
-def _verified(source: StoreSource, selection: Selection, parallel: int, batches: _Batches) -> _Batches:
+def _verify_rows(source: StoreSource, selection: Selection, parallel: int, batches: _Batches) -> _Batches:
     schema = pa.schema([(name, pa.string() if kind is str else pa.int64()) for name, kind in ROW_COLUMNS.items()])
     for row in (row for batch in batches for row in batch.to_pylist()):
         rows = json.loads(row["known"])

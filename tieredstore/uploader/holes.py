@@ -79,7 +79,7 @@ class _Filling:
         gaps, is_leaving = list(watermark.holes), self.partition.role is Role.LEAVING
         if is_leaving:
             gaps += self._before_the_first()
-        shipped = [(segment.base_offset, segment.end_offset) for segment in self._shipped(watermark, gaps)]
+        shipped = [(segment.base_offset, segment.end_offset) for segment in self._ship_missing(watermark, gaps)]
         filled = watermark.filled(shipped)
         if filled.holes != watermark.holes:
             target.watermarks.move(stored, filled)
@@ -120,7 +120,7 @@ class _Filling:
                 )  # fmt: skip
             self.partition.forget(segment)
 
-    def _shipped(self, watermark: Watermark, gaps: Sequence[Hole]) -> Iterator[LogSegment]:
+    def _ship_missing(self, watermark: Watermark, gaps: Sequence[Hole]) -> Iterator[LogSegment]:
         """The segments here with offsets of these, each in the store by now."""
         partition, filler = self.partition, self.filler
         high = self._high_watermark()

@@ -185,7 +185,7 @@ class ZooKeeperLeadership(Leadership):
 
     def led(self) -> Collection[TopicPartition]:
         """Reads what has changed, many states at once; BrokerUnavailable without a connection."""
-        client = self._connected()
+        client = self._connect()
         if time.monotonic() - self._read_all_s > _AGAIN_S:
             self._forget()
         with self._lock:
@@ -203,7 +203,7 @@ class ZooKeeperLeadership(Leadership):
 
     def topic_ids(self, topics: Collection[str]) -> Mapping[str, Uuid | None]:
         """Read ``/brokers/topics/<topic>``; BrokerUnavailable without a connection."""
-        client, ids = self._connected(), dict[str, Uuid | None]()
+        client, ids = self._connect(), dict[str, Uuid | None]()
         for topic in topics:
             path = f"/brokers/topics/{topic}"
             try:
@@ -226,7 +226,7 @@ class ZooKeeperLeadership(Leadership):
                 client.stop()
                 client.close()
 
-    def _connected(self) -> Any:
+    def _connect(self) -> Any:
         """The client, connecting since the first call; it does so again and again by itself."""
         if self._client is None:
             tls = self.environment.zookeeper_tls

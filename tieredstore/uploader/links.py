@@ -125,7 +125,7 @@ class Links:
         for folder in self._by_device.values():
             try:
                 otherwise = f"another uploader holds files in {folder}: give each a folder of its own"
-                self._locks.append(locked(folder, otherwise))
+                self._locks.append(lock_folder(folder, otherwise))
             except BaseException:
                 self.close()
                 raise
@@ -269,7 +269,7 @@ def _usable(folder: Path, log_dirs: Sequence[Path]) -> Path:
     return real
 
 
-def locked(folder: Path, otherwise: str) -> int:
+def lock_folder(folder: Path, otherwise: str) -> int:
     """Open and lock a folder until it is closed; ConfigError that says ``otherwise`` if another process has it."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

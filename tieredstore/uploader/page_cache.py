@@ -19,7 +19,7 @@ def cache_as_it_was(descriptor: int) -> Generator[None]:
     ``descriptor`` is the caller's own, not shared with another process. Where the system does not tell what is cached
     nothing is dropped.
     """
-    absent = list(uncached(descriptor))
+    absent = list(list_uncached(descriptor))
     try:
         yield
     finally:
@@ -28,7 +28,7 @@ def cache_as_it_was(descriptor: int) -> Generator[None]:
                 os.posix_fadvise(descriptor, start, length, os.POSIX_FADV_DONTNEED)
 
 
-def uncached(descriptor: int) -> Iterator[tuple[int, int]]:
+def list_uncached(descriptor: int) -> Iterator[tuple[int, int]]:
     """The ranges (start, length) of a file that are not in the cache, by blocks of 1 MiB; none if nobody tells."""
     size = os.fstat(descriptor).st_size
     if size <= _BLOCK:

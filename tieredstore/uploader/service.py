@@ -96,7 +96,7 @@ class _Threads:
     def notice(self, stop: Stop) -> None:
         """Look at the folders where the system tells of a change, and at all of them each interval."""
         uploader = self._uploader
-        watch = FolderWatch(self._touched)
+        watch = FolderWatch(self._take_touched)
         collector = CountsCollector(uploader.counts, uploader.gauges)
         try:
             scan_s = uploader.own.scan_interval_ms / 1000
@@ -174,7 +174,7 @@ class _Threads:
             if partition is not None:
                 self._uploader.ship_run(partition)
 
-    def _touched(self, folder: Path) -> None:
+    def _take_touched(self, folder: Path) -> None:
         self._uploader.disk.touch(folder)
         self._changed.set()
 

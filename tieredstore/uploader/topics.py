@@ -130,7 +130,7 @@ class TopicAdvice:
         for topic in sorted(self.advice if topics is None else topics):
             for sentence in self.advice.get(topic, ()):
                 concerned.setdefault(sentence, []).append(topic)
-        return [f"{_named(names)}: {sentence}" for sentence, names in concerned.items()]
+        return [f"{_name(names)}: {sentence}" for sentence, names in concerned.items()]
 
     def forget(self) -> None:
         """Have all topics asked for again: settings change. Until then what was known holds."""
@@ -151,7 +151,7 @@ class TopicAdvice:
         self.has_news = True
 
 
-def _named(topics: Sequence[str]) -> str:
+def _name(topics: Sequence[str]) -> str:
     """The topics by name, of many only some."""
     if len(topics) == 1:
         return f"topic {topics[0]}"

@@ -24,7 +24,7 @@ from tieredstore.uploader.broker import BrokerEnvironment, broker_environment
 from tieredstore.uploader.disk import Disk
 from tieredstore.uploader.holes import Filler
 from tieredstore.uploader.leadership import LeadershipView, leadership_of
-from tieredstore.uploader.links import Links, locked
+from tieredstore.uploader.links import Links, lock_folder
 from tieredstore.uploader.metrics import Counts, levels_of
 from tieredstore.uploader.partition import Partition, Role, Segment
 from tieredstore.uploader.pins import INCOMPLETE_S, FollowedPartitions, Held, Pins
@@ -86,7 +86,7 @@ class Uploader(Closing):
         with contextlib.ExitStack() as opened:
             for log_dir in self.environment.log_dirs:
                 otherwise = f"another uploader ships from {log_dir}: end it before this one begins"
-                opened.callback(os.close, locked(log_dir, otherwise))
+                opened.callback(os.close, lock_folder(log_dir, otherwise))
             self._links = Links(uploader.hold_dir, self.environment.log_dirs)
             opened.callback(self._links.close)
             self._broker = self._open_broker(opened)

@@ -101,7 +101,7 @@ class WatermarkStore:
         except CorruptData as error:
             _logger.error("%s; it is made again of the segments that are stored", error)  # noqa: TRY400
         # Whoever asks which segments are stored next is answered by the same listing.
-        segments = self._told(self._committed.list_anew(where))
+        segments = self._tell(self._committed.list_anew(where))
         value = chain_of(where, segments, history, None, begins)
         return StoredWatermark(value, etag, is_remade=value is not None)
 
@@ -115,7 +115,7 @@ class WatermarkStore:
             self._store, self._prefix, topic=where.topic, topic_id=where.topic_id, partition=where.partition
         )
         whole = (objects for objects in listed if not objects.missing)
-        return next(self._told(itertools.islice(whole, 1)), None)
+        return next(self._tell(itertools.islice(whole, 1)), None)
 
     def _made_id_of(self, where: TopicIdPartition) -> Uuid | None:
         return None if self._made_id is None else self._made_id(where.topic)
@@ -144,9 +144,9 @@ class WatermarkStore:
             partition=where.partition,
             first_offset=first_offset,
         )
-        return self._told(itertools.takewhile(lambda objects: objects.start_offset < until, listed))
+        return self._tell(itertools.takewhile(lambda objects: objects.start_offset < until, listed))
 
-    def _told(self, listed: Iterable[SegmentObjects]) -> Iterator[RemoteLogSegmentMetadata]:
+    def _tell(self, listed: Iterable[SegmentObjects]) -> Iterator[RemoteLogSegmentMetadata]:
         """What the manifests of whole segments say."""
         whole = [objects for objects in listed if not objects.missing]
         unknown: list[SegmentObjects] = []

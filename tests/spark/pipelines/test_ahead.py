@@ -28,10 +28,10 @@ from tieredstore.pipelines.run.planner import Planner
 from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.reading.log_snapshot import LogSnapshot
 from tieredstore.spark.pipelines import window_sink, window_source
-from tieredstore.spark.pipelines.window_planning import given, whole_plan
+from tieredstore.spark.pipelines.window_planning import give_plan, whole_plan
 from tieredstore.spark.pipelines.window_sink import AheadBatch
 from tieredstore.spark.pipelines.window_source import FILE, PLAN, WindowReader, WindowSource
-from tieredstore.spark.pipelines.window_tasks import WindowTask, unpacked
+from tieredstore.spark.pipelines.window_tasks import WindowTask, unpack
 
 GROUP = "a query's"
 
@@ -81,7 +81,7 @@ def nothing_is_left(kept: Kept) -> bool:
 
 def test_a_run_that_is_given_its_windows_looks_nothing_up(kept: Kept) -> None:
     plan = plan_of(kept)
-    text = given(plan).as_option()
+    text = give_plan(plan).as_option()
     assert text is not None
     source: Any = WindowSource({FILE: "no such file", PLAN: text})
     reader: WindowReader = pickle.loads(pickle.dumps(source.streamReader(StructType([]))))
@@ -90,15 +90,15 @@ def test_a_run_that_is_given_its_windows_looks_nothing_up(kept: Kept) -> None:
     end = reader.latestOffset(start, ReadAllAvailable())
     assert [window[2:5] for window in end["windows"]] == [[0, 0, 20], [1, 0, 20]]
     assert reader.latestOffset(end, ReadAllAvailable()) == end
-    tasks: list[Any] = [unpacked(task) for part in reader.partitions(start, end) for task in vars(part)["tasks"]]
+    tasks: list[Any] = [unpack(task) for part in reader.partitions(start, end) for task in vars(part)["tasks"]]
     assert tuple(tasks) == plan
-    nothing = WindowReader("no such file", given(()))
+    nothing = WindowReader("no such file", give_plan(()))
     assert nothing.latestOffset(start, ReadAllAvailable()) == start
 
 
 def test_a_process_that_is_given_its_windows_imports_nothing_of_pipelines(kept: Kept, tmp_path: Path) -> None:
     plan = plan_of(kept)
-    option = given(plan).as_option()
+    option = give_plan(plan).as_option()
     assert option is not None
     source: Any = WindowSource({FILE: "no such file", PLAN: option})
     packed = tmp_path / "reader"
@@ -114,9 +114,9 @@ def test_what_takes_more_than_a_batch_or_cannot_be_planned_is_left_to_spark(
     kept.write(20)
     assert planned(kept, max__file__records="1") is None
     plan = plan_of(kept)
-    assert given(plan).as_option() is not None
+    assert give_plan(plan).as_option() is not None
     monkeypatch.setattr(window_source, "_MOST_CHARACTERS", 100)
-    assert given(plan).as_option() is None
+    assert give_plan(plan).as_option() is None
 
     def away(_: Planner) -> LogSnapshot:
         raise StoreUnavailable("the store is away")

@@ -28,7 +28,7 @@ from tieredstore.pipelines.run.recipes import fingerprint_of
 from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.spark.pipelines.window_planning import Planning
 from tieredstore.spark.pipelines.window_source import TASK, WindowReader
-from tieredstore.spark.pipelines.window_tasks import REPORT, Job, WindowTask, error_named, unpacked
+from tieredstore.spark.pipelines.window_tasks import REPORT, Job, WindowTask, error_named, unpack
 
 Offset = dict[str, Any]
 LIMIT = ReadAllAvailable()
@@ -70,7 +70,7 @@ def tasks_between(reader: WindowReader, start: Offset, end: Offset) -> list[Wind
     copy: WindowReader = pickle.loads(pickle.dumps(reader))
     partitions = pickle.loads(pickle.dumps(list(reader.partitions(start, end))))
     batches: list[Any] = [batch for partition in partitions for batch in copy.read(partition)]
-    return [unpacked(packed) for batch in batches for packed in batch.column(TASK).to_pylist()]
+    return [unpack(packed) for batch in batches for packed in batch.column(TASK).to_pylist()]
 
 
 def reports_of(kept: Kept, tasks: list[WindowTask], **changes: str) -> list[Any]:
@@ -79,7 +79,7 @@ def reports_of(kept: Kept, tasks: list[WindowTask], **changes: str) -> list[Any]
     untyped: Any = pa
     numbers = untyped.RecordBatch.from_pydict({"id": list(range(len(tasks)))})
     batches: list[Any] = list(job.run([numbers]))
-    return [unpacked(report) for batch in batches for report in batch.column(REPORT).to_pylist()]
+    return [unpack(report) for batch in batches for report in batch.column(REPORT).to_pylist()]
 
 
 def test_offsets_are_windows_and_what_is_handed_out_counts_as_written(kept: Kept, reader: WindowReader) -> None:
@@ -215,7 +215,7 @@ def test_errors_of_ours_come_back_as_reports_and_others_are_sparks(kept: Kept, r
     untyped: Any = pa
     (batch,) = changed.run([untyped.RecordBatch.from_pydict({"id": [0]})])
     untyped_batch: Any = batch
-    answer = unpacked(untyped_batch.column(0)[0].as_py())
+    answer = unpack(untyped_batch.column(0)[0].as_py())
     with pytest.raises(ConfigError, match="has changed since the pipeline was started"):
         raise error_named(*answer.error)
     unknown = error_named("Exception", "of a later version")

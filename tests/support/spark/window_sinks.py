@@ -16,7 +16,7 @@ from tieredstore.pipelines import Parts, Runner, load_pipeline
 from tieredstore.pipelines.run.outage import Outage
 from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.spark.pipelines.window_jobs import WindowJobs
-from tieredstore.spark.pipelines.window_planning import given
+from tieredstore.spark.pipelines.window_planning import give_plan
 from tieredstore.spark.pipelines.window_sink import WindowSink
 from tieredstore.spark.pipelines.window_source import TASK, WindowReader
 from tieredstore.spark.pipelines.window_tasks import WindowTask
@@ -98,7 +98,7 @@ class Driven:
 
     def batch(self, plan: tuple[WindowTask, ...] | None = None) -> Any:
         """All that is not written by now; what a plan has where there is one."""
-        reader = WindowReader(self._file, None if plan is None else given(plan))
+        reader = WindowReader(self._file, None if plan is None else give_plan(plan))
         reader.prepareForTriggerAvailableNow()
         start = reader.initialOffset()
         end = reader.latestOffset(start, ReadAllAvailable())

@@ -174,7 +174,7 @@ class ConsumedTopic:
 
     def records(self, *, count: int | None, exits_at_end: bool) -> Generator[PartitionRecords, None, None]:
         """Records as they come; up to ``count`` of them, or until each partition was read to its end."""
-        with self._faults.translated(self._doing):
+        with self._faults.translate_errors(self._doing):
             self._join()
             # Offsets tell how far was read, whatever is shown.
             columns = tuple(dict.fromkeys((*self._request.columns, "offset")))
@@ -223,7 +223,7 @@ class ConsumedTopic:
             self._consumer.subscribe([self._request.topic], on_assign=self._on_assign)
             return
         self._is_assigned = True
-        self._consumer.assign(self._placed(self._partitions()))
+        self._consumer.assign(self._place_all(self._partitions()))
 
     def _on_assign(self, consumer: Any, places: list[Any]) -> None:
         """Start where the group was; and where it was nowhere yet, at the place that was asked for."""
@@ -232,7 +232,7 @@ class ConsumedTopic:
             return  # as the reset has it
         # Twice asked, here and by the consumer, since only the answer tells which ones are to be placed.
         known = consumer.committed(places, _ANSWER_S)
-        placed = self._placed([place.partition for place in known if place.offset < 0])
+        placed = self._place_all([place.partition for place in known if place.offset < 0])
         offsets = {place.partition: place.offset for place in placed}
         for place in places:
             # What is assigned by itself is this very list, whatever the group's protocol.
@@ -255,14 +255,14 @@ class ConsumedTopic:
                 raise ResourceNotFound(f"topic {topic!r} is not in the bucket")
             return catalog.incarnation(topic).partitions
 
-    def _placed(self, partitions: Sequence[int]) -> list[Any]:
+    def _place_all(self, partitions: Sequence[int]) -> list[Any]:
         """These with the offsets to start at."""
         start = self._request.start
         if isinstance(start, Last):
             return [self._place(number, self._before_end(number, start.count)) for number in partitions]
         if isinstance(start, int):
             names = {number: f"{self._request.topic}-{number}" for number in partitions}
-            check_offset(start, {name: self._extent(number)[1] for number, name in names.items()})
+            check_offset(start, {name: self._span_of(number)[1] for number, name in names.items()})
         if isinstance(start, str | int):
             offset = {"earliest": _BEGINNING, "latest": _END}.get(str(start), start)
             return [self._place(number, offset) for number in partitions]
@@ -270,15 +270,15 @@ class ConsumedTopic:
         return self._consumer.offsets_for_times(asked, _ANSWER_S)
 
     def _before_end(self, number: int, count: int) -> int:
-        first, end = self._extent(number)
+        first, end = self._span_of(number)
         return max(first, end - count)
 
-    def _extent(self, number: int) -> tuple[int, int]:
+    def _span_of(self, number: int) -> tuple[int, int]:
         """The first offset of a partition, and the one behind its last."""
-        extent = self._consumer.get_watermark_offsets(self._place(number, 0), _ANSWER_S)
-        if extent is None:
+        span = self._consumer.get_watermark_offsets(self._place(number, 0), _ANSWER_S)
+        if span is None:
             raise self._trouble.unavailable(self._doing, _ANSWER_S)
-        return int(extent[0]), int(extent[1])
+        return int(span[0]), int(span[1])
 
     def _place(self, number: int, offset: Any) -> Any:
         return self._kafka.TopicPartition(self._request.topic, number, offset)

@@ -28,7 +28,7 @@ from tieredstore.errors import (
 from tieredstore.live.broker_state import BrokerState
 from tieredstore.live.clients import LiveConsumer, LiveProducer, reading_configuration
 from tieredstore.live.cluster import LiveCluster
-from tieredstore.live.faults import fault, translated
+from tieredstore.live.faults import fault, translate_errors
 from tieredstore.live.properties import client_configuration
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.per_process import PerProcess
@@ -369,7 +369,7 @@ class PartitionLogs:
             while stream.held and stream.held[0].offset < offset:
                 stream.held.popleft()
             return stream
-        with translated(f"{self._topic}-{partition} cannot be read from {offset}"):
+        with translate_errors(f"{self._topic}-{partition} cannot be read from {offset}"):
             self._drop(consumer, partition)
             consumer.incremental_assign([TopicPartition(self._topic, partition, offset)])
         self._streams[partition] = stream = _Stream(offset, offset)

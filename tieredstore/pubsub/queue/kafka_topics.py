@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from tieredstore.live.clients import LiveAdmin, await_answer
-from tieredstore.live.faults import fault, translated
+from tieredstore.live.faults import fault, translate_errors
 from tieredstore.live.properties import client_configuration
 from tieredstore.process.closing import Closing
 from tieredstore.process.per_process import PerProcess
@@ -43,7 +43,7 @@ class TopicAdmin(Closing):
         topics = [NewTopic(self._name, partitions)]
         if self._has_done(doing, KafkaError.TOPIC_ALREADY_EXISTS, lambda client: client.create_topics(topics)):
             return
-        with translated(doing):
+        with translate_errors(doing):
             listed = self._clients.get().list_topics(self._name, timeout=self._timeout_s).topics[self._name]
         if listed.error is None and len(listed.partitions) < partitions:
             more = [NewPartitions(self._name, partitions)]

@@ -28,7 +28,7 @@ from tieredstore.process.deadline import Deadline
 from tieredstore.process.health import Health
 from tieredstore.process.service import Service
 from tieredstore.spark.pipelines.window_jobs import WindowJobs
-from tieredstore.spark.pipelines.window_planning import given, whole_plan
+from tieredstore.spark.pipelines.window_planning import give_plan, whole_plan
 from tieredstore.spark.pipelines.window_sink import WindowSink
 from tieredstore.spark.pipelines.window_source import FILE, FORMAT, PLAN, WindowSource
 from tieredstore.spark.pipelines.window_tasks import error_within
@@ -162,7 +162,7 @@ class PipelineRun:
     ) -> StreamingQuery:
         self._spark.dataSource.register(WindowSource)
         source = self._spark.readStream.format(FORMAT).option(FILE, self._file)
-        option = None if plan is None else given(plan).as_option()
+        option = None if plan is None else give_plan(plan).as_option()
         windows = (source if option is None else source.option(PLAN, option)).load()
         writer = windows.writeStream.foreachBatch(self._sink).queryName(self.name)
         writer = writer.option("checkpointLocation", checkpoint or self._own_folder())

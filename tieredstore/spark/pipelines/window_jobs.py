@@ -32,9 +32,9 @@ from tieredstore.spark.pipelines.window_tasks import (
     Report,
     WindowTask,
     error_within,
-    opened,
-    packed,
-    unpacked,
+    open_kept,
+    pack,
+    unpack,
 )
 from tieredstore.spark.source.workers import spare_modules
 
@@ -100,7 +100,7 @@ class WindowJobs:
     def _outcomes(self, job: DataFrame) -> list[Written | Failed]:
         """What the tasks of a job report, once it has run; the gravest error of theirs."""
         try:
-            reports: list[Report] = [unpacked(row[REPORT]) for row in job.collect()]
+            reports: list[Report] = [unpack(row[REPORT]) for row in job.collect()]
         except PySparkException as error:
             if (ours := error_within(error)) is None:
                 raise
@@ -156,7 +156,7 @@ class FrameJob:
 
         def read() -> list[int]:
             counts = observed.get
-            return [int(counts[_named(task)]) for task in self.tasks]
+            return [int(counts[_name_of(task)]) for task in self.tasks]
 
         return framed.mapInArrow(self.write, SCHEMA), read
 
@@ -171,7 +171,7 @@ class FrameJob:
             numbers: list[int] = batch.column(0).to_pylist()
             for number in numbers:
                 window = self.tasks[number].window
-                for records in opened(self.file, self.fingerprint).records(self.tasks[number]):
+                for records in open_kept(self.file, self.fingerprint).records(self.tasks[number]):
                     rows = envelope(records, window.topic, window.partition)
                     yield rows.cast(_MICROSECONDS)
 
@@ -179,13 +179,13 @@ class FrameJob:
         """A report for each run of rows of one window."""
         spare_modules()
         for number, pieces in groupby(self._pieces(batches), key=lambda one: one[0]):
-            report = packed(self._report(self.tasks[number].window, (rows for _, rows in pieces)))
+            report = pack(self._report(self.tasks[number].window, (rows for _, rows in pieces)))
             yield pa.RecordBatch.from_pydict({REPORT: [report]})
 
     def _report(self, window: Window, pieces: Iterator[pa.RecordBatch]) -> Report:
         try:
             first = next(pieces)
-            pipeline = opened(self.file, self.fingerprint)
+            pipeline = open_kept(self.file, self.fingerprint)
             recipe = replace(pipeline.recipe, format=of_rows(pipeline.recipe.format, first.schema))
             written, reasons = write_window(window, _ascending(window, first, pieces), recipe, pipeline.parts.store)
         except TieredStoreError as error:
@@ -207,7 +207,7 @@ class FrameJob:
                 start += count
 
 
-def _named(task: WindowTask) -> str:
+def _name_of(task: WindowTask) -> str:
     window = task.window
     return f"{window.topic} {window.partition} {window.start}"
 
@@ -216,7 +216,7 @@ def _count_of(task: WindowTask) -> Column:
     window, column = task.window, functions.col
     is_inside = (column("topic") == window.topic) & (column("partition") == window.partition)
     is_inside &= (column("offset") >= window.start) & (column("offset") < window.stop)
-    return functions.count(functions.when(is_inside, 1)).alias(_named(task))
+    return functions.count(functions.when(is_inside, 1)).alias(_name_of(task))
 
 
 class _Windows:

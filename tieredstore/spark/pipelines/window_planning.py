@@ -20,7 +20,7 @@ from tieredstore.pipelines.run.recipes import naming_of
 from tieredstore.pipelines.run.stores import Parts, open_parts
 from tieredstore.pipelines.run.windows import unwritten
 from tieredstore.spark.pipelines.window_source import GivenPlan, Json
-from tieredstore.spark.pipelines.window_tasks import WindowTask, located, packed
+from tieredstore.spark.pipelines.window_tasks import WindowTask, locate, pack
 
 if TYPE_CHECKING:
     from tieredstore.model import TopicPartition
@@ -79,7 +79,7 @@ class Planning:
 
     def packed_tasks(self, end: Json) -> list[bytes]:
         """Those as they go to the processes that run them."""
-        return [packed(task) for task in self.tasks(end)]
+        return [pack(task) for task in self.tasks(end)]
 
     def _due(self, start: Json) -> list[Window]:
         positions = self._positions_at(start)
@@ -123,7 +123,7 @@ class Planning:
 
 def planning_of(file: str, opened: ExitStack, clock: Callable[[], float]) -> Planning:
     """The planning of a file's pipeline, with all that it needs opened on ``opened``."""
-    pipeline = load_pipeline(located(file))
+    pipeline = load_pipeline(locate(file))
     parts = opened.enter_context(open_parts(pipeline))
     planner = Planner(pipeline, parts.source, clock=clock)
     opened.callback(planner.close)
@@ -156,9 +156,9 @@ def whole_plan(
     return tuple(tasks) if is_all else None
 
 
-def given(tasks: Sequence[WindowTask]) -> GivenPlan:
+def give_plan(tasks: Sequence[WindowTask]) -> GivenPlan:
     """A whole plan as the source of windows is given it."""
-    return GivenPlan(_offset([task.window for task in tasks]), tuple(packed(task) for task in tasks))
+    return GivenPlan(_offset([task.window for task in tasks]), tuple(pack(task) for task in tasks))
 
 
 def _offset(windows: Sequence[Window]) -> Json:

@@ -24,7 +24,7 @@ from tieredstore.process.stopping import nothing_under_way
 from tieredstore.spark.pipelines.window_source import TASK
 from tieredstore.spark.pipelines.window_tasks import (
     WindowTask,
-    unpacked,
+    unpack,
 )
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class WindowSink:
         with self._lock:
             try:
                 self._check_open()
-                tasks: list[WindowTask] = [unpacked(row[TASK]) for row in frame.collect()]
+                tasks: list[WindowTask] = [unpack(row[TASK]) for row in frame.collect()]
                 while self._patiently(lambda: self._write_rest(tasks)):
                     pass
                 self._wrote_at = time.monotonic()

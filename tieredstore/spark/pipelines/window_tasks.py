@@ -78,13 +78,13 @@ class Job:
         for batch in batches:
             numbers: list[int] = batch.column(0).to_pylist()
             for number in numbers:
-                report = packed(self._report(self.tasks[number]))
+                report = pack(self._report(self.tasks[number]))
                 yield pa.RecordBatch.from_pydict({REPORT: [report]})
 
     def _report(self, task: WindowTask) -> Report:
         reached = ReadUpTo(task.window.start)
         try:
-            written, reasons = opened(self.file, self.fingerprint).write(task, reached)
+            written, reasons = open_kept(self.file, self.fingerprint).write(task, reached)
         except TieredStoreError as error:
             return Report(error=(type(error).__name__, str(error)), window=task.window, reached=reached.offset)
         return Report((written, dict(sorted(reasons.items())[:SHOWN_REASONS])))
@@ -124,18 +124,18 @@ def error_within(error: BaseException) -> TieredStoreError | None:
     return error_named(ours[1], ours[2]) if ours else None
 
 
-def packed(value: object) -> bytes:
+def pack(value: object) -> bytes:
     """A value for another process of the same application, as Spark itself packs them."""
     data: bytes = _pickle.dumps(value)
     return data
 
 
-def unpacked(data: bytes | bytearray) -> Any:
+def unpack(data: bytes | bytearray) -> Any:
     """What :func:`packed` made."""
     return _pickle.loads(bytes(data))
 
 
-def located(file: str) -> Path:
+def locate(file: str) -> Path:
     """A file of settings: where the driver has it, or among those that Spark ships."""
     path = Path(file)
     if path.exists():
@@ -173,14 +173,14 @@ class OpenPipeline:
         """Those of its window."""
         for split in task.splits:
             for batch in self.reader.read_split(split):
-                if (rest := _between(batch, task.window.start, task.window.stop)) is not None:
+                if (rest := _cut_records(batch, task.window.start, task.window.stop)) is not None:
                     yield rest
                 if int64_values(batch, "offset")[-1] >= task.window.stop - 1:
                     # What lies behind the window may be damaged.
                     return
 
 
-def _between(batch: pa.RecordBatch, start: int, stop: int) -> pa.RecordBatch | None:
+def _cut_records(batch: pa.RecordBatch, start: int, stop: int) -> pa.RecordBatch | None:
     """The records of the offsets ``start`` up to ``stop``; None if there are none."""
     offsets = int64_values(batch, "offset")
     if offsets[0] >= start and offsets[-1] < stop:
@@ -201,12 +201,12 @@ _pipelines: Final = PerProcess[dict[tuple[str, str], OpenPipeline]](
 )
 
 
-def opened(file: str, fingerprint: str) -> OpenPipeline:
+def open_kept(file: str, fingerprint: str) -> OpenPipeline:
     """The pipeline of a file, as this process keeps it open."""
     kept = _pipelines.get()
     one = kept.get((file, fingerprint))
     if one is None:
-        pipeline = load_pipeline(located(file))
+        pipeline = load_pipeline(locate(file))
         if fingerprint_of(pipeline.own) != fingerprint:
             raise ConfigError(f"{file} has changed since the pipeline was started: start it again")
         with ExitStack() as stack:

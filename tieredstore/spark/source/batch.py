@@ -48,13 +48,13 @@ class BatchReader(DataSourceReader):
         """Resolve the offsets, and cut them into tasks."""
         spare_modules()
         with one_sentence():
-            return self._planned()
+            return self._plan()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
         return each_in_one_sentence(read_task(partition, self._options))
 
-    def _planned(self) -> list[InputPartition]:
+    def _plan(self) -> list[InputPartition]:
         options, query = self._options, query_of(self._options)
         open_source = partial(manager_of, options.store)
         with TopicReader(open_source, query) as reader:

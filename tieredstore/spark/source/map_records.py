@@ -57,7 +57,7 @@ def map_records(
     mapped = MappedRows(function, schema_of(schema))
     texts = {name: _option_text(value) for name, value in options.items() if value is not None}
     with one_sentence():
-        _checked(parse_options(texts, streaming=False))
+        _check_options(parse_options(texts, streaming=False))
     # A name of its own, since Spark makes plans again by the name of their source.
     source = source_class(mapped, f"{TieredStoreDataSource.name()}_map_{next(_numbers)}", _cores(spark))
     spark.dataSource.register(source)
@@ -79,7 +79,7 @@ def source_class(mapped: MappedRows, name: str, cores: int | None) -> type[Tiere
         def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  Spark's signature
             with one_sentence():
                 is_sized = "maxSplitBytes" in self.options
-                options = _checked(parse_options(self.options, streaming=False))
+                options = _check_options(parse_options(self.options, streaming=False))
                 return MappedReader(options, mapped, None if is_sized else cores)
 
     # By value: a class of this module would be looked up by its name, which nobody finds inside of a function.
@@ -110,7 +110,7 @@ class MappedReader(BatchReader):
         return rows_given(read_task(partition, self._options), self._mapped)
 
 
-def _checked(options: SourceOptions) -> SourceOptions:
+def _check_options(options: SourceOptions) -> SourceOptions:
     if options.filter_pushdown:
         # Spark's filters are of the function's columns, which are not the records'.
         raise ConfigError(

@@ -132,12 +132,14 @@ class RowShape:
         """
         constants = dict(zip(self._layout.of_batch, of_batch, strict=True))
         arrays = [
-            self._repeat(name, constants[name], records.num_rows) if name in constants else self._decoded(name, records)
+            self._repeat(name, constants[name], records.num_rows)
+            if name in constants
+            else self._build_column(name, records)
             for name in self.columns
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)
 
-    def _decoded(self, name: str, records: pa.RecordBatch) -> pa.Array:
+    def _build_column(self, name: str, records: pa.RecordBatch) -> pa.Array:
         kind = self.arrow_schema.field(name).type
         column = records.column(self._layout.decoder_names.get(name, name))
         match name:

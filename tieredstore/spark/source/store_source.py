@@ -60,11 +60,11 @@ class StoreSource:
         among the files that Spark ships. Paths inside the file start from its folder.
         """
         given = {
-            name: _located(name, text) for name, text in own_properties(dict(self.properties), "options").texts.items()
+            name: _locate(name, text) for name, text in own_properties(dict(self.properties), "options").texts.items()
         }
         if self.settings_file is None:
             return settings_from(_readable(given, ""), source="options")
-        path = _found(self.settings_file)
+        path = _find(self.settings_file)
         if path is None:
             raise ConfigError(
                 f"there is no settings file {self.settings_file}, neither in the working directory "
@@ -85,14 +85,14 @@ def _readable(properties: Properties, prefix: str) -> Properties:
     return {prefix + name: text, **properties}
 
 
-def _located(name: str, text: str) -> str:
+def _locate(name: str, text: str) -> str:
     if name not in _PATHS and not name.endswith((".key.file", ".private.key.passphrase.file")):
         return text
-    path = _found(text)
+    path = _find(text)
     return text if path is None else str(path.absolute())
 
 
-def _found(text: str) -> Path | None:
+def _find(text: str) -> Path | None:
     """Where a file or folder is; None if it is nowhere."""
     candidates = itertools.chain([Path(text)], (folder / text for folder in _shipped_files()))
     return next((path for path in candidates if _is_there(path)), None)

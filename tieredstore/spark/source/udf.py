@@ -69,7 +69,7 @@ def decode_segments(
     which they name. Rows are in the order of ``df``, those of a segment by offset.
     """
     shape = RowShape(columns)
-    mapped = _mapped(function, schema)
+    mapped = _map_with(function, schema)
     result = shape.schema if mapped is None else mapped.schema
     if _has(df.schema, CONTENT, BinaryType()):
         if isolation not in (None, "read_uncommitted"):
@@ -108,7 +108,7 @@ def decode_batches(
     return _arrow_udf(_array_task(shape.columns, on_corrupt), ArrayType(shape.schema))(col)
 
 
-def _mapped(function: RecordFunction | None, schema: StructType | pa.Schema | str | None) -> MappedRows | None:
+def _map_with(function: RecordFunction | None, schema: StructType | pa.Schema | str | None) -> MappedRows | None:
     if (function is None) != (schema is None):
         raise ConfigError("function and schema belong together: give both, or none")
     return None if function is None or schema is None else MappedRows(function, schema_of(schema))
@@ -232,7 +232,7 @@ class BatchArrays:
         return collected
 
     def _lists(self, decoded: Sequence[pa.RecordBatch], counts: Sequence[int | None]) -> pa.Array:
-        records = self._shape.convert(self._joined(decoded), None, None)
+        records = self._shape.convert(self._join_batches(decoded), None, None)
         ends = [0]
         for count in counts:
             ends.append(ends[-1] + (count or 0))
@@ -240,7 +240,7 @@ class BatchArrays:
         structs = pa.StructArray.from_arrays(records.columns, fields=list(self._shape.arrow_schema))
         return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), structs, mask=nulls)
 
-    def _joined(self, decoded: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    def _join_batches(self, decoded: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
         columns = pa.Table.from_batches(decoded, schema=self._decoder.schema).columns
         arrays = [pa.concat_arrays(column.chunks) if column.chunks else _empty(column) for column in columns]
         joined: pa.RecordBatch = pa.RecordBatch.from_arrays(arrays, schema=self._decoder.schema)

@@ -23,7 +23,7 @@ _MOST_PAUSE_S: Final = 5.0
 _NO_ID: Final = Uuid(bytes(16))
 
 
-class Troubles:
+class LossPolicy:
     """Decides by the policy whether a partition goes on, and keeps the errors that are to be raised."""
 
     def __init__(
@@ -65,18 +65,18 @@ class Troubles:
 
     def loses(self, partition: Partition, start: int, stop: int) -> bool:
         """Nobody has these offsets (half-open); whether to go on behind them."""
-        extent = Gap(TopicIdPartition(partition.log.topic_id or _NO_ID, *partition.where), start, stop)
+        lost = Gap(TopicIdPartition(partition.log.topic_id or _NO_ID, *partition.where), start, stop)
         sentence = f"offsets {start} to {stop - 1} of {partition} are in no segment, nor on the broker"
         if not self.accepts(partition, sentence):
             return False
-        self.tell(extent)
+        self.tell(lost)
         return True
 
-    def tell(self, extent: Gap) -> None:
+    def tell(self, lost: Gap) -> None:
         """Count what is lost, and call who wants to know."""
-        self._measures.lost_offsets += extent.stop - extent.start
+        self._measures.lost_offsets += lost.stop - lost.start
         if self._settings.loss_cb is not None:
-            self._settings.loss_cb(extent)
+            self._settings.loss_cb(lost)
 
     def accepts(self, partition: Partition, sentence: str) -> bool:
         """A loss of which a sentence tells; whether to go on. If not, each call raises it until a seek."""

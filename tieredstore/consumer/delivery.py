@@ -20,7 +20,6 @@ from tieredstore.partitions.position import Position
 if TYPE_CHECKING:
     from tieredstore.consumer.core import Core
     from tieredstore.consumer.measures import Measures
-    from tieredstore.consumer.streams import Piece
     from tieredstore.model import TopicPartition
 
 # Methods of the class, mapped over messages, cost a third of what a loop in Python does.
@@ -42,16 +41,17 @@ class PartitionBatch:
 
 
 @dataclass(slots=True)
-class _Opened:
-    """A piece of the bucket whose first rows were given."""
+class _OpenBatch:
+    """A batch of the bucket whose first rows were given; ``size`` is that of all its rows."""
 
     partition: Partition
-    piece: Piece
+    records: pa.RecordBatch
+    size: int
     messages: _message.BatchMessages
     row: int = 0
 
 
-class HandingOut:
+class Delivery:
     """Gives what the core has. For the polling thread.
 
     Whatever is given moves its partition's position; :meth:`put_back` undoes it for what a call could not return.
@@ -61,15 +61,15 @@ class HandingOut:
         self._held_bytes = held_bytes
         self._core = core
         self._measures = measures
-        self._opened: dict[TopicPartition, _Opened] = {}
-        self._turns: deque[_Opened] = deque()
+        self._opened: dict[TopicPartition, _OpenBatch] = {}
+        self._turns: deque[_OpenBatch] = deque()
         self._held: deque[Partition] = deque()
         self._usual_size = 1024
         """Bytes of a message's value that came from the client last."""
 
     @property
-    def has_opened(self) -> bool:
-        """Whether rows of a piece, or messages of the client, wait here."""
+    def has_open(self) -> bool:
+        """Whether rows of a batch, or messages of the client, wait here."""
         return bool(self._turns) or bool(self._held)
 
     def room(self, count: int) -> int:
@@ -82,7 +82,7 @@ class HandingOut:
         messages = self.take_events(count)
         while self._held and len(messages) < count:
             messages += self._take_held(count - len(messages))
-        while len(messages) < count and (opened := self._next_opened()) is not None:
+        while len(messages) < count and (opened := self._next_open()) is not None:
             messages += self._take_rows(opened, count - len(messages))
         return messages
 
@@ -91,17 +91,17 @@ class HandingOut:
         while self._held:
             partition = self._held[0]
             if self._is_current(partition) and partition.held:
-                return self._held_batch(partition, max_rows, columns)
+                return self._take_held_batch(partition, max_rows, columns)
             self._held.popleft()
-        opened = self._next_opened()
+        opened = self._next_open()
         if opened is None:
             return None
         partition, start = opened.partition, opened.row
         stop = len(opened.messages) if max_rows is None else min(len(opened.messages), start + max_rows)
-        records: Any = opened.piece.records
+        records = opened.records
         chosen = records.select(list(columns)).slice(start, stop - start)
         first = opened.messages.offset(start)
-        self._moved(opened, stop, records.slice(start, stop - start).nbytes)
+        self._note_moved(opened, stop, records.slice(start, stop - start).nbytes)
         assert partition.position is not None
         return PartitionBatch(*partition.where, first, partition.position, chosen)
 
@@ -198,7 +198,7 @@ class HandingOut:
             partition.commit.has_given = True
         return messages
 
-    def _held_batch(self, partition: Partition, max_rows: int | None, columns: Sequence[str]) -> PartitionBatch:
+    def _take_held_batch(self, partition: Partition, max_rows: int | None, columns: Sequence[str]) -> PartitionBatch:
         most = len(partition.held) if max_rows is None else min(max_rows, len(partition.held))
         messages = [partition.held.popleft() for _ in range(most)]
         if partition.held:
@@ -211,8 +211,8 @@ class HandingOut:
             *partition.where, messages[0].offset(), next_offset, MessageColumns(columns).build(messages)
         )  # fmt: skip
 
-    def _next_opened(self) -> _Opened | None:
-        """The piece whose turn it is."""
+    def _next_open(self) -> _OpenBatch | None:
+        """The batch whose turn it is."""
         while self._turns:
             opened = self._turns[0]
             if self._core.partitions.get(opened.partition.where) is opened.partition and opened.row < len(
@@ -224,20 +224,21 @@ class HandingOut:
         readable = self._core.next_readable()
         if readable is None:
             return None
-        partition, piece = readable
-        opened = _Opened(partition, piece, _message.BatchMessages(*partition.where, piece.records))
+        partition, records = readable
+        messages = _message.BatchMessages(*partition.where, records)
+        opened = _OpenBatch(partition, records, records.nbytes, messages)
         self._opened[partition.where] = opened
         self._turns.append(opened)
         return opened
 
-    def _take_rows(self, opened: _Opened, count: int) -> list[Any]:
+    def _take_rows(self, opened: _OpenBatch, count: int) -> list[Any]:
         start = opened.row
         stop = min(len(opened.messages), start + count)
         messages = opened.messages.take(start, stop)
-        self._moved(opened, stop, opened.piece.size * (stop - start) // max(1, len(opened.messages)))
+        self._note_moved(opened, stop, opened.size * (stop - start) // max(1, len(opened.messages)))
         return messages
 
-    def _moved(self, opened: _Opened, stop: int, byte_count: int) -> None:
+    def _note_moved(self, opened: _OpenBatch, stop: int, byte_count: int) -> None:
         partition, count = opened.partition, stop - opened.row
         opened.row = stop
         if count <= 0:
