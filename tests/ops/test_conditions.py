@@ -12,7 +12,7 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.backends.wrappers.stack import LimitedStore, MeteredStore
 from tieredstore.errors import ConfigError
-from tieredstore.ops.conditions import require_conditional_writes
+from tieredstore.ops.steps import require_conditional_writes
 from tieredstore.remote import RemoteStorageManager
 
 

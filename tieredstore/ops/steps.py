@@ -10,6 +10,9 @@ import enum
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from tieredstore.backends.base import ObjectStore
+from tieredstore.errors import ConfigError
+
 ItemT_co = TypeVar("ItemT_co", covariant=True)
 
 
@@ -93,3 +96,12 @@ class Step(Generic[ItemT_co]):
     item: ItemT_co
     outcome: Outcome
     reason: str | None = None
+
+
+def require_conditional_writes(store: ObjectStore, tool: str) -> None:
+    """ConfigError, naming store and tool, unless the store's conditional writes are atomic."""
+    if not store.conditional_writes:
+        raise ConfigError(
+            f"{tool} needs a store that replaces an object only if nobody else has changed it, and {store.identity} "
+            "cannot promise that; use one that can (S3, GCS, Azure Blob Storage or a folder)"
+        )

@@ -13,7 +13,7 @@ from tieredstore.config.uploader import UploaderSettings, parse_topic_ms
 from tieredstore.errors import StoreError
 from tieredstore.format.keys import Suffix
 from tieredstore.model import TopicIdPartition, human_bytes
-from tieredstore.ops.garbage.deletion import delete_objects
+from tieredstore.ops.garbage.collection import delete_objects
 from tieredstore.ops.garbage.removal import Before, remove_segments
 from tieredstore.ops.listing import ListedSegment
 from tieredstore.ops.steps import Outcome, Step

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tieredstore.cli.records.record_format import bytes_in_terminal, parse_format
+from tieredstore.cli.records.record_output import bytes_in_terminal, parse_format
 from tieredstore.errors import ConfigError
 
 RECORD: dict[str, Any] = {

@@ -10,7 +10,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import list_segments
 from tieredstore.errors import StoreUnavailable
 from tieredstore.format.keys import Suffix
-from tieredstore.ops.garbage.deletion import delete_objects
+from tieredstore.ops.garbage.collection import delete_objects
 
 SEGMENT = MadeSegment(partition_of(), 0, 9)
 

@@ -27,8 +27,7 @@ from tieredstore.format.keys import Suffix
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.ops.bucket import Bucket as StoreBucket
 from tieredstore.ops.copies.copying import CopyStep, copy_segments
-from tieredstore.ops.garbage.collection import GarbageCollection, find_garbage, least_age_ms
-from tieredstore.ops.garbage.deletion import delete_objects
+from tieredstore.ops.garbage.collection import GarbageCollection, delete_objects, find_garbage, least_age_ms
 from tieredstore.ops.garbage.holds import LegalHold, place_hold
 from tieredstore.ops.garbage.removal import Before, remove_segments
 from tieredstore.ops.keys.rotation import rotate_keys

@@ -19,9 +19,8 @@ from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader, read_batch_heade
 from tieredstore.model import IndexType, Uuid
 from tieredstore.ops.bucket import Bucket
 from tieredstore.ops.verification import Finding, Level, Selection, verify
-from tieredstore.ops.verification.batches import BatchChecks
 from tieredstore.ops.verification.findings import FindingKind
-from tieredstore.ops.verification.log_walk import LogWalk
+from tieredstore.ops.verification.log_data import BatchChecks, LogWalk
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import build_segment
 

@@ -17,10 +17,9 @@ from tieredstore.format.keys import main_path
 from tieredstore.kafka.batches import CompressionType
 from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.model import Uuid
-from tieredstore.ops.verification.batches import BatchChecks
 from tieredstore.ops.verification.findings import Finding, FindingKind
 from tieredstore.ops.verification.indexes import CheckedIndexes
-from tieredstore.ops.verification.log_data import check_data
+from tieredstore.ops.verification.log_data import BatchChecks, check_data
 from tieredstore.ops.verification.subject import Level, Subject
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.batches import Producer, Record, build_batch, build_end_marker

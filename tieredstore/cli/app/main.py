@@ -1,23 +1,185 @@
-"""The command ``tieredstore``: its commands, its exit codes, its one-sentence errors."""
+"""The command ``tieredstore``: its parser and help pages, its exit codes, its one-sentence errors.
+
+Help says what one may type and what it does, without the names of Python's types, and no word is cut. ``entry`` imports
+this module once signals end the process quietly.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 import functools
 import logging
+import re
 import sys
-from collections.abc import Sequence
-from typing import Annotated, Any, Final, cast
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Final, TypeAlias, cast
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from tieredstore.cli.app.entry import version_text
-from tieredstore.cli.app.help import AllCommands, Verbose
-from tieredstore.cli.app.table import EXTRAS
-from tieredstore.cli.app.usage import UsageProblem, tell_usage
+from tieredstore.cli.app.table import EXTRAS, Entry, all_entries, entry_of
 from tieredstore.cli.terminal.output import complain
 from tieredstore.cli.terminal.streams import StandardOutputFailed
-from tieredstore.errors import ConfigError, TieredStoreError
+from tieredstore.errors import ConfigError, TieredStoreError, quoted
 from tieredstore.installation import install_command
+
+Verbose: TypeAlias = Annotated[bool, typer.Option("-v", "--verbose", help="Say more on stderr.")]
+
+_RANGE: Final = re.compile(r"(\d+)<=x<=(\d+)")
+_LEAST: Final = re.compile(r"x>=(\d+)")
+_CHOICE: Final = re.compile(r"<(\w+(?:\|[\w-]+)*)>")
+_NOISE: Final = re.compile(r"(?:; )?(?:x>=0|required)(?=[\];])")
+
+
+class Command(TyperCommand):
+    """A command whose help says what a person needs."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """What is wrong with ``args`` is told as wrong usage of this command."""
+        with _of_context(ctx):
+            return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """TOPIC, not {TOPIC}."""
+        return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Arguments and options; an argument has its name, a switch no value."""
+        _write_parameters(self, ctx, formatter)
+
+
+class Group(TyperGroup):
+    """Commands, each with the first sentence of its help, whole."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """What is wrong with ``args`` is told as wrong usage of this group."""
+        with _of_context(ctx):
+            return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is named; ConfigError names the one that was meant."""
+        command = self.commands.get(args[0])
+        if command is None and not ctx.resilient_parsing:
+            raise no_such_command(ctx, args[0])
+        return (args[0] if command else None), command, args[1:]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """The options of all commands, then the commands."""
+        _write_parameters(self, ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Each command and what it does; a long sentence goes on in the next line."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [(name, _first_sentence(command.help)) for name, command in commands if command and not command.hidden]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+class AllCommands(Group):
+    """The commands of the table: listed by their summaries, and imported when they are named."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = cast("dict[str, Any]", _Commands())
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  the parser's signature
+        """Return the names of all commands."""
+        return list(self.commands)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002  the parser's signature
+        """Return what lists of commands show of one."""
+        entry = entry_of(cmd_name)
+        return entry and TyperCommand(cmd_name, help=entry.summary)
+
+
+class _Commands(Mapping[str, Any]):
+    """The parser's commands by name."""
+
+    def __getitem__(self, name: str) -> Any:
+        entry = entry_of(name)
+        if entry is None:
+            raise KeyError(name)
+        return load_command(entry)
+
+    def __iter__(self) -> Iterator[str]:
+        return (entry.name for entry in all_entries())
+
+    def __len__(self) -> int:
+        return len(all_entries())
+
+
+@functools.cache
+def load_command(entry: Entry) -> Any:
+    """Import a command and give it, and all below it, our help and the option ``-v`` behind it."""
+    loaded = entry.load()
+    if not isinstance(loaded, typer.Typer):
+        app = typer.Typer(add_completion=False)
+        app.command(entry.name)(loaded)
+        loaded = app
+    loaded.info.name, loaded.info.cls, loaded.rich_markup_mode = entry.name, Group, None
+    for each in loaded.registered_commands:
+        each.cls = Command
+    command: Any = typer.main.get_command(loaded)
+    for below in command.commands.values() if isinstance(command, Group) else (command,):
+        below.params.append(_verbose_option())
+    return command
+
+
+@functools.cache
+def _verbose_option() -> Any:
+    def declare(verbose: Verbose = False) -> None: ...
+
+    app = typer.Typer(add_completion=False)
+    app.command()(declare)
+    (option,) = typer.main.get_command(app).params
+    # It stands behind a command too, where people look for it.
+    option.expose_value, option.callback = False, _say_more
+    return option
+
+
+def _say_more(_context: object, _parameter: object, verbose: bool) -> None:
+    if verbose:
+        logging.getLogger("tieredstore").setLevel(logging.INFO)
+
+
+@contextlib.contextmanager
+def _of_context(context: Any) -> Generator[None]:
+    """The parser does not always say of which command it is that something is wrong."""
+    try:
+        yield
+    except UsageProblem as problem:
+        untyped: Any = problem
+        untyped.ctx = untyped.ctx or context
+        raise
+
+
+def _first_sentence(words: str | None) -> str:
+    return " ".join((words or "").split("\n\n")[0].split())
+
+
+def _write_parameters(command: TyperCommand | TyperGroup, ctx: Any, formatter: Any) -> None:
+    sections: dict[str, list[tuple[str, str]]] = {"argument": [], "option": []}
+    for parameter in command.get_params(ctx):
+        record = parameter.get_help_record(ctx)
+        if record is not None:
+            name, words = record
+            is_argument = parameter.param_type_name == "argument"
+            shown = name.partition(" ")[0].strip("[]{}") if is_argument else _CHOICE.sub(r"\1", name)
+            sections[parameter.param_type_name].append((shown, _without_noise(words)))
+    for title, rows in sections.items():
+        if rows:
+            with formatter.section(f"{title.capitalize()}s"):
+                formatter.write_dl(rows)
+
+
+def _without_noise(words: str) -> str:
+    """Without what the usage line or good sense says: that numbers begin at 0, that an argument is required."""
+    words = _NOISE.sub("", words).replace("[; ", "[").removesuffix("[]").rstrip()
+    return _LEAST.sub(r"at least \1", _RANGE.sub(r"\1 to \2", words))
+
 
 _HELP: Final = """Tiered storage for Kafka's log without the broker: copy, list, read and delete the segments that
 Kafka's tiered storage (Aiven's plugin) keeps in an object store.
@@ -116,3 +278,132 @@ def main(arguments: Sequence[str] | None = None) -> int:
             complain(str(note))
         code = error.exit_code
     return code
+
+
+UsageProblem: Final = cast("type[Exception]", typer.BadParameter.__base__)
+"""What the command line's parser raises: typer names only some of the classes below it."""
+
+_MEANT: Final[Mapping[str, str]] = {
+    "check": "verify", "clean": "gc", "consumer": "consume", "convert": "export", "describe": "inspect",
+    "df": "du", "diagnose": "doctor", "download": "fetch", "fsck": "verify", "get": "fetch", "list": "ls",
+    "ps": "ls", "put": "copy", "read": "cat", "records": "cat", "remove": "rm", "segments": "ls", "show": "inspect",
+    "size": "du", "sql": "query", "stat": "inspect", "sync": "cp", "tail": "cat --follow", "topics": "ls",
+    "upload": "copy", "validate": "verify", "view": "cat",
+}  # fmt: skip
+"""What other tools call it."""
+
+
+def tell_usage(problem: Any) -> int:
+    """Say on stderr what the parser of the command line found, in our words; the exit code."""
+    if type(problem).__name__ == "NoArgsIsHelpError":
+        problem.show()  # the help itself
+    else:
+        complain(str(usage_error(problem)))
+    return ConfigError.exit_code
+
+
+def usage_error(problem: Any) -> ConfigError:
+    """The same as an error of the library."""
+    return ConfigError(_SENTENCES.get(type(problem).__name__, _other)(problem))
+
+
+def no_such_command(context: Any, name: str) -> ConfigError:
+    """Names the command that was meant, if one looks like it or means it."""
+    there: Mapping[str, Any] = context.command.commands
+    near = difflib.get_close_matches(name, there, n=1)
+    meant = _MEANT.get(name, "") if not near or name in _MEANT else near[0]
+    if meant.partition(" ")[0] not in there:
+        meant = ""
+    hint = f"; {context.command_path} {meant} is what does that" if name in _MEANT else f"; did you mean {meant}?"
+    of = context.command_path.partition(" ")[2]
+    return ConfigError(
+        f"there is no command {quoted(f'{of} {name}'.strip())}"
+        + (hint if meant else f"; {context.command_path} --help lists them")
+    )
+
+
+def _no_such_option(problem: Any) -> str:
+    near: Sequence[str] = problem.possibilities or ()
+    way_out = f"did you mean {' or '.join(near)}?" if near else f"{_path(problem)} --help lists what it has"
+    return f"{_command(problem)} has no option {quoted(problem.option_name)[1:-1]}; {way_out}"
+
+
+def _missing(problem: Any) -> str:
+    return f"{_command(problem)} needs {_name(problem.param)}: {_usage_line(problem.ctx)}"
+
+
+def _bad_value(problem: Any) -> str:
+    cause: Any = problem.__cause__
+    subject = "a value" if problem.param is None else _name(problem.param)
+    if not hasattr(cause, "errors"):
+        return f"{subject}: {_uncapitalized(problem.message)}"
+    error: Mapping[str, Any] = cause.errors()[0]
+    return f"{subject} is {quoted(error['input'])}: {_wanted(error)}; {_path(problem)} --help explains it"
+
+
+def _wanted(error: Mapping[str, Any]) -> str:
+    """What a value has to be, of one that pydantic refused."""
+    kind, limits = str(error["type"]), error.get("ctx", {})
+    if kind.startswith(("int", "float")):
+        return "it must be a number" if kind.startswith("float") else "it must be a whole number"
+    for limit, words in (("ge", "least"), ("le", "most")):
+        if limit in limits:
+            return f"it must be at {words} {limits[limit]}"
+    if choices := re.search(r"is not one of (.+?)\.?$", str(error["msg"])):
+        return f"it must be one of {choices[1].replace(chr(39), '')}"
+    return _uncapitalized(str(error["msg"]).removeprefix("Value error, "))
+
+
+def _bad_option(problem: Any) -> str:
+    option: str = problem.option_name
+    if "does not take" in problem.message:
+        return f"{option} takes no value; {_path(problem)} --help explains it"
+    metavar = next((each.metavar for each in problem.ctx.command.params if option in each.opts), None)
+    shown = f": {option} {metavar}" if metavar else ""
+    return f"{option} needs a value{shown}; {_path(problem)} --help explains it"
+
+
+def _other(problem: Any) -> str:
+    if surplus := re.fullmatch(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", problem.message, re.DOTALL):
+        return f"{_command(problem)} has no use for {quoted(surplus[1])}: {_usage_line(problem.ctx)}"
+    return _uncapitalized(problem.message)
+
+
+_SENTENCES: Final[Mapping[str, Callable[[Any], str]]] = {
+    "NoSuchOption": _no_such_option,
+    "MissingParameter": _missing,
+    "BadParameter": _bad_value,
+    "BadOptionUsage": _bad_option,
+}
+
+
+def _path(problem: Any) -> str:
+    """``tieredstore keys list``."""
+    return str(problem.ctx.command_path)
+
+
+def _command(problem: Any) -> str:
+    """``keys list``."""
+    return _path(problem).partition(" ")[2] or "tieredstore"
+
+
+def _usage_line(context: Any) -> str:
+    """``tieredstore fetch TOPIC PARTITION BASE_OFFSET``, with the options that must be there."""
+    pieces: list[str] = context.command.collect_usage_pieces(context)
+    options = [
+        f"{_name(parameter)} {parameter.metavar}"
+        for parameter in context.command.params
+        if parameter.required and parameter.param_type_name == "option"
+    ]
+    return " ".join([context.command_path, *(piece for piece in pieces if piece != "[OPTIONS]"), *options])
+
+
+def _name(parameter: Any) -> str:
+    """``TOPIC``, ``--partition``."""
+    if parameter.param_type_name == "argument":
+        return str(parameter.metavar or parameter.name).strip("[]{}.")
+    return max(map(str, parameter.opts), key=len)
+
+
+def _uncapitalized(message: str) -> str:
+    return (message[:1].lower() + message[1:]).rstrip(".")

@@ -1,4 +1,7 @@
-"""One command in a process of its own: its streams, its signals, its end. Imports little, and no command."""
+"""One command in a process of its own: its streams, its signals, its end. Imports little, and no command.
+
+``entry`` imports this module once signals end the process quietly, and without the parser for ``--version``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tieredstore version``."""
+"""``tieredstore version``. Every command has a module, which the table imports when it is named."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from tieredstore.cli.terminal.rows import SEGMENT
 from tieredstore.errors import StoreError
 from tieredstore.model import human_bytes
 from tieredstore.ops.bucket import Bucket
-from tieredstore.ops.garbage.deletion import delete_objects
+from tieredstore.ops.garbage.collection import delete_objects
 from tieredstore.ops.garbage.holds import Holds
 
 

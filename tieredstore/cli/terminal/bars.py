@@ -1,4 +1,4 @@
-"""Bars and counters as a terminal shows them."""
+"""Bars and counters as a terminal shows them. Imported where there is one: rich takes a tenth of a second."""
 
 from __future__ import annotations
 

@@ -22,11 +22,11 @@ from tieredstore.errors import ConfigError, ObjectNotFound, StoreError
 from tieredstore.format.keys import ObjectKey, Suffix, object_key, parse_key
 from tieredstore.model import TopicIdPartition, can_be_topic
 from tieredstore.ops.brokers import BrokersView
-from tieredstore.ops.garbage.deletion import delete_objects
 from tieredstore.ops.garbage.holds import Holds
 from tieredstore.ops.steps import Outcome, Step
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.remote.manifest_object import delete_manifest_first
 
 AGES_APART: Final = 2
 """How many times the greatest age of an attempt is the least age of garbage: between the two nobody does anything."""
@@ -224,3 +224,8 @@ class GarbageCollection:
         if not self._dry_run:
             self._store.delete([info.key for _, info in objects.objects])
         return Outcome.DELETED
+
+
+def delete_objects(store: ObjectStore, objects: SegmentObjects) -> None:
+    """Delete what was listed of a segment, the manifest first, so that a half deleted segment is never visible."""
+    delete_manifest_first(store, [info.key for _, info in objects.objects])

@@ -15,8 +15,7 @@ from tieredstore.format.keys import Suffix, parse_key
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
 from tieredstore.model import TopicIdPartition, Uuid, check_offset
 from tieredstore.ops.brokers import BrokersView
-from tieredstore.ops.garbage.collection import least_age_ms, written_ms
-from tieredstore.ops.garbage.deletion import delete_objects
+from tieredstore.ops.garbage.collection import delete_objects, least_age_ms, written_ms
 from tieredstore.ops.garbage.holds import Holds
 from tieredstore.ops.listing import ListedSegment, load_stream
 from tieredstore.ops.steps import Outcome, Step

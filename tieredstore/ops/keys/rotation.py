@@ -18,8 +18,7 @@ from tieredstore.format.data_key_field import with_data_key
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import WrappedDataKey
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
-from tieredstore.ops.conditions import require_conditional_writes
-from tieredstore.ops.steps import Outcome, Step
+from tieredstore.ops.steps import Outcome, Step, require_conditional_writes
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.remote.manifest_object import parse_manifest, read_manifest_text

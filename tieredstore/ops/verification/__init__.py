@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from tieredstore.ops.brokers import MetadataTopic
 from tieredstore.ops.verification.brokers import BrokersBelief
-from tieredstore.ops.verification.findings import Finding, FindingKind, KindFacts, Severity
+from tieredstore.ops.verification.findings import ROW_COLUMNS, Finding, FindingKind, KindFacts, Severity, finding_row
 from tieredstore.ops.verification.parts import VerifyPart, plan_parts, verify_part
-from tieredstore.ops.verification.rows import ROW_COLUMNS, finding_row
 from tieredstore.ops.verification.selection import Sample, Selection
 from tieredstore.ops.verification.state import VerifyState
 from tieredstore.ops.verification.subject import Level

@@ -1,4 +1,4 @@
-"""What verification finds: kinds, what each means for readers and what to do, and one finding as a value.
+"""What verification finds: kinds, what each means for readers and what to do, and one finding as a value and as a row.
 
 ``docs/verify.md`` has the table of the kinds; a test compares the two.
 """
@@ -283,3 +283,45 @@ class Finding:
         bytes_of = "" if self.byte_range is None else f" bytes {self.byte_range.start}:{self.byte_range.stop}"
         kind = " ".join(dict.fromkeys((f"{self.severity.value}:", f"{self.kind.value}:")))
         return f"{kind} {where}{bytes_of}: {self.detail}"
+
+
+ROW_COLUMNS: Final[Mapping[str, type[str | int]]] = {
+    "severity": str,
+    "kind": str,
+    "topic": str,
+    "topic_id": str,
+    "partition": int,
+    "base_offset": int,
+    "segment_id": str,
+    "object": str,
+    "first_byte": int,
+    "stop_byte": int,
+    "first_offset": int,
+    "last_offset": int,
+    "detail": str,
+    "meaning": str,
+    "advice": str,
+}
+"""The columns of a row, and what each holds where it is not None."""
+
+
+def finding_row(finding: Finding) -> dict[str, str | int | None]:
+    """A finding's row."""
+    extent, offsets = finding.byte_range, finding.offsets
+    return {
+        "severity": finding.severity.value,
+        "kind": finding.kind.value,
+        "topic": finding.partition.topic,
+        "topic_id": str(finding.partition.topic_id),
+        "partition": finding.partition.partition,
+        "base_offset": finding.start_offset,
+        "segment_id": None if finding.segment_id is None else str(finding.segment_id),
+        "object": finding.object_key,
+        "first_byte": None if extent is None else extent.start,
+        "stop_byte": None if extent is None else extent.stop,
+        "first_offset": None if offsets is None else offsets[0],
+        "last_offset": None if offsets is None else offsets[1],
+        "detail": finding.detail,
+        "meaning": finding.meaning,
+        "advice": finding.advice,
+    }

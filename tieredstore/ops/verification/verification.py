@@ -5,23 +5,50 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from tieredstore.backends.base import ObjectStore
+from tieredstore.catalog.lineage import check_segment, epochs_fit
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope
-from tieredstore.catalog.stored import MAX_MANIFESTS_IN_FLIGHT, manifest_size
-from tieredstore.format.keys import Suffix
-from tieredstore.ops.verification.findings import Finding
+from tieredstore.catalog.log_sections import position_before
+from tieredstore.catalog.stored import (
+    MAX_MANIFESTS_IN_FLIGHT,
+    StoredSegment,
+    known_segment,
+    manifest_info,
+    manifest_size,
+)
+from tieredstore.catalog.transactions import end_markers, opened_at_end
+from tieredstore.errors import (
+    CorruptData,
+    InvalidKey,
+    ManifestCorrupt,
+    ObjectNotFound,
+    SegmentNotFound,
+    UnknownKey,
+    WrongKey,
+)
+from tieredstore.format.json_object import JsonObject
+from tieredstore.format.keys import Suffix, main_path, object_key
+from tieredstore.format.manifest import MAX_MANIFEST_SIZE, SegmentManifest
+from tieredstore.format.manifest_rules import ManifestRules
+from tieredstore.format.sizes import ENCRYPTION_OVERHEAD
+from tieredstore.kafka.indexes import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, TXN_ENTRY_SIZE
+from tieredstore.model import ByteRange, IndexType, RemoteLogSegmentMetadata
+from tieredstore.ops.verification.findings import Finding, FindingKind, Severity
+from tieredstore.ops.verification.indexes import KnownTransactions, check_indexes, key_finding
+from tieredstore.ops.verification.log_data import check_data, check_pointers
 from tieredstore.ops.verification.neighbours import Neighbours
-from tieredstore.ops.verification.open_transactions import OpenTransactions
-from tieredstore.ops.verification.segment_check import SegmentCheck, SegmentResult
 from tieredstore.ops.verification.selection import Selection
 from tieredstore.ops.verification.subject import Extent, Level, SoundSegment, Subject
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.remote.manifest_object import parse_manifest, read_manifest_text
 
 if TYPE_CHECKING:
+    from tieredstore.backends.base import ObjectInfo
     from tieredstore.ops.bucket import Bucket
     from tieredstore.ops.verification.state import VerifyState
     from tieredstore.remote import RemoteStorageManager
@@ -132,3 +159,350 @@ def _uncached(bucket: Bucket) -> Generator[RemoteStorageManager]:
     settings = bucket.settings.model_copy(update={"fetch": fetch})
     with dataclasses.replace(bucket, settings=settings).manager() as manager:
         yield manager
+
+
+class OpenTransactions:
+    """Takes what came of the segments, in key order; for one thread."""
+
+    def __init__(self, manager: RemoteStorageManager) -> None:
+        self._manager = manager
+        self._before: RemoteLogSegmentMetadata | None = None
+        self._extent = Extent(-1)
+        self._opened: Mapping[int, int] | None = None
+        """Those at the end of the segment before; None if nobody has looked yet."""
+
+    def take(self, result: SegmentResult) -> Iterator[Finding]:
+        """What shows of a segment of level data, where it goes on with the log of the one before it."""
+        metadata, extent = _metadata_of(result), result.extent
+        if metadata is None or extent is None or extent.end < 0:
+            self._before = None
+            return
+        if self._is_behind(metadata):
+            # Of an older epoch, or a copy: another segment is the log's.
+            if extent.end <= self._extent.end or _last_epoch(extent) < _last_epoch(self._extent):
+                return
+            known = result.transactions
+            if known is not None and result.is_sound and self._goes_on(extent, metadata):
+                yield from self._check(result.subject, metadata, known)
+            else:
+                self._opened = None if known is None else known.opened
+        else:
+            self._opened = None if result.transactions is None else result.transactions.opened
+        self._before, self._extent = metadata, extent
+
+    def _is_behind(self, metadata: RemoteLogSegmentMetadata) -> bool:
+        before = self._before
+        return (
+            before is not None
+            and before.topic_id_partition == metadata.topic_id_partition
+            and before.start_offset <= metadata.start_offset
+        )
+
+    def _goes_on(self, extent: Extent, metadata: RemoteLogSegmentMetadata) -> bool:
+        """Whether the log at the end of the segment before is the one that this segment has."""
+        reach = self._extent.end
+        newer = [start for epoch, start in extent.epochs if epoch > _last_epoch(self._extent)]
+        return metadata.start_offset <= reach + 1 and all(start > reach for start in newer)
+
+    def _check(
+        self, subject: Subject, metadata: RemoteLogSegmentMetadata, known: KnownTransactions
+    ) -> Iterator[Finding]:
+        assert self._before is not None
+        reach, pending = self._extent.end, dict[int, int]()
+        try:
+            opened = opened_at_end(self._manager, self._before) if self._opened is None else self._opened
+            claimed = {
+                entry.producer_id: entry for entry in known.aborted if entry.first_offset <= reach < entry.last_offset
+            }
+            for producer, entry in claimed.items():
+                if entry.first_offset != (first := opened.get(producer)):
+                    began = "none is open" if first is None else f"it began at {first}"
+                    yield _finding(subject, producer, entry.last_offset, f"begins at {entry.first_offset}", began)
+            # Those that are open still, and known, have no marker here.
+            pending = {
+                producer: first
+                for producer, first in opened.items()
+                if producer not in claimed and known.opened.get(producer) != first
+            }
+            position = position_before(self._manager, metadata, reach + 1) if pending else 0
+            for marker in end_markers(self._manager, metadata, reach + 1, pending, position) if pending else ():
+                first = pending.pop(marker.producer_id)
+                if marker.aborts:
+                    yield _finding(
+                        subject,
+                        marker.producer_id,
+                        marker.offset,
+                        "has no entry that begins before this segment",
+                        f"it began at {first}",
+                    )
+                if not pending:
+                    break
+        # The one before was deleted meanwhile, or is damaged, which is told.
+        except (SegmentNotFound, CorruptData):
+            pending = {}
+        for producer, first in pending.items():
+            detail = f"the producer snapshot lacks the transaction of producer {producer} that began at offset {first}"
+            yield subject.finding(FindingKind.PRODUCER_SNAPSHOT, detail, Suffix.INDEXES)
+        self._opened = {**known.opened, **pending}
+
+
+def _finding(subject: Subject, producer: int, marker: int, index: str, before: str) -> Finding:
+    detail = (
+        f"the transaction index is not that of the log: the transaction of producer {producer} that offset {marker} "
+        f"aborts {index}, and by the segments before {before}"
+    )
+    return subject.finding(FindingKind.TRANSACTION_INDEX, detail, Suffix.INDEXES)
+
+
+def _last_epoch(extent: Extent) -> int:
+    return extent.epochs[-1][0] if extent.epochs else -1
+
+
+def _metadata_of(result: SegmentResult) -> RemoteLogSegmentMetadata | None:
+    """What readers are told of the segment, None if nobody knows."""
+    if result.stored is not None:
+        return result.stored.metadata
+    sound = result.subject.sound
+    objects = result.subject.objects
+    if sound is None:
+        return None
+    return RemoteLogSegmentMetadata(objects.segment_id, objects.start_offset, sound.extent.end, sound.log_size)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentResult:
+    """What came of one segment.
+
+    ``stored`` is None without a manifest that can be read; ``last_offset`` is that of the last batch, where the log was
+    read up to there; ``is_gone``: the segment was deleted while it was looked at.
+    """
+
+    subject: Subject
+    findings: tuple[Finding, ...] = ()
+    stored: StoredSegment | None = None
+    last_offset: int | None = None
+    is_gone: bool = False
+    transactions: KnownTransactions | None = None
+    """At level data, if its indexes can be used."""
+    is_read: bool = False
+    """Whether all of its log was read."""
+
+    @property
+    def extent(self) -> Extent | None:
+        """What the segment is said to hold, None where nobody says."""
+        if self.subject.sound is not None:
+            return self.subject.sound.extent
+        if self.stored is None:
+            return None
+        metadata = self.stored.metadata
+        end = metadata.end_offset
+        # What the log says goes before a number that nothing guards; where compaction took the end both are right.
+        is_wrong = end < 0 or any(finding.kind is FindingKind.END_OFFSET for finding in self.findings)
+        if is_wrong and self.last_offset is not None:
+            end = max(self.last_offset, metadata.start_offset)
+        return Extent(end, metadata.segment_leader_epochs if epochs_fit(metadata) else ())
+
+    @property
+    def log_size(self) -> int:
+        """Bytes of the log, 0 where nobody says."""
+        if self.subject.sound is not None:
+            return self.subject.sound.log_size
+        return 0 if self.stored is None else self.stored.metadata.segment_size_in_bytes
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing is wrong with the segment by itself."""
+        return self.stored is not None and all(finding.severity is Severity.NOTICE for finding in self.findings)
+
+
+class SegmentCheck:
+    """Checks the segments of one store, several at once. ``manager`` is needed below level listing."""
+
+    def __init__(self, store: ObjectStore, rules: ManifestRules, manager: RemoteStorageManager | None) -> None:
+        self._store = store
+        self._rules = rules
+        self._manager = manager
+
+    def check(self, subject: Subject) -> SegmentResult:
+        """All levels up to the subject's."""
+        try:
+            return self._check(subject)
+        # Retention deletes all the time; what went between listing and reading is not damage.
+        except SegmentNotFound:
+            return SegmentResult(subject, is_gone=True)
+
+    def _check(self, subject: Subject) -> SegmentResult:
+        findings = list(check_presence(subject))
+        is_committed = subject.objects.find(Suffix.MANIFEST) is not None
+        if is_committed and subject.objects.missing:
+            subject = self._looked_at_again(subject)
+            findings = list(check_presence(subject))
+        if subject.level is None or not is_committed:
+            return SegmentResult(subject, tuple(findings))
+        stored, more = check_manifest(self._store, subject, self._rules)
+        if stored is not None:
+            subject, sizes = self._check_sizes(subject, stored)
+            more += sizes
+            if subject.level is Level.LISTING:
+                more += check_index_sizes(subject, stored.manifest)
+        findings += more
+        if stored is None or subject.level is Level.LISTING:
+            return SegmentResult(subject, tuple(findings), stored)
+        deeper = self._deeper(subject, stored, {finding.kind for finding in findings})
+        return dataclasses.replace(deeper, findings=(*findings, *deeper.findings))
+
+    def _check_sizes(self, subject: Subject, stored: StoredSegment) -> tuple[Subject, list[Finding]]:
+        sizes = stored.manifest.chunk_index.stored_size, stored.manifest.segment_indexes.total_size
+        wrong = list(size_findings(subject, *sizes))
+        if wrong:
+            subject = self._looked_at_again(subject)
+            wrong = list(size_findings(subject, *sizes))
+        return subject, wrong
+
+    def _looked_at_again(self, subject: Subject) -> Subject:
+        """The objects as they are now: a listing takes a while, in which copies are committed."""
+        prefix, path = subject.prefix, subject.objects.main_path
+        infos: list[tuple[Suffix, ObjectInfo]] = []
+        for suffix in Suffix:
+            try:
+                infos.append((suffix, self._store.head(object_key(prefix, path, suffix))))
+            # InvalidKey: a special file of a folder, which no reader opens.
+            except (ObjectNotFound, InvalidKey) as error:
+                if suffix is Suffix.MANIFEST:
+                    raise SegmentNotFound(f"{path} was deleted while it was listed") from error
+        objects = subject.objects
+        fresh = SegmentObjects(objects.segment_id, objects.start_offset, tuple(infos), path)
+        return dataclasses.replace(subject, objects=fresh)
+
+    def _deeper(self, subject: Subject, stored: StoredSegment, known: set[FindingKind]) -> SegmentResult:
+        """Levels index and data; what is missing or of a wrong size was told of and is not read."""
+        manager = self._manager
+        assert manager is not None
+        # A manager looks for the key that it would write.
+        if known & {FindingKind.FOREIGN_DIGITS, FindingKind.INDEXES_MISSING, FindingKind.INDEXES_SIZE}:
+            return SegmentResult(subject, (), stored)
+        indexes = check_indexes(manager, subject, stored)
+        findings = indexes.findings
+        is_closed = any(finding.kind in _CLOSED for finding in findings)
+        if is_closed or known & {FindingKind.LOG_MISSING, FindingKind.LOG_SIZE}:
+            return SegmentResult(subject, tuple(findings), stored)
+        last_offset, is_read = None, False
+        try:
+            if subject.level is Level.DATA:
+                log = check_data(manager, subject, stored, indexes)
+                is_read = True
+                findings, last_offset = findings + log.findings, log.last_offset
+            elif indexes.offsets is not None:
+                log = check_pointers(manager, subject, stored, indexes.offsets)
+                findings, last_offset = findings + log.findings, log.last_offset
+        except (UnknownKey, WrongKey) as error:
+            findings.append(key_finding(subject, error))
+        except CorruptData as error:
+            findings.append(subject.finding(FindingKind.CHUNK_DAMAGED, str(error), Suffix.LOG))
+        transactions = indexes.transactions if subject.level is Level.DATA else None
+        return SegmentResult(subject, tuple(findings), stored, last_offset, transactions=transactions, is_read=is_read)
+
+
+_CLOSED = (FindingKind.UNKNOWN_KEY, FindingKind.WRONG_KEY)
+
+
+_ENTRY_SIZES: Final = {
+    IndexType.OFFSET: OFFSET_ENTRY_SIZE,
+    IndexType.TIMESTAMP: TIME_ENTRY_SIZE,
+    IndexType.TRANSACTION: TXN_ENTRY_SIZE,
+}
+_MISSING: Final = {Suffix.LOG: FindingKind.LOG_MISSING, Suffix.INDEXES: FindingKind.INDEXES_MISSING}
+_WRONG_SIZE: Final = {Suffix.LOG: FindingKind.LOG_SIZE, Suffix.INDEXES: FindingKind.INDEXES_SIZE}
+
+
+def check_presence(subject: Subject) -> Iterator[Finding]:
+    """What the keys alone tell."""
+    objects = subject.objects
+    if objects.find(Suffix.MANIFEST) is None:
+        names = ", ".join(f".{suffix.value}" for suffix, _ in objects.objects)
+        yield subject.finding(
+            FindingKind.UNCOMMITTED, f"there is {names} ({objects.stored_size} bytes) and no manifest"
+        )
+        return
+    for suffix in objects.missing:
+        yield subject.finding(_MISSING[suffix], f"the manifest is there, and no .{suffix.value}", suffix)
+    if objects.main_path != main_path(objects.segment_id, objects.start_offset):
+        yield subject.finding(FindingKind.FOREIGN_DIGITS, "the offset is not written in ASCII digits", Suffix.MANIFEST)
+
+
+def check_manifest(
+    store: ObjectStore, subject: Subject, rules: ManifestRules
+) -> tuple[StoredSegment | None, list[Finding]]:
+    """The segment with its manifest, which is read by one request, and what is wrong with it.
+
+    None where the manifest is damaged. SegmentNotFound if it was deleted meanwhile.
+    """
+    objects = subject.objects
+    info = manifest_info(objects)
+    name = f"{objects.main_path}.{Suffix.MANIFEST.value}"
+    # The listing has the size: what cannot be a manifest costs no request.
+    if info.size > MAX_MANIFEST_SIZE:
+        detail = f"it has {info.size} bytes, more than any manifest"
+        return None, [subject.finding(FindingKind.MANIFEST_DAMAGED, detail, Suffix.MANIFEST)]
+    try:
+        raw = read_manifest_text(store, info.key, name)
+        manifest = parse_manifest(raw, name, known_segment(objects), rules)
+    except ObjectNotFound as error:
+        raise SegmentNotFound(f"{name} was deleted while it was listed") from error
+    except ManifestCorrupt as error:
+        return None, [subject.finding(FindingKind.MANIFEST_DAMAGED, str(error), Suffix.MANIFEST)]
+    except CorruptData as error:
+        return None, [subject.finding(FindingKind.MANIFEST_REFUSED, str(error), Suffix.MANIFEST)]
+    stored = StoredSegment(objects, manifest)
+    return stored, list(_metadata_findings(subject, stored, raw))
+
+
+def size_findings(subject: Subject, log_size: int, indexes_size: int) -> Iterator[Finding]:
+    """Where the listed objects have other sizes than the manifest says."""
+    for suffix, expected in ((Suffix.LOG, log_size), (Suffix.INDEXES, indexes_size)):
+        info = subject.objects.find(suffix)
+        if info is not None and info.size != expected:
+            differing = ByteRange(min(info.size, expected), max(info.size, expected))
+            detail = f"it has {info.size} bytes, and by its manifest {expected}"
+            yield subject.finding(_WRONG_SIZE[suffix], detail, suffix, differing)
+
+
+def _metadata_findings(subject: Subject, stored: StoredSegment, raw: bytes) -> Iterator[Finding]:
+    metadata = stored.manifest.metadata
+    if metadata is None:
+        if JsonObject.parse(raw).optional("remoteLogSegmentMetadata") is None:
+            detail = "the manifest has no remoteLogSegmentMetadata"
+            yield subject.finding(FindingKind.METADATA_ABSENT, detail, Suffix.MANIFEST)
+        else:
+            detail = "the manifest's remoteLogSegmentMetadata lacks a field, or one of them cannot be right"
+            yield subject.finding(FindingKind.METADATA_UNUSABLE, detail, Suffix.MANIFEST)
+        return
+    if not epochs_fit(metadata):
+        try:
+            check_segment(metadata)
+            detail = "the manifest names no leader epochs"
+        except CorruptData as error:
+            detail = str(error)
+        yield subject.finding(FindingKind.EPOCHS_CONTRADICT, detail, Suffix.MANIFEST)
+    transactions = stored.manifest.segment_indexes.transaction
+    is_empty = transactions is None or transactions.size == 0
+    if metadata.txn_idx_empty not in (None, is_empty):
+        detail = (
+            f"txnIdxEmpty is {metadata.txn_idx_empty}, and the transaction index is {'' if is_empty else 'not '}empty"
+        )
+        yield subject.finding(FindingKind.NUMBERS_CONTRADICT, detail, Suffix.MANIFEST)
+
+
+def check_index_sizes(subject: Subject, manifest: SegmentManifest) -> Iterator[Finding]:
+    """Indexes whose sizes cannot be those of whole entries."""
+    overhead = 0 if manifest.encryption is None else ENCRYPTION_OVERHEAD
+    for kind, entry in manifest.segment_indexes.recorded():
+        size = max(0, entry.size - overhead)
+        if size % _ENTRY_SIZES.get(kind, 1):
+            detail = f"the {kind.value} index has {size} bytes, not a multiple of {_ENTRY_SIZES[kind]}"
+            yield subject.finding(
+                FindingKind.NUMBERS_CONTRADICT,
+                detail,
+                Suffix.INDEXES,
+                ByteRange(entry.position, entry.position + entry.size),
+            )
