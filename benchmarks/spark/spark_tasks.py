@@ -112,8 +112,8 @@ def _cpu_seconds(job: Callable[[], None]) -> float:
 
 def _fetch(planned: PlannedTasks) -> None:
     manager = manager_of(planned.options.store)
-    for part in (part for split in _stored(planned.tasks) for part in split.parts):
-        with manager.fetch_log_segment(part.segment, part.extent.start, part.extent.stop - 1) as stream:
+    for part in (part for split in _stored(planned.tasks) for part in split.sections):
+        with manager.fetch_log_segment(part.segment, part.byte_range.start, part.byte_range.stop - 1) as stream:
             for _ in stream.chunks():
                 pass
 

@@ -59,7 +59,7 @@ def test_splits_of_a_byte_are_the_batches(case: str) -> None:
     assert read_plan(manager, plan, chosen) == [
         row for row in expected_rows(case, 0, "read_committed") if row["offset"] < stop
     ]
-    assert all(len(split.parts) == 1 for split in plan.splits)
+    assert all(len(split.sections) == 1 for split in plan.splits)
 
 
 @pytest.mark.parametrize("case", CASES)

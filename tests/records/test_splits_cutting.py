@@ -112,7 +112,7 @@ def test_whole_segments_are_planned_without_a_request_and_packed_up_to_the_size(
     size = topic.copied[0].segment_size_in_bytes
     plan = plan_splits(topic.manager, lineage, 0, 1000, PLAIN, max_split_bytes=3 * size + 2000)
     assert sum(topic.store.requests.values()) == 0
-    assert [[part.segment.start_offset for part in split.parts] for split in plan.splits] == [
+    assert [[part.segment.start_offset for part in split.sections] for split in plan.splits] == [
         [0, 100, 200], [300, 400, 500], [600, 700, 800], [900]
     ]  # fmt: skip
     assert [(split.start_offset, split.stop_offset) for split in plan.splits[:2]] == [(0, 300), (300, 600)]
@@ -133,7 +133,7 @@ def test_a_hole_is_no_reason_not_to_pack_and_lost_by_the_settings(topic: StoredT
     lineage = lineage_of(topic)
     plan = whole(topic, lineage, 1 << 20)
     (split,) = plan.splits
-    assert [(part.start_offset, part.stop_offset) for part in split.parts] == [(0, 50), (80, 130)]
+    assert [(part.start_offset, part.stop_offset) for part in split.sections] == [(0, 50), (80, 130)]
     assert [(lost.start, lost.stop) for lost in plan.lost] == [(50, 80)]
     with pytest.raises(DataLoss, match="50 to 79"):
         plan_splits(topic.manager, lineage, 0, 130, ReadSettings(), max_split_bytes=1 << 20)

@@ -78,7 +78,7 @@ def test_each_part_has_the_aborted_transactions_that_touch_it_and_no_others(topi
     touched = {
         part.start_offset: [(entry.producer_id, entry.first_offset) for entry in part.aborted]
         for split in plan.splits
-        for part in split.parts
+        for part in split.sections
     }
     assert touched == {
         0: [(1, 0)], 2: [(2, 2), (1, 0)], 3: [(2, 2), (1, 0)], 4: [(1, 0)], 9: [(2, 9), (1, 0)], 10: [(2, 9), (1, 0)],

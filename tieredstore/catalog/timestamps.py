@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tieredstore.catalog.lineage import Lineage, Span
 from tieredstore.catalog.log_batches import open_log
-from tieredstore.catalog.log_sections import LogExtent, section_for_time, time_index_of
+from tieredstore.catalog.log_sections import LogSection, section_for_time, time_index_of
 from tieredstore.errors import BatchCorrupt, ConfigError
 from tieredstore.installation import install_command
 from tieredstore.kafka.batches import BatchHeader, TimestampType
@@ -118,18 +118,17 @@ def _search_doubtful(
 def _search(source: SegmentSource, span: Span, timestamp_ms: int, decoding: BatchDecoding) -> OffsetAndTimestamp | None:
     """The first such record of one span."""
     # The time index first: it bounds what is read, however long the segment is.
-    extent = section_for_time(source, span, timestamp_ms)
+    section = section_for_time(source, span, timestamp_ms)
     decoder = _decoder(decoding)
     if decoder is None:
-        return _search_headers(source, extent, span, timestamp_ms)
-    start = extent.byte_range.start
-    with extent.opened(source, decoding.piece_bytes) as pieces:
+        return _search_headers(source, section, timestamp_ms)
+    with section.open(source, decoding.piece_bytes) as buffers:
         batches = decoder.decode(
-            pieces,
+            buffers,
             start_offset=span.start,
-            stop_offset=None if span.stop > span.segment.end_offset else span.stop,
+            stop_offset=None if section.is_read_to_its_end else span.stop,
             end_offset=span.segment.end_offset + 1,
-            position=start,
+            position=section.begin.position,
         )
         try:
             record = next(_records_since(batches, timestamp_ms), None)
@@ -142,8 +141,8 @@ def _search(source: SegmentSource, span: Span, timestamp_ms: int, decoding: Batc
         except BatchCorrupt as error:
             raise BatchCorrupt(f"{span.segment}: {error}") from error
         headers += decoder.take_headers()
-        if len(extent.byte_range) and not any(record and header.base_offset > record.offset for header in headers):
-            pieces.check_end(decoder, 0, span.segment.end_offset + 1, is_whole=False)
+        if len(section.byte_range) and not any(record and header.base_offset > record.offset for header in headers):
+            buffers.check_end(decoder)
     # The decoder shows no end markers, but the headers of all batches up to the record are there.
     markers = [
         OffsetAndTimestamp(header.base_offset, header.max_timestamp)
@@ -167,30 +166,29 @@ def _records_since(batches: Iterator[pa.RecordBatch], timestamp_ms: int) -> Iter
                 yield OffsetAndTimestamp(offsets[row], timestamp)
 
 
-def _search_headers(
-    source: SegmentSource, extent: LogExtent, span: Span, timestamp_ms: int
-) -> OffsetAndTimestamp | None:
+def _search_headers(source: SegmentSource, section: LogSection, timestamp_ms: int) -> OffsetAndTimestamp | None:
     """The same without a decoder, where the headers of the batches tell."""
-    with open_log(source, span.segment, extent.byte_range.start) as batches:
+    start, stop = section.start_offset, section.stop_offset
+    with open_log(source, section.segment, section.begin.position) as batches:
         for header in batches.headers():
-            if header.position == extent.byte_range.start:
-                _check_first(extent, header)
-            if header.position >= extent.byte_range.stop:
+            if header.position == section.begin.position:
+                _check_first(section, header)
+            if header.position >= section.end.position:
                 break
-            if header.max_timestamp < timestamp_ms or header.last_offset < span.start:
+            if header.max_timestamp < timestamp_ms or header.last_offset < start:
                 continue
             first = _by_header(header, timestamp_ms)
-            if first is None or not span.start <= first.offset < span.stop:
+            if first is None or not start <= first.offset < stop:
                 raise ConfigError(f"looking offsets up by time needs pyarrow: {install_command('arrow')}")
             return first
     return None
 
 
-def _check_first(extent: LogExtent, header: BatchHeader) -> None:
+def _check_first(section: LogSection, header: BatchHeader) -> None:
     try:
-        extent.check_first(header.base_offset)
+        section.check_first(header.base_offset)
     except BatchCorrupt as error:
-        raise BatchCorrupt(f"{extent.segment}: {error}") from error
+        raise BatchCorrupt(f"{section.segment}: {error}") from error
 
 
 def _by_header(header: BatchHeader, timestamp_ms: int) -> OffsetAndTimestamp | None:

@@ -37,7 +37,7 @@ from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.reading.epoch_inquiry import BothSides, EpochInquiry
 from tieredstore.reading.stored_logs import StoredLogs
-from tieredstore.records.split_planning import decided_end
+from tieredstore.records.splits import decided_end
 
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Lineage

@@ -13,7 +13,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from tieredstore.consumer.settings import Mode
 from tieredstore.process.futures import Overdue, outcome
 from tieredstore.records.settings import ReadSettings
-from tieredstore.records.split_planning import decided_end
+from tieredstore.records.splits import decided_end
 from tieredstore.records.topic_records import offset_at
 
 if TYPE_CHECKING:

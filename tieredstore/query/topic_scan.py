@@ -189,8 +189,8 @@ def _span_of(split: WindowSplit) -> PartitionSpan:
     where = split.partition.topic, split.partition.partition
     if not isinstance(split, RecordSplit):
         return PartitionSpan(where, split.start, split.stop)
-    latest = max(part.segment.max_timestamp_ms for part in split.parts)
-    is_known = all(part.segment.max_timestamp_ms >= 0 for part in split.parts)
+    latest = max(part.segment.max_timestamp_ms for part in split.sections)
+    is_known = all(part.segment.max_timestamp_ms >= 0 for part in split.sections)
     return PartitionSpan(where, split.start_offset, split.stop_offset, latest if is_known else None)
 
 

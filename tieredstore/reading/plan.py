@@ -16,8 +16,7 @@ from tieredstore.reading.losses import Losses, losses_between
 from tieredstore.reading.split_reads import LiveSplit, stored_runs
 from tieredstore.records.report import LostOffsets
 from tieredstore.records.settings import ReadSettings
-from tieredstore.records.split_planning import plan_splits
-from tieredstore.records.splits import RecordSplit
+from tieredstore.records.splits import RecordSplit, plan_splits
 
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Lineage

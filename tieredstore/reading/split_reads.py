@@ -21,8 +21,7 @@ from tieredstore.records.columns import int64_values, leading
 from tieredstore.records.partition import PartitionRead
 from tieredstore.records.report import LostOffsets
 from tieredstore.records.settings import ReadSettings
-from tieredstore.records.split_planning import decided_end
-from tieredstore.records.splits import RecordSplit, read_split
+from tieredstore.records.splits import RecordSplit, decided_end, read_split
 
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Lineage
@@ -118,7 +117,7 @@ def read_record_split(
     settings = replace(settings, on_data_loss=query.on_data_loss, accept_loss=query.words.accept_loss)
     losses = Losses(query)
     # One by one where losses may be, so that nothing but the segment that is gone is left out.
-    alone = [split] if query.fails_on_loss else [replace(split, parts=(part,)) for part in split.parts]
+    alone = [split] if query.fails_on_loss else [replace(split, sections=(part,)) for part in split.sections]
     for one in alone:
         try:
             yield from read_split(source, one, settings)

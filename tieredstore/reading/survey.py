@@ -33,7 +33,7 @@ from tieredstore.reading.losses import (
     OtherThanNamed,
     sentence,
 )
-from tieredstore.records.split_planning import decided_end
+from tieredstore.records.splits import decided_end
 
 if TYPE_CHECKING:
     from tieredstore.catalog.catalog import Catalog

@@ -6,8 +6,7 @@ from tieredstore.model import AtTime, Isolation
 from tieredstore.records.partition import PartitionRead
 from tieredstore.records.report import LostOffsets, ReadReport, SkippedInSegment, Undecided
 from tieredstore.records.settings import OnDataLoss, ReadSettings
-from tieredstore.records.split_planning import SplitPlan, decided_end, plan_splits
-from tieredstore.records.splits import RecordSplit, SplitSection, read_split
+from tieredstore.records.splits import RecordSplit, SplitPlan, SplitSection, decided_end, plan_splits, read_split
 from tieredstore.records.topic_records import RecordReader, read_records
 
 __all__ = [

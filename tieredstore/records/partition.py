@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from bisect import bisect_left
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ import pyarrow as pa
 from tieredstore.catalog.lineage import Lineage, Span
 from tieredstore.catalog.problems import Problem
 from tieredstore.errors import AlreadyClosed, DataLoss
+from tieredstore.kafka.batches import first_batch_size
 from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.kafka.records import RecordDecoder
 from tieredstore.model import RemoteLogSegmentMetadata
@@ -20,9 +21,8 @@ from tieredstore.process.closing import Closing
 from tieredstore.records.arrow_stream import ArrowStream
 from tieredstore.records.columns import int64_values, leading
 from tieredstore.records.report import LostOffsets, ReadReport, SkippedInSegment, lost_offsets
-from tieredstore.records.sections import LogSection, lost_behind_end, read_section, section_of_span, unreached
+from tieredstore.records.sections import SectionReader
 from tieredstore.records.settings import ReadSettings
-from tieredstore.records.transaction_watch import TransactionWatch
 from tieredstore.records.transactions import Transactions
 
 if TYPE_CHECKING:
@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 
 _logger: Final = logging.getLogger(__name__)
 _SHOWN: Final = 5
+
+_ATTRIBUTES_END: Final = 23
+"""Bytes up to the end of a batch's attributes; the smallest message is larger."""
+
+_TRANSACTIONAL: Final = 16
 
 
 class PartitionRead(ArrowStream, Closing):
@@ -53,9 +58,9 @@ class PartitionRead(ArrowStream, Closing):
     def _read(
         self, source: SegmentSource, lineage: Lineage, settings: ReadSettings
     ) -> Generator[pa.RecordBatch, None, None]:
+        reader = SectionReader(source, settings)
         for spans in runs_of_spans(lineage, self.start, self.stop):
-            run = _RunRead(source, spans, self.start, self.stop, settings=settings, report=self.report)
-            yield from run.read()
+            yield from _RunRead(reader, spans, self.start, self.stop, self.report).read()
             if self.report.undecided is not None:
                 break
         self._is_over = True
@@ -87,24 +92,15 @@ class _RunRead:
     outcome of transactions may be told in them.
     """
 
-    def __init__(
-        self,
-        source: SegmentSource,
-        spans: Sequence[Span],
-        start: int,
-        stop: int,
-        *,
-        settings: ReadSettings,
-        report: ReadReport,
-    ) -> None:
-        self._source = source
+    def __init__(self, reader: SectionReader, spans: Sequence[Span], start: int, stop: int, report: ReadReport) -> None:
+        self._reader = reader
         self._spans = spans
         self._start = start
         self._stop = stop
-        self._settings = settings
+        self._settings = reader.settings
         self._report = report
-        self._committed = settings.isolation == "read_committed"
-        self._transactions = Transactions(source, spans, start)
+        self._committed = reader.settings.isolation == "read_committed"
+        self._transactions = Transactions(reader.source, spans, start)
         # Topics without transactions should not pay for them: their outcome is asked for when the first one is met.
         self._watching = self._committed
         self._reached: int | None = None
@@ -131,7 +127,7 @@ class _RunRead:
         return Span(span.segment, start, stop) if start < stop else None
 
     def _read_span(self, number: int, span: Span) -> Iterator[pa.RecordBatch]:
-        section = section_of_span(self._source, span)
+        section = self._reader.section_of(span)
         is_watching = self._watching
         aborted = self._aborted(number, span) if self._committed and not is_watching else ()
         decoder = self._settings.decoder(*(["offset"] if is_watching else []))
@@ -142,43 +138,24 @@ class _RunRead:
             decoder.leave_out(self._aborted(number, span))
             self._settle()
 
-        decoded = read_section(
-            self._source,
-            section,
-            decoder,
-            piece_bytes=self._settings.piece_bytes,
-            aborted=aborted,
-            next_segment=lambda: self._following(number),
-            look=TransactionWatch(span.stop, meet_transaction).watch if is_watching else iter,
-            decode_ahead=self._settings.decode_ahead,
-        )
-        for records in decoded:
+        look = _TransactionWatch(span.stop, meet_transaction).watch if is_watching else iter
+        for records in self._reader.read(section, decoder, aborted, lambda: self._following(number), look):
             kept = self._before_undecided(records) if is_watching else records
             if kept.num_rows:
                 yield kept
             if kept.num_rows < records.num_rows:
                 break
         else:
-            if number == len(self._spans) - 1:
-                self._check_reached(section, decoder)
+            # Nothing follows on the last segment, so that only its own log tells where it ends.
+            if number == len(self._spans) - 1 and (lost := self._reader.check_reached(section, decoder)) is not None:
+                self._report.lost = (*self._report.lost, lost)
+                self._reached = lost.start
         self._note_skipped(decoder, span.segment)
 
     def _aborted(self, number: int, span: Span) -> Sequence[AbortedTransaction]:
         aborted = self._transactions.aborted(number, span.start, span.stop)
         self._report.aborted.update(aborted)
         return aborted
-
-    def _check_reached(self, section: LogSection, decoder: RecordDecoder) -> None:
-        """Nothing follows on the segment, so that only its own log tells where it ends."""
-        lost = unreached(section, decoder)
-        if lost is None:
-            return
-        sentence = lost_behind_end(lost, section)
-        if self._settings.on_data_loss == "fail":
-            raise DataLoss(f"{sentence}; {self._settings.accept_loss} to go on")
-        _logger.warning("%s", sentence)
-        self._report.lost = (*self._report.lost, lost)
-        self._reached = lost.start
 
     def _following(self, number: int) -> RemoteLogSegmentMetadata | None:
         """The segment to read ahead into: only one that will be read from its first byte to its last."""
@@ -209,6 +186,51 @@ class _RunRead:
         for batch in decoder.skipped:
             self._report.skipped.append(SkippedInSegment(segment, batch))
             _logger.warning("%s", self._report.skipped[-1])
+
+
+class _TransactionWatch:
+    """Looks through the buffers of a log, from the start of a batch on, on their way to the decoder.
+
+    ``act`` is called once, when a batch of a transaction is seen that begins before offset ``stop``, or bytes that are
+    no batches: before the buffer is given, so that the decoder does not meet it first.
+    """
+
+    def __init__(self, stop: int, act: Callable[[], None]) -> None:
+        self._has_seen_one = False
+        self._stop = stop
+        self._act = act
+        self._head = bytearray()
+        self._to_skip = 0
+
+    def watch(self, buffers: Iterable[memoryview]) -> Iterator[memoryview]:
+        """The buffers as they are, each looked through before it is given."""
+        for buffer in buffers:
+            self._look(buffer)
+            yield buffer
+
+    def _look(self, buffer: memoryview) -> None:
+        at = 0
+        while not self._has_seen_one:
+            passed = min(self._to_skip, len(buffer) - at)
+            self._to_skip -= passed
+            at += passed
+            taken = buffer[at : at + _ATTRIBUTES_END - len(self._head)]
+            self._head += taken
+            at += len(taken)
+            if len(self._head) < _ATTRIBUTES_END:
+                return
+            self._judge()
+
+    def _judge(self) -> None:
+        """One head; the next one lies behind its batch."""
+        size = first_batch_size(self._head)
+        transactional = self._head[16] == 2 and bool(self._head[22] & _TRANSACTIONAL)
+        if size is None or (transactional and int.from_bytes(self._head[:8], "big", signed=True) < self._stop):
+            self._has_seen_one = True
+            self._act()
+            return
+        self._to_skip = size - _ATTRIBUTES_END
+        self._head.clear()
 
 
 def runs_of_spans(lineage: Lineage, start: int, stop: int) -> Iterator[list[Span]]:

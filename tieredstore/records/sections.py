@@ -1,116 +1,338 @@
-"""A section of one segment's log, read with the proof that nothing of it was left out."""
+"""Sections of a segment's log: where they may begin and end, and how one is read with proof that nothing was left out.
+
+An entry of the offset index has the **last** offset of what was appended at its position, so that it tells of two
+places: the log before the next entry reaches to that offset at least, and a batch that begins there or before stands
+at its own position. Where batches of an exact offset begin, no index says. Where the index has no entry for long the
+headers of batches do.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import logging
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from tieredstore.catalog.log_sections import LogExtent, offset_index_of
-from tieredstore.errors import BatchCorrupt
-from tieredstore.kafka.indexes import AbortedTransaction
+from tieredstore.catalog.log_sections import LogSection, SectionEnd, offset_index_of
+from tieredstore.errors import BatchCorrupt, DataLoss, IndexesCorrupt
+from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader, walk_batch_headers
+from tieredstore.kafka.indexes import AbortedTransaction, OffsetIndex
 from tieredstore.kafka.records import RecordDecoder
-from tieredstore.model import ByteRange, RemoteLogSegmentMetadata
-from tieredstore.records.borders import IndexedEnds, SectionEnd, around, end_of, start_of
+from tieredstore.kafka.records.log_reading import OnCorrupt
+from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.records.report import LostOffsets
+from tieredstore.records.settings import ReadSettings
 
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Span
+    from tieredstore.remote.fetch.stream import SegmentStream
     from tieredstore.remote.source import NextSegment, SegmentSource
 
+_logger: Final = logging.getLogger(__name__)
+
+_READ_SIZE: Final = 64 * 1024
+_SPACING: Final = 4096
+"""As far apart as a broker's index entries: more ends would only take memory."""
+
 Look: TypeAlias = Callable[[Iterable[memoryview]], Iterator[memoryview]]
-"""Somebody who looks at the pieces of a log on their way to the decoder."""
+"""Somebody who looks at the bytes of a log on their way to the decoder."""
+
+Ends: TypeAlias = tuple[SectionEnd, SectionEnd]
+"""The two of one section."""
+
+
+class SectionEnds(Protocol):
+    """The places of a log where sections may begin and end, in order, its own two ends among them."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> SectionEnd: ...
+
+
+class IndexedEnds:
+    """Those that an offset index tells of. They are made when they are asked for: an index may be large."""
+
+    def __init__(self, segment: RemoteLogSegmentMetadata, index: OffsetIndex) -> None:
+        self._index = index
+        self._first = start_of(segment)
+        low = index[-1].offset + 1 if len(index) else segment.start_offset
+        self._last = SectionEnd(segment.segment_size_in_bytes, low, segment.end_offset + 1)
+        # An entry at the log's first byte is no further one.
+        self._skipped = int(len(index) > 0 and index[0].position == 0)
+
+    def __len__(self) -> int:
+        return len(self._index) - self._skipped + 2
+
+    def __getitem__(self, index: int, /) -> SectionEnd:
+        number = index if index >= 0 else len(self) + index
+        if number == 0:
+            return self._first
+        if number == len(self) - 1:
+            return self._last
+        entry = number - 1 + self._skipped
+        before = self._index[entry - 1].offset if entry else self._first.low
+        return SectionEnd(self._index[entry].position, before + 1, self._index[entry].offset)
+
+
+def start_of(segment: RemoteLogSegmentMetadata) -> SectionEnd:
+    """The log's first byte. Compaction may have taken any of its first batches."""
+    return SectionEnd(0, segment.start_offset, segment.end_offset)
+
+
+def end_of(segment: RemoteLogSegmentMetadata) -> SectionEnd:
+    """The log's end, of which nothing more is known. Compaction may have taken any of its last batches."""
+    return SectionEnd(segment.segment_size_in_bytes, segment.start_offset, segment.end_offset + 1)
+
+
+def around(ends: SectionEnds, start: int, stop: int) -> Ends:
+    """The two closest to each other that hold all records with offsets from ``start`` up to ``stop``."""
+    # One before the batch that may hold `start`: where a batch begins to count is proven by the one that it follows.
+    first = bisect_left(ends, start, lo=1, key=lambda end: end.high) - 1
+    # Those behind the first one only: a window within one batch still needs two.
+    last = bisect_left(ends, stop, lo=first + 1, hi=len(ends) - 1, key=lambda end: end.low)
+    return ends[first], ends[last]
+
+
+def find_oversized(ends: SectionEnds, begin: SectionEnd, end: SectionEnd, max_bytes: int) -> Iterator[Ends]:
+    """The neighbours from ``begin`` to ``end`` that lie further than ``max_bytes`` apart."""
+    at = begin
+    while at.position < end.position:
+        following = _last_upto(ends, at.position + max_bytes)
+        # None lies within reach, so that the next one is further away than max_bytes.
+        if following.position <= at.position:
+            following = _first_after(ends, at.position)
+            yield at, following
+        at = following
+
+
+def divide(ends: SectionEnds, begin: SectionEnd, end: SectionEnd, max_bytes: int, chunk_bytes: int) -> Iterator[Ends]:
+    """Sections from ``begin`` to ``end`` of near-equal sizes, of ``max_bytes`` at most wherever batches allow it.
+
+    They begin where chunks of ``chunk_bytes`` do, or right behind that, where this leaves their sizes within half of
+    an equal part: a chunk that is cut in the middle is decompressed twice.
+    """
+    at = begin
+    # Even ones, not full ones and a small rest: tasks should take about the same time.
+    while (left := end.position - at.position) > max_bytes:
+        share = -(-left // -(-left // max_bytes))
+        following = _at_chunk(ends, at.position, share, max_bytes, chunk_bytes) or _nearest(
+            ends, at.position, at.position + share, at.position + max_bytes
+        )
+        if following.position >= end.position:
+            break
+        yield at, following
+        at = following
+    if at.position < end.position:
+        yield at, end
+
+
+def _at_chunk(ends: SectionEnds, position: int, share: int, max_bytes: int, chunk_bytes: int) -> SectionEnd | None:
+    """The first end in a chunk, of the two chunks that begin around an equal part's end the nearer one that fits."""
+    even = position + share
+    before = even // chunk_bytes * chunk_bytes
+    for start in sorted((before, before + chunk_bytes), key=lambda start: abs(start - even)):
+        end = _first_after(ends, start - 1)
+        if start - position > share // 2 and end.position <= position + max_bytes:
+            return end
+    return None
+
+
+def _nearest(ends: SectionEnds, position: int, even: int, limit: int) -> SectionEnd:
+    """The first end at ``even`` or behind, or else the last one before, or behind ``limit`` if there is none."""
+    after = _first_after(ends, even - 1)
+    if after.position <= limit:
+        return after
+    before = _last_upto(ends, even)
+    return before if before.position > position else after
+
+
+def _first_after(ends: SectionEnds, position: int) -> SectionEnd:
+    after = bisect_right(ends, position, key=lambda end: end.position)
+    return ends[min(after, len(ends) - 1)]
+
+
+def _last_upto(ends: SectionEnds, position: int) -> SectionEnd:
+    return ends[bisect_right(ends, position, key=lambda end: end.position) - 1]
+
+
+def load_section_ends(source: SegmentSource, span: Span, max_bytes: int, *, on_corrupt: OnCorrupt) -> SectionEnds:
+    """The ends of a segment's log; around the span's offsets none is missing that ``max_bytes`` asks for.
+
+    Two requests at most for the index. Where two of its entries lie further than ``max_bytes`` apart, those for the
+    chunks that hold the headers of the batches between them. IndexesCorrupt if index and log contradict each other;
+    BatchCorrupt for headers that are none, unless damage is to be left out: there the log is not cut then.
+    """
+    ends = IndexedEnds(span.segment, offset_index_of(source, span.segment))
+    walked: dict[int, SectionEnd] = {}
+    for run in _runs(find_oversized(ends, *around(ends, span.start, span.stop), max_bytes)):
+        for place in _walk(source, span.segment, run, min(_SPACING, max_bytes // 4), on_corrupt):
+            # Two sections that meet both tell something of the end between them.
+            known = walked.get(place.position, place)
+            low, high = max(known.low, place.low), min(known.high, place.high)
+            walked[place.position] = SectionEnd(place.position, low, high)
+    # The usual case: the index stays as it is, and no end is made before it is asked for.
+    if not walked:
+        return ends
+    of_index = (ends[number] for number in range(len(ends)))
+    every = {place.position: place for place in of_index} | walked
+    return [every[position] for position in sorted(every)]
+
+
+def _runs(sections: Iterable[Ends]) -> Iterator[list[Ends]]:
+    """The sections, those that meet together: each chunk is asked for once."""
+    run: list[Ends] = []
+    for section in sections:
+        if run and run[-1][1] != section[0]:
+            yield run
+            run = []
+        run.append(section)
+    if run:
+        yield run
+
+
+def _walk(
+    source: SegmentSource,
+    segment: RemoteLogSegmentMetadata,
+    run: Sequence[Ends],
+    spacing: int,
+    on_corrupt: OnCorrupt,
+) -> list[SectionEnd]:
+    """The ends of sections that meet, and what lies between them, with the offsets that the batches have."""
+    ends: list[SectionEnd] = []
+    start, stop = run[0][0].position, run[-1][1].position
+    try:
+        with source.fetch_log_segment(segment, start, stop - 1) as stream:
+            window = _Headers(stream, start).window
+            for begin, end in run:
+                headers = walk_batch_headers(window, end.position, begin.position)
+                ends += _between(segment, headers, (begin, end), spacing)
+    except BatchCorrupt as error:
+        if on_corrupt == "fail":
+            raise BatchCorrupt(f"{segment}: {error}") from error
+    return ends
+
+
+def _between(
+    segment: RemoteLogSegmentMetadata, headers: Iterator[BatchHeader], section: Ends, spacing: int
+) -> Iterator[SectionEnd]:
+    begin, end = section
+    next_offset, kept = begin.low, begin.position
+    for header in headers:
+        if header.position == begin.position:
+            _expect(segment, begin, header.base_offset)
+        # What is passed over stays together with what was kept before it, below the twofold.
+        if header.position == begin.position or header.position - kept + header.size_in_bytes >= 2 * spacing:
+            yield SectionEnd(header.position, next_offset, header.base_offset)
+            kept = header.position
+        next_offset = header.last_offset + 1
+    _expect(segment, end, next_offset)
+    yield SectionEnd(end.position, next_offset, end.high)
+
+
+def _expect(segment: RemoteLogSegmentMetadata, place: SectionEnd, offset: int) -> None:
+    if not place.low <= offset <= place.high:
+        raise IndexesCorrupt(
+            f"the offset index of {segment} leads to byte {place.position} for the offsets {place.low} to "
+            f"{place.high}, and the record batches have offset {offset} there"
+        )
+
+
+class _Headers:
+    """A log seen header by header. Chunks that lie wholly inside of a batch are passed over."""
+
+    def __init__(self, stream: SegmentStream, begin: int) -> None:
+        self._stream = stream
+        self._begin = begin
+        self._start = begin
+        self._bytes = b""
+
+    def window(self, position: int) -> memoryview:
+        """The bytes from ``position`` on: a header's at least, unless the log ends before."""
+        end = self._start + len(self._bytes)
+        if position + HEADER_SIZE > end:
+            kept = self._bytes[position - self._start :]
+            # Seeking lets whole chunks between two headers go unread.
+            if position > end:
+                self._stream.seek(position - self._begin)
+            self._start, self._bytes = position, kept + self._stream.read(_READ_SIZE)
+        return memoryview(self._bytes)[position - self._start :]
 
 
 @dataclass(frozen=True, slots=True)
-class LogSection:
-    """What lies between two borders of a segment's log; wanted are offsets in ``[start_offset, stop_offset)``."""
+class SectionReader:
+    """Reads sections of the segments that ``source`` has."""
 
-    segment: RemoteLogSegmentMetadata
-    begin: SectionEnd
-    end: SectionEnd
-    start_offset: int
-    stop_offset: int
+    source: SegmentSource
+    settings: ReadSettings
 
-    @property
-    def extent(self) -> ByteRange:
-        """The bytes of the log, both ends borders of batches."""
-        return ByteRange(self.begin.position, self.end.position)
+    def section_of(self, span: Span) -> LogSection:
+        """The section that holds all records of the span, and few more: index entries lie about 4 KiB apart.
 
-    @property
-    def is_read_to_its_end(self) -> bool:
-        """Whether all batches of the extent may have records to give."""
-        return self.stop_offset >= self.end.high
+        Two requests at most, none for a whole segment. IndexesCorrupt if the offset index does not fit the log.
+        """
+        segment = span.segment
+        if span.start <= segment.start_offset and span.stop > segment.end_offset:
+            ends = start_of(segment), end_of(segment)
+        else:
+            ends = around(IndexedEnds(segment, offset_index_of(self.source, segment)), span.start, span.stop)
+        return LogSection(segment, *ends, span.start, span.stop)
 
+    def read(
+        self,
+        section: LogSection,
+        decoder: RecordDecoder,
+        aborted: Iterable[AbortedTransaction] = (),
+        next_segment: NextSegment | None = None,
+        look: Look = iter,
+    ) -> Iterator[pa.RecordBatch]:
+        """The records of a section; errors name the segment.
 
-def section_of_span(source: SegmentSource, span: Span) -> LogSection:
-    """The section that holds all records of the span, and few more: index entries lie about 4 KiB apart.
+        Whoever exhausts it knows that no batch of the section was passed over: IndexesCorrupt where the log does not
+        have what is known of the section's ends, BatchCorrupt where its batches do not follow each other.
+        """
+        settings = self.settings
+        with section.open(
+            self.source, settings.piece_bytes, next_segment, decode_ahead=settings.decode_ahead
+        ) as buffers:
+            records = decoder.decode(
+                look(buffers),
+                start_offset=section.start_offset,
+                # What the index says of an end is checked, so that nothing is left out for it.
+                stop_offset=None if section.is_read_to_its_end else section.stop_offset,
+                end_offset=section.segment.end_offset + 1,
+                aborted=aborted,
+                position=section.begin.position,
+            )
+            try:
+                yield from records
+            except BatchCorrupt as error:
+                raise BatchCorrupt(f"{section.segment}: {error}") from error
+            # A damaged batch that is left out may have been the last one: the end is not known then.
+            if len(section.byte_range):
+                buffers.check_end(decoder, is_whole=not decoder.skipped)
 
-    Two requests at most, none for a whole segment. IndexesCorrupt if the offset index does not fit the log.
-    """
-    segment = span.segment
-    if span.start <= segment.start_offset and span.stop > segment.end_offset:
-        borders = start_of(segment), end_of(segment)
-    else:
-        borders = around(IndexedEnds(segment, offset_index_of(source, segment)), span.start, span.stop)
-    return LogSection(segment, *borders, span.start, span.stop)
+    def check_reached(self, section: LogSection, decoder: RecordDecoder) -> LostOffsets | None:
+        """Return which of the offsets wanted lie behind the end of the log, though the segment is said to hold them.
 
-
-def read_section(
-    source: SegmentSource,
-    section: LogSection,
-    decoder: RecordDecoder,
-    *,
-    piece_bytes: int,
-    aborted: Iterable[AbortedTransaction] = (),
-    next_segment: NextSegment | None = None,
-    look: Look = iter,
-    decode_ahead: bool = True,
-) -> Iterator[pa.RecordBatch]:
-    """The records of a section; errors name the segment.
-
-    Whoever exhausts it knows that no batch of the section was passed over: IndexesCorrupt where the log does not have
-    what is known of the section's ends, BatchCorrupt where its batches do not follow each other.
-    """
-    log = LogExtent(section.segment, section.extent, section.begin.high, section.begin.low)
-    with log.opened(source, piece_bytes, next_segment, decode_ahead=decode_ahead) as pieces:
-        records = decoder.decode(
-            look(pieces),
-            start_offset=section.start_offset,
-            # A border's offsets are the index's word, so that nothing is left out for them: they are checked.
-            stop_offset=None if section.is_read_to_its_end else section.stop_offset,
-            end_offset=section.segment.end_offset + 1,
-            aborted=aborted,
-            position=section.begin.position,
+        Logged, or DataLoss by the settings. Not for a segment on which the next one follows: compaction took what is
+        missing. Where none does, nobody but the manifest says that there were such offsets, and whoever went on behind
+        them would skip what comes.
+        """
+        segment = section.segment
+        goes_on = section.end.position < segment.segment_size_in_bytes or decoder.stopped_at is not None
+        reached = max(decoder.offset_reached, section.start_offset)
+        # A damaged batch that was left out may have been the last one. A log without bytes may be compacted wholly.
+        if goes_on or decoder.skipped or not len(section.byte_range) or reached >= section.stop_offset:
+            return None
+        lost = LostOffsets(segment.topic_id_partition, reached, section.stop_offset)
+        sentence = (
+            f"{segment} is said to hold offsets up to {segment.end_offset}, and its log ends at offset {reached - 1}: "
+            f"offsets {lost.start} to {lost.stop - 1} are lost, or its manifest is damaged"
         )
-        try:
-            yield from records
-        except BatchCorrupt as error:
-            raise BatchCorrupt(f"{section.segment}: {error}") from error
-        # A damaged batch that is left out may have been the last one: the end is not known then.
-        if len(section.extent):
-            pieces.check_end(decoder, section.end.low, section.end.high, is_whole=not decoder.skipped)
-
-
-def unreached(section: LogSection, decoder: RecordDecoder) -> LostOffsets | None:
-    """Which of the offsets wanted lie behind the end of the log, though the segment is said to hold them.
-
-    Where the next segment begins at the end that is said, compaction took what is missing. Where none does, nobody but
-    the manifest says that there were such offsets, and whoever went on behind them would skip what comes.
-    """
-    goes_on = section.end.position < section.segment.segment_size_in_bytes or decoder.stopped_at is not None
-    reached = max(decoder.offset_reached, section.start_offset)
-    # A damaged batch that was left out may have been the last one. A log without bytes may have been compacted wholly.
-    if goes_on or decoder.skipped or not len(section.extent) or reached >= section.stop_offset:
-        return None
-    return LostOffsets(section.segment.topic_id_partition, reached, section.stop_offset)
-
-
-def lost_behind_end(lost: LostOffsets, section: LogSection) -> str:
-    """What to say of these."""
-    return (
-        f"{section.segment} is said to hold offsets up to {section.segment.end_offset}, and its log ends at offset "
-        f"{lost.start - 1}: offsets {lost.start} to {lost.stop - 1} are lost, or its manifest is damaged"
-    )
+        if self.settings.on_data_loss == "fail":
+            raise DataLoss(f"{sentence}; {self.settings.accept_loss} to go on")
+        _logger.warning("%s", sentence)
+        return lost

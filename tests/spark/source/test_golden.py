@@ -213,7 +213,9 @@ def test_each_row_is_in_one_split_alone() -> None:
     reader = reader_of(golden_options("07-txn", maxSplitBytes=2000))
     splits = splits_of(reader)
     extents = [
-        (part.segment.start_offset, part.extent.start, part.extent.stop) for split in splits for part in split.parts
+        (part.segment.start_offset, part.byte_range.start, part.byte_range.stop)
+        for split in splits
+        for part in split.sections
     ]
     assert extents == sorted(extents)
     assert all(one[0] != other[0] or one[2] == other[1] for one, other in itertools.pairwise(extents))

@@ -29,7 +29,7 @@ def read_of(manager: RemoteStorageManager, split: RecordSplit, settings: ReadSet
 
 def read_plan(manager: RemoteStorageManager, plan: SplitPlan, settings: ReadSettings) -> list[Row]:
     """The rows of all splits; their parts are in the order of offsets."""
-    parts = [part for split in plan.splits for part in split.parts]
+    parts = [part for split in plan.splits for part in split.sections]
     for before, part in itertools.pairwise(parts):
         assert before.start_offset <= part.start_offset
         assert before.stop_offset <= part.stop_offset
@@ -50,7 +50,7 @@ def check_window(
         manager, lineage, *window, settings, max_split_bytes=max_split_bytes, max_split_records=max_split_records
     )
     if max_split_records is None:
-        parts = [part for split in plan.splits for part in split.parts]
+        parts = [part for split in plan.splits for part in split.sections]
         neighbours = [(one, other) for one, other in itertools.pairwise(parts) if one.segment == other.segment]
         assert all(one.end == other.begin for one, other in neighbours)
     else:
