@@ -13,8 +13,7 @@ from tieredstore.config.named_class import named_class
 from tieredstore.errors import CorruptData
 from tieredstore.pipelines.config.secor import WRITERS, delimiter_bytes
 from tieredstore.pipelines.files.columns import Columns, Decoder, OfOneSchema, OfRegistry
-from tieredstore.pipelines.files.container_formats import AvroContainer, Orc
-from tieredstore.pipelines.files.parquet_format import Parquet
+from tieredstore.pipelines.files.container_formats import AvroContainer, Orc, Parquet
 from tieredstore.pipelines.files.reading import (
     avro_records,
     orc_records,
@@ -22,8 +21,8 @@ from tieredstore.pipelines.files.reading import (
     sequence_records,
     text_records,
 )
-from tieredstore.pipelines.files.sequence_format import SequenceFile
 from tieredstore.pipelines.files.sequencefile import MAGIC as SEQUENCE_FILE
+from tieredstore.pipelines.files.sequencefile import SequenceFile
 from tieredstore.pipelines.files.text_format import Text
 from tieredstore.pipelines.parser_table import partition_names
 from tieredstore.pipelines.writers import ENVELOPE, Format, JsonLines

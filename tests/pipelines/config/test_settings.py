@@ -30,7 +30,7 @@ from tieredstore.pipelines.parsers import OffsetParser
 from tieredstore.pipelines.run.recipes import fingerprint_of, naming_of, recipe_of
 from tieredstore.pipelines.run.selection import selection_of
 from tieredstore.pipelines.upkeep.inspection import verify_output
-from tieredstore.pipelines.upkeep.printing import printed
+from tieredstore.pipelines.upkeep.output_files import printed
 from tieredstore.schema_registry import RegistrySettings
 from tieredstore.testing.segments import Record, build_batch
 

@@ -24,10 +24,8 @@ from tests.support.records.protobuf_messages import EVENT, descriptor_set, event
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, RegistryUnavailable
 from tieredstore.pipelines.files.columns import Columns, OfOneSchema, OfRegistry
-from tieredstore.pipelines.files.container_formats import AvroContainer, Orc
-from tieredstore.pipelines.files.parquet_format import Parquet
-from tieredstore.pipelines.filing.naming import Naming
-from tieredstore.pipelines.filing.places import Places
+from tieredstore.pipelines.files.container_formats import AvroContainer, Orc, Parquet
+from tieredstore.pipelines.filing.naming import Naming, Places
 from tieredstore.pipelines.filing.schemas import Schemas
 from tieredstore.pipelines.format_table import format_of
 from tieredstore.pipelines.parsers import MessageParser

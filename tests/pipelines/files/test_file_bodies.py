@@ -21,13 +21,11 @@ from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import StoreError, StoreUnavailable
 from tieredstore.pipelines.files import file_bodies
-from tieredstore.pipelines.files.container_formats import AvroContainer, Orc
+from tieredstore.pipelines.files.container_formats import AvroContainer, Orc, Parquet
 from tieredstore.pipelines.files.file_bodies import Bodies, FileBody, Memory
-from tieredstore.pipelines.files.parquet_format import Parquet
-from tieredstore.pipelines.files.sequence_format import SequenceFile
+from tieredstore.pipelines.files.sequencefile import SequenceFile
 from tieredstore.pipelines.files.text_format import Text
-from tieredstore.pipelines.filing.naming import Naming
-from tieredstore.pipelines.filing.places import Places
+from tieredstore.pipelines.filing.naming import Naming, Places
 from tieredstore.pipelines.parsers import OffsetParser
 from tieredstore.pipelines.run.window_writing import Recipe, write_window
 from tieredstore.pipelines.writers import FileWriter, Format, JsonLines

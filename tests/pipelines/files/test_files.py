@@ -17,10 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.pipelines.files.parquet_format import Parquet
+from tieredstore.pipelines.files.container_formats import Parquet
 from tieredstore.pipelines.files.text_format import Text
-from tieredstore.pipelines.filing.naming import Naming
-from tieredstore.pipelines.filing.places import Places
+from tieredstore.pipelines.filing.naming import Naming, Places
 from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.parsers import OffsetParser
 from tieredstore.pipelines.run.window_writing import Recipe, write_window

@@ -16,17 +16,18 @@ from tests.pipelines.files.test_files import ROWS, batch, write
 from tests.pipelines.files.test_reading import read
 from tests.support.pipelines.pipeline_runs import pipeline_of, texts
 from tieredstore.errors import ConfigError, CorruptData
-from tieredstore.pipelines.files.container_formats import AvroContainer, Orc
-from tieredstore.pipelines.files.hadoop_codecs import compress, decompress
-from tieredstore.pipelines.files.parquet_format import Parquet
-from tieredstore.pipelines.files.sequence_format import SequenceFile, sequence_rows
+from tieredstore.pipelines.files.container_formats import AvroContainer, Orc, Parquet
 from tieredstore.pipelines.files.sequencefile import (
     BYTES,
     LONG,
+    SequenceFile,
     SequenceFileReader,
     SequenceFileWriter,
     bytes_writable,
+    compress,
+    decompress,
     of_bytes_writable,
+    sequence_rows,
     vint,
 )
 from tieredstore.pipelines.files.text_format import Text

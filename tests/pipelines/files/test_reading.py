@@ -15,13 +15,13 @@ from tests.support.pipelines.pipeline_runs import NUMBER, TOPIC, listed, pipelin
 from tests.support.records.stored_records import StoredTopic
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import CorruptData, ObjectNotFound
-from tieredstore.pipelines.files.parquet_format import Parquet
+from tieredstore.pipelines.files.container_formats import Parquet
 from tieredstore.pipelines.files.text_format import Text
-from tieredstore.pipelines.filing.places import Places
+from tieredstore.pipelines.filing.naming import Places
 from tieredstore.pipelines.format_table import read_output
 from tieredstore.pipelines.run.selection import query_of
 from tieredstore.pipelines.upkeep.origins import Backup, origins_of, place_of
-from tieredstore.pipelines.upkeep.printing import printed
+from tieredstore.pipelines.upkeep.output_files import printed
 from tieredstore.pipelines.writers import Format, JsonLines
 from tieredstore.reading.survey import survey_logs
 

@@ -13,10 +13,8 @@ import pytest
 from tests.pipelines.files.test_columns import json_columns
 from tests.pipelines.files.test_files import WINDOW, batch, write
 from tieredstore.pipelines.files import row_groups
-from tieredstore.pipelines.files.container_formats import Orc
-from tieredstore.pipelines.files.parquet_format import Parquet, ParquetFile
-from tieredstore.pipelines.files.row_groups import GROUP_ROWS, PIECE_ROWS
-from tieredstore.pipelines.files.sizes import running_sizes
+from tieredstore.pipelines.files.container_formats import Orc, Parquet, ParquetFile
+from tieredstore.pipelines.files.row_groups import GROUP_ROWS, PIECE_ROWS, running_sizes
 from tieredstore.pipelines.writers import ENVELOPE, Format, envelope
 
 ROWS = GROUP_ROWS + 3 * PIECE_ROWS + 7

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tieredstore.pipelines.files.sizes import running_sizes, total_size
+from tieredstore.pipelines.files.row_groups import running_sizes, total_size
 
 CELLS = st.none() | st.binary(max_size=9)
 

@@ -22,18 +22,17 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, ObjectNotFound, PreparedGone, TieredStoreError
 from tieredstore.ops.steps import Outcome
 from tieredstore.pipelines import Parts, Pipeline, Runner, with_generation
-from tieredstore.pipelines.filing.places import ByDate, Places
+from tieredstore.pipelines.filing.naming import ByDate, Places
 from tieredstore.pipelines.parsers import BadMessage, MessageParser
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.recipes import naming_of, places_of
 from tieredstore.pipelines.upkeep.backfill import Backfill
-from tieredstore.pipelines.upkeep.backfill_sources import Selected
 from tieredstore.pipelines.upkeep.dropping import drop_generation
 from tieredstore.pipelines.upkeep.garbage import collect_garbage
 from tieredstore.pipelines.upkeep.inspection import verify_output
-from tieredstore.pipelines.upkeep.kept_files import KeptFiles
 from tieredstore.pipelines.upkeep.origins import origins_of, place_of
-from tieredstore.pipelines.upkeep.printing import printed
+from tieredstore.pipelines.upkeep.output_files import printed
+from tieredstore.pipelines.upkeep.record_sources import KeptFiles, Selected
 
 HOURS = {"secor.message.parser.class": "kafka-timestamp", "partitioner.granularity.hour": "true"}
 WINDOW = {**HOURS, "name.offset": "window", "max.file.records": "4"}

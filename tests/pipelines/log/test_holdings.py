@@ -27,10 +27,9 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, Fenced
 from tieredstore.pipelines import Parts, Pipeline, Runner, with_generation
-from tieredstore.pipelines.upkeep.backfill_sources import Selected
 from tieredstore.pipelines.upkeep.comparison import Against
 from tieredstore.pipelines.upkeep.dropping import drop_generation
-from tieredstore.pipelines.upkeep.kept_files import KeptFiles
+from tieredstore.pipelines.upkeep.record_sources import KeptFiles, Selected
 
 
 @pytest.fixture

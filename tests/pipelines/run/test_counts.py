@@ -15,8 +15,8 @@ from tests.support.records.stored_records import StoredTopic
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import StoreUnavailable
 from tieredstore.pipelines import Parts, Runner
-from tieredstore.pipelines.run.counts import Counts, CountsCollector
 from tieredstore.pipelines.run.outage import Outage
+from tieredstore.pipelines.run.progress import Counts, CountsCollector
 
 YAML: Any = importlib.import_module("yaml")
 """It has no types."""

@@ -20,7 +20,7 @@ from tieredstore.pipelines import Parts, Runner
 from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.log.entries import Entry, WrittenWindow
 from tieredstore.pipelines.run.generation import commit_log_of
-from tieredstore.pipelines.run.starting import mark
+from tieredstore.pipelines.run.starts import mark
 from tieredstore.pipelines.run.windows import position_of
 
 ORDERS = ("orders", 0)

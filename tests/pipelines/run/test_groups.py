@@ -25,9 +25,9 @@ from tieredstore.pipelines import Entry, Parts, Pipeline, Runner
 from tieredstore.pipelines.log.commit_log import Progress, changes_since
 from tieredstore.pipelines.run.finalizing import watermarks
 from tieredstore.pipelines.run.generation import commit_log_of
-from tieredstore.pipelines.run.group_progress import GroupProgress
+from tieredstore.pipelines.run.progress import GroupProgress
 from tieredstore.pipelines.run.selection import query_of
-from tieredstore.pipelines.run.starting import Starts
+from tieredstore.pipelines.run.starts import Starts
 from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.pipelines.upkeep.inspection import partition_statuses, verify_output
 from tieredstore.reading.log_snapshot import LogSnapshot

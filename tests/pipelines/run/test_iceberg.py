@@ -26,8 +26,8 @@ from tieredstore.errors import ConfigError, Fenced, StoreError, StoreUnavailable
 from tieredstore.pipelines import Parts, Pipeline, Runner
 from tieredstore.pipelines.run.iceberg import IcebergTable
 from tieredstore.pipelines.upkeep.backfill import Backfill
-from tieredstore.pipelines.upkeep.backfill_sources import LogSource, Selected
 from tieredstore.pipelines.upkeep.dropping import drop_generation
+from tieredstore.pipelines.upkeep.record_sources import LogSource, Selected
 from tieredstore.process.stopping import is_without_work
 from tieredstore.testing.segments import Record, build_batch
 

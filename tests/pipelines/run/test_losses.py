@@ -22,8 +22,8 @@ from tieredstore.pipelines import Entry, Parts, Runner, with_generation
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.selection import query_of
 from tieredstore.pipelines.upkeep.backfill import Backfill
-from tieredstore.pipelines.upkeep.backfill_sources import LogSource, Selected
 from tieredstore.pipelines.upkeep.inspection import losses_of, verify_output
+from tieredstore.pipelines.upkeep.record_sources import LogSource, Selected
 from tieredstore.reading.survey import survey_logs
 from tieredstore.testing.segments import PARTITION
 

@@ -30,10 +30,9 @@ from tieredstore.pipelines.log.commit_log import CommitLog, changes_since
 from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.upkeep.backfill import Backfill
-from tieredstore.pipelines.upkeep.backfill_sources import LogSource, Selected
 from tieredstore.pipelines.upkeep.dropping import drop_generation
 from tieredstore.pipelines.upkeep.inspection import verify_output
-from tieredstore.pipelines.upkeep.kept_files import KeptFiles
+from tieredstore.pipelines.upkeep.record_sources import KeptFiles, LogSource, Selected
 
 WRONG = pipeline_of(**BY_HOUR, secor__parser__timezone="Asia/Tokyo", secor__max__file__size__bytes="2000")
 """Files noon under 21 o'clock."""

@@ -23,9 +23,9 @@ from tieredstore.errors import ConfigError
 from tieredstore.pipelines import Pipeline, with_generation
 from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.pipelines.upkeep.backfill import Backfill
-from tieredstore.pipelines.upkeep.backfill_sources import LogSource, Selected
 from tieredstore.pipelines.upkeep.comparison import Against, one_sided
 from tieredstore.pipelines.upkeep.inspection import OutputProblem, PartitionStatus, verify_output
+from tieredstore.pipelines.upkeep.record_sources import LogSource, Selected
 
 SMALL = pipeline_of(max__file__records="100")
 THIRD = pipeline_of(secor__message__transformer__class="tests.pipelines.files.test_transforming:third")

@@ -32,12 +32,11 @@ from tieredstore.pipelines.log.commit_log import CommitLog, changes_since
 from tieredstore.pipelines.log.entries import Entry as LogEntry
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.redrive import Redriven
-from tieredstore.pipelines.upkeep.backfill_sources import Selected
 from tieredstore.pipelines.upkeep.comparison import Against
 from tieredstore.pipelines.upkeep.dropping import drop_generation
 from tieredstore.pipelines.upkeep.garbage import collect_garbage
 from tieredstore.pipelines.upkeep.inspection import verify_output
-from tieredstore.pipelines.upkeep.kept_files import KeptFiles
+from tieredstore.pipelines.upkeep.record_sources import KeptFiles, Selected
 
 SMALL = pipeline_of(secor__max__file__size__bytes="9000", secor__offsets__per__partition="150")
 NEXT = pipeline_of(secor__generation="2", secor__max__file__size__bytes="20000")

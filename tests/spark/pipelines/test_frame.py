@@ -21,7 +21,7 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, InvalidValue, PreparedGone, TieredStoreError
 from tieredstore.pipelines import Parts, Runner, load_pipeline
-from tieredstore.pipelines.files.framing import frame_function
+from tieredstore.pipelines.files.columns import frame_function
 from tieredstore.pipelines.log.entries import OutputFile, Window
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.outage import Outage

@@ -14,13 +14,12 @@ from tests.support.pipelines.pipeline_runs import listed, offsets_of, pipeline_o
 from tests.support.spark.hadoop_files import HadoopFiles
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.pipelines import Pipeline, with_generation
-from tieredstore.pipelines.files.sequence_format import SequenceFile
+from tieredstore.pipelines.files.sequencefile import SequenceFile
 from tieredstore.pipelines.filing.messagepack import packed, packed_bytes, unpacked
 from tieredstore.pipelines.upkeep.backfill import Backfill
-from tieredstore.pipelines.upkeep.backfill_sources import Selected
 from tieredstore.pipelines.upkeep.inspection import verify_output
-from tieredstore.pipelines.upkeep.kept_files import KeptFiles
-from tieredstore.pipelines.upkeep.printing import printed
+from tieredstore.pipelines.upkeep.output_files import printed
+from tieredstore.pipelines.upkeep.record_sources import KeptFiles, Selected
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ from tests.support.kafka.kafka_topics import delete_records
 from tests.support.servers.kafka import KafkaServer
 from tests.support.spark.mended_parser import Mended
 from tieredstore.errors import DataLoss
-from tieredstore.pipelines.upkeep.backfill_sources import Selected
+from tieredstore.pipelines.upkeep.record_sources import Selected
 from tieredstore.spark import start_pipelines
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]

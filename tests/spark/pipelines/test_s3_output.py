@@ -25,8 +25,8 @@ from tieredstore.model import TopicIdPartition
 from tieredstore.pipelines import load_pipeline, with_generation
 from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.pipelines.upkeep.backfill import Backfill
-from tieredstore.pipelines.upkeep.backfill_sources import LogSource, Selected
 from tieredstore.pipelines.upkeep.inspection import verify_output
+from tieredstore.pipelines.upkeep.record_sources import LogSource, Selected
 from tieredstore.spark import start_pipelines
 from tieredstore.testing.batches import Record, build_batch
 

@@ -17,10 +17,9 @@ from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.selection import query_of
 from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.pipelines.upkeep.backfill import Backfill
-from tieredstore.pipelines.upkeep.backfill_sources import LogSource, Selected
 from tieredstore.pipelines.upkeep.inspection import verify_output
-from tieredstore.pipelines.upkeep.kept_files import KeptFiles
 from tieredstore.pipelines.upkeep.origins import Backup, Origin, origins_of
+from tieredstore.pipelines.upkeep.record_sources import KeptFiles, LogSource, Selected
 from tieredstore.reading.survey import survey_logs
 
 PARTITIONS = 2

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tieredstore.pipelines.config.settings import Pipeline
     from tieredstore.pipelines.run.stores import Parts
     from tieredstore.pipelines.upkeep.backfill import Backfill
-    from tieredstore.pipelines.upkeep.backfill_sources import RecordSource, Selected
+    from tieredstore.pipelines.upkeep.record_sources import RecordSource, Selected
 
 
 def backfill(
@@ -62,7 +62,7 @@ def backfill(
     Example: tieredstore pipeline backfill events.properties --topic orders --generation 2 --replace 1 --yes
     """
     pipeline = load(file)
-    from tieredstore.pipelines.upkeep.backfill_sources import Selected
+    from tieredstore.pipelines.upkeep.record_sources import Selected
 
     places = [None if text is None else parse_offset_or_time(text) for text in (start, stop)]
     check_window(*places)
@@ -90,8 +90,7 @@ def backfill(
 
 
 def _open_source(pipeline: Pipeline, parts: Parts, topic: str, backup: Path | None, stack: ExitStack) -> RecordSource:
-    from tieredstore.pipelines.upkeep.backfill_sources import LogSource
-    from tieredstore.pipelines.upkeep.kept_files import KeptFiles
+    from tieredstore.pipelines.upkeep.record_sources import KeptFiles, LogSource
 
     if backup is None:
         return stack.enter_context(closing(LogSource(pipeline, parts.source, topic)))

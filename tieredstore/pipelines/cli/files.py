@@ -155,7 +155,7 @@ def print_(
     with open_pipeline(file) as (settings, parts):
         from tieredstore.pipelines.run.recipes import places_of
         from tieredstore.pipelines.upkeep.origins import place_of
-        from tieredstore.pipelines.upkeep.printing import printed
+        from tieredstore.pipelines.upkeep.output_files import printed
 
         for key in output:
             topic, partition = place_of(places_of(settings), key)

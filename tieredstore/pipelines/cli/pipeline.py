@@ -171,9 +171,8 @@ def status(file: _File, as_json: Json = False, wide: Wide = False) -> None:
     Example: tieredstore pipeline status backup.properties
     """
     with open_pipeline(file) as (settings, parts):
-        from tieredstore.pipelines.run.absent_topics import absent_topics, check_topics
         from tieredstore.pipelines.run.generation import commit_log_of
-        from tieredstore.pipelines.run.selection import query_of
+        from tieredstore.pipelines.run.selection import absent_topics, check_topics, query_of
         from tieredstore.pipelines.upkeep.inspection import losses_of, partition_statuses
         from tieredstore.reading.survey import survey_logs
 

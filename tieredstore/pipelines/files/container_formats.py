@@ -1,19 +1,23 @@
-"""Apache ORC and Avro: the whole envelope, as Parquet has it."""
+"""Apache Parquet, ORC and Avro: the whole envelope, or columns; of Parquet also the files beside values alone."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO, ClassVar, Final, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyarrow import orc
 
 from tieredstore.errors import ConfigError
 from tieredstore.installation import install_command
-from tieredstore.pipelines.writers import ENVELOPE, FileWriter, Format, GroupedFile
+from tieredstore.pipelines.writers import ENVELOPE, KAFKA, FileWriter, Format, GroupedFile
 from tieredstore.values.arrow_to_avro import avro_schema_of
 
 _ORC_CODECS: Final[Mapping[str, str]] = {
@@ -187,3 +191,113 @@ def fastavro_module(name: str) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise ConfigError(f"files of Avro need {error.name}: {install_command('avro')}") from error
+
+
+_BESIDE_TEXT: Final = ("offset", "timestamp", "key", "headers", "is_null")
+_COLUMNS_KEPT: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Parquet(Format):
+    """Apache Parquet."""
+
+    codec: str = "zstd"
+    name: ClassVar[str] = "parquet"
+
+    @property
+    def ending(self) -> str:
+        """Whatever it is compressed by: that is said inside."""
+        return ".parquet"
+
+    @property
+    def writes_forward(self) -> bool:
+        """They do."""
+        return True
+
+    def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
+        """Its row groups end at the same records, however these come."""
+        return ParquetFile(file, ENVELOPE, self.codec)
+
+    def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:
+        """As of the envelope."""
+        return ParquetFile(file, schema, self.codec, beside=KAFKA)
+
+
+class ParquetFile(GroupedFile):
+    """A file of Parquet under way; ``beside`` is the struct that has what Kafka tells, where it is in one.
+
+    Columns have dictionaries, as Parquet writers give them, but for offsets, which never repeat, and for times where
+    they hardly do: a dictionary of these takes time and makes the file larger.
+    """
+
+    def __init__(self, file: BinaryIO, schema: Any, codec: str = "zstd", *, beside: str = "") -> None:
+        super().__init__(schema)
+        self._file, self._schema, self._codec, self._beside = file, schema, codec, beside
+        self._writer: Any = None
+
+    def put(self, table: pa.Table) -> None:
+        """A row group. The first one tells what the times are like."""
+        if self._writer is None:
+            self._writer = self._open(repeats=_repeats(self._column(table, "timestamp")))
+        self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+
+    def end(self) -> None:
+        """The footer."""
+        if self._writer is None:
+            self._writer = self._open(repeats=True)
+        self._writer.close()
+
+    def _open(self, *, repeats: bool) -> Any:
+
+        plain = {self._path("offset")} if repeats else {self._path("offset"), self._path("timestamp")}
+        encoded = [name for name in _columns_of(self._schema) if name not in plain]
+        return pq.ParquetWriter(self._file, self._schema, compression=self._codec, use_dictionary=encoded)
+
+    def _column(self, table: Any, name: str) -> Any:
+        if not self._beside:
+            return table.column(name)
+        return pc.struct_field(table.column(self._beside), name)
+
+    def _path(self, name: str) -> str:
+        return f"{self._beside}.{name}" if self._beside else name
+
+
+def _repeats(times: Any) -> bool:
+    """Whether a dictionary of two-byte indices saves more than it takes, of values of eight bytes."""
+    count: int = pc.count_distinct(times).as_py()
+    return 4 * count < 3 * len(times)
+
+
+@functools.lru_cache(maxsize=_COLUMNS_KEPT)
+def _columns_of(schema: Any) -> tuple[str, ...]:
+    """The paths of the columns that Parquet has for a schema, as a file without rows tells them."""
+
+    file = io.BytesIO()
+    pq.write_metadata(schema, file)
+    columns = pq.ParquetFile(file).schema
+    return tuple(columns.column(number).path for number in range(len(columns)))
+
+
+class Sidecar:
+    """The file beside one that has values alone: a row for each, with all else that Kafka tells."""
+
+    _SCHEMA: Final = pa.schema([*(ENVELOPE.field(name) for name in _BESIDE_TEXT[:-1]), pa.field("is_null", pa.bool_())])
+
+    def __init__(self, file: BinaryIO, *, has_lengths: bool = False) -> None:
+        """``has_lengths``: of values that nothing parts in their file; in bytes."""
+        length = [pa.field("length", pa.int32())] if has_lengths else []
+        self._schema = pa.schema([*self._SCHEMA, *length])
+        self._file = ParquetFile(file, self._schema)
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Of rows of the envelope."""
+        untyped: Any = rows
+        values = untyped.column("value")
+        arrays = [*(untyped.column(name) for name in _BESIDE_TEXT[:-1]), values.is_null()]
+        if len(self._schema) > len(arrays):
+            arrays.append(pc.fill_null(pc.binary_length(values), 0))
+        self._file.write(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+
+    def close(self) -> None:
+        """End it; it stays open for reading."""
+        self._file.close()

@@ -5,22 +5,27 @@ from __future__ import annotations
 import base64
 import binascii
 import gzip
+import hashlib
 import json
 import struct
-from collections.abc import Iterator
-from typing import Any, BinaryIO, Final, cast
+import tempfile
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 from pyarrow import orc
 
-from tieredstore.errors import ConfigError
+from tieredstore.errors import ConfigError, CorruptData
 from tieredstore.pipelines.files.container_formats import fastavro_module
-from tieredstore.pipelines.files.sequence_format import sequence_rows
-from tieredstore.pipelines.files.sequencefile import SequenceFileReader
+from tieredstore.pipelines.files.sequencefile import SequenceFileReader, sequence_rows
 from tieredstore.pipelines.writers import ENVELOPE
 from tieredstore.values.avro import check_bounded
+
+if TYPE_CHECKING:
+    from tieredstore.backends.base import ObjectStore
 
 _BATCH: Final = 4096
 _PIECE: Final = 1 << 20
@@ -248,3 +253,21 @@ def _batches(rows: Iterator[Row]) -> Iterator[pa.RecordBatch]:
 def _records(rows: list[Row]) -> pa.RecordBatch:
     records: pa.RecordBatch = pa.RecordBatch.from_pylist(rows, schema=RECORDS)
     return records
+
+
+_DOWNLOAD_BYTES: Final = 8 << 20
+
+
+@contextmanager
+def downloaded(store: ObjectStore, key: str, sha256: str | None = None) -> Generator[BinaryIO]:
+    """A whole object as a file that can be read anywhere; CorruptData if its bytes are not those of ``sha256``."""
+    size, digest = store.head(key).size, hashlib.sha256()
+    with tempfile.TemporaryFile() as file:
+        for start in range(0, size, _DOWNLOAD_BYTES):
+            piece = store.get(key, start, min(start + _DOWNLOAD_BYTES, size))
+            digest.update(piece)
+            file.write(piece)
+        if sha256 is not None and digest.hexdigest() != sha256:
+            raise CorruptData(f"{key} has other bytes than those that are committed: restore it")
+        file.seek(0)
+        yield file

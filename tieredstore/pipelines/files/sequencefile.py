@@ -1,22 +1,25 @@
-"""SequenceFiles of Hadoop's: a header, then records, or blocks of records, parted by a marker of 16 bytes.
-
-    header   "SEQ" version(1) keyClass valueClass compressed(1) blocks(1) [codecClass] metadata sync(16)
-    record   length(4) keyLength(4) key value             the value compressed if the file is, and has no blocks
-    block    -1(4) sync(16) count keyLengths keys valueLengths values      each of the four: its size, then compressed
-    marker   -1(4) sync(16)                               before a record, each 2,000 bytes or so
-
-Names of classes, counts and sizes of blocks are Hadoop's variable integers, all other numbers big endian. Source:
-``org.apache.hadoop.io.SequenceFile`` and ``WritableUtils``.
-"""
+"""SequenceFiles of Hadoop's as Secor writes them: their bytes, their codecs, and the format whose keys tell offsets."""
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import hashlib
+import importlib
+import io
 import struct
-from collections.abc import Iterator
-from typing import BinaryIO, Final
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, BinaryIO, ClassVar, Final
 
-from tieredstore.pipelines.files.hadoop_codecs import CODEC_CLASSES, compress, decompress
+import pyarrow as pa
+import zstandard
+
+from tieredstore.errors import ConfigError
+from tieredstore.pipelines.files.container_formats import Sidecar
+from tieredstore.pipelines.filing.messagepack import packed, packed_bytes, unpacked
+from tieredstore.pipelines.writers import FileWriter, Format
 
 MAGIC: Final = b"SEQ"
 LONG: Final = "org.apache.hadoop.io.LongWritable"
@@ -233,3 +236,245 @@ def _read_vint(data: bytes, at: int) -> tuple[int, int]:
         raise ValueError("a number breaks off")
     number = int.from_bytes(data[at + 1 : stop], "big")
     return (~number if first < 136 else number), stop
+
+
+_PREFIX: Final = "org.apache.hadoop.io.compress."
+CODEC_CLASSES: Final[Mapping[str, str]] = {
+    "deflate": f"{_PREFIX}DefaultCodec",
+    "gzip": f"{_PREFIX}GzipCodec",
+    "zstd": f"{_PREFIX}ZStandardCodec",
+    "snappy": f"{_PREFIX}SnappyCodec",
+    "lz4": f"{_PREFIX}Lz4Codec",
+    "bzip2": f"{_PREFIX}BZip2Codec",
+}
+"""Short names, and the classes that stand in files."""
+
+_PIECE: Final = 128 << 10
+"""Of Snappy and LZ4: below the 256 KiB that Hadoop's own buffers have."""
+_SIZE: Final = struct.Struct(">I")
+
+
+def compress(codec: str, data: bytes) -> bytes:
+    """The same bytes each time."""
+    match codec:
+        case "none":
+            return data
+        case "deflate":
+            return zlib.compress(data, 6)
+        case "gzip":
+            return gzip.compress(data, 6, mtime=0)
+        case "zstd":
+            return zstandard.ZstdCompressor(level=3).compress(data)
+        case "bzip2":
+            return bz2.compress(data)
+        case _:
+            return _framed(_cramjam_block(codec)[0], data)
+
+
+def decompress(codec: str, data: bytes, most: int) -> bytes:
+    """What was compressed; ValueError for what is damaged, or unpacks to more than ``most`` bytes."""
+    if codec in {"snappy", "lz4"}:
+        return _unframed(_cramjam_block(codec)[1], data, most)
+    opened: Mapping[str, Callable[[Any], Any]] = {
+        "deflate": _Inflated,
+        "gzip": lambda file: gzip.GzipFile(fileobj=file),
+        "zstd": lambda file: zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True),
+        "bzip2": bz2.BZ2File,
+    }
+    if codec == "none":
+        return data
+    try:
+        whole: bytes = opened[codec](io.BytesIO(data)).read(most + 1)
+    except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
+        raise ValueError(f"what {codec} has compressed is damaged") from error
+    if len(whole) > most:
+        raise ValueError("a compressed part unpacks to more than any has")
+    return whole
+
+
+class _Inflated:
+    def __init__(self, file: io.BytesIO) -> None:
+        self._file = file
+
+    def read(self, most: int) -> bytes:
+        inflating = zlib.decompressobj()
+        whole = inflating.decompress(self._file.read(), most)
+        if not inflating.eof and len(whole) < most:
+            raise EOFError
+        return whole
+
+
+def _cramjam_block(codec: str) -> tuple[Callable[[bytes], bytes], Callable[[bytes, int], bytes]]:
+    """Compresses and unpacks one chunk without any frame."""
+    cramjam: Any = importlib.import_module("cramjam")
+    if codec == "snappy":
+        return (
+            lambda data: bytes(cramjam.snappy.compress_raw(data)),
+            lambda data, size: _snappy(cramjam.snappy, data, size),
+        )
+    return (
+        lambda data: bytes(cramjam.lz4.compress_block(data, store_size=False)),
+        lambda data, size: _lz4(cramjam.lz4, data, size),
+    )
+
+
+def _snappy(snappy: Any, data: bytes, size: int) -> bytes:
+    # A chunk tells its own size first, which is not trusted with memory.
+    if snappy.decompress_raw_len(data) > size:
+        raise ValueError("a compressed chunk has another size than it tells")
+    return bytes(snappy.decompress_raw(data))
+
+
+def _lz4(lz4: Any, data: bytes, size: int) -> bytes:
+    # Into a buffer, since what it returns by itself is filled up with zeros to the size: a piece has several chunks.
+    whole = bytearray(size)
+    count: int = lz4.decompress_block_into(data, whole)
+    return bytes(memoryview(whole)[:count])
+
+
+def _framed(chunk: Callable[[bytes], bytes], data: bytes) -> bytes:
+    pieces: list[bytes] = []
+    for start in range(0, len(data), _PIECE):
+        piece = data[start : start + _PIECE]
+        packed = chunk(piece)
+        pieces += [_SIZE.pack(len(piece)), _SIZE.pack(len(packed)), packed]
+    return b"".join(pieces)
+
+
+def _unframed(chunk: Callable[[bytes, int], bytes], data: bytes, most: int) -> bytes:
+    whole, at = bytearray(), 0
+    while at < len(data):
+        size, at = _size_at(data, at)
+        if size > most - len(whole):
+            raise ValueError("a compressed part unpacks to more than any has")
+        stop = len(whole) + size
+        while len(whole) < stop:
+            length, at = _size_at(data, at)
+            if length > len(data) - at:
+                raise ValueError("a compressed chunk breaks off")
+            whole += _unpacked(chunk, data[at : at + length], stop - len(whole))
+            at += length
+        if len(whole) != stop:
+            raise ValueError("a compressed chunk has another size than it tells")
+    return bytes(whole)
+
+
+def _unpacked(chunk: Callable[[bytes, int], bytes], data: bytes, size: int) -> bytes:
+    if not data:
+        raise ValueError("a compressed chunk is empty")
+    try:
+        piece = chunk(data, size)
+    except Exception as error:
+        raise ValueError("what is compressed is damaged") from error
+    if not piece:
+        raise ValueError("a compressed chunk holds nothing")
+    return piece
+
+
+def _size_at(data: bytes, at: int) -> tuple[int, int]:
+    if at + 4 > len(data):
+        raise ValueError("a compressed part breaks off")
+    size: int = _SIZE.unpack_from(data, at)[0]
+    return size, at + 4
+
+
+_LONG: Final = struct.Struct(">q")
+_OFFSET: Final = 1
+_KEY: Final = 2
+_TIMESTAMP: Final = 3
+_MAP: Final = 0x80
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceFile(Format):
+    """Keys are ``LongWritable`` offsets, or with ``messagepack`` maps of offset (1), key (2) and timestamp (3).
+
+    Values are ``BytesWritable``. Beside it a file of Parquet for all else, null values too.
+    """
+
+    codec: str = "none"
+    messagepack: bool = False
+    name: ClassVar[str] = "sequencefile"
+    has_sidecar: ClassVar[bool] = True
+
+    @property
+    def ending(self) -> str:
+        """Whatever it is compressed by: that is said inside."""
+        return ".seq"
+
+    @property
+    def writes_forward(self) -> bool:
+        """They do."""
+        return True
+
+    def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:
+        """Records into one, the rest into the other."""
+        if sidecar is None:
+            raise ConfigError("a SequenceFile needs a file beside it for headers and null values")
+        return _SequenceFile(file, self, Sidecar(sidecar))
+
+
+class _SequenceFile(FileWriter):
+    def __init__(self, file: BinaryIO, how: SequenceFile, beside: Sidecar) -> None:
+        self._file, self._how, self._beside = file, how, beside
+        self._writer: SequenceFileWriter | None = None
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        untyped: Any = rows
+        times = untyped.column("timestamp").cast("int64").to_pylist()
+        columns = (untyped.column(name).to_pylist() for name in ("offset", "key", "value"))
+        for time, offset, key, value in zip(times, *columns, strict=True):
+            if self._writer is None:
+                # It begins with the first record, of which its marker is made.
+                seed = b"%d %d %b %b" % (offset, time, key or b"", value or b"")
+                key_class = BYTES if self._how.messagepack else LONG
+                self._writer = SequenceFileWriter(self._file, key_class, self._how.codec, seed)
+            head = _messagepack_key(offset, key, time) if self._how.messagepack else _LONG.pack(offset)
+            self._writer.append(head, bytes_writable(value or b""))
+        self._beside.write(rows)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        self._beside.close()
+
+
+def _messagepack_key(offset: int, key: bytes | None, time: int) -> bytes:
+    """As Secor's ``MessagePackSequenceFileReaderWriterFactory`` has it: what there is not is left out."""
+    fields = [packed(_OFFSET) + packed(offset)]
+    if key is not None:
+        fields.append(packed(_KEY) + packed_bytes(key))
+    if time >= 0:
+        fields.append(packed(_TIMESTAMP) + packed(time))
+    return bytes_writable(bytes([_MAP | len(fields)]) + b"".join(fields))
+
+
+def sequence_rows(reader: SequenceFileReader) -> Any:
+    """Offset, key, timestamp and value of each record; what the file does not tell is None. ValueError for others'."""
+    if reader.value_class != BYTES or reader.key_class not in {LONG, BYTES}:
+        raise ValueError(f"a SequenceFile of {reader.key_class!r:.80} and {reader.value_class!r:.80}, not of Secor's")
+    for key, value in reader:
+        payload = of_bytes_writable(value)
+        if reader.key_class == LONG:
+            yield {"offset": _offset_of(key), "value": payload}
+        else:
+            yield {**_of_messagepack(of_bytes_writable(key)), "value": payload}
+
+
+def _offset_of(key: bytes) -> int:
+    if len(key) != _LONG.size:
+        raise ValueError("a key is no LongWritable")
+    offset: int = _LONG.unpack(key)[0]
+    return offset
+
+
+def _of_messagepack(key: bytes) -> dict[str, Any]:
+    content = unpacked(key)
+    if not isinstance(content, dict) or not isinstance(content.get(_OFFSET), int):
+        raise ValueError("a key has no offset")  # noqa: TRY004  one error for all that is damaged
+    message_key, time = content.get(_KEY), content.get(_TIMESTAMP)
+    return {
+        "offset": content[_OFFSET],
+        "key": message_key if isinstance(message_key, bytes) else None,
+        "timestamp": time if isinstance(time, int) else None,
+    }

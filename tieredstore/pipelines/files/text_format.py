@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tieredstore.errors import ConfigError
-from tieredstore.pipelines.files.parquet_format import Sidecar
+from tieredstore.pipelines.files.container_formats import Sidecar
 from tieredstore.pipelines.writers import CODECS, FileWriter, Format, compressed
 
 

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from tieredstore.errors import Fenced
 from tieredstore.pipelines.log.commit_log import CommitLog, Life, Progress
-from tieredstore.pipelines.log.family import Family, with_those_above
+from tieredstore.pipelines.log.holdings import Family, with_those_above
 from tieredstore.pipelines.log.successes import Statement, change_success
 from tieredstore.pipelines.parser_table import parser_of
 from tieredstore.pipelines.run.windows import position_of

@@ -14,7 +14,7 @@ from tieredstore.pipelines.config.settings import Pipeline, with_generation
 from tieredstore.pipelines.filing.naming import OWN_FOLDER, parse_name
 from tieredstore.pipelines.log.commit_log import CommitLog, Life
 from tieredstore.pipelines.log.entries import read_json
-from tieredstore.pipelines.log.family import Family
+from tieredstore.pipelines.log.holdings import Family
 from tieredstore.pipelines.log.successes import Statement
 from tieredstore.pipelines.run.iceberg import table_of
 from tieredstore.pipelines.run.recipes import fingerprint_of, naming_of

@@ -11,7 +11,7 @@ from tieredstore.limits import MAX_INT64
 from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.run.selection import PAST_A_LOSS, query_of
-from tieredstore.pipelines.run.starting import Starts, chosen, mark
+from tieredstore.pipelines.run.starts import Starts, chosen, mark
 from tieredstore.pipelines.run.windows import Policy, Waiting, due_windows, is_of
 from tieredstore.reading.losses import Losses
 from tieredstore.reading.plan import SplitLimits, plan_windows

@@ -13,13 +13,11 @@ from tieredstore.config.fields import SettingsGroup
 from tieredstore.errors import ConfigError
 from tieredstore.limits import MAX_INT64
 from tieredstore.pipelines.config.settings import CHAPTERS, Pipeline, PipelineSettings
-from tieredstore.pipelines.files.input_limits import InputLimits
 from tieredstore.pipelines.filing.directories import java_format
-from tieredstore.pipelines.filing.naming import Naming
-from tieredstore.pipelines.filing.places import ByDate, Places
+from tieredstore.pipelines.filing.naming import ByDate, Naming, Places
 from tieredstore.pipelines.format_table import FORMATS, format_of
 from tieredstore.pipelines.parser_table import parser_of, partition_names
-from tieredstore.pipelines.run.window_writing import Recipe
+from tieredstore.pipelines.run.window_writing import InputLimits, Recipe
 from tieredstore.pipelines.transforming import Transforming
 
 _logger: Final = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tieredstore.errors import CorruptData
-from tieredstore.pipelines.files.downloads import downloaded
+from tieredstore.pipelines.files.reading import downloaded
 from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.run.window_writing import Recipe, Written, write_window
 

@@ -9,20 +9,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from tieredstore.errors import ConfigError, ObjectNotFound
-from tieredstore.pipelines.files.framing import NEEDS_SPARK
+from tieredstore.pipelines.files.columns import NEEDS_SPARK
 from tieredstore.pipelines.log.entries import Entry, Window
 from tieredstore.pipelines.log.holdings import Committed
-from tieredstore.pipelines.run.absent_topics import check_topics
-from tieredstore.pipelines.run.counts import Counts
-from tieredstore.pipelines.run.driver import Driver
+from tieredstore.pipelines.run.driver import Driver, take_over
 from tieredstore.pipelines.run.finalizing import Finished, watermarks
 from tieredstore.pipelines.run.generation import Generation
-from tieredstore.pipelines.run.group_progress import GroupProgress
 from tieredstore.pipelines.run.planner import Planner, log_of
+from tieredstore.pipelines.run.progress import Counts, GroupProgress
 from tieredstore.pipelines.run.recipes import recipe_of
 from tieredstore.pipelines.run.redrive import Aside, Redriven, asides, redriven, redriven_into
+from tieredstore.pipelines.run.selection import check_topics
 from tieredstore.pipelines.run.stores import COLUMNS, Parts
-from tieredstore.pipelines.run.take_over import take_over
 from tieredstore.pipelines.run.window_writing import (
     ReadUpTo,
     Recipe,

@@ -1,15 +1,22 @@
-"""Which logs a pipeline reads, and how."""
+"""Which logs a pipeline reads and how, and the topics that are selected and nowhere."""
 
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.partitions.selections import Selection, Subscribe, SubscribePattern
+from tieredstore.catalog.names import topic_names
+from tieredstore.errors import ConfigError, ResourceNotFound, excerpt
+from tieredstore.partitions.selections import Selection, Subscribe, SubscribePattern, selected_topics
 from tieredstore.reading.query import LogQuery, QueryWords, timeout_of
 
 if TYPE_CHECKING:
     from tieredstore.pipelines.config.settings import Pipeline, PipelineSettings
+    from tieredstore.reading.log_snapshot import LogSnapshot
+    from tieredstore.remote.source import SegmentSource
 
 PAST_A_LOSS: Final = (
     "leave the topic out by secor.kafka.topic_blacklist, or begin another secor.generation behind the loss by "
@@ -37,3 +44,58 @@ def selection_of(own: PipelineSettings) -> Selection:
     if not names:
         return SubscribePattern(own.topic_filter, own.topic_blacklist)
     return Subscribe(tuple(name for name in names if not re.fullmatch(own.topic_blacklist or r"\b\B", name)))
+
+
+_LOOK_S: Final = 2.0
+"""How long names are looked for that an error tells of."""
+_SHOWN: Final = 3
+
+
+def absent_topics(query: LogQuery, snapshot: LogSnapshot, written: Iterable[str]) -> list[str]:
+    """Those that are named and neither there nor ``written``, sorted; a filter names none."""
+    known = {*written, *(topic for topic, _ in snapshot.logs)}
+    selection = query.selection
+    return sorted(set(selection.topics) - known) if isinstance(selection, Subscribe) else []
+
+
+def check_topics(query: LogQuery, snapshot: LogSnapshot, source: SegmentSource, written: Iterable[str]) -> None:
+    """ResourceNotFound for topics that are named and are nowhere, or a filter that matches none.
+
+    A name may be misspelt, and what is ``written`` is not: of such a topic it was known once. Only for the error bucket
+    and broker are asked, for names like these. ConfigError if nothing is selected whatever there is.
+    """
+    known = list(written)
+    match query.selection:
+        case Subscribe(topics=()):
+            raise ConfigError(
+                "secor.kafka.topic_blacklist leaves out each topic that kafka.new.consumer.topic.list names: nothing "
+                "would be written"
+            )
+        case Subscribe():
+            absent = tuple(absent_topics(query, snapshot, known))
+            snapshot.check_selected(replace(query, selection=Subscribe(absent)), source)
+        case SubscribePattern() as selection if not snapshot.logs and not selected_topics(selection, known):
+            raise _no_match(selection, query, source)
+        case _:
+            pass
+
+
+def _no_match(selection: SubscribePattern, query: LogQuery, source: SegmentSource) -> ResourceNotFound:
+    names = {*topic_names(source.store, source.layout.prefix, until=time.monotonic() + _LOOK_S)}
+    where = "in the bucket"
+    if (cluster := query.open_cluster()) is not None:
+        where += " or on the broker"
+        with cluster:
+            names.update(cluster.topics())
+    but = " but those that secor.kafka.topic_blacklist leaves out" if selection.without else ""
+    return ResourceNotFound(
+        f"secor.kafka.topic_filter {excerpt(selection.pattern)!r} matches no topic {where}{but}; {_shown(names)}"
+    )
+
+
+def _shown(names: Iterable[str]) -> str:
+    topics = sorted(names)
+    if not topics:
+        return "there is none at all: check key.prefix"
+    more = f" and {len(topics) - _SHOWN} more" if len(topics) > _SHOWN else ""
+    return f"there {'is' if len(topics) == 1 else 'are'} {', '.join(map(repr, topics[:_SHOWN]))}{more}"

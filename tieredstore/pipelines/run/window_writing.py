@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -13,10 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tieredstore.errors import CorruptData, DataLoss, TieredStoreError
+from tieredstore.pipelines.files.container_formats import ParquetFile
 from tieredstore.pipelines.files.file_bodies import Bodies, FileBody
-from tieredstore.pipelines.files.input_limits import InputLimits, Reached
-from tieredstore.pipelines.files.parquet_format import ParquetFile
-from tieredstore.pipelines.files.sizes import running_sizes, total_size
+from tieredstore.pipelines.files.row_groups import running_sizes, total_size
 from tieredstore.pipelines.filing.naming import Naming
 from tieredstore.pipelines.log.entries import OutputFile, Window, WrittenWindow
 from tieredstore.pipelines.parsers import Parser
@@ -27,7 +26,6 @@ from tieredstore.process.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
-
 
 UNREADABLE: Final = (CorruptData, DataLoss)
 """Errors of records that are lost or damaged: what lies before them is committed, and trying again is of no use."""
@@ -408,3 +406,46 @@ def _of_originals(batch: Any, changed: Any, faults: dict[int, str]) -> dict[int,
     places = {offset: row for row, offset in enumerate(batch.column("offset").to_pylist())}
     offsets = changed.column("offset").to_pylist()
     return {places[offsets[row]]: reason for row, reason in faults.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class InputLimits:
+    """Files end at the record with which values reach so many bytes, or times reach over so many ms; 0: at none.
+
+    Of all records of a partition together, whatever directories they are filed in, with those that are left out.
+    """
+
+    payload_bytes: int
+    range_ms: int
+
+
+class Reached:
+    """How much of a window was read since its files ended; for its records in their order."""
+
+    def __init__(self, limits: InputLimits) -> None:
+        self._limits = limits
+        self._bytes, self._earliest_ms, self._latest_ms = 0, -1, -1
+
+    def pieces(self, batch: Any) -> Iterator[tuple[Any, bool]]:
+        """The batch, cut behind the records with which files end, and whether they do."""
+        sizes = pc.fill_null(pc.binary_length(batch.column("value")), 0).to_pylist()
+        times = batch.column("timestamp").cast(pa.int64()).to_pylist()
+        start = 0
+        for row, (size, time_ms) in enumerate(zip(sizes, times, strict=True)):
+            self._bytes += size
+            if time_ms >= 0:
+                self._earliest_ms = time_ms if self._earliest_ms < 0 else min(self._earliest_ms, time_ms)
+                self._latest_ms = max(self._latest_ms, time_ms)
+            if self._is_full():
+                yield batch.slice(start, row + 1 - start), True
+                self._start_anew()
+                start = row + 1
+        if start < batch.num_rows:
+            yield batch.slice(start), False
+
+    def _start_anew(self) -> None:
+        self._bytes, self._earliest_ms, self._latest_ms = 0, -1, -1
+
+    def _is_full(self) -> bool:
+        by_bytes = 0 < self._limits.payload_bytes <= self._bytes
+        return by_bytes or 0 < self._limits.range_ms <= self._latest_ms - self._earliest_ms

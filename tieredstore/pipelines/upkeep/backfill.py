@@ -1,26 +1,28 @@
-"""Offsets of a topic written once more, as a generation of their own beside the one that goes on."""
+"""Offsets of a topic written once more, beside the generation that goes on or in place of its files."""
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import ConfigError, DataLoss
 from tieredstore.limits import MAX_INT64
-from tieredstore.pipelines.files.framing import NEEDS_SPARK
-from tieredstore.pipelines.log.entries import Entry, OutputFile, Window
-from tieredstore.pipelines.log.holdings import Holdings
+from tieredstore.pipelines.files.columns import NEEDS_SPARK
+from tieredstore.pipelines.log.commit_log import Life
+from tieredstore.pipelines.log.entries import Entry, OutputFile, Window, WrittenWindow, effects
+from tieredstore.pipelines.log.holdings import Holdings, with_those_above
+from tieredstore.pipelines.log.successes import read_success
 from tieredstore.pipelines.run.driver import Driver
 from tieredstore.pipelines.run.generation import Generation
 from tieredstore.pipelines.run.recipes import recipe_of
 from tieredstore.pipelines.run.window_writing import ReadUpTo, Written, write_window, written_at_once
-from tieredstore.pipelines.upkeep.replacing import Replacement
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
     from tieredstore.pipelines.config.settings import Pipeline
-    from tieredstore.pipelines.upkeep.backfill_sources import RecordSource, Selected
+    from tieredstore.pipelines.upkeep.record_sources import RecordSource, Selected
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,3 +192,184 @@ class Backfill:
             return write_window(window, records, recipe, self._store, reached)
         finally:
             records.close()
+
+
+_ENTRY_WINDOWS: Final = 500
+
+
+class Replacement:
+    """The part of a backfill that concerns the generation before. Repeated after a kill it completes.
+
+    ``announce``: an entry of that generation's log names the directories of the files that will go, then their
+    ``_SUCCESS`` is taken away. ``finish``: entries name the files, these are deleted, and a last entry ends it. Whoever
+    runs the generation is fenced by either, and may be started again in between.
+    """
+
+    def __init__(self, new: Driver, generation: int) -> None:
+        """``new`` drives the generation whose files come in place of those of ``generation``."""
+        self._new, self._old = new, new.of_generation(generation)
+        self._store, self._table = new.store, new.generation.table
+        self._log, self._family = self._old.log, self._old.generation.family
+        self._generation, self._number = generation, new.generation.number
+        state = self._log.read()
+        if state.life in {Life.FREE, Life.DROPPED}:
+            words = "was dropped" if state.life is Life.DROPPED else "has no commit log"
+            raise ConfigError(f"generation {generation} {words}: there is nothing to replace")
+        if state.giving_to not in {-1, self._number}:
+            raise ConfigError(
+                f"files of generation {generation} are giving way to generation {state.giving_to}: complete that "
+                "backfill first"
+            )
+
+    def whole_windows(self, extents: Sequence[Window], selected: Selected) -> list[Window]:
+        """The same offsets as far as the generation holds them, out to the ends of its windows: these go whole.
+
+        Inwards where nothing was asked for but all that there is. ConfigError for offsets that another one holds.
+        """
+        holdings = Holdings.of(self._log)
+        for one in extents:
+            progress = self._log.state.positions.get((one.topic, one.partition))
+            if progress is not None and one.topic_id and progress.topic_id not in {"", one.topic_id}:
+                raise ConfigError(
+                    f"the topic {one.topic} was created again since generation {self._generation} wrote it: that "
+                    "generation's records are others"
+                )
+        whole: list[Window] = []
+        for one in extents:
+            known = holdings.windows.get((one.topic, one.partition), [])
+            if one.start >= one.stop or not known:
+                continue
+            start = one.start if selected.start else max(one.start, known[0].window.start)
+            stop = min(one.stop, known[-1].window.stop) if selected.stop is None else one.stop
+            self._refuse_held(replace(one, start=start, stop=stop))
+            held = [each.window for each in known if each.is_held]
+            at = bisect.bisect_right(held, start, key=lambda window: window.stop)
+            if at < len(held) and held[at].start < start and not selected.start:
+                at += 1
+            end = bisect.bisect_left(held, stop, key=lambda window: window.start)
+            if at < end and held[end - 1].stop > stop and selected.stop is None:
+                end -= 1
+            if at < end:
+                whole.append(replace(one, start=held[at].start, stop=held[end - 1].stop))
+                self._refuse_held(whole[-1])
+        return whole
+
+    def _refuse_held(self, window: Window) -> None:
+        """ConfigError for offsets that neither the generation nor the new one holds, but another one."""
+        for entry in self._family.redriven():
+            for its in entry.windows:
+                if (
+                    its.where == (window.topic, window.partition)
+                    and its.start < window.stop
+                    and window.start < its.stop
+                ):
+                    raise ConfigError(
+                        f"bad messages of generation {self._generation} at offsets {its.start} to {its.stop - 1} of "
+                        f"{its.topic}-{its.partition} were filed by a generation that took it over: choose others by "
+                        "--from and --to"
+                    )
+        held = self._family.holder(window, but={self._generation, self._number})
+        if held is not None:
+            other, piece = held
+            raise ConfigError(
+                f"offsets {piece.start} to {piece.stop - 1} of {piece.topic}-{piece.partition} are held by generation "
+                f"{other}, "
+                f"not by generation {self._generation}: replace those by --replace {other}, or choose others by --from "
+                "and --to"
+            )
+
+    def announce(self, backfill: Entry) -> None:
+        """Before anything of the new generation is published."""
+        log = self._log
+        if log.state.giving_to != self._number:
+            if self._announced() >= self._wanted(backfill):
+                # It is over, but for what the new generation says of it.
+                return
+            if self._table is not None:
+                going = [file.key for window in self._going(backfill) for file in window.data_files]
+                self._table.refuse_rewritten(log, going)
+            self._take_over()
+            # Another backfill may have been faster; the entry that follows is refused if one is from here on.
+            self._family.refresh()
+            for window in backfill.windows:
+                self._refuse_held(window.window)
+            paths = {file.key.rpartition("/")[0] for window in self._going(backfill) for file in window.data_files}
+            above = sorted({above for path in paths for above in with_those_above(path)})
+            log.append("replacing", self._old.generation.fingerprint, other=self._number, directories=above)
+        self._family.refresh()
+        for path in sorted(log.state.withheld & self._family.finalized):
+            self._old.finalizer.take_back(path)
+
+    def withhold(self) -> None:
+        """Look for ``_SUCCESS`` once more where files give way, and take it away; nothing if it is over by now.
+
+        One that a process had under way when it stopped may reach the store at any time.
+        """
+        if self._log.read().giving_to != self._number:
+            return
+        self._family.refresh()
+        for path in sorted(self._log.state.withheld & self._family.finalized):
+            success = read_success(self._store, path)
+            if success is not None and any(map(self._family.has_said, success.statements)):
+                self._old.finalizer.take_back(path)
+
+    def finish(self, backfill: Entry) -> list[str]:
+        """Once all is published that comes in their place; the directories that are complete again."""
+        log = self._log
+        if log.read().giving_to == self._number:
+            self._take_over()
+            self.withhold()
+            going = self._going(backfill)
+            for start in range(0, len(going), _ENTRY_WINDOWS):
+                piece = going[start : start + _ENTRY_WINDOWS]
+                removed = [file.key for window in piece for file in window.files]
+                log.append("replaced", self._old.generation.fingerprint, piece, removed=removed, other=self._number)
+            if self._table is not None:
+                self._table.replace(log, self._new.log)
+            self._store.delete([key for entry in self._since_announced() for key in entry.removed])
+            log.append(
+                "replaced", self._old.generation.fingerprint, other=self._number, directories=sorted(log.state.withheld)
+            )
+        *_, last = self._since_announced()
+        family = self._new.generation.family
+        family.refresh()
+        complete = set(last.directories) & family.finalized
+        held = family.held(sorted(complete))
+        return [path for path in sorted(complete) if held[path][0]]
+
+    def _take_over(self) -> None:
+        """Fence whoever runs the generation, and have all of it published; a sealed one is."""
+        if self._log.state.life is not Life.SEALED:
+            self._old.begin([])
+            self._old.mark_published()
+
+    def going(self, spans: Sequence[Window]) -> list[WrittenWindow]:
+        """The windows in these offsets that go, with those of their files that are still there."""
+        holdings = Holdings.of(self._log)
+        windows = (one for span in spans for one in holdings.between(span.where, span.start, span.stop))
+        return [one.window for one in windows if one.is_held or one.window.files]
+
+    def _going(self, backfill: Entry) -> list[WrittenWindow]:
+        return self.going([one.window for one in backfill.windows])
+
+    def _announced(self) -> int:
+        told = (entry for entry in self._log.entries() if entry.other == self._number)
+        return sum(effects(entry).withholds is not None for entry in told)
+
+    def _wanted(self, backfill: Entry) -> int:
+        """How often the new generation has replaced this one, with this time."""
+        return sum(
+            bool(effects(entry).jumps) and entry.other == self._generation and entry.number <= backfill.number
+            for entry in self._new.log.entries()
+        )
+
+    def _since_announced(self) -> list[Entry]:
+        """What the generation's log says of this replacement."""
+        entries: list[Entry] = []
+        for entry in self._log.entries():
+            does = effects(entry)
+            if entry.other == self._number and does.withholds is not None:
+                entries = []
+            elif entry.other == self._number and (does.gives or does.releases is not None):
+                entries.append(entry)
+        return entries

@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from tieredstore.errors import ConfigError, CorruptData, ObjectNotFound
 from tieredstore.partitions.selections import Subscribe
 from tieredstore.pipelines.log.entries import Window, WrittenWindow
-from tieredstore.pipelines.log.family import Family
-from tieredstore.pipelines.log.holdings import Holdings
+from tieredstore.pipelines.log.holdings import Family, Holdings
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.selection import query_of
 from tieredstore.pipelines.run.stores import COLUMNS
 from tieredstore.pipelines.upkeep.inspection import OutputProblem
-from tieredstore.pipelines.upkeep.named_output import Upload, named_topics, offsets_in, uploads_of
-from tieredstore.pipelines.upkeep.printing import printed
+from tieredstore.pipelines.upkeep.output_files import Upload, named_topics, offsets_in, printed, uploads_of
 from tieredstore.reading.reader import TopicReader
 from tieredstore.records.settings import ReadSettings
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.log.commit_log import Life
-from tieredstore.pipelines.log.family import with_those_above
-from tieredstore.pipelines.log.holdings import Committed
+from tieredstore.pipelines.log.holdings import Committed, with_those_above
 from tieredstore.pipelines.log.successes import SUCCESS, change_success, read_success
 from tieredstore.pipelines.run.generation import Generation
 from tieredstore.pipelines.run.window_writing import discard_files

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Final
 from tieredstore.errors import DataLoss, ObjectNotFound, ResourceNotFound
 from tieredstore.pipelines.log.commit_log import Life
 from tieredstore.pipelines.log.entries import Window
-from tieredstore.pipelines.log.family import with_those_above
-from tieredstore.pipelines.log.holdings import Committed, CommittedFile, Holdings
+from tieredstore.pipelines.log.holdings import Committed, CommittedFile, Holdings, with_those_above
 from tieredstore.pipelines.log.successes import SUCCESS, read_success
 from tieredstore.pipelines.run.generation import Generation
 from tieredstore.pipelines.run.planner import log_of
 from tieredstore.pipelines.run.recipes import naming_of, places_of
-from tieredstore.pipelines.run.starting import Starts, chosen
+from tieredstore.pipelines.run.starts import Starts, chosen
 from tieredstore.pipelines.run.windows import is_of, position_of
-from tieredstore.pipelines.upkeep.named_output import named_faults, named_topics, uploads_of
+from tieredstore.pipelines.upkeep.output_files import named_faults, named_topics, uploads_of
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.reading.losses import Losses, losses_between

@@ -15,7 +15,7 @@ from tieredstore.pipelines.run.recipes import places_of
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
     from tieredstore.pipelines.config.settings import Pipeline
-    from tieredstore.pipelines.filing.places import Places
+    from tieredstore.pipelines.filing.naming import Places
     from tieredstore.reading.log_snapshot import LogSnapshot
 
 

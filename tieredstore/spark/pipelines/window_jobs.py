@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Observation, functions
 
 from tieredstore.errors import ConfigError, InvalidValue, TieredStoreError
-from tieredstore.pipelines.files.framing import as_records, frame_function, of_rows
+from tieredstore.pipelines.files.columns import as_records, frame_function, of_rows
 from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.run.recipes import fingerprint_of
 from tieredstore.pipelines.run.window_writing import Batch, Failed, discard_files, marked, readable, write_window

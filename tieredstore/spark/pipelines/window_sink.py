@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tieredstore.backends.base import ObjectStore
-    from tieredstore.pipelines.run.counts import Counts
     from tieredstore.pipelines.run.driver import Driver
+    from tieredstore.pipelines.run.progress import Counts
     from tieredstore.pipelines.run.runner import Runner
     from tieredstore.pipelines.run.window_writing import Batch
     from tieredstore.spark.pipelines.window_jobs import WindowJobs

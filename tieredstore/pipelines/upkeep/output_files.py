@@ -1,18 +1,23 @@
-"""An output without a commit log, as Secor's: the names of files tell which offsets they are to have."""
+"""Files of an output: their records, and what their names tell where no commit log does, as in Secor's."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tieredstore.errors import CorruptData, ObjectNotFound
+from tieredstore.pipelines.config.secor import delimiter_bytes
+from tieredstore.pipelines.files.reading import downloaded
 from tieredstore.pipelines.filing.naming import parse_name
-from tieredstore.pipelines.run.recipes import places_of
-from tieredstore.pipelines.upkeep.printing import printed
+from tieredstore.pipelines.format_table import FORMATS, read_output
+from tieredstore.pipelines.run.recipes import naming_of, places_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from tieredstore.backends.base import ObjectStore
     from tieredstore.pipelines.config.settings import Pipeline
 
@@ -94,3 +99,19 @@ def named_faults(pipeline: Pipeline, store: ObjectStore, uploads: Iterable[Uploa
                 yield "offsets", key, f"has {outside} records that are not behind offset {upload.start - 1}{end}"
             if twice:
                 yield "twice", key, f"has {twice} records that are there before it"
+
+
+def printed(pipeline: Pipeline, store: ObjectStore, key: str) -> Iterator[pa.RecordBatch]:
+    """The records of the file, of whatever format; ObjectNotFound if it is not there."""
+    delimiter = delimiter_bytes(pipeline.own.delimiter)
+    with ExitStack() as stack:
+        file = stack.enter_context(downloaded(store, key))
+        sidecar = None
+        beside = {kind.sidecar_of for kind in FORMATS.values()}
+        if beside & {f".{part}" for part in key.rpartition("/")[2].split(".")[1:]}:
+            try:
+                sidecar = stack.enter_context(downloaded(store, naming_of(pipeline).sidecar_key(key)))
+            except ObjectNotFound:
+                # Secor's have none.
+                sidecar = None
+        yield from read_output(file, key, sidecar=sidecar, delimiter=delimiter)

@@ -1,0 +1,191 @@
+"""How far a pipeline is, for others: metrics of Prometheus, and a consumer group that shows its lag."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from tieredstore.errors import TieredStoreError
+from tieredstore.metrics import REGISTRY
+from tieredstore.pipelines.run.selection import query_of
+from tieredstore.process.deadline import Deadline
+
+if TYPE_CHECKING:
+    from tieredstore.live import LiveCluster
+    from tieredstore.model import TopicPartition
+    from tieredstore.pipelines.config.settings import Pipeline
+    from tieredstore.pipelines.log.commit_log import Progress
+    from tieredstore.pipelines.log.entries import Entry
+
+_COUNTERS: Final = {
+    "batches": "Batches that were committed and published.",
+    "files": "Files of records that were published.",
+    "records": "Records that were filed.",
+    "bytes": "Bytes of all files that were published.",
+    "bad_messages": "Messages that were put aside.",
+    "finalized": "Directories that were said to be complete.",
+    "late": "Times that a complete directory got late records.",
+    "outages": "Times that a store or a broker was away.",
+}
+_GAUGES: Final = {
+    "up": "1 while the query runs.",
+    "waiting_seconds": "For how long a store or a broker is away by now; 0: it is not.",
+    "lag_offsets": "Offsets that are not written, over all partitions.",
+    "lag_seconds": "For how long this process knows the first unwritten record that waits longest; 0: all is written.",
+    "last_commit_timestamp_seconds": "When the last batch was published; 0: none since the start.",
+}
+_LABELS: Final = ("pipeline", "generation")
+
+
+@dataclass(slots=True)
+class Counts:
+    """Totals since the start, and how it is now. Written by the driver's thread; others may read."""
+
+    batches: int = 0
+    files: int = 0
+    records: int = 0
+    bytes: int = 0
+    bad_messages: int = 0
+    finalized: int = 0
+    late: int = 0
+    outages: int = 0
+    up: int = 0
+    waiting_seconds: float = 0.0
+    lag_offsets: int = 0
+    lag_seconds: float = 0.0
+    last_commit_timestamp_seconds: float = 0.0
+
+    def note(self, entry: Entry) -> None:
+        """Count an entry, all of which is done."""
+        if not entry.windows:
+            self.finalized += len(entry.directories)
+            return
+        self.batches += 1
+        self.files += sum(file.kind == "data" for file in entry.files)
+        self.bytes += sum(file.size for file in entry.files)
+        self.records += sum(window.records for window in entry.windows)
+        self.bad_messages += sum(window.quarantined for window in entry.windows)
+        self.late += len(entry.directories)
+        self.last_commit_timestamp_seconds = time.time()
+
+
+class CountsCollector(Collector):
+    """Gives the counts of all pipelines of a process, by name and generation; registered until it is closed."""
+
+    def __init__(
+        self, counts: Callable[[], Iterable[tuple[str, int, Counts]]], registry: CollectorRegistry = REGISTRY
+    ) -> None:
+        self._counts, self._registry = counts, registry
+        registry.register(self)
+
+    def describe(self) -> Iterable[Metric]:
+        """The names, so that two of them are noticed."""
+        return _families()[1]
+
+    def collect(self) -> Iterable[Metric]:
+        """All of them."""
+        by_name, families = _families()
+        for pipeline, generation, counts in self._counts():
+            for name, family in by_name.items():
+                family.add_metric([pipeline, str(generation)], getattr(counts, name))
+        return families
+
+    def close(self) -> None:
+        """Be seen no more."""
+        self._registry.unregister(self)
+
+
+def _families() -> tuple[dict[str, CounterMetricFamily | GaugeMetricFamily], list[Metric]]:
+    by_name: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+    for name, meaning in _COUNTERS.items():
+        by_name[name] = CounterMetricFamily(f"tieredstore_pipeline_{name}", meaning, labels=_LABELS)
+    for name, meaning in _GAUGES.items():
+        by_name[name] = GaugeMetricFamily(f"tieredstore_pipeline_{name}", meaning, labels=_LABELS)
+    return by_name, list(by_name.values())
+
+
+_logger: Final = logging.getLogger(__name__)
+
+_AGAIN_S: Final = 30.0
+_LAST_S: Final = 10.0
+"""For so long the end waits for what is not told yet."""
+
+
+class GroupProgress:
+    """Commits offsets of what is published, on a thread of its own: truth is the commit log, and nothing waits for it.
+
+    A broker that is away or refuses is a warning, and asked again. :meth:`note` is for one thread.
+    """
+
+    def __init__(self, group: str, cluster: LiveCluster, *, again_s: float = _AGAIN_S) -> None:
+        """The cluster is this object's to close."""
+        self._group, self._cluster, self._again_s = group, cluster, again_s
+        self._changed = threading.Condition()
+        self._wanted: dict[TopicPartition, int] = {}
+        self._told: dict[TopicPartition, int] = {}
+        self._is_closing = False
+        self._thread: threading.Thread | None = None
+
+    @classmethod
+    def of(cls, pipeline: Pipeline) -> GroupProgress | None:
+        """That of ``commit.to.group``; None without it."""
+        cluster = query_of(pipeline).open_cluster() if pipeline.own.groups.commit_group else None
+        return None if cluster is None else cls(pipeline.own.groups.commit_group, cluster)
+
+    def note(self, positions: Mapping[TopicPartition, Progress]) -> None:
+        """Take how far each partition is published; return at once."""
+        with self._changed:
+            self._wanted = {where: progress.next_offset for where, progress in positions.items()}
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="tieredstore-group", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def close(self, *, within_s: float = _LAST_S) -> None:
+        """Try once more to tell what is not told, for so long at most."""
+        deadline = Deadline.after(within_s)
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(max(0.0, deadline.remaining_s()))
+        self._cluster.close()
+
+    def _run(self) -> None:
+        warned = ""
+        while (rest := self._rest()) is not None:
+            is_last = self._is_closing
+            try:
+                self._cluster.commit_offsets(self._group, rest)
+            except TieredStoreError as error:
+                if str(error) != warned:
+                    warned = str(error)
+                    _logger.warning("commit.to.group: %s; it is tried again", error)
+                if is_last:
+                    return
+                with self._changed:
+                    self._changed.wait_for(lambda: self._is_closing, self._again_s)
+            else:
+                if warned:
+                    _logger.warning("commit.to.group: the group %s is told again", self._group)
+                warned = ""
+                self._told.update(rest)
+
+    def _rest(self) -> dict[TopicPartition, int] | None:
+        """What is to be told; None at the end."""
+        with self._changed:
+            while True:
+                rest = {where: at for where, at in self._wanted.items() if self._told.get(where) != at}
+                if rest:
+                    return rest
+                if self._is_closing:
+                    return None
+                self._changed.wait()
