@@ -19,17 +19,17 @@ from tests.support.pubsub.pubsub_brokers import PacketClient, RunningBroker, mes
 from tests.support.pubsub.pubsub_topics import topics_on, values_of
 from tests.support.stores.doubles import DelegatingObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.pubsub.broker.authorization import Authorizer, Client
 from tieredstore.pubsub.broker.connection import (
     FRAMES_A_CONNECTION,
     FRAMES_AN_ADDRESS,
     LEAST_PACE_S,
     MESSAGE_COST,
-    READ_BYTES,
     Connection,
+    Inlet,
     Room,
     Turns,
+    _Arriving,
 )
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.format.notifications import Notification
@@ -338,18 +338,15 @@ class Taker:
 def test_slow_senders_hold_the_room_for_a_minute_and_not_one_after_the_other() -> None:
     """Each sends the beginning of a large Message and no more; the buffer has room for three of them. Who has sent all
     and waits for room is served behind them, however long that was."""
-    loop, room, pool = SteppedLoop(), Room(16 * MIB), SlabPool()
-    handler, turns = Taker(room), Turns(loop)  # type: ignore[arg-type]
+    loop, room = SteppedLoop(), Room(16 * MIB)
+    handler = Taker(room)
     large = request_bytes(Request(5, 1, write_of(message_of([bytes(4 * MIB - 200)]))))
 
-    def client() -> Wire:
-        shared = memoryview(bytearray(READ_BYTES))
-        return Wire(Connection(handler, room, loop, shared, pool, turns))  # type: ignore[arg-type]
-
-    slow = [client() for _ in range(60)]
+    inlet = Inlet(handler, room, loop)  # type: ignore[arg-type]
+    slow = [Wire(Connection(inlet)) for _ in range(60)]
     for each in slow:
         each.feed(large[:100])
-    honest = client()
+    honest = Wire(Connection(inlet))
     honest.feed(large[:100])
     assert room.waiting == 58
     while not handler.taken:
@@ -358,7 +355,7 @@ def test_slow_senders_hold_the_room_for_a_minute_and_not_one_after_the_other() -
         if loop.now_s % 5 == 0:
             for each in (*slow, honest):
                 each.connection.check_pace(loop.now_s)
-        if honest.connection._large is not None:
+        if isinstance(honest.connection._coming, _Arriving):
             honest.feed(large[100:])
         assert honest.connection.is_open
         assert loop.now_s < 200, "one has its minute after the other"

@@ -9,21 +9,20 @@ import contextlib
 import logging
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from tieredstore.config import Settings
 from tieredstore.errors import ConfigError, InvalidRange, ObjectNotFound, TieredStoreError
-from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.broker.authorization import Authorizer, Client, EverybodyMay
-from tieredstore.pubsub.broker.connection import READ_BYTES, Connection, Room, Turns
+from tieredstore.pubsub.broker.connection import Connection, Inlet
 from tieredstore.pubsub.broker.handshakes import Handshakes
 from tieredstore.pubsub.broker.processor import TopicProcessor, TopicProcessors, check_message
-from tieredstore.pubsub.counts import BROKERS, BrokerCounts
+from tieredstore.pubsub.counts import BROKERS
 from tieredstore.pubsub.errors import MessageCorrupt, NotificationCorrupt, PacketCorrupt
 from tieredstore.pubsub.format.notifications import parse_notification
 from tieredstore.pubsub.format.packets import (
@@ -47,7 +46,7 @@ from tieredstore.pubsub.format.packets import (
 )
 from tieredstore.pubsub.governor.directory import AllTopics, Assignment, Directory, KnownTopic, StoreTopics, metadata_of
 from tieredstore.pubsub.queue.topics import Topic, Topics
-from tieredstore.pubsub.settings import BatchBrokerSettings, BatchSettings
+from tieredstore.pubsub.settings import BatchBrokerSettings
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -59,12 +58,43 @@ _LOOK_S: Final = 0.05
 _TOLD_S: Final = 10.0
 _ASKS_S: Final = 1.0
 
-_Asked = TypeVar("_Asked")
-_Answered = TypeVar("_Answered")
+
+@dataclass(frozen=True, slots=True)
+class _Serving:
+    """What a broker has from its start on."""
+
+    loop: asyncio.AbstractEventLoop
+    inlet: Inlet
+    reads: ReadAnswers
+    handshakes: Handshakes | None
+    server: asyncio.Server
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """A request to write, and the room that it holds."""
+
+    connection: Connection
+    request: Request
+    payload: WriteRequest
+    held: int
 
 
 class Broker:
-    """Answers from ``start`` until ``drain``. All of it on one loop but for the store, which has threads."""
+    """Answers from ``start`` until ``drain``. All of it on one loop but for the store, which has threads.
+
+    ========  ===========================================  ==========================================================
+    state     has                                          goes on
+    ========  ===========================================  ==========================================================
+    made      nothing                                      serving: ``start``
+    serving   ``_serving``, connections                    serving, and its clients are told who has its topics:
+                                                           ``hand_over``. Ending: ``drain``, ``abandon``
+    ending    no socket that listens; ``_is_ending``. No   ended: all that is held was stored and answered, or there
+              more requests                                is no more time
+    ended     nothing                                      –
+    ========  ===========================================  ==========================================================
+    """
 
     def __init__(
         self,
@@ -76,37 +106,23 @@ class Broker:
     ) -> None:
         settings: Settings = topics.settings
         self.own = settings.section(BatchBrokerSettings)
-        self.counts = BrokerCounts()
         self.directory = Directory(StoreTopics(topics)) if directory is None else directory
-        self.room = Room(self.own.buffer_bytes)
         self._settings = settings
         self._assignment = assignment or AllTopics(lambda: self.address, serves_reads=self.own.serve_reads)
         self._authorizer = authorizer or EverybodyMay()
-        self._metadata = MetadataAnswers(self.directory, self._assignment, self._look)
-        self._connections: set[Connection] = set()
-        self._shared, self._frames = memoryview(bytearray(READ_BYTES)), SlabPool()
-        self._all_gone = asyncio.Event()
-        self._is_ending = False
-        self._asked_s = 0.0  # when a client was last told, or asked, where a topic is
-        self._tasks: set[asyncio.Task[None]] = set()
         self._lookups = ThreadPool(_LOOKUPS, "tieredstore-broker-lookup")
+        self._metadata = MetadataAnswers(self.directory, self._assignment, self._lookups)
         self._processors = TopicProcessors(
-            settings.section(BatchSettings).uploads,
-            self.own.batch_by,
-            directory=self.directory,
-            assignment=self._assignment,
-            give_back=self.room.give_back,
-            counts=self.counts,
-            look=self._look,
-            lookups=self._lookups,
+            self.directory, self._assignment, self.own, topics.batches.uploads, self._lookups
         )
-        self._reads: ReadAnswers | None = None
-        self._turns: Turns | None = None
-        self.handshakes: Handshakes | None = None
+        self.room, self.counts = self._processors.room, self._processors.counts
         self._read_threads = ThreadPool(_READS_AT_ONCE, "tieredstore-broker-read")
-        self._server: asyncio.Server | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._port = self.own.listen[1]
+        self._serving: _Serving | None = None
+        self._is_ending = False
+        self._connections: set[Connection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._all_gone = asyncio.Event()
+        self._asked_s = 0.0  # when a client was last told, or asked, where a topic is
         self._forget_counts = BROKERS.add(lambda: self.counts.snapshot(self._levels()))
 
     @property
@@ -120,27 +136,34 @@ class Broker:
         """How many there are."""
         return len(self._connections)
 
+    @property
+    def _port(self) -> int:
+        return self.own.listen[1] if self._serving is None else self._serving.port
+
+    @property
+    def handshakes(self) -> Handshakes | None:
+        """Clients on their way to a TLS connection."""
+        return None if self._serving is None else self._serving.handshakes
+
     async def start(self) -> None:
         """Begin to listen; ConfigError if nothing can listen there."""
-        self._loop = asyncio.get_running_loop()
-        self._turns = Turns(self._loop)
-        self._reads = ReadAnswers(self._read_threads, at_once=_READS_AT_ONCE)
+        loop = asyncio.get_running_loop()
+        inlet = Inlet(self, self.room, loop)
+        connect = partial(Connection, inlet)
         host, port = self.own.listen
         try:
             tls = server_tls(self._settings)
-            if tls is not None:
-                self.handshakes = Handshakes(tls, self.room, self.counts, self._connect)
-            accept = self._connect if self.handshakes is None else self.handshakes.accept
-            self._server = await self._loop.create_server(accept, host, port, backlog=1024)
+            handshakes = None if tls is None else Handshakes(tls, self.room, self.counts, connect)
+            accept = connect if handshakes is None else handshakes.accept
+            server = await loop.create_server(accept, host, port, backlog=1024)
         except OSError as error:
             reason = error.strerror or error
             raise ConfigError(f"no broker can listen on {host}:{port}: {reason}; see pubsub.broker.listen") from error
-        self._port = self._server.sockets[0].getsockname()[1]
-        self._look_at_pace()
-        _logger.info("broker: listens on %s:%d, clients are told %s:%d", host, self._port, *self._told())
-
-    def _told(self) -> tuple[str, int]:
-        return self.address.ip, self.address.port
+        reads = ReadAnswers(self._read_threads, at_once=_READS_AT_ONCE)
+        self._serving = _Serving(loop, inlet, reads, handshakes, server, server.sockets[0].getsockname()[1])
+        self._look_at_pace(loop)
+        address = self.address
+        _logger.info("broker: listens on %s:%d, clients are told %s:%d", host, self._port, address.ip, address.port)
 
     def serves_any(self) -> bool:
         """Whether a topic is assigned here by now."""
@@ -150,23 +173,15 @@ class Broker:
         """Go on as ever until ``is_over``: topics that others have by now are answered by 302, and metadata tell of
         them. Then until each client that has written was told so, and has had a second to ask where: for ten seconds at
         most, and for ``seconds`` in all. MemQ's clients do not look elsewhere when a connection ends."""
-        assert self._loop is not None
-        end_s = self._loop.time() + seconds
-        await self._until(is_over, end_s)
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + seconds
+        await _wait_until(is_over, end_s)
         if not self.serves_any():  # else there is nobody who could have them
-            await self._until(self._has_told_all, min(end_s, self._loop.time() + _TOLD_S))
+            await _wait_until(self._has_told_all, min(end_s, loop.time() + _TOLD_S))
 
     def _has_told_all(self) -> bool:
-        assert self._loop is not None
-        is_quiet = self._loop.time() >= self._asked_s + _ASKS_S
+        is_quiet = asyncio.get_running_loop().time() >= self._asked_s + _ASKS_S
         return is_quiet and not any(connection.expects_to_write for connection in self._connections)
-
-    async def _until(self, holds: Callable[[], bool], end_s: float) -> None:
-        assert self._loop is not None
-        while True:
-            if holds() or self._loop.time() >= end_s:
-                return
-            await asyncio.sleep(_LOOK_S)
 
     async def drain(self, seconds: float) -> None:
         """Take no more, store and answer what is held, and end all connections; after ``seconds`` at the latest."""
@@ -200,8 +215,8 @@ class Broker:
 
     def _stop_listening(self) -> None:
         self._is_ending = True
-        if self._server is not None:
-            self._server.close()
+        if self._serving is not None:
+            self._serving.server.close()
         if self.handshakes is not None:
             self.handshakes.close()
 
@@ -235,9 +250,9 @@ class Broker:
             connection.send(error_response(request_id, version, kind, Code.BAD_REQUEST, str(error)))
             return
         match request.payload:
-            case WriteRequest() as write:
+            case WriteRequest() as payload:
                 self.counts.write_requests += 1
-                self._write(connection, request, write, held)
+                self._write(_Write(connection, request, payload, held))
             case MetadataRequest(topics=names):
                 self.counts.metadata_requests += 1
                 self._asked_s = asyncio.get_running_loop().time()
@@ -249,58 +264,51 @@ class Broker:
 
     # --- WRITE ---
 
-    def _write(self, connection: Connection, request: Request, write: WriteRequest, held: int) -> None:
-        if not self._may(connection, request, PacketType.WRITE, write.topic):
-            self.room.give_back(held)
+    def _write(self, write: _Write) -> None:
+        topic = write.payload.topic
+        if not self._may(write.connection, write.request, PacketType.WRITE, topic):
+            self.room.give_back(write.held)
             return
-        if not self._processors.is_ready(write.topic):
+        if not self._processors.is_ready(topic):
             # A frame is there until its request is taken: what waits keeps a copy.
-            write = replace(write, data=bytes(write.data))
-        begin = partial(self._begin, connection)
-        self._processors.ask(write.topic, partial(self._store, connection, request, write, held), begin)
+            write = replace(write, payload=replace(write.payload, data=bytes(write.payload.data)))
+        self._processors.ask(topic, partial(self._store, write), partial(self._begin, write.connection))
 
-    def _store(
-        self,
-        connection: Connection,
-        request: Request,
-        write: WriteRequest,
-        held: int,
-        processor: TopicProcessor | None,
-        failure: TieredStoreError | None,
-    ) -> None:
+    def _store(self, write: _Write, processor: TopicProcessor | None, failure: TieredStoreError | None) -> None:
+        connection, request, payload = write.connection, write.request, write.payload
         if processor is None:
-            self.room.give_back(held)
-            code, why = self._why_not_here(write.topic, failure)
+            self.room.give_back(write.held)
+            code, why = self._why_not_here(payload.topic, failure)
             if code is Code.REDIRECT:
                 connection.expects_to_write = False
                 self._asked_s = asyncio.get_running_loop().time()
-            self._refuse(connection, request, code, why)
+            _refuse(connection, request, code, why)
             return
         try:
-            header = check_message(write, processor.limits.message_size)
+            header = check_message(payload, processor.most_bytes)
         except MessageCorrupt as error:
             self.counts.invalid_requests += 1
-            self.room.give_back(held)
-            self._refuse(connection, request, Code.BAD_REQUEST, str(error))
+            self.room.give_back(write.held)
+            _refuse(connection, request, Code.BAD_REQUEST, str(error))
             return
-        self.counts.message_bytes += len(write.data)
+        self.counts.message_bytes += len(payload.data)
         connection.expects_to_write = True
         if not header.record_count:
             # As MemQ's: acknowledged and not stored. Its reader leaves out what follows such a Message in a batch.
             self.counts.empty_messages += 1
             processor.note_empty(header)
-            self.room.give_back(held)
+            self.room.give_back(write.held)
             self._acknowledge(connection, request, None)
             return
-        if write.no_acks:
+        if payload.no_acks:
             self._acknowledge(connection, request, None)
-            processor.take(write.data, header, held, _nobody_waits)
+            processor.take(payload.data, header, write.held, _nobody_waits)
         else:
-            processor.take(write.data, header, held, partial(self._acknowledge, connection, request))
+            processor.take(payload.data, header, write.held, partial(self._acknowledge, connection, request))
 
     def _acknowledge(self, connection: Connection, request: Request, failure: TieredStoreError | None) -> None:
         if failure is not None:
-            self._refuse(connection, request, Code.REQUEST_FAILED, str(failure))
+            _refuse(connection, request, Code.REQUEST_FAILED, str(failure))
             return
         connection.send(write_answered(request.version, request.request_id))
 
@@ -317,14 +325,14 @@ class Broker:
     def _read(self, connection: Connection, request: Request, read: ReadRequest) -> None:
         known = self.directory.known(read.topic)
         if not self.own.serve_reads:
-            self._refuse(connection, request, Code.BAD_REQUEST, "this broker does not serve reads")
+            _refuse(connection, request, Code.BAD_REQUEST, "this broker does not serve reads")
         elif not self._may(connection, request, PacketType.READ, read.topic):
             return
         elif known is None or known.topic is None or known.topics is None:
-            self._refuse(connection, request, Code.NOT_FOUND, f"there is no topic {read.topic}")
+            _refuse(connection, request, Code.NOT_FOUND, f"there is no topic {read.topic}")
         else:
-            assert self._reads is not None
-            self._begin(connection, self._reads.answer(connection, request, read, known.topic, known.topics))
+            assert self._serving is not None
+            self._begin(connection, self._serving.reads.answer(connection, request, read, known.topic, known.topics))
 
     # --- of all ---
 
@@ -336,42 +344,24 @@ class Broker:
         except Exception:
             # Somebody else's code, of which clients learn nothing.
             _logger.exception("the authorizer failed over a %s by %s", operation.name, _name(connection))
-            self._refuse(connection, request, Code.INTERNAL_ERROR, "nobody can tell whether it is allowed")
+            _refuse(connection, request, Code.INTERNAL_ERROR, "nobody can tell whether it is allowed")
         else:
-            self._refuse(connection, request, Code.UNAUTHORIZED, f"topic {topic} is not open to {_name(connection)}")
+            _refuse(connection, request, Code.UNAUTHORIZED, f"topic {topic} is not open to {_name(connection)}")
         self.counts.unauthorized_requests += 1
         return False
 
-    def _refuse(self, connection: Connection, request: Request, code: Code, why: str) -> None:
-        kind = _KINDS[type(request.payload)]
-        connection.send(error_response(request.request_id, request.version, kind, code, why))
-
-    def _connect(self) -> Connection:
-        assert self._loop is not None
-        assert self._turns is not None
-        return Connection(self, self.room, self._loop, self._shared, self._frames, self._turns)
-
     def _begin(self, connection: Connection, work: Coroutine[object, object, None]) -> None:
-        assert self._loop is not None
-        task = self._loop.create_task(work)
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         connection.waits_for(task)
 
-    def _look_at_pace(self) -> None:
-        assert self._loop is not None
-        now_s = self._loop.time()
+    def _look_at_pace(self, loop: asyncio.AbstractEventLoop) -> None:
+        now_s = loop.time()
         for connection in list(self._connections):
             connection.check_pace(now_s)
         if not self._is_ending:
-            self._loop.call_later(_PACE_EVERY_S, self._look_at_pace)
-
-    async def _look(self, name: str) -> KnownTopic | None:
-        return await self._in_thread(self.directory.look, name)
-
-    async def _in_thread(self, work: Callable[[_Asked], _Answered], asked: _Asked) -> _Answered:
-        assert self._loop is not None
-        return await self._loop.run_in_executor(self._lookups, work, asked)
+            loop.call_later(_PACE_EVERY_S, self._look_at_pace, loop)
 
     def _levels(self) -> dict[str, int]:
         return {
@@ -388,6 +378,18 @@ _KINDS: Final = {
     MetadataRequest: PacketType.METADATA,
     ReadRequest: PacketType.READ,
 }
+
+
+def _refuse(connection: Connection, request: Request, code: Code, why: str) -> None:
+    kind = _KINDS[type(request.payload)]
+    connection.send(error_response(request.request_id, request.version, kind, code, why))
+
+
+async def _wait_until(holds: Callable[[], bool], end_s: float) -> None:
+    while True:
+        if holds() or asyncio.get_running_loop().time() >= end_s:
+            return
+        await asyncio.sleep(_LOOK_S)
 
 
 def _nobody_waits(failure: TieredStoreError | None) -> None:
@@ -430,13 +432,10 @@ def server_tls(settings: Settings) -> ssl.SSLContext | None:
 class MetadataAnswers:
     """Answers of one broker, on its loop. They are everybody's, as at MemQ's brokers."""
 
-    def __init__(
-        self, directory: Directory, assignment: Assignment, look: Callable[[str], Awaitable[KnownTopic | None]]
-    ) -> None:
-        """``look`` asks the directory's sources on a thread."""
+    def __init__(self, directory: Directory, assignment: Assignment, lookups: Executor) -> None:
         self._directory = directory
         self._assignment = assignment
-        self._look = look
+        self._lookups = lookups
 
     def answer(
         self, connection: Connection, request: Request, names: tuple[str, ...]
@@ -451,7 +450,8 @@ class MetadataAnswers:
         for name in names:
             if self._directory.known(name) is None and not self._directory.is_unknown(name):
                 try:
-                    if await self._look(name) is None:
+                    loop = asyncio.get_running_loop()
+                    if await loop.run_in_executor(self._lookups, self._directory.look, name) is None:
                         break  # nobody has the store asked for more than one name that is none
                 except TieredStoreError as error:
                     _refuse(connection, request, Code.REQUEST_FAILED, str(error))
@@ -470,10 +470,6 @@ class MetadataAnswers:
         connection.send(
             response_bytes(Response(request.version, request.request_id, PacketType.METADATA, Code.OK, payload=answer))
         )
-
-
-def _refuse(connection: Connection, request: Request, code: Code, why: str) -> None:
-    connection.send(error_response(request.request_id, request.version, PacketType.METADATA, code, why))
 
 
 READ_VERSION: Final = 5

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 import logging
 import socket
 import ssl
@@ -16,7 +17,7 @@ from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol, cast
+from typing import Final, Protocol, cast
 
 from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.pubsub.errors import PacketCorrupt
@@ -47,12 +48,17 @@ _UNSENT_BYTES: Final = 1 << 20
 _MOST_SLOW: Final = 16
 """Requests of one connection that wait for the store at once, but for Messages, which have the broker's room."""
 
-_NO_ROOM: Final = "no room"
-_NOT_READ: Final = "answers are not read"
-_NOT_YET: Final = "answers wait behind a large one"
-_BUSY: Final = "enough is asked of the store"
-_ITS_TURN: Final = "others have their turn"
-_ENDING: Final = "ending"
+
+class Stop(enum.Enum):
+    """Why no request of a connection is read."""
+
+    NO_ROOM = "no room"
+    NOT_READ = "answers are not read"
+    BEHIND = "answers wait behind a large one"
+    BUSY = "enough is asked of the store"
+    OTHERS = "others have their turn"
+    ENDING = "ending"
+
 
 _PROBES: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 """By which a client whose machine is gone is noticed after two minutes, where the system can be told."""
@@ -74,56 +80,130 @@ class RequestHandler(Protocol):
         ...
 
 
-class Connection(asyncio.BufferedProtocol):
-    """Reads frames; answers go out by ``send``, in any order. All of it on the loop."""
+class Inlet:
+    """What all connections of a broker share: who takes their requests, the room for these, and memory.
 
-    def __init__(
-        self,
-        handler: RequestHandler,
-        room: Room,
-        loop: asyncio.AbstractEventLoop,
-        shared: memoryview,
-        pool: SlabPool,
-        turns: Turns,
-    ) -> None:
-        """``shared``: ``READ_BYTES`` that all connections of this loop read into; ``pool``: memory for large frames,
-        that is used again."""
-        self.address = ""
-        self.principal: str | None = None
-        self.is_open = False
-        self.expects_to_write = False
-        """A Message of its was taken, and since then it was told of no other broker."""
+    Large frames lie in memory that is used again; ``shared``, which the loop reads one socket at a time into, has
+    ``READ_BYTES``.
+    """
+
+    def __init__(self, handler: RequestHandler, room: Room, loop: asyncio.AbstractEventLoop) -> None:
+        self.handler = handler
+        self.room = room
+        self.loop = loop
+        self.turns = Turns(loop)
+        self.shared = memoryview(bytearray(READ_BYTES))
+        self.pool = SlabPool()
+
+
+class Answers:
+    """The answers of one connection on their way out: in any order, and behind one that goes out in pieces."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.transport: asyncio.Transport | None = None  # while the client is there
         self.writable = asyncio.Event()
         self.writable.set()
-        self._streaming = asyncio.Lock()
-        self._behind_stream: list[bytes] = []
-        self._behind_bytes = 0
-        self._handler = handler
-        self._room = room
         self._loop = loop
-        self._transport: asyncio.Transport | None = None
-        self._stops: set[str] = set()
-        self._shared = shared
-        self._pool = pool
-        self._turns = turns
-        self._reading = shared  # where this connection's next bytes go, behind those that are left
-        self._rest = b""  # what came and was not taken: the beginning of a frame, or what waits for room
+        self._streaming = asyncio.Lock()
+        self._behind: list[bytes] = []
+        self._behind_bytes = 0
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
+
+    def send(self, packet: bytes) -> bool:
+        """Send an answer, if the client is still there; False if too many wait behind one that goes out in pieces."""
+        if self._streaming.locked():
+            self._behind.append(packet)
+            self._behind_bytes += len(packet)
+            return self._behind_bytes <= _UNSENT_BYTES
+        if self.transport is not None and not self.transport.is_closing():
+            if not self._unsent:  # what is answered in one moment goes out together
+                self._loop.call_soon(self.flush)
+            self._unsent.append(packet)
+            self._unsent_bytes += len(packet)
+            if self._unsent_bytes > _UNSENT_BYTES:  # a client that does not read them is asked no more before the next
+                self.flush()
+        return True
+
+    def flush(self) -> None:
+        """Send what was answered in this moment."""
+        unsent, self._unsent, self._unsent_bytes = self._unsent, [], 0
+        if unsent and self.transport is not None:
+            self.transport.write(b"".join(unsent))
+
+    @contextlib.asynccontextmanager
+    async def stream(self) -> AsyncGenerator[Callable[[bytes], Awaitable[bool]]]:
+        """Send one answer in pieces, by the function that is given: False once the client is gone."""
+        async with self._streaming:
+            self.flush()
+            yield self._send_piece
+        if not self._streaming.locked():
+            behind, self._behind, self._behind_bytes = self._behind, [], 0
+            for packet in behind:
+                self.send(packet)
+
+    async def _send_piece(self, piece: bytes) -> bool:
+        await self.writable.wait()
+        if self.transport is not None:
+            self.transport.write(piece)
+        return self.transport is not None
+
+
+@dataclass(slots=True)
+class _Arriving:
+    """A large frame that comes into memory of its own, with its room."""
+
+    memory: memoryview
+    filled: int
+    granted_s: float
+    """When there was room for it."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Reads frames; answers go out by ``send``, in any order. All of it on the loop.
+
+    The next request of a client is in one of these states:
+
+    ============  =========================================  ======================================================
+    ``_coming``   what there is                              goes on
+    ============  =========================================  ======================================================
+    None          ``_rest``: its beginning, or nothing       whole, and no write, or with room: the handler's, None.
+                                                             A write without room: Waiter. A write of which there is
+                                                             a part, with room: _Arriving
+    Waiter        ``_rest``, and a place in the room's line  granted: as None, with its room. Client gone: given back
+    _Arriving     its room, and memory of its size           whole: the handler's, None. Client gone, or slower than
+                                                             ``LEAST_PACE_S``: given back
+    ============  =========================================  ======================================================
+
+    The socket is read while ``_stops`` is empty.
+    """
+
+    def __init__(self, inlet: Inlet) -> None:
+        self.address = ""
+        self.principal: str | None = None
+        self.expects_to_write = False
+        """A Message of its was taken, and since then it was told of no other broker."""
+        self._inlet = inlet
+        self._answers = Answers(inlet.loop)
+        self._stops: set[Stop] = set()
+        self._reading = inlet.shared  # where this connection's next bytes go, behind those that are left
+        self._rest = b""  # what came and was not taken: the beginning of a frame, or what waits for room
+        self._coming: Waiter | _Arriving | None = None
+        self._began_s: float | None = inlet.loop.time()  # since when the request that comes has not come whole
         self._slow = 0  # requests that wait for the store
-        self._began_s: float | None = loop.time()  # since when the request that comes has not come whole
-        self._large: memoryview | None = None
-        self._granted_s = 0.0  # when there was room for it
-        self._filled = 0
-        self._waiter: Waiter | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the client is there."""
+        return self._answers.transport is not None
 
     # --- asyncio calls these ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client came."""
-        self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(_UNSENT_BYTES)
-        peer: tuple[Any, ...] | None = transport.get_extra_info("peername")
+        made = self._answers.transport = cast("asyncio.Transport", transport)
+        made.set_write_buffer_limits(_UNSENT_BYTES)
+        peer: tuple[object, ...] | None = transport.get_extra_info("peername")
         self.address = str(peer[0]) if peer else ""
         self.principal = _principal(transport.get_extra_info("ssl_object"))
         raw: socket.socket | None = transport.get_extra_info("socket")
@@ -132,161 +212,138 @@ class Connection(asyncio.BufferedProtocol):
             for name, value in _PROBES.items():
                 if hasattr(socket, name):
                     raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-        self.is_open = True
-        if not self._handler.admit(self):
-            self._transport.abort()
+        if not self._inlet.handler.admit(self):
+            made.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  the protocol's signature
         """It went."""
-        self.is_open = False
+        # The transport of TLS knows this connection: what it holds is free now, and not at a collection.
+        self._answers.transport = None
+        self._answers.writable.set()
         self._began_s = None
-        self.writable.set()
-        if self._waiter is not None:
-            self._room.forget(self._waiter)
-            self._waiter = None
-        if self._large is not None:
-            self._end_large()
-        self._handler.forget(self)
-        self._transport = None  # that of TLS knows this connection: what it holds is free now, and not at a collection
+        coming, self._coming = self._coming, None
+        if isinstance(coming, _Arriving):
+            self._inlet.room.give_back(len(coming.memory) + MESSAGE_COST)
+        elif coming is not None:
+            self._inlet.room.forget(coming)
+        self._inlet.handler.forget(self)
 
     def eof_received(self) -> bool:
         """It sends no more: what it has sent is done, and its connection is closed."""
-        self._flush()
+        self._answers.flush()
         return False
 
     def pause_writing(self) -> None:
         """It reads its answers too slowly: no more of its requests."""
-        self.writable.clear()
-        self._stop(_NOT_READ)
+        self._answers.writable.clear()
+        self._stop(Stop.NOT_READ)
 
     def resume_writing(self) -> None:
         """It has read them."""
-        self.writable.set()
-        self._go_on(_NOT_READ)
+        self._answers.writable.set()
+        self._go_on(Stop.NOT_READ)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  the protocol's signature
         """Where the next bytes go."""
-        if self._large is not None:
-            return self._large[self._filled :]
-        left = len(self._rest)
-        has_room = not self._room.waiting and self._room.taken + READ_BYTES <= self._room.size
+        if isinstance(self._coming, _Arriving):
+            return self._coming.memory[self._coming.filled :]
+        left, room = len(self._rest), self._inlet.room
+        has_room = not room.waiting and room.taken + READ_BYTES <= room.size
         stop = READ_BYTES if has_room and left < READ_BYTES // 2 else left + _SMALL_BYTES
-        self._reading = self._shared if stop <= READ_BYTES else memoryview(bytearray(stop))
+        self._reading = self._inlet.shared if stop <= READ_BYTES else memoryview(bytearray(stop))
         self._reading[:left] = self._rest
         return self._reading[left:stop]
 
     def buffer_updated(self, nbytes: int) -> None:
         """So many bytes came."""
-        if self._large is None:
+        coming = self._coming
+        if not isinstance(coming, _Arriving):
             self._take_frames(self._reading[: len(self._rest) + nbytes])
             return
-        self._filled += nbytes
-        if self._filled == len(self._large):
-            frame, self._large = self._large, None
-            self._began_s = None
-            self._handler.request(self, frame, len(frame) + MESSAGE_COST)
+        coming.filled += nbytes
+        if coming.filled == len(coming.memory):
+            self._coming = self._began_s = None
+            self._inlet.handler.request(self, coming.memory, len(coming.memory) + MESSAGE_COST)
 
     # --- for the handler ---
 
     def send(self, packet: bytes) -> None:
         """Send an answer, if the client is still there; behind one that goes out in pieces."""
-        if self._streaming.locked():
-            self._behind_stream.append(packet)
-            self._behind_bytes += len(packet)
-            if self._behind_bytes > _UNSENT_BYTES:
-                self._stop(_NOT_YET)
-        elif self.is_open and self._transport is not None and not self._transport.is_closing():
-            if not self._unsent:  # what is answered in one moment goes out together
-                self._loop.call_soon(self._flush)
-            self._unsent.append(packet)
-            self._unsent_bytes += len(packet)
-            if self._unsent_bytes > _UNSENT_BYTES:  # whoever does not read them is asked no more before the next one
-                self._flush()
-
-    def _flush(self) -> None:
-        unsent, self._unsent, self._unsent_bytes = self._unsent, [], 0
-        if unsent and self.is_open and self._transport is not None:
-            self._transport.write(b"".join(unsent))
+        if not self._answers.send(packet):
+            self._stop(Stop.BEHIND)
 
     @contextlib.asynccontextmanager
     async def stream(self) -> AsyncGenerator[Callable[[bytes], Awaitable[bool]]]:
         """Send one answer in pieces, by the function that is given: False once the client is gone. What others answer
         meanwhile waits."""
-        async with self._streaming:
-            self._flush()
-            yield self._send_piece
-        if not self._streaming.locked():
-            behind, self._behind_stream, self._behind_bytes = self._behind_stream, [], 0
-            for packet in behind:
-                self.send(packet)
-            self._go_on(_NOT_YET)
-
-    async def _send_piece(self, piece: bytes) -> bool:
-        await self.writable.wait()
-        if self.is_open and self._transport is not None:
-            self._transport.write(piece)
-        return self.is_open
+        async with self._answers.stream() as send:
+            yield send
+        self._go_on(Stop.BEHIND)
 
     def waits_for(self, task: asyncio.Task[None]) -> None:
         """A request that the store is asked for: of several no more are read until one is done."""
         self._slow += 1
         if self._slow >= _MOST_SLOW:
-            self._stop(_BUSY)
+            self._stop(Stop.BUSY)
         task.add_done_callback(self._has_waited)
 
     def _has_waited(self, task: asyncio.Task[None]) -> None:
         del task
         self._slow -= 1
-        self._go_on(_BUSY)
+        self._go_on(Stop.BUSY)
 
     def check_pace(self, now_s: float) -> None:
         """End the connection if what has begun to come does not come whole in time; asked now and then."""
+        coming = self._coming
         if self._began_s is None:
             return
-        if _BUSY in self._stops or (self._stops and self._large is None and _NO_ROOM not in self._stops):
+        granted_s = coming.granted_s if isinstance(coming, _Arriving) else 0.0
+        if Stop.BUSY in self._stops or (
+            self._stops and not isinstance(coming, _Arriving) and Stop.NO_ROOM not in self._stops
+        ):
             self._began_s = now_s  # it holds no room, or waits for the store
-        elif _NO_ROOM in self._stops:
+        elif Stop.NO_ROOM in self._stops:
             return
-        elif now_s > max(self._began_s + LEAST_PACE_S, self._granted_s + LEAST_PACE_AFTER_S):
+        elif now_s > max(self._began_s + LEAST_PACE_S, granted_s + LEAST_PACE_AFTER_S):
             self._refuse(f"a request did not come whole within {LEAST_PACE_S:g} s")
 
     def stop_reading(self) -> None:
         """Take no more requests."""
-        self._stop(_ENDING)
+        self._stop(Stop.ENDING)
 
     def close(self) -> None:
         """Send what was answered, and end."""
-        self._flush()
-        if self._transport is not None:
-            self._transport.close()
+        self._answers.flush()
+        if self._answers.transport is not None:
+            self._answers.transport.close()
 
     def abort(self) -> None:
         """End at once."""
-        if self._transport is not None:
-            self._transport.abort()
+        if self._answers.transport is not None:
+            self._answers.transport.abort()
 
     # --- frames ---
 
     def _take_frames(self, came: memoryview) -> None:
         """Of all that is there; what cannot be taken yet is left."""
         start, count = 0, 0
-        while self.is_open and not self._stops and self._large is None:
+        while self.is_open and not self._stops and not isinstance(self._coming, _Arriving):
             taken = self._take_frame(came[start:])
             if not taken:
                 break
             start, count = start + taken, count + 1
-            if self._large is None:
+            if not isinstance(self._coming, _Arriving):
                 self._began_s = None
                 if count >= FRAMES_A_CONNECTION:
                     self._wait_for_turn()
         self._rest = bytes(came[start:])
         if self._rest and self._began_s is None:
-            self._began_s = self._loop.time()
+            self._began_s = self._inlet.loop.time()
 
     def _wait_for_turn(self) -> None:
-        if _ITS_TURN not in self._stops:
-            self._stop(_ITS_TURN)
-            self._turns.wait(self.address, partial(self._go_on, _ITS_TURN))
+        if Stop.OTHERS not in self._stops:
+            self._stop(Stop.OTHERS)
+            self._inlet.turns.wait(self.address, partial(self._go_on, Stop.OTHERS))
 
     def _take_frame(self, came: memoryview) -> int:
         """Hand the next frame on, or begin a large one: so many bytes are taken. 0 if that has to wait, or nothing more
@@ -308,7 +365,7 @@ class Connection(asyncio.BufferedProtocol):
             return 0
         if available < size <= _SMALL_BYTES:
             return 0
-        if self._waiter is None and not self._turns.take(self.address):
+        if self._coming is None and not self._inlet.turns.take(self.address):
             self._wait_for_turn()
             return 0
         if is_write and not self._take_room(size + MESSAGE_COST):
@@ -316,7 +373,7 @@ class Connection(asyncio.BufferedProtocol):
         if available < size:
             self._begin_large(size, came)
             return available
-        self._handler.request(self, came[:size], size + MESSAGE_COST if is_write else 0)
+        self._inlet.handler.request(self, came[:size], size + MESSAGE_COST if is_write else 0)
         return size
 
     def _frame_size(self, came: memoryview) -> int | None:
@@ -328,49 +385,45 @@ class Connection(asyncio.BufferedProtocol):
         return None
 
     def _take_room(self, size: int) -> bool:
-        if self._waiter is None:
-            self._waiter = self._room.take(size, self._take_granted)
-            if self._waiter is not None:
-                self._stop(_NO_ROOM)
+        if self._coming is None:
+            self._coming = self._inlet.room.take(size, self._take_granted)
+            if self._coming is not None:
+                self._stop(Stop.NO_ROOM)
                 return False
-        self._waiter = None  # granted while it waited
+        self._coming = None  # granted while it waited
         return True
 
     def _begin_large(self, size: int, came: memoryview) -> None:
-        large = memoryview(self._pool.slab(size))[:size]
-        large[: len(came)] = came
-        self._large, self._filled = large, len(came)
-        self._granted_s = self._loop.time()
+        loop = self._inlet.loop
+        memory = memoryview(self._inlet.pool.slab(size))[:size]
+        memory[: len(came)] = came
+        now_s = loop.time()
+        self._coming = _Arriving(memory, len(came), now_s)
         if self._began_s is None:
-            self._began_s = self._granted_s
-        elif self._began_s + LEAST_PACE_S < self._granted_s + LEAST_PACE_AFTER_S:  # others wait behind it
-            self._loop.call_later(LEAST_PACE_AFTER_S + 0.001, lambda: self.check_pace(self._loop.time()))
+            self._began_s = now_s
+        elif self._began_s + LEAST_PACE_S < now_s + LEAST_PACE_AFTER_S:  # others wait behind it
+            loop.call_later(LEAST_PACE_AFTER_S + 0.001, lambda: self.check_pace(loop.time()))
 
     def _take_granted(self) -> None:
         # Not here: others that wait for room are served in the same moment.
-        self._loop.call_soon(self._go_on, _NO_ROOM)
-
-    def _end_large(self) -> None:
-        assert self._large is not None
-        self._room.give_back(len(self._large) + MESSAGE_COST)
-        self._large = None
+        self._inlet.loop.call_soon(self._go_on, Stop.NO_ROOM)
 
     def _refuse(self, why: str) -> None:
         """What follows cannot be told apart: the connection ends."""
         _logger.info("connection of %s ends: %s", self.address, why)
-        self._stop(_ENDING)
+        self._stop(Stop.ENDING)
         self.close()
 
-    def _stop(self, reason: str) -> None:
-        if not self._stops and self._transport is not None:
-            self._transport.pause_reading()
+    def _stop(self, reason: Stop) -> None:
+        if not self._stops and self._answers.transport is not None:
+            self._answers.transport.pause_reading()
         self._stops.add(reason)
 
-    def _go_on(self, reason: str) -> None:
+    def _go_on(self, reason: Stop) -> None:
         self._stops.discard(reason)
-        if not self._stops and self._transport is not None and self.is_open:
-            self._transport.resume_reading()
-            if self._large is None:
+        if not self._stops and self._answers.transport is not None:
+            self._answers.transport.resume_reading()
+            if not isinstance(self._coming, _Arriving):
                 self._take_frames(memoryview(self._rest))
 
 
@@ -379,7 +432,11 @@ def _principal(tls: ssl.SSLObject | None) -> str | None:
     certificate = None if tls is None else tls.getpeercert()
     if not certificate:
         return None
-    pairs = [pair for names in cast("tuple[Any, ...]", certificate.get("subject", ())) for pair in names]
+    pairs = [
+        pair
+        for names in cast("tuple[tuple[tuple[str, str], ...], ...]", certificate.get("subject", ()))
+        for pair in names
+    ]
     short = {"commonName": "CN", "organizationName": "O", "organizationalUnitName": "OU", "countryName": "C"}
     return ",".join(f"{short.get(name, name)}={value}" for name, value in reversed(pairs))
 

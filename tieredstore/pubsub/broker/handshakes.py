@@ -1,7 +1,8 @@
 """TLS for clients that speak: no memory for one that is silent, a few handshakes at once, and all of it in the buffer.
 
 A TLS connection takes a hundred times the memory of a socket, from its first moment. So a client is a mere socket until
-its first byte is there; then it waits for one of a few handshakes, and for room in the broker's buffer.
+its first byte is there; then it waits for one of a few handshakes, and for room in the broker's buffer. A module beside
+``broker``, which it serves before there is a connection.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A broker's topics: what of each is checked, held, written and answered, and how a topic begins.
 
-A topic's processor begins when somebody first writes to it, which others wait for.
+A topic's processor begins when somebody first writes to it, which others wait for. A module beside ``broker``, which
+has connections and requests: here are batches.
 """
 
 from __future__ import annotations
@@ -11,19 +12,19 @@ import logging
 import time
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 from zlib import crc32
 
 import zstandard
 
 from tieredstore.errors import ConfigError, TieredStoreError
 from tieredstore.kafka.batches import Buffer
-from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.pubsub.broker.connection import Room
 from tieredstore.pubsub.counts import BrokerCounts
 from tieredstore.pubsub.errors import DeliveryFailed, MessageCorrupt
 from tieredstore.pubsub.format.batches import index_size
@@ -39,6 +40,7 @@ from tieredstore.pubsub.format.messages import (
 from tieredstore.pubsub.format.packets import WriteRequest
 from tieredstore.pubsub.governor.directory import Assignment, Directory, KnownTopic, own_error
 from tieredstore.pubsub.produce.batch_writer import BatchMemory, BatchWriter, SealedMessage
+from tieredstore.pubsub.settings import BatchBrokerSettings
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -48,40 +50,6 @@ _MOST_EMPTY: Final = 5_000
 
 Answer = Callable[[TieredStoreError | None], None]
 """Tells whoever sent a Message how it went; called once, on the loop."""
-
-
-class Writer(Protocol):
-    """What stores a batch and notifies; on a thread of uploads."""
-
-    def write(
-        self,
-        messages: list[SealedMessage],
-        deadline: Deadline,
-        partition: int | None = None,
-        memory: BatchMemory | None = None,
-        empty: Sequence[ProducerRequest] = (),
-    ) -> tuple[int, int]:
-        """Where it stands: read partition and offset."""
-        ...
-
-    def close(self) -> None:
-        """Begin no more."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class BatchLimits:
-    """When a batch is sealed, and how long its delivery may take."""
-
-    size: int
-    seconds: float
-    messages: int
-    delivery_s: float
-
-    @property
-    def message_size(self) -> int:
-        """Bytes of a Message at most."""
-        return self.size - index_size(1)
 
 
 @dataclass(slots=True)
@@ -111,35 +79,49 @@ class _OpenBatch:
         ]
 
 
-class TopicProcessor:
-    """Gathers, seals, has it written, answers. All on the loop but for the writing itself."""
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """What the processors of one broker share: the room of its Messages, what it counts, threads that write batches,
+    and whether a producer's Messages all go to one read partition."""
 
-    def __init__(
-        self,
-        topic: str,
-        writer: Writer,
-        limits: BatchLimits,
-        *,
-        loop: asyncio.AbstractEventLoop,
-        uploads: Executor,
-        give_back: Callable[[int], None],
-        pool: SlabPool,
-        counts: BrokerCounts,
-        partitions: int | None = None,
-    ) -> None:
-        """``pool``: memory for batches. ``partitions``: a producer's Messages go to one of so many read partitions;
-        None: to any."""
-        self.topic = topic
-        self.limits = limits
+    room: Room
+    counts: BrokerCounts
+    uploads: Executor
+    by_producer: bool
+
+
+class TopicProcessor:
+    """Gathers, seals, has it written, answers. All on the loop but for the writing itself.
+
+    A checked Message is in one of these states:
+
+    ========  ==========================================  ===========================================================
+    state     is in                                       goes on
+    ========  ==========================================  ===========================================================
+    repeated  the ``answers`` of the first one, if that   answered as that one is; at once if that is stored. Its room
+              is held                                     is given back
+    held      ``_held``, and an open batch of its lane    sealed: the batch is full or ``batch.ms`` old, or the broker
+                                                          drains
+    sealed    ``_held``, and a batch that is written      stored, or failed
+    stored    ``_seen``, for ten minutes                  forgotten
+    failed    nothing: a repetition is stored             –
+    ========  ==========================================  ===========================================================
+
+    It has room until it is stored or has failed, and is answered once then.
+    """
+
+    def __init__(self, writer: BatchWriter, intake: Intake) -> None:
+        """For the loop that it is made on."""
+        topics = writer.topics
+        self.most_bytes = topics.batches.batch_bytes - index_size(1)  # of a Message
+        self._topic = writer.topic
         self._writer = writer
-        self._loop = loop
-        self._uploads = uploads
-        self._give_back = give_back
-        self._pool = pool
+        self._intake = intake
+        self._settings = topics.batches
+        self._pool = topics.memory
+        self._loop = asyncio.get_running_loop()
         self._usual_size = _LEAST_MEMORY
-        self._counts = counts
-        self._partitions = partitions
-        self._open: dict[int | None, _OpenBatch] = {}
+        self._open: dict[int | None, _OpenBatch] = {}  # by lane
         self._held: dict[bytes, _Held] = {}
         self._seen = SeenMessages()
         self._empty: dict[ProducerRequest, None] = {}  # that no notification tells of yet, in their order
@@ -152,8 +134,8 @@ class TopicProcessor:
         not stored again, but answered as the first one is, or was."""
         identity = bytes(data[: header.size]) if header.request is not None else None
         if identity is not None and (identity in self._seen or identity in self._held):
-            self._counts.repeated += 1
-            self._give_back(room)
+            self._intake.counts.repeated += 1
+            self._intake.room.give_back(room)
             first = self._held.get(identity)
             if first is None:
                 answer(None)
@@ -186,10 +168,10 @@ class TopicProcessor:
         self._writer.close()
 
     def _lane(self, header: MessageHeader) -> int | None:
-        if self._partitions is None or header.request is None:
+        if not self._intake.by_producer or header.request is None:
             return None
         address, epoch, _ = header.request
-        return crc32(address + epoch.to_bytes(8, "big", signed=True)) % self._partitions
+        return crc32(address + epoch.to_bytes(8, "big", signed=True)) % self._topic.partitions
 
     def _add(self, held: _Held, data: Buffer, lane: int | None) -> None:
         batch = self._open.get(lane)
@@ -200,24 +182,28 @@ class TopicProcessor:
             batch = self._open[lane] = self._new_batch(lane, len(data))
         batch.memory.add(data)
         batch.held.append(held)
-        if len(batch.held) >= self.limits.messages:
+        if len(batch.held) >= self._settings.batch_messages:
             self._seal(lane)
 
     def _new_batch(self, lane: int | None, least: int) -> _OpenBatch:
         # As large as the last one was: a broker has many topics open at once, and most of them have little.
         memory = BatchMemory(
-            self._pool, self.limits.size, self.limits.messages, least=least, first=max(self._usual_size, least)
+            self._pool,
+            self._settings.batch_bytes,
+            self._settings.batch_messages,
+            least=least,
+            first=max(self._usual_size, least),
         )
         self._under_way += 1
         self._is_idle.clear()
-        return _OpenBatch(memory, self._loop.call_later(self.limits.seconds, self._seal, lane))
+        return _OpenBatch(memory, self._loop.call_later(self._settings.batch_ms / 1000, self._seal, lane))
 
     def _seal(self, lane: int | None) -> None:
         batch = self._open.pop(lane)
         batch.timer.cancel()
         batch.empty, self._empty = tuple(self._empty), {}
         self._usual_size = max(_LEAST_MEMORY, batch.memory.used)
-        self._uploads.submit(self._write, batch, lane, Deadline.after(self.limits.delivery_s))
+        self._intake.uploads.submit(self._write, batch, lane, Deadline.after(self._settings.delivery_timeout_ms / 1000))
 
     def _write(self, batch: _OpenBatch, lane: int | None, deadline: Deadline) -> None:
         """On a thread of uploads."""
@@ -227,20 +213,20 @@ class TopicProcessor:
         except TieredStoreError as error:
             failure = error
         except BaseException as error:
-            _logger.exception("a batch of topic %s was not written", self.topic)
+            _logger.exception("a batch of topic %s was not written", self._topic.name)
             failure = DeliveryFailed(f"an error of the broker's own: {type(error).__name__}")
         self._loop.call_soon_threadsafe(self._settle, batch, failure)
 
     def _settle(self, batch: _OpenBatch, failure: TieredStoreError | None) -> None:
         if failure is not None:
-            self._counts.failed_messages += len(batch.held)
+            self._intake.counts.failed_messages += len(batch.held)
             self._empty = dict.fromkeys((*batch.empty, *self._empty))
-            _logger.warning("%d Messages of topic %s are not stored: %s", len(batch.held), self.topic, failure)
+            _logger.warning("%d Messages of topic %s are not stored: %s", len(batch.held), self._topic.name, failure)
         else:
-            self._counts.batches += 1
-            self._counts.stored_messages += len(batch.held)
-            self._counts.stored_bytes += batch.memory.used
-        self._give_back(sum(held.room for held in batch.held))
+            self._intake.counts.batches += 1
+            self._intake.counts.stored_messages += len(batch.held)
+            self._intake.counts.stored_bytes += batch.memory.used
+        self._intake.room.give_back(sum(held.room for held in batch.held))
         for held in batch.held:
             if held.identity is not None:
                 del self._held[held.identity]
@@ -260,29 +246,19 @@ _UPLOADS_A_SETTING: Final = 4
 
 
 class TopicProcessors:
-    """Used on the broker's loop alone; topics are looked up, and queues asked for, on its threads."""
+    """Used on the broker's loop alone; topics are looked up, and queues asked for, on the threads of ``lookups``."""
 
     def __init__(
-        self,
-        uploads: int,
-        batch_by: str,
-        *,
-        directory: Directory,
-        assignment: Assignment,
-        give_back: Callable[[int], None],
-        counts: BrokerCounts,
-        look: Callable[[str], Coroutine[object, object, KnownTopic | None]],
-        lookups: ThreadPool,
+        self, directory: Directory, assignment: Assignment, own: BatchBrokerSettings, uploads: int, lookups: Executor
     ) -> None:
-        """``look`` asks the directory, on a thread; ``give_back`` frees room that a Message took."""
-        self._batch_by = batch_by
+        """``uploads``: batches of a topic that are written at once."""
+        self.room = Room(own.buffer_bytes)
+        self.counts = BrokerCounts()
         self._directory = directory
         self._assignment = assignment
-        self._give_back = give_back
-        self._counts = counts
-        self._look = look
         self._lookups = lookups
         self._uploads = ThreadPool(_UPLOADS_A_SETTING * uploads, "tieredstore-broker-upload")
+        self._intake = Intake(self.room, self.counts, self._uploads, own.batch_by == "producer")
         self._processors: dict[str, TopicProcessor] = {}
         self._preparing: dict[str, list[Waiting]] = {}
 
@@ -333,8 +309,9 @@ class TopicProcessors:
         try:
             known = self._directory.known(name) or await loop.run_in_executor(self._lookups, self._directory.look, name)
             if known is not None and self._assignment.serves(name):
-                processor = await loop.run_in_executor(self._lookups, self._processor, known, loop)
-                self._processors[name] = processor
+                # On a thread: the queue of a topic may have to be asked for.
+                writer = await loop.run_in_executor(self._lookups, _open_writer, known)
+                processor = self._processors[name] = TopicProcessor(writer, self._intake)
         except TieredStoreError as error:
             failure = error
         except Exception as error:
@@ -343,26 +320,11 @@ class TopicProcessors:
         for then in self._preparing.pop(name):
             then(processor, failure)
 
-    def _processor(self, known: KnownTopic, loop: asyncio.AbstractEventLoop) -> TopicProcessor:
-        """On a thread: the queue of a topic may have to be asked for."""
-        topic, topics = known.topic, known.topics
-        if topic is None or topics is None:
-            raise ConfigError(f"this broker cannot store topic {known.name}: see its log")
-        pubsub = topics.batches
-        limits = BatchLimits(
-            pubsub.batch_bytes, pubsub.batch_ms / 1000, pubsub.batch_messages, pubsub.delivery_timeout_ms / 1000
-        )
-        return TopicProcessor(
-            topic.name,
-            BatchWriter(topics, topic, topics.queue(topic)),
-            limits,
-            loop=loop,
-            uploads=self._uploads,
-            give_back=self._give_back,
-            pool=topics.memory,
-            counts=self._counts,
-            partitions=topic.partitions if self._batch_by == "producer" else None,
-        )
+
+def _open_writer(known: KnownTopic) -> BatchWriter:
+    if known.topic is None or known.topics is None:
+        raise ConfigError(f"this broker cannot store topic {known.name}: see its log")
+    return BatchWriter(known.topics, known.topic, known.topics.queue(known.topic))
 
 
 WINDOW_S: Final = 600.0

@@ -79,8 +79,8 @@ class BatchWriter:
 
     def __init__(self, topics: Topics, topic: Topic, queue: NotificationQueue, *, host: str | None = None) -> None:
         """``host`` stands in the keys; this machine's name unless it is given."""
-        self._topics = topics
-        self._topic = topic
+        self.topics = topics
+        self.topic = topic
         self._queue = queue
         self._puts = BatchPuts(topics.store, topics.batches.uploads)
         self._host = host or socket.gethostname().partition(".")[0].replace("/", "-")[:63] or "host"
@@ -124,7 +124,7 @@ class BatchWriter:
         """Store the batch, and notify of it not yet; DeliveryFailed if it cannot be. ``memory``: where all of its
         Messages lie as they are to be stored; without it they are copied together."""
         stored = [message.stored for message in messages]
-        pool = self._topics.memory
+        pool = self.topics.memory
         body = fill_batch(stored, lambda size: memoryview(pool.slab(size))) if memory is None else memory.batch(stored)
         key = self._key(messages)
         self._puts.put(key, body, deadline)
@@ -136,7 +136,7 @@ class BatchWriter:
             server_id, self._next_id = self._next_id, _wrap(self._next_id + len(messages))
         request = messages[0].request
         client_id, ms = 0 if request is None else request.request_id, time.time_ns() // 1_000_000
-        return str(BatchKey(self._topic.path, client_id, server_id, ms, 0, self._host, self._topic.is_hashed))
+        return str(BatchKey(self.topic.path, client_id, server_id, ms, 0, self._host, self.topic.is_hashed))
 
     def _next_partition(self) -> int:
         """The partition whose turn it is."""
@@ -162,11 +162,11 @@ class BatchWriter:
             empty=left_out if values + _values(left_out) <= _MOST_VALUES else (),
         )
         return Notification(
-            topic=self._topic.name,
+            topic=self.topic.name,
             object_size=len(body) - index_size(len(messages)),
             message_count=len(messages),
             key=key,
-            bucket=self._topics.bucket_name,
+            bucket=self.topics.bucket_name,
             facts=facts,
         )
 
