@@ -33,7 +33,7 @@ from tieredstore.pipelines.run.recipes import fingerprint_of
 from tieredstore.pipelines.run.window_writing import Recipe, write_window
 from tieredstore.pipelines.writers import Format, JsonLines
 from tieredstore.values.ddl import parse_ddl
-from tieredstore.values.json_rest import JsonRest
+from tieredstore.values.unmapped_json import UnmappedFields
 
 DDL = "id BIGINT, at TIMESTAMP, who STRUCT<name: STRING, age: INT>, tags ARRAY<STRING>, price DECIMAL(10,2)"
 V1 = {"type": "record", "name": "Event", "fields": [
@@ -126,14 +126,14 @@ json_values = st.recursive(
     st.integers(0, 3).map(lambda width: width or None),
 )
 def test_no_field_is_lost(extra: dict[str, Any], is_ascii: bool, indent: int | None) -> None:
-    rest = JsonRest(parse_ddl(DDL))
+    rest = UnmappedFields(parse_ddl(DDL))
     content = {"id": 1, "who": {"name": "n"}, "tags": ["t"], **{f"+{name}": one for name, one in extra.items()}}
     text = rest.of(json.dumps(content, ensure_ascii=is_ascii, indent=indent))
     assert json.loads(text or "{}") == {name: one for name, one in content.items() if name.startswith("+")}
 
 
 def test_lists_of_objects_with_more_stay_whole() -> None:
-    rest = JsonRest(parse_ddl("l ARRAY<STRUCT<a: INT>>"))
+    rest = UnmappedFields(parse_ddl("l ARRAY<STRUCT<a: INT>>"))
     assert rest.of('{"l": [{"a": 1}, {"a": 2}]}') is None
     assert rest.of('{"l": [{"a": 1}, {"a": 2, "b": 3}]}') == '{"l":[{"a": 1}, {"a": 2, "b": 3}]}'
 

@@ -18,8 +18,8 @@ from tieredstore.pipelines.writers import DECODED, ENVELOPE, KAFKA, FileWriter, 
 from tieredstore.values.avro import Avro, AvroSchema, SchemaLookup, arrow_type_of, is_framed, parsed_schema, schema_id
 from tieredstore.values.avro_union import CannotUnite, unite_schemas
 from tieredstore.values.base import ValueType
-from tieredstore.values.json_rest import JsonRest
 from tieredstore.values.json_text import Json
+from tieredstore.values.unmapped_json import UnmappedFields
 
 # What their type stubs say is partial.
 _ipc: Final[Any] = pa.ipc
@@ -63,7 +63,7 @@ class OfOneSchema(Decoder):
     kind: str
     taken: Taken = ()
     value_type: ValueType | None = None
-    rest: JsonRest | None = None
+    rest: UnmappedFields | None = None
 
     def for_window(self, topic: str) -> OfOneSchema:
         """With the schema of the topic."""
@@ -71,7 +71,7 @@ class OfOneSchema(Decoder):
             case "json":
                 schema = self.schemas.ddl_of(topic)
                 _check_names(schema, topic, self.taken)
-                return replace(self, value_type=Json(schema, on_invalid="null"), rest=JsonRest(schema))
+                return replace(self, value_type=Json(schema, on_invalid="null"), rest=UnmappedFields(schema))
             case "protobuf":
                 value_type: ValueType = replace(self.schemas.protobuf_of(topic), on_invalid="null")
             case _:

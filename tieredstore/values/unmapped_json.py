@@ -13,7 +13,7 @@ _decoder: Final = json.JSONDecoder()
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 
 
-class JsonRest:
+class UnmappedFields:
     """Finds the fields of objects that a schema has no column for."""
 
     def __init__(self, schema: Any) -> None:
