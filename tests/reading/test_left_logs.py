@@ -36,7 +36,7 @@ from tieredstore.pipelines.run.planner import Planner
 from tieredstore.polars import scan
 from tieredstore.query import read_topic
 from tieredstore.reading import LogQuery, LogTail
-from tieredstore.spark.source.stream_offsets import StreamOffsets
+from tieredstore.spark.source.streaming import StreamOffsets
 from tieredstore.values import Binary
 
 EPOCHS: Final[LeaderEpochs] = ((0, 0), (3, 20))

@@ -9,12 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.paths import REPOSITORY
+from tests.support.spark.option_tables import PAGES, renew_tables
 from tieredstore.errors import ConfigError
 from tieredstore.model import Earliest, Latest, Uuid
 from tieredstore.partitions.selections import Assign, Subscribe, SubscribePattern
 from tieredstore.spark.source.options import SourceOptions, parse_options
 from tieredstore.spark.source.rows import COLUMNS, KAFKA_ROWS
 from tieredstore.spark.source.store_source import StoreSource
+from tieredstore.spark.source.trigger_limits import TriggerLimits
 
 STORE = {"storage.backend.class": "filesystem", "storage.root": "/r"}
 BROKER = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
@@ -44,6 +47,12 @@ def test_a_topic_and_a_store_are_enough() -> None:
         store=StoreSource(None, tuple(sorted(STORE.items()))),
     )
     assert (options.isolation, options.fail_on_data_loss, options.max_split_bytes) == ("read_committed", True, 67108864)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_tables_of_the_docs_are_those_of_the_declarations(page: str) -> None:
+    text = (REPOSITORY / page).read_text(encoding="utf-8")
+    assert text == renew_tables(text, PAGES[page])
 
 
 def test_a_stream_starts_at_the_end_by_default() -> None:
@@ -148,8 +157,7 @@ class TestTriggers:
             maxTriggerDelay="5m",
             maxBytesPerTrigger="1k",
         )
-        limits = options.max_offsets_per_trigger, options.min_offsets_per_trigger, options.max_trigger_delay_ms
-        assert (*limits, options.max_bytes_per_trigger) == (10, 10, 300_000, 1024)
+        assert options.limits == TriggerLimits(10, 1024, 10, 300_000)
 
     def test_times_are_written_as_sparks_are(self) -> None:
         times = {
@@ -163,7 +171,7 @@ class TestTriggers:
             "0": 0,
         }
         for text, milliseconds in times.items():
-            assert parsed(True, maxTriggerDelay=text).max_trigger_delay_ms == milliseconds
+            assert parsed(True, maxTriggerDelay=text).limits.max_delay_ms == milliseconds
 
     @pytest.mark.parametrize("text", ["", "1.5s", "-1s", "5 minutes", "s", "9" * 19 + "d"])
     def test_what_is_no_time_is_refused(self, text: str) -> None:

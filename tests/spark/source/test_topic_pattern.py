@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tieredstore.errors import ConfigError
-from tieredstore.spark.source.options import python_pattern
+from tieredstore.spark.source.option_values import java_pattern
 
 TOPICS = ["orders", "orders.v2", "Orders-EU", "pay_9", "q+", "a.b", "a*b", "ordersorders", "z", "\\x"]
 
 
 def matching(pattern: str) -> list[str]:
-    translated = re.compile(python_pattern(pattern))
+    translated = re.compile(java_pattern("subscribePattern", pattern))
     return [topic for topic in TOPICS if translated.fullmatch(topic)]
 
 
@@ -63,24 +63,24 @@ def test_a_pattern_finds_what_java_finds(pattern: str, expected: list[str]) -> N
 )
 def test_a_pattern_that_cannot_be_read_is_refused_in_one_sentence(pattern: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason) as caught:
-        python_pattern(pattern)
+        java_pattern("subscribePattern", pattern)
     assert str(caught.value).startswith("the option subscribePattern ")
 
 
 def test_a_long_pattern_is_cut_in_the_sentence() -> None:
     with pytest.raises(ConfigError) as caught:
-        python_pattern("(" * 5000)
+        java_pattern("subscribePattern", "(" * 5000)
     assert len(str(caught.value)) < 300
 
 
 @given(st.text(alphabet="ab.[]()|*+?\\QEpLk<>{}&^$-z", max_size=12))
 def test_any_text_is_a_pattern_or_one_sentence(text: str) -> None:
     with contextlib.suppress(ConfigError):
-        re.compile(python_pattern(text))
+        re.compile(java_pattern("subscribePattern", text))
 
 
 @given(st.text(alphabet="abcXYZ019._-", min_size=1, max_size=12))
 def test_a_quoted_name_matches_itself_alone(name: str) -> None:
-    translated = re.compile(python_pattern(rf"\Q{name}\E"))
+    translated = re.compile(java_pattern("subscribePattern", rf"\Q{name}\E"))
     assert translated.fullmatch(name)
     assert not translated.fullmatch(name + "a")

@@ -28,12 +28,13 @@ class MemqDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns asked for."""
-        from tieredstore.spark.source.option_values import columns_of  # noqa: PLC0415
+        from tieredstore.spark.memq.options import COLUMNS  # noqa: PLC0415
+        from tieredstore.spark.source.options import columns_of  # noqa: PLC0415
         from tieredstore.spark.source.rows import MEMQ_ROWS, RowShape  # noqa: PLC0415
         from tieredstore.spark.source.workers import one_sentence  # noqa: PLC0415
 
         with one_sentence():
-            return RowShape(columns_of(self.options, MEMQ_ROWS.columns), MEMQ_ROWS).schema
+            return RowShape(columns_of(self.options, COLUMNS, MEMQ_ROWS.columns), MEMQ_ROWS).schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads a batch."""

@@ -2,30 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from tieredstore.errors import ConfigError
 from tieredstore.limits import MAX_INT32
 from tieredstore.model import AtTime, Earliest, Latest, Places
-from tieredstore.spark.source.option_values import OptionTexts, check_pair, columns_of, ending_spec, starting_spec
-from tieredstore.spark.source.options import store_properties, warn_of
+from tieredstore.spark.source.option_values import (
+    Option,
+    OptionTexts,
+    at_offsets,
+    at_time,
+    boolean,
+    check_pair,
+    choice,
+    columns_among,
+    ending_places,
+    size,
+    starting_places,
+    topics,
+    whole,
+)
+from tieredstore.spark.source.options import (
+    INCLUDE_HEADERS,
+    SETTINGS,
+    check_kind_of_query,
+    columns_of,
+    store_properties,
+)
 from tieredstore.spark.source.rows import MEMQ_ROWS, OutOfRange
 from tieredstore.spark.source.store_source import StoreSource
 
 DEFAULT_SPLIT_BYTES: Final = 64 * 1024 * 1024
 """Stored bytes of a task, unless a single Message has more."""
 
-_BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp")
-_STREAM_ONLY: Final = ("maxBatchesPerTrigger", "maxBytesPerTrigger")
-_BY_OFFSETS: Final = ("startingOffsets", "endingOffsets")
-_READING: Final = (
-    "startingOffsets", "startingTimestamp", *_BATCH_ONLY, *_STREAM_ONLY, "includeHeaders", "columns", "failOnDataLoss",
-    "minPartitions", "maxSplitBytes", "sortByKey", "delivery", "discover", "timestampOutOfRange",
+_TOPIC: Final = Option[tuple[str, ...] | None]("topic", topics, None, "the one topic")
+_START_OFFSETS: Final = Option[Places | None](
+    "startingOffsets", at_offsets, None,
+    "`earliest` (a batch's default), `latest` (a stream's), or "
+    '`{"orders":{"0":512,"1":-2}}`, all read partitions (-2 the earliest, -1 the end)',
 )  # fmt: skip
-OPTIONS: Final = ("settings", "topic", *_READING)
-"""All options but the settings of the store, as a user writes them."""
+_START_TIME: Final = Option[Places | None](
+    "startingTimestamp", at_time, None, "ms: from the first batch on that was notified then or later"
+)
+_END_OFFSETS: Final = Option[Places | None](
+    "endingOffsets", at_offsets, None, "`latest`, or as above; batches", query="batch"
+)
+_END_TIME: Final = Option[Places | None](
+    "endingTimestamp", at_time, None, "ms: before the first batch that was notified then or later; batches",
+    query="batch",
+)  # fmt: skip
+_MAX_BATCHES: Final = Option[int | None](
+    "maxBatchesPerTrigger", whole(1), None,
+    "what a trigger of a stream takes, of all read partitions in turn; one batch at least, 100,000 at most",
+    query="stream",
+)  # fmt: skip
+_MAX_BYTES: Final = Option[int | None]("maxBytesPerTrigger", size, None, "the same in stored bytes", query="stream")
+COLUMNS: Final = Option[frozenset[str] | None](
+    "columns", columns_among(MEMQ_ROWS.columns), None, "which columns; all but headers"
+)
+_FAIL_ON_DATA_LOSS: Final = Option(
+    "failOnDataLoss", boolean, True,
+    "`false`: what retention has freed and objects that are not there are logged and passed over",
+)  # fmt: skip
+_MAX_SPLIT_BYTES: Final = Option("maxSplitBytes", size, DEFAULT_SPLIT_BYTES, "stored bytes of a task (64 MiB)")
+_MIN_PARTITIONS: Final = Option[int | None](
+    "minPartitions", whole(1, MAX_INT32), None, "how many tasks there are at least"
+)
+_OUT_OF_RANGE: Final = Option[OutOfRange](
+    "timestampOutOfRange", choice("fail", "null"), "fail",
+    "`fail` (the default): a record whose time Spark's timestamps cannot hold, which are microseconds of 64 bits (the "
+    "years -290308 to 294247), ends the query; `null`: its `timestamp` is null",
+)  # fmt: skip
+_SORT_BY_KEY: Final = Option(
+    "sortByKey", boolean, False,
+    "a task's rows by key, those without first, equal ones in the queue's order; the task holds them all",
+)  # fmt: skip
+_DELIVERY: Final = Option(
+    "delivery", choice("at-least-once", "effectively-once"), "at-least-once",
+    "`at-least-once`, or `effectively-once` as [above](#promises)",
+)  # fmt: skip
+_DISCOVER: Final = Option(
+    "discover", choice("queue", "listing"), "queue",
+    "`queue`, or `listing` where the queue is gone, for batches: all objects under the topic's path, orphans too, in "
+    "the order of the times in their keys; `startingTimestamp` and `endingTimestamp` go by these",
+)  # fmt: skip
+
+_BATCH_ONLY: Final = (_END_OFFSETS, _END_TIME)
+_STREAM_ONLY: Final = (_MAX_BATCHES, _MAX_BYTES)
+_BY_OFFSETS: Final = (_START_OFFSETS, _END_OFFSETS)
+_READING: Final[tuple[Option[object], ...]] = (
+    _START_OFFSETS, _START_TIME, *_BATCH_ONLY, *_STREAM_ONLY, INCLUDE_HEADERS, COLUMNS, _FAIL_ON_DATA_LOSS,
+    _MAX_SPLIT_BYTES, _MIN_PARTITIONS, _OUT_OF_RANGE, _SORT_BY_KEY, _DELIVERY, _DISCOVER,
+)  # fmt: skip
+OPTIONS: Final[tuple[Option[object], ...]] = (SETTINGS, _TOPIC, *_READING)
+"""All options but the settings of the store, in the order of ``docs/pubsub.md``."""
 
 _NOT_OURS: Final = {
     "path": "the format has no path: name the topic with topic, and the store by settings",
@@ -58,12 +130,13 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> TopicOption
     """The options of a query that reads; ConfigError, one sentence that names the option."""
     texts = OptionTexts(options)
     topic, store = _topic_and_store(options, texts, OPTIONS)
-    by_listing = texts.choice("discover", "queue", "listing") == "listing"
-    _check_kind_of_query(texts, streaming=streaming, by_listing=by_listing)
-    starting = _of_topic(starting_spec(texts, Latest() if streaming else Earliest(), streaming=streaming), topic)
-    ending = _of_topic(ending_spec(texts), topic)
+    by_listing = texts.get(_DISCOVER) == "listing"
+    check_kind_of_query(texts, _BATCH_ONLY, _STREAM_ONLY, streaming=streaming)
+    _check_listing(texts, streaming=streaming, by_listing=by_listing)
+    starting = _of_topic(starting_places(texts, (_START_TIME, _START_OFFSETS), streaming=streaming), topic)
+    ending = _of_topic(ending_places(texts, (_END_TIME, _END_OFFSETS)), topic)
     check_pair(starting, ending)
-    is_once = texts.choice("delivery", "at-least-once", "effectively-once") == "effectively-once"
+    is_once = texts.get(_DELIVERY) == "effectively-once"
     if is_once and by_listing:
         raise ConfigError(
             "delivery=effectively-once goes by the queue, which discover=listing does without: choose one"
@@ -71,18 +144,18 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> TopicOption
     return TopicOptions(
         topic=topic,
         store=store,
-        columns=columns_of(options, MEMQ_ROWS.columns),
+        columns=columns_of(options, COLUMNS, MEMQ_ROWS.columns),
         starting=starting,
         ending=ending,
-        fail_on_data_loss=texts.boolean("failOnDataLoss") is not False,
-        min_partitions=texts.whole("minPartitions", 1, MAX_INT32),
-        max_split_bytes=texts.size("maxSplitBytes") or DEFAULT_SPLIT_BYTES,
-        max_batches=texts.whole("maxBatchesPerTrigger", 1),
-        max_bytes=texts.size("maxBytesPerTrigger"),
-        sort_by_key=texts.boolean("sortByKey") is True,
+        fail_on_data_loss=texts.get(_FAIL_ON_DATA_LOSS),
+        min_partitions=texts.get(_MIN_PARTITIONS),
+        max_split_bytes=texts.get(_MAX_SPLIT_BYTES),
+        max_batches=texts.get(_MAX_BATCHES),
+        max_bytes=texts.get(_MAX_BYTES),
+        sort_by_key=texts.get(_SORT_BY_KEY),
         is_once=is_once,
         by_listing=by_listing,
-        out_of_range="null" if texts.choice("timestampOutOfRange", "fail", "null") == "null" else "fail",
+        out_of_range=texts.get(_OUT_OF_RANGE),
     )
 
 
@@ -91,30 +164,28 @@ def parse_sink_options(options: Mapping[str, str]) -> tuple[str, StoreSource]:
     texts = OptionTexts(options)
     # A stream's writer is given what belongs to the query too.
     given = {name: text for name, text in options.items() if name.lower() not in ("checkpointlocation", "path")}
-    if reading := [name for name in _READING if name in texts]:
+    if reading := texts.names_given(_READING):
         raise ConfigError(
             f"the option {reading[0]} is for reading: who writes gives topic, settings and those of the store"
         )
-    return _topic_and_store(given, texts, ("settings", "topic"))
+    return _topic_and_store(given, texts, (SETTINGS, _TOPIC))
 
 
-def _topic_and_store(options: Mapping[str, str], texts: OptionTexts, own: tuple[str, ...]) -> tuple[str, StoreSource]:
-    properties = store_properties(options, own, (), _NOT_OURS)
-    topics = texts.topics("topic")
-    if topics is None or len(topics) != 1:
+def _topic_and_store(
+    options: Mapping[str, str], texts: OptionTexts, own: Sequence[Option[object]]
+) -> tuple[str, StoreSource]:
+    properties = store_properties(options, [option.name for option in own], (), _NOT_OURS)
+    named = texts.get(_TOPIC)
+    if named is None or len(named) != 1:
         raise ConfigError("name one topic of batches with the option topic")
-    return topics[0], StoreSource.named(texts.text("settings"), properties)
+    return named[0], StoreSource.named(texts.get(SETTINGS), properties)
 
 
-def _check_kind_of_query(texts: OptionTexts, *, streaming: bool, by_listing: bool) -> None:
-    if streaming and (ends := [name for name in _BATCH_ONLY if name in texts]):
-        raise ConfigError(f"the option {ends[0]} is for batches: a stream has no end; stop it by trigger(availableNow)")
+def _check_listing(texts: OptionTexts, *, streaming: bool, by_listing: bool) -> None:
     if streaming and by_listing:
         raise ConfigError("discover=listing is for batches: without a queue nobody tells a stream what is new")
-    if by_listing and (offsets := [name for name in _BY_OFFSETS if name in texts]):
+    if by_listing and (offsets := texts.names_given(_BY_OFFSETS)):
         raise ConfigError(f"the option {offsets[0]} is of the queue, which discover=listing does without: use times")
-    if not streaming:
-        warn_of([name for name in _STREAM_ONLY if name in texts], "are for streams, a batch takes no notice of them")
 
 
 def _of_topic(places: Places, topic: str) -> Places:

@@ -26,7 +26,7 @@ class TieredStoreDataSource(DataSource):
 
     def schema(self) -> StructType:
         """That of Spark's Kafka source, or the columns asked for."""
-        from tieredstore.spark.source.option_values import columns_of  # noqa: PLC0415
+        from tieredstore.spark.source.options import columns_of  # noqa: PLC0415
         from tieredstore.spark.source.rows import RowShape  # noqa: PLC0415
         from tieredstore.spark.source.workers import one_sentence, spare_modules  # noqa: PLC0415
 

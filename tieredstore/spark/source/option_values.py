@@ -1,4 +1,4 @@
-"""The texts of options as values: numbers, sizes, times, lists, and where reading starts and ends.
+"""Options of a query: how one is declared, and the values that its text stands for.
 
 In the JSON, and in the precedence, of Spark's Kafka source.
 """
@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from typing import Final, NoReturn, cast
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, Literal, TypeAlias, TypeVar, cast
 
 from tieredstore.errors import ConfigError
 from tieredstore.limits import MAX_INT32, MAX_INT64
-from tieredstore.model import AtTime, Earliest, Latest, Place, Places, TopicPartition
-from tieredstore.spark.source.rows import KAFKA_ROWS
+from tieredstore.model import AtTime, Earliest, Latest, Place, Places, TopicPartition, Uuid
 
 _MAX_SHOWN: Final = 80
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
@@ -30,175 +31,168 @@ _MICROSECONDS: Final = {
     "us": 1, "": 1000, "ms": 1000, "s": 10**6, "m": 60 * 10**6, "min": 60 * 10**6, "h": 3600 * 10**6, "d": 86400 * 10**6
 }  # fmt: skip
 
+_Value = TypeVar("_Value")
+_Value_co = TypeVar("_Value_co", covariant=True)
+_Word = TypeVar("_Word", bound=str)
+
+Parse: TypeAlias = Callable[[str, str], _Value]
+"""Makes a value of an option's name and its trimmed text; ConfigError, which tells both, for a text that is none."""
+
+
+@dataclass(frozen=True)  # with slots Python 3.11 cannot make one of Option[...]
+class Option(Generic[_Value_co]):
+    """One option of a source. The tables of the docs are made of these, too."""
+
+    name: str
+    parse: Parse[_Value_co]
+    default: _Value_co
+    """The value where it is left out."""
+    doc: str
+    shown: str = ""
+    """The default, as the docs tell it."""
+    query: Literal["both", "batch", "stream"] = "both"
+    """The kind of query that it is for."""
+    kafka: str = ""
+    """What is other than in Spark's Kafka source."""
+
 
 class OptionTexts:
-    """The options of one query, found by name without regard to case, as Spark's are; errors name them as written.
-
-    Every method gives ``None`` for an option that was left out, and raises ConfigError for a text that it cannot be.
-    """
+    """The options of one query, found by name without regard to case, as Spark's are; errors name them as declared."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._texts = {name.lower(): text for name, text in options.items()}
+        self._texts = {name.lower(): text.strip() for name, text in options.items()}
 
-    def __contains__(self, name: str) -> bool:
-        return name.lower() in self._texts
+    def __contains__(self, option: Option[object]) -> bool:
+        return option.name.lower() in self._texts
 
-    def text(self, name: str) -> str | None:
-        """The text, trimmed."""
-        text = self._texts.get(name.lower())
-        return None if text is None else text.strip()
+    def get(self, option: Option[_Value]) -> _Value:
+        """The value of an option; ConfigError for a text that it cannot have."""
+        text = self._texts.get(option.name.lower())
+        return option.default if text is None else option.parse(option.name, text)
 
-    def boolean(self, name: str) -> bool | None:
-        """``true`` or ``false`` in any case."""
-        text = self.text(name)
-        if text is None:
-            return None
-        if text.lower() not in ("true", "false"):
-            raise wrong(name, text, "true or false")
-        return text.lower() == "true"
+    def names_given(self, options: Sequence[Option[object]]) -> list[str]:
+        """The names of those that are given, as declared."""
+        return [option.name for option in options if option in self]
 
-    def choice(self, name: str, *allowed: str) -> str | None:
-        """One of a few lower-case words, written in any case."""
-        text = self.text(name)
-        if text is None:
-            return None
-        if text.lower() not in allowed:
-            raise wrong(name, text, " or ".join(allowed))
-        return text.lower()
 
-    def whole(self, name: str, low: int, high: int = MAX_INT64) -> int | None:
-        """A whole number in ``low..high`` (both in)."""
-        text = self.text(name)
-        if text is None:
-            return None
+def boolean(name: str, text: str) -> bool:
+    """``true`` or ``false`` in any case."""
+    if text.lower() not in ("true", "false"):
+        raise wrong(name, text, "true or false")
+    return text.lower() == "true"
+
+
+def choice(*allowed: _Word) -> Parse[_Word]:
+    """One of a few lower-case words, written in any case."""
+
+    def parse(name: str, text: str) -> _Word:
+        for word in allowed:
+            if word == text.lower():
+                return word
+        raise wrong(name, text, " or ".join(allowed))
+
+    return parse
+
+
+def whole(low: int, high: int = MAX_INT64) -> Parse[int]:
+    """A whole number in ``low..high`` (both in)."""
+    expected = f"a whole number of {low} or more" + (f", up to {high}" if high < MAX_INT64 else "")
+
+    def parse(name: str, text: str) -> int:
         if not _WHOLE.fullmatch(text) or not low <= int(text) <= high:
-            raise wrong(
-                name, text, f"a whole number of {low} or more" + (f", up to {high}" if high < MAX_INT64 else "")
-            )
+            raise wrong(name, text, expected)
         return int(text)
 
-    def size(self, name: str) -> int | None:
-        """Bytes, at least one, as Spark writes sizes: ``67108864``, ``64m``, ``1gb``."""
-        return self._measure(name, _BYTES, 1, 1, "a size of one byte or more such as 67108864, 64m or 1g")
+    return parse
 
-    def interval_ms(self, name: str) -> int | None:
-        """Milliseconds of a time as Spark writes it: ``500ms``, ``10s``, ``15m``; without a unit it is milliseconds."""
-        return self._measure(name, _MICROSECONDS, 1000, 0, "a time such as 500ms, 30s, 15m, 1h or 1d")
 
-    def _measure(self, name: str, units: Mapping[str, int], unit: int, low: int, expected: str) -> int | None:
-        text = self.text(name)
-        if text is None:
-            return None
-        measure = _MEASURE.fullmatch(text.lower())
-        factor = units.get(measure[2]) if measure else None
-        measured = -1 if measure is None or factor is None else int(measure[1]) * factor // unit
-        if not low <= measured <= MAX_INT64:
+def size(name: str, text: str) -> int:
+    """Bytes, at least one, as Spark writes sizes: ``67108864``, ``64m``, ``1gb``."""
+    measured = _measure(text, _BYTES)
+    if not 1 <= measured <= MAX_INT64:
+        raise wrong(name, text, "a size of one byte or more such as 67108864, 64m or 1g")
+    return measured
+
+
+def interval_ms(name: str, text: str) -> int:
+    """Milliseconds of a time as Spark writes it: ``500ms``, ``10s``, ``15m``; without a unit it is milliseconds."""
+    measured = _measure(text, _MICROSECONDS)
+    if not 0 <= measured // 1000 <= MAX_INT64:
+        raise wrong(name, text, "a time such as 500ms, 30s, 15m, 1h or 1d")
+    return measured // 1000
+
+
+def _measure(text: str, units: Mapping[str, int]) -> int:
+    """How much it is in the smallest unit; -1 for what is no measure."""
+    measure = _MEASURE.fullmatch(text.lower())
+    return int(measure[1]) * units[measure[2]] if measure and measure[2] in units else -1
+
+
+def settings_name(name: str, text: str) -> str:
+    """The name of a settings file."""
+    if not text:
+        raise wrong(name, text, "the name of a settings file")
+    return text
+
+
+def topics(name: str, text: str) -> tuple[str, ...]:
+    """Names of topics, separated by commas; one named twice counts once."""
+    names = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+    if not names:
+        raise wrong(name, text, "one topic at least, or several separated by commas")
+    for topic in names:
+        _check_topic(name, topic)
+    return names
+
+
+def partitions(name: str, text: str) -> tuple[TopicPartition, ...]:
+    """Partitions as ``{"topicA":[0,1]}``, in ascending order; one named twice counts once."""
+    example = '{"topicA":[0,1],"topicB":[0]}'
+    named: set[TopicPartition] = set()
+    for topic, numbers in _of_topics(name, text, f"JSON such as {example}").items():
+        if not isinstance(numbers, list):
+            raise wrong(name, text, f"lists of partitions such as {example}")
+        listed = cast("list[object]", numbers)
+        named |= {(topic, _whole_of(name, f"a partition of {topic}", number, 0, MAX_INT32)) for number in listed}
+    if not named:
+        raise wrong(name, text, f"one partition at least, such as {example}")
+    return tuple(sorted(named))
+
+
+def topic_ids(name: str, text: str) -> Mapping[str, Uuid]:
+    """An id for each topic, as ``{"topicA":"AAAAAAAAQACAAAAAAAAAAA"}``."""
+    expected = 'JSON such as {"topicA":"AAAAAAAAQACAAAAAAAAAAA"}'
+    ids: dict[str, Uuid] = {}
+    for topic, value in _of_topics(name, text, expected).items():
+        if not isinstance(value, str):
             raise wrong(name, text, expected)
-        return measured
-
-    def topics(self, name: str) -> tuple[str, ...] | None:
-        """Names of topics, separated by commas; one named twice counts once."""
-        text = self.text(name)
-        if text is None:
-            return None
-        names = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
-        if not names:
-            raise wrong(name, text, "one topic at least, or several separated by commas")
-        for topic in names:
-            _check_topic(name, topic)
-        return names
-
-    def partitions(self, name: str) -> tuple[TopicPartition, ...] | None:
-        """Partitions as ``{"topicA":[0,1]}``, in ascending order; one named twice counts once."""
-        expected = '{"topicA":[0,1],"topicB":[0]}'
-        topics = self._json(name, expected)
-        if topics is None:
-            return None
-        partitions: set[TopicPartition] = set()
-        for topic, numbers in topics.items():
-            _check_topic(name, topic)
-            if not isinstance(numbers, list):
-                self._refuse(name, f"lists of partitions such as {expected}")
-            listed = cast("list[object]", numbers)
-            partitions |= {
-                (topic, _whole_of(name, f"a partition of {topic}", number, 0, MAX_INT32)) for number in listed
-            }
-        if not partitions:
-            self._refuse(name, f"one partition at least, such as {expected}")
-        return tuple(sorted(partitions))
-
-    def of_partitions(self, name: str, low: int, example: str) -> dict[TopicPartition, int] | None:
-        """A number of ``low`` or more for each partition, as ``{"topicA":{"0":23}}``."""
-        topics = self._json(name, example)
-        if topics is None:
-            return None
-        chosen: dict[TopicPartition, int] = {}
-        for topic, numbers in topics.items():
-            _check_topic(name, topic)
-            if not isinstance(numbers, dict):
-                self._refuse(name, f"JSON such as {example}")
-            for partition, number in cast("dict[str, object]", numbers).items():
-                where = topic, _whole_of(name, f"a partition of {topic}", partition, 0, MAX_INT32)
-                if where in chosen:
-                    raise ConfigError(f"{name} names {topic}-{where[1]} twice")
-                chosen[where] = _whole_of(name, f"{topic}-{where[1]}", number, low, MAX_INT64)
-        if not chosen:
-            self._refuse(name, f"one partition at least, such as {example}")
-        return chosen
-
-    def texts_of_topics(self, name: str, example: str) -> dict[str, str] | None:
-        """A text for each topic, as ``{"topicA":"text"}``."""
-        topics = self._json(name, example)
-        if topics is None:
-            return None
-        texts: dict[str, str] = {}
-        for topic, text in topics.items():
-            _check_topic(name, topic)
-            if not isinstance(text, str):
-                self._refuse(name, f"JSON such as {example}")
-            texts[topic] = text
-        return texts
-
-    def _json(self, name: str, example: str) -> dict[str, object] | None:
-        text = self.text(name)
-        if text is None:
-            return None
         try:
-            value = json.loads(text, object_pairs_hook=_without_doubles)
-        except (ValueError, RecursionError):
-            # The latter by brackets in brackets, some thousand deep.
-            value = None
-        if not isinstance(value, dict):
-            self._refuse(name, f"JSON such as {example}, each name once")
-        return cast("dict[str, object]", value)
-
-    def _refuse(self, name: str, expected: str) -> NoReturn:
-        raise wrong(name, self.text(name) or "", expected)
+            ids[topic] = Uuid.parse(value)
+        except ConfigError as error:
+            raise ConfigError(f"the option {name}: {error}") from None
+    return ids
 
 
-def columns_of(options: Mapping[str, str], every: Sequence[str] = KAFKA_ROWS.columns) -> tuple[str, ...]:
-    """The columns that ``columns`` and ``includeHeaders`` ask for, of ``every`` column and in that order.
-
-    ``includeHeaders`` adds the headers to any ``columns``. ConfigError for unknown columns, and for headers that are
-    asked for by the one and refused by the other.
-    """
-    texts = OptionTexts(options)
-    headers, text = texts.boolean("includeHeaders"), texts.text("columns")
-    if text is None:
-        return tuple(name for name in every if headers or name != "headers")
+def columns_among(every: Sequence[str]) -> Parse[frozenset[str]]:
+    """Some of ``every`` column, written in any case."""
     known = {name.lower(): name for name in every}
-    words = [word.strip().lower() for word in text.split(",")]
-    if not set(words) <= set(known) or len(set(words)) < len(words):
-        raise wrong("columns", text, f"some of {', '.join(every)}, each once and separated by commas")
-    if "headers" in words and headers is False:
-        raise ConfigError("columns has headers and includeHeaders is false: leave includeHeaders out, or the column")
-    return tuple(name for key, name in known.items() if key in words or (headers and key == "headers"))
+
+    def parse(name: str, text: str) -> frozenset[str]:
+        words = [word.strip().lower() for word in text.split(",")]
+        if not set(words) <= set(known) or len(set(words)) < len(words):
+            raise wrong(name, text, f"some of {', '.join(every)}, each once and separated by commas")
+        return frozenset(known[word] for word in words)
+
+    return parse
 
 
 def wrong(name: str, text: str, expected: str) -> ConfigError:
     """The error for an option whose text is not what is expected."""
-    shown = repr(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…")
-    return ConfigError(f"the option {name} is {shown}; expected is {expected}")
+    return ConfigError(f"the option {name} is {_cut(text)}; expected is {expected}")
+
+
+def _cut(text: str) -> str:
+    return repr(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…")
 
 
 def _check_topic(name: str, topic: str) -> None:
@@ -207,6 +201,38 @@ def _check_topic(name: str, topic: str) -> None:
             f"the option {name} has {topic[:_MAX_SHOWN]!r}, which is no topic's name: "
             "that is up to 249 letters, digits and . _ -"
         )
+
+
+def _of_topics(name: str, text: str, expected: str) -> dict[str, object]:
+    """A JSON object with a value for each topic."""
+    try:
+        value = json.loads(text, object_pairs_hook=_without_doubles)
+    except (ValueError, RecursionError):
+        # The latter by brackets in brackets, some thousand deep.
+        value = None
+    if not isinstance(value, dict):
+        raise wrong(name, text, f"{expected}, each name once")
+    values = cast("dict[str, object]", value)
+    for topic in values:
+        _check_topic(name, topic)
+    return values
+
+
+def _of_partitions(name: str, text: str, low: int, example: str) -> dict[TopicPartition, int]:
+    """A number of ``low`` or more for each partition, as ``{"topicA":{"0":23}}``."""
+    chosen: dict[TopicPartition, int] = {}
+    expected = f"JSON such as {example}"
+    for topic, numbers in _of_topics(name, text, expected).items():
+        if not isinstance(numbers, dict):
+            raise wrong(name, text, expected)
+        for partition, number in cast("dict[str, object]", numbers).items():
+            where = topic, _whole_of(name, f"a partition of {topic}", partition, 0, MAX_INT32)
+            if where in chosen:
+                raise ConfigError(f"{name} names {topic}-{where[1]} twice")
+            chosen[where] = _whole_of(name, f"{topic}-{where[1]}", number, low, MAX_INT64)
+    if not chosen:
+        raise wrong(name, text, f"one partition at least, such as {example}")
+    return chosen
 
 
 def _whole_of(name: str, what: str, number: object, low: int, high: int) -> int:
@@ -236,24 +262,54 @@ _OFFSETS_EXAMPLE: Final = '{"topicA":{"0":23,"1":-2}}'
 _TIMES_EXAMPLE: Final = '{"topicA":{"0":1735689600000,"1":1735689600000}}'
 
 
-def starting_spec(texts: OptionTexts, default: Places, *, streaming: bool) -> Places:
+def at_time(name: str, text: str) -> Places:
+    """One time for all partitions, in milliseconds."""
+    return AtTime(whole(0)(name, text))
+
+
+def at_times(name: str, text: str) -> Places:
+    """A time for each partition."""
+    return {where: AtTime(time) for where, time in _of_partitions(name, text, 0, _TIMES_EXAMPLE).items()}
+
+
+def at_offsets(name: str, text: str) -> Places:
+    """``earliest``, ``latest``, or an offset for each partition."""
+    if text.lower() in ("earliest", "latest"):
+        return Earliest() if text.lower() == "earliest" else Latest()
+    if not text.startswith("{"):
+        raise wrong(name, text, f"earliest, latest or JSON such as {_OFFSETS_EXAMPLE}")
+    offsets = _of_partitions(name, text, _EARLIEST, _OFFSETS_EXAMPLE)
+    return {where: _ENDS.get(offset, offset) for where, offset in offsets.items()}
+
+
+Sides: TypeAlias = Sequence[Option[Places | None]]
+"""The options that say where one side of a window is. The first one that is given counts, as in Spark's Kafka source;
+the others are not looked at."""
+
+
+def starting_places(texts: OptionTexts, options: Sides, *, streaming: bool) -> Places:
     """Where reading starts; ConfigError for a batch that would start at the end."""
-    spec = _spec(texts, "starting", default)
+    places = _places(texts, options, Latest() if streaming else Earliest())
     if streaming:
-        return spec
-    if isinstance(spec, Latest):
+        return places
+    if isinstance(places, Latest):
         raise ConfigError("the option startingOffsets is latest, where a batch has nothing to read; leave it out")
-    _refuse_place(spec, Latest(), "startingOffsets has -1, the latest offset,", "nothing to read there")
-    return spec
+    _refuse_place(places, Latest(), "startingOffsets has -1, the latest offset,", "nothing to read there")
+    return places
 
 
-def ending_spec(texts: OptionTexts) -> Places:
+def ending_places(texts: OptionTexts, options: Sides) -> Places:
     """Where a batch ends; ConfigError for one that would end where the log begins."""
-    spec = _spec(texts, "ending", Latest())
-    if isinstance(spec, Earliest):
+    places = _places(texts, options, Latest())
+    if isinstance(places, Earliest):
         raise ConfigError("the option endingOffsets is earliest, before which there is nothing to read; leave it out")
-    _refuse_place(spec, Earliest(), "endingOffsets has -2, the earliest offset,", "nothing to read before it")
-    return spec
+    _refuse_place(places, Earliest(), "endingOffsets has -2, the earliest offset,", "nothing to read before it")
+    return places
+
+
+def _places(texts: OptionTexts, options: Sides, default: Places) -> Places:
+    given = next((texts.get(option) for option in options if option in texts), None)
+    return default if given is None else given
 
 
 def check_pair(starting: Places, ending: Places) -> None:
@@ -298,25 +354,69 @@ def _number(place: Place) -> int | None:
             return None
 
 
-def _spec(texts: OptionTexts, side: str, default: Places) -> Places:
-    # The first that is given counts, as in Spark's Kafka source; the others are not looked at.
-    if (timestamp := texts.whole(f"{side}Timestamp", 0)) is not None:
-        return AtTime(timestamp)
-    if (timestamps := texts.of_partitions(f"{side}OffsetsByTimestamp", 0, _TIMES_EXAMPLE)) is not None:
-        return {where: AtTime(time) for where, time in timestamps.items()}
-    name = f"{side}Offsets"
-    text = texts.text(name)
-    if text is None:
-        return default
-    if text.lower() in ("earliest", "latest"):
-        return Earliest() if text.lower() == "earliest" else Latest()
-    if not text.startswith("{"):
-        raise wrong(name, text, f"earliest, latest or JSON such as {_OFFSETS_EXAMPLE}")
-    offsets = texts.of_partitions(name, _EARLIEST, _OFFSETS_EXAMPLE) or {}
-    return {where: _ENDS.get(offset, offset) for where, offset in offsets.items()}
-
-
 def _refuse_place(places: Places, refused: Place, what: str, why: str) -> None:
     for where, place in places.items() if isinstance(places, Mapping) else ():
         if place == refused:
             raise ConfigError(f"the option {what} for {where[0]}-{where[1]}: a batch has {why}")
+
+
+_CLASSES: Final = {
+    "Lower": "a-z", "Ll": "a-z", "IsLowercase": "a-z", "Upper": "A-Z", "Lu": "A-Z", "IsUppercase": "A-Z",
+    "Alpha": "a-zA-Z", "L": "a-zA-Z", "IsAlphabetic": "a-zA-Z", "IsLetter": "a-zA-Z",
+    "Digit": "0-9", "N": "0-9", "Nd": "0-9", "IsDigit": "0-9", "Alnum": "a-zA-Z0-9", "Punct": "._\\-", "P": "._\\-",
+}  # fmt: skip
+_SPELLINGS: Final = re.compile(
+    r"\\Q(?P<quoted>.*?)(?:\\E|\Z)"
+    r"|\\p(?:\{(?P<property>\w+)\}|(?P<short>[LNP]))"
+    r"|(?P<group>\(\?<(?=[a-zA-Z]))"
+    r"|\\k<(?P<back>\w+)>"
+    r"|(?P<end>\\[zZ])"
+    r"|(?P<octal>\\(?:0|[1-9][0-9]{2}))"
+    r"|(?P<escaped>\\.)"
+    r"|(?P<inside>&&)",
+    re.DOTALL,
+)
+
+
+def java_pattern(name: str, pattern: str) -> str:
+    """The expression of Python's ``re`` that matches the topics that Java's ``pattern`` does, by whole name.
+
+    ConfigError for an empty one, and for one that cannot be read.
+    """
+    if not pattern:
+        raise ConfigError(f"the option {name} is empty; it must match the whole name of a topic, as topic-.*")
+    translated = _SPELLINGS.sub(_translate, pattern)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", FutureWarning)  # sets of sets, which mean something in Java alone
+            re.compile(translated)
+    except (re.error, FutureWarning, OverflowError, RecursionError) as error:
+        reason = "it has sets of sets" if isinstance(error, FutureWarning) else str(error)
+        raise _unreadable(pattern, reason) from None
+    return translated
+
+
+def _translate(spelling: re.Match[str]) -> str:
+    kind = spelling.lastgroup
+    if kind == "quoted":
+        return re.escape(spelling["quoted"])
+    if kind in ("property", "short"):
+        return _class(spelling)
+    if kind == "octal":
+        raise _unreadable(spelling.string, f"{spelling[0]} is a character to the one language and a group to the other")
+    if kind == "inside":
+        raise _unreadable(spelling.string, "it has && of Java's sets")
+    return {"group": "(?P<", "back": f"(?P={spelling['back']})", "end": r"\Z"}.get(kind or "", spelling[0])
+
+
+def _class(spelling: re.Match[str]) -> str:
+    name = spelling["property"] or spelling["short"]
+    if name not in _CLASSES:
+        raise _unreadable(spelling.string, f"\\p{{{name}}} is not known here")
+    opened = spelling.string[: spelling.start()]
+    is_in_set = opened.count("[") - opened.count("\\[") > opened.count("]") - opened.count("\\]")
+    return _CLASSES[name] if is_in_set else f"[{_CLASSES[name]}]"
+
+
+def _unreadable(pattern: str, reason: str) -> ConfigError:
+    return ConfigError(f"the option subscribePattern is {_cut(pattern)}, which cannot be read: {reason}")

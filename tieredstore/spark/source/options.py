@@ -6,11 +6,9 @@ There are those of Spark's Kafka source, ours, and the settings of the store.
 from __future__ import annotations
 
 import logging
-import re
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, cast
+from typing import Final, Literal
 
 from tieredstore.config.encryption import PAIRS, pair_id
 from tieredstore.config.jvm import FAMILIES
@@ -20,13 +18,185 @@ from tieredstore.config.properties import DEFAULT_PREFIX, shown_name
 from tieredstore.config.storage import BACKENDS, JAVA_BACKENDS
 from tieredstore.errors import ConfigError
 from tieredstore.limits import MAX_INT32
-from tieredstore.model import Earliest, Isolation, Latest, Places, Uuid
+from tieredstore.model import Isolation, Places, TopicPartition, Uuid
 from tieredstore.partitions.selections import Assign, Selection, Subscribe, SubscribePattern
-from tieredstore.spark.source.option_values import OptionTexts, check_pair, columns_of, ending_spec, starting_spec
+from tieredstore.spark.source.option_values import (
+    Option,
+    OptionTexts,
+    Parse,
+    Sides,
+    at_offsets,
+    at_time,
+    at_times,
+    boolean,
+    check_pair,
+    choice,
+    columns_among,
+    ending_places,
+    interval_ms,
+    java_pattern,
+    partitions,
+    settings_name,
+    size,
+    starting_places,
+    topic_ids,
+    topics,
+    whole,
+)
+from tieredstore.spark.source.rows import KAFKA_ROWS
 from tieredstore.spark.source.store_source import StoreSource
+from tieredstore.spark.source.trigger_limits import DEFAULT_DELAY_MS, TriggerLimits
+
+_logger: Final = logging.getLogger(__name__)
 
 DEFAULT_SPLIT_BYTES: Final = 64 * 1024 * 1024
 """The most that a task reads of a log."""
+
+_NO_TIMES_UNDER_0: Final = "times under 0 are an error"
+
+SETTINGS: Final = Option[str | None](
+    "settings", settings_name, None,
+    "a settings file: an absolute path, or a name that is looked for in the working directory and then among the "
+    "files that Spark ships (`--files`). Each process reads it for itself, so that what is in it never travels",
+)  # fmt: skip
+
+_SUBSCRIBE: Final = Option[tuple[str, ...] | None]("subscribe", topics, None, "topics, separated by commas")
+_PATTERN: Final = Option[str | None](
+    "subscribePattern", java_pattern, None, "a Java expression that matches the whole name of a topic",
+    kafka="sets of sets, `&&`, octal characters and a few rare classes are refused",
+)  # fmt: skip
+_ASSIGN: Final = Option[tuple[TopicPartition, ...] | None](
+    "assign", partitions, None, 'partitions as `{"topicA":[0,1]}`', kafka="a list without partitions is an error"
+)
+_TOPIC_IDS: Final = Option[Mapping[str, Uuid]](
+    "topicIds", topic_ids, {},
+    'which incarnation of a topic that was created again, as `{"topicA":"<topic id>"}`', kafka="ours",
+)  # fmt: skip
+
+_STARTS: Final[Sides] = (
+    Option("startingTimestamp", at_time, None, "one such time for all partitions", kafka=_NO_TIMES_UNDER_0),
+    Option(
+        "startingOffsetsByTimestamp", at_times, None,
+        '`{"topicA":{"0":1735689600000}}`: the first record of that time (ms) or later', kafka=_NO_TIMES_UNDER_0,
+    ),
+    Option(
+        "startingOffsets", at_offsets, None,
+        '`earliest`, `latest` (streams only), or `{"topicA":{"0":23,"1":-2}}`: -2 is the earliest offset, -1 (streams '
+        "only) the latest", shown="`earliest`, of a stream `latest`", kafka="offsets under -2 are an error",
+    ),
+)  # fmt: skip
+_ENDS: Final[Sides] = (
+    Option(
+        "endingTimestamp", at_time, None, "one such time for all partitions", query="batch",
+        kafka="refused by a stream, where Spark takes no notice of it",
+    ),
+    Option(
+        "endingOffsetsByTimestamp", at_times, None,
+        "such times for the end, which is the log's where there is no such record", query="batch",
+        kafka=_NO_TIMES_UNDER_0,
+    ),
+    Option(
+        "endingOffsets", at_offsets, None, "`latest`, or offsets as above without -2; the end itself is not read",
+        shown="`latest`", query="batch",
+    ),
+)  # fmt: skip
+_STRATEGY: Final = Option[Literal["error", "latest"]](
+    "startingOffsetsByTimestampStrategy", choice("error", "latest"), "error",
+    "a start at a time without record is an error, or the end of the log (`latest`)", shown="`error`",
+)  # fmt: skip
+
+INCLUDE_HEADERS: Final = Option[bool | None]("includeHeaders", boolean, None, "a column `headers`", shown="`false`")
+_COLUMNS: Final = Option[frozenset[str] | None](
+    "columns", columns_among(KAFKA_ROWS.columns), None,
+    f"some of {', '.join(f'`{name}`' for name in KAFKA_ROWS.columns)}, separated by commas; always in this order. What "
+    "is left out is not decoded", shown="all but headers",
+    kafka="ours; Spark does not tell a Python source which columns a query uses",
+)  # fmt: skip
+_LEVELS: Final[Parse[Isolation]] = choice("read_committed", "read_uncommitted")
+_ISOLATION: Final = Option[Isolation | None](
+    "isolationLevel", _LEVELS, None,
+    "or `read_uncommitted`. `kafka.isolation.level` means the same, and must agree if both are given",
+    shown="`read_committed`", kafka="its default is Kafka's, `read_uncommitted`",
+)  # fmt: skip
+_ISOLATION_OF_KAFKA: Final = Option[Isolation | None]("kafka.isolation.level", _LEVELS, None, "as isolationLevel")
+_FAIL_ON_DATA_LOSS: Final = Option(
+    "failOnDataLoss", boolean, True, "offsets that are not there are an error that names them, or a warning",
+    shown="`true`",
+)  # fmt: skip
+_MIN_PARTITIONS: Final = Option[int | None](
+    "minPartitions", whole(1, MAX_INT32), None, "tasks at least, if there is enough to divide",
+    kafka="tasks are cut by bytes, and not only where there are fewer topic partitions",
+)  # fmt: skip
+_MAX_RECORDS: Final = Option[int | None]("maxRecordsPerPartition", whole(1), None, "offsets of a task at most")
+_FILTER_PUSHDOWN: Final = Option(
+    "filterPushdown", boolean, False,
+    "leave out what the query's filters exclude, where Spark's conf allows it: for a DataFrame that is used once, see "
+    "[above](#how-a-query-becomes-tasks)", shown="`false`", query="batch", kafka="ours",
+)  # fmt: skip
+_MAX_SPLIT_BYTES: Final = Option(
+    "maxSplitBytes", size, DEFAULT_SPLIT_BYTES,
+    "bytes of a log that a task reads at most, if its batches allow it; sizes as `67108864`, `64m`, `1g`",
+    shown="`64m`", kafka="ours",
+)  # fmt: skip
+_MAX_OFFSETS: Final = Option[int | None](
+    "maxOffsetsPerTrigger", whole(1), None, "offsets of a batch at most", query="stream", kafka="0 is an error"
+)
+_MIN_OFFSETS: Final = Option[int | None](
+    "minOffsetsPerTrigger", whole(1), None,
+    "a batch waits for so many offsets; not more than `maxOffsetsPerTrigger`", query="stream", kafka="0 is an error",
+)  # fmt: skip
+_MAX_DELAY: Final = Option(
+    "maxTriggerDelay", interval_ms, DEFAULT_DELAY_MS, "and not longer than this: `500ms`, `30s`, `15m`, `1h`, `1d`",
+    shown="`15m`", query="stream",
+)  # fmt: skip
+_MAX_BYTES: Final = Option[int | None](
+    "maxBytesPerTrigger", size, None, "bytes of the logs of a batch at most, about; sizes as above", query="stream",
+    kafka="ours",
+)  # fmt: skip
+
+_SELECTIONS: Final[tuple[Option[object], ...]] = (_SUBSCRIBE, _PATTERN, _ASSIGN)
+"""Of these exactly one is given."""
+
+_TRIGGERS: Final[tuple[Option[object], ...]] = (_MAX_OFFSETS, _MIN_OFFSETS, _MAX_DELAY, _MAX_BYTES)
+
+OPTIONS: Final[Mapping[str, Sequence[Option[object]]]] = {
+    "Which topics": (*_SELECTIONS, _TOPIC_IDS),
+    "Where reading starts and ends": (*reversed(_STARTS), *reversed(_ENDS), _STRATEGY),
+    "What is read, and how": (
+        INCLUDE_HEADERS, _COLUMNS, _ISOLATION, _FAIL_ON_DATA_LOSS, _MIN_PARTITIONS, _MAX_RECORDS, _FILTER_PUSHDOWN,
+        _MAX_SPLIT_BYTES, *_TRIGGERS,
+    ),
+    "The store": (SETTINGS,),
+}  # fmt: skip
+"""All options but those of the store and those that begin with ``kafka.``, by the headings of ``docs/spark.md``."""
+
+_NAMES: Final = tuple(option.name for options in OPTIONS.values() for option in options)
+
+WITHOUT_MEANING: Final = (
+    "groupIdPrefix",
+    "kafkaConsumer.pollTimeoutMs",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+)
+"""Options of Spark's Kafka source that nothing here looks at; a warning says so."""
+
+_NOT_OURS: Final = {
+    "path": "the source has no path: name topics with subscribe, subscribePattern or assign, and the store by settings",
+    "topic": "that is an option for writing: name the topics to read with subscribe",
+    "consumerstrategy": "that is no option of Spark's Kafka source: use subscribe, subscribePattern or assign",
+}
+
+KAFKA: Final = "kafka."
+BOOTSTRAP_SERVERS: Final = "kafka.bootstrap.servers"
+
+REFUSED_OF_KAFKA: Final = {
+    "kafka.auto.offset.reset": "use startingOffsets, which says where to start",
+    "kafka.enable.auto.commit": "nothing is committed to Kafka; a stream's offsets are in its checkpoint",
+    "kafka.interceptor.classes": "Java classes cannot run here",
+    "kafka.key.deserializer": "keys are bytes; decode them in the query",
+    "kafka.value.deserializer": "values are bytes; decode them in the query",
+}
+"""Refused by Spark's Kafka source too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +218,7 @@ class SourceOptions:
     max_split_bytes: int = DEFAULT_SPLIT_BYTES
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
-    max_offsets_per_trigger: int | None = None
-    min_offsets_per_trigger: int | None = None
-    max_trigger_delay_ms: int | None = None
-    max_bytes_per_trigger: int | None = None
+    limits: TriggerLimits = field(default_factory=TriggerLimits)
     filter_pushdown: bool = False
     topic_ids: Mapping[str, Uuid] = field(default_factory=dict[str, Uuid])
     kafka: tuple[tuple[str, str], ...] | None = field(default=None, repr=False)
@@ -64,9 +231,11 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
     """
     properties = store_properties(options)
     texts = OptionTexts(options)
-    _check_kind_of_query(texts, streaming)
-    starting = starting_spec(texts, Latest() if streaming else Earliest(), streaming=streaming)
-    ending = ending_spec(texts)
+    check_kind_of_query(texts, _ENDS, _TRIGGERS, streaming=streaming)
+    given = {name.lower() for name in options}
+    warn_of([name for name in WITHOUT_MEANING if name.lower() in given], "have no meaning here and are not looked at")
+    starting = starting_places(texts, _STARTS, streaming=streaming)
+    ending = ending_places(texts, _ENDS)
     check_pair(starting, ending)
     selection = _selection(texts)
     return SourceOptions(
@@ -74,81 +243,91 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         starting=starting,
         ending=ending,
         columns=columns_of(options),
-        store=StoreSource.named(texts.text("settings"), properties),
-        timestamp_strategy=_strategy(texts),
+        store=StoreSource.named(texts.get(SETTINGS), properties),
+        timestamp_strategy=texts.get(_STRATEGY),
         isolation=_isolation(texts),
-        fail_on_data_loss=texts.boolean("failOnDataLoss") is not False,
-        max_split_bytes=texts.size("maxSplitBytes") or DEFAULT_SPLIT_BYTES,
-        min_partitions=texts.whole("minPartitions", 1, MAX_INT32),
-        max_records_per_partition=texts.whole("maxRecordsPerPartition", 1),
-        **_trigger_limits(texts),
-        filter_pushdown=texts.boolean("filterPushdown") is True,
+        fail_on_data_loss=texts.get(_FAIL_ON_DATA_LOSS),
+        max_split_bytes=texts.get(_MAX_SPLIT_BYTES),
+        min_partitions=texts.get(_MIN_PARTITIONS),
+        max_records_per_partition=texts.get(_MAX_RECORDS),
+        limits=_trigger_limits(texts),
+        filter_pushdown=texts.get(_FILTER_PUSHDOWN),
         topic_ids=_topic_ids(texts, selection),
         kafka=_kafka(options),
     )
 
 
-def _check_kind_of_query(texts: OptionTexts, streaming: bool) -> None:
-    if streaming and (ends := [name for name in BATCH_ONLY if name in texts]):
+def columns_of(
+    options: Mapping[str, str],
+    wanted: Option[frozenset[str] | None] = _COLUMNS,
+    every: Sequence[str] = KAFKA_ROWS.columns,
+) -> tuple[str, ...]:
+    """The columns that the options ``wanted`` and ``includeHeaders`` ask for, of ``every`` column and in that order.
+
+    ``includeHeaders`` adds the headers to any columns. ConfigError for unknown columns, and for headers that are
+    asked for by the one and refused by the other.
+    """
+    texts = OptionTexts(options)
+    headers, chosen = texts.get(INCLUDE_HEADERS), texts.get(wanted)
+    if chosen is None:
+        return tuple(name for name in every if headers or name != "headers")
+    if "headers" in chosen and headers is False:
+        raise ConfigError("columns has headers and includeHeaders is false: leave includeHeaders out, or the column")
+    return tuple(name for name in every if name in chosen or (headers and name == "headers"))
+
+
+def check_kind_of_query(
+    texts: OptionTexts, batch_only: Sequence[Option[object]], stream_only: Sequence[Option[object]], *, streaming: bool
+) -> None:
+    """ConfigError for a stream that is to end, and a warning for a batch with options of streams."""
+    if streaming and (ends := texts.names_given(batch_only)):
         raise ConfigError(f"the option {ends[0]} is for batches: a stream has no end; stop it by trigger(availableNow)")
     if not streaming:
-        warn_of([name for name in STREAM_ONLY if name in texts], "are for streams, a batch takes no notice of them")
-    warn_of([name for name in WITHOUT_MEANING if name in texts], "have no meaning here and are not looked at")
+        warn_of(texts.names_given(stream_only), "are for streams, a batch takes no notice of them")
 
 
 def _selection(texts: OptionTexts) -> Selection:
-    given = [name for name in SELECTIONS if name in texts]
+    given = texts.names_given(_SELECTIONS)
     if len(given) != 1:
-        raise ConfigError(f"exactly one of {', '.join(SELECTIONS)} must be given, not {' and '.join(given) or 'none'}")
-    if (topics := texts.topics("subscribe")) is not None:
-        return Subscribe(topics)
-    if (partitions := texts.partitions("assign")) is not None:
-        return Assign(partitions)
-    return SubscribePattern(python_pattern(texts.text("subscribePattern") or ""))
-
-
-def _strategy(texts: OptionTexts) -> Literal["error", "latest"]:
-    chosen = texts.choice("startingOffsetsByTimestampStrategy", "error", "latest")
-    return "latest" if chosen == "latest" else "error"
+        names = ", ".join(option.name for option in _SELECTIONS)
+        raise ConfigError(f"exactly one of {names} must be given, not {' and '.join(given) or 'none'}")
+    if (names_of_topics := texts.get(_SUBSCRIBE)) is not None:
+        return Subscribe(names_of_topics)
+    if (assigned := texts.get(_ASSIGN)) is not None:
+        return Assign(assigned)
+    return SubscribePattern(texts.get(_PATTERN) or "")
 
 
 def _isolation(texts: OptionTexts) -> Isolation:
-    levels = "read_committed", "read_uncommitted"
     # Under its Kafka name too, so that a job that reads from brokers keeps its options.
-    ours, kafkas = texts.choice("isolationLevel", *levels), texts.choice(ISOLATION, *levels)
+    ours, kafkas = texts.get(_ISOLATION), texts.get(_ISOLATION_OF_KAFKA)
     if ours is not None and kafkas is not None and ours != kafkas:
-        raise ConfigError(f"isolationLevel is {ours} and {ISOLATION} is {kafkas}: give one of them, or the same twice")
-    return cast("Isolation", ours or kafkas or "read_committed")
+        raise ConfigError(
+            f"isolationLevel is {ours} and {_ISOLATION_OF_KAFKA.name} is {kafkas}: give one of them, or the same twice"
+        )
+    return ours or kafkas or "read_committed"
 
 
-def _trigger_limits(texts: OptionTexts) -> dict[str, int | None]:
-    most, least = (texts.whole(f"{which}OffsetsPerTrigger", 1) for which in ("max", "min"))
+def _trigger_limits(texts: OptionTexts) -> TriggerLimits:
+    most, least = texts.get(_MAX_OFFSETS), texts.get(_MIN_OFFSETS)
     if most is not None and least is not None and least > most:
         raise ConfigError(f"minOffsetsPerTrigger is {least}, which is more than maxOffsetsPerTrigger: {most}")
-    return {
-        "max_offsets_per_trigger": most,
-        "min_offsets_per_trigger": least,
-        "max_trigger_delay_ms": texts.interval_ms("maxTriggerDelay"),
-        "max_bytes_per_trigger": texts.size("maxBytesPerTrigger"),
-    }
+    return TriggerLimits(most, texts.get(_MAX_BYTES), least, texts.get(_MAX_DELAY))
 
 
-def _topic_ids(texts: OptionTexts, selection: Selection) -> dict[str, Uuid]:
-    ids = texts.texts_of_topics("topicIds", '{"topicA":"AAAAAAAAQACAAAAAAAAAAA"}') or {}
+def _topic_ids(texts: OptionTexts, selection: Selection) -> Mapping[str, Uuid]:
+    ids = texts.get(_TOPIC_IDS)
     match selection:
-        case Subscribe(topics=topics):
-            selected = set(topics)
-        case Assign(partitions=partitions):
-            selected = {topic for topic, _ in partitions}
+        case Subscribe(topics=names):
+            selected = set(names)
+        case Assign(partitions=assigned):
+            selected = {topic for topic, _ in assigned}
         case _:
             # What a pattern selects is known only when the topics are listed.
             selected = set(ids)
     if surplus := sorted(set(ids) - selected):
         raise ConfigError(f"the option topicIds names {', '.join(surplus)}, which is not among the topics to read")
-    try:
-        return {topic: Uuid.parse(text) for topic, text in ids.items()}
-    except ConfigError as error:
-        raise ConfigError(f"the option topicIds: {error}") from None
+    return ids
 
 
 def _kafka(options: Mapping[str, str]) -> tuple[tuple[str, str], ...] | None:
@@ -156,7 +335,7 @@ def _kafka(options: Mapping[str, str]) -> tuple[tuple[str, str], ...] | None:
     for name, way_out in REFUSED_OF_KAFKA.items():
         if name in given:
             raise ConfigError(f"the option {name} is not supported: {way_out}")
-    given.pop(ISOLATION, None)  # it has been read: the client gets the level that was decided on
+    given.pop(_ISOLATION_OF_KAFKA.name, None)  # it has been read: the client gets the level that was decided on
     if given and not given.get(BOOTSTRAP_SERVERS, "").strip():
         others = [name for name in given if name != BOOTSTRAP_SERVERS]
         which = f"{BOOTSTRAP_SERVERS} is missing beside {others[0]}" if others else f"{BOOTSTRAP_SERVERS} is empty"
@@ -164,70 +343,10 @@ def _kafka(options: Mapping[str, str]) -> tuple[tuple[str, str], ...] | None:
     return tuple(sorted((name.removeprefix(KAFKA), text) for name, text in given.items())) if given else None
 
 
-_logger: Final = logging.getLogger(__name__)
-
-SELECTIONS: Final = ("subscribe", "subscribePattern", "assign")
-"""Of these exactly one is given."""
-
-BATCH_ONLY: Final = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
-"""Refused by a stream, which has no end."""
-
-STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
-"""Of no meaning to a batch, which says so and reads on."""
-
-OPTIONS: Final = (
-    *SELECTIONS,
-    "startingOffsets",
-    "startingOffsetsByTimestamp",
-    "startingTimestamp",
-    "startingOffsetsByTimestampStrategy",
-    *BATCH_ONLY,
-    *STREAM_ONLY,
-    "includeHeaders",
-    "failOnDataLoss",
-    "minPartitions",
-    "maxRecordsPerPartition",
-    "maxSplitBytes",
-    "columns",
-    "isolationLevel",
-    "filterPushdown",
-    "settings",
-    "topicIds",
-)
-"""All options but those of the store and those that begin with ``kafka.``, as a user writes them."""
-
-WITHOUT_MEANING: Final = (
-    "groupIdPrefix",
-    "kafkaConsumer.pollTimeoutMs",
-    "fetchOffset.numRetries",
-    "fetchOffset.retryIntervalMs",
-)
-"""Options of Spark's Kafka source that nothing here looks at; a warning says so."""
-
-_NOT_OURS: Final = {
-    "path": "the source has no path: name topics with subscribe, subscribePattern or assign, and the store by settings",
-    "topic": "that is an option for writing: name the topics to read with subscribe",
-    "consumerstrategy": "that is no option of Spark's Kafka source: use subscribe, subscribePattern or assign",
-}
-
-KAFKA: Final = "kafka."
-BOOTSTRAP_SERVERS: Final = "kafka.bootstrap.servers"
-ISOLATION: Final = "kafka.isolation.level"
-
-REFUSED_OF_KAFKA: Final = {
-    "kafka.auto.offset.reset": "use startingOffsets, which says where to start",
-    "kafka.enable.auto.commit": "nothing is committed to Kafka; a stream's offsets are in its checkpoint",
-    "kafka.interceptor.classes": "Java classes cannot run here",
-    "kafka.key.deserializer": "keys are bytes; decode them in the query",
-    "kafka.value.deserializer": "values are bytes; decode them in the query",
-}
-"""Refused by Spark's Kafka source too."""
-
-
 def store_properties(
     options: Mapping[str, str],
-    own: Sequence[str] = (*OPTIONS, *WITHOUT_MEANING),
-    also: Sequence[str] = (BOOTSTRAP_SERVERS, ISOLATION),
+    own: Sequence[str] = (*_NAMES, *WITHOUT_MEANING),
+    also: Sequence[str] = (BOOTSTRAP_SERVERS, _ISOLATION_OF_KAFKA.name),
     not_ours: Mapping[str, str] = _NOT_OURS,
 ) -> dict[str, str]:
     """The settings of the store among the options, without prefix. ConfigError for an option that does not exist: for
@@ -293,66 +412,3 @@ def _with_pair_id(name: str, ids: Mapping[str, str]) -> str:
     if pair is None or pair.lower() not in ids:
         return name
     return f"{PAIRS}.{ids[pair.lower()]}{name.removeprefix(f'{PAIRS}.{pair}')}"
-
-
-_CLASSES: Final = {
-    "Lower": "a-z", "Ll": "a-z", "IsLowercase": "a-z", "Upper": "A-Z", "Lu": "A-Z", "IsUppercase": "A-Z",
-    "Alpha": "a-zA-Z", "L": "a-zA-Z", "IsAlphabetic": "a-zA-Z", "IsLetter": "a-zA-Z",
-    "Digit": "0-9", "N": "0-9", "Nd": "0-9", "IsDigit": "0-9", "Alnum": "a-zA-Z0-9", "Punct": "._\\-", "P": "._\\-",
-}  # fmt: skip
-_SPELLINGS: Final = re.compile(
-    r"\\Q(?P<quoted>.*?)(?:\\E|\Z)"
-    r"|\\p(?:\{(?P<property>\w+)\}|(?P<short>[LNP]))"
-    r"|(?P<group>\(\?<(?=[a-zA-Z]))"
-    r"|\\k<(?P<back>\w+)>"
-    r"|(?P<end>\\[zZ])"
-    r"|(?P<octal>\\(?:0|[1-9][0-9]{2}))"
-    r"|(?P<escaped>\\.)"
-    r"|(?P<inside>&&)",
-    re.DOTALL,
-)
-
-
-def python_pattern(pattern: str) -> str:
-    """The expression of Python's ``re`` that matches the topics that Java's ``pattern`` does, by whole name.
-
-    ConfigError for an empty one, and for one that cannot be read.
-    """
-    if not pattern:
-        raise ConfigError("the option subscribePattern is empty; it must match the whole name of a topic, as topic-.*")
-    translated = _SPELLINGS.sub(_translate, pattern)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", FutureWarning)  # sets of sets, which mean something in Java alone
-            re.compile(translated)
-    except (re.error, FutureWarning, OverflowError, RecursionError) as error:
-        reason = "it has sets of sets" if isinstance(error, FutureWarning) else str(error)
-        raise _unreadable(pattern, reason) from None
-    return translated
-
-
-def _translate(spelling: re.Match[str]) -> str:
-    kind = spelling.lastgroup
-    if kind == "quoted":
-        return re.escape(spelling["quoted"])
-    if kind in ("property", "short"):
-        return _class(spelling)
-    if kind == "octal":
-        raise _unreadable(spelling.string, f"{spelling[0]} is a character to the one language and a group to the other")
-    if kind == "inside":
-        raise _unreadable(spelling.string, "it has && of Java's sets")
-    return {"group": "(?P<", "back": f"(?P={spelling['back']})", "end": r"\Z"}.get(kind or "", spelling[0])
-
-
-def _class(spelling: re.Match[str]) -> str:
-    name = spelling["property"] or spelling["short"]
-    if name not in _CLASSES:
-        raise _unreadable(spelling.string, f"\\p{{{name}}} is not known here")
-    opened = spelling.string[: spelling.start()]
-    is_in_set = opened.count("[") - opened.count("\\[") > opened.count("]") - opened.count("\\]")
-    return _CLASSES[name] if is_in_set else f"[{_CLASSES[name]}]"
-
-
-def _unreadable(pattern: str, reason: str) -> ConfigError:
-    shown = repr(pattern if len(pattern) <= 80 else f"{pattern[:80]}…")
-    return ConfigError(f"the option subscribePattern is {shown}, which cannot be read: {reason}")

@@ -23,7 +23,6 @@ from tieredstore.errors import ConfigError
 from tieredstore.model import Properties
 from tieredstore.process.per_process import PerProcess
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.spark.source.option_values import wrong
 
 _CHUNK_SIZE: Final = "chunk.size", "4194304"
 """Required by the settings, and of no meaning to who reads: each manifest records its own."""
@@ -44,8 +43,6 @@ class StoreSource:
     @classmethod
     def named(cls, settings_file: str | None, properties: Mapping[str, str]) -> StoreSource:
         """What the option ``settings`` and those of the store name; ConfigError if they name none."""
-        if settings_file == "":
-            raise wrong("settings", settings_file, "the name of a settings file")
         if settings_file is None and "storage.backend.class" not in properties:
             raise ConfigError(
                 "nothing names the store: give the option settings, a settings file, or storage.backend.class with the "

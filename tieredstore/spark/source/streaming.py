@@ -1,41 +1,326 @@
-"""The stream reader: what there is at each trigger, how much of it is read, and what is done about data loss."""
+"""The stream reader: what there is at each trigger, what is read of it, and what is done about data loss.
+
+Apart from ``data_source``, its one importer, since Spark imports that wherever a data source is looked up.
+
+A checkpoint says in JSON how far a stream has read, with the topics' ids, so that a topic that was created again is
+noticed, and with the leader epochs of what was read, so that an election is noticed that cut a log below::
+
+    {"version": 2, "offsets": {"orders": {"0": 17, "1": 4}}, "topicIds": {"orders": "VGVzdFRvcGljSWRlbnRpZg"},
+     "epochs": {"orders": {"0": 5}}}
+
+Version 1 has no epochs: none is known then.
+The first batch has ``initialOffsets`` as well, of the same shape. Spark keeps where a batch ends, and asks again where
+the first one begins if that has to be read once more; by then ``latest`` or a time could mean another offset.
+"""
 
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    Strict,
+    TypeAdapter,
+    ValidationError,
+    with_config,
+)
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
     ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 
 from tieredstore.errors import ConfigError, ResourceNotFound
-from tieredstore.limits import MAX_OFFSET
-from tieredstore.model import TopicPartition
+from tieredstore.limits import MAX_INT32, MAX_OFFSET
+from tieredstore.model import TopicId, TopicPartition, Uuid
+from tieredstore.partitions.position import LogBounds, Position, stand
 from tieredstore.partitions.selections import Assign, Selection, Subscribe
-from tieredstore.reading.losses import Losses
+from tieredstore.reading.losses import (
+    BeginsLate,
+    CreatedAgain,
+    EndsBefore,
+    Gone,
+    Loss,
+    Losses,
+    Moved,
+    NotReadable,
+    name_of,
+)
 from tieredstore.reading.snapshots import LogSnapshots
 from tieredstore.reading.windows import with_offsets
 from tieredstore.spark.source.options import SourceOptions
 from tieredstore.spark.source.store_source import manager_of
-from tieredstore.spark.source.stream_offsets import StreamOffsets, Windows
 from tieredstore.spark.source.tasks import plan_tasks, query_of, read_task
+from tieredstore.spark.source.trigger_limits import TriggerDelay, Windows, is_once
 from tieredstore.spark.source.workers import each_in_one_sentence, one_sentence
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from tieredstore.live import EpochEnd
     from tieredstore.reading.log_snapshot import LogSnapshot
+
+OnLoss = Callable[[Loss], None]
+"""Told of data loss; it raises if the stream has to end with it."""
+
+Answers = Mapping[TopicPartition, "EpochEnd"]
+"""What the broker says of the ends of the epochs of positions."""
+
+_VERSION: Final = 2
+_EPOCHS: Final = "epochs"
+_INITIAL: Final = "initialOffsets"
+
+
+def _partition_of(text: str) -> int:
+    """The one spelling that each number has, and no more digits than the greatest."""
+    if not _PARTITION.fullmatch(text):
+        raise ValueError("a partition's number is expected")
+    return int(text)
+
+
+def _topic_id_of(text: object) -> Uuid:
+    try:
+        return Uuid.parse(text if isinstance(text, str) else "")
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+
+
+_PARTITION: Final = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
+_Partition: TypeAlias = Annotated[int, BeforeValidator(_partition_of), Field(le=MAX_INT32)]
+_Numbers: TypeAlias = dict[str, dict[_Partition, Annotated[int, Strict(), Field(ge=0, le=MAX_OFFSET)]]]
+
+
+_ABSENT: Final[_Numbers] = {}
+"""A field that is not there; as defaults are, it is not validated."""
+
+
+@with_config(ConfigDict(extra="forbid"))
+@dataclass(frozen=True)
+class _Stored:
+    """What a checkpoint keeps, of all versions."""
+
+    version: Annotated[int, Strict(), Field(ge=1, le=_VERSION)]
+    offsets: _Numbers
+    topicIds: dict[str, Annotated[Uuid, PlainValidator(_topic_id_of)]]  # noqa: N815  JSON's name, as below
+    epochs: _Numbers = field(default_factory=lambda: _ABSENT)
+    initialOffsets: _Numbers = field(default_factory=lambda: _ABSENT)  # noqa: N815
+
+
+_STORED: Final = TypeAdapter(_Stored)
+_NO_ANSWERS: Final[Answers] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffsets:
+    """The next offset to read of each partition, and the ids of their topics: of each that is in ``offsets``.
+
+    ``initial`` is where the stream began, as long as one batch at the most has been read; None later. ``epochs`` are
+    the leader epochs of what was read before the offsets, as far as they are known.
+    """
+
+    offsets: Mapping[TopicPartition, int]
+    topic_ids: Mapping[str, Uuid]
+    initial: Mapping[TopicPartition, int] | None = None
+    epochs: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
+
+    @classmethod
+    def at(cls, offsets: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, LogBounds]) -> StreamOffsets:
+        """These offsets in these logs."""
+        known = {where: logs[where].epoch_before(offset) for where, offset in offsets.items()}
+        epochs = {where: epoch for where, epoch in known.items() if epoch is not None}
+        return cls(dict(offsets), {where[0]: logs[where].topic_id for where in offsets}, epochs=epochs)
+
+    @classmethod
+    def from_json(cls, value: object) -> StreamOffsets:
+        """What :meth:`to_json` made; ConfigError for anything else, such as what another source left."""
+        try:
+            stored = _STORED.validate_python(value)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            raise _foreign(f"{'.'.join(map(str, first['loc']))[:60]}: {first['msg'][:100]}") from None
+        offsets, epochs = _by_partition(stored.offsets), _by_partition(stored.epochs)
+        initial = None if stored.initialOffsets is _ABSENT else _by_partition(stored.initialOffsets)
+        if (stored.epochs is _ABSENT) != (stored.version == 1):
+            raise _foreign(f"version 1 has no {_EPOCHS}, and later ones do")
+        if stored.topicIds.keys() != {topic for topic, _ in offsets}:
+            raise _foreign("their topicIds are not of the topics that they name")
+        if not epochs.keys() | (initial or {}).keys() <= offsets.keys():
+            raise _foreign(f"their {_EPOCHS} or {_INITIAL} are of other partitions")
+        return cls(offsets, stored.topicIds, initial, epochs)
+
+    def to_json(self) -> dict[str, object]:
+        """The same text for the same offsets, however they were found: Spark compares texts to see what is new."""
+        ids = {topic: str(topic_id) for topic, topic_id in sorted(self.topic_ids.items())}
+        fields: dict[str, object] = {"version": _VERSION, "offsets": _by_topic(self.offsets), "topicIds": ids}
+        fields |= {_EPOCHS: _by_topic(self.epochs)}
+        return fields if self.initial is None else fields | {_INITIAL: _by_topic(self.initial)}
+
+    def as_initial(self) -> StreamOffsets:
+        """The same, where a stream begins."""
+        return replace(self, initial=self.offsets)
+
+    def is_at(self, other: StreamOffsets) -> bool:
+        """Whether a stream that stands at the one has nothing to read up to the other."""
+        return self.offsets == other.offsets and self.topic_ids == other.topic_ids
+
+    def with_ends(self, ends: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, LogBounds]) -> StreamOffsets:
+        """Moved on to ``ends``, which are in ``logs``.
+
+        Partitions without an end stay as they are, those too that are gone: if one comes back it goes on where it
+        was. Of a topic that was created again nothing stays.
+        """
+        moved = StreamOffsets.at(ends, logs)
+        derived, now = _derived_ids(logs), moved.topic_ids
+        stay = {where: at for where, at in self.offsets.items() if self._has_id(where[0], now, derived)}
+        kept = {topic: self.topic_ids[topic] for topic, _ in stay}
+        # A real id tells later whether the topic was created again, so a derived one never takes its place.
+        ids = {**kept, **{topic: own for topic, own in now.items() if topic not in kept or own != derived.get(topic)}}
+        # The first batch ends here, and keeps where it began; from the second on nobody asks for that again.
+        # Where nothing was read what is known stays, so that equal offsets are the same text.
+        is_same = {where for where, at in stay.items() if moved.offsets.get(where, at) == at}
+        epochs = {**moved.epochs, **{where: epoch for where, epoch in self.epochs.items() if where in is_same}}
+        epochs = {where: epoch for where, epoch in epochs.items() if where not in is_same or where in self.epochs}
+        initial = stay if self.initial == self.offsets else None
+        return StreamOffsets({**stay, **moved.offsets}, ids, initial, epochs)
+
+    @property
+    def positions(self) -> dict[TopicPartition, Position]:
+        """The offsets with their epochs."""
+        return {where: Position(offset, self.epochs.get(where)) for where, offset in self.offsets.items()}
+
+    def begins(
+        self,
+        logs: Mapping[TopicPartition, LogBounds],
+        on_loss: OnLoss,
+        answers: Answers = _NO_ANSWERS,
+        stale: Collection[TopicPartition] = (),
+    ) -> dict[TopicPartition, int]:
+        """Where reading each of ``logs`` goes on, between its earliest offset and its end.
+
+        Partitions that are new here begin at their earliest offset, and so do those of a topic that was created again.
+        Of what cannot be read any more ``on_loss`` is told, and of what an election took back after it was read. Of
+        those that are ``stale`` nothing is read yet.
+        """
+        self._tell_of_gone(logs, on_loss)
+        self._tell_of_other_ids(logs, on_loss)
+        return {
+            where: self._begin(where, log, on_loss, answers.get(where))
+            for where, log in sorted(logs.items())
+            if where not in stale or self._known(where, log.topic_id, log.derived_id) is None
+        }
+
+    def windows_to(
+        self,
+        end: StreamOffsets,
+        logs: Mapping[TopicPartition, LogBounds],
+        on_loss: OnLoss,
+        answers: Answers = _NO_ANSWERS,
+    ) -> Windows:
+        """What to read of ``logs`` from here to ``end``; of what they do not have any more ``on_loss`` is told.
+
+        The logs may be later ones than those that ``end`` was found in: a batch that is read again after a restart.
+        """
+        if self.is_at(end):
+            return {}
+        if end.initial is not None:
+            # The epochs where it ended are no earlier than those where it began.
+            begun = StreamOffsets(end.initial, end.topic_ids, epochs=end.epochs)
+            return begun.windows_to(replace(end, initial=None), logs, on_loss)
+        windows: Windows = {}
+        derived = _derived_ids(logs)
+        for where, stop in sorted(end.offsets.items()):
+            topic_id = end.topic_ids[where[0]]
+            known, log = self._known(where, topic_id, derived.get(where[0])), logs.get(where)
+            if known is not None and known >= stop and not self._is_cut(where, known, log, answers):
+                continue
+            if log is None or not _agree(log.topic_id, topic_id, log.derived_id):
+                on_loss(NotReadable(where, topic_id, known or 0, stop, None if log is None else log.topic_id))
+                continue
+            start = self._begin(where, log, on_loss, answers.get(where))
+            if stop > log.end:
+                on_loss(EndsBefore(where, topic_id, log.end, stop))
+            if min(stop, log.end) > start:
+                windows[where] = start, min(stop, log.end)
+        return windows
+
+    def _has_id(self, topic: str, ids: Mapping[str, Uuid], derived: Mapping[str, Uuid | None]) -> bool:
+        own = self.topic_ids[topic]
+        return _agree(ids.get(topic, own), own, derived.get(topic))
+
+    def _known(self, where: TopicPartition, topic_id: Uuid, derived: Uuid | None) -> int | None:
+        """How far this life of the topic was read; None if it was not."""
+        own = self.topic_ids.get(where[0])
+        return self.offsets.get(where) if own is not None and _agree(own, topic_id, derived) else None
+
+    def _is_cut(self, where: TopicPartition, known: int, log: LogBounds | None, answers: Answers) -> bool:
+        position = Position(known, self.epochs.get(where))
+        return log is not None and stand(position, log, answers.get(where)).kind == "cut"
+
+    def _begin(self, where: TopicPartition, log: LogBounds, on_loss: OnLoss, answer: EpochEnd | None) -> int:
+        known = self._known(where, log.topic_id, log.derived_id)
+        if known is None:
+            # A partition that was added to a topic begins at 0; if not, retention was faster than the stream.
+            # A topic that was created again is told of elsewhere, once for all of its partitions.
+            if log.earliest and _agree(self.topic_ids.get(where[0], log.topic_id), log.topic_id, log.derived_id):
+                on_loss(BeginsLate(where, log.earliest))
+            return log.earliest
+        standing = stand(Position(known, self.epochs.get(where)), log, answer)
+        if standing.kind != "stands":
+            on_loss(Moved(where, known, standing, log))
+        return standing.at
+
+    def _tell_of_gone(self, logs: Mapping[TopicPartition, LogBounds], on_loss: OnLoss) -> None:
+        ids, derived = {topic: log.topic_id for (topic, _), log in logs.items()}, _derived_ids(logs)
+        for where, at in sorted(self.offsets.items()):
+            if where not in logs and self._has_id(where[0], ids, derived):
+                on_loss(Gone(where, self.topic_ids[where[0]], at))
+
+    def _tell_of_other_ids(self, logs: Mapping[TopicPartition, LogBounds], on_loss: OnLoss) -> None:
+        for topic, (topic_id, derived) in sorted(
+            {topic: (log.topic_id, log.derived_id) for (topic, _), log in logs.items()}.items()
+        ):
+            known = self.topic_ids.get(topic, topic_id)
+            if not _agree(known, topic_id, derived):
+                read = ", ".join(
+                    f"{name_of(where)} {at}" for where, at in sorted(self.offsets.items()) if where[0] == topic
+                )
+                on_loss(CreatedAgain(topic, topic_id, f"{known} was read up to offsets {read}"))
+
+
+def _derived_ids(logs: Mapping[TopicPartition, LogBounds]) -> dict[str, Uuid | None]:
+    return {topic: log.derived_id for (topic, _), log in logs.items()}
+
+
+def _agree(one: Uuid, other: Uuid, derived: Uuid | None) -> bool:
+    """Return whether two ids may be of one life of their topic."""
+    return not TopicId.of(one, derived).contradicts(TopicId.of(other, derived))
+
+
+def _foreign(reason: str) -> ConfigError:
+    return ConfigError(
+        f"the checkpoint's offsets are not of this source ({reason}): give the query a checkpointLocation of its own"
+    )
+
+
+def _by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    by_topic: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        by_topic.setdefault(topic, {})[str(partition)] = offset
+    return by_topic
+
+
+def _by_partition(offsets: _Numbers) -> dict[TopicPartition, int]:
+    return {(topic, partition): number for topic, numbers in offsets.items() for partition, number in numbers.items()}
+
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -54,7 +339,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: SourceOptions, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._options = options
-        self._limits = TriggerLimits.of_options(options)
+        self._limits = options.limits
         self._query = query_of(options)
         self._logs = LogSnapshots(partial(manager_of, options.store), self._query, fresh_s=_FRESH_S, clock=clock)
         self._delay = TriggerDelay(clock)
@@ -180,168 +465,3 @@ def _but(selection: Selection, known: Collection[TopicPartition]) -> Selection:
 
 def _ends(snapshot: LogSnapshot) -> StreamOffsets:
     return StreamOffsets.at({where: log.end for where, log in snapshot.logs.items()}, snapshot.logs)
-
-
-DEFAULT_DELAY_MS: Final = 15 * 60 * 1000
-"""The ``maxTriggerDelay`` of a limit that comes without one."""
-
-BytesBetween = Callable[[TopicPartition, int, int], int]
-"""The size of a partition's offsets (half-open), about; it never falls when the range grows."""
-
-
-@dataclass(frozen=True, slots=True)
-class TriggerLimits:
-    """The limits of one trigger; None where there is none. Offsets count, also those that hold no record."""
-
-    max_offsets: int | None = None
-    max_bytes: int | None = None
-    min_offsets: int | None = None
-    max_delay_ms: int = DEFAULT_DELAY_MS
-
-    @classmethod
-    def of_options(cls, options: SourceOptions) -> TriggerLimits:
-        """What the user asked for."""
-        return cls(
-            options.max_offsets_per_trigger,
-            options.max_bytes_per_trigger,
-            options.min_offsets_per_trigger,
-            DEFAULT_DELAY_MS if options.max_trigger_delay_ms is None else options.max_trigger_delay_ms,
-        )
-
-    def as_read_limit(self) -> ReadLimit:
-        """The engine's word for these limits; it has none for several at once, and the first one stands for all.
-
-        No limit is as many rows as there can be: ``ReadAllAvailable`` is left to ``Trigger.Once``, see :func:`is_once`.
-        """
-        if self.max_offsets is not None:
-            return ReadMaxRows(self.max_offsets)
-        if self.max_bytes is not None:
-            return ReadMaxBytes(self.max_bytes)
-        if self.min_offsets is not None:
-            return ReadMinRows(self.min_offsets)
-        return ReadMaxRows(MAX_OFFSET)
-
-    def under(self, limit: ReadLimit) -> TriggerLimits:
-        """The limits of a trigger for which the engine says ``limit``: these where it hands back their own word.
-
-        ConfigError for a limit that means nothing to logs.
-        """
-        if limit == self.as_read_limit():
-            return self
-        match limit:
-            case ReadAllAvailable():
-                return TriggerLimits()
-            case ReadMaxRows(max_rows=count):
-                return TriggerLimits(max_offsets=count)
-            case ReadMaxBytes(max_bytes=count):
-                return TriggerLimits(max_bytes=count)
-            case ReadMinRows(min_rows=count):
-                return TriggerLimits(min_offsets=count, max_delay_ms=self.max_delay_ms)
-            case _:
-                raise ConfigError(f"a topic cannot be read by {type(limit).__name__}: it has offsets and bytes")
-
-    def admit(self, windows: Windows, bytes_between: BytesBetween) -> dict[TopicPartition, int]:
-        """Where reading each of ``windows`` ends this time.
-
-        Each gets a share of the limit in proportion to what it has, and one offset at least: a small partition waits
-        for no great one, and the stream always gets on. So more is read than the limit only if it is less than that.
-        """
-        ends = {where: stop for where, (_, stop) in windows.items()}
-        if self.max_offsets is not None:
-            waiting = {where: stop - start for where, (start, stop) in windows.items() if stop > start}
-            for where, share in shares(waiting, self.max_offsets).items():
-                ends[where] = windows[where][0] + share
-        if self.max_bytes is not None:
-            # Within what the limit of offsets has left: both hold at once.
-            ends = _within_bytes(
-                {where: (windows[where][0], ends[where]) for where in ends}, self.max_bytes, bytes_between
-            )
-        return ends
-
-
-def is_once(limit: ReadLimit) -> bool:
-    """Whether the trigger of ``limit`` is ``Trigger.Once``, for which the engine says its own limit and not ours.
-
-    It tells a source nothing else of that trigger.
-    """
-    return isinstance(limit, ReadAllAvailable)
-
-
-def shares(waiting: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:
-    """``limit``, or all there is, split in proportion to what is ``waiting``: at least 1, and at least 1 is given."""
-    if sum(waiting.values()) <= limit:
-        return dict(waiting)
-    rest = dict(waiting)
-    # What these get beyond their share is taken from the others, of which more may fall below one by that.
-    while small := _below_one(rest, limit):
-        limit -= len(small)
-        for where in small:
-            del rest[where]
-    return dict.fromkeys(waiting, 1) | _in_proportion(rest, limit)
-
-
-def _below_one(waiting: Mapping[TopicPartition, int], limit: int) -> list[TopicPartition]:
-    """Those whose share of the limit is less than one offset."""
-    total = sum(waiting.values())
-    return [where for where, size in waiting.items() if size * limit < total]
-
-
-def _in_proportion(waiting: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:
-    """All of ``limit``; what the division leaves over goes to those that lose most by it."""
-    total = sum(waiting.values())
-    parts = {where: divmod(limit * size, total) for where, size in waiting.items()}
-    left = limit - sum(whole for whole, _ in parts.values())
-    # By name where they are equal, so that the same windows always get the same ends.
-    favoured = set(sorted(parts, key=lambda where: (-parts[where][1], where))[:left])
-    return {where: whole + (where in favoured) for where, (whole, _) in parts.items()}
-
-
-class TriggerDelay:
-    """Lets a trigger wait for ``min_offsets``, and not for longer than ``max_delay_ms`` after the one before.
-
-    The first trigger with something to read does not wait. ``clock`` gives seconds that only ever go up. Not
-    thread-safe.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._last: float | None = None
-
-    def has_to_wait(self, limits: TriggerLimits, waiting: int) -> bool:
-        """Whether ``waiting`` offsets are too few yet; if they are not, this is the trigger to wait after.
-
-        Nothing is no trigger: what comes once the delay has passed is read at once.
-        """
-        if not waiting:
-            return False
-        now = self._clock()
-        too_few = limits.min_offsets is not None and waiting < limits.min_offsets
-        if too_few and self._last is not None and (now - self._last) * 1000 < limits.max_delay_ms:
-            return True
-        self._last = now
-        return False
-
-
-def _within_bytes(windows: Windows, limit: int, bytes_between: BytesBetween) -> dict[TopicPartition, int]:
-    sizes = {where: bytes_between(where, start, stop) for where, (start, stop) in windows.items()}
-    total = sum(sizes.values())
-    if total <= limit:
-        return {where: stop for where, (_, stop) in windows.items()}
-    return {
-        where: _last_within(where, window, limit * sizes[where] // total, bytes_between)
-        for where, window in windows.items()
-    }
-
-
-def _last_within(where: TopicPartition, window: tuple[int, int], limit: int, bytes_between: BytesBetween) -> int:
-    """The greatest end in ``window`` with at most ``limit`` bytes before it, one offset on at least."""
-    start, stop = window
-    # By halves: a size is arithmetic on segments that are known, and does not fall as the range grows.
-    fits, ahead = min(start + 1, stop), stop
-    while fits < ahead:
-        middle = (fits + ahead + 1) // 2
-        if bytes_between(where, start, middle) <= limit:
-            fits = middle
-        else:
-            ahead = middle - 1
-    return fits

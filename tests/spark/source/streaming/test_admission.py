@@ -18,8 +18,7 @@ from pyspark.sql.streaming.datasource import (
 
 from tieredstore.errors import ConfigError
 from tieredstore.model import TopicPartition
-from tieredstore.spark.source.stream_offsets import Windows
-from tieredstore.spark.source.streaming import TriggerDelay, TriggerLimits, shares
+from tieredstore.spark.source.trigger_limits import TriggerDelay, TriggerLimits, Windows, shares
 
 windows = st.dictionaries(
     st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 3)),

@@ -19,7 +19,8 @@ from tieredstore.partitions.history import Cut
 from tieredstore.partitions.position import LogBounds
 from tieredstore.reading import QueryWords
 from tieredstore.reading.losses import Loss, sentence
-from tieredstore.spark.source.stream_offsets import OnLoss, StreamOffsets, Windows
+from tieredstore.spark.source.streaming import OnLoss, StreamOffsets
+from tieredstore.spark.source.trigger_limits import Windows
 
 OLD, NEW = Uuid(bytes(range(16))), Uuid(bytes(range(16, 32)))
 A, B = ("orders", 0), ("orders", 1)
