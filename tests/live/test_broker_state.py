@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
@@ -12,7 +13,7 @@ from tests.support.kafka.mock_kafka import mock_kafka
 from tests.support.network.fault_proxy import wait_until
 from tests.support.servers.kafka import KafkaServer
 from tests.support.servers.process import unanswered_port
-from tieredstore.errors import BrokerError, BrokerUnavailable, ConfigError
+from tieredstore.errors import BrokerDenied, BrokerError, BrokerUnavailable, ConfigError
 from tieredstore.live import LiveCluster
 from tieredstore.live.broker_state import BrokerState, PartitionEnd
 
@@ -72,6 +73,32 @@ def test_a_broker_that_does_not_answer_is_named() -> None:
             ):
                 with pytest.raises(BrokerUnavailable, match=server):
                     ask()
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        pytest.param(BrokerState.leaders, id="leaders"),
+        pytest.param(lambda state: state.ends([("events", 0)], stable=False), id="ends"),
+        pytest.param(lambda state: state.topic_settings(["events"]), id="settings"),
+        pytest.param(lambda state: state.topic_ids(["events"]), id="ids"),
+    ],
+)
+def test_a_refused_login_ends_each_call_long_before_its_time(ask: Callable[[BrokerState], object]) -> None:
+    login = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "a",
+        "sasl.password": "b",
+    }
+    with mock_kafka() as mocked:
+        # The mock knows no SASL, which is final.
+        properties = {"bootstrap.servers": mocked.bootstrap_servers, **login}
+        with BrokerState(properties, timeout_s=100) as state:
+            begun = time.monotonic()
+            with pytest.raises(BrokerDenied, match=f"{mocked.bootstrap_servers}.*SASL Handshake not supported"):
+                ask(state)
+            assert time.monotonic() - begun < 50
 
 
 def test_properties_that_cannot_be_used_are_refused_at_once() -> None:

@@ -19,6 +19,7 @@ from tests.support.servers.kafka import KafkaServer
 from tieredstore.errors import ResourceNotFound
 from tieredstore.kafka.logdir import describe, discover
 from tieredstore.live import Isolation, LiveCluster, faults
+from tieredstore.live.broker_state import BrokerState
 
 
 def cluster_of(server: KafkaServer, isolation: Isolation = "read_uncommitted") -> LiveCluster:
@@ -115,6 +116,10 @@ def test_what_is_not_there_is_said(kafka: KafkaServer, monkeypatch: pytest.Monke
 
 def test_a_controller_that_died_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """librdkafka waits for it until another question is answered, be it for the whole time-out."""
+    properties = {"bootstrap.servers": "127.0.0.1:1"}
     monkeypatch.setattr("tieredstore.live.cluster.LiveAdmin", DeadController)
-    with LiveCluster({"bootstrap.servers": "127.0.0.1:1"}, isolation="read_committed", timeout_s=60) as cluster:
+    with LiveCluster(properties, isolation="read_committed", timeout_s=60) as cluster:
         assert cluster.describe(["orders"]) == {}
+    monkeypatch.setattr("tieredstore.live.broker_state.LiveAdmin", DeadController)
+    with BrokerState(properties, timeout_s=60) as state:
+        assert state.topic_ids(["orders"]) == {"orders": None}

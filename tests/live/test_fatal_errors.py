@@ -128,13 +128,13 @@ def test_what_does_not_pass_in_time_is_unavailable_and_says_why(broker: MockKafk
 def test_what_is_absent_is_so_after_a_part_of_the_time(
     broker: MockKafka, where: TopicPartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A quarter of it, or five seconds, of which here is one."""
-    monkeypatch.setattr(faults, "_UNKNOWN_S", 1.0)
+    """A quarter of it, or five seconds, which are shorter here."""
+    monkeypatch.setattr(faults, "_UNKNOWN_S", 0.3)
     for call in (read, look_up):
         begun = time.monotonic()
         with pytest.raises(ResourceNotFound, match=f"{where[0]}-{where[1]} at {broker.bootstrap_servers}"):
             call(broker, where, LONG_S)
-        assert time.monotonic() - begun >= 0.8
+        assert time.monotonic() - begun >= 0.25
     assert follow(broker, where, LONG_S) is None
 
 
@@ -155,7 +155,7 @@ def test_a_topic_that_not_all_brokers_know_of_yet_is_waited_for(broker: MockKafk
 def test_a_follower_gives_up_one_partition_and_keeps_the_others(
     broker: MockKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(faults, "_UNKNOWN_S", 1.0)
+    monkeypatch.setattr(faults, "_UNKNOWN_S", 0.3)
     properties = {"bootstrap.servers": broker.bootstrap_servers}
     came: dict[TopicPartition, object] = {}
     with LiveFollower(properties, isolation="read_uncommitted", timeout_s=LONG_S) as follower:

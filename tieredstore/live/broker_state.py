@@ -13,7 +13,8 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCol
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from tieredstore.errors import BrokerUnavailable, TieredStoreError
-from tieredstore.live.clients import LiveAdmin, check_configuration
+from tieredstore.live.clients import LiveAdmin, await_answer, check_configuration
+from tieredstore.live.cluster import uuid_of
 from tieredstore.live.faults import fault
 from tieredstore.live.properties import check_timeout, client_configuration
 from tieredstore.model import TopicPartition, Uuid
@@ -48,17 +49,16 @@ class BrokerState(Closing):
         check_configuration(configuration)
         self._servers = configuration["bootstrap.servers"]
         self._timeout_s = timeout_s
-        self._clients = PerProcess(partial(LiveAdmin, configuration), _forget)
+        self._clients = PerProcess(partial(LiveAdmin, configuration))
         self._has_moved = False
 
     def leaders(self) -> dict[TopicPartition, int]:
         """The id of the broker that leads each partition of the cluster; -1 where none does. One request."""
-        client = self._clients.get()
+        client, doing = self._clients.get(), f"the leaders at {self._servers} cannot be looked up"
         try:
-            listed = client.list_topics(timeout=self._timeout_s)
+            listed = client.metadata(self._timeout_s, doing)
         except KafkaException as error:
-            raise self._failure(client, error, f"the leaders at {self._servers} cannot be looked up") from error
-        client.hear()
+            raise fault(error.args[0], doing) from error
         return {
             (name, number): partition.leader
             for name, topic in listed.topics.items()
@@ -120,12 +120,8 @@ class BrokerState(Closing):
         if not wanted:
             return {}
         futures = client.describe_topics(TopicCollection(wanted), request_timeout=self._timeout_s)
-        ids: dict[str, Uuid | None] = {}
-        known = {name: future for name, future in futures.items() if not _is_unknown(future, self._timeout_s)}
-        ids.update(dict.fromkeys(futures.keys() - known.keys()))
-        for name, described in self._answers(client, known).items():
-            ids[name] = _uuid_of(described.topic_id)
-        return ids
+        answers = self._answers(client, futures, absent_too=True)
+        return {name: None if answer is None else uuid_of(answer.topic_id) for name, answer in answers.items()}
 
     def look_anew(self) -> None:
         """Who leads has changed: the next question begins with who does, and none goes to a leader that may be dead."""
@@ -144,53 +140,31 @@ class BrokerState(Closing):
                 self._has_moved = True
                 raise
 
-    def _answers(self, client: LiveAdmin, futures: Mapping[Any, Future[Any]]) -> dict[Any, Any]:
-        """What came in time; if nothing did, the error."""
+    def _answers(
+        self, client: LiveAdmin, futures: Mapping[Any, Future[Any]], *, absent_too: bool = False
+    ) -> dict[Any, Any]:
+        """What came in time; if nothing did, the error. What there is not is None if ``absent_too``."""
         end = time.monotonic() + self._timeout_s + 1.0
         answers: dict[Any, Any] = {}
         failure: TieredStoreError | None = None
         for what, future in futures.items():
             doing = f"{self._servers} does not tell of {what}"
             try:
-                answers[what] = future.result(max(0.01, end - time.monotonic()))
+                answers[what] = await_answer(client, future, end, partial(client.listen, doing))
             except TimeoutError:
                 failure = failure or BrokerUnavailable(f"{doing}: no answer for {self._timeout_s:g} s")
             except KafkaException as error:
-                failure = failure or self._failure(client, error, doing)
+                if absent_too and error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    answers[what] = None
+                else:
+                    client.listen(doing)
+                    failure = failure or fault(error.args[0], doing)
         if failure is not None and not answers:
             self._has_moved = True
             raise failure
         client.hear()
         return answers
 
-    def _failure(self, client: LiveAdmin, error: KafkaException, doing: str) -> TieredStoreError:
-        """What went wrong with a call; where credentials are refused, the client knows it from elsewhere."""
-        client.poll(0)
-        return client.trouble.final(doing) or fault(error.args[0], doing)
-
     def close(self) -> None:
         """Let this process's client go; it is made again when it is needed."""
         self._clients.close()
-
-
-def _forget(client: LiveAdmin) -> None:
-    """It ends with its last reference."""
-
-
-def _is_unknown(future: Future[Any], timeout_s: float) -> bool:
-    """Whether the answer is that there is no such topic; whatever else comes, ``_answers`` takes."""
-    try:
-        future.result(timeout_s)
-    except KafkaException as error:
-        return bool(error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART)
-    except TimeoutError:
-        return False
-    return False
-
-
-def _uuid_of(topic_id: Any) -> Uuid:
-    """The id as the library has it: two signed halves; zero where the broker tells none."""
-    if topic_id is None:
-        return Uuid(bytes(16))
-    halves = (topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits())
-    return Uuid(b"".join((half % (1 << 64)).to_bytes(8, "big") for half in halves))

@@ -8,15 +8,18 @@ import weakref
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
-from tieredstore.errors import ConfigError
+from tieredstore.errors import BrokerUnavailable, ConfigError
 from tieredstore.live.client_log import ClientLog, log_to
-from tieredstore.live.faults import Trouble, unknown_s
+from tieredstore.live.faults import Trouble, kind_of, unknown_s
 from tieredstore.process.forks import begin_again_after_fork, is_inherited, leave_to_parent
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin._metadata import ClusterMetadata
 
 Result = TypeVar("Result")
 
@@ -106,6 +109,31 @@ class LiveAdmin(AdminClient):
             self.poll(0)
         self.trouble.forget()
 
+    def listen(self, doing: str) -> None:
+        """Raise what waiting does not mend, as that we are refused: the client reports it only while it is polled."""
+        self.poll(0)
+        final = self.trouble.final(doing)
+        if final is not None:
+            raise final
+
+    def metadata(self, timeout_s: float, doing: str) -> ClusterMetadata:
+        """Return what the cluster has; KafkaException if no broker tells in time. Raises as :meth:`listen` too."""
+        end = time.monotonic() + timeout_s
+        while True:
+            try:
+                listed: ClusterMetadata = self.list_topics(timeout=min(_LISTED_S, timeout_s))
+            except KafkaException as error:
+                self.listen(doing)
+                if kind_of(error.args[0]) is not BrokerUnavailable or time.monotonic() > end:
+                    raise
+                time.sleep(_POLL_S)
+            else:
+                self.hear()
+                return listed
+
+
+_LISTED_S: Final = 1.0
+"""How long the client is not polled while metadata are waited for."""
 
 _SILENT_S: Final = 1.0
 """How long an answer may be missing before the brokers are asked who they are; twice as long each time."""

@@ -90,27 +90,18 @@ class LiveCluster(Closing):
         self._servers = configuration["bootstrap.servers"]
         self._isolation: Isolation = isolation
         self._timeout_s = timeout_s
-        self._clients = PerProcess(partial(LiveAdmin, configuration), _forget)
+        self._clients = PerProcess(partial(LiveAdmin, configuration))
         self._login: tuple[str, str] | None = None
 
     def topics(self) -> tuple[str, ...]:
         """The names of all topics, sorted, without Kafka's internal ones. One request."""
         doing = f"the topics of {self._servers} cannot be listed"
         client = self._clients.get()
-        end = time.monotonic() + self._timeout_s
-        while True:
-            try:
-                # In short waits: a client that is denied says so only between them.
-                listed = client.list_topics(timeout=min(1.0, self._timeout_s))
-            except KafkaException as error:
-                self._listen(client, doing)
-                failure = self._failure(client, error, doing)
-                if not failure.retryable or time.monotonic() > end:
-                    raise failure from error
-                time.sleep(_POLL_S)
-            else:
-                client.hear()
-                return tuple(sorted(name for name in listed.topics if name not in _INTERNAL))
+        try:
+            listed = client.metadata(self._timeout_s, doing)
+        except KafkaException as error:
+            raise self._failure(client, error, doing) from error
+        return tuple(sorted(name for name in listed.topics if name not in _INTERNAL))
 
     def topic(self, topic: str) -> LiveTopic:
         """The topic of this name; ResourceNotFound if there is none. One request."""
@@ -301,7 +292,7 @@ class LiveCluster(Closing):
     ) -> Any:
         def wait() -> None:
             # A client that is denied says so by its callback, which runs only while it is polled.
-            self._listen(client, doing)
+            client.listen(doing)
             if watch is not None and watch.is_due:
                 topic, partition = cast("TopicPartition", what)
                 faults = watch.faults(topic, [partition], f"{doing}, for {_name_of(what)}")
@@ -313,7 +304,7 @@ class LiveCluster(Closing):
         except TimeoutError:
             raise client.trouble.unavailable(doing, self._timeout_s) from None
         except KafkaException as error:
-            self._listen(client, doing)
+            client.listen(doing)
             raise self._fault(client, error, what, doing) from error
         if getattr(answer, "offset", None) == OFFSET_INVALID:
             # What the library gives of one whose broker is dead, without an error, and would go on to ask.
@@ -346,13 +337,6 @@ class LiveCluster(Closing):
         is_absent = isinstance(error, ResourceNotFound)
         return ResourceNotFound(f"there is no {named} at {self._servers}") if is_absent else error
 
-    def _listen(self, client: LiveAdmin, doing: str) -> None:
-        """Let the client say what it has to; an error if that does not pass, as that it was refused."""
-        client.poll(0)
-        final = client.trouble.final(doing)
-        if final is not None:
-            raise final
-
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Log in by these from the next connection on."""
         self._login = username, password
@@ -364,10 +348,6 @@ class LiveCluster(Closing):
 
     def __repr__(self) -> str:
         return f"LiveCluster(bootstrap.servers={self._servers!r}, isolation={self._isolation!r})"
-
-
-def _forget(client: LiveAdmin) -> None:
-    """It ends with its last reference."""
 
 
 def _name_of(what: object) -> str:
@@ -385,14 +365,16 @@ def _untyped(client: LiveAdmin) -> Any:
 
 
 def _live_topic(name: str, described: Any, doing: str) -> LiveTopic:
-    topic_id = _uuid(described.topic_id)
+    topic_id = uuid_of(described.topic_id)
     if topic_id.bytes == bytes(16):
         raise BrokerError(f"{doing}: the broker names no topic id; Kafka 2.8 or later does")
     return LiveTopic(name, topic_id, tuple(sorted(partition.id for partition in described.partitions)))
 
 
-def _uuid(theirs: Any) -> Uuid:
-    # Two signed longs, as Java has them.
+def uuid_of(theirs: Any) -> Uuid:
+    """Return a topic's id, in the library two signed longs as in Java; zero where the broker tells none."""
+    if theirs is None:
+        return Uuid(bytes(16))
     high, low = theirs.get_most_significant_bits(), theirs.get_least_significant_bits()
     return Uuid(high.to_bytes(8, "big", signed=True) + low.to_bytes(8, "big", signed=True))
 

@@ -18,7 +18,8 @@ class PerProcess(Generic[Client]):
     The child neither closes nor destroys it, since that could end the parent's TLS sessions.
     """
 
-    def __init__(self, make: Callable[[], Client], close: Callable[[Client], None]) -> None:
+    def __init__(self, make: Callable[[], Client], close: Callable[[Client], None] | None = None) -> None:
+        """Without ``close`` a client ends with its last reference."""
         self._make = make
         self._close = close
         self._reset()
@@ -55,12 +56,12 @@ class PerProcess(Generic[Client]):
         """Close this process's client, if there is one; the next ``get`` makes another."""
         with self._lock:
             client, self._client = self._client, None
-        if client is not None:
+        if client is not None and self._close is not None:
             self._close(client[0])
 
-    def __getstate__(self) -> tuple[Callable[[], Client], Callable[[Client], None]]:
+    def __getstate__(self) -> tuple[Callable[[], Client], Callable[[Client], None] | None]:
         return self._make, self._close
 
-    def __setstate__(self, state: tuple[Callable[[], Client], Callable[[Client], None]]) -> None:
+    def __setstate__(self, state: tuple[Callable[[], Client], Callable[[Client], None] | None]) -> None:
         self._make, self._close = state
         self._reset()

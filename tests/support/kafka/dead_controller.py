@@ -58,6 +58,8 @@ class DeadController:
 
     def hear(self) -> None: ...
 
+    def listen(self, _: str) -> None: ...
+
     def _ask(self, code: int | None) -> dict[str, Future[Any]]:
         self._waiting.append((Future(), code))
         return {"orders": self._waiting[-1][0]}
