@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 from tieredstore.config.named_class import named_class
 from tieredstore.config.values import compiled
 from tieredstore.errors import ConfigError
-from tieredstore.pipelines.filing.directories import TimeDirectories, date_expression, escaped, java_format
+from tieredstore.pipelines.filing.directories import TimeDirectories, date_expression, escape, java_format
 from tieredstore.pipelines.filing.record_fields import AvroField, ProtobufField, ThriftField
 from tieredstore.pipelines.filing.schemas import Schemas
 from tieredstore.pipelines.filing.times import (
@@ -170,7 +170,7 @@ def field_prefix_of(own: PipelineSettings) -> str:
     """Return what directories by a field begin with; unset, the field's name, but never that of a column of files."""
     if own.filing.field_prefix is not None:
         return own.filing.field_prefix
-    return f"{'' if own.columns == 'none' else 'by_'}{escaped(own.filing.split_field)}="
+    return f"{'' if own.columns == 'none' else 'by_'}{escape(own.filing.split_field)}="
 
 
 def partition_names(own: PipelineSettings) -> dict[str, str]:

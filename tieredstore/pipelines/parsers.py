@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tieredstore.pipelines.filing.directories import MINUTE_MS, TimeDirectories, escaped, is_path
+from tieredstore.pipelines.filing.directories import MINUTE_MS, TimeDirectories, escape, is_path
 from tieredstore.pipelines.filing.times import BadMessage, Field, Time
 
 __all__ = ["BadMessage", "FieldParser", "Filed", "MessageParser", "OffsetParser", "Parser", "TimeParser"]
@@ -99,7 +99,7 @@ class MessageParser(Parser):
         columns = [untyped.column(name).to_pylist() for name in ("key", "value", "timestamp", "offset")]
         for row in zip(*columns, strict=True):
             try:
-                directory = "/".join(escaped(text, prefix) for prefix, text in self.parts(*row))
+                directory = "/".join(escape(text, prefix) for prefix, text in self.parts(*row))
             except BadMessage as bad:
                 filed.put_aside(str(bad))
             except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
@@ -238,7 +238,7 @@ class FieldParser(Parser):
         if not isinstance(content, str | int) or isinstance(content, bool):
             raise BadMessage(f"its field {self.field.name} is neither a text nor a whole number")
         try:
-            return escaped(str(content), self.prefix)
+            return escape(str(content), self.prefix)
         except ValueError as error:
             raise BadMessage(f"its field {self.field.name} cannot be a directory: {error}") from None
 

@@ -126,7 +126,7 @@ class Transforming:
                 raise
             except Exception as error:  # noqa: BLE001  as above
                 faults[row] = _reason(error)
-        whole = _joined(kept, records)
+        whole = _join(kept, records)
         return Transformed(whole, records.num_rows - whole.num_rows - len(faults), faults)
 
     def _one_by_one(self, records: Any, function: Callable[..., Any], topic: str, partition: int) -> Transformed:
@@ -170,21 +170,21 @@ class Transforming:
             arrays = {name: pa.array(content, rows.schema.field(name).type) for name, content in contents.items()}
         except (pa.ArrowException, TypeError):
             raise ConfigError(f"{_SETTING}, {self.name}, gives keys or values that are no bytes") from None
-        return _replaced(rows, arrays)
+        return _replace(rows, arrays)
 
 
 def _with(rows: Any, changed: Any) -> Any:
     """Rows with the columns that were changed."""
     arrays = {name: changed.column(name).cast(rows.schema.field(name).type) for name in _CHANGED}
-    return _replaced(rows, arrays)
+    return _replace(rows, arrays)
 
 
-def _replaced(rows: Any, arrays: Mapping[str, Any]) -> Any:
+def _replace(rows: Any, arrays: Mapping[str, Any]) -> Any:
     columns = [arrays.get(name, rows.column(name)) for name in rows.schema.names]
     return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
 
 
-def _joined(batches: list[Any], like: Any) -> Any:
+def _join(batches: list[Any], like: Any) -> Any:
     whole = pa.Table.from_batches(batches, like.schema).combine_chunks().to_batches()
     return whole[0] if whole else like.slice(0, 0)
 

@@ -118,7 +118,7 @@ class Format(ABC):
         """The one for a window of a topic; ConfigError where the settings do not say what its values are."""
         return self
 
-    def decoded(self, records: pa.RecordBatch) -> tuple[Any, dict[int, str]]:
+    def decode(self, records: pa.RecordBatch) -> tuple[Any, dict[int, str]]:
         """What rows have beside the envelope, None for nothing, and the faults."""
         return None, self.faults(records)
 
@@ -181,11 +181,11 @@ class JsonLines(Format):
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
         """Lines into a compressed stream."""
-        return _JsonFile(compressed(file, self.codec), _plain)
+        return _JsonFile(compress_into(file, self.codec), _plain)
 
     def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:  # noqa: ARG002  the rows tell it
         """An object of the columns a line."""
-        return _JsonFile(compressed(file, self.codec), _plain_columns)
+        return _JsonFile(compress_into(file, self.codec), _plain_columns)
 
 
 class _JsonFile(FileWriter):
@@ -258,7 +258,7 @@ class _Kept:
         self._file.flush()
 
 
-def compressed(file: BinaryIO, codec: str) -> BinaryIO:
+def compress_into(file: BinaryIO, codec: str) -> BinaryIO:
     """A stream into ``file``, which stays open when the stream is closed; no time goes into it."""
     kept: Any = _Kept(file)
     match codec:

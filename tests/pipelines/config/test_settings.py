@@ -19,7 +19,7 @@ from tieredstore.model import Uuid
 from tieredstore.partitions import Subscribe, SubscribePattern
 from tieredstore.partitions.selections import is_selected, selected_topics
 from tieredstore.pipelines import pipeline_from
-from tieredstore.pipelines.config.reference import renewed
+from tieredstore.pipelines.config.reference import renew_page
 from tieredstore.pipelines.config.settings import own_properties
 from tieredstore.pipelines.files.text_format import Text
 from tieredstore.pipelines.filing.schemas import REGISTRY_NAMES
@@ -30,7 +30,7 @@ from tieredstore.pipelines.parsers import OffsetParser
 from tieredstore.pipelines.run.recipes import fingerprint_of, naming_of, recipe_of
 from tieredstore.pipelines.run.selection import selection_of
 from tieredstore.pipelines.upkeep.inspection import verify_output
-from tieredstore.pipelines.upkeep.output_files import printed
+from tieredstore.pipelines.upkeep.output_files import read_records
 from tieredstore.schema_registry import RegistrySettings
 from tieredstore.testing.segments import Record, build_batch
 
@@ -185,7 +185,7 @@ def test_secors_files_run_to_the_end_as_they_do_there(
         run_once(topic, store, pipeline)
     key, sidecar = sorted(listed(store), key=lambda one: one.rpartition("/")[2].startswith("."))
     assert key.endswith(ending)
-    assert [row["value"] for batch in printed(pipeline, store, key) for row in batch.to_pylist()] == values
+    assert [row["value"] for batch in read_records(pipeline, store, key) for row in batch.to_pylist()] == values
     content = store.get(key)
     if ending == ".txt":
         # One of the two has a new line whatever is given.
@@ -292,7 +292,7 @@ def test_an_extension_of_ones_own() -> None:
 
 def test_the_page_has_every_property() -> None:
     page = (REPOSITORY / "docs" / "pipelines.md").read_text()
-    assert renewed(page) == page, "make docs"
+    assert renew_page(page) == page, "make docs"
     for name, _, _ in own_properties():
         assert f"| `{name}` |" in page, name
     for name in [pair.split("=", 1)[0] for pair in WHOLE_SAMPLE.split()]:

@@ -82,7 +82,7 @@ def test_what_is_written_is_what_is_published(store: ObjectStore, size: int) -> 
         body = bodies.begin("folder/object", writes_forward=True)
         data = filled(body, size)
         body.end()
-        prepared = body.prepared()
+        prepared = body.await_prepared()
     assert [info.key for info in store.list("folder/")] == []
     store.publish(prepared)
     assert (store.get("folder/object"), prepared.size) == (data, size)
@@ -122,7 +122,7 @@ def test_a_large_one_is_on_its_way_before_it_ends_and_takes_no_more_memory_for_i
             body.file.write(piece)
         assert store.keys == ["large"]
         body.end()
-        assert body.prepared().size == 200 * len(piece)
+        assert body.await_prepared().size == 200 * len(piece)
     # What is being taken in, what waits, what is being filled, and what is being written. The first were in memory.
     most = memory.buffer_bytes * memory.buffers + len(piece)
     assert max(store.leads) <= memory.held_bytes + most
@@ -143,8 +143,8 @@ def test_one_is_streamed_at_a_time_and_another_large_one_waits_in_a_file_of_this
         assert store.keys == ["first", "second", "third"]
         third.end()
         for body, written in zip((first, second, third), data, strict=True):
-            store.publish(body.prepared())
-            assert store.get(body.prepared().key) == written
+            store.publish(body.await_prepared())
+            assert store.get(body.await_prepared().key) == written
 
 
 def test_of_many_files_under_way_only_some_are_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,7 @@ def test_parquet_has_the_whole_envelope(codec: str) -> None:
     assert rows[0]["timestamp"].isoformat() == "1970-01-01T00:00:01+00:00"
 
 
-def unpacked(data: bytes, codec: str) -> bytes:
+def unpack(data: bytes, codec: str) -> bytes:
     if codec == "gzip":
         return gzip.decompress(data)
     return zstandard.ZstdDecompressor().decompressobj().decompress(data) if codec == "zstd" else data
@@ -88,7 +88,7 @@ def unpacked(data: bytes, codec: str) -> bytes:
 def test_json_has_a_line_a_record(codec: str) -> None:
     ((key, data),) = write(JsonLines(codec), batch()).items()
     assert key.endswith({"none": ".json", "gzip": ".json.gz", "zstd": ".json.zst"}[codec])
-    rows = [json.loads(line) for line in unpacked(data, codec).splitlines()]
+    rows = [json.loads(line) for line in unpack(data, codec).splitlines()]
     assert [row["offset"] for row in rows] == [0, 1, 2, 3, 4]
     assert [base64.b64decode(row["value"]) if "value" in row else None for row in rows] == [r["value"] for r in ROWS]
     assert rows[0]["headers"] == [{"key": "h", "value": "AA=="}, {"key": "h", "value": None}]
@@ -99,7 +99,7 @@ def test_text_has_the_values_and_a_file_beside_it_all_else(codec: str) -> None:
     files = write(Text(codec), batch())
     (data_key,) = (key for key in files if not key.endswith(".parquet"))
     folder, _, name = data_key.rpartition("/")
-    assert unpacked(files[data_key], codec).split(b"\n")[:-1] == [row["value"] or b"" for row in ROWS]
+    assert unpack(files[data_key], codec).split(b"\n")[:-1] == [row["value"] or b"" for row in ROWS]
     beside = parquet_rows(files[f"{folder}/.{name}.parquet"])
     assert [(row["offset"], row["key"], row["is_null"]) for row in beside] == [
         (at, row["key"], row["value"] is None) for at, row in enumerate(ROWS)

@@ -31,7 +31,7 @@ from tieredstore.pipelines.files.sequencefile import (
     vint,
 )
 from tieredstore.pipelines.files.text_format import Text
-from tieredstore.pipelines.filing.messagepack import packed, packed_bytes, unpacked
+from tieredstore.pipelines.filing.messagepack import pack_bytes, pack_number, unpack
 from tieredstore.pipelines.format_table import FORMATS, format_of
 from tieredstore.pipelines.writers import Format, JsonLines
 from tieredstore.testing.output_format_tests import OutputFormatTests
@@ -192,8 +192,8 @@ def test_no_bytes_hang_a_codec(codec: str, data: bytes) -> None:
 
 @given(st.integers(0, 2**64 - 1), st.binary(max_size=70_000))
 def test_messagepack_of_keys_is_read_back(number: int, data: bytes) -> None:
-    assert unpacked(packed(number)) == number
-    assert unpacked(packed_bytes(data)) == data
+    assert unpack(pack_number(number)) == number
+    assert unpack(pack_bytes(data)) == data
 
 
 @pytest.mark.parametrize(
@@ -209,16 +209,16 @@ def test_messagepack_of_keys_is_read_back(number: int, data: bytes) -> None:
 def test_messagepack_by_its_specification(data: str, value: object) -> None:
     if data == "82a161019202a0c0":
         with pytest.raises(ValueError, match="list or a map"):
-            unpacked(bytes.fromhex(data))
+            unpack(bytes.fromhex(data))
     else:
-        assert unpacked(bytes.fromhex(data)) == value
+        assert unpack(bytes.fromhex(data)) == value
 
 
 @given(st.binary(max_size=200))
 def test_no_bytes_break_messagepack_otherwise_than_by_a_word(data: bytes) -> None:
     for whole in (data, b"\x91" * 100 + data):
         try:
-            unpacked(whole)
+            unpack(whole)
         except ValueError:
             continue
 

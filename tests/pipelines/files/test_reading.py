@@ -21,7 +21,7 @@ from tieredstore.pipelines.filing.naming import Places
 from tieredstore.pipelines.format_table import read_output
 from tieredstore.pipelines.run.selection import query_of
 from tieredstore.pipelines.upkeep.origins import Backup, origins_of, place_of
-from tieredstore.pipelines.upkeep.output_files import printed
+from tieredstore.pipelines.upkeep.output_files import read_records
 from tieredstore.pipelines.writers import Format, JsonLines
 from tieredstore.reading.survey import survey_logs
 
@@ -87,11 +87,11 @@ def test_records_are_printed_with_what_lies_beside_text(topic: StoredTopic) -> N
     store, pipeline = MemoryObjectStore(), pipeline_of(**texts({"secor.file.reader.writer.factory": "text"}))
     run_once(topic, store, pipeline)
     (key,) = (one for one in listed(store) if one.endswith(".txt.zst"))
-    rows: list[Any] = [row for one in printed(pipeline, store, key) for row in one.to_pylist()]
+    rows: list[Any] = [row for one in read_records(pipeline, store, key) for row in one.to_pylist()]
     assert [row["offset"] for row in rows] == list(range(300))
     folder, _, name = key.rpartition("/")
     store.delete([f"{folder}/.{name}.parquet"])
-    rows = [row for one in printed(pipeline, store, key) for row in one.to_pylist()]
+    rows = [row for one in read_records(pipeline, store, key) for row in one.to_pylist()]
     assert len(rows) == 300
     assert {row["offset"] for row in rows} == {None}
 

@@ -16,7 +16,7 @@ from tests.support.records import json_texts
 from tests.support.records.stored_records import StoredTopic
 from tieredstore.backends.base import ObjectStore
 from tieredstore.errors import ConfigError
-from tieredstore.pipelines.filing.directories import TimeDirectories, escaped, java_format
+from tieredstore.pipelines.filing.directories import TimeDirectories, escape, java_format
 from tieredstore.pipelines.filing.times import to_millis
 from tieredstore.pipelines.parser_table import parser_of
 from tieredstore.pipelines.parsers import BadMessage, Filed, MessageParser, Parser
@@ -138,12 +138,12 @@ def test_fields_are_escaped_as_hive_does() -> None:
 @given(st.text())
 def test_no_text_becomes_more_than_one_part_of_a_path(text: str) -> None:
     try:
-        part = escaped(text)
+        part = escape(text)
     except ValueError:
         return
     assert part not in {"", ".", ".."}
     assert part[0] not in "._"
-    assert escaped(text, "k=").startswith("k=")
+    assert escape(text, "k=").startswith("k=")
     assert not set(part) & set("/\\=\x00\n")
     part.encode()
 

@@ -31,7 +31,7 @@ from tieredstore.pipelines.upkeep.dropping import drop_generation
 from tieredstore.pipelines.upkeep.garbage import collect_garbage
 from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.pipelines.upkeep.origins import origins_of, place_of
-from tieredstore.pipelines.upkeep.output_files import printed
+from tieredstore.pipelines.upkeep.output_files import read_records
 from tieredstore.pipelines.upkeep.record_sources import KeptFiles, Selected
 
 HOURS = {"secor.message.parser.class": "kafka-timestamp", "partitioner.granularity.hour": "true"}
@@ -84,7 +84,7 @@ def test_all_files_of_a_window_have_its_first_offset(topic: StoredTopic, store: 
     second = f"out/{TOPIC}/dt=2026-01-01/hr=12/1_{NUMBER}_{4:020}.parquet"
     (origin,) = origins_of(pipeline, store, [second])
     assert (origin.first, origin.last, origin.committed) == (5, 7, True)
-    assert [row["offset"] for batch in printed(pipeline, store, second) for row in batch.to_pylist()] == [5, 7]
+    assert [row["offset"] for batch in read_records(pipeline, store, second) for row in batch.to_pylist()] == [5, 7]
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_an_outage_tells_for_how_long_and_why() -> None:
     now = [10.0]
     outage = Outage(60, clock=lambda: now[0])
     assert outage.waiting_s == 0
-    outage.failed(StoreUnavailable("the store is away"))
+    outage.note_failure(StoreUnavailable("the store is away"))
     now[0] += 7
     assert (outage.waiting_s, outage.reason) == (7, "the store is away")
     outage.over()

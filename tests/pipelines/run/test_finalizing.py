@@ -91,7 +91,7 @@ def test_nothing_is_finalized_unless_asked_and_late_records_are_told_all_the_sam
     run(topic, store, quiet)
     assert successes(store) == {}
     with Runner(quiet, Parts(store, topic.manager)) as runner:
-        assert [one.path for one in runner.unfinalized()] == [day(12), day(13), day(14)]
+        assert [one.path for one in runner.find_unfinalized()] == [day(12), day(13), day(14)]
         assert successes(store) == {}
         assert [(one.files, one.records, one.statement) for one in runner.finalize()][:1] == [(1, 2, None)]
     copy_times(topic, 5, [0])
@@ -214,7 +214,7 @@ def test_a_generation_beside_another_finalizes_for_itself(topic: StoredTopic, st
         pytest.raises(ConfigError, match="was dropped"),
         Runner(HOURLY, Parts(store, topic.manager)) as runner,
     ):
-        runner.unfinalized()
+        runner.find_unfinalized()
 
 
 def log_of(partition: int, end: int, *, live: bool = True) -> PartitionLog:

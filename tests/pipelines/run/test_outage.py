@@ -16,22 +16,22 @@ AWAY = StoreUnavailable("away")
 def test_an_outage_is_waited_for_with_longer_and_longer_pauses_and_then_ends_it() -> None:
     now = [0.0]
     outage = Outage(100, clock=lambda: now[0])
-    pauses = [outage.failed(AWAY) for _ in range(8)]
+    pauses = [outage.note_failure(AWAY) for _ in range(8)]
     assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30]
     now[0] = 99
-    outage.failed(AWAY)
+    outage.note_failure(AWAY)
     # It counts from the first failure on, and anew once something worked.
     outage.over()
     now[0] = 150
-    assert outage.failed(AWAY) == 0.5
+    assert outage.note_failure(AWAY) == 0.5
     now[0] = 250
     with pytest.raises(StoreUnavailable):
-        outage.failed(AWAY)
+        outage.note_failure(AWAY)
 
 
 def test_what_no_waiting_mends_is_raised_at_once() -> None:
     with pytest.raises(AccessDenied):
-        Outage(100).failed(AccessDenied("no"))
+        Outage(100).note_failure(AccessDenied("no"))
 
 
 def window(start: int, stop: int, partition: int = 0, topic_id: str = "id") -> Window:

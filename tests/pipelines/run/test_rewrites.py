@@ -19,7 +19,7 @@ from tieredstore.errors import StoreUnavailable
 from tieredstore.pipelines.log.entries import OutputFile
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.upkeep.inspection import verify_output
-from tieredstore.pipelines.upkeep.output_files import printed
+from tieredstore.pipelines.upkeep.output_files import read_records
 
 TEXT: Final = pipeline_of(
     secor__file__reader__writer__factory="text", secor__compression__codec="zstd", max__file__records="100"
@@ -87,7 +87,7 @@ def check_outcome(store: ObjectStore, committed: dict[str, OutputFile]) -> None:
         assert (file.sha256 == committed[key].sha256) == (f"{0:020}" in key or file.kind == "sidecar")
     assert list(verify_output(TEXT, store)) == []
     rows: list[Any] = [
-        row for key in listed(store) if key.endswith(".zst") for one in printed(TEXT, store, key)
+        row for key in listed(store) if key.endswith(".zst") for one in read_records(TEXT, store, key)
         for row in one.to_pylist()
     ]  # fmt: skip
     assert [row["offset"] for row in rows] == list(range(300))

@@ -173,7 +173,7 @@ def test_a_job_that_ends_after_it_was_given_up_leaves_nothing(
     kept: Kept, driven: Driven, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(window_sink, "_CLOSING_S", 0.1)
-    write, given_up = driven.jobs.written, threading.Event()
+    write, given_up = driven.jobs.write, threading.Event()
     writing = threading.Event()
 
     def late(tasks: Sequence[WindowTask]) -> Any:
@@ -214,14 +214,14 @@ def test_an_error_ahead_is_the_batchs(kept: Kept, driven: Driven) -> None:
 
 
 def test_a_store_that_was_away_ahead_is_waited_for(kept: Kept, driven: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
-    write, failures = driven.jobs.written, [StoreUnavailable("the store is away")]
+    write, failures = driven.jobs.write, [StoreUnavailable("the store is away")]
 
     def written(tasks: Sequence[WindowTask]) -> Any:
         if failures:
             raise failures.pop()
         return write(tasks)
 
-    monkeypatch.setattr(driven.jobs, "written", written)
+    monkeypatch.setattr(driven.jobs, "write", written)
     plan = plan_of(kept)
     driven.sink.write_ahead(plan, GROUP)
     driven.sink(driven.batch(plan), 0)

@@ -26,7 +26,7 @@ from tieredstore.pipelines.log.entries import OutputFile, Window
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.outage import Outage
 from tieredstore.pipelines.run.stores import open_parts
-from tieredstore.pipelines.run.window_writing import marked
+from tieredstore.pipelines.run.window_writing import mark_windows
 from tieredstore.pipelines.upkeep.backfill import Backfill
 from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.spark import start_pipelines
@@ -91,7 +91,7 @@ class Sink:
         jobs = WindowJobs(self._spark, str(self._file), self._pipeline.own, self._store)
         with (
             open_parts(self._pipeline) as parts,
-            Runner(self._pipeline, Parts(self._store, parts.source), framed=jobs.write) as runner,
+            Runner(self._pipeline, Parts(self._store, parts.source), framed=jobs.write_one) as runner,
         ):
             sink = WindowSink(self._spark, runner, jobs, Outage(0))
             sink.begin()
@@ -170,7 +170,7 @@ def test_who_has_no_spark_refuses_it_by_name(kept: Kept) -> None:
 def test_a_window_out_of_two_tasks_is_told_and_its_files_are_taken_back() -> None:
     store = MemoryObjectStore()
     window = Window(TOPIC, "id", 0, 0, 9)
-    ((nothing, _),) = marked([window])
+    ((nothing, _),) = mark_windows([window])
     prepared = store.prepare("key", [b"data"], staging_prefix="staging/")
     output = OutputFile("data", "key", 4, "", 0, 8, 9, -1, -1, prepared)
     half = replace(nothing, records=4, files=(output,))

@@ -15,10 +15,10 @@ from tests.support.spark.hadoop_files import HadoopFiles
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.pipelines import Pipeline, with_generation
 from tieredstore.pipelines.files.sequencefile import SequenceFile
-from tieredstore.pipelines.filing.messagepack import packed, packed_bytes, unpacked
+from tieredstore.pipelines.filing.messagepack import pack_bytes, pack_number, unpack
 from tieredstore.pipelines.upkeep.backfill import Backfill
 from tieredstore.pipelines.upkeep.inspection import verify_output
-from tieredstore.pipelines.upkeep.output_files import printed
+from tieredstore.pipelines.upkeep.output_files import read_records
 from tieredstore.pipelines.upkeep.record_sources import KeptFiles, Selected
 
 pytestmark = pytest.mark.slow
@@ -51,7 +51,7 @@ def test_hadoop_reads_what_pipelines_write(hadoop: HadoopFiles, tmp_path: Path, 
         if not messagepack:
             assert [key for key, _ in read] == list(range(len(rows)))
             continue
-        keys: list[Any] = [unpacked(key) for key, _ in read if isinstance(key, bytes)]
+        keys: list[Any] = [unpack(key) for key, _ in read if isinstance(key, bytes)]
         assert [(key[1], key.get(2), key[3]) for key in keys] == [
             (number, row["key"], 1000 + number) for number, row in enumerate(rows)
         ]
@@ -71,7 +71,7 @@ def test_what_hadoop_writes_as_secor_does_is_printed_and_backfilled(
         hadoop.write(path, keyed, compression=compression, codec=codec)
         key = f"secor/orders/dt=1/7_0_{start:020}"
         store.put(key, path.read_bytes())
-        rows: list[Any] = [row for rows in printed(kept, store, key) for row in rows.to_pylist()]
+        rows: list[Any] = [row for rows in read_records(kept, store, key) for row in rows.to_pylist()]
         assert [(row["offset"], row["value"]) for row in rows] == records
         assert {(row["key"], row["timestamp"]) for row in rows} == {(b"k", TIME_MS) if messagepack else (None, None)}
         start += RECORDS
@@ -111,5 +111,7 @@ def _value(offset: int) -> bytes:
 
 def _key(offset: int) -> bytes:
     """As Secor's factory packs it."""
-    fields = packed(1) + packed(offset) + packed(2) + packed_bytes(b"k") + packed(3) + packed(TIME_MS)
+    fields = (
+        pack_number(1) + pack_number(offset) + pack_number(2) + pack_bytes(b"k") + pack_number(3) + pack_number(TIME_MS)
+    )
     return bytes([0x83]) + fields

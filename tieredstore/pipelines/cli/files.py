@@ -155,11 +155,11 @@ def print_(
     with open_pipeline(file) as (settings, parts):
         from tieredstore.pipelines.run.recipes import places_of
         from tieredstore.pipelines.upkeep.origins import place_of
-        from tieredstore.pipelines.upkeep.output_files import printed
+        from tieredstore.pipelines.upkeep.output_files import read_records
 
         for key in output:
             topic, partition = place_of(places_of(settings), key)
-            batches = _first(printed(settings, parts.store, key), count)
+            batches = _first(read_records(settings, parts.store, key), count)
             if as_json:
                 write_json(((partition, batch) for batch in batches), topic=topic, coding=JsonBytes.BOTH)
             else:
@@ -295,7 +295,7 @@ def finalize(
     dry_run = is_dry_run(yes=yes, dry_run=dry_run)
     for file in files:
         with open_runner(file) as runner:
-            finished = runner.unfinalized() if dry_run else runner.finalize()
+            finished = runner.find_unfinalized() if dry_run else runner.finalize()
             if not dry_run:
                 runner.driver.mark_published()
         if as_json:

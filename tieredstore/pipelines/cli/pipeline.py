@@ -230,7 +230,7 @@ def verify(
         check_written(settings, parts.store)
         verification = Verification(settings, parts.store, contents=not sizes_only)
         problems = list(verification.problems())
-    more = None if against is None else _compared(settings, against, problems)
+    more = None if against is None else _compare(settings, against, problems)
     if as_json:
         counts = {} if more is None else {"compared": more.compared, "not_compared": more.gone}
         print_json({"problems": [_problem_json(one) for one in problems], **_read_json(verification), **counts})
@@ -274,7 +274,7 @@ def _problem_json(one: OutputProblem) -> JsonValue:
     return {"fault": one.kind, "output_key": one.subject if is_file else None, "problem": words}
 
 
-def _compared(settings: Pipeline, against: Against, problems: list[OutputProblem]) -> Compared:
+def _compare(settings: Pipeline, against: Against, problems: list[OutputProblem]) -> Compared:
     """Adds what is wrong beside the log; what was compared."""
     from tieredstore.pipelines.run.stores import open_parts
     from tieredstore.pipelines.upkeep import comparison as comparing
@@ -286,7 +286,7 @@ def _compared(settings: Pipeline, against: Against, problems: list[OutputProblem
     return comparison
 
 
-def _held(count: int, row: PartitionStatus) -> str:
+def _count_held(count: int, row: PartitionStatus) -> str:
     """A number of what is there; where all of it gave way, by whom it was replaced."""
     return str(count) if count or not row.replaced else f"by {row.replaced[-1].generation}"
 
@@ -300,9 +300,9 @@ def _status_row(now_ms: int, problems: Mapping[tuple[str, int], str]) -> Row[Par
         field("lag", lambda row: row.lag, number("LAG")),
         field("lag_seconds", lambda row: row.lag_s(now_ms), number("SEC"), lambda lag_s: str(round(lag_s))),
         field("records", lambda row: row.records),
-        column(number("RECORDS", rank=1), lambda row: _held(row.records, row)),
+        column(number("RECORDS", rank=1), lambda row: _count_held(row.records, row)),
         field("files", lambda row: row.files),
-        column(number("FILES", rank=1), lambda row: _held(row.files, row)),
+        column(number("FILES", rank=1), lambda row: _count_held(row.files, row)),
         field("max_timestamp_ms", lambda row: None if row.max_timestamp < 0 else row.max_timestamp),
         field("max_timestamp", lambda row: iso_utc(row.max_timestamp), moment("LATEST", rank=2)),
         field("problem", lambda row: problems.get((row.topic, row.partition))),

@@ -45,7 +45,7 @@ def _ids(text: str) -> str:
     return text
 
 
-def named_text(names: Mapping[str, str], *, own: bool = False) -> Callable[[str], str]:
+def read_name(names: Mapping[str, str], *, own: bool = False) -> Callable[[str], str]:
     """What reads a short name, or a class of Secor's that ``names`` has one for; with ``own`` also ``module:Class``."""
     known = {**names, **{short: short for short in names.values()}}
 
@@ -70,7 +70,7 @@ class FilingSettings(SettingsGroup):
     """What records are filed by."""
 
     parser: Annotated[
-        str, string("a short name, Secor's class, or module:Class", named_text(_PARSER_NAMES, own=True))
+        str, string("a short name, Secor's class, or module:Class", read_name(_PARSER_NAMES, own=True))
     ] = Field(
         default="offset",
         alias="secor.message.parser.class",
@@ -146,7 +146,7 @@ class FilingSettings(SettingsGroup):
         alias="message.timestamp.id",
         description="Of `thrift`: the id of the field that has the time, behind those of the structs that hold it.",
     )
-    thrift_protocol: Annotated[str, string("binary, compact or Thrift's class", named_text(secor.THRIFT_PROTOCOLS))] = (
+    thrift_protocol: Annotated[str, string("binary, compact or Thrift's class", read_name(secor.THRIFT_PROTOCOLS))] = (
         Field(default="binary", alias="secor.thrift.protocol.class", description="How messages of Thrift are written.")
     )
     thrift_idl: Annotated[str, string("a file")] = Field(
@@ -314,7 +314,7 @@ def catalog_properties(rest: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((name.removeprefix(CATALOG), text) for name, text in rest.items() if name.startswith(CATALOG)))
 
 
-def refused_of_table(
+def find_table_fault(
     own: TableSettings, naming: NamingSettings, file_format: str, output: Settings, hive: Sequence[object]
 ) -> str:
     """Why files of this output cannot be entered in the table, or in those of Hive's; empty if they can."""

@@ -44,7 +44,7 @@ def _rows(table: Mapping[str, str], outcome: str) -> Iterator[str]:
         yield f"| `{name}{rest}` | {outcome}{f': {words}' if words else ''} |"
 
 
-def renewed(page: str) -> str:
+def renew_page(page: str) -> str:
     """The page with these tables in place of those that it has."""
     for beginning, table in ((_SETTINGS, settings_table()), (_SECORS, secors_table())):
         before, _, rest = page.partition(beginning)
@@ -55,4 +55,4 @@ def renewed(page: str) -> str:
 
 if __name__ == "__main__":
     path = Path(sys.argv[1])
-    path.write_text(renewed(path.read_text()))
+    path.write_text(renew_page(path.read_text()))

@@ -148,7 +148,7 @@ def _delimiter_text(delimiter: str) -> str:
     return "".join(f"\\u{ord(character):04x}" if character <= " " else character for character in delimiter)
 
 
-def given_properties(properties: Mapping[str, str]) -> dict[str, str]:
+def read_properties(properties: Mapping[str, str]) -> dict[str, str]:
     """What a file says, by the names that are read here, without those that stand empty.
 
     Three that stand empty say something all the same: files are not compressed, nothing stands between their values,

@@ -31,9 +31,9 @@ from tieredstore.pipelines.config.chapters import (
     NamingSettings,
     TableSettings,
     catalog_properties,
+    find_table_fault,
     hive_tables,
-    named_text,
-    refused_of_table,
+    read_name,
     regex,
 )
 from tieredstore.pipelines.filing.directories import java_format
@@ -126,7 +126,7 @@ class PipelineSettings(SettingsGroup):
         description="Whether records of open and aborted transactions are left out.",
     )
     format: Annotated[
-        str, string("a short name, Secor's class, or module:Class", named_text(_FORMAT_NAMES, own=True))
+        str, string("a short name, Secor's class, or module:Class", read_name(_FORMAT_NAMES, own=True))
     ] = Field(
         default="parquet",
         alias="secor.file.reader.writer.factory",
@@ -141,7 +141,7 @@ class PipelineSettings(SettingsGroup):
         str,
         string(
             "none, gzip, zstd, snappy, deflate, lz4, bzip2 or Hadoop's class",
-            named_text(_CODEC_NAMES),
+            read_name(_CODEC_NAMES),
         ),
     ] = Field(
         default="zstd", alias="secor.compression.codec", description="How files are compressed; there and empty: not."
@@ -176,7 +176,7 @@ class PipelineSettings(SettingsGroup):
     )
     transformer: Annotated[
         str,
-        string("module:Class, module:function or Secor's own", named_text(secor.TRANSFORMERS, own=True)),
+        string("module:Class, module:function or Secor's own", read_name(secor.TRANSFORMERS, own=True)),
     ] = Field(
         default="",
         alias="secor.message.transformer.class",
@@ -309,7 +309,7 @@ def load_pipeline(path: Path | str) -> Pipeline:
 def pipeline_from(properties: Mapping[str, str], *, base_dir: Path | None = None, source: str = "pipeline") -> Pipeline:
     """The same of a mapping; relative paths start from ``base_dir``."""
     # Secor's own files have most names with nothing behind them.
-    given = secor.given_properties(properties)
+    given = secor.read_properties(properties)
     own_names = {name for name, _, _ in own_properties()}
     output = {name.removeprefix(_OUTPUT): text for name, text in given.items() if name.startswith(_OUTPUT)}
     stored = {name: text for name, text in given.items() if name.startswith(_SOURCE)}
@@ -321,7 +321,7 @@ def pipeline_from(properties: Mapping[str, str], *, base_dir: Path | None = None
     reader = SettingsReader(OwnProperties(source, "", own), base_dir or Path())
     tables = hive_tables(rest, reader)
     prefixes = (HIVE_TABLE, CATALOG, *OF_TOPICS, REGISTRY)
-    client = _sorted_out(
+    client = _sort_out(
         {
             name: text
             for name, text in rest.items()
@@ -341,7 +341,7 @@ def pipeline_from(properties: Mapping[str, str], *, base_dir: Path | None = None
             f"{source}: no source is named: give the bucket's storage.backend.class, kafka.bootstrap.servers, or both"
         )
     written = settings_from({**_CHUNK_SIZE, **output}, base_dir=base_dir, source=f"{source}, output.*")
-    if refusal := refused_of_table(settings.table, settings.naming, settings.format, written, tables):
+    if refusal := find_table_fault(settings.table, settings.naming, settings.format, written, tables):
         raise ConfigError(f"{source}: {refusal}")
     return Pipeline(
         settings,
@@ -399,7 +399,7 @@ def _schemas(rest: Mapping[str, str], own: PipelineSettings, base_dir: Path, sou
     return schemas
 
 
-def _sorted_out(rest: Mapping[str, str], own_names: set[str], reader: SettingsReader) -> dict[str, str]:
+def _sort_out(rest: Mapping[str, str], own_names: set[str], reader: SettingsReader) -> dict[str, str]:
     """The properties of the Kafka client; notes what is refused or unknown, and says what has no effect."""
     client: dict[str, str] = {}
     idle: list[str] = []
@@ -416,7 +416,7 @@ def _sorted_out(rest: Mapping[str, str], own_names: set[str], reader: SettingsRe
             client[name] = text
         else:
             _note_unknown(name, own_names, reader)
-    idle += _checked(client, own_names, reader)
+    idle += _check_client(client, own_names, reader)
     if idle:
         _say_idle(reader.own.source, ", ".join(sorted(idle)))
     return {_of_client(name): text for name, text in client.items()}
@@ -432,7 +432,7 @@ def _of_client(name: str) -> str:
     return name.removeprefix(_CONSUMER).removeprefix(_KAFKA)
 
 
-def _checked(client: Mapping[str, str], own_names: set[str], reader: SettingsReader) -> list[str]:
+def _check_client(client: Mapping[str, str], own_names: set[str], reader: SettingsReader) -> list[str]:
     """Of the client's properties those that have no effect, since there is no broker; notes which are unknown."""
     names = {name: _of_client(name) for name in client if _of_client(name) != _SERVERS}
     has_broker = len(names) < len(client)

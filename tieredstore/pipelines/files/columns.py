@@ -47,7 +47,7 @@ class Decoder(ABC):
         """For the values of a window of a topic; ConfigError where the settings do not say what these are."""
 
     @abstractmethod
-    def decoded(self, values: Any) -> tuple[Any, dict[int, str]]:
+    def decode(self, values: Any) -> tuple[Any, dict[int, str]]:
         """A column of structs, None where only the end of a file tells its type; and why rows are none, by number."""
 
     @abstractmethod
@@ -81,11 +81,11 @@ class OfOneSchema(Decoder):
         _check_names(_fields_of(value_type.arrow_type), topic, self.taken)
         return replace(self, value_type=value_type)
 
-    def decoded(self, values: Any) -> tuple[Any, dict[int, str]]:
+    def decode(self, values: Any) -> tuple[Any, dict[int, str]]:
         """All of them by the one type."""
         assert self.value_type is not None
         column = self.value_type.convert(values, _place)
-        faults = dict.fromkeys(_lost(values, column), f"its value is not {_NAMES[self.kind]} of its columns")
+        faults = dict.fromkeys(_find_lost(values, column), f"its value is not {_NAMES[self.kind]} of its columns")
         if self.rest is None:
             return column, faults
         rest: list[str | None] = []
@@ -113,7 +113,7 @@ class OfOneSchema(Decoder):
 _NAMES: Final = {"json": "JSON", "protobuf": "a message of Protocol Buffers", "avro": "Avro"}
 
 
-def _lost(values: Any, column: Any) -> list[int]:
+def _find_lost(values: Any, column: Any) -> list[int]:
     """The rows that are null, and were not."""
     rows = pc.indices_nonzero(pc.and_(column.is_null(), values.is_valid()))
     numbers: list[int] = rows.to_pylist()
@@ -176,7 +176,7 @@ class OfRegistry(Decoder):
         """A window's schemas are united anew, so that the same window gives the same files."""
         return replace(self, seen=_Seen(self.lookup, topic, self.taken))
 
-    def decoded(self, values: Any) -> tuple[Any, dict[int, str]]:
+    def decode(self, values: Any) -> tuple[Any, dict[int, str]]:
         """Each by the schema that wrote it, to see that it is whole; which columns it has, the file's end tells."""
         assert self.seen is not None
         faults: dict[int, str] = {}
@@ -192,7 +192,7 @@ class OfRegistry(Decoder):
                 rows_of.setdefault(number, []).append(row)
         for number, rows in rows_of.items():
             taken = values.take(pa.array(rows, pa.int64()))
-            lost = _lost(taken, self.seen.reader(number).convert(taken, _place))
+            lost = _find_lost(taken, self.seen.reader(number).convert(taken, _place))
             faults |= dict.fromkeys((rows[one] for one in lost), "its value is not Avro of its schema")
         return None, dict(sorted(faults.items()))
 
@@ -217,10 +217,10 @@ class _Seen:
     def reason_against(self, number: int) -> str | None:
         """Why values of this schema are bad; None if they are not."""
         if number not in self._reasons:
-            self._reasons[number] = self._judged(number)
+            self._reasons[number] = self._judge(number)
         return self._reasons[number]
 
-    def _judged(self, number: int) -> str | None:
+    def _judge(self, number: int) -> str | None:
         try:
             schema = self._lookup(number)
             parsed = parsed_schema(schema)
@@ -315,10 +315,10 @@ class Columns(Format):
         """With the topic's schema."""
         return replace(self, decoder=self.decoder.for_window(topic))
 
-    def decoded(self, records: pa.RecordBatch) -> tuple[Any, dict[int, str]]:
+    def decode(self, records: pa.RecordBatch) -> tuple[Any, dict[int, str]]:
         """What of records is no row of columns."""
         untyped: Any = records
-        return self.decoder.decoded(untyped.column("value"))
+        return self.decoder.decode(untyped.column("value"))
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
         """Rows have a column more than the envelope, where the type of that is known."""
@@ -389,7 +389,7 @@ class FrameColumns(Format):
         """As those of the files themselves."""
         return self.inner.writes_forward
 
-    def decoded(self, records: pa.RecordBatch) -> tuple[Any, dict[int, str]]:
+    def decode(self, records: pa.RecordBatch) -> tuple[Any, dict[int, str]]:
         """The columns, as one of structs."""
         untyped: Any = records
         fields: list[Any] = list(self.own)

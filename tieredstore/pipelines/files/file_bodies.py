@@ -62,7 +62,7 @@ class FileBody(ABC):
         """Nothing more is written."""
 
     @abstractmethod
-    def prepared(self) -> Prepared:
+    def await_prepared(self) -> Prepared:
         """The object, once it has ended; waits for the store. Raises the store's error."""
 
     @abstractmethod
@@ -166,7 +166,7 @@ class _Spooled(FileBody):
         with self._file:
             self._prepared = self._prepare(_pieces(self._file))
 
-    def prepared(self) -> Prepared:
+    def await_prepared(self) -> Prepared:
         assert self._prepared is not None
         return self._prepared
 
@@ -226,20 +226,20 @@ class _Growing(FileBody):
     def end(self) -> None:
         self._file.flush()
         self.check()
-        held = self._taken_out()
+        held = self._take_out()
         if self._rest is not None:
             self._rest.end()
         elif held is not None:
             self._prepared = self._prepare(held.getbuffer())
 
-    def prepared(self) -> Prepared:
-        prepared = self._prepared if self._rest is None else self._rest.prepared()
+    def await_prepared(self) -> Prepared:
+        prepared = self._prepared if self._rest is None else self._rest.await_prepared()
         assert prepared is not None
         return prepared
 
     def abandon(self) -> None:
         self._is_abandoned = True
-        self._taken_out()
+        self._take_out()
         if self._rest is not None:
             self._rest.abandon()
 
@@ -251,13 +251,13 @@ class _Growing(FileBody):
             self._rest.close()
 
     def _leave_memory(self, held: io.BytesIO) -> None:
-        self._taken_out()
+        self._take_out()
         stream = self._bodies.stream(self._key, self._prepare)
         self._rest = stream or _Spooled(self._prepare, self._bodies.temporary())
         self._write = self._rest.file.write if isinstance(self._rest, _Spooled) else self._rest.write
         self._write(held.getbuffer())
 
-    def _taken_out(self) -> io.BytesIO | None:
+    def _take_out(self) -> io.BytesIO | None:
         held, self._held = self._held, None
         if held is not None:
             self._write = _pass_over
@@ -328,7 +328,7 @@ class _Stream:
         self.close()
         return True
 
-    def prepared(self) -> Prepared:
+    def await_prepared(self) -> Prepared:
         """What the store has made of it."""
         return outcome(self._future)
 

@@ -60,7 +60,7 @@ def text_records(file: BinaryIO, sidecar: BinaryIO | None, delimiter: bytes) -> 
     """Of values, or lines of JSON, compressed or not."""
     start = file.read(4)
     file.seek(0)
-    stream = _unpacked(file, start)
+    stream = _decompress(file, start)
     if sidecar is not None:
         yield from _beside(pieces_of(stream, delimiter) if delimiter else _by_lengths(stream, sidecar), sidecar)
     elif not delimiter:
@@ -69,7 +69,7 @@ def text_records(file: BinaryIO, sidecar: BinaryIO | None, delimiter: bytes) -> 
         yield from _batches(_lines(stream, delimiter))
 
 
-def _unpacked(file: BinaryIO, magic: bytes) -> BinaryIO:
+def _decompress(file: BinaryIO, magic: bytes) -> BinaryIO:
     if magic.startswith(b"\x1f\x8b"):
         return cast("BinaryIO", gzip.GzipFile(fileobj=file))
     if magic == b"\x28\xb5\x2f\xfd":
@@ -259,7 +259,7 @@ _DOWNLOAD_BYTES: Final = 8 << 20
 
 
 @contextmanager
-def downloaded(store: ObjectStore, key: str, sha256: str | None = None) -> Generator[BinaryIO]:
+def download(store: ObjectStore, key: str, sha256: str | None = None) -> Generator[BinaryIO]:
     """A whole object as a file that can be read anywhere; CorruptData if its bytes are not those of ``sha256``."""
     size, digest = store.head(key).size, hashlib.sha256()
     with tempfile.TemporaryFile() as file:

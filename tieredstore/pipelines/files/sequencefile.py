@@ -18,7 +18,7 @@ import zstandard
 
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.files.container_formats import Sidecar
-from tieredstore.pipelines.filing.messagepack import packed, packed_bytes, unpacked
+from tieredstore.pipelines.filing.messagepack import pack_bytes, pack_number, unpack
 from tieredstore.pipelines.writers import FileWriter, Format
 
 MAGIC: Final = b"SEQ"
@@ -106,7 +106,7 @@ class SequenceFileReader:
         is_six = self._at_version() == 6
         self.key_class, self.value_class = self._name(), self._name()
         self._is_compressed, self._has_blocks = self._take(1) != b"\0", self._take(1) != b"\0"
-        self._codec = self._named_codec(self._name()) if self._is_compressed else "none"
+        self._codec = self._read_codec(self._name()) if self._is_compressed else "none"
         if is_six:
             for _ in range(2 * self._int(0, 10_000)):
                 self._name()
@@ -162,14 +162,14 @@ class SequenceFileReader:
         if self._take(_SYNC_BYTES) != self._sync:
             raise ValueError("a marker is not that of the file")
 
-    def _named_codec(self, name: str) -> str:
+    def _read_codec(self, name: str) -> str:
         for short, known in CODEC_CLASSES.items():
             if known == name:
                 return short
         raise ValueError(f"compressed by {name!r:.120}, which is not known here")
 
     def _name(self) -> str:
-        return self._take(self._bounded(self._vint(), _MOST_NAME)).decode()
+        return self._take(self._check_bounds(self._vint(), _MOST_NAME)).decode()
 
     def _vint(self) -> int:
         first = self._take(1)
@@ -185,16 +185,16 @@ class SequenceFileReader:
         if len(head) < 4:
             raise ValueError("the file breaks off")
         number: int = _INT.unpack(head)[0]
-        return number if number == -1 else self._bounded(number, _MOST_BYTES)
+        return number if number == -1 else self._check_bounds(number, _MOST_BYTES)
 
     @staticmethod
-    def _bounded(number: int, most: int) -> int:
+    def _check_bounds(number: int, most: int) -> int:
         if not 0 <= number <= most:
             raise ValueError("a number is out of its range")
         return number
 
     def _take(self, count: int) -> bytes:
-        piece = self._file.read(self._bounded(count, _MOST_BYTES))
+        piece = self._file.read(self._check_bounds(count, _MOST_BYTES))
         if len(piece) < count:
             raise ValueError("the file breaks off")
         return piece
@@ -268,13 +268,13 @@ def compress(codec: str, data: bytes) -> bytes:
         case "bzip2":
             return bz2.compress(data)
         case _:
-            return _framed(_cramjam_block(codec)[0], data)
+            return _frame(_cramjam_block(codec)[0], data)
 
 
 def decompress(codec: str, data: bytes, most: int) -> bytes:
     """What was compressed; ValueError for what is damaged, or unpacks to more than ``most`` bytes."""
     if codec in {"snappy", "lz4"}:
-        return _unframed(_cramjam_block(codec)[1], data, most)
+        return _unframe(_cramjam_block(codec)[1], data, most)
     opened: Mapping[str, Callable[[Any], Any]] = {
         "deflate": _Inflated,
         "gzip": lambda file: gzip.GzipFile(fileobj=file),
@@ -332,7 +332,7 @@ def _lz4(lz4: Any, data: bytes, size: int) -> bytes:
     return bytes(memoryview(whole)[:count])
 
 
-def _framed(chunk: Callable[[bytes], bytes], data: bytes) -> bytes:
+def _frame(chunk: Callable[[bytes], bytes], data: bytes) -> bytes:
     pieces: list[bytes] = []
     for start in range(0, len(data), _PIECE):
         piece = data[start : start + _PIECE]
@@ -341,7 +341,7 @@ def _framed(chunk: Callable[[bytes], bytes], data: bytes) -> bytes:
     return b"".join(pieces)
 
 
-def _unframed(chunk: Callable[[bytes, int], bytes], data: bytes, most: int) -> bytes:
+def _unframe(chunk: Callable[[bytes, int], bytes], data: bytes, most: int) -> bytes:
     whole, at = bytearray(), 0
     while at < len(data):
         size, at = _size_at(data, at)
@@ -352,14 +352,14 @@ def _unframed(chunk: Callable[[bytes, int], bytes], data: bytes, most: int) -> b
             length, at = _size_at(data, at)
             if length > len(data) - at:
                 raise ValueError("a compressed chunk breaks off")
-            whole += _unpacked(chunk, data[at : at + length], stop - len(whole))
+            whole += _unpack(chunk, data[at : at + length], stop - len(whole))
             at += length
         if len(whole) != stop:
             raise ValueError("a compressed chunk has another size than it tells")
     return bytes(whole)
 
 
-def _unpacked(chunk: Callable[[bytes, int], bytes], data: bytes, size: int) -> bytes:
+def _unpack(chunk: Callable[[bytes, int], bytes], data: bytes, size: int) -> bytes:
     if not data:
         raise ValueError("a compressed chunk is empty")
     try:
@@ -441,11 +441,11 @@ class _SequenceFile(FileWriter):
 
 def _messagepack_key(offset: int, key: bytes | None, time: int) -> bytes:
     """As Secor's ``MessagePackSequenceFileReaderWriterFactory`` has it: what there is not is left out."""
-    fields = [packed(_OFFSET) + packed(offset)]
+    fields = [pack_number(_OFFSET) + pack_number(offset)]
     if key is not None:
-        fields.append(packed(_KEY) + packed_bytes(key))
+        fields.append(pack_number(_KEY) + pack_bytes(key))
     if time >= 0:
-        fields.append(packed(_TIMESTAMP) + packed(time))
+        fields.append(pack_number(_TIMESTAMP) + pack_number(time))
     return bytes_writable(bytes([_MAP | len(fields)]) + b"".join(fields))
 
 
@@ -469,7 +469,7 @@ def _offset_of(key: bytes) -> int:
 
 
 def _of_messagepack(key: bytes) -> dict[str, Any]:
-    content = unpacked(key)
+    content = unpack(key)
     if not isinstance(content, dict) or not isinstance(content.get(_OFFSET), int):
         raise ValueError("a key has no offset")  # noqa: TRY004  one error for all that is damaged
     message_key, time = content.get(_KEY), content.get(_TIMESTAMP)

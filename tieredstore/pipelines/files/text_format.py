@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.files.container_formats import Sidecar
-from tieredstore.pipelines.writers import CODECS, FileWriter, Format, compressed
+from tieredstore.pipelines.writers import CODECS, FileWriter, Format, compress_into
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Text(Format):
         """Values into one, the rest into the other."""
         if sidecar is None:
             raise ConfigError("text needs a file beside it for offsets, keys and headers")
-        return _TextFile(compressed(file, self.codec), self.delimiter, sidecar)
+        return _TextFile(compress_into(file, self.codec), self.delimiter, sidecar)
 
 
 class _TextFile(FileWriter):

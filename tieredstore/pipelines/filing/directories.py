@@ -49,7 +49,7 @@ class TimeDirectories:
     def of_minute(self, minute: int) -> str:
         """The path of the minute since the epoch."""
         moment = (_EPOCH + timedelta(minutes=minute)).astimezone(ZoneInfo(self.zone))
-        return "/".join(escaped(moment.strftime(how), prefix) for prefix, how in self._parts())
+        return "/".join(escape(moment.strftime(how), prefix) for prefix, how in self._parts())
 
     def _parts(self) -> list[tuple[str, str]]:
         """Prefix and format of each level; a format with slashes is as many levels, as in Secor."""
@@ -115,7 +115,7 @@ def _end_ms(times: Sequence[int], zone: ZoneInfo) -> int:
     return length_ms + int(max(start.replace(fold=fold).timestamp() for fold in (0, 1)) * 1000)
 
 
-def escaped(part: str, prefix: str = "") -> str:
+def escape(part: str, prefix: str = "") -> str:
     """``prefix``, and a text as one part of a path, by Hive's rules: what a path or a partition means otherwise is
     ``%XX``.
 

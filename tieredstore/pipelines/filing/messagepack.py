@@ -40,7 +40,7 @@ _SIZED: Final[Mapping[int, tuple[str, struct.Struct]]] = {
 _CONSTANTS: Final[Mapping[int, bool | None]] = {0xC0: None, 0xC2: False, 0xC3: True}
 
 
-def packed(number: int) -> bytes:
+def pack_number(number: int) -> bytes:
     """A number from 0 up to 2⁶⁴ - 1 in as few bytes as there are."""
     for most, code, layout in ((0x7F, None, "B"), (0xFF, 0xCC, "B"), (0xFFFF, 0xCD, "H"), (0xFFFFFFFF, 0xCE, "I")):
         if number <= most:
@@ -48,7 +48,7 @@ def packed(number: int) -> bytes:
     return b"\xcf" + struct.pack(">Q", number)
 
 
-def packed_bytes(data: bytes) -> bytes:
+def pack_bytes(data: bytes) -> bytes:
     """Bytes, with their number before them."""
     for most, code, layout in ((0xFF, 0xC4, "B"), (0xFFFF, 0xC5, "H")):
         if len(data) <= most:
@@ -56,7 +56,7 @@ def packed_bytes(data: bytes) -> bytes:
     return b"\xc6" + struct.pack(">I", len(data)) + data
 
 
-def unpacked(data: bytes) -> Value:
+def unpack(data: bytes) -> Value:
     """The one value that the bytes are; ValueError for anything else."""
     reading = _Reading(data)
     value = reading.value(0)
@@ -91,7 +91,7 @@ class _Reading:
             layout = _NUMBERS[code]
             number: int | float = layout.unpack(self.take(layout.size))[0]
             return number
-        return self._sized(*self._kind(code), depth)
+        return self._read_sized(*self._kind(code), depth)
 
     def _kind(self, code: int) -> tuple[str, int]:
         if code <= 0x8F:
@@ -107,7 +107,7 @@ class _Reading:
         kind, layout = _SIZED[code]
         return kind, layout.unpack(self.take(layout.size))[0]
 
-    def _sized(self, kind: str, size: int, depth: int) -> Value:
+    def _read_sized(self, kind: str, size: int, depth: int) -> Value:
         # A value has at least a byte: what cannot be there is not begun.
         if size > len(self._data) - self.at:
             raise ValueError("it ends in the middle of a value")

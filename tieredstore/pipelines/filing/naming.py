@@ -58,7 +58,7 @@ class Naming:
         """What topics and the pipeline's own folder lie below."""
         return self.places.root
 
-    def named_offset(self, first_offset: int, window_start: int, *, is_first: bool) -> int:
+    def offset_in_name(self, first_offset: int, window_start: int, *, is_first: bool) -> int:
         """The offset in the name of a file of a window, by whether it is the first one in its directory.
 
         Later ones there have that of their own first record, which is none of any other file. So do messages that were
@@ -149,14 +149,14 @@ class Places:
     def directory(self, topic: str, path: str) -> str | None:
         """What :meth:`path` was given; None for a path that is none of the topic's."""
         for root in self.roots:
-            directory = self._unhashed(path).removeprefix(f"{root}{topic}/")
+            directory = self._without_hash(path).removeprefix(f"{root}{topic}/")
             if self.path(topic, directory) == path:
                 return directory
         return None
 
     def inner(self, key: str) -> str | None:
         """``<topic>/<directories>/<name>`` of a key; None for one that is not below a root."""
-        rest = self._unhashed(key)
+        rest = self._without_hash(key)
         if self.hashed and rest == key:
             return None
         # One root may lie below the other: the one below which such a directory is written comes first.
@@ -168,7 +168,7 @@ class Places:
         topic, _, rest = inner.partition("/")
         return self.path(topic, rest.rpartition("/")[0]) == key.rpartition("/")[0]
 
-    def listed(self, store: ObjectStore, topics: Iterable[str]) -> Iterator[ObjectInfo]:
+    def list_files(self, store: ObjectStore, topics: Iterable[str]) -> Iterator[ObjectInfo]:
         """All objects of these topics; of hashed ones by a listing of all that the store has."""
         names = sorted(topics)
         if not self.hashed:
@@ -187,7 +187,7 @@ class Places:
         roots = [""] if self.hashed else sorted(self.roots)
         return roots[:1] + [root for root in roots[1:] if not root.startswith(roots[0])]
 
-    def _unhashed(self, key: str) -> str:
+    def _without_hash(self, key: str) -> str:
         return re.sub(rf"^[0-9a-f]{{{_HASH_CHARACTERS}}}/", "", key) if self.hashed else key
 
 

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 
 from tieredstore.pipelines.filing._json_scan import epoch_millis
-from tieredstore.pipelines.filing.messagepack import unpacked
+from tieredstore.pipelines.filing.messagepack import unpack
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _INTEGER: Final = re.compile(r"[0-9]{1,19}")
@@ -172,7 +172,7 @@ class MessagePackTime(Time):
     def __call__(self, payload: bytes) -> int:
         """In ms."""
         try:
-            content = unpacked(payload)
+            content = unpack(payload)
         except (ValueError, RecursionError):
             raise BadMessage("its value is not MessagePack") from None
         time = _whole_number(content.get(self.name) if isinstance(content, dict) else None, is_strict=True)

@@ -350,7 +350,7 @@ class CommitLog:
             # The create may have won, and lost its answer.
             entry = self.entry(entry.number)
             if entry.writer != self.writer:
-                raise self._fenced(entry.number) from refusal
+                raise self._make_fenced(entry.number) from refusal
         self.state.apply(entry)
         if entry.number % SNAPSHOT_EVERY == SNAPSHOT_EVERY - 1:
             self._write_snapshot()
@@ -361,7 +361,7 @@ class CommitLog:
         for info in self.store.list(f"{self.folder}commits/", self._key(self.state.number)):
             entry = self.entry(_number_of(info.key))
             if entry.writer != self.writer:
-                raise self._fenced(entry.number)
+                raise self._make_fenced(entry.number)
             self.state.apply(entry)
 
     def check_alone(self) -> None:
@@ -370,9 +370,9 @@ class CommitLog:
             self.store.head(self._key(self.state.number + 1))
         except ObjectNotFound:
             return
-        raise self._fenced(self.state.number + 1)
+        raise self._make_fenced(self.state.number + 1)
 
-    def _fenced(self, number: int) -> Fenced:
+    def _make_fenced(self, number: int) -> Fenced:
         return Fenced(
             f"another process has written entry {number} of {self.folder}commits/: it runs this pipeline by now, and "
             "this one ends; run one of them only"

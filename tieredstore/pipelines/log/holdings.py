@@ -113,7 +113,7 @@ class Holdings:
                 break
             yield one
 
-    def held(self) -> Iterator[WrittenWindow]:
+    def iterate_held(self) -> Iterator[WrittenWindow]:
         """All windows that the generation still holds, by partition and offset."""
         for _, windows in sorted(self.windows.items()):
             yield from (one.window for one in windows if one.is_held)
@@ -186,17 +186,20 @@ class Family:
 
     def states(self) -> list[LogState]:
         """What the own log says, and those of the others that were not dropped; as of the last look at these."""
-        return [self._log.state, *(log.state for log in self._known().values() if log.state.life is not Life.DROPPED)]
+        return [
+            self._log.state,
+            *(log.state for log in self._read_others().values() if log.state.life is not Life.DROPPED),
+        ]
 
     def has_said(self, statement: Statement) -> bool:
         """Whether it was one of these that wrote what a ``_SUCCESS`` says."""
-        ours = {self._log.generation, *self._known()}
+        ours = {self._log.generation, *self._read_others()}
         return statement.pipeline == self._log.pipeline and statement.generation in ours
 
     @property
     def has_dropped(self) -> bool:
         """Whether one of the others was dropped."""
-        return any(log.state.life is Life.DROPPED for log in self._known().values())
+        return any(log.state.life is Life.DROPPED for log in self._read_others().values())
 
     @property
     def finalized(self) -> set[str]:
@@ -208,10 +211,10 @@ class Family:
         """Directories that are to have no ``_SUCCESS`` now, since files in them give way to others."""
         return set[str]().union(*(state.withheld for state in self.states()))
 
-    def taken_over(self) -> dict[int, CommitLog]:
+    def read_predecessors(self) -> dict[int, CommitLog]:
         """The logs behind whose ends the own one goes on, the oldest first; not those that were dropped."""
         chain: dict[int, CommitLog] = {}
-        number, known = self._log.generation, self._known()
+        number, known = self._log.generation, self._read_others()
         while before := [
             other for other, log in known.items() if (log.state.life, log.state.other) == (Life.SEALED, number)
         ]:
@@ -219,16 +222,16 @@ class Family:
             chain = {number: known[number], **chain}
         return chain
 
-    def redriven(self) -> list[Entry]:
+    def find_redriven(self) -> list[Entry]:
         """The entries by which generations behind the own one have filed bad messages, in their order.
 
         They tell by their offsets whether these were the own one's; files of those that were dropped are gone.
         """
         entries: list[Entry] = []
         seen, log = {self._log.generation}, self._log
-        while log.state.closed and (number := log.state.other) not in seen and number in self._known():
+        while log.state.closed and (number := log.state.other) not in seen and number in self._read_others():
             seen.add(number)
-            log = self._known()[number]
+            log = self._read_others()[number]
             filed = (entry for entry in log.entries() if effects(entry).redrives)
             entries += [replace(one, windows=()) if log.state.life is Life.DROPPED else one for one in filed]
         return entries
@@ -238,7 +241,7 @@ class Family:
 
         ``but`` are passed over; those that were dropped hold nothing.
         """
-        logs = [log for log in (self._log, *self._known().values()) if log.generation not in but]
+        logs = [log for log in (self._log, *self._read_others().values()) if log.generation not in but]
         pieces = sorted(
             (max(window.start, one.window.start), min(window.stop, one.window.stop), log.generation)
             for log in logs
@@ -253,7 +256,7 @@ class Family:
                 behind = stop
         return holder, replace(window, start=first, stop=behind)
 
-    def held(self, paths: Sequence[str], *, without: LogState | None = None) -> dict[str, tuple[int, int]]:
+    def count_contents(self, paths: Sequence[str], *, without: LogState | None = None) -> dict[str, tuple[int, int]]:
         """Files and records in each of these directories and below; ``without`` one generation's."""
         held: dict[str, tuple[int, int]] = dict.fromkeys(paths, (0, 0))
         for state in (state for state in self.states() if state is not without):
@@ -264,7 +267,7 @@ class Family:
                         held[above] = files + one.files, records + one.records
         return held
 
-    def _known(self) -> dict[int, CommitLog]:
+    def _read_others(self) -> dict[int, CommitLog]:
         if self._others is None:
             self._others = self._read({})
         return self._others

@@ -12,7 +12,7 @@ from tieredstore.pipelines.log.commit_log import Life, LogState
 from tieredstore.pipelines.log.entries import Entry, OutputFile, Window, WrittenWindow
 from tieredstore.pipelines.run.finalizing import Finalizer, Finished
 from tieredstore.pipelines.run.generation import Generation
-from tieredstore.pipelines.run.window_writing import Written, discard_files, marked
+from tieredstore.pipelines.run.window_writing import Written, discard_files, mark_windows
 from tieredstore.process.stopping import nothing_under_way
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Driver:
 
     def of_generation(self, number: int) -> Driver:
         """A driver of another generation, which has not begun and tells nobody."""
-        return Driver(self.generation.numbered(number), self._writer)
+        return Driver(self.generation.with_number(number), self._writer)
 
     def begin(self, topics: Sequence[str], starts: Sequence[Window] = ()) -> None:
         """Take over: read the log, write an entry of one's own, and finish what is committed.
@@ -87,7 +87,7 @@ class Driver:
         """Append the entry; another driver may append one as it ends, so begin behind that."""
         for attempt in range(_BEGINS + 1):
             known = self.log.state.positions
-            new = [window for window, _ in marked(starts) if window.where not in known]
+            new = [window for window, _ in mark_windows(starts) if window.where not in known]
             try:
                 self.log.append("begin", self.generation.fingerprint, new)
             except Fenced:
@@ -301,7 +301,7 @@ def take_over(driver: Driver, number: int, topics: Sequence[str]) -> None:
         return
     own.claim()
     own.refuse_strangers(topics)
-    positions = _sealed(driver, number, topics).positions
+    positions = _seal(driver, number, topics).positions
     windows = [
         Window(topic, one.topic_id, partition, one.next_offset, one.next_offset, one.leader_epoch).without_records()
         for (topic, partition), one in sorted(positions.items())
@@ -309,7 +309,7 @@ def take_over(driver: Driver, number: int, topics: Sequence[str]) -> None:
     own.log.append("take-over", own.fingerprint, windows, other=number)
 
 
-def _sealed(driver: Driver, number: int, topics: Sequence[str]) -> LogState:
+def _seal(driver: Driver, number: int, topics: Sequence[str]) -> LogState:
     """The end of the generation that went before."""
     before = driver.of_generation(number)
     log, own = before.generation.log, driver.generation

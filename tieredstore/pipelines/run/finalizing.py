@@ -89,7 +89,7 @@ class Finalizer:
             # Files may be giving way to another generation's by now.
             over = self._over(limits)
         oldest = sorted((ends_ms, path, topic) for path, (ends_ms, topic) in over.items())[:_AT_ONCE]
-        held = self.family.held([path for _, path, _ in oldest])
+        held = self.family.count_contents([path for _, path, _ in oldest])
         return [
             Finished(path, topic, ends_ms, *held[path], self._statement(path, topic)) for ends_ms, path, topic in oldest
         ]
@@ -123,11 +123,11 @@ class Finalizer:
         if not entry.directories:
             return
         self.family.refresh()
-        withheld, held = self.family.withheld, self.family.held(entry.directories)
+        withheld, held = self.family.withheld, self.family.count_contents(entry.directories)
         try:
             for path in entry.directories:
                 if path not in withheld and held[path][0]:
-                    said = self._said(*held[path], entry.number)
+                    said = self._own_statement(*held[path], entry.number)
                     change_success(self._store, path, said, self.family.has_said, self._log.check_alone)
             self._log.check_alone()
         except Fenced:
@@ -173,11 +173,11 @@ class Finalizer:
 
     def _say_again(self, path: str) -> None:
         log, family = self._fresh()
-        files, records = family.held([path])[path]
+        files, records = family.count_contents([path])[path]
         if path in family.finalized and path not in family.withheld and files:
-            change_success(self._store, path, self._said(files, records, log.state.number), family.has_said)
+            change_success(self._store, path, self._own_statement(files, records, log.state.number), family.has_said)
 
-    def _said(self, files: int, records: int, number: int) -> Statement:
+    def _own_statement(self, files: int, records: int, number: int) -> Statement:
         return Statement(self._own.name, self._own.generation, files, records, number)
 
     def _write_statements(self, entry: Entry) -> None:
@@ -223,10 +223,10 @@ def add_partition(database: str, table: str, directory: str) -> str | None:
         if not name or not is_named:
             return None
         text = unquote(value).replace("\\", "\\\\").replace("'", "\\'")
-        values.append(f"{_quoted(name)}='{text}'")
-    whole = f"{_quoted(database)}.{_quoted(table)}" if database else _quoted(table)
+        values.append(f"{_quote(name)}='{text}'")
+    whole = f"{_quote(database)}.{_quote(table)}" if database else _quote(table)
     return f"ALTER TABLE {whole} ADD IF NOT EXISTS PARTITION ({', '.join(values)})"
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"

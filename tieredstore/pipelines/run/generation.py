@@ -50,7 +50,7 @@ class Generation:
         """The table that has all that is published; None without one."""
         return table_of(self.pipeline)
 
-    def numbered(self, number: int) -> Generation:
+    def with_number(self, number: int) -> Generation:
         """Another generation of the same settings."""
         return Generation(with_generation(self.pipeline, number), self.store)
 
@@ -116,7 +116,7 @@ class Generation:
 
     def refuse_strangers(self, topics: Sequence[str]) -> None:
         """ConfigError if there are files of the generation and no log; Fenced if another driver has begun meanwhile."""
-        for info in self.naming.places.listed(self.store, topics):
+        for info in self.naming.places.list_files(self.store, topics):
             match = parse_name(info.key)
             if match is not None and match.generation == self.number:
                 self.log.check_alone()

@@ -93,7 +93,7 @@ class IcebergTable:
 
     def check(self) -> None:
         """ConfigError or StoreUnavailable where nothing could be entered."""
-        self._do(self._loaded)
+        self._do(self._load)
 
     def enter(self, log: CommitLog) -> None:
         """Add what the log has published and the table lacks; of a log that took over another one, that one's first."""
@@ -105,7 +105,7 @@ class IcebergTable:
 
     def refuse_rewritten(self, log: CommitLog, keys: Iterable[str] | None = None) -> None:
         """ConfigError if rows of files (all of the log's, without ``keys``) are in files of others by now."""
-        self._do(lambda catalog: self._going(self._loaded(catalog), log, keys))
+        self._do(lambda catalog: self._going(self._load(catalog), log, keys))
 
     def replace(self, old: CommitLog, new: CommitLog) -> None:
         """One snapshot takes out what ``old`` says is replaced, and adds all that ``new`` has published."""
@@ -114,7 +114,7 @@ class IcebergTable:
         number = max((entry.number for entry in gone), default=-1)
 
         def swap(catalog: Catalog) -> None:
-            table = self._loaded(catalog)
+            table = self._load(catalog)
             if table is not None and self._number(table, old, _REMOVED) >= number:
                 keys.clear()
             pending = _pending(new, self._number(table, new), new.state.number)
@@ -124,7 +124,7 @@ class IcebergTable:
             if pending:
                 properties[self._property(new)] = str(pending[-1][0])
             if added or going:
-                self._overwrite(table or self._created(catalog, added), added, going, properties, new)
+                self._overwrite(table or self._create(catalog, added), added, going, properties, new)
 
         self._do(swap)
         self.enter(old)
@@ -133,7 +133,7 @@ class IcebergTable:
         """Take out all files of a log that has ended by ``drop``."""
 
         def clear(catalog: Catalog) -> None:
-            table = self._loaded(catalog)
+            table = self._load(catalog)
             if table is None or self._number(table, log, _REMOVED) >= log.state.number:
                 return
             if going := self._going(table, log, None):
@@ -142,7 +142,7 @@ class IcebergTable:
         self._do(clear)
 
     def _enter(self, catalog: Catalog, *, log: CommitLog) -> None:
-        table, last = self._loaded(catalog), _last(log)
+        table, last = self._load(catalog), _last(log)
         number = self._number(table, log)
         pending = _pending(log, number, last)
         is_first = number < 0
@@ -150,10 +150,10 @@ class IcebergTable:
             piece = _first_piece(pending)
             pending = pending[len(piece) :]
             files = [key for _, keys in piece for key in keys]
-            table = table or self._created(catalog, files)
+            table = table or self._create(catalog, files)
             log.check_alone()
             self._append(table, files, piece[-1][0], log, is_first=is_first)
-            table, is_first = self._loaded(catalog), False
+            table, is_first = self._load(catalog), False
         self._entered[log.folder] = last
 
     def _append(self, table: Table, keys: Sequence[str], number: int, log: CommitLog, *, is_first: bool) -> None:
@@ -162,7 +162,7 @@ class IcebergTable:
             _widen(transaction, table, paths)
             transaction.set_properties({self._property(log): str(number)})
             # A table that was filled by hand may have them.
-            transaction.add_files(paths, _said(log, number), check_duplicate_files=is_first)
+            transaction.add_files(paths, _snapshot_properties(log, number), check_duplicate_files=is_first)
 
     def _overwrite(
         self, table: Table, added: Sequence[str], going: Sequence[Any], properties: Mapping[str, str], log: CommitLog
@@ -173,7 +173,7 @@ class IcebergTable:
             _widen(transaction, table, paths)
             mapping = table.name_mapping() or table.schema().name_mapping
             transaction.set_properties({"schema.name-mapping.default": mapping.model_dump_json(), **properties})
-            said = _said(log, log.state.number)
+            said = _snapshot_properties(log, log.state.number)
             with transaction.update_snapshot(snapshot_properties=said).overwrite() as snapshot:
                 for file in arrow.parquet_files_to_data_files(table.io, transaction.table_metadata, iter(paths)):
                     snapshot.append_data_file(file)
@@ -185,7 +185,7 @@ class IcebergTable:
         number = self._number(table, log)
         if table is None or number < 0:
             return []
-        expected = _taken(log, number, self._number(table, log, _REMOVED))
+        expected = _keys_between(log, number, self._number(table, log, _REMOVED))
         if keys is not None:
             expected &= set(keys)
         paths = {self._place.path(key) for key in expected}
@@ -210,7 +210,7 @@ class IcebergTable:
             name = self._property(log, kind)
             raise ConfigError(f"the property {name} of the table {self._name} is no number: mend it") from None
 
-    def _loaded(self, catalog: Catalog) -> Table | None:
+    def _load(self, catalog: Catalog) -> Table | None:
         errors: Any = importlib.import_module("pyiceberg.exceptions")
         try:
             table = catalog.load_table(self._name)
@@ -225,7 +225,7 @@ class IcebergTable:
         table.metadata = table.metadata.model_copy(update={"properties": properties})
         return table
 
-    def _created(self, catalog: Catalog, keys: Sequence[str]) -> Table:
+    def _create(self, catalog: Catalog, keys: Sequence[str]) -> Table:
         io_module: Any = importlib.import_module("pyiceberg.io")
         errors: Any = importlib.import_module("pyiceberg.exceptions")
         path = self._place.path(keys[0])
@@ -234,7 +234,7 @@ class IcebergTable:
         with contextlib.suppress(errors.TableAlreadyExistsError):
             catalog.create_namespace_if_not_exists(namespace)
             catalog.create_table(self._name, schema)
-        table = self._loaded(catalog)
+        table = self._load(catalog)
         if table is None:
             raise StoreUnavailable(f"the table {self._name} was made, and is gone again")
         return table
@@ -243,7 +243,7 @@ class IcebergTable:
         """One step with a catalog of its own, again where another commit came first."""
         for attempt in range(_ATTEMPTS):
             try:
-                with self._translated(), self._opened() as catalog:
+                with self._translate_errors(), self._open() as catalog:
                     step(catalog)
             except _Conflict:
                 if attempt == _ATTEMPTS - 1:
@@ -252,7 +252,7 @@ class IcebergTable:
                 return
 
     @contextlib.contextmanager
-    def _opened(self) -> Generator[Catalog]:
+    def _open(self) -> Generator[Catalog]:
         try:
             module = importlib.import_module("pyiceberg.catalog")
             catalog = module.load_catalog(self._catalog, **self._properties)
@@ -262,7 +262,7 @@ class IcebergTable:
             yield catalog
 
     @contextlib.contextmanager
-    def _translated(self) -> Generator[None]:
+    def _translate_errors(self) -> Generator[None]:
         try:
             yield
         except TieredStoreError:
@@ -342,7 +342,7 @@ def _pending(log: CommitLog, number: int, last: int) -> list[tuple[int, list[str
     return [(at, keys) for at, keys in left if keys]
 
 
-def _taken(log: CommitLog, number: int, removed: int) -> set[str]:
+def _keys_between(log: CommitLog, number: int, removed: int) -> set[str]:
     """Keys of the files that a table took with ``number``, without those that left it with ``removed``."""
     taken: set[str] = set()
     for entry in log.entries():
@@ -367,7 +367,7 @@ def _first_piece(pending: Sequence[tuple[int, list[str]]]) -> Sequence[tuple[int
     return pending[:count]
 
 
-def _said(log: CommitLog, number: int) -> dict[str, str]:
+def _snapshot_properties(log: CommitLog, number: int) -> dict[str, str]:
     return {
         "tieredstore.pipeline": log.pipeline,
         "tieredstore.generation": str(log.generation),

@@ -39,7 +39,7 @@ class Outage:
         since_s = self._since_s
         return 0.0 if since_s is None else self._clock() - since_s
 
-    def failed(self, error: TieredStoreError) -> float:
+    def note_failure(self, error: TieredStoreError) -> float:
         """For how long to wait before the next attempt; the error itself if no waiting helps, or it is too long by now.
 
         The first failure is a warning in the log, what follows is not.

@@ -11,7 +11,7 @@ from tieredstore.limits import MAX_INT64
 from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.run.selection import PAST_A_LOSS, query_of
-from tieredstore.pipelines.run.starts import Starts, chosen, mark
+from tieredstore.pipelines.run.starts import Starts, begins_elsewhere, mark
 from tieredstore.pipelines.run.windows import Policy, Waiting, due_windows, is_of
 from tieredstore.reading.losses import Losses
 from tieredstore.reading.plan import SplitLimits, plan_windows
@@ -46,7 +46,7 @@ class Planner:
     ) -> None:
         own = pipeline.own
         self.query = query_of(pipeline)
-        self.starting = "chosen" if chosen(own) else "earliest"
+        self.starting = "chosen" if begins_elsewhere(own) else "earliest"
         """Where partitions begin of which nothing is committed."""
         self._starts, self._clock, self._wall_clock = Starts(pipeline), clock, wall_clock
         self._policy = policy_of(own.limits)

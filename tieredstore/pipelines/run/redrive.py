@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tieredstore.errors import CorruptData
-from tieredstore.pipelines.files.reading import downloaded
+from tieredstore.pipelines.files.reading import download
 from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.run.window_writing import Recipe, Written, write_window
 
@@ -48,7 +48,7 @@ class Redriven:
     entry: Entry | None
 
 
-def redriven_into(written: Written, aside: Aside, entry: Entry | None) -> Redriven:
+def describe_redriven(written: Written, aside: Aside, entry: Entry | None) -> Redriven:
     """As the entry says, or as before."""
     window, reasons = written
     renewed = next((file.key for file in window.files if file.kind == "quarantine"), None)
@@ -73,11 +73,11 @@ def asides(logs: Mapping[int, CommitLog]) -> list[Aside]:
     return list(files.values())
 
 
-def redriven(store: ObjectStore, recipe: Recipe, window: Window, key: str) -> Written:
+def redrive_file(store: ObjectStore, recipe: Recipe, window: Window, key: str) -> Written:
     """The bad messages in a file, written once more: those that are good now filed, the others aside again."""
     match = _AGAIN.search(key)
     naming = replace(recipe.naming, redriven=1 + (int(match[1]) if match else 0))
-    with downloaded(store, key) as file:
+    with download(store, key) as file:
         return write_window(window, _records(file, key), replace(recipe, naming=naming), store)
 
 

@@ -18,7 +18,7 @@ from tieredstore.pipelines.run.generation import Generation
 from tieredstore.pipelines.run.planner import Planner, log_of
 from tieredstore.pipelines.run.progress import Counts, GroupProgress
 from tieredstore.pipelines.run.recipes import recipe_of
-from tieredstore.pipelines.run.redrive import Aside, Redriven, asides, redriven, redriven_into
+from tieredstore.pipelines.run.redrive import Aside, Redriven, asides, describe_redriven, redrive_file
 from tieredstore.pipelines.run.selection import check_topics
 from tieredstore.pipelines.run.stores import COLUMNS, Parts
 from tieredstore.pipelines.run.window_writing import (
@@ -26,9 +26,9 @@ from tieredstore.pipelines.run.window_writing import (
     Recipe,
     Written,
     discard_files,
-    marked,
+    mark_windows,
+    write_at_once,
     write_window,
-    written_at_once,
 )
 from tieredstore.pipelines.run.windows import Waiting, lag_of
 from tieredstore.reading.reader import TopicReader
@@ -110,7 +110,7 @@ class Runner:
             self.resume()
         return self.driver.finalize(self._watermarks(snapshot))
 
-    def unfinalized(self) -> list[Finished]:
+    def find_unfinalized(self) -> list[Finished]:
         """The oldest of those that ``finalize`` would tell of, by what is committed now; nothing is written."""
         self._refuse_ended()
         return self.driver.finalizer.due(self._watermarks(self._planner.snapshot()))
@@ -191,7 +191,7 @@ class Runner:
         """Those of this generation, and of all that it took over; ConfigError where they give way at this moment."""
         family = self.driver.generation.family
         family.refresh()
-        logs = {**family.taken_over(), self._own.generation: self.driver.log}
+        logs = {**family.read_predecessors(), self._own.generation: self.driver.log}
         for generation, log in logs.items():
             if log.state.giving_to >= 0:
                 raise ConfigError(
@@ -224,7 +224,7 @@ class Runner:
                 entry = self.driver.redrive(window, aside)
             else:
                 discard_files(self._parts.store, window.files)
-            yield redriven_into(written, aside, entry)
+            yield describe_redriven(written, aside, entry)
         self.driver.mark_published()
 
     def _note(self, entry: Entry | None, state: LogState) -> None:
@@ -249,9 +249,9 @@ class Runner:
         if not windows:
             return
         if windows[0].is_mark:
-            yield self.driver.commit(marked(windows))
+            yield self.driver.commit(mark_windows(windows))
             return
-        batch = written_at_once(windows, partial(self._write, snapshot), self._parts.store, self._threads)
+        batch = write_at_once(windows, partial(self._write, snapshot), self._parts.store, self._threads)
         if batch.written:
             yield self.driver.commit(batch.written)
         batch.check()
@@ -263,7 +263,7 @@ class Runner:
 
     def aside(self, window: Window, key: str, generation: Generation) -> Written:
         """Parse the bad messages in a file once more, under the names of a generation."""
-        return redriven(self._parts.store, replace(self._recipe, naming=generation.naming), window, key)
+        return redrive_file(self._parts.store, replace(self._recipe, naming=generation.naming), window, key)
 
     def _write(
         self, snapshot: LogSnapshot, window: Window, reached: ReadUpTo | None = None, *, recipe: Recipe | None = None

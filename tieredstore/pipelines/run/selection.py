@@ -89,11 +89,11 @@ def _no_match(selection: SubscribePattern, query: LogQuery, source: SegmentSourc
             names.update(cluster.topics())
     but = " but those that secor.kafka.topic_blacklist leaves out" if selection.without else ""
     return ResourceNotFound(
-        f"secor.kafka.topic_filter {excerpt(selection.pattern)!r} matches no topic {where}{but}; {_shown(names)}"
+        f"secor.kafka.topic_filter {excerpt(selection.pattern)!r} matches no topic {where}{but}; {_show_topics(names)}"
     )
 
 
-def _shown(names: Iterable[str]) -> str:
+def _show_topics(names: Iterable[str]) -> str:
     topics = sorted(names)
     if not topics:
         return "there is none at all: check key.prefix"

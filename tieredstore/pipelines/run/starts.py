@@ -108,7 +108,7 @@ class Starts:
         return {where: offset for where, offset in offsets.items() if offset is not None}
 
 
-def chosen(own: PipelineSettings) -> bool:
+def begins_elsewhere(own: PipelineSettings) -> bool:
     """Whether partitions begin elsewhere than with their first record."""
     return bool(own.groups.starting_group) or own.starting != "earliest"
 

@@ -103,15 +103,15 @@ def write_window(
             writing.take(batch)
             if reached is not None:
                 reached.offset = cast("Any", batch).column("offset")[-1].as_py() + 1
-        return writing.written(), writing.reasons
+        return writing.finish(), writing.reasons
 
 
-def marked(windows: Sequence[Window]) -> list[Written]:
+def mark_windows(windows: Sequence[Window]) -> list[Written]:
     """Windows of no offsets as they are committed: there is nothing to write."""
     return [(one.without_records(), {}) for one in windows]
 
 
-def written_at_once(
+def write_at_once(
     windows: Sequence[Window], write: Callable[[Window, ReadUpTo], Written], store: ObjectStore, threads: int
 ) -> Batch:
     """Windows written by ``write`` on threads, in their order, as far as they can be read.
@@ -229,7 +229,7 @@ class _WindowWriting:
         filed = self._parser.file(batch)
         # Those of a class of somebody's own too, over batches, which escapes nothing.
         filed.put_aside_strays()
-        beside, faults = self._format.decoded(batch)
+        beside, faults = self._format.decode(batch)
         faults |= filed.reasons
         rows = envelope(batch, self._window.topic, self._window.partition)
         if beside is not None:
@@ -251,7 +251,7 @@ class _WindowWriting:
                 self._write(filed.directories[code], rows.take(pa.array(taken)))
         return faults
 
-    def written(self) -> WrittenWindow:
+    def finish(self) -> WrittenWindow:
         self._end_all()
         if self._aside is not None:
             aside, self._aside = self._aside, None
@@ -273,7 +273,7 @@ class _WindowWriting:
         running, start, before = running_sizes(rows), 0, 0
         while start < rows.num_rows:
             file = self._file_for(directory, rows.slice(start))
-            full = self._reached(file, running, before, start)
+            full = self._end_of_file(file, running, before, start)
             stop = min(full, rows.num_rows)
             file.write(rows.slice(start, stop - start), running[stop - 1] - before)
             if stop == full:
@@ -297,11 +297,11 @@ class _WindowWriting:
     def _key(self, directory: str, first: Any) -> str:
         """Of the next file in a directory, by the offset of its first record."""
         naming, window = self._recipe.naming, self._window
-        offset = naming.named_offset(first.as_py(), self._start, is_first=directory not in self._begun)
+        offset = naming.offset_in_name(first.as_py(), self._start, is_first=directory not in self._begun)
         self._begun.add(directory)
         return naming.data_key(window.topic, directory, window.partition, offset)
 
-    def _reached(self, file: _OpenFile, running: Sequence[int], before: int, start: int) -> int:
+    def _end_of_file(self, file: _OpenFile, running: Sequence[int], before: int, start: int) -> int:
         """Behind the row with which the file reaches one of the limits; beyond the last one if none does."""
         recipe = self._recipe
         stop = bisect_left(running, before + recipe.file_bytes - file.bytes, start) + 1
@@ -358,7 +358,7 @@ class _Ended:
 
     def file(self) -> OutputFile:
         """What is committed of it, once the store has it."""
-        prepared = self.body.prepared()
+        prepared = self.body.await_prepared()
         return OutputFile(self.kind, prepared.key, prepared.size, prepared.sha256, *self.span, prepared)
 
 

@@ -17,7 +17,7 @@ from tieredstore.pipelines.log.successes import read_success
 from tieredstore.pipelines.run.driver import Driver
 from tieredstore.pipelines.run.generation import Generation
 from tieredstore.pipelines.run.recipes import recipe_of
-from tieredstore.pipelines.run.window_writing import ReadUpTo, Written, write_window, written_at_once
+from tieredstore.pipelines.run.window_writing import ReadUpTo, Written, write_at_once, write_window
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
@@ -103,9 +103,9 @@ class Backfill:
                 "give --generation a number of its own"
             )
         extents = self._source.extents(selected)
-        return extents, None if state.is_filled else self._unfinished(selected)
+        return extents, None if state.is_filled else self._find_unfinished(selected)
 
-    def _unfinished(self, selected: Selected) -> Entry:
+    def _find_unfinished(self, selected: Selected) -> Entry:
         entry = self.driver.log.entry(self.driver.log.state.backfill)
         topics = {window.topic for window in entry.windows}
         if (topics, entry.other) != ({selected.topic}, self._replaces):
@@ -153,7 +153,7 @@ class Backfill:
                     f"offsets {rest[0].start} to {rest[0].stop - 1} of {rest[0].topic}-{rest[0].partition} are not in "
                     "the source any more: its log ends before them"
                 )
-            batch = written_at_once(windows, self._prepare, self._store, self._threads)
+            batch = write_at_once(windows, self._prepare, self._store, self._threads)
             if replacement is not None:
                 replacement.withhold()
             if batch.written:
@@ -256,7 +256,7 @@ class Replacement:
 
     def _refuse_held(self, window: Window) -> None:
         """ConfigError for offsets that neither the generation nor the new one holds, but another one."""
-        for entry in self._family.redriven():
+        for entry in self._family.find_redriven():
             for its in entry.windows:
                 if (
                     its.where == (window.topic, window.partition)
@@ -282,7 +282,7 @@ class Replacement:
         """Before anything of the new generation is published."""
         log = self._log
         if log.state.giving_to != self._number:
-            if self._announced() >= self._wanted(backfill):
+            if self._count_announced() >= self._count_wanted(backfill):
                 # It is over, but for what the new generation says of it.
                 return
             if self._table is not None:
@@ -334,7 +334,7 @@ class Replacement:
         family = self._new.generation.family
         family.refresh()
         complete = set(last.directories) & family.finalized
-        held = family.held(sorted(complete))
+        held = family.count_contents(sorted(complete))
         return [path for path in sorted(complete) if held[path][0]]
 
     def _take_over(self) -> None:
@@ -352,11 +352,11 @@ class Replacement:
     def _going(self, backfill: Entry) -> list[WrittenWindow]:
         return self.going([one.window for one in backfill.windows])
 
-    def _announced(self) -> int:
+    def _count_announced(self) -> int:
         told = (entry for entry in self._log.entries() if entry.other == self._number)
         return sum(effects(entry).withholds is not None for entry in told)
 
-    def _wanted(self, backfill: Entry) -> int:
+    def _count_wanted(self, backfill: Entry) -> int:
         """How often the new generation has replaced this one, with this time."""
         return sum(
             bool(effects(entry).jumps) and entry.other == self._generation and entry.number <= backfill.number

@@ -16,7 +16,7 @@ from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.selection import query_of
 from tieredstore.pipelines.run.stores import COLUMNS
 from tieredstore.pipelines.upkeep.inspection import OutputProblem
-from tieredstore.pipelines.upkeep.output_files import Upload, named_topics, offsets_in, printed, uploads_of
+from tieredstore.pipelines.upkeep.output_files import Upload, find_topics, offsets_in, read_records, uploads_of
 from tieredstore.reading.reader import TopicReader
 from tieredstore.records.settings import ReadSettings
 
@@ -69,22 +69,22 @@ class Against:
         with TopicReader(lambda: self._source, query, ReadSettings(columns=COLUMNS)) as reader:
             logs = reader.look().logs
             for window, keys in windows:
-                yield from self._compared(window, logs.get(window.where), keys, reader)
+                yield from self._compare(window, logs.get(window.where), keys, reader)
 
     def _windows(self) -> list[tuple[WrittenWindow, list[str]]]:
         """With the files of each: by the commit log; without one, as Secor's are, by names."""
         log = commit_log_of(self._pipeline, self._store)
         if log.read().number < 0:
-            return self._named()
+            return self._windows_by_name()
         return [
             (window, [file.key for file in window.files if file.kind != "sidecar"])
-            for window in Holdings.of(log, Family(log).redriven()).held()
+            for window in Holdings.of(log, Family(log).find_redriven()).iterate_held()
         ]
 
-    def _named(self) -> list[tuple[WrittenWindow, list[str]]]:
+    def _windows_by_name(self) -> list[tuple[WrittenWindow, list[str]]]:
         self._has_keys = False
         windows: list[tuple[WrittenWindow, list[str]]] = []
-        for one in uploads_of(self._pipeline, self._store, sorted(named_topics(self._pipeline, self._store))):
+        for one in uploads_of(self._pipeline, self._store, sorted(find_topics(self._pipeline, self._store))):
             # How far the newest reaches is in its files alone.
             stop = self._end(one) if one.stop is None else one.stop
             windows.append((Window(one.topic, "", one.partition, one.start, stop).without_records(), list(one.keys)))
@@ -103,7 +103,7 @@ class Against:
                 last = max([last, *offsets])
         return last + 1
 
-    def _compared(
+    def _compare(
         self, window: WrittenWindow, log: PartitionLog | None, keys: Sequence[str], reader: TopicReader
     ) -> Iterator[OutputProblem]:
         start, stop = window.start, window.start
@@ -119,33 +119,33 @@ class Against:
         files = _Files(self._contents)
         for key in keys:
             try:
-                for batch in printed(self._pipeline, self._store, key):
+                for batch in read_records(self._pipeline, self._store, key):
                     files.take(key, batch)
             except (ObjectNotFound, CorruptData) as error:
                 yield OutputProblem("unread", key, f"cannot be compared: {error}")
                 return
-        yield from self._told(window, files, there, start, stop)
+        yield from self._find_problems(window, files, there, start, stop)
 
-    def _told(
+    def _find_problems(
         self, window: WrittenWindow, files: _Files, there: Mapping[int, int], start: int, stop: int
     ) -> Iterator[OutputProblem]:
         where = f"{window.topic}-{window.partition}"
         strange = [offset for offset in files.counts if not window.start <= offset < window.stop]
         seen = {offset: count for offset, count in files.counts.items() if start <= offset < stop}
         if twice := [offset for offset, count in seen.items() if count > 1]:
-            yield OutputProblem("twice", where, f"has {_said(twice)} in several files, or several times in one")
+            yield OutputProblem("twice", where, f"has {_describe(twice)} in several files, or several times in one")
         if invented := sorted([*strange, *(seen.keys() - there.keys())]):
             yield OutputProblem(
-                "invented", where, f"has {_said(invented)} in files, and the source has no such records"
+                "invented", where, f"has {_describe(invented)} in files, and the source has no such records"
             )
         lost = sorted(there.keys() - seen.keys())
         if len(lost) > window.filtered:
             left_out = f", of which {window.filtered} were left out on purpose" if window.filtered else ""
-            yield OutputProblem("lost", where, f"has {_said(lost)} in no file{left_out}")
+            yield OutputProblem("lost", where, f"has {_describe(lost)} in no file{left_out}")
         if not self._has_contents:
             return
         if other := sorted(at for at in there.keys() & seen.keys() if files.contents.get(at) != there[at]):
-            yield OutputProblem("changed", where, f"has other keys or values at {_said(other)}")
+            yield OutputProblem("changed", where, f"has other keys or values at {_describe(other)}")
 
 
 class _Files:
@@ -163,7 +163,7 @@ class _Files:
         self.contents |= self._contents(batch)
 
 
-def _said(offsets: Sequence[int]) -> str:
+def _describe(offsets: Sequence[int]) -> str:
     """Runs of offsets, the first ones."""
     runs = [
         [offset for _, offset in run] for _, run in groupby(enumerate(sorted(offsets)), key=lambda one: one[1] - one[0])

@@ -12,7 +12,7 @@ from tieredstore.pipelines.log.holdings import Committed, with_those_above
 from tieredstore.pipelines.log.successes import SUCCESS, change_success, read_success
 from tieredstore.pipelines.run.generation import Generation
 from tieredstore.pipelines.run.window_writing import discard_files
-from tieredstore.pipelines.upkeep.inspection import listed_files
+from tieredstore.pipelines.upkeep.inspection import list_output
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
@@ -67,7 +67,7 @@ def _drop_successes(generation: Generation, *, dry_run: bool) -> Iterator[Droppe
     store, log, family = generation.store, generation.log, generation.family
     inside = {above for path in log.state.directories for above in with_those_above(path)}
     paths = sorted(log.state.finalized | (family.finalized & inside))
-    held = family.held(paths, without=log.state)
+    held = family.count_contents(paths, without=log.state)
     for path in paths:
         success = read_success(store, path)
         ours = next(filter(family.has_said, success.statements), None) if success is not None else None
@@ -88,6 +88,6 @@ def _files(pipeline: Pipeline, store: ObjectStore, log: CommitLog) -> list[Dropp
     for entry in log.entries():
         committed.take(entry)
         own.update(file.key for file in entry.files)
-    listed = listed_files(pipeline, store, committed)
+    listed = list_output(pipeline, store, committed)
     staged = {info.key: info.size for info in store.list(log.staging_prefix)}
     return [Dropped(key, size) for key, size in sorted((listed | staged).items()) if key in own or key in staged]

@@ -51,7 +51,7 @@ def collect_garbage(
             continue
         outcome = _outcome(write.started_ms, now_ms - min_age_ms, is_waiting=bool({write.key, name} & waiting))
         if outcome is Outcome.DELETED:
-            outcome = _discarded(store, write, dry_run=dry_run)
+            outcome = _discard(store, write, dry_run=dry_run)
         yield Step(write, outcome)
 
 
@@ -63,7 +63,7 @@ def _outcome(modified_ms: int | None, older_than_ms: int, *, is_waiting: bool) -
     return Outcome.DELETED
 
 
-def _discarded(store: ObjectStore, write: AbandonedWrite, *, dry_run: bool) -> Outcome:
+def _discard(store: ObjectStore, write: AbandonedWrite, *, dry_run: bool) -> Outcome:
     if not write.removable or (not dry_run and not store.discard(write)):
         return Outcome.LEFT
     return Outcome.DELETED

@@ -17,9 +17,9 @@ from tieredstore.pipelines.log.successes import SUCCESS, read_success
 from tieredstore.pipelines.run.generation import Generation
 from tieredstore.pipelines.run.planner import log_of
 from tieredstore.pipelines.run.recipes import naming_of, places_of
-from tieredstore.pipelines.run.starts import Starts, chosen
+from tieredstore.pipelines.run.starts import Starts, begins_elsewhere
 from tieredstore.pipelines.run.windows import is_of, position_of
-from tieredstore.pipelines.upkeep.output_files import named_faults, named_topics, uploads_of
+from tieredstore.pipelines.upkeep.output_files import find_faults, find_topics, uploads_of
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.reading.losses import Losses, losses_between
@@ -92,10 +92,10 @@ def partition_statuses(pipeline: Pipeline, store: ObjectStore, snapshot: LogSnap
     state = generation.log.read()
     if state.life is Life.FREE:
         generation.is_claimed()
-    replaced = _replaced(generation) if state.linked else {}
+    replaced = _find_replaced(generation) if state.linked else {}
     positions = state.positions
     new = [log for where, log in snapshot.logs.items() if where not in positions]
-    begins = Starts(pipeline).of(new, is_new=False) if new and chosen(pipeline.own) else {}
+    begins = Starts(pipeline).of(new, is_new=False) if new and begins_elsewhere(pipeline.own) else {}
     statuses: list[PartitionStatus] = []
     skipped = re.compile(pipeline.own.topic_blacklist) if pipeline.own.topic_blacklist else None
     for topic, number in sorted(positions.keys() | snapshot.logs.keys()):
@@ -103,7 +103,7 @@ def partition_statuses(pipeline: Pipeline, store: ObjectStore, snapshot: LogSnap
             continue
         progress, log = positions.get((topic, number)), snapshot.logs.get((topic, number))
         # One whose group is further than what can be read begins behind the end.
-        first = 0 if log is None else begins.get(log.where, log.end if chosen(pipeline.own) else log.earliest)
+        first = 0 if log is None else begins.get(log.where, log.end if begins_elsewhere(pipeline.own) else log.earliest)
         statuses.append(
             PartitionStatus(
                 topic,
@@ -119,7 +119,7 @@ def partition_statuses(pipeline: Pipeline, store: ObjectStore, snapshot: LogSnap
     return statuses
 
 
-def _replaced(generation: Generation) -> dict[TopicPartition, list[Replaced]]:
+def _find_replaced(generation: Generation) -> dict[TopicPartition, list[Replaced]]:
     """By partition what gave way, and which generation holds it now; of one that was dropped, which it gave way to."""
     replaced: dict[TopicPartition, list[Replaced]] = {}
     for where, holdings in Holdings.of(generation.log).windows.items():
@@ -164,7 +164,7 @@ def check_written(pipeline: Pipeline, store: ObjectStore) -> None:
     generation = Generation(pipeline, store)
     if generation.log.read().life is Life.FREE:
         generation.is_claimed()
-        if not named_topics(pipeline, store):
+        if not find_topics(pipeline, store):
             raise ResourceNotFound(
                 f"generation {own.generation} of {own.name} has neither a commit log nor files below "
                 f"{root or store.identity}: check pipeline.name, secor.generation and output.key.prefix"
@@ -202,13 +202,13 @@ class Verification:
             yield from self._faults_without_log()
             return
         committed = Committed.of(log, prepared=False)
-        for entry in family.redriven():
+        for entry in family.find_redriven():
             # Bad messages that a later generation has filed.
             committed.going |= set(entry.removed)
             for key in entry.removed:
                 committed.files.pop(key, None)
         successes: set[str] = set()
-        listed = listed_files(self._pipeline, self._store, committed, successes)
+        listed = list_output(self._pipeline, self._store, committed, successes)
         for key in sorted(listed.keys() - committed.files.keys() - committed.going):
             words = "is of this generation by its name, and no entry of the commit log has it"
             yield OutputProblem("stranger", key, words)
@@ -240,7 +240,7 @@ class Verification:
 
     def _faults_without_log(self) -> Iterator[OutputProblem]:
         """Secor's files have none; ours do, and then an object says whose the generation is."""
-        topics = named_topics(self._pipeline, self._store)
+        topics = find_topics(self._pipeline, self._store)
         uploads = uploads_of(self._pipeline, self._store, topics)
         if self._generation.is_claimed():
             for one in uploads:
@@ -251,7 +251,7 @@ class Verification:
             return
         for one in uploads:
             damaged = False
-            for kind, key, words in named_faults(self._pipeline, self._store, [one]):
+            for kind, key, words in find_faults(self._pipeline, self._store, [one]):
                 damaged = damaged or kind == "content"
                 yield OutputProblem(kind, key, words)
             self._count(len(one.keys), one.size, was_read=not damaged)
@@ -268,7 +268,7 @@ def _success_problems(generation: Generation, successes: set[str]) -> Iterator[O
     expected = log.state.finalized - family.withheld - last
     inside = {above for path in log.state.directories for above in with_those_above(path)}
     paths = sorted((inside & successes | expected) - last)
-    held = family.held(paths)
+    held = family.count_contents(paths)
     for path in paths:
         success = read_success(store, path)
         said = [] if success is None else [*filter(family.has_said, success.statements)]
@@ -307,7 +307,7 @@ def _offset_problems(one: CommittedFile) -> Iterator[OutputProblem]:
         )
 
 
-def listed_files(
+def list_output(
     pipeline: Pipeline, store: ObjectStore, committed: Committed, successes: set[str] | None = None
 ) -> dict[str, int]:
     """Sizes of all files of the generation, those of bad messages too, by plain listings.
@@ -325,7 +325,7 @@ def listed_files(
     name = re.compile(rf"\.?{naming.generation}_\d+_\d{{20}}(\..*)?")
     sizes: dict[str, int] = {}
     rest = (store.list(prefix) for prefix in [*(f"{path}/" for path in sorted(others)), f"{naming.folder}quarantine/"])
-    for info in itertools.chain(places.listed(store, committed.topics), *rest):
+    for info in itertools.chain(places.list_files(store, committed.topics), *rest):
         path, _, last = info.key.rpartition("/")
         if name.fullmatch(last):
             sizes[info.key] = info.size

@@ -113,7 +113,7 @@ def place_of(places: Places, key: str) -> tuple[str, int]:
 def _by_names(store: ObjectStore, places: Places, key: str) -> Origin:
     """Secor names all files of an upload by the first offset of it: the next upload's name ends this one."""
     topic, partition = place_of(places, key)
-    names = {info.key: parse_name(info.key, or_beside=True) for info in places.listed(store, [topic])}
+    names = {info.key: parse_name(info.key, or_beside=True) for info in places.list_files(store, [topic])}
     own = names.get(key)
     if own is None:
         raise ObjectNotFound(f"{key} is not there: give the key of a file of the output")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tieredstore.errors import CorruptData, ObjectNotFound
 from tieredstore.pipelines.config.secor import delimiter_bytes
-from tieredstore.pipelines.files.reading import downloaded
+from tieredstore.pipelines.files.reading import download
 from tieredstore.pipelines.filing.naming import parse_name
 from tieredstore.pipelines.format_table import FORMATS, read_output
 from tieredstore.pipelines.run.recipes import naming_of, places_of
@@ -38,7 +38,7 @@ def uploads_of(pipeline: Pipeline, store: ObjectStore, topics: Iterable[str]) ->
     """Those of the pipeline's generation, by topic, partition and offset."""
     places = places_of(pipeline)
     groups: dict[tuple[str, int, int], list[tuple[str, int]]] = {}
-    for info in places.listed(store, topics):
+    for info in places.list_files(store, topics):
         name = parse_name(info.key)
         if name is not None and name.generation == pipeline.own.generation:
             topic = (places.inner(info.key) or "").partition("/")[0]
@@ -53,7 +53,7 @@ def uploads_of(pipeline: Pipeline, store: ObjectStore, topics: Iterable[str]) ->
     return uploads
 
 
-def named_topics(pipeline: Pipeline, store: ObjectStore) -> set[str]:
+def find_topics(pipeline: Pipeline, store: ObjectStore) -> set[str]:
     """The topics of the settings that there are files of this generation of."""
     own, places = pipeline.own, places_of(pipeline)
     names = {part.strip() for part in own.topic_list.split(",")} - {""}
@@ -72,12 +72,12 @@ def named_topics(pipeline: Pipeline, store: ObjectStore) -> set[str]:
 
 def offsets_in(pipeline: Pipeline, store: ObjectStore, key: str) -> Iterator[list[int]]:
     """Those of a file, batch by batch; none of records whose offset it does not tell."""
-    for batch in printed(pipeline, store, key):
+    for batch in read_records(pipeline, store, key):
         untyped: Any = batch
         yield [offset for offset in untyped.column("offset").to_pylist() if offset is not None]
 
 
-def named_faults(pipeline: Pipeline, store: ObjectStore, uploads: Iterable[Upload]) -> Iterator[tuple[str, str, str]]:
+def find_faults(pipeline: Pipeline, store: ObjectStore, uploads: Iterable[Upload]) -> Iterator[tuple[str, str, str]]:
     """Kind, key and words: offsets in a file that its name does not allow, or another has as well, and damage.
 
     Whether something is missing no name tells.
@@ -101,16 +101,16 @@ def named_faults(pipeline: Pipeline, store: ObjectStore, uploads: Iterable[Uploa
                 yield "twice", key, f"has {twice} records that are there before it"
 
 
-def printed(pipeline: Pipeline, store: ObjectStore, key: str) -> Iterator[pa.RecordBatch]:
+def read_records(pipeline: Pipeline, store: ObjectStore, key: str) -> Iterator[pa.RecordBatch]:
     """The records of the file, of whatever format; ObjectNotFound if it is not there."""
     delimiter = delimiter_bytes(pipeline.own.delimiter)
     with ExitStack() as stack:
-        file = stack.enter_context(downloaded(store, key))
+        file = stack.enter_context(download(store, key))
         sidecar = None
         beside = {kind.sidecar_of for kind in FORMATS.values()}
         if beside & {f".{part}" for part in key.rpartition("/")[2].split(".")[1:]}:
             try:
-                sidecar = stack.enter_context(downloaded(store, naming_of(pipeline).sidecar_key(key)))
+                sidecar = stack.enter_context(download(store, naming_of(pipeline).sidecar_key(key)))
             except ObjectNotFound:
                 # Secor's have none.
                 sidecar = None

@@ -20,7 +20,7 @@ from tieredstore.pipelines.log.holdings import Family, Holdings
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.planner import Planner, log_of
 from tieredstore.pipelines.run.stores import COLUMNS
-from tieredstore.pipelines.upkeep.output_files import printed, uploads_of
+from tieredstore.pipelines.upkeep.output_files import read_records, uploads_of
 from tieredstore.reading.reader import TopicReader
 from tieredstore.records.settings import ReadSettings
 
@@ -157,7 +157,7 @@ class KeptFiles(RecordSource):
         self._pipeline, self._store, self._window_bytes = pipeline, store, window_bytes
         self._log = commit_log_of(pipeline, store)
         self._topic_ids: dict[int, str] = {}
-        self._pieces = self._committed(topic) if self._log.read().number >= 0 else self._named(topic)
+        self._pieces = self._find_committed(topic) if self._log.read().number >= 0 else self._find_named(topic)
         if not self._pieces:
             raise ResourceNotFound(
                 f"{pipeline.own.name} has no files of generation {pipeline.own.generation} of the topic {topic}"
@@ -174,10 +174,10 @@ class KeptFiles(RecordSource):
         for window in windows:
             for piece in self._pieces[window.partition]:
                 if piece.given_to != _UNKNOWN and piece.start < window.stop and window.start < piece.stop:
-                    raise self._given(window, piece)
+                    raise self._error_of_given(window, piece)
         return windows
 
-    def _given(self, window: Window, piece: _Piece) -> ConfigError:
+    def _error_of_given(self, window: Window, piece: _Piece) -> ConfigError:
         """The error of offsets that the files read here do not hold any more: it names the generation that does."""
         own = self._pipeline.own
         given = replace(window, start=max(window.start, piece.start), stop=min(window.stop, piece.stop))
@@ -210,7 +210,7 @@ class KeptFiles(RecordSource):
     def records(self, window: Window) -> Generator[pa.RecordBatch]:
         """Piece by piece; a record that Secor wrote twice is given once."""
         for piece in self._over(window):
-            reading = self._streamed if piece.ordered else self._sorted
+            reading = self._stream if piece.ordered else self._sort
             for batch in reading(piece):
                 offsets = batch.column("offset")
                 inside = pc.and_(
@@ -267,10 +267,10 @@ class KeptFiles(RecordSource):
         if reached < window.stop:
             raise gone(replace(window, start=reached), self._here)
 
-    def _committed(self, topic: str) -> dict[int, list[_Piece]]:
+    def _find_committed(self, topic: str) -> dict[int, list[_Piece]]:
         """By the commit log: bad messages too, which lie aside whole."""
         pieces: dict[int, list[_Piece]] = {}
-        redriven = Family(self._log).redriven()
+        redriven = Family(self._log).find_redriven()
         for (its_topic, number), holdings in Holdings.of(self._log, redriven).windows.items():
             for one in holdings if its_topic == topic else ():
                 self._topic_ids[number] = one.window.topic_id
@@ -287,7 +287,7 @@ class KeptFiles(RecordSource):
                 pieces.setdefault(number, []).append(piece)
         return pieces
 
-    def _named(self, topic: str) -> dict[int, list[_Piece]]:
+    def _find_named(self, topic: str) -> dict[int, list[_Piece]]:
         """By the names of Secor's files."""
         pieces: dict[int, list[_Piece]] = {}
         for one in uploads_of(self._pipeline, self._store, [topic]):
@@ -300,11 +300,11 @@ class KeptFiles(RecordSource):
         batches = (batch for key in keys for batch in self._read(key))
         return 1 + max((max(batch.column("offset").to_pylist()) for batch in batches), default=-1)
 
-    def _streamed(self, piece: _Piece) -> Iterator[Any]:
+    def _stream(self, piece: _Piece) -> Iterator[Any]:
         for key in piece.keys:
             yield from self._read(key)
 
-    def _sorted(self, piece: _Piece) -> Iterator[Any]:
+    def _sort(self, piece: _Piece) -> Iterator[Any]:
         batches = [batch for key in piece.keys for batch in self._read(key)]
         if batches:
             table = pa.Table.from_batches(batches).sort_by("offset")
@@ -312,7 +312,7 @@ class KeptFiles(RecordSource):
 
     def _read(self, key: str) -> Iterator[Any]:
         try:
-            for batch in printed(self._pipeline, self._store, key):
+            for batch in read_records(self._pipeline, self._store, key):
                 yield self._as_read(batch, key)
         except ObjectNotFound as error:
             raise ObjectNotFound(f"{error}: verify the pipeline {self._pipeline.own.name}") from error

@@ -84,7 +84,7 @@ class PipelineRun:
         with ExitStack() as opened:
             parts = opened.enter_context(open_parts(pipeline))
             jobs = WindowJobs(spark, self._file, self.own, parts.store)
-            runner = opened.enter_context(Runner(pipeline, parts, take_over=take_over, framed=jobs.write))
+            runner = opened.enter_context(Runner(pipeline, parts, take_over=take_over, framed=jobs.write_one))
             tell = None if health is None else partial(health.fails, self.name)
             self._sink = WindowSink(spark, runner, jobs, Outage(self.own.outage_s), tell=tell)
             opened.callback(self._sink.close)

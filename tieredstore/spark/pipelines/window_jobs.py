@@ -22,7 +22,7 @@ from tieredstore.errors import ConfigError, InvalidValue, TieredStoreError
 from tieredstore.pipelines.files.columns import as_records, frame_function, of_rows
 from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.run.recipes import fingerprint_of
-from tieredstore.pipelines.run.window_writing import Batch, Failed, discard_files, marked, readable, write_window
+from tieredstore.pipelines.run.window_writing import Batch, Failed, discard_files, mark_windows, readable, write_window
 from tieredstore.pipelines.writers import ENVELOPE, envelope
 from tieredstore.spark.pipelines.window_tasks import (
     REPORT,
@@ -61,14 +61,14 @@ class WindowJobs:
         """Whether records pass the frame of the settings."""
         return self._frame is not None
 
-    def write(self, window: Window, splits: tuple[WindowSplit, ...]) -> Written:
+    def write_one(self, window: Window, splits: tuple[WindowSplit, ...]) -> Written:
         """One window that is read from these."""
-        batch = self.written([WindowTask(window, splits)])
+        batch = self.write([WindowTask(window, splits)])
         batch.check()
         (written,) = batch.written
         return written
 
-    def written(self, tasks: Sequence[WindowTask]) -> Batch:
+    def write(self, tasks: Sequence[WindowTask]) -> Batch:
         """The windows of tasks as far as they can be read; with a frame all of them, or none."""
         if self._frame is not None:
             framed = FrameJob(self._file, self._fingerprint, tuple(tasks))
@@ -267,7 +267,7 @@ def of_all(
         by_start[(*one[0].where, one[0].start)].append(one)
     whole: list[Written] = []
     for window, count in zip(windows, read, strict=True):
-        parts = by_start[window.topic, window.partition, window.start] or marked([window])
+        parts = by_start[window.topic, window.partition, window.start] or mark_windows([window])
         if len(parts) > 1:
             discard_files(store, [file for one, _ in written for file in one.files])
             raise InvalidValue(

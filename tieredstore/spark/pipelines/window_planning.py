@@ -64,7 +64,7 @@ class Planning:
         except TieredStoreError as error:
             if self._fixed is not None:
                 raise
-            self._outage.failed(error)
+            self._outage.note_failure(error)
             return start
         self._outage.over()
         return _offset(windows) if windows else start
@@ -77,7 +77,7 @@ class Planning:
         windows = unwritten([Window(*one) for one in end["windows"]], self._read_log())
         return self._tasks_of(self._planner.snapshot(), windows)
 
-    def packed_tasks(self, end: Json) -> list[bytes]:
+    def pack_tasks(self, end: Json) -> list[bytes]:
         """Those as they go to the processes that run them."""
         return [pack(task) for task in self.tasks(end)]
 

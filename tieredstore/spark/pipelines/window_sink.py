@@ -17,7 +17,7 @@ from pyspark import InheritableThread
 
 from tieredstore.errors import AlreadyClosed, ResourceNotFound, TieredStoreError
 from tieredstore.pipelines.run.outage import Outage
-from tieredstore.pipelines.run.window_writing import discard_files, marked
+from tieredstore.pipelines.run.window_writing import discard_files, mark_windows
 from tieredstore.pipelines.run.windows import unwritten
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.stopping import nothing_under_way
@@ -69,12 +69,12 @@ class _Away:
     def waiting_s(self) -> float:
         return time.monotonic() - self._since_s if self._reasons else 0.0
 
-    def failed(self, side: str, error: TieredStoreError) -> None:
+    def note_failure(self, side: str, error: TieredStoreError) -> None:
         if not self._reasons:
             self._since_s = time.monotonic()
         self._reasons[side] = str(error)
 
-    def answered(self, side: str) -> None:
+    def note_answer(self, side: str) -> None:
         self._reasons.pop(side, None)
 
 
@@ -171,7 +171,7 @@ class WindowSink:
     def write_ahead(self, tasks: Sequence[WindowTask], group: str) -> None:
         """Begin with the windows of the batch that Spark will ask for first, as jobs of its query's group."""
         if tasks and not tasks[0].window.is_mark and not self._jobs.is_framed:
-            self._ahead = AheadBatch(self._spark, group, tasks, self._jobs.written, self.driver.store)
+            self._ahead = AheadBatch(self._spark, group, tasks, self._jobs.write, self.driver.store)
 
     def close(self) -> None:
         """Discard what was written ahead, and nobody asked for."""
@@ -206,10 +206,10 @@ class WindowSink:
             if not error.retryable:
                 self.failure = self.failure or error
                 raise
-            self._away.failed(_OUTPUT, error)
+            self._away.note_failure(_OUTPUT, error)
             _logger.info("not marked as published: %s", error)
         else:
-            self._away.answered(_OUTPUT)
+            self._away.note_answer(_OUTPUT)
         finally:
             self._lock.release()
 
@@ -244,10 +244,10 @@ class WindowSink:
             # Whoever plans judges it.
             _logger.info("how much is not written is not known: %s", error)
             if error.retryable:
-                self._away.failed(_SOURCE, error)
+                self._away.note_failure(_SOURCE, error)
                 self._measure_at = time.monotonic() + _MEASURE_AGAIN_S
         else:
-            self._away.answered(_SOURCE)
+            self._away.note_answer(_SOURCE)
 
     def _check_open(self) -> None:
         if self._stopping.is_set():
@@ -262,7 +262,7 @@ class WindowSink:
                     self._runner.resume()
                 outcome = work()
             except TieredStoreError as error:
-                pause_s = self._outage.failed(error)
+                pause_s = self._outage.note_failure(error)
                 self._say(f"it waits: {error}")
                 with nothing_under_way():
                     is_stopping = self._stopping.wait(pause_s)
@@ -280,10 +280,10 @@ class WindowSink:
             for window in unwritten([task.window for task in tasks], self.driver.log.state.positions)
         ]
         if rest and rest[0].window.is_mark:
-            self.driver.commit(marked([task.window for task in rest]))
+            self.driver.commit(mark_windows([task.window for task in rest]))
         elif rest:
             ahead, self._ahead = self._ahead, None
-            batch = (None if ahead is None else ahead.take(rest)) or self._jobs.written(rest)
+            batch = (None if ahead is None else ahead.take(rest)) or self._jobs.write(rest)
             if batch.written:
                 self.driver.commit(batch.written)
             batch.check()

@@ -111,7 +111,7 @@ class WindowReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._given is not None and end == self._given.end:
             return [_Tasks(self._given.tasks)]
         with one_sentence():
-            return [_Tasks(self._plan().packed_tasks(end))]
+            return [_Tasks(self._plan().pack_tasks(end))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a batch."""
