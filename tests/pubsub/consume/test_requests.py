@@ -12,6 +12,7 @@ from tests.support.pubsub.pubsub_topics import batch_keys, topics_on
 from tests.support.stores.doubles import CountingStore, FaultyStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.consume.partition_state import OpenBatch
 from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.pubsub.queue.groups import StoreGroup
 
@@ -154,6 +155,6 @@ def test_no_more_is_fetched_ahead_than_there_is_room_for() -> None:
             while reader.position.message == reader.position.record == 0:
                 consumer.poll(0.1)
             for each in reader._ahead:
-                each.object.result(60)
+                (each.fetching if isinstance(each, OpenBatch) else each).object.result(60)
             fetched = [each for each in store.operations if each.name == "get" and "!" not in each.keys[0]]
             assert len(fetched) == len(reader._ahead) <= ahead

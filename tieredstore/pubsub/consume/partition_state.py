@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -129,7 +129,7 @@ class Lookout:
         self._cursor = self._shared.log.queue.cursor(self._partition, offset)
         self._stride = 1
         self.next_look_s = 0.0
-        self.looking: Future[_Looked] | None = None
+        self.looking: Future[Looked] | None = None
 
     def look(self, *, has_backlog: bool) -> list[QueuedNotification]:
         """What the queue has next, if it is time to ask and the answer is there."""
@@ -154,7 +154,7 @@ class Lookout:
             self.next_look_s = now_s + (IDLE_LOOK_S if is_idle else BUSY_LOOK_S)
         return looked.entries
 
-    def _read(self, count: int) -> _Looked:
+    def _read(self, count: int) -> Looked:
         """So many entries or more. What fails behind some of them fails again when it is next asked for."""
         entries: list[QueuedNotification] = []
         asked, is_end = 0, False
@@ -168,10 +168,10 @@ class Lookout:
                 break
             entries += more
             is_end = not more
-        return _Looked(entries, is_end, asked)
+        return Looked(entries, is_end, asked)
 
 
-class _Looked(NamedTuple):
+class Looked(NamedTuple):
     """What the queue had next, whether there is nothing behind it yet, and how often it was asked."""
 
     entries: list[QueuedNotification]
@@ -179,31 +179,40 @@ class _Looked(NamedTuple):
     asked: int
 
 
-class OpenBatch:
-    """A fetched object from ``position`` on: rows at hand, and those to be decoded. After damage it is opened
-    anew, from behind what was handed out."""
+@dataclass(frozen=True, slots=True)
+class Fetching:
+    """A batch that has room, and its object on the way."""
 
-    def __init__(self, shared: SharedReading, batch: QueuedBatch, fetched: FetchedObject, position: Position) -> None:
+    batch: QueuedBatch
+    object: Future[FetchedObject]
+
+
+class OpenBatch:
+    """A fetched object from ``position`` on: rows at hand, and those to be decoded. After damage it is ``fetching``
+    again, and opened anew from behind what was handed out."""
+
+    def __init__(self, shared: SharedReading, fetching: Fetching, fetched: FetchedObject, position: Position) -> None:
         """MessageCorrupt for an object that is not the one that was written, unless damage is skipped."""
         self.at_hand: RowsAtHand | None = None
         self.repeated: frozenset[int] = frozenset()
+        self.fetching = fetching
+        self.batch = fetching.batch
         self._shared = shared
-        self._batch = batch
         self._damage: str | None = None
         try:
-            batch.check(fetched.crc32)
+            self.batch.check(fetched.crc32)
         except MessageCorrupt as error:
             if not shared.is_skipping:
                 raise
             self._damage = str(error)
         auditor = shared.auditor
-        self.audited = None if auditor is None else ReadMessages(auditor, fetched.body, batch.key, position)
+        self.audited = None if auditor is None else ReadMessages(auditor, fetched.body, self.batch.key, position)
         self._decoded = self._decode(fetched, position)
 
     def fill(self) -> bool:
         """Have rows at hand, if there are any."""
         if self.at_hand is None and (rows := next(self._decoded, None)) is not None:
-            self.at_hand = RowsAtHand(with_places(rows, self._batch.partition, self._batch.offset))
+            self.at_hand = RowsAtHand(with_places(rows, self.batch.partition, self.batch.offset))
         return self.at_hand is not None
 
     def _decode(self, fetched: FetchedObject, position: Position) -> Iterator[pa.RecordBatch]:
@@ -218,10 +227,10 @@ class OpenBatch:
             if self._damage is None:
                 self._shared.skip(whys)
 
-        index = BatchIndex(body, self._batch.key, len(body))
-        self._batch.check_count(len(index))
+        index = BatchIndex(body, self.batch.key, len(body))
+        self.batch.check_count(len(index))
         if not position.message and not position.record and not self.repeated:
-            yield from noting(decoder.decode(body, self._batch.key, checksums))
+            yield from noting(decoder.decode(body, self.batch.key, checksums))
             note_skipped()
         else:
             for number in range(min(position.message, len(index)), len(index)):
@@ -240,30 +249,23 @@ class OpenBatch:
             self._shared.skip(left_out or [self._damage])
 
 
-class _Ahead(NamedTuple):
-    """A batch, and its object on the way."""
-
-    batch: QueuedBatch
-    object: Future[FetchedObject]
-
-
 class PartitionState:
     """One partition as long as a consumer has it in one ``term`` of ownership. For one thread.
 
-    A batch of it is told (its notification was read), then fetching (room is taken), then open (its rows are decoded
-    and handed out), then exhausted; they follow each other in this order, and so do the states:
+    Its batches follow each other through these states, each of which is an object with what there is of the batch:
 
-    ===========  =============================  ================================================================
-    the first    is in                          goes on
-    ===========  =============================  ================================================================
-    –            nothing told                   told: the queue has something new
-    told         ``_told``                      fetching: as soon as there is room
-    fetching     ``_ahead``, ``_open`` is None  open: its object is there. Absent or damaged: stays, and raises each
-                                                time; :meth:`pass_over` exhausts it
-    open         ``_ahead``, ``_open``          exhausted: no rows are left. Damage in it: fetching, with the place
-                                                behind what was handed out
-    exhausted    –                              ``position`` is behind it, its room is given back
-    ===========  =============================  ================================================================
+    ==================  =======================================  =====================================================
+    a batch is          in                                       goes on
+    ==================  =======================================  =====================================================
+    QueuedNotification  ``_told``: its notification was read     Fetching: as soon as there is room
+    Fetching            ``_ahead``: it has room                  OpenBatch: it is the first, and its object is there.
+                                                                 Absent or damaged: stays, and raises each time;
+                                                                 :meth:`pass_over` exhausts it
+    OpenBatch           ``_ahead``, as the first: its rows are   exhausted: no rows are left. Damage in it: Fetching,
+                        decoded, and handed out                  with the place behind what was handed out
+    exhausted           nothing: ``position`` is behind it, its  –
+                        room is given back
+    ==================  =======================================  =====================================================
 
     ``position`` is behind what was handed out. Nothing moves it but rows that are taken, a batch that is exhausted, and
     a loss that is passed over.
@@ -278,8 +280,7 @@ class PartitionState:
         window_ms = shared.dedup_window_ms
         self._seen = None if window_ms is None else SeenMessages(shared.log, partition, window_ms)
         self._told: deque[QueuedNotification] = deque()
-        self._ahead: deque[_Ahead] = deque()
-        self._open: OpenBatch | None = None
+        self._ahead: deque[Fetching | OpenBatch] = deque()
 
     def look(self) -> None:
         """Read on in the queue, if it is time to, and fetch what fits the room."""
@@ -293,13 +294,18 @@ class PartitionState:
         while self._told and not fetches.is_full:
             batch = self._shared.log.batch_of(self.partition, self._told[0])
             self._told.popleft()
-            self._ahead.append(_Ahead(batch, fetches.begin(batch)))
+            self._ahead.append(Fetching(batch, fetches.begin(batch)))
 
     @property
-    def under_way(self) -> list[Future[Any]]:
+    def under_way(self) -> list[Future[FetchedObject] | Future[Looked]]:
         """What must come before there can be more records: the next object, and an answer of the queue."""
-        head = self._ahead[0].object if self._ahead else None
-        return [future for future in (head, self.lookout.looking) if future is not None and not future.done()]
+        first = self._first
+        futures = (first.object if isinstance(first, Fetching) else None, self.lookout.looking)
+        return [future for future in futures if future is not None and not future.done()]
+
+    @property
+    def _first(self) -> Fetching | OpenBatch | None:
+        return self._ahead[0] if self._ahead else None
 
     @property
     def has_ahead(self) -> bool:
@@ -309,35 +315,39 @@ class PartitionState:
     @property
     def at_hand(self) -> RowsAtHand | None:
         """Decoded rows that were not taken yet."""
-        return None if self._open is None else self._open.at_hand
+        return self._first.at_hand if isinstance(self._first, OpenBatch) else None
 
     def fill(self) -> bool:
         """Have rows at hand, if any are there by now. DataLoss for an absent object."""
         while True:
-            if self._open is not None:
-                try:
-                    if self._open.fill():
-                        return True
-                except BaseException:
-                    self._open = None
-                    raise
-                self._exhaust()
-            if not self._ahead:
-                self._fetch()
-            if not self._ahead or not is_done(self._ahead[0].object, 0.0):
-                return False
-            self._open = self._begin(self._ahead[0])
+            match self._first:
+                case None:
+                    self._fetch()
+                    if not self._ahead:
+                        return False
+                case Fetching() as fetching:
+                    if not is_done(fetching.object, 0.0):
+                        return False
+                    self._ahead[0] = self._open(fetching)
+                case OpenBatch() as opened:
+                    try:
+                        if opened.fill():
+                            return True
+                    except BaseException:
+                        self._ahead[0] = opened.fetching
+                        raise
+                    self._exhaust()
 
-    def _begin(self, ahead: _Ahead) -> OpenBatch:
-        batch = ahead.batch
+    def _open(self, fetching: Fetching) -> OpenBatch:
+        batch = fetching.batch
         try:
-            fetched = outcome(ahead.object, 0)
+            fetched = outcome(fetching.object, 0)
         except ObjectNotFound as error:
             raise self._shared.log.loss(batch) from error
         self._shared.counts.batches += 1
         self._shared.counts.stored_bytes += len(fetched.body)
         at = self.position if self.position.offset == batch.offset else Position(batch.offset)
-        opened = OpenBatch(self._shared, batch, fetched, at)
+        opened = OpenBatch(self._shared, fetching, fetched, at)
         self.position = at
         if self._seen is not None:
             opened.repeated = self._seen.doubles(batch, fetched.body)
@@ -345,36 +355,37 @@ class PartitionState:
 
     def take(self) -> ConsumedRecord:
         """Hand out one record of those at hand."""
-        record = self._rows().take()
-        self._move(record.message, record.record)
+        opened, rows = self._rows()
+        record = rows.take()
+        self._move(opened, rows, record.message, record.record)
         return record
 
     def take_rest(self) -> pa.RecordBatch:
         """Hand out all that is left at hand."""
-        rest = self._rows().rest()
-        self._move(rest.column("message")[-1].as_py(), rest.column("record")[-1].as_py())
+        opened, rows = self._rows()
+        rest = rows.rest()
+        self._move(opened, rows, rest.column("message")[-1].as_py(), rest.column("record")[-1].as_py())
         return rest
 
-    def _rows(self) -> RowsAtHand:
-        if self.at_hand is None:
+    def _rows(self) -> tuple[OpenBatch, RowsAtHand]:
+        opened = self._first
+        if not isinstance(opened, OpenBatch) or opened.at_hand is None:
             raise ValueError("no rows are at hand: fill() says whether there are")
-        return self.at_hand
+        return opened, opened.at_hand
 
-    def _move(self, message: int, record: int) -> None:
-        assert self._open is not None
+    def _move(self, opened: OpenBatch, rows: RowsAtHand, message: int, record: int) -> None:
         self.position = Position(self.position.offset, message, record + 1)
-        if not self._rows().are_left:
-            self._open.at_hand = None
-        if self._open.audited is not None:
-            self._open.audited.note_handed_out(message, record)
+        if not rows.are_left:
+            opened.at_hand = None
+        if opened.audited is not None:
+            opened.audited.note_handed_out(message, record)
 
     def _exhaust(self) -> None:
-        batch = self._ahead.popleft().batch
-        self._shared.fetches.give_back(batch)
-        if self._open is not None:
-            self._shared.counts.repeated_messages += len(self._open.repeated)
-        self._open = None
-        self.position = Position(batch.offset + 1)
+        first = self._ahead.popleft()
+        self._shared.fetches.give_back(first.batch)
+        if isinstance(first, OpenBatch):
+            self._shared.counts.repeated_messages += len(first.repeated)
+        self.position = Position(first.batch.offset + 1)
 
     def pass_over(self) -> None:
         """Go on behind what failed: the first batch, or what retention has freed."""
@@ -390,7 +401,6 @@ class PartitionState:
         """Give the room back."""
         while self._ahead:
             self._shared.fetches.give_back(self._ahead.popleft().batch)
-        self._open = None
 
 
 class ConsumedRecord(NamedTuple):

@@ -1,0 +1,133 @@
+"""A partition of a consumer goes at random through its table of transitions, beside a model of what it must give."""
+
+# pyright: reportPrivateUsage=false
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import pytest
+
+from tests.support.pubsub.pubsub_topics import fresh_topics, publish
+from tieredstore.errors import DataLoss
+from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.consume.partition_state import Fetching, OpenBatch
+from tieredstore.pubsub.errors import MessageCorrupt
+from tieredstore.pubsub.format.notifications import parse_notification
+from tieredstore.pubsub.queue.queues import Position
+from tieredstore.testing.notification_queue_tests import read_all
+
+FETCHES = 3
+
+
+@dataclass
+class Stored:
+    """A batch, and what of it must be given."""
+
+    key: str
+    values: list[bytes]
+    is_whole: bool = True
+
+
+class Machine:
+    """Random steps, after each of which the invariants of the states hold."""
+
+    def __init__(self, seed: int) -> None:
+        self.source = random.Random(seed)
+        self.topics = fresh_topics(message_bytes="1024", compression="none", fetches=str(FETCHES))
+        self.consumer = Consumer(self.topics, "orders")
+        self.state = self.consumer._partitions[0]
+        self.batches: list[Stored] = []
+        self.at = self.taken = 0  # the batch that comes next, and how many of its records were taken
+        self.was = Position(0)
+
+    def step(self) -> None:
+        steps = (self.publish, self.look, self.look, self.take, self.take, self.take_rest, self.spoil)
+        self.source.choice(steps)()
+        self.check()
+
+    def publish(self) -> None:
+        values = [b"%d.%d" % (len(self.batches), number) + bytes(400) for number in range(self.source.randrange(1, 6))]
+        publish(self.topics, values)
+        with self.topics.queue(self.topics.get("orders")) as queue:
+            key = parse_notification(read_all(queue, 0)[-1].raw, "queue").key
+        assert key is not None
+        self.batches.append(Stored(key, values))
+
+    def spoil(self) -> None:
+        """An object that was not fetched yet is damaged, or gone."""
+        first = self.at + len(self.state._ahead)
+        if first < len(self.batches) and self.source.random() < 0.3:
+            batch = self.batches[self.source.randrange(first, len(self.batches))]
+            batch.is_whole = False
+            if self.source.random() < 0.5:
+                self.topics.store.delete([batch.key])
+            else:
+                self.topics.store.put(batch.key, bytes(len(batch.values) * 500))
+
+    def look(self) -> None:
+        self.state.lookout.next_look_s = 0.0
+        self.state.look()
+
+    def fill(self) -> bool:
+        """Whether there is something to take; what is lost or damaged is told again and again, and passed over."""
+        for _ in range(self.source.randrange(1, 3)):
+            try:
+                return self.state.fill()
+            except (DataLoss, MessageCorrupt):
+                self.go_on()
+                assert not self.batches[self.at].is_whole
+                assert self.state.position.offset <= 256 * self.at
+        self.state.pass_over()
+        self.at, self.taken = self.at + 1, 0
+        return False
+
+    def take(self) -> None:
+        if self.fill():
+            self.go_on()
+            assert self.state.take().value == self.batches[self.at].values[self.taken]
+            self.taken += 1
+
+    def take_rest(self) -> None:
+        if self.fill():
+            self.go_on()
+            values = self.state.take_rest().column("value").to_pylist()
+            assert values == self.batches[self.at].values[self.taken :]
+            self.taken += len(values)
+
+    def go_on(self) -> None:
+        """What was taken to its end is exhausted."""
+        if self.at < len(self.batches) and self.taken == len(self.batches[self.at].values):
+            self.at, self.taken = self.at + 1, 0
+
+    def check(self) -> None:
+        state, fetches = self.state, self.consumer._shared.fetches
+        assert state.position >= self.was
+        self.was = state.position
+        kinds = [type(each) for each in state._ahead]
+        assert set(kinds[1:]) <= {Fetching}
+        assert kinds[:1] in ([], [Fetching], [OpenBatch])
+        assert state.at_hand is None or kinds[0] is OpenBatch
+        offsets = [each.batch.offset for each in state._ahead] + [entry.offset for entry in state._told]
+        assert offsets == sorted(set(offsets))
+        assert not offsets or offsets[0] >= state.position.offset
+        assert fetches._objects == FETCHES - len(state._ahead) >= 0
+        if not state._ahead:
+            assert fetches._bytes == self.topics.batches.fetch_bytes
+
+    def end(self) -> None:
+        while self.at < len(self.batches) and not (self.at == len(self.batches) - 1 and self.taken):
+            self.look()
+            self.take_rest()
+            self.check()
+        self.consumer.close()
+        assert self.consumer._shared.fetches._objects == FETCHES
+
+
+@pytest.mark.usefixtures("inline_threads")
+@pytest.mark.parametrize("seed", range(20))
+def test_a_partition_keeps_its_table_of_transitions(seed: int) -> None:
+    machine = Machine(seed)
+    for _ in range(150):
+        machine.step()
+    machine.end()
