@@ -14,7 +14,8 @@ from tieredstore.catalog.committed import CommittedSegments
 from tieredstore.config import settings_from
 from tieredstore.format.keys import parse_key
 from tieredstore.kafka.logdir import discover
-from tieredstore.ops.copies.shipping import SegmentStatus, ship_segment
+from tieredstore.ops.copies.shipping import Shipper
+from tieredstore.ops.steps import Outcome
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION
 
@@ -32,11 +33,8 @@ def store() -> CountingStore:
 def copy(disk: BrokerDisk, store: CountingStore) -> None:
     """As `tieredstore copy` does it, each time with what the disk has now."""
     with RemoteStorageManager(settings_from(STORE), store=store) as manager:
-        committed = CommittedSegments(store)
-        for segment in discover(disk.log_dir).segments:
-            assert ship_segment(manager, committed, segment).status in {
-                SegmentStatus.COPIED, SegmentStatus.SKIPPED, SegmentStatus.ACTIVE, SegmentStatus.DELETED,
-            }  # fmt: skip
+        for step in Shipper(CommittedSegments(store), manager).ship_all(discover(disk.log_dir).segments):
+            assert step.outcome in {Outcome.COPIED, Outcome.THERE, Outcome.ACTIVE, Outcome.GONE}
 
 
 def retention(disk: BrokerDisk, segments: int) -> None:

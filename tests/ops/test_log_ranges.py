@@ -14,7 +14,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import StoredSegment, list_segments, load_segment
 from tieredstore.catalog.committed import CommittedSegments
 from tieredstore.model import ByteRange
-from tieredstore.ops.copies.shipping import ship_segment
+from tieredstore.ops.copies.shipping import Shipper
 from tieredstore.ops.log_ranges import range_of_slice, read_range, read_sizes
 from tieredstore.remote import RemoteStorageManager
 
@@ -29,7 +29,7 @@ def manager() -> Iterator[RemoteStorageManager]:
 def segment(manager: RemoteStorageManager, tmp_path_factory: pytest.TempPathFactory) -> StoredSegment:
     """A log of several chunks of 64 bytes."""
     (on_disk,) = write_segments(tmp_path_factory.mktemp("ranges"), 1)
-    ship_segment(manager, CommittedSegments(manager.store), on_disk)
+    Shipper(CommittedSegments(manager.store), manager).ship(on_disk)
     (objects,) = list_segments(manager.store)
     return load_segment(manager.store, objects)
 

@@ -34,9 +34,9 @@ class Outcome(enum.StrEnum):
 
     # Nothing to do.
     ACTIVE = "active"
-    """Its data key was wrapped by the active pair already."""
+    """Its data key was wrapped by the active pair already, or the broker may still append to it."""
     GONE = "gone"
-    """Somebody else deleted it meanwhile, or its writer is at work."""
+    """Somebody else deleted it meanwhile, or is about to, or its writer is at work."""
     PLAIN = "plain"
     """It is not encrypted."""
     THERE = "there"
@@ -63,6 +63,8 @@ class Outcome(enum.StrEnum):
     """The brokers still list it."""
     NO_RULES = "no_rules"
     """The store has no rules of its own, or does not tell them."""
+    NOT_TRIED = "not_tried"
+    """One before it failed as this one would have."""
     REFERENCED = "referenced"
     """It has a manifest by now."""
     REFUSED = "refused"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Generator
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -25,22 +25,24 @@ from tieredstore.cli.terminal.output import (
     ratio_of,
 )
 from tieredstore.cli.terminal.progress import Bar, progress, tell_if_stopped
-from tieredstore.cli.terminal.rows import PARTITION
-from tieredstore.errors import ConfigError
+from tieredstore.cli.terminal.rows import Row, field
+from tieredstore.errors import ConfigError, TieredStoreError
 from tieredstore.kafka.logdir import PARTITION_METADATA, Discovery, FoundSegment, PartitionFileMissing, discover
 from tieredstore.model import RemoteLogSegmentMetadata, Uuid, human_bytes
-from tieredstore.ops.copies.shipping import (
-    SegmentOutcome,
-    SegmentStatus,
-    in_order,
-    plan_segment,
-    ship_segment,
-    size_on_disk,
-)
+from tieredstore.ops.copies.shipping import Shipper, ShipStep, size_on_disk
+from tieredstore.ops.steps import Outcome
 from tieredstore.places.record import refuse_other_layout
 from tieredstore.process.interruption import at_sudden_end
 
 _MOST_NAMED: Final = 5
+_STATUSES: Final = {
+    Outcome.COPIED: "copied",
+    Outcome.THERE: "skipped",
+    Outcome.ACTIVE: "active",
+    Outcome.GONE: "deleted",
+    Outcome.FAILED: "failed",
+    Outcome.NOT_TRIED: "not_tried",
+}
 
 
 def copy(
@@ -70,35 +72,24 @@ def copy(
     discovery = discover(path)
     if incarnation is not None:
         _check_one_topic(path, discovery)
-    total = sum(map(size_on_disk, discovery.segments))
     with open_chosen_bucket(settings, store) as bucket, contextlib.ExitStack() as stack:
         refuse_other_layout(bucket.store, bucket.prefix)
         manager = None if dry_run else stack.enter_context(bucket.manager())
-        started = time.monotonic()
-        teller = stack.enter_context(telling(total, len(discovery.segments), as_json=as_json))
-        committed = CommittedSegments(bucket.store, bucket.prefix, rules=bucket.manifest_rules)
-
-        def step(segment: FoundSegment) -> SegmentOutcome:
-            if manager is None:
-                return plan_segment(committed, segment, topic_id=incarnation)
-            return ship_segment(
-                manager,
-                committed,
-                segment,
-                topic_id=incarnation,
-                broker_id=broker_id,
-                on_progress=teller.bar.advance,
-                around_upload=leftover_named,
-            )
-
-        for outcome in in_order(discovery.segments, step):
-            teller.tell(outcome)
-        report = CopyReport(discovery, teller.outcomes, time.monotonic() - started)
-    if as_json:
-        print_json(report.as_json())
-    else:
-        print_lines(report.lines())
-    _exit_by(report.outcomes)
+        teller = stack.enter_context(telling(discovery, as_json=as_json, dry_run=dry_run))
+        shipper = Shipper(
+            CommittedSegments(bucket.store, bucket.prefix, rules=bucket.manifest_rules),
+            manager,
+            topic_id=incarnation,
+            broker_id=broker_id,
+            on_progress=teller.bar.advance,
+            around_upload=leftover_named,
+        )
+        for step in shipper.ship_all(discovery.segments):
+            teller.tell(step)
+    teller.sum_up()
+    for step in teller.steps:
+        if step.error is not None:
+            raise typer.Exit(step.error.exit_code)
 
 
 def _check_one_topic(path: Path, discovery: Discovery) -> None:
@@ -111,106 +102,87 @@ def _check_one_topic(path: Path, discovery: Discovery) -> None:
         )
 
 
-def _exit_by(outcomes: Iterable[SegmentOutcome]) -> None:
-    """Exit as the first error says, if there was one."""
-    for outcome in outcomes:
-        if outcome.error is not None:
-            raise typer.Exit(outcome.error.exit_code)
-
-
-@dataclass(frozen=True, slots=True)
-class CopyReport:
-    """The end of a run."""
-
-    discovery: Discovery
-    outcomes: Sequence[SegmentOutcome]
-    seconds: float
-
-    def as_json(self) -> JsonValue:
-        """All outcomes and their sums."""
-        size, stored = self._sizes()
-        summary: dict[str, JsonValue] = {status.value: _count(self.outcomes, status) for status in SegmentStatus}
-        summary |= {"size": size, "stored_size": stored, "ratio": ratio_of(size, stored)}
-        summary |= {"seconds": round(self.seconds, 3), "bytes_per_second": round(size / max(self.seconds, 1e-9))}
-        return {
-            "segments": [_row(outcome) for outcome in self.outcomes],
-            "left_alone": [{"path": str(left.path), "reason": left.reason} for left in self.discovery.left_alone],
-            "summary": summary,
-        }
-
-    def lines(self) -> list[str]:
-        """What was left alone, and one line of sums."""
-        lines = [f"left alone {left.path}: {left.reason}" for left in self.discovery.left_alone]
-        counts = [
-            f"{count} {status.value.replace('_', ' ')}"
-            for status in SegmentStatus
-            if (count := _count(self.outcomes, status))
-        ]
-        size, stored = self._sizes()
-        done = f" ({human_bytes(size)} as {human_bytes(stored)}, ratio {human_ratio(size, stored)}, " if stored else ""
-        rate = f"{human_rate(size, self.seconds)})" if stored else ""
-        lines.append((", ".join(counts) or "no segments found") + done + rate)
-        return lines
-
-    def _sizes(self) -> tuple[int, int]:
-        copied = [outcome for outcome in self.outcomes if outcome.status is SegmentStatus.COPIED]
-        return sum(outcome.size or 0 for outcome in copied), sum(outcome.stored_size or 0 for outcome in copied)
-
-
 class CopyTeller:
     """Says what became of each segment: what failed on stderr, the rest on stdout unless the bar or JSON is enough.
 
     An error that one segment after the other of a partition meets is said once, and at the end of them how often.
     """
 
-    def __init__(self, bar: Bar, outcomes: list[SegmentOutcome], *, as_json: bool) -> None:
-        self.outcomes = outcomes
+    def __init__(self, bar: Bar, steps: list[ShipStep], discovery: Discovery, *, as_json: bool, dry_run: bool) -> None:
         self.bar = bar
+        self.steps = steps
+        self._discovery = discovery
+        self._as_json = as_json
+        self._statuses = _STATUSES | ({Outcome.COPIED: "would_copy"} if dry_run else {})
+        self._started = time.monotonic()
         # Where both streams are one terminal the bar is enough.
         self._is_quiet = as_json or (sys.stderr.isatty() and sys.stdout.isatty())
         self._error: tuple[str, int, str] | None = None
-        self._repeated: list[SegmentOutcome] = []
+        self._repeated: list[FoundSegment] = []
 
-    def tell(self, outcome: SegmentOutcome) -> None:
+    def tell(self, step: ShipStep) -> None:
         """Of one segment more."""
-        self.outcomes.append(outcome)
-        if outcome.status is SegmentStatus.SKIPPED:
-            self.bar.advance(outcome.size or 0)
-        if outcome.error is None:
+        self.steps.append(step)
+        if step.outcome is Outcome.THERE:
+            self.bar.advance(step.size or 0)
+        line = f"{_words(self._statuses[step.outcome]):<10} {step.item}{_detail(step)}"
+        if step.error is None:
             self.end_repetition()
             if not self._is_quiet:
-                print_lines([_line(outcome)])
+                print_lines([line])
             return
-        error = (outcome.segment.topic, outcome.segment.partition, str(outcome.error))
+        error = (step.item.topic, step.item.partition, str(step.error))
         if error == self._error:
-            self._repeated.append(outcome)
+            self._repeated.append(step.item)
             return
         self.end_repetition()
         self._error = error
-        self.bar.say(_line(outcome))
+        self.bar.say(line)
 
     def end_repetition(self) -> None:
         """Say of how many segments more the last error was."""
         repeated, self._repeated, self._error = self._repeated, [], None
         if repeated:
-            first, last = repeated[0].segment, repeated[-1].segment
+            first, last = repeated[0], repeated[-1]
             where = f"{first} to {last.base_offset}" if last is not first else str(first)
             self.bar.say(f"{'failed':<10} {where}: the same ({len(repeated)} more segments)")
 
+    def sum_up(self) -> None:
+        """The end of a run: in JSON all steps and their sums, else what was left alone, and one line of sums."""
+        seconds = time.monotonic() - self._started
+        counts = Counter(self._statuses[step.outcome] for step in self.steps)
+        copied = [step for step in self.steps if step.stored_size is not None and step.outcome is Outcome.COPIED]
+        size, stored = sum(step.size or 0 for step in copied), sum(step.stored_size or 0 for step in copied)
+        if self._as_json:
+            summary: dict[str, JsonValue] = {status: counts[status] for status in ("would_copy", *_STATUSES.values())}
+            summary |= {"size": size, "stored_size": stored, "ratio": ratio_of(size, stored)}
+            summary |= {"seconds": round(seconds, 3), "bytes_per_second": round(size / max(seconds, 1e-9))}
+            left_alone = [{"path": str(left.path), "reason": left.reason} for left in self._discovery.left_alone]
+            row = Row(_SEGMENT, field("status", lambda step: self._statuses[step.outcome]), _COPY)
+            segments = [row.json(step) for step in self.steps]
+            print_json({"segments": segments, "left_alone": left_alone, "summary": summary})
+            return
+        print_lines(f"left alone {left.path}: {left.reason}" for left in self._discovery.left_alone)
+        done = ", ".join(f"{counts[status]} {_words(status)}" for status in self._statuses.values() if counts[status])
+        rate = f"ratio {human_ratio(size, stored)}, {human_rate(size, seconds)}"
+        sizes = f" ({human_bytes(size)} as {human_bytes(stored)}, {rate})" if stored else ""
+        print_lines([(done or "no segments found") + sizes])
+
 
 @contextlib.contextmanager
-def telling(total_bytes: int, segment_count: int, *, as_json: bool) -> Generator[CopyTeller]:
-    """Who tells of ``segment_count`` segments; where a signal ends it before: what was done, and how to go on."""
-    outcomes: list[SegmentOutcome] = []
+def telling(discovery: Discovery, *, as_json: bool, dry_run: bool) -> Generator[CopyTeller]:
+    """Who tells of the segments; where a signal ends it before: what was done, and how to go on."""
+    steps: list[ShipStep] = []
 
     def stopped() -> str:
-        skipped = _count(outcomes, SegmentStatus.SKIPPED)
-        done = f"{_count(outcomes, SegmentStatus.COPIED)} of {segment_count} copied"
-        return f"stopped; {done}{f', {skipped} skipped' if skipped else ''}; run again to go on"
+        counts = Counter(step.outcome for step in steps)
+        skipped = f", {counts[Outcome.THERE]} skipped" if counts[Outcome.THERE] else ""
+        done = f"{counts[Outcome.COPIED]} of {len(discovery.segments)} copied"
+        return f"stopped; {done}{skipped}; run again to go on"
 
     # Around the bar: whoever sees it may press Ctrl-C, and the sentence stands where the bar was.
-    with tell_if_stopped(stopped), progress("copy", total_bytes) as bar:
-        teller = CopyTeller(bar, outcomes, as_json=as_json)
+    with tell_if_stopped(stopped), progress("copy", sum(map(size_on_disk, discovery.segments))) as bar:
+        teller = CopyTeller(bar, steps, discovery, as_json=as_json, dry_run=dry_run)
         yield teller
         teller.end_repetition()
 
@@ -231,26 +203,24 @@ def leftover_named(metadata: RemoteLogSegmentMetadata) -> Generator[None]:
         yield
 
 
-def _line(outcome: SegmentOutcome) -> str:
-    """One line for a person."""
-    return f"{outcome.status.value.replace('_', ' '):<10} {outcome.segment}{_detail(outcome)}"
+def _words(status: str) -> str:
+    return status.replace("_", " ")
 
 
-def _detail(outcome: SegmentOutcome) -> str:
-    if outcome.error is not None:
-        return f": {outcome.error}{_way_out(outcome)}"
-    if outcome.size is None:
+def _detail(step: ShipStep) -> str:
+    if step.error is not None:
+        return f": {step.error}{_way_out(step.error)}"
+    if step.size is None:
         return ""
-    size = f": {human_bytes(outcome.size)}"
-    if outcome.status is SegmentStatus.SKIPPED:
-        return f"{size}, committed already as segment {outcome.segment_id}"
-    if outcome.stored_size is None:
+    size = f": {human_bytes(step.size)}"
+    if step.outcome is Outcome.THERE:
+        return f"{size}, committed already as segment {step.segment_id}"
+    if step.stored_size is None:
         return size
-    return f"{size} as {human_bytes(outcome.stored_size)}, ratio {human_ratio(outcome.size, outcome.stored_size)}"
+    return f"{size} as {human_bytes(step.stored_size)}, ratio {human_ratio(step.size, step.stored_size)}"
 
 
-def _way_out(outcome: SegmentOutcome) -> str:
-    error = outcome.error
+def _way_out(error: TieredStoreError) -> str:
     if not isinstance(error, PartitionFileMissing) or error.path.name != PARTITION_METADATA:
         return ""
     return (
@@ -259,22 +229,17 @@ def _way_out(outcome: SegmentOutcome) -> str:
     )
 
 
-def _row(outcome: SegmentOutcome) -> JsonValue:
-    """The segment for scripts; what is not known is null."""
-    segment, partition = outcome.segment, outcome.partition
-    unknown: dict[str, JsonValue] = {"topic": segment.topic, "topic_id": None, "partition": segment.partition}
-    return {
-        **(unknown if partition is None else PARTITION.json(partition)),
-        "base_offset": segment.base_offset,
-        "last_offset": outcome.end_offset,
-        "segment_id": None if outcome.segment_id is None else str(outcome.segment_id),
-        "status": outcome.status.value,
-        "size": outcome.size,
-        "stored_size": outcome.stored_size,
-        "custom_metadata": None if outcome.custom_metadata is None else outcome.custom_metadata.hex(),
-        "error": None if outcome.error is None else str(outcome.error),
-    }
-
-
-def _count(outcomes: Iterable[SegmentOutcome], status: SegmentStatus) -> int:
-    return sum(outcome.status is status for outcome in outcomes)
+_SEGMENT: Final[Row[ShipStep]] = Row(
+    field("topic", lambda step: step.item.topic),
+    field("topic_id", lambda step: step.partition and step.partition.topic_id),
+    field("partition", lambda step: step.item.partition),
+    field("base_offset", lambda step: step.item.base_offset),
+    field("last_offset", lambda step: step.end_offset),
+    field("segment_id", lambda step: step.segment_id),
+)
+_COPY: Final[Row[ShipStep]] = Row(
+    field("size", lambda step: step.size),
+    field("stored_size", lambda step: step.stored_size),
+    field("custom_metadata", lambda step: None if step.custom_metadata is None else step.custom_metadata.hex()),
+    field("error", lambda step: None if step.error is None else str(step.error)),
+)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from tieredstore.cli.app.arguments import Json, SettingsPath, StoreUrl
 from tieredstore.cli.app.chosen_bucket import choose_settings
-from tieredstore.cli.terminal.output import print_json_line, print_lines
+from tieredstore.cli.app.steps import telling
 from tieredstore.cli.terminal.progress import tell_if_stopped
+from tieredstore.cli.terminal.rows import Row, field
 from tieredstore.ops.doctor.checkup import Check, Outcome, checked
 
 
@@ -30,21 +31,20 @@ def doctor(
     """
     counts: Counter[Outcome] = Counter()
     exit_code = 0
-    with tell_if_stopped(lambda: f"{counts.total()} checks were made"):
+    with tell_if_stopped(lambda: f"{counts.total()} checks were made"), telling(as_json=as_json, report=None) as teller:
         for check in checked(choose_settings(settings, store), write=write):
             counts[check.outcome] += 1
             exit_code = exit_code or check.exit_code
-            _tell(check, as_json=as_json)
-    if as_json:
-        print_json_line({"summary": {outcome.name.lower(): counts[outcome] for outcome in Outcome}})
+            line = f"{check.outcome.value:<7} {check.subject:<11} {check.sentence}"
+            teller.tell(_CHECK.json(check), line)
+        teller.tell({"summary": {outcome.name.lower(): counts[outcome] for outcome in Outcome}})
     if exit_code:
         raise typer.Exit(exit_code)
 
 
-def _tell(check: Check, *, as_json: bool) -> None:
-    if as_json:
-        figures = {name: round(value, 1) for name, value in check.figures.items()}
-        row = {"check": check.subject, "outcome": check.outcome.name.lower(), "detail": check.sentence}
-        print_json_line({**row, "figures": figures})
-    else:
-        print_lines([f"{check.outcome.value:<7} {check.subject:<11} {check.sentence}"])
+_CHECK: Final[Row[Check]] = Row(
+    field("check", lambda check: check.subject),
+    field("outcome", lambda check: check.outcome.name.lower()),
+    field("detail", lambda check: check.sentence),
+    field("figures", lambda check: {name: round(value, 1) for name, value in check.figures.items()}),
+)

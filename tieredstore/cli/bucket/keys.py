@@ -47,7 +47,7 @@ from tieredstore.model import human_bytes
 from tieredstore.ops.keys.pairs import KeyPairFiles, generate_key_pair, passphrase_from
 from tieredstore.ops.keys.sealing import KmsKey, sealed_pair
 from tieredstore.ops.keys.settings import add_key_pair, folder_of_pairs, listed_pairs
-from tieredstore.ops.keys.use import NeedReason, cached_until_ms, key_totals, needs_of, note_rotated
+from tieredstore.ops.keys.use import KeyNeed, NeedReason, cached_until_ms, key_totals, needs_of, note_rotated
 from tieredstore.ops.listing import ListedSegment, SegmentTotals, list_encrypted, load_stream
 from tieredstore.ops.steps import Outcome
 from tieredstore.process.parallel import READERS
@@ -147,7 +147,7 @@ def rotate(
                     if step.key_id not in old_keys and not dry_run:
                         note_rotated(bucket.store, bucket.prefix, step.key_id)  # also if this is killed
                     old_keys.add(step.key_id)
-                _report(step, as_json=as_json)
+                _tell(step, as_json=as_json)
                 advance()
         cached_ms = bucket.settings.fetch.manifest_cache.retention_ms
         until_ms: list[int] = []
@@ -225,7 +225,7 @@ def check(
         for need in needs_of(bucket.store, bucket.prefix, loaded, retire, cached_ms=cached_ms):
             reasons[need.reason] += 1
             if as_json:
-                print_json_line({"name": need.name, "reason": need.reason.value, "detail": need.detail or None})
+                print_json_line(_NEED.json(need))
             else:
                 detail = f"  {need.detail}" if need.reason is NeedReason.CACHED else ""
                 print_lines([f"{need.reason.value:12} {need.name}{detail}"])
@@ -373,10 +373,9 @@ def _required_ring(settings: Settings) -> KeyRing:
     return ring
 
 
-def _report(step: RotationStep, *, as_json: bool) -> None:
+def _tell(step: RotationStep, *, as_json: bool) -> None:
     if as_json:
-        row: dict[str, JsonValue] = SEGMENT.json(step.item)
-        print_json_line(row | {"outcome": step.outcome.value, "key_id": step.key_id, "reason": step.reason})
+        print_json_line(_ROTATION.json(step))
     elif step.reason is not None:
         complain(f"left alone: {step.reason}")
 
@@ -411,6 +410,19 @@ def _until(old_keys: Sequence[str], cached_ms: int, until_ms: Sequence[int]) -> 
         f"readers need {names} until {iso_utc(max(until_ms))}, when their caches have let the old manifests go "
         f"(fetch.manifest.cache.retention.ms, of brokers too); then ask: {_ASK}"
     )
+
+
+_ROTATION: Final[Row[RotationStep]] = Row(
+    SEGMENT.of(lambda step: step.item),
+    field("outcome", lambda step: step.outcome),
+    field("key_id", lambda step: step.key_id),
+    field("reason", lambda step: step.reason),
+)
+_NEED: Final[Row[KeyNeed]] = Row(
+    field("name", lambda need: need.name),
+    field("reason", lambda need: need.reason),
+    field("detail", lambda need: need.detail or None),
+)
 
 
 def _key_row(encryption: EncryptionSettings | None) -> Row[tuple[str | None, SegmentTotals]]:

@@ -14,7 +14,7 @@ from tieredstore.cli.terminal.output import complain, print_json, print_lines, p
 from tieredstore.cli.terminal.rows import Row, column, field
 from tieredstore.cli.terminal.tables import number, text, word
 from tieredstore.errors import StoreError
-from tieredstore.ops.garbage.lifecycle import DEFAULT_DAYS, aborting_rule, add_abort_rule
+from tieredstore.ops.garbage.lifecycle import DEFAULT_DAYS, LifecycleReport, aborting_rule, add_abort_rule
 from tieredstore.ops.steps import Outcome
 
 app: Final = typer.Typer(no_args_is_help=True, help="The bucket's own rules: shown, and one added.")
@@ -27,6 +27,13 @@ _RULE: Final[Row[LifecycleRule]] = Row(
     field("action", lambda rule: rule.action),
     field("aborts_after_days", lambda rule: rule.aborts_after_days, number("ABORTS AFTER", rank=2), "{} days".format),
     column(text("DOES"), lambda rule: rule.action + ("; of some objects only" if rule.is_limited else "")),
+)
+_REPORT: Final[Row[LifecycleReport]] = Row(
+    field("outcome", lambda report: report.outcome),
+    field("name", lambda report: report.name),
+    field("aborts_after_days", lambda report: report.days),
+    field("detail", lambda report: report.sentence),
+    field("before", lambda report: report.before),
 )
 
 
@@ -100,16 +107,7 @@ def apply(
             dry_run=dry_run,
         )
     if as_json:
-        print_json(
-            {
-                "outcome": report.outcome.value,
-                "name": report.name,
-                "aborts_after_days": report.days,
-                "detail": report.sentence,
-                "before": report.before,
-                "dry_run": dry_run,
-            }
-        )
+        print_json(_REPORT.json(report) | {"dry_run": dry_run})
     else:
         would = {Outcome.ADDED: "would be added: " if dry_run else "added: "}
         print_lines([f"{would.get(report.outcome, '')}{report.sentence}"])

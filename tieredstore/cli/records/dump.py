@@ -15,10 +15,10 @@ from typing import Annotated, BinaryIO, Final
 import typer
 
 from tieredstore.cli.app.arguments import Wide
-from tieredstore.cli.bucket.decoded_indexes import Row, decoded_rows
+from tieredstore.cli.bucket.decoded_indexes import decoded_rows
 from tieredstore.cli.records.record_rows import SHOWN, TABLE, json_lines, rows_of, table_cells
 from tieredstore.cli.terminal.output import (
-    column_name,
+    JsonValue,
     complain,
     iso_utc,
     print_growing_table,
@@ -26,6 +26,7 @@ from tieredstore.cli.terminal.output import (
     table_of_rows,
     terminal_width,
 )
+from tieredstore.cli.terminal.rows import Row, column, field
 from tieredstore.cli.terminal.streams import StandardOutputFailed
 from tieredstore.cli.terminal.tables import Column, number, word
 from tieredstore.errors import ConfigError, TieredStoreError
@@ -95,19 +96,11 @@ class _Dump:
     as_json: bool
     wide: bool
 
-    def show(self, rows: Iterable[Row], columns: Sequence[Column]) -> None:
-        """Rows of batches: JSON lines that name the file, or a table."""
-        if self.as_json:
-            sys.stdout.writelines(map(self.json_line, rows))
-            return
-        cells = (["-" if row[name] is None else str(row[name]) for name in _BATCH_COLUMNS] for row in rows)
-        self.show_cells(columns, cells)
-
     def show_cells(self, columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
         """A table, row by row."""
         print_growing_table(columns, rows, wide=self.wide)
 
-    def json_line(self, row: Row) -> str:
+    def json_line(self, row: Mapping[str, JsonValue]) -> str:
         """A line that names its file."""
         return json.dumps({"file": str(self.file), **row}) + "\n"
 
@@ -135,7 +128,7 @@ def _explained(file: Path) -> Generator[None]:
         raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
 
 
-def _index_rows(file: Path, base_offset: int | None) -> list[Row]:
+def _index_rows(file: Path, base_offset: int | None) -> Sequence[Mapping[str, JsonValue]]:
     kind = _KINDS.get(file.suffix)
     if kind is None:
         raise ConfigError(f"{file} cannot be shown: .log, {', '.join(_KINDS)} are the files that can")
@@ -150,8 +143,15 @@ def _index_rows(file: Path, base_offset: int | None) -> list[Row]:
 
 
 def _dump_batches(dump_of: _Dump) -> None:
-    with _mapped(dump_of.file) as log, contextlib.closing(_batch_rows(log)) as rows:
-        dump_of.show(rows, [_column(name, rank) for name, rank in _BATCH_COLUMNS.items()])
+    # Closed before the file is: it holds views of it.
+    with (
+        _mapped(dump_of.file) as log,
+        contextlib.closing(batch for batch in read_batch_headers(log, check_crc=True)) as batches,
+    ):
+        if dump_of.as_json:
+            sys.stdout.writelines(dump_of.json_line(_BATCH.json(batch)) for batch in batches)
+        else:
+            dump_of.show_cells(_BATCH.columns, map(_BATCH.cells, batches))
 
 
 @contextlib.contextmanager
@@ -164,44 +164,25 @@ def _mapped(file: Path) -> Generator[mmap.mmap | bytes]:
             yield log
 
 
-def _batch_rows(log: mmap.mmap | bytes) -> Generator[Row]:
-    for header in read_batch_headers(log, check_crc=True):
-        yield _batch_row(header)
-
-
-def _batch_row(header: BatchHeader) -> Row:
-    kinds = {"control": header.is_control, "transactional": header.is_transactional}
-    return {
-        "position": header.position,
-        "size": header.size_in_bytes,
-        "base_offset": header.base_offset,
-        "last_offset": header.last_offset,
-        "records": header.record_count,
-        "magic": header.magic,
-        "compression": header.compression.name.lower(),
-        "timestamp_type": header.timestamp_type.value,
-        "max_timestamp_ms": header.max_timestamp,
-        "max_timestamp": iso_utc(header.max_timestamp),
-        "leader_epoch": header.partition_leader_epoch,
-        "producer_id": header.producer_id,
-        "producer_epoch": header.producer_epoch,
-        "base_sequence": header.base_sequence,
-        **kinds,
-    }
-
-
-_BATCH_COLUMNS: Final[Mapping[str, int]] = {
-    "position": 0, "size": 0, "base_offset": 0, "last_offset": 0, "records": 0, "magic": 9, "compression": 2,
-    "max_timestamp": 1, "leader_epoch": 4, "producer_id": 3, "producer_epoch": 6, "base_sequence": 6,
-    "transactional": 5, "control": 5,
-}  # fmt: skip
-"""The columns of batches, with the rank by which they are left out on a narrow terminal."""
-
-_BATCH_WORDS: Final = {"compression", "max_timestamp", "transactional", "control"}
-
-
-def _column(name: str, rank: int) -> Column:
-    return (word if name in _BATCH_WORDS else number)(column_name(name), rank=rank)
+_BATCH: Final[Row[BatchHeader]] = Row(
+    field("position", lambda batch: batch.position, number("POSITION")),
+    field("size", lambda batch: batch.size_in_bytes, number("SIZE")),
+    field("base_offset", lambda batch: batch.base_offset, number("BASE OFFSET")),
+    field("last_offset", lambda batch: batch.last_offset, number("LAST OFFSET")),
+    field("records", lambda batch: batch.record_count, number("RECORDS")),
+    field("magic", lambda batch: batch.magic, number("MAGIC", rank=9)),
+    field("compression", lambda batch: batch.compression.name.lower(), word("COMPRESSION", rank=2)),
+    field("timestamp_type", lambda batch: batch.timestamp_type.value),
+    field("max_timestamp_ms", lambda batch: batch.max_timestamp),
+    field("max_timestamp", lambda batch: iso_utc(batch.max_timestamp), word("MAX TIMESTAMP", rank=1)),
+    field("leader_epoch", lambda batch: batch.partition_leader_epoch, number("LEADER EPOCH", rank=4)),
+    field("producer_id", lambda batch: batch.producer_id, number("PRODUCER ID", rank=3)),
+    field("producer_epoch", lambda batch: batch.producer_epoch, number("PRODUCER EPOCH", rank=6)),
+    field("base_sequence", lambda batch: batch.base_sequence, number("BASE SEQUENCE", rank=6)),
+    column(word("TRANSACTIONAL", rank=5), lambda batch: str(batch.is_transactional)),
+    field("control", lambda batch: batch.is_control, word("CONTROL", rank=5)),
+    field("transactional", lambda batch: batch.is_transactional),
+)
 
 
 def _dump_records(dump_of: _Dump) -> None:

@@ -1,17 +1,13 @@
-"""Closed segments of a broker's disk into a store, each once.
-
-:func:`plan_segment` says what would become of one segment and writes nothing; :func:`ship_segment` does just that. Both
-give an outcome, also for what fails. :func:`in_order` takes many through either, and stops where going on is no use.
-"""
+"""Closed segments of a broker's disk into a store, each once."""
 
 from __future__ import annotations
 
 import contextlib
-import enum
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tieredstore.catalog.committed import CommittedSegments, SegmentIdentity
@@ -26,6 +22,7 @@ from tieredstore.errors import (
 from tieredstore.kafka.checkpoints import parse_broker_id
 from tieredstore.kafka.logdir import FoundSegment, LogSegment, RecordsDeleted, describe
 from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition, Uuid
+from tieredstore.ops.steps import Outcome, Step
 
 if TYPE_CHECKING:
     from tieredstore.remote import RemoteStorageManager
@@ -35,32 +32,14 @@ AroundUpload: TypeAlias = Callable[[RemoteLogSegmentMetadata], AbstractContextMa
 _OF_ONE_SEGMENT: Final = (InvalidSegment, SegmentTooLarge, CorruptData, SegmentAlreadyExists, InvalidKey)
 
 
-class SegmentStatus(enum.Enum):
-    """What became of one segment, or would."""
-
-    COPIED = "copied"
-    WOULD_COPY = "would_copy"
-    SKIPPED = "skipped"
-    """A whole copy is committed already."""
-    ACTIVE = "active"
-    """The broker may still append to it."""
-    DELETED = "deleted"
-    """The broker has deleted its records, and will delete its files."""
-    FAILED = "failed"
-    NOT_TRIED = "not_tried"
-    """One before it failed as this one would have."""
-
-
 @dataclass(frozen=True, slots=True)
-class SegmentOutcome:
+class ShipStep(Step[FoundSegment]):
     """What became of one segment, or would; None for what is not known.
 
     ``end_offset`` is inclusive; ``size`` is that of the log on disk, ``stored_size`` that of the three objects stored.
     ``segment_id`` names the copy: the one just made, or the one that was there.
     """
 
-    segment: FoundSegment
-    status: SegmentStatus
     partition: TopicIdPartition | None = None
     end_offset: int | None = None
     size: int | None = None
@@ -75,69 +54,6 @@ def concerns_one_segment(error: TieredStoreError) -> bool:
     return isinstance(error, _OF_ONE_SEGMENT)
 
 
-def in_order(
-    segments: Iterable[FoundSegment], step: Callable[[FoundSegment], SegmentOutcome]
-) -> Iterator[SegmentOutcome]:
-    """``step`` for one segment after the other. After an error that the next would meet too, the rest is NOT_TRIED."""
-    stopped = False
-    for segment in segments:
-        if stopped:
-            yield SegmentOutcome(segment, SegmentStatus.NOT_TRIED)
-            continue
-        outcome = step(segment)
-        stopped = outcome.error is not None and not concerns_one_segment(outcome.error)
-        yield outcome
-
-
-def plan_segment(
-    committed: CommittedSegments, segment: FoundSegment, *, topic_id: Uuid | None = None
-) -> SegmentOutcome:
-    """What :func:`ship_segment` would do now: WOULD_COPY, SKIPPED, ACTIVE, DELETED or FAILED. Needs no key."""
-
-    def plan() -> SegmentOutcome:
-        decision = _decide(committed, segment, topic_id)
-        if isinstance(decision, SegmentOutcome):
-            return decision
-        partition, size = decision.topic_id_partition, decision.size_in_bytes
-        return SegmentOutcome(segment, SegmentStatus.WOULD_COPY, partition, decision.end_offset, size)
-
-    return _outcome_of(segment, plan)
-
-
-def ship_segment(
-    manager: RemoteStorageManager,
-    committed: CommittedSegments,
-    segment: FoundSegment,
-    *,
-    topic_id: Uuid | None = None,
-    broker_id: int | None = None,
-    on_progress: Callable[[int], None] | None = None,
-    around_upload: AroundUpload = contextlib.nullcontext,
-) -> SegmentOutcome:
-    """Copy the segment if it is closed and ``committed``, of the manager's store, has no copy of it.
-
-    COPIED, SKIPPED, ACTIVE, DELETED, or FAILED with the error; nothing is raised but what is a bug. May be called again
-    after any outcome, also after the process was killed: a segment counts as copied once its manifest stands. Safe from
-    several threads, each segment on one thread at a time.
-
-    The topic id is that of ``partition.metadata`` and the broker's that of ``meta.properties`` unless given.
-    ``on_progress`` is called with bytes of the log as they are done with; ``around_upload`` is entered with what the
-    store is about to hold, and left when it holds all of it or nothing.
-    """
-
-    def ship() -> SegmentOutcome:
-        decision = _decide(committed, segment, topic_id)
-        if isinstance(decision, SegmentOutcome):
-            return decision
-        try:
-            return _upload(manager, segment, decision, broker_id, on_progress, around_upload)
-        finally:
-            # Also after a failure: the answer to a manifest's write may be what was lost.
-            committed.changed(SegmentIdentity.of(decision))
-
-    return _outcome_of(segment, ship)
-
-
 def size_on_disk(segment: FoundSegment) -> int:
     """Bytes of the segment's log; 0 if it is gone."""
     with contextlib.suppress(OSError):
@@ -145,82 +61,104 @@ def size_on_disk(segment: FoundSegment) -> int:
     return 0
 
 
-def _outcome_of(segment: FoundSegment, step: Callable[[], SegmentOutcome]) -> SegmentOutcome:
-    """What ``step`` gives, or what it raises as an outcome."""
-    try:
-        return step()
-    except RecordsDeleted:
-        # As in Kafka, which copies nothing from before the start of the log: somebody may have meant it to be gone.
-        return SegmentOutcome(segment, SegmentStatus.DELETED, size=size_on_disk(segment))
-    except TieredStoreError as error:
-        return SegmentOutcome(segment, SegmentStatus.FAILED, error=error)
-    except OSError as error:
-        # The store translates its own: this is the broker, which may delete a segment while it is copied.
-        gone = InvalidSegment(f"{error.filename or segment} cannot be read: {error.strerror}")
-        return SegmentOutcome(segment, SegmentStatus.FAILED, error=gone)
+@dataclass(frozen=True, slots=True)
+class Shipper:
+    """Copies what is closed and has no copy among the ``committed``, those of the manager's store; without a manager it
+    only says what it would do, and needs no key.
 
+    The topic id is that of ``partition.metadata`` and the broker's that of ``meta.properties`` unless given.
+    ``on_progress`` is called with bytes of the log as they are done with; ``around_upload`` is entered with what the
+    store is about to hold, and left when it holds all of it or nothing. Safe from several threads, each segment on one
+    thread at a time.
+    """
 
-def _decide(committed: CommittedSegments, segment: FoundSegment, topic_id: Uuid | None) -> LogSegment | SegmentOutcome:
-    """The segment described, if it is to be copied; otherwise what becomes of it instead."""
-    identity = SegmentIdentity.without_log(segment, topic_id)
-    if identity is not None and (skipped := _skipped(committed, segment, identity)):
-        return skipped
-    log = describe(segment, topic_id)
-    if log.active:
-        return SegmentOutcome(segment, SegmentStatus.ACTIVE, log.topic_id_partition, size=log.size_in_bytes)
-    # Asked again if it was asked before: describing reads the headers of a whole log, and somebody else may have
-    # committed the segment meanwhile. While the listing is new this asks no store.
-    return _skipped(committed, segment, SegmentIdentity.of(log)) or log
+    committed: CommittedSegments
+    manager: RemoteStorageManager | None = None
+    _: KW_ONLY
+    topic_id: Uuid | None = None
+    broker_id: int | None = None
+    on_progress: Callable[[int], object] = int
+    around_upload: AroundUpload = contextlib.nullcontext
 
+    def ship_all(self, segments: Iterable[FoundSegment]) -> Iterator[ShipStep]:
+        """Ship one after the other. After an error that the next would meet too, the rest is NOT_TRIED."""
+        is_stopped = False
+        for segment in segments:
+            step = ShipStep(segment, Outcome.NOT_TRIED) if is_stopped else self.ship(segment)
+            is_stopped = is_stopped or (step.error is not None and not concerns_one_segment(step.error))
+            yield step
 
-def _skipped(committed: CommittedSegments, segment: FoundSegment, identity: SegmentIdentity) -> SegmentOutcome | None:
-    copy = committed.find(identity)
-    if copy is None:
-        return None
-    return SegmentOutcome(
-        segment,
-        SegmentStatus.SKIPPED,
-        identity.partition,
-        identity.end_offset,
-        size_on_disk(segment),
-        copy.segment_id.id,
-        copy.stored_size,
-    )
+    def ship(self, segment: FoundSegment) -> ShipStep:
+        """COPIED; THERE: a whole copy is committed already; ACTIVE: the broker may still append to it; GONE: the broker
+        has deleted its records; or FAILED with the error: nothing is raised but what is a bug.
 
+        May be called again after any outcome, also after the process was killed: a segment counts as copied once its
+        manifest stands.
+        """
+        try:
+            return self._ship(segment)
+        except RecordsDeleted:
+            # As in Kafka, which copies nothing from before the start of the log: somebody may have meant it to be gone.
+            return ShipStep(segment, Outcome.GONE, size=size_on_disk(segment))
+        except TieredStoreError as error:
+            return ShipStep(segment, Outcome.FAILED, error=error)
+        except OSError as error:
+            # The store translates its own: this is the broker, which may delete a segment while it is copied.
+            gone = InvalidSegment(f"{error.filename or segment} cannot be read: {error.strerror}")
+            return ShipStep(segment, Outcome.FAILED, error=gone)
 
-def _upload(
-    manager: RemoteStorageManager,
-    segment: FoundSegment,
-    log: LogSegment,
-    broker_id: int | None,
-    on_progress: Callable[[int], None] | None,
-    around_upload: AroundUpload,
-) -> SegmentOutcome:
-    segment_id = Uuid.random()
-    broker_id = _broker_id(segment) if broker_id is None else broker_id
-    metadata = log.to_metadata(segment_id, broker_id, time.time_ns() // 1_000_000)
-    chunk_size = manager.settings.chunk_size
-    left = log.size_in_bytes
+    def _ship(self, segment: FoundSegment) -> ShipStep:
+        identity = SegmentIdentity.without_log(segment, self.topic_id)
+        if identity is not None and (there := self._find_copy(segment, identity)):
+            return there
+        log = describe(segment, self.topic_id)
+        if log.active:
+            return ShipStep(segment, Outcome.ACTIVE, partition=log.topic_id_partition, size=log.size_in_bytes)
+        # Asked again if it was asked before: describing reads the headers of a whole log, and somebody else may have
+        # committed the segment meanwhile. While the listing is new this asks no store.
+        identity = SegmentIdentity.of(log)
+        if there := self._find_copy(segment, identity):
+            return there
+        copied = partial(
+            ShipStep, segment, Outcome.COPIED,
+            partition=log.topic_id_partition, end_offset=log.end_offset, size=log.size_in_bytes,
+        )  # fmt: skip
+        if self.manager is None:
+            return copied()
+        broker_id = _broker_id(segment) if self.broker_id is None else self.broker_id
+        metadata = log.to_metadata(Uuid.random(), broker_id, time.time_ns() // 1_000_000)
+        try:
+            with self.around_upload(metadata):
+                copy = self.manager.copy_segment(metadata, log.files, on_progress=self._count_chunks(self.manager, log))
+        finally:
+            # Also after a failure: the answer to a manifest's write may be what was lost.
+            self.committed.changed(identity)
+        return copied(
+            segment_id=metadata.remote_log_segment_id.id,
+            stored_size=copy.sizes.total,
+            custom_metadata=copy.custom_metadata,
+        )
 
-    def on_chunk(_stored_chunk_size: int) -> None:
-        # The manager tells of stored bytes, and a person counts those of the log.
-        nonlocal left
-        if on_progress is not None:
-            on_progress(min(chunk_size, left))
-        left = max(0, left - chunk_size)
+    def _find_copy(self, segment: FoundSegment, identity: SegmentIdentity) -> ShipStep | None:
+        copy = self.committed.find(identity)
+        if copy is None:
+            return None
+        return ShipStep(
+            segment, Outcome.THERE,
+            partition=identity.partition, end_offset=identity.end_offset, size=size_on_disk(segment),
+            segment_id=copy.segment_id.id, stored_size=copy.stored_size,
+        )  # fmt: skip
 
-    with around_upload(metadata):
-        copied = manager.copy_segment(metadata, log.files, on_progress=on_chunk)
-    return SegmentOutcome(
-        segment,
-        SegmentStatus.COPIED,
-        log.topic_id_partition,
-        log.end_offset,
-        log.size_in_bytes,
-        segment_id,
-        copied.sizes.total,
-        copied.custom_metadata,
-    )
+    def _count_chunks(self, manager: RemoteStorageManager, log: LogSegment) -> Callable[[int], None]:
+        """The manager tells of stored bytes, and a person counts those of the log."""
+        chunk_size, left = manager.settings.chunk_size, log.size_in_bytes
+
+        def on_chunk(_stored_chunk_size: int) -> None:
+            nonlocal left
+            self.on_progress(min(chunk_size, left))
+            left = max(0, left - chunk_size)
+
+        return on_chunk
 
 
 def _broker_id(segment: FoundSegment) -> int:

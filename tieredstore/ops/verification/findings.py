@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -285,43 +285,29 @@ class Finding:
         return f"{kind} {where}{bytes_of}: {self.detail}"
 
 
-ROW_COLUMNS: Final[Mapping[str, type[str | int]]] = {
-    "severity": str,
-    "kind": str,
-    "topic": str,
-    "topic_id": str,
-    "partition": int,
-    "base_offset": int,
-    "segment_id": str,
-    "object": str,
-    "first_byte": int,
-    "stop_byte": int,
-    "first_offset": int,
-    "last_offset": int,
-    "detail": str,
-    "meaning": str,
-    "advice": str,
+_FIELDS: Final[Mapping[str, tuple[type[str | int], Callable[[Finding], str | int | None]]]] = {
+    "severity": (str, lambda finding: finding.severity.value),
+    "kind": (str, lambda finding: finding.kind.value),
+    "topic": (str, lambda finding: finding.partition.topic),
+    "topic_id": (str, lambda finding: str(finding.partition.topic_id)),
+    "partition": (int, lambda finding: finding.partition.partition),
+    "base_offset": (int, lambda finding: finding.start_offset),
+    "segment_id": (str, lambda finding: None if finding.segment_id is None else str(finding.segment_id)),
+    "object": (str, lambda finding: finding.object_key),
+    "first_byte": (int, lambda finding: None if finding.byte_range is None else finding.byte_range.start),
+    "stop_byte": (int, lambda finding: None if finding.byte_range is None else finding.byte_range.stop),
+    "first_offset": (int, lambda finding: finding.offsets and finding.offsets[0]),
+    "last_offset": (int, lambda finding: finding.offsets and finding.offsets[1]),
+    "detail": (str, lambda finding: finding.detail),
+    "meaning": (str, lambda finding: finding.meaning),
+    "advice": (str, lambda finding: finding.advice),
 }
-"""The columns of a row, and what each holds where it is not None."""
+"""The fields of a row of plain values: what each holds where it is not None."""
+
+ROW_COLUMNS: Final[Mapping[str, type[str | int]]] = {name: kind for name, (kind, _) in _FIELDS.items()}
+"""The columns of a row."""
 
 
 def finding_row(finding: Finding) -> dict[str, str | int | None]:
-    """A finding's row."""
-    extent, offsets = finding.byte_range, finding.offsets
-    return {
-        "severity": finding.severity.value,
-        "kind": finding.kind.value,
-        "topic": finding.partition.topic,
-        "topic_id": str(finding.partition.topic_id),
-        "partition": finding.partition.partition,
-        "base_offset": finding.start_offset,
-        "segment_id": None if finding.segment_id is None else str(finding.segment_id),
-        "object": finding.object_key,
-        "first_byte": None if extent is None else extent.start,
-        "stop_byte": None if extent is None else extent.stop,
-        "first_offset": None if offsets is None else offsets[0],
-        "last_offset": None if offsets is None else offsets[1],
-        "detail": finding.detail,
-        "meaning": finding.meaning,
-        "advice": finding.advice,
-    }
+    """A finding's row, for JSON and for tables."""
+    return {name: value_of(finding) for name, (_, value_of) in _FIELDS.items()}
