@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tieredstore.pipelines.filing.directories import MINUTE_MS, TimeDirectories, escape, is_path
+from tieredstore.pipelines.filing.directories import MINUTE_MS, WHOLE_MINUTES_MS, TimeDirectories, escape, is_path
 from tieredstore.pipelines.filing.times import BadMessage, Field, Time
 
 __all__ = ["BadMessage", "FieldParser", "Filed", "MessageParser", "OffsetParser", "Parser", "TimeParser"]
@@ -145,7 +145,7 @@ class TimeParser(Parser):
         times = untyped.column("timestamp") if self.time_of is None else self.time_of.quick(untyped.column("value"))
         if times is None:
             times = pa.nulls(untyped.num_rows, pa.int64())
-        within = pc.and_(pc.greater(times, 0), pc.less(times, self.directories.last_ms))
+        within = pc.and_(pc.greater_equal(times, WHOLE_MINUTES_MS), pc.less(times, self.directories.last_ms))
         minutes = pc.if_else(within, pc.divide(times, MINUTE_MS), None)
         known: dict[int, str] = {}
         at = 0
@@ -153,24 +153,24 @@ class TimeParser(Parser):
             if minute is None or self.by_offset is not None:
                 self._file_one_by_one(filed, untyped.slice(at, rows), known)
             else:
-                filed.add_run(self._directory(minute, known), rows)
+                filed.add_run(self._directory(minute * 60, known), rows)
             at += rows
         return filed
 
-    def _directory(self, minute: int, known: dict[int, str]) -> str:
-        directory = known.get(minute)
+    def _directory(self, second: int, known: dict[int, str]) -> str:
+        directory = known.get(second)
         if directory is None:
-            directory = known[minute] = self.directories.of_minute(minute)
+            directory = known[second] = self.directories.of_second(second)
         return directory
 
     def _file_one_by_one(self, filed: Filed, records: Any, known: dict[int, str]) -> None:
         offsets = _integers(records, "offset")
         for row, time_ms in enumerate(self._times(records)):
-            minute = None if isinstance(time_ms, str) else self.directories.minute_of(time_ms)
-            if minute is None:
+            second = None if isinstance(time_ms, str) else self.directories.second_of(time_ms)
+            if second is None:
                 filed.put_aside(time_ms if isinstance(time_ms, str) else _NO_DIRECTORY)
                 continue
-            directory = self._directory(minute, known)
+            directory = self._directory(second, known)
             if self.by_offset is not None:
                 directory = f"{directory}/{self.by_offset.directory(offsets[row])}"
             filed.add(directory)
@@ -213,7 +213,7 @@ class FieldParser(Parser):
         for value in _values(records):
             try:
                 payload = _some(value)
-                filed.add(f"{self._name(payload)}/{self.directories.of_minute(self._minute(payload))}")
+                filed.add(f"{self._name(payload)}/{self.directories.of_second(self._second(payload))}")
             except BadMessage as bad:
                 filed.put_aside(str(bad))
         return filed
@@ -227,11 +227,11 @@ class FieldParser(Parser):
         """With the schemas of the topic."""
         return replace(self, field=self.field.for_topic(topic), time_of=self.time_of.for_topic(topic))
 
-    def _minute(self, payload: bytes) -> int:
-        minute = self.directories.minute_of(self.time_of(payload))
-        if minute is None:
+    def _second(self, payload: bytes) -> int:
+        second = self.directories.second_of(self.time_of(payload))
+        if second is None:
             raise BadMessage(_NO_DIRECTORY)
-        return minute
+        return second
 
     def _name(self, payload: bytes) -> str:
         content = self.field.of(payload)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
+from datetime import datetime
 from typing import Any, cast
 
 import pyarrow as pa
@@ -191,11 +192,34 @@ def test_a_batch_is_filed_as_its_records_are_one_by_one(name: str) -> None:
     assert name == "daily-offset" or len(whole.reasons) > 1
 
 
+@pytest.mark.parametrize(
+    ("zone", "moment", "day"),
+    [
+        ("Asia/Tokyo", "1887-12-30T14:41:00Z", "1887-12-30"),
+        ("Asia/Tokyo", "1887-12-30T14:41:01Z", "1887-12-31"),
+        ("Africa/Monrovia", "1971-03-02T00:44:29Z", "1971-03-01"),
+        ("Africa/Monrovia", "1971-03-02T00:44:30Z", "1971-03-02"),
+        ("Africa/Monrovia", "1972-02-02T00:00:00Z", "1972-02-02"),
+    ],
+)
+def test_a_day_begins_to_the_second_where_a_zone_had_seconds(zone: str, moment: str, day: str) -> None:
+    time_ms = round(datetime.fromisoformat(moment).timestamp() * 1000)
+    date = {"message.timestamp.input.pattern": "yyyy-MM-dd'T'HH:mm:ss", "secor.parser.timezone": zone}
+    by_value = parser(**{"secor.message.parser.class": "iso8601", **date})
+    by_field = parser(**{"secor.message.parser.class": "split-by-field", "message.split.field.name": "k", **date})
+    assert filed(by_value, records(value(timestamp=moment))) == [f"dt={day}"]
+    if time_ms > 0:
+        number = records(value(timestamp=time_ms // 1000, k="a"), timestamps=[time_ms])
+        by_record = parser(**{"secor.message.parser.class": "kafka-timestamp", **date})
+        assert filed(by_record, number) == [f"dt={day}"]
+        assert filed(by_field, number) == [f"k=a/dt={day}"]
+
+
 def test_patterns_of_java_that_mean_more_are_refused() -> None:
     assert java_format("'at' yyyy-MM-dd'T'HH:mm:ss", "x") == "at %Y-%m-%dT%H:%M:%S"
     with pytest.raises(ConfigError, match="'EEE'"):
         java_format("EEE MMM", "x")
-    assert TimeDirectories().of_minute(0) == "dt=1970-01-01"
+    assert TimeDirectories().of_second(0) == "dt=1970-01-01"
 
 
 @pytest.mark.parametrize(

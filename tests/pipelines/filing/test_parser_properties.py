@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.pipelines.filing.test_schema_parsers import AVRO, IDL, avro, parser, thrift
@@ -184,6 +184,7 @@ moments = st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59))  #
 
 
 @given(moments)
+@example(datetime(1888, 1, 1))  # noqa: DTZ001  the first second of a day, 9:18:59 ahead of UTC
 def test_dates_in_a_zone(parsers: Parsers, moment: datetime) -> None:
     text = f"{moment.year:04}/{moment.month:02}/{moment.day:02} {moment.hour:02}:{moment.minute:02}:{moment.second:02}"
     in_zone = moment.replace(microsecond=0, tzinfo=ZoneInfo(ZONE))

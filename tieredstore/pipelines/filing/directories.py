@@ -18,6 +18,8 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST_MS: Final = -12_212_553_600_000
 """1583 in UTC: Java's calendars are Julian before October 1582, Python's are not."""
 _YEAR_10000_MS: Final = 253_402_300_800_000
+WHOLE_MINUTES_MS: Final = 65_750_400_000
+"""February 1972: since then all zones are whole minutes ahead of UTC; Monrovia was the last that was not."""
 _ESCAPED: Final = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{}\[\]^\ufffe\uffff\ud800-\udfff]")
 _LONGEST: Final = 200
 _NO_PATH: Final = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
@@ -42,13 +44,18 @@ class TimeDirectories:
         """Where the year 9999 ends in UTC or in the zone, whichever is earlier."""
         return _last_ms(self.zone)
 
-    def minute_of(self, timestamp_ms: int) -> int | None:
-        """Return the minute of a time; None before 1583 and from ``last_ms`` on, which have no directory."""
-        return timestamp_ms // MINUTE_MS if FIRST_MS <= timestamp_ms < self.last_ms else None
+    def second_of(self, timestamp_ms: int) -> int | None:
+        """Return a second with the directory of a time, one for all times of a minute where zones allow that.
 
-    def of_minute(self, minute: int) -> str:
-        """The path of the minute since the epoch."""
-        moment = (_EPOCH + timedelta(minutes=minute)).astimezone(ZoneInfo(self.zone))
+        None before 1583 and from ``last_ms`` on, which have no directory.
+        """
+        if not FIRST_MS <= timestamp_ms < self.last_ms:
+            return None
+        return timestamp_ms // 1000 if timestamp_ms < WHOLE_MINUTES_MS else timestamp_ms // MINUTE_MS * 60
+
+    def of_second(self, second: int) -> str:
+        """The path of the second since the epoch."""
+        moment = (_EPOCH + timedelta(seconds=second)).astimezone(ZoneInfo(self.zone))
         return "/".join(escape(moment.strftime(how), prefix) for prefix, how in self._parts())
 
     def _parts(self) -> list[tuple[str, str]]:
