@@ -26,7 +26,7 @@ from tieredstore.ops.cost.monthly import (
     total_of,
 )
 from tieredstore.ops.cost.prices import KafkaPrices, PriceFile, StorePrices, Use
-from tieredstore.ops.cost.usage import UsageBy, UsageKey
+from tieredstore.ops.cost.usage import Usage, UsageBy, UsageKey
 from tieredstore.ops.listing import ListedSegment, load_stream
 
 DAY_MS = 86_400_000
@@ -65,7 +65,7 @@ def sums_of(segments: Iterable[ListedSegment], growth_by: GrowthBy = GrowthBy.RE
 
 def test_growth_is_what_was_added_within_thirty_days() -> None:
     sums = sums_of(listed(segment_of(day, number) for number, day in enumerate((10, 69, 71, 90, 99.5))))
-    assert (sums.segments, sums.new_segments, sums.size, sums.new_size) == (5, 3, 5000, 3000)
+    assert (sums.all.segments, sums.new.segments, sums.all.size, sums.new.size) == (5, 3, 5000, 3000)
     cost = monthly_cost(sums, PRICES, NOW_MS)
     assert (cost.growth_segments, cost.growth_size) == (3.0, 3000.0)
 
@@ -84,9 +84,9 @@ def test_times_that_are_none_are_counted_and_in_no_growth() -> None:
     timeless = segment_of(50, 1).put(store)
     store.put(timeless.key(), timeless.manifest(max_timestamp_ms=-1))
     sums = sums_of(listed([segment_of(50), segment_of(300)], MemoryObjectStore()))
-    assert (sums.undated, sums.new_segments) == (1, 0)
+    assert (sums.undated, sums.new.segments) == (1, 0)
     sums = sums_of(list(load_stream(store, list_segments(store))))
-    assert (sums.undated, sums.segments, sums.growth_days(NOW_MS)) == (1, 1, 30)
+    assert (sums.undated, sums.all.segments, sums.growth_days(NOW_MS)) == (1, 1, 30)
     assert any("nothing of 1 segments" in one for one in assumptions_of(PRICES, GrowthBy.RECORDS, 1))
 
 
@@ -95,8 +95,8 @@ def test_growth_by_the_stores_time() -> None:
     old = dataclasses.replace(segment, objects=_stored_at(segment, 60 * DAY_MS))
     new = dataclasses.replace(segment, objects=_stored_at(segment, 95 * DAY_MS))
     untold = dataclasses.replace(segment, objects=_stored_at(segment, None))
-    assert sums_of([old], GrowthBy.STORED).new_segments == 0
-    assert sums_of([new], GrowthBy.STORED).new_segments == 1
+    assert sums_of([old], GrowthBy.STORED).new.segments == 0
+    assert sums_of([new], GrowthBy.STORED).new.segments == 1
     assert sums_of([untold], GrowthBy.STORED).undated == 1
 
 
@@ -113,9 +113,9 @@ def test_damaged_manifests_and_leftovers_cost_their_bytes_alone() -> None:
     store.put(damaged.key(), b"{}")
     store.delete([left.key()])
     sums = sums_of(list(load_stream(store, list_segments(store))))
-    assert (sums.segments, sums.unread, sums.no_manifest, sums.size, sums.new_segments) == (1, 1, 1, 0, 0)
-    assert sums.stored_size == sum(info.size for info in store.list())
-    assert sums.objects == 5
+    assert (sums.all.segments, sums.unread, sums.all.leftovers, sums.all.size, sums.new.segments) == (1, 1, 1, 0, 0)
+    assert sums.all.stored_size == sum(info.size for info in store.list())
+    assert sums.all.objects == 5
 
 
 def test_rows_are_of_topics_or_partitions_and_of_incarnations() -> None:
@@ -164,8 +164,9 @@ def test_reads_are_counted_by_chunks() -> None:
 
 
 SUMS = CostSums(
-    stored_size=10 * GIB, size=40 * GIB, segments=40, objects=120, direct_reads=700, broker_reads=2_600,
-    new_segments=10, new_stored_size=2 * GIB, new_size=8 * GIB, new_writes=50, oldest_ms=0,
+    Usage(stored_size=10 * GIB, size=40 * GIB, segments=40, objects=120),
+    Usage(segments=10, stored_size=2 * GIB, size=8 * GIB),
+    new_writes=50, direct_reads=700, broker_reads=2_600, oldest_ms=0,
 )  # fmt: skip
 
 
@@ -217,4 +218,4 @@ def test_one_object_is_not_enough_for_a_segment_to_be_new() -> None:
     store.delete([segment_of(99).key()])
     (alone,) = load_stream(store, list_segments(store))
     assert isinstance(alone.objects.find(Suffix.LOG), ObjectInfo)
-    assert sums_of([alone], GrowthBy.STORED).new_segments == 0
+    assert sums_of([alone], GrowthBy.STORED).new.segments == 0

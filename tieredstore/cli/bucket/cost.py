@@ -25,6 +25,7 @@ from tieredstore.cli.app.arguments import (
     chosen_scope,
 )
 from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
+from tieredstore.cli.bucket.du import key_row, order_of
 from tieredstore.cli.terminal.output import (
     JsonValue,
     complain,
@@ -37,7 +38,7 @@ from tieredstore.cli.terminal.output import (
 from tieredstore.cli.terminal.plots import COLORS, Picture, PlotFile, label, module
 from tieredstore.cli.terminal.progress import counting, each_counted
 from tieredstore.cli.terminal.rows import Row, column, field, rounded_bytes, rounded_count
-from tieredstore.cli.terminal.tables import WIDE, number, text, word
+from tieredstore.cli.terminal.tables import WIDE, number
 from tieredstore.errors import ConfigError
 from tieredstore.model import human_bytes
 from tieredstore.ops.cost.monthly import (
@@ -64,11 +65,11 @@ class CostBy(enum.StrEnum):
 
 
 _FACTS: Final[Row[CostSums]] = Row(
-    field("stored_size", lambda sums: sums.stored_size, number("STORED", rank=1), human_bytes),
-    field("size", lambda sums: sums.size),
-    field("segments", lambda sums: sums.segments),
-    field("objects", lambda sums: sums.objects),
-    field("no_manifest", lambda sums: sums.no_manifest),
+    field("stored_size", lambda sums: sums.all.stored_size, number("STORED", rank=1), human_bytes),
+    field("size", lambda sums: sums.all.size),
+    field("segments", lambda sums: sums.all.segments),
+    field("objects", lambda sums: sums.all.objects),
+    field("no_manifest", lambda sums: sums.all.leftovers),
     field("damaged", lambda sums: sums.unread),
     field("undated", lambda sums: sums.undated),
 )
@@ -91,7 +92,7 @@ _AMOUNTS: Final[Row[MonthlyCost]] = Row(
 _COST: Final[Row[tuple[CostSums, MonthlyCost]]] = Row(
     _FACTS.of(lambda both: both[0]),
     _AMOUNTS.of(lambda both: both[1]),
-    column(number("SEGMENTS", rank=WIDE), lambda both: human_count(both[0].segments)),
+    column(number("SEGMENTS", rank=WIDE), lambda both: human_count(both[0].all.segments)),
     column(number("WRITES", rank=WIDE), lambda both: rounded_count(both[1].writes)),
     column(number("READS", rank=WIDE), lambda both: rounded_count(both[1].reads)),
     column(number("LISTS", rank=WIDE), lambda both: rounded_count(both[1].lists)),
@@ -140,19 +141,13 @@ def cost(
         sums = cost_sums(each_counted(loaded, advance), sizes, now_ms, by=UsageBy(by.value), growth_by=growth_by)
         stays = list(admin_of(bucket.store).kept_after_delete())
     costs = {key: monthly_cost(of_key, prices, now_ms) for key, of_key in sums.items()}
-    rows = sorted(costs.items(), key=lambda row: (-row[1].bucket, _order(row[0])))
+    rows = sorted(costs.items(), key=lambda row: (-row[1].bucket, order_of(row[0])))
     total = total_of([amounts for _, amounts in rows])
     facts = CostSums()
     for of_key in sums.values():
         facts.merge(of_key)
     assumed = assumptions_of(prices, growth_by, facts.undated)
-    is_id_needed = len({key.topic for key in costs}) < len(costs)
-    id_column = word("TOPIC ID", rank=0 if is_id_needed else WIDE) if by is CostBy.TOPIC else None
-    name: Row[UsageKey] = Row(
-        field("topic", lambda key: key.topic, text("TOPIC")),
-        field("topic_id", lambda key: key.topic_id, id_column),
-        field("partition", lambda key: key.partition, number("PART") if by is CostBy.PARTITION else None),
-    )
+    name = key_row(UsageBy(by.value), costs)
     if as_json:
         for key, amounts in rows:
             print_json_line(name.json(key) | _COST.json((sums[key], amounts)))
@@ -179,10 +174,6 @@ def _not_counted(facts: CostSums, stays: Sequence[str]) -> list[str]:
             f"{counted(facts.unread, 'segment')} with a damaged manifest, which count as stored alone (see verify)"
         )
     return sentences
-
-
-def _order(key: UsageKey) -> tuple[str, str, int]:
-    return (key.topic or "", str(key.topic_id), key.partition or 0)
 
 
 def _by_label(rows: Sequence[tuple[UsageKey, MonthlyCost]]) -> dict[str, MonthlyCost]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from typing import Annotated, Final
 
 import typer
 
-from tieredstore.catalog.listing import SegmentObjects, list_in_scope
+from tieredstore.catalog.listing import list_in_scope
 from tieredstore.cli.app.arguments import (
     Json,
     OnlyPartition,
@@ -81,16 +81,21 @@ def du(
         raise ConfigError("--by day needs the manifests: leave --listing out")
     with open_chosen_bucket(settings, store) as bucket, counting("reading", "segments") as advance:
         objects = list_in_scope(bucket.store, bucket.prefix, scope)
-        if listing:
-            loaded = _unread(objects)
-        else:
-            loaded = load_stream(bucket.store, objects, rules=bucket.manifest_rules, parallel=parallel)
+        loaded = (
+            (ListedSegment(one, None) for one in objects)
+            if listing
+            else load_stream(bucket.store, objects, rules=bucket.manifest_rules, parallel=parallel)
+        )
         sums = usage_of(each_counted(loaded, advance), by)
-    rows = sorted(sums.items(), key=lambda row: (_rank(row[1], sort), _name(row[0])))
+    rows = sorted(sums.items(), key=lambda row: (_rank(row[1], sort), order_of(row[0])))
     total = Usage()
     for _, usage in rows:
         total.merge(usage)
-    name = _name_row(by, [key for key, _ in rows])
+    name = Row(
+        key_row(by, sums),
+        field("day", lambda key: key.day),
+        column(word("DAY") if by is UsageBy.DAY else None, lambda key: str(key.day or "(not known)")),
+    )
     if as_json:
         for key, usage in rows:
             print_json_line(name.json(key) | _SUMS.json(usage))
@@ -101,10 +106,6 @@ def du(
         cells = [[*name.cells(key), *_SUMS.cells(usage)] for key, usage in rows]
         cells.append(["total", *[""] * (len(name.columns) - 1), *_SUMS.cells(total)])
         print_table([*name.columns, *_SUMS.columns], cells, total=True, wide=wide)
-
-
-def _unread(listed: Iterable[SegmentObjects]) -> Iterator[ListedSegment]:
-    return (ListedSegment(objects, None) for objects in listed)
 
 
 def _rank(usage: Usage, sort: Sort) -> int:
@@ -118,19 +119,18 @@ def _rank(usage: Usage, sort: Sort) -> int:
     return -ranks[sort]
 
 
-def _name(key: UsageKey) -> tuple[str, str, int, str]:
+def order_of(key: UsageKey) -> tuple[str, str, int, str]:
+    """Rows by name and day."""
     return (key.topic or "", str(key.topic_id or ""), key.partition or 0, str(key.day or ""))
 
 
-def _name_row(by: UsageBy, keys: Sequence[UsageKey]) -> Row[UsageKey]:
-    """What is null of ``keys`` has no column, but for a day that is not known."""
+def key_row(by: UsageBy, keys: Iterable[UsageKey]) -> Row[UsageKey]:
+    """Declare what names a row; what is null of ``keys`` has no column."""
+    keys = list(keys)
     is_id_needed = len({key.topic for key in keys}) < len(keys)
-    is_day = by is UsageBy.DAY
     id_column = word("TOPIC ID", rank=0 if is_id_needed else WIDE) if by is UsageBy.TOPIC else None
     return Row(
-        field("topic", lambda key: key.topic, None if is_day else text("TOPIC")),
+        field("topic", lambda key: key.topic, None if by is UsageBy.DAY else text("TOPIC")),
         field("topic_id", lambda key: key.topic_id, id_column),
         field("partition", lambda key: key.partition, number("PART") if by is UsageBy.PARTITION else None),
-        field("day", lambda key: key.day),
-        column(word("DAY") if is_day else None, lambda key: str(key.day or "(not known)")),
     )

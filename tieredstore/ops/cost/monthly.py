@@ -10,13 +10,12 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from tieredstore.catalog.stored import StoredSegment
 from tieredstore.format.keys import Suffix
-from tieredstore.ops.cost.usage import UsageBy, UsageKey
+from tieredstore.ops.cost.usage import Usage, UsageBy, UsageKey
 
 if TYPE_CHECKING:
     from tieredstore.config import Settings
@@ -98,40 +97,29 @@ def growth_days(oldest_ms: int | None, now_ms: int) -> float:
 class CostSums:
     """Facts of a topic or partition, by which its costs are calculated.
 
-    ``new_*`` are of segments that were added within 30 days, ``oldest_ms`` is the time of the oldest one within them;
+    ``new`` are segments that were added within 30 days, ``oldest_ms`` is the time of the oldest one of all.
     ``undated`` segments tell no time, or one that is to come. ``unread`` are segments whose manifests are damaged:
-    their bytes count as stored, and as nothing else. ``no_manifest`` are those without one.
+    their bytes count as stored, and as nothing else.
     """
 
-    stored_size: int = 0
-    size: int = 0
-    segments: int = 0
-    objects: int = 0
-    no_manifest: int = 0
+    all: Usage = field(default_factory=Usage)
+    new: Usage = field(default_factory=Usage)
+    new_writes: int = 0
     unread: int = 0
     undated: int = 0
     direct_reads: int = 0
     broker_reads: int = 0
-    new_segments: int = 0
-    new_stored_size: int = 0
-    new_size: int = 0
-    new_writes: int = 0
     oldest_ms: int | None = None
 
     def add(self, segment: ListedSegment, added_ms: int | None, now_ms: int, sizes: RequestSizes) -> None:
         """Count one more segment, which was added at some time."""
-        self.objects += len(segment.objects.objects)
-        self.stored_size += segment.objects.stored_size
+        self.all.add(segment)
         if segment.objects.find(Suffix.MANIFEST) is None:
-            self.no_manifest += 1
             return
-        self.segments += 1
-        loaded = segment.loaded
-        if not isinstance(loaded, StoredSegment):
+        if segment.stored is None:
             self.unread += 1
             return
-        log_size, index = loaded.metadata.segment_size_in_bytes, loaded.manifest.chunk_index
-        self.size += log_size
+        index = segment.stored.manifest.chunk_index
         self.direct_reads += sizes.direct_reads(index)
         self.broker_reads += sizes.broker_reads(index)
         if added_ms is None or added_ms > now_ms:
@@ -139,16 +127,14 @@ class CostSums:
             return
         self.oldest_ms = added_ms if self.oldest_ms is None else min(self.oldest_ms, added_ms)
         if added_ms > now_ms - _MONTH_MS:
-            self.new_segments += 1
-            self.new_stored_size += segment.objects.stored_size
-            self.new_size += log_size
+            self.new.add(segment)
             self.new_writes += sizes.writes(info.size for _, info in segment.objects.objects)
 
     def merge(self, other: CostSums) -> None:
-        """Add other sums: of the facts, since what grows how fast is each topic's own."""
-        for field in dataclasses.fields(CostSums):
-            if field.name != "oldest_ms":
-                setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+        """Add the facts of other sums; what grows how fast is each topic's own."""
+        self.all.merge(other.all)
+        self.unread += other.unread
+        self.undated += other.undated
 
     def growth_days(self, now_ms: int) -> float:
         """How many days the new segments are of: 30, or fewer where the oldest is younger. At least one day."""
@@ -164,17 +150,12 @@ def cost_sums(
     growth_by: GrowthBy = GrowthBy.RECORDS,
 ) -> Mapping[UsageKey, CostSums]:
     """Sums of a listing by topic or partition; only they are held."""
-    added: Callable[[ListedSegment], int | None] = _when_written if growth_by is GrowthBy.RECORDS else _when_stored
     sums: dict[UsageKey, CostSums] = {}
     for segment in listed:
-        where = segment.partition
-        key = UsageKey(where.topic, where.topic_id, where.partition if by is UsageBy.PARTITION else None)
-        sums.setdefault(key, CostSums()).add(segment, added(segment), now_ms, sizes)
+        added_ms = segment.max_timestamp_ms if growth_by is GrowthBy.RECORDS else _when_stored(segment)
+        key = UsageKey.of(segment, by)
+        sums.setdefault(key, CostSums()).add(segment, added_ms, now_ms, sizes)
     return sums
-
-
-def _when_written(segment: ListedSegment) -> int | None:
-    return segment.max_timestamp_ms
 
 
 def _when_stored(segment: ListedSegment) -> int | None:
@@ -222,23 +203,23 @@ def monthly_cost(sums: CostSums, prices: PriceFile, now_ms: int) -> MonthlyCost:
     """What the sums cost by the prices, if it goes on as in the last 30 days."""
     store, use = prices.store, prices.use
     factor = MONTH_DAYS / sums.growth_days(now_ms)
-    growth_stored, growth_size = sums.new_stored_size * factor, sums.new_size * factor
+    growth_stored, growth_size = sums.new.stored_size * factor, sums.new.size * factor
     writes = sums.new_writes * factor
     reads = sums.direct_reads * use.direct_reads_per_month + sums.broker_reads * use.broker_reads_per_month
     # Of a bucket that is listed as a whole, a page may be of several topics.
-    lists = sums.objects / LISTING_PAGE * use.listings_per_month
+    lists = sums.all.objects / LISTING_PAGE * use.listings_per_month
     reads_of_all = use.direct_reads_per_month + use.broker_reads_per_month
     kafka = None if prices.kafka is None else _kafka_cost(sums, growth_size, prices.kafka, use.direct_reads_per_month)
     return MonthlyCost(
         growth_stored_size=growth_stored,
         growth_size=growth_size,
-        growth_segments=sums.new_segments * factor,
+        growth_segments=sums.new.segments * factor,
         writes=writes,
         lists=lists,
         reads=reads,
-        storage=sums.stored_size / GIB * store.storage_gib_month,
+        storage=sums.all.stored_size / GIB * store.storage_gib_month,
         requests=(writes * store.write_1000 + lists * store.list_1000 + reads * store.read_1000) / 1000,
-        transfer=(growth_stored * store.write_gib + sums.stored_size * reads_of_all * store.read_gib) / GIB,
+        transfer=(growth_stored * store.write_gib + sums.all.stored_size * reads_of_all * store.read_gib) / GIB,
         disks=None if kafka is None else kafka[0],
         cross_zone=None if kafka is None else kafka[1],
     )
@@ -247,21 +228,21 @@ def monthly_cost(sums: CostSums, prices: PriceFile, now_ms: int) -> MonthlyCost:
 def _kafka_cost(sums: CostSums, growth_size: float, prices: KafkaPrices, direct_reads: float) -> tuple[float, float]:
     """Disks, and traffic between zones, of what would lie on brokers in place of the bucket."""
     # What brokers keep beside the bucket is no saving.
-    replaced = max(0.0, sums.size - growth_size / MONTH_DAYS * prices.local_days)
+    replaced = max(0.0, sums.all.size - growth_size / MONTH_DAYS * prices.local_days)
     replicas = replaced * prices.replication_factor / GIB
     # Two ends of which neither knows of the other are in different zones so often.
     crossing = (prices.zones - 1) / prices.zones
     moved = replicas * prices.moved_per_month
-    read = sums.size / GIB * direct_reads
+    read = sums.all.size / GIB * direct_reads
     return replicas / prices.disk_fill * prices.disk_gib_month, (moved + read) * crossing * prices.cross_zone_gib
 
 
 def total_of(costs: Sequence[MonthlyCost]) -> MonthlyCost:
     """The sum of several; of what is not known of any of them None."""
     sums: dict[str, Any] = {}
-    for field in dataclasses.fields(MonthlyCost):
-        amounts = [amount for cost in costs if (amount := getattr(cost, field.name)) is not None]
-        sums[field.name] = math.fsum(amounts) if amounts or not costs else None
+    for one in dataclasses.fields(MonthlyCost):
+        amounts = [amount for cost in costs if (amount := getattr(cost, one.name)) is not None]
+        sums[one.name] = math.fsum(amounts) if amounts or not costs else None
     return MonthlyCost(**sums)
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Final
 
-from tieredstore.catalog.stored import StoredSegment
 from tieredstore.format.keys import Suffix
 from tieredstore.model import Uuid
 from tieredstore.ops.listing import ListedSegment
@@ -35,6 +34,14 @@ class UsageKey:
     partition: int | None = None
     day: date | None = None
 
+    @classmethod
+    def of(cls, segment: ListedSegment, by: UsageBy) -> UsageKey:
+        """The sum that a segment belongs to."""
+        if by is UsageBy.DAY:
+            return cls(day=_day(segment.max_timestamp_ms))
+        where = segment.partition
+        return cls(where.topic, where.topic_id, where.partition if by is UsageBy.PARTITION else None)
+
 
 @dataclass(slots=True)
 class Usage:
@@ -56,8 +63,8 @@ class Usage:
             self.leftovers += 1
         else:
             self.segments += 1
-        if isinstance(segment.loaded, StoredSegment):
-            self.size += segment.loaded.metadata.segment_size_in_bytes
+        if segment.stored is not None:
+            self.size += segment.stored.metadata.segment_size_in_bytes
             self.sized_stored += segment.objects.stored_size
 
     def merge(self, other: Usage) -> None:
@@ -74,15 +81,8 @@ def usage_of(listed: Iterable[ListedSegment], by: UsageBy) -> Mapping[UsageKey, 
     """Sums of a listing; only they are held."""
     sums: dict[UsageKey, Usage] = {}
     for segment in listed:
-        sums.setdefault(_key(segment, by), Usage()).add(segment)
+        sums.setdefault(UsageKey.of(segment, by), Usage()).add(segment)
     return sums
-
-
-def _key(segment: ListedSegment, by: UsageBy) -> UsageKey:
-    if by is UsageBy.DAY:
-        return UsageKey(day=_day(segment.max_timestamp_ms))
-    where = segment.partition
-    return UsageKey(where.topic, where.topic_id, where.partition if by is UsageBy.PARTITION else None)
 
 
 def _day(timestamp_ms: int | None) -> date | None:
