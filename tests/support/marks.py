@@ -6,6 +6,7 @@ which runs only where the expression of ``-m`` names soak.
 
 from __future__ import annotations
 
+import ast
 import importlib
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -67,7 +68,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """A worker takes all files that need Spark, or one other file: what a module's tests share is made once.
+    """A worker takes all tests that need Spark, or the others of one file: what a module's tests share is made once.
 
     Of a file that says so (``UNIT_OF_WORK: Final = "test"``) a worker takes one test: it is more than the work of one.
     """
@@ -81,11 +82,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 def _unit_of(nodeid: str) -> str:
     """By the text: xdist 3.8 has groups of its own, but its workers cannot tell them any more since pytest 9.2."""
-    file = nodeid.partition("::")[0]
-    text = _text_of(file)
-    if 'UNIT_OF_WORK: Final = "test"\n' in text:
+    file, _, test = nodeid.partition("::")
+    if 'UNIT_OF_WORK: Final = "test"\n' in _text_of(file):
         return nodeid
-    return "spark" if "spark: SparkSession" in text else file
+    return "spark" if test.rpartition("::")[2].partition("[")[0] in _names_with_spark(file) else file
+
+
+@cache
+def _names_with_spark(file: str) -> set[str]:
+    """The tests and fixtures of a file that ask for Spark, themselves or by a fixture of the file."""
+    functions = [node for node in ast.walk(ast.parse(_text_of(file))) if isinstance(node, ast.FunctionDef)]
+    names = {"spark"}
+    while more := {one.name for one in functions if names & {each.arg for each in one.args.args}} - names:
+        names |= more
+    return names
 
 
 @cache

@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -28,21 +28,21 @@ from tieredstore.testing.segments import PARTITION, build_segment
 
 pytestmark = pytest.mark.slow
 MIB = 1 << 20
-CHUNK = 4 * MIB
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How large a segment is, and into splits of which size it is cut."""
+    """How large a segment and its chunks are, and into splits of which size it is cut."""
 
     size: int
     split: int
+    chunk: int
 
 
-# The bounds of fetches and memory are the same: a quarter of the segment is cut into splits of a quarter.
+# The bounds of fetches and memory are the same for both.
 SCALES = [
-    pytest.param(Scale(256 * MIB, 16 * MIB), id="256m"),
-    pytest.param(Scale(1024 * MIB, 64 * MIB), id="1g", marks=pytest.mark.soak),
+    pytest.param(Scale(128 * MIB, 8 * MIB, 2 * MIB), id="128m"),
+    pytest.param(Scale(1024 * MIB, 64 * MIB, 4 * MIB), id="1g", marks=pytest.mark.soak),
 ]
 # Prints its peak of memory after the imports, after half of the tasks and after all.
 CHILD = """
@@ -71,18 +71,18 @@ class Stored:
     records: int
     size: int
     stored_size: int
-    split: int
+    scale: Scale
 
 
 def stored(folder: Path, scale: Scale, *, empty_index: bool = False) -> Stored:
-    """A segment of JSON records, in chunks of 4 MiB, compressed and encrypted."""
+    """A segment of JSON records, compressed and encrypted."""
     (folder / "bucket").mkdir(parents=True)
     options = {"storage.backend.class": "filesystem", "storage.root": str(folder / "bucket"), **ZSTD, **ENC}
     segment = build_segment(folder / "logs", scale.size)
     if empty_index:
         Path(str(segment.files.offset_index)).write_bytes(b"")
     metadata = segment.to_metadata(Uuid.random())
-    with RemoteStorageManager(settings_from(options | {"chunk.size": str(CHUNK)})) as manager:
+    with RemoteStorageManager(settings_from(options | {"chunk.size": str(scale.chunk)})) as manager:
         manager.copy_log_segment_data(metadata, segment.files)
     Path(str(segment.files.log_segment)).unlink()
     (log,) = (folder / "bucket").rglob("*.log")
@@ -91,7 +91,7 @@ def stored(folder: Path, scale: Scale, *, empty_index: bool = False) -> Stored:
         metadata.end_offset + 1,
         metadata.segment_size_in_bytes,
         log.stat().st_size,
-        scale.split,
+        scale,
     )
 
 
@@ -105,26 +105,27 @@ def large(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def test_every_task_fetches_its_split_and_two_chunks_at_most(large: Stored) -> None:
-    splits = splits_of(reader_of(large.options | {"maxSplitBytes": str(large.split)}))
+    split_size, chunk = large.scale.split, large.scale.chunk
+    splits = splits_of(reader_of(large.options | {"maxSplitBytes": str(split_size)}))
     assert len(splits) >= 16
     assert sum(split.size_in_bytes for split in splits) == large.size
     ratio = large.stored_size / large.size
     records = 0
     for split in splits:
-        assert split.size_in_bytes <= large.split
+        assert split.size_in_bytes <= split_size
         with RemoteStorageManager(settings_from(_settings(large))) as manager:
             columns = ReadSettings(columns=("offset",))
             records += sum(batch.num_rows for batch in read_split(manager, split, columns))
             stats = manager.fetch_stats
-        assert stats.chunk_loads * CHUNK <= split.size_in_bytes + 2 * CHUNK
-        assert stats.bytes_fetched <= (split.size_in_bytes + 2 * CHUNK) * ratio * 1.1
+        assert stats.chunk_loads * chunk <= split.size_in_bytes + 2 * chunk
+        assert stats.bytes_fetched <= (split.size_in_bytes + 2 * chunk) * ratio * 1.1
         assert stats.index_requests == 0
     assert records == large.records
 
 
 def _settings(bucket: Stored) -> dict[str, str]:
     given = {name: text for name, text in bucket.options.items() if name != "subscribe"}
-    return given | {"chunk.size": str(CHUNK)}
+    return given | {"chunk.size": str(bucket.scale.chunk)}
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ class Peak:
 
 
 def peak_of(bucket: Stored) -> Peak:
-    options = json.dumps(bucket.options | {"maxSplitBytes": str(bucket.split), "includeHeaders": "true"})
+    options = json.dumps(bucket.options | {"maxSplitBytes": str(bucket.scale.split), "includeHeaders": "true"})
     # The shell stands between: a child is charged its parent's peak.
     command = shlex.join([sys.executable, "-c", CHILD, options])
     done = subprocess.run(
@@ -151,22 +152,22 @@ def peak_of(bucket: Stored) -> Peak:
     assert done.returncode == 0, done.stderr
     records, tasks, *peaks = json.loads(done.stdout)
     assert records == bucket.records
-    assert tasks >= bucket.size // bucket.split
+    assert tasks >= bucket.size // bucket.scale.split
     return Peak(*peaks)
 
 
 def test_a_process_that_reads_task_after_task_needs_no_more_memory_for_more_of_them(
     large: Stored, tmp_path: Path
 ) -> None:
-    of_one, of_all = peak_of(stored(tmp_path, Scale(large.split, large.split))), peak_of(large)
+    of_one, of_all = peak_of(stored(tmp_path, replace(large.scale, size=large.scale.split))), peak_of(large)
     assert of_all.after_all <= 300 * MIB
     assert of_all.after_all - of_one.after_all <= 56 * MIB  # what is under way at once varies
     assert of_all.after_all - of_all.after_half <= 24 * MIB
 
 
 def test_sparks_workers_share_a_segment_and_stay_small(spark: SparkSession, large: Stored) -> None:
-    by_default = large.split == DEFAULT_SPLIT_BYTES
-    df = read(spark, large.options if by_default else large.options | {"maxSplitBytes": str(large.split)})
+    by_default = large.scale.split == DEFAULT_SPLIT_BYTES
+    df = read(spark, large.options if by_default else large.options | {"maxSplitBytes": str(large.scale.split)})
     assert df.rdd.getNumPartitions() >= 16
     (row,) = df.selectExpr("count(*) n", "sum(length(value)) bytes", "max(offset) last").collect()
     assert (row["n"], row["last"]) == (large.records, large.records - 1)
@@ -186,7 +187,7 @@ def peaks_of_workers() -> Iterator[int]:
 
 
 def test_a_segment_without_index_entries_is_cut_at_the_headers_of_batches(tmp_path: Path) -> None:
-    bucket = stored(tmp_path, Scale(24 * MIB, 3 * MIB), empty_index=True)
+    bucket = stored(tmp_path, Scale(24 * MIB, 3 * MIB, 4 * MIB), empty_index=True)
     reader = reader_of(bucket.options | {"maxSplitBytes": "3m", "columns": "offset"})
     splits = splits_of(reader)
     assert len(splits) >= 8
