@@ -1,12 +1,13 @@
-"""``tieredstore pipeline``, verbs about files that are written: print, sources, changes, finalize, gc, drop.
+"""``tieredstore pipeline``: the verbs about files that are written.
 
 What the commands do lies in modules that are imported when one of them is asked for.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
@@ -15,7 +16,9 @@ import typer
 from tieredstore.cli.app.arguments import DryRun, Json
 from tieredstore.cli.app.durations import parse_duration_ms
 from tieredstore.cli.app.steps import Report, Tally, Yes, is_dry_run, say_what_stays, telling, way_to_apply
+from tieredstore.cli.records.record_places import check_window, parse_offset_or_time, parse_partitions
 from tieredstore.cli.terminal.output import JsonValue, counted, iso_utc, print_json_line, print_lines
+from tieredstore.cli.terminal.rows import Row, field
 from tieredstore.model import human_bytes
 from tieredstore.ops.steps import Outcome
 
@@ -24,9 +27,12 @@ if TYPE_CHECKING:
     from tieredstore.pipelines.log.commit_log import Change
     from tieredstore.pipelines.log.entries import Entry, Window, WrittenWindow
     from tieredstore.pipelines.run.finalizing import Finished
+    from tieredstore.pipelines.run.redrive import Aside, Redriven
     from tieredstore.pipelines.run.runner import Runner
     from tieredstore.pipelines.run.stores import Parts
+    from tieredstore.pipelines.upkeep.backfill import Backfill
     from tieredstore.pipelines.upkeep.origins import Origin
+    from tieredstore.pipelines.upkeep.record_sources import RecordSource, Selected
 
 PipelineFile: TypeAlias = Annotated[
     Path, typer.Argument(metavar="FILE", help="The pipeline's .properties file (docs/pipelines.md).")
@@ -45,30 +51,75 @@ _WORDS: Final = {
 }
 
 
-def window_json(window: WrittenWindow) -> JsonValue:
-    """A window of an entry, as all commands that write show it."""
-    return {
-        "topic": window.topic,
-        "partition": window.partition,
-        "first_offset": window.start,
-        "last_offset": window.stop - 1,
-        "records": window.records,
-        "filtered": window.filtered,
-        "quarantined": window.quarantined,
-        "output_keys": [one.key for one in window.files],
-    }
+_EXTENT: Final[Row[Window | WrittenWindow]] = Row(
+    field("topic", lambda one: one.topic),
+    field("partition", lambda one: one.partition),
+    field("first_offset", lambda one: one.start),
+    field("last_offset", lambda one: one.stop - 1),
+)
+_COUNTS: Final[Row[WrittenWindow]] = Row(
+    _EXTENT.of(lambda one: one),
+    field("records", lambda one: one.records),
+    field("filtered", lambda one: one.filtered),
+    field("quarantined", lambda one: one.quarantined),
+)
+_WRITTEN: Final[Row[WrittenWindow]] = Row(_COUNTS, field("output_keys", lambda one: [file.key for file in one.files]))
+_REDRIVEN: Final[Row[Redriven]] = Row(
+    _COUNTS.of(lambda one: one.window),
+    field("output_keys", lambda one: [] if one.entry is None else [file.key for file in one.window.files]),
+    field("quarantine_key", lambda one: one.key),
+    field(
+        "reasons",
+        lambda one: [
+            {"reason": reason, "quarantined": len(offsets), "first_offset": offsets[0]}
+            for reason, offsets in _by_reason(one)
+        ],
+    ),
+)
+_ASIDE: Final[Row[Aside]] = Row(
+    _EXTENT.of(lambda one: one.window),
+    field("quarantined", lambda one: one.file.records),
+    field("quarantine_key", lambda one: one.file.key),
+)
+_ORIGIN: Final[Row[Origin]] = Row(
+    field("output_key", lambda one: one.key),
+    field("topic", lambda one: one.topic),
+    field("partition", lambda one: one.partition),
+    field("first_offset", lambda one: one.first),
+    field("last_offset", lambda one: one.last),
+    field("committed", lambda one: one.committed),
+    field("backup_keys", lambda one: [*one.backups]),
+    field("segment_names", lambda one: [*one.segments]),
+)
+_CHANGE: Final[Row[Change]] = Row(
+    field("commit", lambda one: one.number),
+    field("kind", lambda one: one.kind),
+    field("output_keys", lambda one: [file.key for file in one.added]),
+    field("sizes", lambda one: [file.size for file in one.added]),
+    field("removed_keys", lambda one: [*one.removed]),
+    field("directories", lambda one: [*one.directories]),
+)
+_FINISHED: Final[Row[Finished]] = Row(
+    field("topic", lambda one: one.topic),
+    field("directory", lambda one: one.path),
+    field("ends_ms", lambda one: one.ends_ms),
+    field("ends", lambda one: iso_utc(one.ends_ms)),
+    field("files", lambda one: one.files),
+    field("records", lambda one: one.records),
+    field("statement", lambda one: one.statement),
+)
 
 
-def window_line(window: WrittenWindow) -> str:
+def _window_line(window: WrittenWindow) -> str:
     """The same for people."""
     if window.start == window.stop:
         return f"{window.topic}-{window.partition} begins at offset {window.start}"
     out = f", {window.filtered} left out" if window.filtered else ""
     aside = f", {window.quarantined} put aside" if window.quarantined else ""
-    return f"{extent(window)}: {counted(window.records, 'record')} in {counted(len(window.files), 'file')}{out}{aside}"
+    return f"{_extent(window)}: {counted(window.records, 'record')} in {counted(len(window.files), 'file')}{out}{aside}"
 
 
-def extent(window: WrittenWindow | Window) -> str:
+def _extent(window: WrittenWindow | Window) -> str:
     """Partition and offsets, for people."""
     return f"{window.topic}-{window.partition} {window.start} … {window.stop - 1}"
 
@@ -88,9 +139,9 @@ class Written:
             self._filtered += window.filtered
             self._quarantined += window.quarantined
             if as_json:
-                print_json_line(window_json(window))
+                print_json_line(_WRITTEN.json(window))
             else:
-                print_lines([window_line(window)])
+                print_lines([_window_line(window)])
 
     def sum_up(self, *, as_json: bool) -> None:
         """All of it."""
@@ -106,7 +157,7 @@ class Written:
         print_lines([f"{counted(self._records, 'record')} in {files} ({human_bytes(self._size)})"])
 
 
-def load(file: Path) -> Pipeline:
+def _load(file: Path) -> Pipeline:
     """Read a pipeline's file."""
     from tieredstore.pipelines.config.settings import load_pipeline
 
@@ -116,7 +167,7 @@ def load(file: Path) -> Pipeline:
 @contextmanager
 def open_pipeline(file: Path) -> Generator[tuple[Pipeline, Parts]]:
     """The pipeline of a file, and its stores."""
-    pipeline = load(file)
+    pipeline = _load(file)
     from tieredstore.pipelines.run.stores import open_parts
 
     with open_parts(pipeline) as parts:
@@ -202,22 +253,9 @@ def sources(
         snapshot = survey_logs(parts.source, query_of(settings))
         for origin in origins_of(settings, parts.store, output, snapshot=snapshot, backups=backups):
             if as_json:
-                print_json_line(_origin_json(origin))
+                print_json_line(_ORIGIN.json(origin))
             else:
                 print_lines(_origin_lines(origin))
-
-
-def _origin_json(origin: Origin) -> JsonValue:
-    return {
-        "output_key": origin.key,
-        "topic": origin.topic,
-        "partition": origin.partition,
-        "first_offset": origin.first,
-        "last_offset": origin.last,
-        "committed": origin.committed,
-        "backup_keys": [*origin.backups],
-        "segment_names": [*origin.segments],
-    }
 
 
 def _origin_lines(origin: Origin) -> list[str]:
@@ -249,20 +287,9 @@ def changes(
 
         for change in changes_since(commit_log_of(settings, parts.store), since):
             if as_json:
-                print_json_line(_change_json(change))
+                print_json_line(_CHANGE.json(change))
             else:
                 print_lines(_change_lines(change))
-
-
-def _change_json(change: Change) -> JsonValue:
-    return {
-        "commit": change.number,
-        "kind": change.kind,
-        "output_keys": [one.key for one in change.added],
-        "sizes": [one.size for one in change.added],
-        "removed_keys": [*change.removed],
-        "directories": [*change.directories],
-    }
 
 
 def _change_lines(change: Change) -> list[str]:
@@ -300,26 +327,13 @@ def finalize(
                 runner.driver.mark_published()
         if as_json:
             for one in finished:
-                print_json_line(_finished_json(one, dry_run=dry_run))
+                print_json_line({**_FINISHED.json(one), "dry_run": dry_run})
         else:
             would = "would be finalized" if dry_run else "finalized"
             print_lines(f"{would}: {one.path} ({counted(one.records, 'record')})" for one in finished)
             print_lines([f"{counted(len(finished), 'path')} {would}"])
             if dry_run and finished:
                 print_lines([way_to_apply("written")])
-
-
-def _finished_json(one: Finished, *, dry_run: bool) -> JsonValue:
-    return {
-        "topic": one.topic,
-        "directory": one.path,
-        "ends_ms": one.ends_ms,
-        "ends": iso_utc(one.ends_ms),
-        "files": one.files,
-        "records": one.records,
-        "statement": one.statement,
-        "dry_run": dry_run,
-    }
 
 
 def gc(
@@ -381,3 +395,183 @@ def drop(
         summary: JsonValue = {"deleted": files, "stored_size": freed, "dry_run": dry_run, "stays": stays}
         hint = way_to_apply("deleted") if dry_run else None
         teller.tell({"summary": summary}, f"{counted(files, 'file')} {done} ({human_bytes(freed)})", hint)
+
+
+_REASONS: Final = 5
+"""How many of them a file's lines have."""
+
+
+def redrive(file: PipelineFile, yes: Yes = False, as_json: Json = False) -> None:
+    """Parse the bad messages once more that were put aside, by the settings of now, and file those that are good.
+
+    Without --yes it only shows the files that it would parse. Records are filed below what is there, each once; what is
+    still bad stays aside, with its reason, which is told. Whoever runs the pipeline ends with exit code 5, and may be
+    started again.
+
+    Example: tieredstore pipeline redrive events.properties --yes
+    """
+    if is_dry_run(yes=yes):
+        with open_runner(file) as runner:
+            _tell_asides(runner.bad_messages(), as_json=as_json)
+        return
+    files = records = filtered = bad = 0
+    with open_runner(file) as runner:
+        for one in runner.redrive():
+            files += 1
+            records += one.window.records
+            filtered += one.window.filtered
+            bad += one.window.quarantined
+            if as_json:
+                print_json_line(_REDRIVEN.json(one))
+            else:
+                print_lines(_redriven_lines(one))
+    if as_json:
+        print_json_line(
+            {"summary": {"records": records, "filtered": filtered, "quarantined": bad, "parsed_files": files}}
+        )
+    elif files:
+        out = f"; {filtered} left out" if filtered else ""
+        still = f"{bad} stay bad" if bad else "none stays bad"
+        print_lines([f"{counted(files, 'file')} parsed once more: {counted(records, 'message')} filed{out}; {still}"])
+    else:
+        print_lines(["no bad messages are put aside"])
+
+
+def _tell_asides(asides: list[Aside], *, as_json: bool) -> None:
+    bad = sum(one.file.records for one in asides)
+    if not as_json:
+        print_lines(
+            f"would be parsed again: {_extent(one.window)}: {counted(one.file.records, 'message')} in {one.file.key}"
+            for one in asides
+        )
+        print_lines([way_to_apply("parsed") if asides else "no bad messages are put aside"])
+        return
+    for one in asides:
+        print_json_line(_ASIDE.json(one))
+    print_json_line({"summary": {"quarantined": bad, "parsed_files": len(asides), "dry_run": True}})
+
+
+def _redriven_lines(one: Redriven) -> list[str]:
+    out = f", {one.window.filtered} left out" if one.window.filtered else ""
+    bad = f", {one.window.quarantined} stay bad in {one.key}" if one.key is not None else ""
+    reasons = list(_by_reason(one))
+    more = len(reasons) - _REASONS
+    return [
+        f"{_extent(one.window)}: {counted(one.window.records, 'message')} filed{out}{bad}",
+        *(f"  {len(offsets)} from offset {offsets[0]} on: {reason}" for reason, offsets in reasons[:_REASONS]),
+        *([f"  and for {counted(more, 'other reason')}"] if more > 0 else []),
+    ]
+
+
+def _by_reason(one: Redriven) -> list[tuple[str, list[int]]]:
+    """What most messages are bad for first."""
+    offsets: defaultdict[str, list[int]] = defaultdict(list)
+    for offset, reason in sorted(one.reasons.items()):
+        offsets[reason].append(offset)
+    return sorted(offsets.items(), key=lambda item: (-len(item[1]), item[1][0]))
+
+
+def backfill(
+    file: PipelineFile,
+    topic: Annotated[str, typer.Option("--topic", help="The topic that is written.")],
+    generation: Annotated[
+        int, typer.Option("--generation", metavar="N", min=0, max=999999999, help="The number that the files get.")
+    ],
+    start: Annotated[
+        str | None, typer.Option("--from", metavar="PLACE", help="The first offset, or a time; all without it.")
+    ] = None,
+    stop: Annotated[
+        str | None,
+        typer.Option("--to", metavar="PLACE", help="The offset behind the last, or a time; the end without."),
+    ] = None,
+    partition: Annotated[
+        list[str] | None, typer.Option("--partition", metavar="N", help="Only these: 3, 0,2 or 4-7; repeatable.")
+    ] = None,
+    replaced: Annotated[
+        int | None,
+        typer.Option("--replace", metavar="M", min=0, help="Generation M's files of these offsets give way."),
+    ] = None,
+    backup: Annotated[
+        Path | None,
+        typer.Option("--backup", metavar="FILE", help="Read a backup pipeline's files, or Secor's, by its settings."),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option("--threads", metavar="N", min=1, max=64, help="Windows at once; as many as cores.")
+    ] = None,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Write chosen offsets of a topic once more by the settings of now, as a generation that does not go on.
+
+    It may run beside the pipeline, whose file this is, and be killed at any instant: the same command completes it,
+    under the same settings. With --replace the files of generation M go that have the same offsets, whole windows of
+    it; before that their directories lose _SUCCESS, and get it again at the end. That needs --yes; without it, only
+    the plan is shown. Whoever runs generation M ends with exit code 5, twice, and may be started again at once.
+
+    Example: tieredstore pipeline backfill events.properties --topic orders --generation 2 --replace 1 --yes
+    """
+    pipeline = _load(file)
+    from tieredstore.pipelines.upkeep.record_sources import Selected
+
+    places = [None if text is None else parse_offset_or_time(text) for text in (start, stop)]
+    check_window(*places)
+    selected = Selected(topic, places[0], places[1], parse_partitions(partition))
+    with ExitStack() as stack:
+        from tieredstore.pipelines.config.settings import with_generation
+        from tieredstore.pipelines.run.stores import open_parts
+        from tieredstore.pipelines.upkeep.backfill import Backfill
+        from tieredstore.query.topic_scan import default_parallelism
+
+        pipeline = with_generation(pipeline, generation)
+        parts = stack.enter_context(open_parts(pipeline))
+        source = _open_source(pipeline, parts, topic, backup, stack)
+        work = Backfill(
+            pipeline,
+            parts.store,
+            source,
+            replaces=-1 if replaced is None else replaced,
+            threads=threads or default_parallelism(),
+        )
+        if replaced is not None and is_dry_run(yes=yes):
+            _tell_plan(work, selected, as_json=as_json)
+            return
+        written = Written()
+        for entry in work.run(selected):
+            written.tell(entry, as_json=as_json)
+        written.sum_up(as_json=as_json)
+
+
+def _open_source(pipeline: Pipeline, parts: Parts, topic: str, backup: Path | None, stack: ExitStack) -> RecordSource:
+    from tieredstore.pipelines.upkeep.record_sources import KeptFiles, LogSource
+
+    if backup is None:
+        return stack.enter_context(closing(LogSource(pipeline, parts.source, topic)))
+    other, kept = stack.enter_context(open_pipeline(backup))
+    return KeptFiles(other, kept.store, topic, pipeline.own.limits.max_file_bytes)
+
+
+def _tell_plan(work: Backfill, selected: Selected, *, as_json: bool) -> None:
+    """What was asked, the whole windows that this becomes, and each file that goes."""
+    plan = work.plan(selected)
+    freed = sum(file.size for file in plan.going)
+    if as_json:
+        asked = {one.where: one for one in plan.asked}
+        for one in plan.windows:
+            its = asked.get(one.where)
+            print_json_line({
+                **_EXTENT.json(one),
+                "asked_first_offset": None if its is None else its.start,
+                "asked_last_offset": None if its is None else its.stop - 1,
+            })  # fmt: skip
+        print_json_line({
+            "summary": {
+                "removed_keys": [file.key for file in plan.going], "deleted": len(plan.going), "stored_size": freed,
+                "dry_run": True,
+            }
+        })  # fmt: skip
+        return
+    print_lines(f"asked: {_extent(one)}" for one in plan.asked)
+    print_lines(f"would be replaced, in whole windows: {_extent(one)}" for one in plan.windows)
+    print_lines(f"would be deleted: {file.key}" for file in plan.going)
+    print_lines([f"{counted(len(plan.going), 'file')} would be deleted ({human_bytes(freed)})"])
+    print_lines([way_to_apply("replaced") if plan.windows or plan.going else "there is nothing to replace"])

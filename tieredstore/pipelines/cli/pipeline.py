@@ -17,7 +17,6 @@ import typer
 from tieredstore.cli.app.arguments import Json, Wide
 from tieredstore.cli.terminal.log_lines import log_lines
 from tieredstore.cli.terminal.output import (
-    JsonValue,
     complain,
     counted,
     iso_utc,
@@ -30,10 +29,10 @@ from tieredstore.cli.terminal.tables import moment, number, text
 from tieredstore.config.values import host_and_port
 from tieredstore.errors import ConfigError, CorruptData, ResourceNotFound, excerpt
 from tieredstore.model import human_bytes
-from tieredstore.pipelines.cli.backfill import backfill
 from tieredstore.pipelines.cli.files import PipelineFile as _File
 from tieredstore.pipelines.cli.files import (
     Written,
+    backfill,
     changes,
     drop,
     finalize,
@@ -41,9 +40,9 @@ from tieredstore.pipelines.cli.files import (
     open_pipeline,
     open_runner,
     print_,
+    redrive,
     sources,
 )
-from tieredstore.pipelines.cli.redrive import redrive
 
 if TYPE_CHECKING:
     from tieredstore.pipelines.config.settings import Pipeline
@@ -233,7 +232,7 @@ def verify(
     more = None if against is None else _compare(settings, against, problems)
     if as_json:
         counts = {} if more is None else {"compared": more.compared, "not_compared": more.gone}
-        print_json({"problems": [_problem_json(one) for one in problems], **_read_json(verification), **counts})
+        print_json({"problems": [*map(_PROBLEM.json, problems)], **_VERIFICATION.json(verification), **counts})
     else:
         print_lines(f"{one.kind:<8}  {one.subject} {one.words}" for one in problems)
         if against is not None and more is not None:
@@ -244,14 +243,19 @@ def verify(
         raise typer.Exit(CorruptData.exit_code)
 
 
-def _read_json(verification: Verification) -> dict[str, JsonValue]:
-    return {
-        "commit_log": verification.has_log,
-        "files": verification.files,
-        "stored_size": verification.size,
-        "read_files": verification.read_files,
-        "read_size": verification.read_size,
-    }
+_VERIFICATION: Final[Row[Verification]] = Row(
+    field("commit_log", lambda one: one.has_log),
+    field("files", lambda one: one.files),
+    field("stored_size", lambda one: one.size),
+    field("read_files", lambda one: one.read_files),
+    field("read_size", lambda one: one.read_size),
+)
+# What is about a partition has no key of a file.
+_PROBLEM: Final[Row[OutputProblem]] = Row(
+    field("fault", lambda one: one.kind),
+    field("output_key", lambda one: one.subject if "/" in one.subject else None),
+    field("problem", lambda one: one.words if "/" in one.subject else f"{one.subject} {one.words}"),
+)
 
 
 def _read_lines(verification: Verification, is_compared: bool) -> list[str]:
@@ -265,13 +269,6 @@ def _read_lines(verification: Verification, is_compared: bool) -> list[str]:
     if not is_compared:
         lines.append("records were not compared with the source (--against)")
     return lines
-
-
-def _problem_json(one: OutputProblem) -> JsonValue:
-    """What is about a partition has no key of a file."""
-    is_file = "/" in one.subject
-    words = one.words if is_file else f"{one.subject} {one.words}"
-    return {"fault": one.kind, "output_key": one.subject if is_file else None, "problem": words}
 
 
 def _compare(settings: Pipeline, against: Against, problems: list[OutputProblem]) -> Compared:
