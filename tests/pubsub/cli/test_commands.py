@@ -149,7 +149,7 @@ def test_what_looks_at_a_bucket_alone_needs_no_client_of_kafka() -> None:
     code = """
         import sys
         sys.modules["confluent_kafka"] = None  # as where the extra is not installed
-        from tieredstore.pubsub.cli import commands, inspect, pubsub, upkeep
+        from tieredstore.pubsub.cli import commands, pubsub, upkeep
         print(upkeep.show_audit.__name__)
     """
     assert run_fresh(code) == "show_audit\n"

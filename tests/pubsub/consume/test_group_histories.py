@@ -37,8 +37,8 @@ class Member:
 
     @property
     def group(self) -> StoreGroup:
-        assert isinstance(self.consumer._group, StoreGroup)
-        return self.consumer._group
+        assert isinstance(self.consumer._member, StoreGroup)
+        return self.consumer._member
 
 
 class History:

@@ -66,7 +66,7 @@ def two_partitions() -> Topics:
 
 def member_of(topics: Topics) -> tuple[Consumer, Told]:
     consumer, member = Consumer(topics, "orders", group="g"), Told()
-    consumer._group = member
+    consumer._member = member
     return consumer, member
 
 

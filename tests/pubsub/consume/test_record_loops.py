@@ -174,7 +174,7 @@ def test_a_member_that_is_killed_at_each_record_loses_none(kind: str) -> None:
 
 def with_member(topics: Topics) -> tuple[Consumer, Told]:
     consumer, member = consumer_of(topics, "g"), Told()
-    consumer._group = member
+    consumer._member = member
     return consumer, member
 
 
@@ -230,8 +230,8 @@ def share(clock: SimulatedClock, members: list[Consumer]) -> None:
     for _ in range(4):
         clock.sleep(5.0)
         for each in members:
-            assert isinstance(each._group, StoreGroup)
-            each._group.beat()
+            assert isinstance(each._member, StoreGroup)
+            each._member.beat()
             each.assignment()
     assert all(len(each.assignment()) == 1 for each in members)
 

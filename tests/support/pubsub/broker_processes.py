@@ -17,7 +17,12 @@ from tests.support.servers.process import free_port
 from tests.support.servers.s3_server import REGION, S3Server
 from tieredstore.pubsub.format.packets import MetadataAnswer, MetadataRequest
 
-_MODULES = ("tieredstore.pubsub.cli.broker", "tieredstore.backends.s3.store", "tieredstore.pubsub.queue.kafka_queue")
+_MODULES = (
+    "tieredstore.pubsub.cli.commands",
+    "tieredstore.pubsub.broker.running",
+    "tieredstore.backends.s3.store",
+    "tieredstore.pubsub.queue.kafka_queue",
+)
 
 
 def store_properties(server: S3Server, bucket: str, endpoint_url: str | None = None) -> dict[str, str]:

@@ -1,4 +1,6 @@
-"""What ``tieredstore pubsub topics``, ``produce``, ``consume`` and ``groups`` do."""
+"""What ``tieredstore pubsub topics``, ``produce``, ``consume``, ``groups``, ``inspect`` and ``broker`` do.
+
+Beside ``pubsub``, which imports it when one of them runs."""
 
 from __future__ import annotations
 
@@ -8,31 +10,54 @@ import json
 import sys
 import time
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import typer
+
+from tieredstore.backends.base import ObjectStore
 from tieredstore.cli.app.chosen_bucket import choose_settings, open_chosen_bucket
 from tieredstore.cli.records.record_rows import shown_text
-from tieredstore.cli.terminal.output import JsonValue, complain, iso_utc, print_lines
+from tieredstore.cli.terminal.log_lines import log_lines
+from tieredstore.cli.terminal.output import (
+    JsonValue,
+    complain,
+    counted,
+    iso_utc,
+    print_growing_table,
+    print_json,
+    print_lines,
+)
 from tieredstore.cli.terminal.rows import Row, column, field
 from tieredstore.cli.terminal.tables import number, plain, text, word
 from tieredstore.config import settings_from
 from tieredstore.errors import ConfigError
+from tieredstore.model import human_bytes
 from tieredstore.process.futures import outcome
+from tieredstore.pubsub.consume.partition_state import ConsumedRecord, records_of, with_places
 from tieredstore.pubsub.errors import InvalidRecord
+from tieredstore.pubsub.format.decoder import BatchDecoder
+from tieredstore.pubsub.format.messages import ProducerRequest
 from tieredstore.pubsub.produce.broker_producer import BrokerProducer
 from tieredstore.pubsub.produce.futures import RecordPlace
 from tieredstore.pubsub.produce.producer import Producer, RecordProducer
 from tieredstore.pubsub.queue.memq_topics import load_topic_config, open_configured_topics, open_topics
 from tieredstore.pubsub.queue.topics import Topic, Topics
-from tieredstore.pubsub.settings import BatchClientSettings
+from tieredstore.pubsub.settings import BatchBrokerSettings, BatchClientSettings
+from tieredstore.pubsub.upkeep.inspection import (
+    BatchSource,
+    InspectedMessage,
+    decode_messages,
+    inspect_messages,
+    read_index,
+)
 
 if TYPE_CHECKING:
-    from tieredstore.pubsub.consume.consumer import Consumer, Delivery
-    from tieredstore.pubsub.consume.partition_state import ConsumedRecord
+    from tieredstore.pubsub.consume.consumer import Consumer
     from tieredstore.pubsub.queue.queues import GroupPartition, NotificationQueue
 
 _GROUP_WAIT_S: Final = 30.0
@@ -150,42 +175,29 @@ def produce_lines(producer: RecordProducer, topic: str, separator: str | None) -
     print_lines([f"{count} records, {size} bytes of values, stored in topic {topic}"])
 
 
-def consume_records(
-    topics: Topics,
-    topic: str,
-    *,
-    group: str | None,
-    latest: bool,
-    delivery: Delivery,
-    limit: int | None,
-    follow: bool,
-    as_json: bool,
-) -> None:
+def consume_records(topics: Topics, consumer: Consumer, *, limit: int | None, follow: bool, as_json: bool) -> None:
     """Records up to the end that the queue has now, or for ever; a group's position is committed as they are shown."""
-    from tieredstore.pubsub.consume.consumer import Consumer
-
-    consumer = Consumer(topics, topic, group=group, start="latest" if latest else "earliest", delivery=delivery)
     left = limit
-    with topics.queue(topics.get(topic)) as queue, consumer:
+    with topics.queue(topics.get(consumer.topic)) as queue, consumer:
         ends = {} if follow else {partition: queue.end(partition) for partition in range(queue.partitions)}
-        _join(consumer, group)
+        _join(consumer)
         while left != 0 and (follow or _is_before(consumer, queue, ends)):
             for record in consumer.records(0.2):
-                sys.stdout.write((_json_line if as_json else _text_line)(record))
+                sys.stdout.write(json.dumps(_CONSUMED.json(record)) + "\n" if as_json else _text_line(record))
                 left = None if left is None else left - 1
                 if left == 0:
                     break
             sys.stdout.flush()
-            if group is not None:
+            if consumer.group is not None:
                 consumer.commit()
 
 
-def _join(consumer: Consumer, group: str | None) -> None:
+def _join(consumer: Consumer) -> None:
     """Have partitions of the group: those of a member that was killed are free after a while."""
     waited_s = 0.0
-    while group is not None and not consumer.assignment() and waited_s < _GROUP_WAIT_S:
+    while consumer.group is not None and not consumer.assignment() and waited_s < _GROUP_WAIT_S:
         if not waited_s:
-            complain(f"group {group}: waiting for a partition that another member has")
+            complain(f"group {consumer.group}: waiting for a partition that another member has")
         time.sleep(1.0)
         waited_s += 1.0
 
@@ -225,26 +237,177 @@ def show_groups(topics: Topics, name: str, *, as_json: bool) -> None:
         print_lines([f"no group has read topic {name}"])
 
 
-def _json_line(record: ConsumedRecord) -> str:
-    def coded(data: bytes | None) -> str | None:
-        return None if data is None else base64.b64encode(data).decode()
+def _coded(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode()
 
-    document: dict[str, JsonValue] = {
-        "partition": record.partition,
-        "offset": record.offset,
-        "message": record.message,
-        "record": record.record,
-        "id": coded(record.message_id),
-        "key": coded(record.key),
-        "value": coded(record.value),
-        "headers": [[name, coded(value)] for name, value in record.headers] or None,
-        "timestamp": record.timestamp,
-    }
-    return json.dumps(document) + "\n"
+
+def _time(record: ConsumedRecord) -> str:
+    return "-" if record.timestamp is None else iso_utc(record.timestamp) or str(record.timestamp)
+
+
+def _headers(record: ConsumedRecord) -> str:
+    return "".join(f"  {name}={shown_text(value)}" for name, value in record.headers)
+
+
+_RECORD: Final[Row[ConsumedRecord]] = Row(
+    field("message", lambda record: record.message, number("MESSAGE")),
+    field("record", lambda record: record.record, number("RECORD")),
+    column(word("TIMESTAMP", rank=1), _time),
+    column(word("ID", rank=2), lambda record: "-" if record.message_id is None else record.message_id.hex()),
+    column(text("KEY"), lambda record: shown_text(record.key)),
+    column(text("VALUE"), lambda record: shown_text(record.value) + _headers(record)),
+    field("id", lambda record: _coded(record.message_id)),
+    field("key", lambda record: _coded(record.key)),
+    field("value", lambda record: _coded(record.value)),
+    field("headers", lambda record: [[name, _coded(value)] for name, value in record.headers] or None),
+    field("timestamp", lambda record: record.timestamp),
+)
+_CONSUMED: Final[Row[ConsumedRecord]] = Row(
+    field("partition", lambda record: record.partition),
+    field("offset", lambda record: record.offset),
+    _RECORD,
+)
 
 
 def _text_line(record: ConsumedRecord) -> str:
-    when = "-" if record.timestamp is None else iso_utc(record.timestamp) or str(record.timestamp)
     place = f"{record.partition}/{record.offset}/{record.message}/{record.record}"
-    headers = "".join(f"  {name}={shown_text(value)}" for name, value in record.headers)
-    return plain(f"{place:<16}  {when:<24}  {shown_text(record.key):<16}  {shown_text(record.value)}{headers}") + "\n"
+    told = f"{place:<16}  {_time(record):<24}  {shown_text(record.key):<16}  {shown_text(record.value)}"
+    return plain(told + _headers(record)) + "\n"
+
+
+def run_broker(settings: Path | None, *, serve_reads: bool, json_logs: bool) -> None:
+    """Take Messages of others; typer.Exit with the service's code."""
+    from tieredstore.pubsub.broker.running import broker_service, make_governed_broker
+
+    if settings is None:
+        raise ConfigError("no settings are named: give --settings FILE (-c), with pubsub.broker.* beside the store's")
+    log_lines(as_json=json_logs)
+    with open_chosen_bucket(settings) as bucket:
+        chosen = bucket.settings
+        if serve_reads:
+            own = chosen.section(BatchBrokerSettings).model_copy(update={"serve_reads": True})
+            chosen = chosen.with_section(own)
+        code = broker_service(*make_governed_broker(Topics(bucket.store, chosen))).run()
+    raise typer.Exit(code)
+
+
+@dataclass(frozen=True, slots=True)
+class _FileSource:
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
+
+    @property
+    def size(self) -> int:
+        return self.path.stat().st_size
+
+    def read(self, start: int, stop: int) -> bytes:
+        with self.path.open("rb") as file:
+            file.seek(start)
+            return file.read(stop - start)
+
+
+@dataclass(frozen=True, slots=True)
+class _ObjectSource:
+    store: ObjectStore
+    name: str
+    size: int
+
+    def read(self, start: int, stop: int) -> bytes:
+        return self.store.get(self.name, start, stop) if stop > start else b""
+
+
+@contextlib.contextmanager
+def open_batch(batch: str, settings: Path | None, store_url: str | None) -> Generator[BatchSource]:
+    """A batch of this machine, or of a store; with ``store_url`` it is a key, whatever lies in this folder."""
+    # Without it a file wins, which one can see.
+    if store_url is None and Path(batch).is_file():
+        try:
+            yield _FileSource(Path(batch))
+        except OSError as error:
+            if error.filename is None or str(error.filename) != batch:
+                raise
+            raise ConfigError(f"{batch} cannot be read: {error.strerror}") from error
+        return
+    if settings is None and store_url is None:
+        raise ConfigError(f"there is no file {batch}; for a key of a store give --settings FILE (-c) or --store URL")
+    with open_chosen_bucket(settings, store_url) as bucket:
+        yield _ObjectSource(bucket.store, batch, bucket.store.head(batch).size)
+
+
+def _request(message: InspectedMessage) -> ProducerRequest | None:
+    return None if message.header is None else message.header.request
+
+
+def _compression(message: InspectedMessage) -> str | None:
+    return None if message.header is None else message.header.compression.name.lower()
+
+
+def _address(message: InspectedMessage) -> str | None:
+    if (request := _request(message)) is None:
+        return None
+    try:
+        return str(ip_address(request.address))
+    except ValueError:  # of another length than an address of IPv4 or IPv6
+        return request.address.hex()
+
+
+def _cell(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+_MESSAGE: Final[Row[InspectedMessage]] = Row(
+    field("message", lambda message: message.place.number, number("MESSAGE")),
+    field("position", lambda message: message.place.start, number("BYTE", rank=5)),
+    field("size", lambda message: message.size, number("SIZE")),
+    column(number("RECORDS"), lambda message: _cell(message.header and message.header.record_count)),
+    column(word("COMPRESSION", rank=4), lambda message: _cell(_compression(message))),
+    field("producer_address", _address, word("PRODUCER", rank=3)),
+    field("producer_started_ms", lambda message: (request := _request(message)) and request.epoch_ms),
+    column(number("REQUEST", rank=1), lambda message: _cell((request := _request(message)) and request.request_id)),
+    field(
+        "producer_started",
+        lambda message: None if (request := _request(message)) is None else iso_utc(request.epoch_ms),
+        word("STARTED", rank=6),
+    ),
+    field("request_id", lambda message: (request := _request(message)) and request.request_id),
+    field("compression", _compression),
+    field("records", lambda message: message.header and message.header.record_count),
+    field("body_size", lambda message: message.header and message.header.body_size),
+    field("damage", lambda message: message.damage, text("DAMAGE", rank=2)),
+)
+
+
+def show_messages(source: BatchSource, *, as_json: bool, wide: bool) -> None:
+    """The Messages of a batch; typer.Exit with 4 for damaged ones."""
+    index = read_index(source)
+    damaged: list[str] = []
+
+    def noted(messages: Iterator[InspectedMessage]) -> Iterator[InspectedMessage]:
+        for message in messages:
+            if message.damage is not None:
+                damaged.append(message.damage)
+            yield message
+
+    messages = noted(inspect_messages(source, index, BatchDecoder(("message",))))
+    if as_json:
+        listed: list[JsonValue] = [_MESSAGE.json(message) for message in messages]
+        sizes: dict[str, JsonValue] = {"size": index.object_size, "header_size": index.size}
+        print_json({"object": source.name, **sizes, "messages": listed})
+    else:
+        print_lines([f"{source.name}: {counted(len(index), 'Message')}, {human_bytes(index.object_size)}"])
+        print_growing_table(_MESSAGE.columns, map(_MESSAGE.cells, messages), wide=wide)
+    if damaged:
+        raise typer.Exit(4)
+
+
+def show_records(source: BatchSource, *, as_json: bool, wide: bool) -> None:
+    """The records of a batch."""
+    batches = decode_messages(source, read_index(source), BatchDecoder())
+    records = (record for batch in batches for record in records_of(with_places(batch, 0, 0)))
+    if as_json:
+        sys.stdout.writelines(json.dumps(_RECORD.json(record)) + "\n" for record in records)
+    else:
+        print_growing_table(_RECORD.columns, map(_RECORD.cells, records), wide=wide)

@@ -49,9 +49,10 @@ def inspect(
 
     Example: tieredstore pubsub inspect 28/prod/topics/orders/42_7_1700000000000_0_host-1 --store s3://logs
     """
-    from tieredstore.pubsub.cli.inspect import show_batch
+    from tieredstore.pubsub.cli.commands import open_batch, show_messages, show_records
 
-    show_batch(batch, settings, store, records=records, as_json=as_json, wide=wide)
+    with open_batch(batch, settings, store) as source:
+        (show_records if records else show_messages)(source, as_json=as_json, wide=wide)
 
 
 @app.command()
@@ -122,7 +123,7 @@ def broker(
 
     Example: tieredstore pubsub broker -c broker.properties
     """
-    from tieredstore.pubsub.cli.broker import run_broker
+    from tieredstore.pubsub.cli.commands import run_broker
 
     run_broker(settings, serve_reads=serve_reads, json_logs=json_logs)
 
@@ -155,18 +156,11 @@ def consume(
     Example: tieredstore pubsub consume orders -c store.properties --group billing --follow
     """
     from tieredstore.pubsub.cli.commands import consume_records, open_named_topics
+    from tieredstore.pubsub.consume.consumer import Consumer
 
     with open_named_topics(settings, store, topic_config) as all_topics:
-        consume_records(
-            all_topics,
-            topic,
-            group=group,
-            latest=start == "latest",
-            delivery=delivery,
-            limit=limit,
-            follow=follow,
-            as_json=as_json,
-        )
+        consumer = Consumer(all_topics, topic, group=group, start=start, delivery=delivery)
+        consume_records(all_topics, consumer, limit=limit, follow=follow, as_json=as_json)
 
 
 @app.command()
@@ -216,13 +210,16 @@ def gc(
     Example: tieredstore pubsub gc orders -c store.properties --yes
     """
     from tieredstore.pubsub.cli.commands import open_named_topics
-    from tieredstore.pubsub.cli.upkeep import collect_garbage
+    from tieredstore.pubsub.cli.upkeep import collect_garbage, named_topics
+    from tieredstore.pubsub.upkeep.garbage import GarbageCollection
 
     dry_run, min_age_ms = is_dry_run(yes=yes, dry_run=dry_run), parse_duration_ms("--min-age", min_age)
     with open_named_topics(settings, store, topic_config) as all_topics:
-        collect_garbage(
-            all_topics, topic, min_age_ms=min_age_ms, adopt=adopt, dry_run=dry_run, report=report, as_json=as_json
-        )
+        runs = [
+            GarbageCollection(all_topics, each, min_age_ms=min_age_ms, adopt=adopt, dry_run=dry_run)
+            for each in named_topics(all_topics, topic)
+        ]
+        collect_garbage(all_topics, runs, dry_run=dry_run, report=report, as_json=as_json)
 
 
 @app.command()
@@ -267,7 +264,8 @@ def audit(
     Example: tieredstore pubsub audit orders -c store.properties
     """
     from tieredstore.pubsub.cli.commands import open_named_topics
-    from tieredstore.pubsub.cli.upkeep import follow_records, pair_records, show_audit
+    from tieredstore.pubsub.cli.upkeep import follow_records, open_audit_log, pair_records, show_audit
+    from tieredstore.pubsub.upkeep.audit import TopicAudit
 
     if bodies and (records or follow):
         raise ConfigError("--bodies looks at objects, and --records and --follow at what Kafka has: give one of them")
@@ -278,15 +276,15 @@ def audit(
     since_ms = None if since is None else now_ms - parse_duration_ms("--since", since)
     late_ms = parse_duration_ms("--late", late)
     with open_named_topics(settings, store, topic_config) as topics:
-        if follow:
-            since_ms = now_ms - _FOLLOWED_MS if since_ms is None else since_ms
-            follow_records(topics, topic, since_ms=since_ms, settle_ms=settle_ms, late_ms=late_ms, as_json=as_json)
-        elif records:
-            pair_records(topics, topic, since_ms=since_ms, settle_ms=settle_ms, late_ms=late_ms, as_json=as_json)
-        else:
-            show_audit(
-                topics, topic, now_ms=now_ms, settle_ms=settle_ms, late_ms=late_ms, bodies=bodies, as_json=as_json
-            )
+        if not (follow or records):
+            settle_ms = topics.batches.delivery_timeout_ms if settle_ms is None else settle_ms
+            show_audit(TopicAudit(topics, topics.get(topic), now_ms, settle_ms, late_ms, bodies), as_json=as_json)
+            return
+        if follow and since_ms is None:
+            since_ms = now_ms - _FOLLOWED_MS
+        topics.get(topic)
+        with open_audit_log(topics, topic, settle_ms, late_ms, since_ms) as log:
+            (follow_records if follow else pair_records)(topics, log, as_json=as_json)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""What ``tieredstore pubsub gc``, ``cost`` and ``audit`` show; imported when one of them runs."""
+"""What ``tieredstore pubsub gc``, ``cost`` and ``audit`` show. Beside ``pubsub``, which imports it when one runs."""
 
 from __future__ import annotations
 
@@ -26,24 +26,21 @@ from tieredstore.errors import ConfigError
 from tieredstore.model import human_bytes
 from tieredstore.ops.cost.prices import read_prices
 from tieredstore.ops.steps import Outcome, Step
-from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.pubsub.queue.topics import Topic, Topics
 from tieredstore.pubsub.upkeep.audit import AuditFault, AuditFinding, TopicAudit
 from tieredstore.pubsub.upkeep.cost import TopicCost, TopicFacts, topic_assumptions, topic_cost, topic_facts
 from tieredstore.pubsub.upkeep.garbage import Found, GarbageCollection
 
 if TYPE_CHECKING:
-    from tieredstore.pubsub.upkeep.audit_log import AuditPairs
+    from tieredstore.pubsub.upkeep.audit_log import AuditLog
 
 _FAULTY_CODE: Final = 4
 _NO_FAULTS: Final = frozenset({AuditFault.PENDING, AuditFault.LOST_OR_EMPTY, AuditFault.UNANNOUNCED})
 
 
-def show_audit(
-    topics: Topics, name: str, *, now_ms: int, settle_ms: int | None, late_ms: int, bodies: bool, as_json: bool
-) -> None:
+def show_audit(audit: TopicAudit, *, as_json: bool) -> None:
     """The command; typer.Exit with 4 if anything is lost, doubled, late or altered."""
-    settle_ms = topics.batches.delivery_timeout_ms if settle_ms is None else settle_ms
-    audit = TopicAudit(topics, topics.get(name), now_ms, settle_ms, late_ms, bodies)
+    name = audit.topic.name
     for finding in audit.run():
         _show(name, finding, as_json=as_json)
     if as_json:
@@ -56,52 +53,42 @@ def show_audit(
     _exit_if_faulty(audit.requests)
 
 
-def pair_records(
-    topics: Topics, name: str, *, since_ms: int | None, settle_ms: int | None, late_ms: int, as_json: bool
-) -> None:
-    """The command with --records; typer.Exit as above."""
-    from tieredstore.pubsub.upkeep.audit_log import AuditLog, now_ms
+def open_audit_log(topics: Topics, name: str, settle_ms: int | None, late_ms: int, since_ms: int | None) -> AuditLog:
+    """The audit records of a topic, to be closed; MemQ's time to settle unless one is given."""
+    from tieredstore.pubsub.upkeep.audit_log import SETTLE_MS, AuditLog, AuditPairs
 
-    topics.get(name)
-    pairs = _pairs(settle_ms, late_ms, since_ms)
-    with AuditLog(topics, name, pairs, since_ms) as log:
-        for finding in log.read(now_ms):
-            _show(name, finding, as_json=as_json)
-        for finding in log.pending():
-            _show(name, finding, as_json=as_json)
-    counts = pairs.counts
+    settle_ms = SETTLE_MS if settle_ms is None else settle_ms
+    pairs = AuditPairs(settle_ms=settle_ms, late_ms=late_ms, begin_ms=since_ms or 0)
+    return AuditLog(topics, name, pairs, since_ms)
+
+
+def pair_records(_: Topics, log: AuditLog, *, as_json: bool) -> None:
+    """The command with --records; typer.Exit as above."""
+    from tieredstore.pubsub.upkeep.audit_log import now_ms
+
+    for findings in (log.read(now_ms), log.pending()):
+        for finding in findings:
+            _show(log.topic, finding, as_json=as_json)
+    counts, producers = log.pairs.counts, len(log.pairs.producers)
     if as_json:
-        _sums(log.requests, producers=len(pairs.producers), messages=counts.produced, records=counts.paired_records)
+        _sums(log.requests, producers=producers, messages=counts.produced, records=counts.paired_records)
     else:
-        sent = (
-            f"{counted(counts.produced, 'Message')} sent to topic {name} by {counted(len(pairs.producers), 'producer')}"
-        )
+        sent = f"{counted(counts.produced, 'Message')} sent to topic {log.topic} by {counted(producers, 'producer')}"
         said = _faults(log.requests) or "each was read as it was sent"
         print_lines([f"{sent}: {said}, as audit records say; no batch was read"])
     _exit_if_faulty(log.requests)
 
 
-def follow_records(
-    topics: Topics, name: str, *, since_ms: int, settle_ms: int | None, late_ms: int, as_json: bool
-) -> None:
+def follow_records(topics: Topics, log: AuditLog, *, as_json: bool) -> None:
     """The command with --follow; typer.Exit with the service's code."""
-    from tieredstore.pubsub.upkeep.audit_log import AuditLog, audit_service
+    from tieredstore.pubsub.upkeep.audit_log import audit_service
 
-    topics.get(name)
-    with AuditLog(topics, name, _pairs(settle_ms, late_ms, since_ms), since_ms) as log:
-        code = audit_service(topics, log, lambda finding: _show(name, finding, as_json=as_json)).run()
-    raise typer.Exit(code)
-
-
-def _pairs(settle_ms: int | None, late_ms: int, since_ms: int | None) -> AuditPairs:
-    from tieredstore.pubsub.upkeep.audit_log import SETTLE_MS, AuditPairs
-
-    return AuditPairs(settle_ms=SETTLE_MS if settle_ms is None else settle_ms, late_ms=late_ms, begin_ms=since_ms or 0)
+    raise typer.Exit(audit_service(topics, log, lambda finding: _show(log.topic, finding, as_json=as_json)).run())
 
 
 def _show(topic: str, finding: AuditFinding, *, as_json: bool) -> None:
     if as_json:
-        print_json_line(_row(topic, finding))
+        print_json_line({"topic": topic, **_FINDING.json(finding)})
     else:
         print_lines([_line(finding)])
 
@@ -124,21 +111,18 @@ def _exit_if_faulty(requests: Counter[AuditFault]) -> None:
         raise typer.Exit(_FAULTY_CODE)
 
 
-def _row(topic: str, finding: AuditFinding) -> dict[str, JsonValue]:
-    address, started_ms = (None, None) if finding.producer is None else finding.producer
-    return {
-        "topic": topic,
-        "fault": finding.fault.value,
-        "producer_address": None if address is None else address.hex(),
-        "producer_started": None if started_ms is None else iso_utc(started_ms),
-        "producer_started_ms": started_ms,
-        "request_id": finding.first,
-        "last_request_id": finding.last,
-        "partition": finding.partition,
-        "offset": finding.offset,
-        "object": finding.key,
-        "reason": finding.why,
-    }
+_FINDING: Final[Row[AuditFinding]] = Row(
+    field("fault", lambda finding: finding.fault),
+    field("producer_address", lambda finding: finding.producer and finding.producer[0].hex()),
+    field("producer_started", lambda finding: finding.producer and iso_utc(finding.producer[1])),
+    field("producer_started_ms", lambda finding: finding.producer and finding.producer[1]),
+    field("request_id", lambda finding: finding.first),
+    field("last_request_id", lambda finding: finding.last),
+    field("partition", lambda finding: finding.partition),
+    field("offset", lambda finding: finding.offset),
+    field("object", lambda finding: finding.key),
+    field("reason", lambda finding: finding.why),
+)
 
 
 def _line(finding: AuditFinding) -> str:
@@ -191,33 +175,29 @@ _FOUND: Final[Row[Step[Found]]] = Row(
 )
 
 
+def named_topics(topics: Topics, name: str | None) -> list[Topic]:
+    """One topic, or all of them."""
+    return [topics.get(name)] if name is not None else list(topics.list())
+
+
 def collect_garbage(
-    topics: Topics,
-    name: str | None,
-    *,
-    min_age_ms: int,
-    adopt: bool,
-    dry_run: bool,
-    report: Path | None,
-    as_json: bool,
+    topics: Topics, runs: list[GarbageCollection], *, dry_run: bool, report: Path | None, as_json: bool
 ) -> None:
-    """The command, for one topic or all of them."""
-    chosen = [topics.get(name)] if name is not None else list(topics.list())
+    """The command."""
     tally = Tally(Outcome.DELETED, _WORDS, "object", named=_OUTCOMES, dry_run=dry_run)
     with telling(as_json=as_json, report=report) as teller:
-        for topic in chosen:
-            run = GarbageCollection(topics, topic, min_age_ms=min_age_ms, adopt=adopt, dry_run=dry_run)
+        for run in runs:
             for step in run.run():
                 tally.add(step.outcome, step.item.size)
                 size = "" if step.item.size is None else f" ({human_bytes(step.item.size)})"
                 line = f"{tally.verb_of(step.outcome)}: {step.item.key}{size}"
-                teller.tell({"topic": topic.name, **_FOUND.json(step)}, line)
+                teller.tell({"topic": run.topic.name, **_FOUND.json(step)}, line)
             for warning in run.warnings:
                 complain(warning)
         # Of what was freed before nobody knows the size.
         sentence = f"{counted(tally.counts[Outcome.DELETED], 'object')} {'would be deleted' if dry_run else 'deleted'}"
         tally.tell_deleted(teller, topics.store, sentence if tally.counts else "there is nothing to collect")
-        if adopt and tally.counts[Outcome.ADOPTED]:
+        if tally.counts[Outcome.ADOPTED]:
             complain("what is adopted may double what its producers sent again after DeliveryFailed")
 
 
@@ -252,9 +232,8 @@ def show_cost(topics: Topics, name: str | None, prices_path: Path | None, *, as_
     if prices_path is None:
         raise ConfigError("no prices are given: write a price file (docs/cost.md), and name it by --prices FILE")
     prices, now_ms = read_prices(prices_path), time.time_ns() // 1_000_000
-    chosen = [topics.get(name)] if name is not None else list(topics.list())
     rows: list[tuple[str, TopicFacts, TopicCost]] = []
-    for topic in chosen:
+    for topic in named_topics(topics, name):
         facts = topic_facts(topics, topic, now_ms)
         rows.append((topic.name, facts, topic_cost(facts, prices, now_ms, topics.batches.batch_bytes)))
     rows.sort(key=lambda row: (-row[2].batches, row[0]))

@@ -65,7 +65,8 @@ class Consumer(Closing):
         if delivery not in ("at-least-once", "effectively-once"):
             raise ConfigError(f"delivery={delivery!r} is not known: it is at-least-once or effectively-once")
         settings = topics.batches
-        self._topic = topic
+        self.topic = topic
+        self.group = group
         self._log = BatchLog(topics, topics.get(topic))
         self._queue = self._log.queue
         self._start: Start = start
@@ -84,14 +85,14 @@ class Consumer(Closing):
         )
         self._partitions: dict[int, PartitionState] = {}
         self._turn = 0
-        self._group: GroupMember | None = None
+        self._member: GroupMember | None = None
         self._is_closed = False
         self.losses: list[str] = []
         self.skipped = self._shared.skipped
         self.counts = self._shared.counts
         self._forget_counts = self.counts.export()
         if group is not None:
-            self._group = self._queue.member(group) or StoreGroup(
+            self._member = self._queue.member(group) or StoreGroup(
                 topics.folder, group, topic, lambda: self._queue.partitions, monotonic=monotonic
             )
         else:
@@ -134,7 +135,7 @@ class Consumer(Closing):
 
     def committed(self) -> dict[int, Position | None]:
         """What the group has committed, of each partition that this consumer reads."""
-        claims = {} if self._group is None else self._group.claims()
+        claims = {} if self._member is None else self._member.claims()
         return {partition: claim.committed for partition, claim in claims.items()}
 
     def commit(self, positions: Mapping[int, Position] | None = None) -> None:
@@ -143,23 +144,23 @@ class Consumer(Closing):
         Fenced if another member reads a partition by now: the others were committed, and of that one nothing is given
         any more. ConfigError without a group.
         """
-        if self._group is None:
+        if self._member is None:
             raise ConfigError("a consumer without a group has nowhere to commit: give it a group, or keep position()")
         wanted = self.position() if positions is None else dict(positions)
         for partition, position in wanted.items():
             if partition in self._partitions and position > self._partitions[partition].position:
                 raise InvalidRange(f"partition {partition} was not handed out up to {tuple(position)}")
         try:
-            self._group.commit(wanted)
+            self._member.commit(wanted)
         except Fenced:
-            self._let_go(self._group.claims())
+            self._let_go(self._member.claims())
             raise
         self.counts.commits += 1
 
     def seek(self, partition: int, position: Position | int) -> None:
         """Read a partition from another place on; a number is an offset."""
         if partition not in self._partitions:
-            raise InvalidRange(f"this consumer does not read partition {partition} of {self._topic}")
+            raise InvalidRange(f"this consumer does not read partition {partition} of {self.topic}")
         self._move(partition, position if isinstance(position, Position) else Position(position))
 
     def seek_to_time(self, ms: int) -> None:
@@ -172,7 +173,7 @@ class Consumer(Closing):
         second. InvalidRange if there is no such place."""
         entries = self._queue.read(partition, offset)
         if not entries or entries[0].offset != offset:
-            raise InvalidRange(f"queue {self._topic}/{partition} has no offset {offset}")
+            raise InvalidRange(f"queue {self.topic}/{partition} has no offset {offset}")
         batch = self._log.batch_of(partition, entries[0])
         store, key, decoder = self._log.store, batch.key, self._shared.decoder()
         if message < 0:
@@ -194,8 +195,8 @@ class Consumer(Closing):
         for partition in list(self._partitions):
             self._release(partition)
         self._shared.fetches.close()
-        if self._group is not None:
-            self._group.leave()
+        if self._member is not None:
+            self._member.leave()
         self._log.close()
         if self._shared.auditor is not None:
             self._shared.auditor.close()
@@ -221,10 +222,10 @@ class Consumer(Closing):
         self._open(partition, position, self._partitions[partition].term)
 
     def _follow_group(self) -> None:
-        if self._group is None:
+        if self._member is None:
             return
-        self._group.tick()
-        claims = self._group.claims()
+        self._member.tick()
+        claims = self._member.claims()
         self._let_go(claims)
         for partition, claim in claims.items():
             if partition not in self._partitions:
@@ -241,7 +242,7 @@ class Consumer(Closing):
         end_s = self._monotonic() + timeout_s
         while True:
             if self._is_closed:
-                raise AlreadyClosed(f"this consumer of {self._topic} was closed; open another one to read on")
+                raise AlreadyClosed(f"this consumer of {self.topic} was closed; open another one to read on")
             self._follow_group()
             states = list(self._partitions.values())
             for state in states:

@@ -433,7 +433,7 @@ class RowsAtHand:
     def take(self) -> ConsumedRecord:
         """Take the next row."""
         if self._records is None:
-            self._records = _records_of(self.rows.slice(self.taken))
+            self._records = records_of(self.rows.slice(self.taken))
         record = next(self._records)
         self.taken += 1
         return record
@@ -455,7 +455,8 @@ def with_places(rows: pa.RecordBatch, partition: int, offset: int) -> pa.RecordB
     return pa.RecordBatch.from_arrays(columns, names=[*rows.schema.names, "partition", "offset"])
 
 
-def _records_of(rows: pa.RecordBatch) -> Iterator[ConsumedRecord]:
+def records_of(rows: pa.RecordBatch) -> Iterator[ConsumedRecord]:
+    """The same rows, as records; all columns of a decoder, and those of :func:`with_places`."""
     for row in rows.to_pylist():
         headers = tuple((header["key"], header["value"]) for header in row.pop("headers") or ())
         yield ConsumedRecord(headers=headers, **row)

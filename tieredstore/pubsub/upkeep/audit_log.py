@@ -40,7 +40,7 @@ class AuditLog(Closing):
             )
         self.pairs = pairs
         self.requests: Counter[AuditFault] = Counter()
-        self._cluster, self._topic = settings.cluster, topic
+        self._cluster, self.topic = settings.cluster, topic
         self._log = KafkaQueue(properties, settings.audit_topic, settings.audit_topic)
         self._since_ms = since_ms
         self._next: dict[int, int] = {}
@@ -100,7 +100,7 @@ class AuditLog(Closing):
             self.pairs.counts.damaged_records += 1
             yield AuditFinding(AuditFault.ALTERED, None, None, None, str(error), partition, entry.offset)
             return
-        if (record.cluster, record.topic) == (self._cluster, self._topic):
+        if (record.cluster, record.topic) == (self._cluster, self.topic):
             yield from self.pairs.add(record, entry.appended_ms, partition, entry.offset)
 
 
