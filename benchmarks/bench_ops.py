@@ -42,8 +42,8 @@ from tieredstore.catalog.listing import Scope, list_in_scope
 from tieredstore.config import Settings, settings_from
 from tieredstore.ops.bucket import Bucket, open_bucket
 from tieredstore.ops.cost.usage import UsageBy, usage_of
-from tieredstore.ops.garbage.collection import collect_garbage
-from tieredstore.ops.keys.rotation import rotate_keys
+from tieredstore.ops.garbage.collection import GarbageCollection
+from tieredstore.ops.keys.rotation import Rotation
 from tieredstore.ops.listing import load_stream
 from tieredstore.ops.verification import verify
 from tieredstore.remote.key_ring import key_ring_of
@@ -81,15 +81,15 @@ def rotated(bucket: Bucket) -> Mapping[str, int]:
     ring = key_ring_of(bucket.settings)
     assert ring is not None
     segments = list_in_scope(bucket.store, bucket.prefix, _ALL)
-    return Counter(step.outcome.value for step in rotate_keys(bucket.store, segments, ring, dry_run=False))
+    return Counter(step.outcome.value for step in Rotation(bucket.store, ring, dry_run=False).run(segments))
 
 
 def collected(bucket: Bucket) -> Mapping[str, int]:
     """``gc --yes``."""
-    steps = collect_garbage(
-        bucket.store, bucket.prefix, _ALL, min_age_ms=_DAY_MS, upload_max_age_ms=_DAY_MS // 2, dry_run=False
+    collection = GarbageCollection(
+        bucket.store, bucket.prefix, min_age_ms=_DAY_MS, upload_max_age_ms=_DAY_MS // 2, dry_run=False
     )
-    return Counter(step.outcome.value for step in steps)
+    return Counter(step.outcome.value for step in collection.run(_ALL))
 
 
 def taken_by(tool: Callable[[Bucket], Mapping[str, int]], settings: Settings) -> dict[str, object]:

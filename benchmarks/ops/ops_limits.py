@@ -22,7 +22,7 @@ from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.kafka.logdir import LogSegment
 from tieredstore.model import Uuid
 from tieredstore.ops.bucket import open_bucket
-from tieredstore.ops.keys.rotation import rotate_keys
+from tieredstore.ops.keys.rotation import Rotation
 from tieredstore.ops.steps import Outcome
 from tieredstore.ops.verification import Level, Selection, verify
 from tieredstore.process.parallel import READERS, in_parallel
@@ -90,7 +90,7 @@ class RotationJobs:
         """To the pair that is not active."""
         self._active = 1 - self._active
         store = self._stores[0]
-        steps = list(rotate_keys(store, list_segments(store), self._rings[self._active], dry_run=False))
+        steps = list(Rotation(store, self._rings[self._active], dry_run=False).run(list_segments(store)))
         assert {step.outcome for step in steps} == {Outcome.ROTATED}
 
 

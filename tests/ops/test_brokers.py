@@ -15,9 +15,9 @@ from tieredstore.catalog.metadata_topic import PartitionDelete, PartitionDeleteS
 from tieredstore.cli.bucket.rm import LEFT_ALONE
 from tieredstore.errors import ConfigError, CorruptData
 from tieredstore.ops.brokers import BrokersView
-from tieredstore.ops.garbage.collection import Garbage, collect_garbage
+from tieredstore.ops.garbage.collection import Garbage, GarbageCollection
 from tieredstore.ops.garbage.holds import LegalHold, place_hold
-from tieredstore.ops.garbage.removal import Before, remove_segments
+from tieredstore.ops.garbage.removal import Before, Removal
 from tieredstore.ops.listing import ListedSegment
 from tieredstore.ops.steps import Outcome, Step
 
@@ -64,7 +64,7 @@ def topic() -> Topic:
 def remove(store: AgingStore, topic: Topic, before: Before, *, force: bool = False) -> list[Step[ListedSegment]]:
     with topic.view() as brokers:
         listed = list_in_scope(store, "", Scope("events"))
-        return list(remove_segments(store, "", listed, before, brokers=brokers, force=force, dry_run=False, parallel=2))
+        return list(Removal(store, "", brokers=brokers, force=force, dry_run=False, parallel=2).run(listed, before))
 
 
 def outcomes(steps: Iterable[Step[ListedSegment]]) -> list[str]:
@@ -130,7 +130,7 @@ def test_what_is_copied_while_the_store_is_listed_stays(
     else:
         with topic.view() as brokers:
             listed = list_slowly(store, "", Scope())
-            list(remove_segments(store, "", listed, Before(), brokers=brokers, dry_run=False, parallel=1))
+            list(Removal(store, "", brokers=brokers, dry_run=False, parallel=1).run(listed, Before()))
     assert list(list_segments(store))[-1].segment_id == new.metadata.remote_log_segment_id
 
 
@@ -175,13 +175,11 @@ def collect(
     store: AgingStore, topic: Topic, *, unknown_too: bool = False, dry_run: bool = False
 ) -> list[Step[Garbage]]:
     with topic.view() as brokers:
-        return list(
-            collect_garbage(
-                store, "", Scope(),
-                min_age_ms=24 * HOUR_MS, upload_max_age_ms=12 * HOUR_MS,
-                brokers=brokers, unknown_too=unknown_too, dry_run=dry_run, parallel=2,
-            )
+        collection = GarbageCollection(
+            store, "", min_age_ms=24 * HOUR_MS, upload_max_age_ms=12 * HOUR_MS,
+            brokers=brokers, unknown_too=unknown_too, dry_run=dry_run, parallel=2,
         )  # fmt: skip
+        return list(collection.run(Scope()))
 
 
 def test_gc_takes_what_the_brokers_have_forgotten(topic: Topic) -> None:

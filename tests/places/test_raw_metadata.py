@@ -22,7 +22,7 @@ from tieredstore.config.loading import uploader_settings_from
 from tieredstore.errors import PreconditionFailed, TieredStoreError
 from tieredstore.kafka.logdir import LogSegment, describe, discover
 from tieredstore.model import TopicIdPartition, Uuid
-from tieredstore.ops.garbage.removal import Before, remove_segments
+from tieredstore.ops.garbage.removal import Before, Removal
 from tieredstore.places.opening import placed
 from tieredstore.places.raw_metadata import NamedSegment, completed, metadata_bytes, parse_metadata
 from tieredstore.remote import RemoteStorageManager
@@ -112,7 +112,7 @@ def store_segments(store: ObjectStore, disk: BrokerDisk, *numbers: int) -> None:
 
 def remove(store: ObjectStore, before: int) -> None:
     outer = placed(store, raw_settings())
-    for step in remove_segments(outer, "p/", list_segments(outer, "p/"), Before(offset=before), dry_run=False):
+    for step in Removal(outer, "p/", dry_run=False).run(list_segments(outer, "p/"), Before(offset=before)):
         assert step.reason is None
 
 

@@ -16,7 +16,7 @@ from tieredstore.cli.app.main import app
 from tieredstore.config import load_settings
 from tieredstore.kafka.logdir import describe
 from tieredstore.model import TopicIdPartition, Uuid
-from tieredstore.ops.doctor.checkup import Outcome, checked
+from tieredstore.ops.doctor.checkup import Verdict, checked
 from tieredstore.remote import RemoteStorageManager
 
 _ID = Uuid(bytes([7] * 16))
@@ -87,18 +87,18 @@ def test_commands_read_the_raw_layout_or_refuse_it(raw: Path) -> None:
 
 def test_doctor_looks_at_every_place_and_at_what_is_recorded_there(places: Path) -> None:
     checks = list(checked(load_settings(places), write=True))
-    assert {check.outcome for check in checks if check.subject not in ("versions", "keys")} == {Outcome.GOOD}
+    assert {check.outcome for check in checks if check.subject not in ("versions", "keys")} == {Verdict.GOOD}
     for subject in ("store", "read", "clock", "rules", "write", "conditions", "delete"):
         named = ["private" in check.sentence for check in checks if check.subject == subject]
         assert (subject, sorted(set(named))) == (subject, [False, True])
     (places.parent / "private").rename(places.parent / "elsewhere")
-    broken = [check for check in checked(load_settings(places)) if check.outcome is Outcome.BAD]
+    broken = [check for check in checked(load_settings(places)) if check.outcome is Verdict.BAD]
     assert ["private" in check.sentence for check in broken] == [True]
     (places.parent / "elsewhere").rename(places.parent / "private")
     # Who does not say how the keys are made finds nothing, and is told why.
     lines = places.read_text().splitlines(keepends=True)
     places.write_text("".join(line for line in lines if not line.startswith("endpoint.")))
-    (wrong,) = [check for check in checked(load_settings(places)) if check.outcome is Outcome.BAD]
+    (wrong,) = [check for check in checked(load_settings(places)) if check.outcome is Verdict.BAD]
     assert (wrong.subject, "entropy" in wrong.sentence) == ("layout", True)
 
 

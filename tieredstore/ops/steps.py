@@ -1,7 +1,8 @@
 """What the tools that change a bucket have in common: the outcomes of their steps.
 
-A tool is a generator: from a listing it plans what becomes of each item, does it unless it is a dry run, and gives a
-step for each item as it is done. Its docstring, and the words of its command, say which outcomes it gives.
+A tool is a frozen dataclass: its fields are the store and the options of a run. ``run`` is a generator: from a listing
+it plans what becomes of each item, does it unless it is a dry run, and gives a step for each item as it is done. Its
+docstring, and the words of its command, say which outcomes it gives.
 """
 
 from __future__ import annotations

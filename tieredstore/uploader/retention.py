@@ -14,7 +14,7 @@ from tieredstore.errors import StoreError
 from tieredstore.format.keys import Suffix
 from tieredstore.model import TopicIdPartition, human_bytes
 from tieredstore.ops.garbage.collection import delete_objects
-from tieredstore.ops.garbage.removal import Before, remove_segments
+from tieredstore.ops.garbage.removal import Before, Removal
 from tieredstore.ops.listing import ListedSegment
 from tieredstore.ops.steps import Outcome, Step
 from tieredstore.process.stopping import nothing_under_way
@@ -94,7 +94,7 @@ class RemoteRetention:
             store, prefix, rules = target.store, target.settings.key_prefix, target.manager.manifest_rules
             # A dry run, whose steps are made one after the other: of two side by side the later one may be gone, and
             # the earlier one have failed, which is a hole.
-            for step in remove_segments(store, prefix, left, before, rules=rules, dry_run=True, parallel=_READERS):
+            for step in Removal(store, prefix, rules=rules, parallel=_READERS).run(left, before):
                 if step.outcome is Outcome.REMOVED and not self.dry_run:
                     try:
                         delete_objects(store, step.item.objects)

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import javaproperties
@@ -16,7 +16,8 @@ import pytest
 from tests.support.cli.cli_process import tieredstore
 from tests.support.golden.segments import segments, settings_text
 from tests.support.paths import GOLDEN
-from tieredstore.ops.keys.rotation import RotationStep, rotate_keys
+from tieredstore.catalog.listing import SegmentObjects
+from tieredstore.ops.keys.rotation import Rotation, RotationStep
 from tieredstore.ops.listing import QUARANTINE
 
 CASE = "08-keyring"
@@ -57,11 +58,13 @@ def let_caches_forget(root: Path) -> None:
 def test_a_rotation_that_is_killed_is_remembered_for_as_long(
     root: Path, both: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(*_: object, **__: object) -> Iterator[RotationStep]:
-        yield from itertools.islice(rotate_keys(*_, **__), 1)  # type: ignore[arg-type]
+    run = Rotation.run
+
+    def killed(rotation: Rotation, listed: Iterable[SegmentObjects]) -> Iterator[RotationStep]:
+        yield from itertools.islice(run(rotation, listed), 1)
         raise SystemExit(1)
 
-    monkeypatch.setattr("tieredstore.ops.keys.rotation.rotate_keys", killed)
+    monkeypatch.setattr(Rotation, "run", killed)
     assert tieredstore("keys", "rotate", "--yes", "-c", both).code == 1
     assert [path.name for path in root.rglob("!tieredstore/keys/rotated/*")] == ["key1"]
 

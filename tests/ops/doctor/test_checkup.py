@@ -23,7 +23,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import load_settings
 from tieredstore.errors import AccessDenied
 from tieredstore.format.manifest import MAX_MANIFEST_SIZE
-from tieredstore.ops.doctor.checkup import Check, Outcome, checked, racing
+from tieredstore.ops.doctor.checkup import Check, Verdict, checked, racing
 
 
 def by_subject(checks: Iterator[Check]) -> dict[str, list[Check]]:
@@ -47,9 +47,9 @@ def test_a_bucket_that_is_well_is_green_and_left_as_it_was(settings: Path, tmp_p
     before = sorted(tmp_path.rglob("*"))
     checks = of(settings, write=True)
     assert {subject: [check.outcome for check in of_it] for subject, of_it in checks.items()} == {
-        "versions": [Outcome.GOOD], "keys": [Outcome.SKIPPED], "caller": [Outcome.GOOD], "store": [Outcome.GOOD],
-        "read": [Outcome.GOOD], "clock": [Outcome.GOOD], "rules": [Outcome.GOOD], "write": [Outcome.GOOD],
-        "conditions": [Outcome.GOOD], "delete": [Outcome.GOOD],
+        "versions": [Verdict.GOOD], "keys": [Verdict.SKIPPED], "caller": [Verdict.GOOD], "store": [Verdict.GOOD],
+        "read": [Verdict.GOOD], "clock": [Verdict.GOOD], "rules": [Verdict.GOOD], "write": [Verdict.GOOD],
+        "conditions": [Verdict.GOOD], "delete": [Verdict.GOOD],
     }  # fmt: skip
     assert sorted(tmp_path.rglob("*")) == before
     assert set(checks["read"][0].figures) == {"get_ms"}
@@ -61,10 +61,10 @@ def test_a_bucket_that_is_well_is_green_and_left_as_it_was(settings: Path, tmp_p
 def test_nothing_is_written_unless_asked_for(settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     patch_store(monkeypatch, ScriptedStore(MemoryObjectStore()).on("put", do=AssertionError("it writes")))
     checks = of(settings)
-    assert [check.outcome for check in checks["write"]] == [Outcome.SKIPPED]
+    assert [check.outcome for check in checks["write"]] == [Verdict.SKIPPED]
     assert "conditions" not in checks
     # An empty bucket may be the wrong one.
-    assert (checks["store"][0].outcome, "key.prefix" in checks["store"][0].sentence) == (Outcome.WARN, True)
+    assert (checks["store"][0].outcome, "key.prefix" in checks["store"][0].sentence) == (Verdict.WARN, True)
 
 
 def test_keys_that_fit_and_keys_that_others_may_read(settings: Path, tmp_path: Path) -> None:
@@ -72,16 +72,16 @@ def test_keys_that_fit_and_keys_that_others_may_read(settings: Path, tmp_path: P
         settings.read_text() + tieredstore("keys", "generate", "k", "-d", tmp_path, "--bits", 2048).text
     )
     (good,) = of(settings)["keys"]
-    assert (good.outcome, good.sentence) == (Outcome.GOOD, "1 key pair, k active: it opens what it wraps")
+    assert (good.outcome, good.sentence) == (Verdict.GOOD, "1 key pair, k active: it opens what it wraps")
     (tmp_path / "k.private.pem").chmod(0o644)
     _, open_to_all = of(settings)["keys"]
-    assert open_to_all.outcome is Outcome.WARN
+    assert open_to_all.outcome is Verdict.WARN
     assert "mode 0644): chmod 600" in open_to_all.sentence
     (tmp_path / "k.private.pem").write_text("nothing")
     checks = of(settings)
-    assert (checks["keys"][0].outcome, checks["keys"][0].exit_code) == (Outcome.BAD, 2)
+    assert (checks["keys"][0].outcome, checks["keys"][0].exit_code) == (Verdict.BAD, 2)
     # The store is looked at all the same.
-    assert checks["store"][0].outcome is Outcome.WARN
+    assert checks["store"][0].outcome is Verdict.WARN
 
 
 def test_what_is_named_as_a_manifest_is_not_read_whatever_its_size(
@@ -90,7 +90,7 @@ def test_what_is_named_as_a_manifest_is_not_read_whatever_its_size(
     store = ScriptedStore(MemoryObjectStore())
     store.put("a.rsm-manifest", bytes(MAX_MANIFEST_SIZE + 1))
     patch_store(monkeypatch, store)
-    assert [check.outcome for check in of(settings)["read"]] == [Outcome.GOOD]
+    assert [check.outcome for check in of(settings)["read"]] == [Verdict.GOOD]
     assert store.requests["get"]
     assert store.bytes_down == 0
 
@@ -101,11 +101,11 @@ def patch_store(monkeypatch: pytest.MonkeyPatch, store: ObjectStore) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "outcome"),
-    [(0, Outcome.GOOD), (-0.9, Outcome.GOOD), (100, Outcome.WARN), (-100, Outcome.WARN), (1000, Outcome.BAD),
-     (-1000, Outcome.BAD), (None, Outcome.WARN)],
+    [(0, Verdict.GOOD), (-0.9, Verdict.GOOD), (100, Verdict.WARN), (-100, Verdict.WARN), (1000, Verdict.BAD),
+     (-1000, Verdict.BAD), (None, Verdict.WARN)],
 )  # fmt: skip
 def test_clocks_that_differ(
-    seconds: float | None, outcome: Outcome, settings: Path, monkeypatch: pytest.MonkeyPatch
+    seconds: float | None, outcome: Verdict, settings: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_ms = None if seconds is None else round((time.time() + seconds) * 1000)
     patch_store(monkeypatch, ScriptedStore(MemoryObjectStore()).change("now_ms", change=lambda _: now_ms))
@@ -133,11 +133,11 @@ class Careless(DelegatingObjectStore):
 def test_conditions_that_do_not_hold_are_found(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     patch_store(monkeypatch, Careless(honest=False))
     broken = of(settings, write=True)["conditions"]
-    assert {check.outcome for check in broken} == {Outcome.BAD}
+    assert {check.outcome for check in broken} == {Verdict.BAD}
     assert "replaced an object" in broken[0].sentence
     assert any("writers on condition that nothing is there 8 won" in check.sentence for check in broken)
     patch_store(monkeypatch, Careless(honest=True))
-    assert [check.outcome for check in of(settings, write=True)["conditions"]] == [Outcome.WARN]
+    assert [check.outcome for check in of(settings, write=True)["conditions"]] == [Verdict.WARN]
 
 
 def test_a_race_of_the_memory_store_has_one_winner() -> None:
@@ -148,7 +148,7 @@ def test_who_may_read_and_not_write_is_told(settings: Path, monkeypatch: pytest.
     refusing = ScriptedStore(MemoryObjectStore()).on("put", do=AccessDenied("writes are not allowed"))
     patch_store(monkeypatch, refusing)
     (write,) = of(settings, write=True)["write"]
-    assert (write.outcome, write.exit_code, write.sentence) == (Outcome.BAD, 6, "writes are not allowed")
+    assert (write.outcome, write.exit_code, write.sentence) == (Verdict.BAD, 6, "writes are not allowed")
 
 
 def test_a_cache_folder_that_cannot_be_used_and_a_full_disk(
@@ -161,13 +161,13 @@ def test_a_cache_folder_that_cannot_be_used_and_a_full_disk(
         "fetch.chunk.cache.path": str(cache),
     }
     settings.write_text(settings.read_text() + "".join(f"{name}={text}\n" for name, text in lines.items()))
-    assert of(settings)["cache"][0].outcome is Outcome.GOOD
+    assert of(settings)["cache"][0].outcome is Verdict.GOOD
     assert not cache.exists()
     usage: Any = type("Usage", (), {"total": 100, "free": 1})
     monkeypatch.setattr("tieredstore.ops.doctor.checkup.shutil.disk_usage", lambda _path: usage)
-    assert of(settings)["cache"][0].outcome is Outcome.WARN
+    assert of(settings)["cache"][0].outcome is Verdict.WARN
     (tmp_path / "cache").write_text("a file")
-    assert of(settings)["cache"][0].outcome is Outcome.BAD
+    assert of(settings)["cache"][0].outcome is Verdict.BAD
 
 
 def test_the_command_has_a_line_each_and_the_first_failures_exit_code(settings: Path, tmp_path: Path) -> None:

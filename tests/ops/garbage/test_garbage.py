@@ -21,7 +21,7 @@ from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.catalog.listing import Scope
 from tieredstore.errors import AccessDenied, ConfigError, CorruptData, StoreUnavailable
 from tieredstore.format.keys import Suffix
-from tieredstore.ops.garbage.collection import Garbage, collect_garbage, least_age_ms
+from tieredstore.ops.garbage.collection import Garbage, GarbageCollection, least_age_ms
 from tieredstore.ops.garbage.holds import LegalHold, place_hold, release_hold
 from tieredstore.ops.steps import Outcome, Step
 
@@ -56,17 +56,10 @@ def run(
     dry_run: bool = False,
     min_age_ms: int = MIN_AGE_MS,
 ) -> list[Step[Garbage]]:
-    return list(
-        collect_garbage(
-            store,
-            prefix,
-            scope,
-            min_age_ms=min_age_ms,
-            upload_max_age_ms=MAX_AGE_MS,
-            dry_run=dry_run,
-            parallel=2,
-        )
+    collection = GarbageCollection(
+        store, prefix, min_age_ms=min_age_ms, upload_max_age_ms=MAX_AGE_MS, dry_run=dry_run, parallel=2
     )
+    return list(collection.run(scope))
 
 
 def outcomes(steps: Iterable[Step[Garbage]]) -> dict[str, Outcome]:

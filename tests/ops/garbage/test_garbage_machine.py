@@ -28,9 +28,9 @@ from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.ops.bucket import Bucket as StoreBucket
 from tieredstore.ops.copies.copying import CopyStep, copy_segments
 from tieredstore.ops.garbage.collection import GarbageCollection, delete_objects, find_garbage, least_age_ms
-from tieredstore.ops.garbage.holds import LegalHold, place_hold
-from tieredstore.ops.garbage.removal import Before, remove_segments
-from tieredstore.ops.keys.rotation import rotate_keys
+from tieredstore.ops.garbage.holds import Holds, LegalHold, place_hold
+from tieredstore.ops.garbage.removal import Before, Removal
+from tieredstore.ops.keys.rotation import Rotation
 from tieredstore.ops.steps import Outcome
 from tieredstore.remote.copy.writer import SegmentWriter, WriteOptions
 from tieredstore.remote.layout import KeyLayout
@@ -58,9 +58,10 @@ def collect(store: ObjectStore) -> None:
     """A collection on one thread: what it does between two calls of the store is nobody's business."""
     now_ms = admin_of(store).now_ms()
     assert now_ms is not None
-    collection = GarbageCollection(store, PREFIX, now_ms - least_age_ms(MAX_AGE_MS), dry_run=False)
+    min_age_ms, holds = least_age_ms(MAX_AGE_MS), Holds(store, PREFIX)
+    collection = GarbageCollection(store, PREFIX, min_age_ms=min_age_ms, upload_max_age_ms=MAX_AGE_MS, dry_run=False)
     for garbage in find_garbage(store, PREFIX, Scope()):
-        collection.collect(garbage)
+        collection.collect(now_ms - min_age_ms, holds, garbage)
 
 
 def write_origin(folder: Path) -> ObjectStore:
@@ -160,7 +161,7 @@ class Bucket(RuleBasedStateMachine):
     @rule(number=st.integers(0, 99), ring=st.sampled_from(RINGS))
     def rotate(self, number: int, ring: KeyRing) -> None:
         objects = self._committed()[number % len(self._committed())]
-        self._start(lambda store: list(rotate_keys(store, [objects], ring, parallel=1)))
+        self._start(lambda store: list(Rotation(store, ring, parallel=1).run([objects])))
 
     @precondition(lambda self: self._has_room() and self._committed())
     @rule(number=st.integers(0, 99), by_broker=st.booleans())
@@ -173,9 +174,7 @@ class Bucket(RuleBasedStateMachine):
         if by_broker:
             self._start(lambda store: delete_objects(store, objects))
         else:
-            self._start(
-                lambda store: list(remove_segments(store, PREFIX, [objects], Before(), dry_run=False, parallel=1))
-            )
+            self._start(lambda store: list(Removal(store, PREFIX, dry_run=False, parallel=1).run([objects], Before())))
         if manifest in self.origin_content:
             self.removals.append(self.actors[-1])
 

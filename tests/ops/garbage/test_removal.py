@@ -27,7 +27,7 @@ from tieredstore.errors import (
 )
 from tieredstore.format.keys import Suffix
 from tieredstore.ops.garbage.holds import Holds, LegalHold, list_holds, place_hold, release_hold
-from tieredstore.ops.garbage.removal import Before, remove_segments, topic_ids
+from tieredstore.ops.garbage.removal import Before, Removal, topic_ids
 from tieredstore.ops.listing import ListedSegment
 from tieredstore.ops.steps import Outcome, Step
 
@@ -51,7 +51,7 @@ def run(
     store: ObjectStore, before: Before = ALL, scope: Scope | None = None, *, dry_run: bool = False
 ) -> list[Step[ListedSegment]]:
     listed = list_in_scope(store, "", scope or Scope("events"))
-    return list(remove_segments(store, "", listed, before, dry_run=dry_run, parallel=2))
+    return list(Removal(store, "", dry_run=dry_run, parallel=2).run(listed, before))
 
 
 def rows_of(steps: Iterable[Step[ListedSegment]]) -> list[tuple[int, int, str]]:

@@ -25,7 +25,7 @@ from tieredstore.config import Settings, settings_from
 from tieredstore.errors import ConfigError, StoreUnavailable, UnknownKey
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import SegmentManifest
-from tieredstore.ops.keys.rotation import FAILURES, RotationStep, rotate_keys
+from tieredstore.ops.keys.rotation import FAILURES, Rotation, RotationStep
 from tieredstore.ops.steps import Outcome
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.transform.keyring import KeyPair, KeyRing
@@ -62,7 +62,7 @@ def keys_in_use(store: ObjectStore) -> Counter[str]:
 
 
 def run(store: ObjectStore, ring: KeyRing = BOTH, *, dry_run: bool = False, parallel: int = 4) -> list[RotationStep]:
-    return list(rotate_keys(store, list_segments(store), ring, dry_run=dry_run, parallel=parallel))
+    return list(Rotation(store, ring, dry_run=dry_run, parallel=parallel).run(list_segments(store)))
 
 
 def outcomes(steps: Iterable[RotationStep]) -> Counter[Outcome]:

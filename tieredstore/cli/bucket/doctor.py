@@ -12,7 +12,7 @@ from tieredstore.cli.app.chosen_bucket import choose_settings
 from tieredstore.cli.app.steps import telling
 from tieredstore.cli.terminal.progress import tell_if_stopped
 from tieredstore.cli.terminal.rows import Row, field
-from tieredstore.ops.doctor.checkup import Check, Outcome, checked
+from tieredstore.ops.doctor.checkup import Check, Verdict, checked
 
 
 def doctor(
@@ -29,7 +29,7 @@ def doctor(
 
     Example: tieredstore doctor -c store.properties --write
     """
-    counts: Counter[Outcome] = Counter()
+    counts: Counter[Verdict] = Counter()
     exit_code = 0
     with tell_if_stopped(lambda: f"{counts.total()} checks were made"), telling(as_json=as_json, report=None) as teller:
         for check in checked(choose_settings(settings, store), write=write):
@@ -37,7 +37,7 @@ def doctor(
             exit_code = exit_code or check.exit_code
             line = f"{check.outcome.value:<7} {check.subject:<11} {check.sentence}"
             teller.tell(_CHECK.json(check), line)
-        teller.tell({"summary": {outcome.name.lower(): counts[outcome] for outcome in Outcome}})
+        teller.tell({"summary": {outcome.name.lower(): counts[outcome] for outcome in Verdict}})
     if exit_code:
         raise typer.Exit(exit_code)
 

@@ -32,7 +32,7 @@ from tieredstore.cli.terminal.rows import PARTITION, Row, field
 from tieredstore.errors import ConfigError, StoreError
 from tieredstore.model import human_bytes
 from tieredstore.ops.bucket import Bucket
-from tieredstore.ops.garbage.collection import Garbage, collect_garbage
+from tieredstore.ops.garbage.collection import Garbage, GarbageCollection
 from tieredstore.ops.steps import Outcome, Step
 from tieredstore.process.parallel import READERS
 
@@ -97,10 +97,9 @@ def gc(
         open_brokers(client) as brokers,
     ):
         bucket.refuse_raw("gc", "a log without its index looks like a copy that did not end, and may be the only one")
-        steps = collect_garbage(
+        collection = GarbageCollection(
             bucket.store,
             bucket.prefix,
-            scope,
             min_age_ms=min_age_ms,
             upload_max_age_ms=bucket.settings.upload_max_age_ms,
             brokers=brokers,
@@ -110,7 +109,7 @@ def gc(
         )
         row = _row(bucket)
         with tally.working("collecting", "leftovers") as advance:
-            for step in steps:
+            for step in collection.run(scope):
                 tally.add(step.outcome, step.item.size)
                 teller.tell(row.json(step), _line(step, bucket, tally))
                 advance()

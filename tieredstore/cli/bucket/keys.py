@@ -126,7 +126,7 @@ def rotate(
 
     Example: tieredstore keys rotate -c store.properties --yes
     """
-    from tieredstore.ops.keys.rotation import FAILURES, rotate_keys
+    from tieredstore.ops.keys.rotation import FAILURES, Rotation
 
     dry_run = is_dry_run(yes=yes, dry_run=dry_run)
     scope = chosen_scope(topic, topic_id, partition)
@@ -136,12 +136,12 @@ def rotate(
         bucket.refuse_raw("keys rotate", _NOTHING)
         ring = _required_ring(bucket.settings)
         listed = list_encrypted(bucket.store, bucket.prefix, scope)
-        steps = rotate_keys(bucket.store, listed, ring, rules=bucket.manifest_rules, dry_run=dry_run, parallel=parallel)
+        rotation = Rotation(bucket.store, ring, rules=bucket.manifest_rules, dry_run=dry_run, parallel=parallel)
         with (
             tell_if_stopped(lambda: _stopped(tally)),
             counting("checking" if dry_run else "rotating", "segments") as advance,
         ):
-            for step in steps:
+            for step in rotation.run(listed):
                 tally.add(step.outcome)
                 if step.outcome is Outcome.ROTATED and step.key_id is not None:
                     if step.key_id not in old_keys and not dry_run:

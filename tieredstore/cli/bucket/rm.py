@@ -33,7 +33,7 @@ from tieredstore.cli.terminal.rows import PARTITION, Row, field
 from tieredstore.errors import ConfigError, StoreError
 from tieredstore.model import AtTime, Uuid, human_bytes
 from tieredstore.ops.bucket import Bucket
-from tieredstore.ops.garbage.removal import Before, remove_segments, topic_ids
+from tieredstore.ops.garbage.removal import Before, Removal, topic_ids
 from tieredstore.ops.listing import ListedSegment
 from tieredstore.ops.steps import Outcome, Step
 from tieredstore.process.parallel import READERS
@@ -98,11 +98,9 @@ def rm(
             _require_one(bucket, topic)
         listed = list_in_scope(bucket.store, bucket.prefix, Scope(topic, incarnation, partition))
         listed = at_least_one(listed, bucket, {topic: [] if partition is None else [partition]}, incarnation)
-        steps = remove_segments(
+        removal = Removal(
             bucket.store,
             bucket.prefix,
-            listed,
-            bounds,
             rules=bucket.manifest_rules,
             brokers=brokers,
             upload_max_age_ms=bucket.settings.upload_max_age_ms,
@@ -111,7 +109,7 @@ def rm(
             parallel=parallel,
         )
         with tally.working("removing", "segments") as advance:
-            for step in steps:
+            for step in removal.run(listed, bounds):
                 tally.add(step.outcome, step.item.objects.stored_size)
                 teller.tell(_ROW.json(step), _line(step, tally))
                 advance()

@@ -91,7 +91,7 @@ _MOST_LOOKED_AT: Final = 1000
 _LITTLE_DISK: Final = 0.05
 
 
-class Outcome(enum.Enum):
+class Verdict(enum.Enum):
     """How a check ended; the value is the word that is shown."""
 
     GOOD = "ok"
@@ -107,7 +107,7 @@ class Check:
     """What was looked at, and what is the case, in a sentence."""
 
     subject: str
-    outcome: Outcome
+    outcome: Verdict
     sentence: str
     figures: dict[str, float] = field(default_factory=dict[str, float])
     """Milliseconds and counts by name, for scripts."""
@@ -125,12 +125,12 @@ def _guarded(subject: str, checks: Callable[[], Iterator[Check]]) -> Iterator[Ch
     try:
         yield from checks()
     except TieredStoreError as error:
-        yield Check(subject, Outcome.BAD, str(error), exit_code=type(error).exit_code)
+        yield Check(subject, Verdict.BAD, str(error), exit_code=type(error).exit_code)
 
 
 def _of_this_machine(settings: Settings) -> Iterator[Check]:
     python = ".".join(map(str, sys.version_info[:3]))
-    yield Check("versions", Outcome.GOOD, f"tieredstore {importlib.metadata.version('tieredstore')} on Python {python}")
+    yield Check("versions", Verdict.GOOD, f"tieredstore {importlib.metadata.version('tieredstore')} on Python {python}")
     cache = settings.fetch.chunk_cache
     if cache is None or cache.path is None:
         return
@@ -138,13 +138,13 @@ def _of_this_machine(settings: Settings) -> Iterator[Check]:
     # It is made when it is first used.
     there = next((parent for parent in (folder, *folder.parents) if parent.exists()), folder)
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
-        yield Check("cache", Outcome.BAD, f"the folder {folder} of the chunk cache cannot be written", exit_code=2)
+        yield Check("cache", Verdict.BAD, f"the folder {folder} of the chunk cache cannot be written", exit_code=2)
         return
     usage = shutil.disk_usage(there)
     little = usage.free < _LITTLE_DISK * usage.total
     yield Check(
         "cache",
-        Outcome.WARN if little else Outcome.GOOD,
+        Verdict.WARN if little else Verdict.GOOD,
         f"the chunk cache in {folder} has {human_bytes(usage.free)} free on its disk",
         {"free_bytes": usage.free},
     )
@@ -153,25 +153,25 @@ def _of_this_machine(settings: Settings) -> Iterator[Check]:
 def _of_keys(settings: Settings) -> Iterator[Check]:
     encryption = settings.encryption
     if encryption is None:
-        yield Check("keys", Outcome.SKIPPED, "encryption is off: encrypted segments cannot be read")
+        yield Check("keys", Verdict.SKIPPED, "encryption is off: encrypted segments cannot be read")
         return
     started = time.perf_counter()
     ring = key_ring_of(settings)
     assert ring is not None
     probe = os.urandom(32)
     if ring.unwrap(ring.active_id, ring.wrap(probe)) != probe:
-        yield Check("keys", Outcome.BAD, f"the pair {ring.active_id} opens something else than it wraps", exit_code=4)
+        yield Check("keys", Verdict.BAD, f"the pair {ring.active_id} opens something else than it wraps", exit_code=4)
         return
     ms = _ms_since(started)
     pairs = f"{len(ring.ids)} key pair{'s' if len(ring.ids) > 1 else ''}, {ring.active_id} active"
-    yield Check("keys", Outcome.GOOD, f"{pairs}: it opens what it wraps", {"pairs": len(ring.ids), "load_ms": ms})
+    yield Check("keys", Verdict.GOOD, f"{pairs}: it opens what it wraps", {"pairs": len(ring.ids), "load_ms": ms})
     for pair in encryption.key_pairs:
         if pair.private_key_file is None or pair.kms is not None:
             continue
         mode = stat.S_IMODE(pair.private_key_file.stat().st_mode)
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
             yield Check(
-                "keys", Outcome.WARN,
+                "keys", Verdict.WARN,
                 f"{pair.private_key_file} may be used by others than its owner (mode {mode:04o}): chmod 600",
             )  # fmt: skip
 
@@ -194,16 +194,16 @@ def _of_place(place: Place, *, write: bool) -> Iterator[Check]:
     infos = list(islice(store.list(prefix), _MOST_LOOKED_AT))
     ms = _ms_since(started)
     # By now it is known that the credentials are accepted.
-    yield Check("caller", Outcome.GOOD, admin_of(store).caller() or "the store does not tell who asks")
+    yield Check("caller", Verdict.GOOD, admin_of(store).caller() or "the store does not tell who asks")
     here = f"under {prefix!r} of {store.identity}" if prefix else f"in {store.identity}"
     many = f"{_MOST_LOOKED_AT} objects or more" if len(infos) == _MOST_LOOKED_AT else f"{len(infos)} objects"
     odd = "" if infos else "; if there should be some, look at storage.root, bucket and key.prefix"
-    outcome = Outcome.GOOD if infos else Outcome.WARN
+    outcome = Verdict.GOOD if infos else Verdict.WARN
     yield Check("store", outcome, f"{many} {here}, listed in {ms:.0f} ms{odd}", {"list_ms": ms})
     yield from _guarded("layout", partial(_of_layout, store, prefix))
     manifests = [info.key for info in infos if info.key.endswith(f".{Suffix.MANIFEST.value}")]
     if not manifests:
-        yield Check("read", Outcome.SKIPPED, "there is no manifest among them to be read")
+        yield Check("read", Verdict.SKIPPED, "there is no manifest among them to be read")
     else:
         yield from _guarded("read", lambda: _of_reading(store, manifests))
     yield from _guarded("clock", lambda: _of_clock(store))
@@ -211,14 +211,14 @@ def _of_place(place: Place, *, write: bool) -> Iterator[Check]:
     if write:
         yield from _guarded("write", lambda: _of_writing(store, f"{prefix}!tieredstore/doctor/{uuid4()}"))
     else:
-        yield Check("write", Outcome.SKIPPED, "nothing was written: --write tries it")
+        yield Check("write", Verdict.SKIPPED, "nothing was written: --write tries it")
 
 
 def _of_layout(store: ObjectStore, prefix: str) -> Iterator[Check]:
     other = other_layout(store, prefix)
     if other is not None:
         sentence = f"what lies here was written with {other}, which the settings do not say: it is not found"
-        yield Check("layout", Outcome.BAD, sentence, exit_code=2)
+        yield Check("layout", Verdict.BAD, sentence, exit_code=2)
 
 
 def _of_reading(store: ObjectStore, manifests: Sequence[str]) -> Iterator[Check]:
@@ -227,7 +227,7 @@ def _of_reading(store: ObjectStore, manifests: Sequence[str]) -> Iterator[Check]
     plural = "s" if len(manifests) > 1 else ""
     yield Check(
         "read",
-        Outcome.GOOD,
+        Verdict.GOOD,
         f"1 of {len(manifests)} manifest{plural} read in {statistics.median(times):.0f} ms; no segment was checked "
         "(tieredstore verify does)",
         {"get_ms": statistics.median(times)},
@@ -239,19 +239,19 @@ def _of_clock(store: ObjectStore) -> Iterator[Check]:
     theirs_ms = admin_of(store).now_ms()
     after_ms = time.time() * 1000
     if theirs_ms is None:
-        yield Check("clock", Outcome.WARN, "the store does not tell its time: gc cannot know what is old there")
+        yield Check("clock", Verdict.WARN, "the store does not tell its time: gc cannot know what is old there")
         return
     # A time in whole seconds, of some moment between asking and being told.
     skew_ms = max(theirs_ms - after_ms, before_ms - theirs_ms - 1000, 0.0)
     figures = {"skew_ms": skew_ms}
     if skew_ms <= _SKEW_MS:
-        yield Check("clock", Outcome.GOOD, "this machine's clock and the store's agree", figures)
+        yield Check("clock", Verdict.GOOD, "this machine's clock and the store's agree", figures)
         return
-    outcome = Outcome.BAD if skew_ms >= _REFUSED_SKEW_MS else Outcome.WARN
+    outcome = Verdict.BAD if skew_ms >= _REFUSED_SKEW_MS else Verdict.WARN
     yield Check(
         "clock", outcome,
         f"this machine's clock and the store's differ by {skew_ms / 1000:.0f} s: S3 refuses from 15 minutes on",
-        figures, exit_code=6 if outcome is Outcome.BAD else 0,
+        figures, exit_code=6 if outcome is Verdict.BAD else 0,
     )  # fmt: skip
 
 
@@ -260,17 +260,17 @@ def _of_rules(store: ObjectStore, prefix: str) -> Iterator[Check]:
     if rules is None:
         yield Check(
             "rules",
-            Outcome.SKIPPED,
+            Verdict.SKIPPED,
             "the store does not tell its lifecycle rules: see that none deletes segments",
         )
     elif rules:
         for rule in rules:
-            yield Check("rules", Outcome.BAD, f"{rule}: segments are lost by it", exit_code=6)
+            yield Check("rules", Verdict.BAD, f"{rule}: segments are lost by it", exit_code=6)
     else:
-        yield Check("rules", Outcome.GOOD, "no rule of the bucket takes segments away")
+        yield Check("rules", Verdict.GOOD, "no rule of the bucket takes segments away")
     yield from _of_unfinished(store, prefix)
     for kept in admin_of(store).kept_after_delete():
-        yield Check("rules", Outcome.WARN, kept)
+        yield Check("rules", Verdict.WARN, kept)
 
 
 def _of_unfinished(store: ObjectStore, prefix: str) -> Iterator[Check]:
@@ -283,14 +283,14 @@ def _of_unfinished(store: ObjectStore, prefix: str) -> Iterator[Check]:
     except (StoreError, ObjectNotFound) as error:
         if error.retryable:
             raise
-        yield Check("rules", Outcome.SKIPPED, f"whether a rule aborts unfinished uploads was not told: {error}")
+        yield Check("rules", Verdict.SKIPPED, f"whether a rule aborts unfinished uploads was not told: {error}")
         return
     if rule is None:
         sentence = "no rule aborts unfinished uploads, which cost and are in no listing: tieredstore lifecycle apply"
-        yield Check("rules", Outcome.WARN, sentence)
+        yield Check("rules", Verdict.WARN, sentence)
     else:
         days = rule.aborts_after_days
-        yield Check("rules", Outcome.GOOD, f"the rule {rule.name} aborts unfinished uploads after {days} days")
+        yield Check("rules", Verdict.GOOD, f"the rule {rule.name} aborts unfinished uploads after {days} days")
 
 
 def _of_writing(store: ObjectStore, place: str) -> Iterator[Check]:
@@ -298,30 +298,30 @@ def _of_writing(store: ObjectStore, place: str) -> Iterator[Check]:
     with _removed_again(store, place):
         put_ms = statistics.median(_timed(partial(store.put, f"{place}/{n}", body)) for n in range(_TRIES))
         if store.get(f"{place}/0") != body:
-            yield Check("write", Outcome.BAD, "what was written is not what is read", exit_code=4)
+            yield Check("write", Verdict.BAD, "what was written is not what is read", exit_code=4)
             return
         yield Check(
-            "write", Outcome.GOOD, f"{human_bytes(_PROBE_BYTES)} written in {put_ms:.0f} ms", {"put_ms": put_ms}
+            "write", Verdict.GOOD, f"{human_bytes(_PROBE_BYTES)} written in {put_ms:.0f} ms", {"put_ms": put_ms}
         )
         yield from _of_conditions(store, place)
         store.delete([f"{place}/0"])
         try:
             store.head(f"{place}/0")
         except ObjectNotFound:
-            yield Check("delete", Outcome.GOOD, "what was deleted is gone")
+            yield Check("delete", Verdict.GOOD, "what was deleted is gone")
         else:
-            yield Check("delete", Outcome.BAD, "what was deleted is still there", exit_code=6)
+            yield Check("delete", Verdict.BAD, "what was deleted is still there", exit_code=6)
 
 
 def _of_conditions(store: ObjectStore, place: str) -> Iterator[Check]:
     faults = list(racing(store, place))
     if not faults:
-        yield Check("conditions", Outcome.GOOD, "conditional writes hold: of racing writers one wins")
+        yield Check("conditions", Verdict.GOOD, "conditional writes hold: of racing writers one wins")
     elif not store.conditional_writes:
-        yield Check("conditions", Outcome.WARN, f"the store keeps no conditions, and says so: {faults[0]}")
+        yield Check("conditions", Verdict.WARN, f"the store keeps no conditions, and says so: {faults[0]}")
     for fault in faults if store.conditional_writes else ():
         yield Check(
-            "conditions", Outcome.BAD, f"{fault}: processes that share this bucket may undo each other", exit_code=6
+            "conditions", Verdict.BAD, f"{fault}: processes that share this bucket may undo each other", exit_code=6
         )
 
 

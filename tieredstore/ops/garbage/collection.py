@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Final, Self
 
 from tieredstore.backends.base import DRAFT_PREFIX, AbandonedWrite, ObjectStore, find_abandoned_writes, store_time_ms
@@ -93,37 +94,86 @@ def least_age_ms(upload_max_age_ms: int) -> int:
     return AGES_APART * upload_max_age_ms
 
 
-def collect_garbage(
-    store: ObjectStore,
-    prefix: str,
-    scope: Scope,
-    *,
-    min_age_ms: int,
-    upload_max_age_ms: int,
-    brokers: BrokersView | None = None,
-    unknown_too: bool = False,
-    dry_run: bool = True,
-    parallel: int = READERS,
-) -> Iterator[Step[Garbage]]:
-    """What is garbage in ``scope``, one step each, deleted unless ``dry_run``; nothing is held in memory.
+@dataclass(frozen=True, slots=True)
+class GarbageCollection:
+    """Deletes what is garbage unless ``dry_run``; nothing is held in memory.
 
     Only keys under ``prefix`` that are those of segments are looked at. Whether there is a manifest is asked again
     right before each deletion, and so are legal holds. Stopped or killed anywhere, it leaves what a second run takes.
     With ``brokers`` come segments that they have forgotten; what their records never named is told, and deleted only if
     ``unknown_too``.
-    ConfigError for a ``min_age_ms`` that is not safe, or a store that does not tell its time; what the store refuses to
-    delete is a step, and any other error of the store ends the run.
     """
-    if min_age_ms < least_age_ms(upload_max_age_ms):
-        raise ConfigError(
-            f"a least age of {_hours(min_age_ms)} is not safe: copies may take {_hours(upload_max_age_ms)} "
-            f"(upload.max.age.ms), and what is younger than {AGES_APART} times that may be one under way"
-        )
-    now_ms = store_time_ms(store)
-    collection = GarbageCollection(store, prefix, now_ms - min_age_ms, unknown_too=unknown_too, dry_run=dry_run)
-    garbage = find_garbage(store, prefix, scope, brokers)
-    with ThreadPool(parallel, "tieredstore-gc") as pool:
-        yield from in_parallel(pool, collection.collect, garbage, at_once=4 * parallel)
+
+    store: ObjectStore
+    prefix: str
+    _: KW_ONLY
+    min_age_ms: int
+    upload_max_age_ms: int
+    brokers: BrokersView | None = None
+    unknown_too: bool = False
+    dry_run: bool = True
+    parallel: int = READERS
+
+    def run(self, scope: Scope) -> Iterator[Step[Garbage]]:
+        """A step for each piece of garbage in scope.
+
+        ConfigError for a ``min_age_ms`` that is not safe, or a store that does not tell its time; what the store
+        refuses to delete is a step, and any other error of the store ends the run.
+        """
+        if self.min_age_ms < least_age_ms(self.upload_max_age_ms):
+            raise ConfigError(
+                f"a least age of {_hours(self.min_age_ms)} is not safe: copies may take "
+                f"{_hours(self.upload_max_age_ms)} (upload.max.age.ms), and what is younger than {AGES_APART} times "
+                "that may be one under way"
+            )
+        older_than_ms, holds = store_time_ms(self.store) - self.min_age_ms, Holds(self.store, self.prefix)
+        garbage = find_garbage(self.store, self.prefix, scope, self.brokers)
+        with ThreadPool(self.parallel, "tieredstore-gc") as pool:
+            work = partial(self.collect, older_than_ms, holds)
+            yield from in_parallel(pool, work, garbage, at_once=4 * self.parallel)
+
+    def collect(self, older_than_ms: int, holds: Holds, garbage: Garbage) -> Step[Garbage]:
+        """Delete one piece, unless it is younger, held, or referred to by now. Thread-safe."""
+        if garbage.modified_ms is None:
+            return Step(garbage, Outcome.YOUNG, "the store does not tell its age")
+        if garbage.modified_ms > older_than_ms:
+            return Step(garbage, Outcome.YOUNG)
+        if garbage.forgotten is Forgotten.NEVER_NAMED and not self.unknown_too:
+            return Step(garbage, Outcome.UNKNOWN, garbage.forgotten.value)
+        hold = holds.on(garbage.partition, garbage.first_offset, None)
+        if hold is not None:
+            return Step(garbage, Outcome.HELD, f"legal hold {hold.name!r}")
+        try:
+            return self._removed(garbage)
+        except StoreError as error:
+            if error.retryable:
+                raise
+            return Step(garbage, Outcome.REFUSED, str(error))
+
+    def _removed(self, garbage: Garbage) -> Step[Garbage]:
+        if isinstance(garbage.what, SegmentObjects) and garbage.forgotten is not None:
+            if not self.dry_run:
+                delete_objects(self.store, garbage.what)
+            return Step(garbage, Outcome.DELETED, garbage.forgotten.value)
+        if isinstance(garbage.what, SegmentObjects):
+            return Step(garbage, self._objects_removed(garbage.what))
+        if not garbage.what.removable:
+            return Step(garbage, Outcome.LEFT, "only the store can take it away, in its own time")
+        if self.dry_run or self.store.discard(garbage.what):
+            return Step(garbage, Outcome.DELETED)
+        return Step(garbage, Outcome.GONE, "somebody else took it away, or is at work on it")
+
+    def _objects_removed(self, objects: SegmentObjects) -> Outcome:
+        # Between the listing and this moment hours may lie.
+        try:
+            self.store.head(object_key(self.prefix, objects.main_path, Suffix.MANIFEST))
+        except ObjectNotFound:
+            pass
+        else:
+            return Outcome.REFERENCED
+        if not self.dry_run:
+            self.store.delete([info.key for _, info in objects.objects])
+        return Outcome.DELETED
 
 
 def find_garbage(
@@ -167,63 +217,6 @@ def _place(prefix: str, write: AbandonedWrite) -> ObjectKey | None:
     if name.startswith(DRAFT_PREFIX):
         return parse_key(prefix, f"{folder}{slash}{_ANY_NAME}")
     return parse_key(prefix, write.key)
-
-
-class GarbageCollection:
-    """What is done with each piece of garbage. Thread-safe."""
-
-    def __init__(
-        self, store: ObjectStore, prefix: str, older_than_ms: int, *, unknown_too: bool = False, dry_run: bool
-    ) -> None:
-        self._store = store
-        self._prefix = prefix
-        self._older_than_ms = older_than_ms
-        self._holds = Holds(store, prefix)
-        self._unknown_too = unknown_too
-        self._dry_run = dry_run
-
-    def collect(self, garbage: Garbage) -> Step[Garbage]:
-        """Delete it, unless it is younger, held, or referred to by now."""
-        if garbage.modified_ms is None:
-            return Step(garbage, Outcome.YOUNG, "the store does not tell its age")
-        if garbage.modified_ms > self._older_than_ms:
-            return Step(garbage, Outcome.YOUNG)
-        if garbage.forgotten is Forgotten.NEVER_NAMED and not self._unknown_too:
-            return Step(garbage, Outcome.UNKNOWN, garbage.forgotten.value)
-        hold = self._holds.on(garbage.partition, garbage.first_offset, None)
-        if hold is not None:
-            return Step(garbage, Outcome.HELD, f"legal hold {hold.name!r}")
-        try:
-            return self._removed(garbage)
-        except StoreError as error:
-            if error.retryable:
-                raise
-            return Step(garbage, Outcome.REFUSED, str(error))
-
-    def _removed(self, garbage: Garbage) -> Step[Garbage]:
-        if isinstance(garbage.what, SegmentObjects) and garbage.forgotten is not None:
-            if not self._dry_run:
-                delete_objects(self._store, garbage.what)
-            return Step(garbage, Outcome.DELETED, garbage.forgotten.value)
-        if isinstance(garbage.what, SegmentObjects):
-            return Step(garbage, self._objects_removed(garbage.what))
-        if not garbage.what.removable:
-            return Step(garbage, Outcome.LEFT, "only the store can take it away, in its own time")
-        if self._dry_run or self._store.discard(garbage.what):
-            return Step(garbage, Outcome.DELETED)
-        return Step(garbage, Outcome.GONE, "somebody else took it away, or is at work on it")
-
-    def _objects_removed(self, objects: SegmentObjects) -> Outcome:
-        # Between the listing and this moment hours may lie.
-        try:
-            self._store.head(object_key(self._prefix, objects.main_path, Suffix.MANIFEST))
-        except ObjectNotFound:
-            pass
-        else:
-            return Outcome.REFERENCED
-        if not self._dry_run:
-            self._store.delete([info.key for _, info in objects.objects])
-        return Outcome.DELETED
 
 
 def delete_objects(store: ObjectStore, objects: SegmentObjects) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Final
 
 from tieredstore.backends.base import ObjectStore, store_time_ms
@@ -48,57 +49,85 @@ class Before:
 
 
 @dataclass(frozen=True, slots=True)
-class _Brokers:
-    """Brokers that are asked before a segment goes; what no record names is trusted to be nobody's if it is old."""
+class Removal:
+    """Deletes listed segments, manifest first; nothing with ``dry_run``.
 
-    view: BrokersView
-    older_than_ms: int
-    force: bool
+    With ``brokers`` stay, unless ``force`` says otherwise, what they list, and what they do not list and is younger
+    than twice ``upload_max_age_ms`` by the store's clock. Legal holds are looked for again and again. Stopped or killed
+    anywhere, no half of a segment is visible, and a second run goes on; what had lost its manifest is a leftover then.
+    """
 
-    def judge(self, segment: ListedSegment) -> Step[ListedSegment]:
-        """Return the step of a segment that may go by all else."""
+    store: ObjectStore
+    prefix: str
+    _: KW_ONLY
+    rules: ManifestRules = DEFAULT_RULES
+    brokers: BrokersView | None = None
+    upload_max_age_ms: int = _MAX_AGE_MS
+    force: bool = False
+    dry_run: bool = True
+    parallel: int = READERS
+
+    def run(self, listed: Iterable[SegmentObjects], before: Before) -> Iterator[Step[ListedSegment]]:
+        """A step for each segment that lies ``before``; what is not before has none.
+
+        Manifests are not held, and the listing only for an offset: ConfigError before anything goes where that is
+        beyond the end of all that is listed, since it would take everything, and may be meant for a time. What the
+        store refuses is a step; its other errors end the run. ConfigError for ``brokers`` and a store that does not
+        tell its time.
+        """
+        if before.offset is not None:
+            listed = list(listed)
+            self._check_reached(listed, before.offset)
+        older_than_ms = 0
+        if self.brokers is not None:
+            older_than_ms = store_time_ms(self.store) - least_age_ms(self.upload_max_age_ms)
+        segments = load_stream(self.store, listed, rules=self.rules, parallel=self.parallel)
+        if self.brokers is not None:
+            segments = self.brokers.read_behind(segments)
+        holds = Holds(self.store, self.prefix)
+        planned = self._plan(segments, before, holds, older_than_ms)
+        with ThreadPool(self.parallel, "tieredstore-rm") as pool:
+            yield from in_parallel(pool, partial(self._remove, holds), planned, at_once=4 * self.parallel)
+
+    def _plan(
+        self, listed: Iterable[ListedSegment], before: Before, holds: Holds, older_than_ms: int
+    ) -> Iterator[Step[ListedSegment]]:
+        """What is to become of the segments, which come in the order of a listing."""
+        ended: TopicIdPartition | None = None
+        for segment in listed:
+            if segment.partition == ended:
+                continue
+            if segment.loaded is None:
+                yield Step(segment, Outcome.LEFTOVER)
+            elif before.is_everything:
+                yield self._judge(segment, older_than_ms)
+            elif isinstance(segment.loaded, CorruptData):
+                ended = segment.partition
+                yield Step(segment, Outcome.UNKNOWN, str(segment.loaded))
+            elif (lies_before := before.has(segment.loaded)) is None:
+                ended = segment.partition
+                yield Step(segment, Outcome.UNKNOWN, "its manifest does not tell where it ends")
+            elif lies_before:
+                yield (step := _held(segment, holds) or self._judge(segment, older_than_ms))
+                # What went from behind one that stays would leave a hole.
+                if step.outcome is not Outcome.REMOVED:
+                    ended = segment.partition
+            else:
+                ended = segment.partition
+
+    def _judge(self, segment: ListedSegment, older_than_ms: int) -> Step[ListedSegment]:
+        """Return the step of a segment that may go by all but the brokers; what no record of theirs names is trusted to
+        be nobody's if it is old."""
         outcome, reason = Outcome.REMOVED, None
-        state = self.view.state_of(segment.objects.segment_id)
-        time_ms = written_ms(segment.objects)
-        if state is None and (time_ms is None or time_ms > self.older_than_ms):
-            outcome, reason = Outcome.YOUNG, "no record of the brokers names it yet"
-        elif state not in {None, SegmentState.DELETE_SEGMENT_FINISHED}:
-            outcome, reason = Outcome.LISTED, "the brokers list it, and will fail their readers once it is gone"
+        if self.brokers is not None:
+            state, time_ms = self.brokers.state_of(segment.objects.segment_id), written_ms(segment.objects)
+            if state is None and (time_ms is None or time_ms > older_than_ms):
+                outcome, reason = Outcome.YOUNG, "no record of the brokers names it yet"
+            elif state not in {None, SegmentState.DELETE_SEGMENT_FINISHED}:
+                outcome, reason = Outcome.LISTED, "the brokers list it, and will fail their readers once it is gone"
         return Step(segment, Outcome.REMOVED if self.force else outcome, reason)
 
-
-def remove_segments(
-    store: ObjectStore,
-    prefix: str,
-    listed: Iterable[SegmentObjects],
-    before: Before,
-    *,
-    rules: ManifestRules = DEFAULT_RULES,
-    brokers: BrokersView | None = None,
-    upload_max_age_ms: int = _MAX_AGE_MS,
-    force: bool = False,
-    dry_run: bool = True,
-    parallel: int = READERS,
-) -> Iterator[Step[ListedSegment]]:
-    """Delete the listed segments that lie ``before``, manifest first, one step each; nothing with ``dry_run``.
-
-    What is not before has no step. With ``brokers`` stay, unless ``force`` says otherwise, what they list, and what
-    they do not list and is younger than twice ``upload_max_age_ms`` by the store's clock. Manifests are not held, and
-    the listing only for an offset: ConfigError before anything goes where that is beyond the end of all that is listed,
-    since it would take everything, and may be meant for a time. Legal holds are looked for again and again. Stopped or
-    killed anywhere, no half of a segment is visible, and a second run goes on; what had lost its manifest is a leftover
-    then. What the store refuses is a step; its other errors end the run. ConfigError for ``brokers`` and a store that
-    does not tell its time.
-    """
-    if before.offset is not None:
-        listed = list(listed)
-        _check_reached(store, listed, before.offset, rules)
-    holds = Holds(store, prefix)
-    judge = None
-    if brokers is not None:
-        judge = _Brokers(brokers, store_time_ms(store) - least_age_ms(upload_max_age_ms), force=force)
-
-    def remove(planned: Step[ListedSegment]) -> Step[ListedSegment]:
+    def _remove(self, holds: Holds, planned: Step[ListedSegment]) -> Step[ListedSegment]:
         if planned.outcome is not Outcome.REMOVED:
             return planned
         segment = planned.item
@@ -106,18 +135,42 @@ def remove_segments(
         if (held := _held(segment, holds)) is not None:
             return held
         try:
-            if not dry_run:
-                delete_objects(store, segment.objects)
+            if not self.dry_run:
+                delete_objects(self.store, segment.objects)
         except StoreError as error:
             if error.retryable:
                 raise
             return Step(segment, Outcome.REFUSED, str(error))
         return planned
 
-    segments = load_stream(store, listed, rules=rules, parallel=parallel)
-    planned = _plan(segments if brokers is None else brokers.read_behind(segments), before, holds, judge)
-    with ThreadPool(parallel, "tieredstore-rm") as pool:
-        yield from in_parallel(pool, remove, planned, at_once=4 * parallel)
+    def _check_reached(self, listed: Iterable[SegmentObjects], offset: int) -> None:
+        latest: dict[TopicIdPartition, list[SegmentObjects]] = {}
+        for objects in listed:
+            if objects.start_offset >= offset:
+                check_offset(offset)
+                return
+            where = objects.segment_id.topic_id_partition
+            start = latest[where][0].start_offset if where in latest else -1
+            if objects.find(Suffix.MANIFEST) is None:
+                continue
+            if objects.start_offset > start:
+                latest[where] = [objects]
+            elif objects.start_offset == start:
+                latest[where].append(objects)
+        ends: dict[str, int] = {}
+        for segment in load_stream(self.store, (one for last in latest.values() for one in last), rules=self.rules):
+            if not isinstance(segment.loaded, StoredSegment) or segment.loaded.metadata.end_offset < 0:
+                ends.clear()
+                break  # where nobody knows how far the log reaches the removal ends by itself
+            name = f"{segment.partition.topic}-{segment.partition.partition}"
+            ends[name] = max(ends.get(name, 0), segment.loaded.metadata.end_offset + 1)
+        check_offset(offset, ends)
+
+
+def _held(segment: ListedSegment, holds: Holds) -> Step[ListedSegment] | None:
+    last = None if segment.stored is None else segment.stored.last_offset
+    hold = holds.on(segment.partition, segment.objects.start_offset, last)
+    return None if hold is None else Step(segment, Outcome.HELD, f"legal hold {hold.name!r}")
 
 
 def topic_ids(store: ObjectStore, prefix: str, topic: str) -> list[Uuid]:
@@ -136,64 +189,3 @@ def topic_ids(store: ObjectStore, prefix: str, topic: str) -> list[Uuid]:
         folder = f"{prefix}{info.key.removeprefix(prefix).partition('/')[0]}"
         position = f"{folder}0" if len(folder) < len(info.key) else info.key
     return list(dict.fromkeys(ids))
-
-
-def _check_reached(store: ObjectStore, listed: Iterable[SegmentObjects], offset: int, rules: ManifestRules) -> None:
-    latest: dict[TopicIdPartition, list[SegmentObjects]] = {}
-    for objects in listed:
-        if objects.start_offset >= offset:
-            check_offset(offset)
-            return
-        where = objects.segment_id.topic_id_partition
-        start = latest[where][0].start_offset if where in latest else -1
-        if objects.find(Suffix.MANIFEST) is None:
-            continue
-        if objects.start_offset > start:
-            latest[where] = [objects]
-        elif objects.start_offset == start:
-            latest[where].append(objects)
-    ends: dict[str, int] = {}
-    for segment in load_stream(store, (one for last in latest.values() for one in last), rules=rules):
-        if not isinstance(segment.loaded, StoredSegment) or segment.loaded.metadata.end_offset < 0:
-            ends.clear()
-            break  # where nobody knows how far the log reaches the removal ends by itself
-        name = f"{segment.partition.topic}-{segment.partition.partition}"
-        ends[name] = max(ends.get(name, 0), segment.loaded.metadata.end_offset + 1)
-    check_offset(offset, ends)
-
-
-def _plan(
-    listed: Iterable[ListedSegment], before: Before, holds: Holds, brokers: _Brokers | None
-) -> Iterator[Step[ListedSegment]]:
-    """What is to become of the segments, which come in the order of a listing."""
-    ended: TopicIdPartition | None = None
-    for segment in listed:
-        if segment.partition == ended:
-            continue
-        if segment.loaded is None:
-            yield Step(segment, Outcome.LEFTOVER)
-        elif before.is_everything:
-            yield _judge(segment, brokers)
-        elif isinstance(segment.loaded, CorruptData):
-            ended = segment.partition
-            yield Step(segment, Outcome.UNKNOWN, str(segment.loaded))
-        elif (lies_before := before.has(segment.loaded)) is None:
-            ended = segment.partition
-            yield Step(segment, Outcome.UNKNOWN, "its manifest does not tell where it ends")
-        elif lies_before:
-            yield (step := _held(segment, holds) or _judge(segment, brokers))
-            # What went from behind one that stays would leave a hole.
-            if step.outcome is not Outcome.REMOVED:
-                ended = segment.partition
-        else:
-            ended = segment.partition
-
-
-def _held(segment: ListedSegment, holds: Holds) -> Step[ListedSegment] | None:
-    last = None if segment.stored is None else segment.stored.last_offset
-    hold = holds.on(segment.partition, segment.objects.start_offset, last)
-    return None if hold is None else Step(segment, Outcome.HELD, f"legal hold {hold.name!r}")
-
-
-def _judge(segment: ListedSegment, brokers: _Brokers | None) -> Step[ListedSegment]:
-    return Step(segment, Outcome.REMOVED) if brokers is None else brokers.judge(segment)

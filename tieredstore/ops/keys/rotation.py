@@ -7,7 +7,7 @@ its bytes (see ``format.data_key_field``).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from tieredstore.backends.base import ObjectStore
@@ -35,52 +35,46 @@ class RotationStep(Step[SegmentObjects]):
     key_id: str | None = None
 
 
-_LOOKS = 2
+_LOOKS: Final = 2
 """How often a manifest is looked at that somebody else changes at the same time."""
 
 
-def rotate_keys(
-    store: ObjectStore,
-    listed: Iterable[SegmentObjects],
-    key_ring: KeyRing,
-    *,
-    rules: ManifestRules = DEFAULT_RULES,
-    dry_run: bool = True,
-    parallel: int = READERS,
-) -> Iterator[RotationStep]:
-    """Wrap the data keys of the listed segments by the active pair, in the order listed; of leftovers there is nothing.
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """Wraps data keys by the active pair of a ring.
 
-    Neither the listing nor manifests are held. What is wrapped by the active pair costs no RSA. Each new wrapping is
-    opened and compared before it is written, by a conditional replacement: a manifest that was deleted meanwhile never
-    comes back. Stopped or killed anywhere, it leaves each manifest as it was or rotated; a second run does the rest.
-
-    A ``dry_run`` does all of it but the writing. ConfigError for a store without atomic conditional writes; errors of
-    the store end the run.
+    What is wrapped by the active pair costs no RSA. Each new wrapping is opened and compared before it is written, by a
+    conditional replacement: a manifest that was deleted meanwhile never comes back. Stopped or killed anywhere, it
+    leaves each manifest as it was or rotated; a second run does the rest. A ``dry_run`` does all of it but the writing.
     """
-    require_conditional_writes(store, "key rotation")
-    rotation = _Rotation(store, key_ring, rules, dry_run=dry_run)
-    with_manifest = (objects for objects in listed if objects.find(Suffix.MANIFEST) is not None)
-    # RSA leaves the interpreter's lock, so that these threads use all cores.
-    with ThreadPool(parallel, "tieredstore-rotate") as pool:
-        yield from in_parallel(
-            pool,
-            rotation.rotate,
-            with_manifest,
-            at_once=4 * parallel,
-            weigh=manifest_size,
-            max_weight=MAX_MANIFESTS_IN_FLIGHT,
-        )
 
+    store: ObjectStore
+    key_ring: KeyRing
+    _: KW_ONLY
+    rules: ManifestRules = DEFAULT_RULES
+    dry_run: bool = True
+    parallel: int = READERS
 
-class _Rotation:
-    def __init__(self, store: ObjectStore, key_ring: KeyRing, rules: ManifestRules, *, dry_run: bool) -> None:
-        self._store = store
-        self._key_ring = key_ring
-        self._rules = rules
-        self._dry_run = dry_run
+    def run(self, listed: Iterable[SegmentObjects]) -> Iterator[RotationStep]:
+        """A step for each of the listed segments, in their order; leftovers have none.
 
-    def rotate(self, objects: SegmentObjects) -> RotationStep:
-        """One segment."""
+        Neither the listing nor manifests are held. ConfigError for a store without atomic conditional writes; errors of
+        the store end the run.
+        """
+        require_conditional_writes(self.store, "key rotation")
+        with_manifest = (objects for objects in listed if objects.find(Suffix.MANIFEST) is not None)
+        # RSA leaves the interpreter's lock, so that these threads use all cores.
+        with ThreadPool(self.parallel, "tieredstore-rotate") as pool:
+            yield from in_parallel(
+                pool,
+                self._rotate,
+                with_manifest,
+                at_once=4 * self.parallel,
+                weigh=manifest_size,
+                max_weight=MAX_MANIFESTS_IN_FLIGHT,
+            )
+
+    def _rotate(self, objects: SegmentObjects) -> RotationStep:
         name = f"{objects.main_path}.{Suffix.MANIFEST.value}"
         etag = manifest_info(objects).etag
         for _ in range(_LOOKS):
@@ -96,31 +90,31 @@ class _Rotation:
         key = manifest_info(objects).key
         if etag is None:
             # Before the content: whatever is written in between, the replacement then fails.
-            etag = self._store.head(key).etag
+            etag = self.store.head(key).etag
         try:
-            raw = read_manifest_text(self._store, key, name)
-            wrapped = parse_manifest(raw, name, known_segment(objects), self._rules).encryption
+            raw = read_manifest_text(self.store, key, name)
+            wrapped = parse_manifest(raw, name, known_segment(objects), self.rules).encryption
         except CorruptData as error:
             return RotationStep(objects, Outcome.DAMAGED, reason=str(error))
         if wrapped is None:
             return RotationStep(objects, Outcome.PLAIN)
-        if wrapped.key_id == self._key_ring.active_id:
+        if wrapped.key_id == self.key_ring.active_id:
             return RotationStep(objects, Outcome.ACTIVE, key_id=wrapped.key_id)
         try:
-            changed = with_data_key(raw, self._key_ring.active_id, self._rewrapped(wrapped), self._rules)
+            changed = with_data_key(raw, self.key_ring.active_id, self._rewrapped(wrapped), self.rules)
         except (UnknownKey, WrongKey, CorruptData) as error:
             return RotationStep(objects, _left_alone(error), f"{name}: {error}", wrapped.key_id)
-        if not self._dry_run:
+        if not self.dry_run:
             self._replace(key, changed, etag)
         return RotationStep(objects, Outcome.ROTATED, key_id=wrapped.key_id)
 
     def _rewrapped(self, old: WrappedDataKey) -> bytes:
-        data_key = self._key_ring.unwrap(old.key_id, old.wrapped)
-        rewrapped = self._key_ring.wrap(data_key)
+        data_key = self.key_ring.unwrap(old.key_id, old.wrapped)
+        rewrapped = self.key_ring.wrap(data_key)
         # The old wrapping is about to be the past: the new one has to open, and to the same key.
-        if self._key_ring.unwrap(self._key_ring.active_id, rewrapped) != data_key:
+        if self.key_ring.unwrap(self.key_ring.active_id, rewrapped) != data_key:
             raise WrongKey(
-                f"the active key pair {self._key_ring.active_id!r} does not give back the data key that it wrapped; "
+                f"the active key pair {self.key_ring.active_id!r} does not give back the data key that it wrapped; "
                 "nothing was changed"
             )
         return rewrapped
@@ -128,7 +122,7 @@ class _Rotation:
     def _replace(self, key: str, changed: bytes, etag: str | None) -> None:
         if etag is None:
             raise PreconditionFailed(f"the store does not tell the etag of {key!r}, so it was not replaced")
-        self._store.replace(key, changed, etag)
+        self.store.replace(key, changed, etag)
 
 
 def _left_alone(error: UnknownKey | WrongKey | CorruptData) -> Outcome:

@@ -127,7 +127,9 @@ class LogWalk:
 class BatchChecks:
     """Takes the headers of a log's batches in order, each while its bytes can still be walked over. For one thread.
 
-    One cause is told once: what is compared with a batch that is not as it should be is left out.
+    One cause is told once: what is compared with a batch that is not as it should be is left out. Of the fields eight
+    change: what was found, the batch before, the run, and the transactions that are open; the others are what a log is
+    held against, looked up once for millions of batches.
     """
 
     def __init__(self, subject: Subject, stored: StoredSegment, indexes: CheckedIndexes) -> None:
