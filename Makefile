@@ -10,7 +10,7 @@ PIN := uv pip compile --universal --generate-hashes --no-header --no-annotate --
 # Where an image sets it, each process of a test would compile the package again, and each worker all tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test toolchain servers check types mypy pyright layers static unit soak asan wheel bench docs pictures lock clean
+.PHONY: help demo test toolchain servers check types mypy pyright layers static unit core soak asan wheel bench docs pictures lock clean
 
 help: ## say what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -29,6 +29,7 @@ demo: $(VENV)/installed ## real Kafka segments into a store (STORE=filesystem or
 test: static $(VENV)/servers/installed ## everything CI runs
 	$(BIN)/python -m pytest --numprocesses 4 -p tests.support.coverage -p tests.support.second_tries \
 		--hypothesis-seed 0 --durations=40 $(PYTEST_ARGS)
+	@$(MAKE) --no-print-directory core
 
 # The type checkers take a core each.
 static: toolchain
@@ -61,8 +62,12 @@ servers: $(VENV)/servers/installed ## the servers that the tests start
 unit: $(VENV)/installed ## the tests that need no server, no Spark and no process of their own: two minutes
 	$(BIN)/python -m pytest --numprocesses 3 -m "not (server or broker or spark or slow or soak)" $(PYTEST_ARGS)
 
+core: toolchain ## the core's unit tests in a copy of the tree without the wings: a minute
+	$(BIN)/python -m tests.support.core_alone --numprocesses 2 -m "not (server or broker or spark or slow or soak or hypothesis)"
+
 soak: toolchain $(VENV)/servers/installed ## what make test has no time for: docs/testing.md
 	TIEREDSTORE_SOAK=1 $(BIN)/python -m pytest --numprocesses 2 --timeout 3600 -o faulthandler_timeout=3000 -m "soak or hypothesis or slow" $(PYTEST_ARGS)
+	$(BIN)/python -m tests.support.core_alone --numprocesses 2 -m "not (spark or soak)"
 
 asan: $(VENV)/installed ## damaged batches, and files that change, against kernels built with AddressSanitizer
 	tests/asan/run $(BIN)/python 10000

@@ -16,9 +16,10 @@ pytest_plugins = [
     "tests.support.golden.catalogs",
     "tests.support.inline_threads",
     "tests.support.servers.fixtures",
-    "tests.support.spark.spark_session",
     "tests.support.toolchain",
 ]
+if (REPOSITORY / "tests" / "support" / "spark").is_dir():  # not in `make core`
+    pytest_plugins.append("tests.support.spark.spark_session")
 
 # pytest asks for it when a test, or a worker, first needs a folder.
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(folder_of(REPOSITORY)))

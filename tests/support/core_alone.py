@@ -1,0 +1,150 @@
+"""The core's tests without its wings: ``python -m tests.support.core_alone ARGUMENTS-OF-PYTEST``, as `make core` does.
+
+They run in a copy of the tree that has no folder of a wing, by an interpreter whose packages are those of this one
+without the editable installation, which would find the wings here. Tests that ask a wing are left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import venv
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from scripts.toolchain import environment
+from tests.support.paths import REPOSITORY
+
+WINGS: Final = frozenset({"consumer", "pipelines", "pubsub", "spark", "uploader"})
+
+ROOTS: Final = ("backends", "benchmarks", "docs", "examples", "scripts", "tests", "tieredstore", "typings")
+FILES: Final = ("Makefile", "README.md", "pyproject.toml")
+
+AROUND: Final = frozenset({"tests/asan", "tests/project", "tests/testing"})
+"""Tests of what lies around the core, and contract tests for users, two of which are of a wing."""
+
+NAMING_WINGS: Final = (
+    "tests/cli/app/test_completion.py::test_commands_options_and_choices_are_offered",
+    "tests/cli/app/test_table.py",
+    "tests/cli/test_screens.py",
+    "tests/config/test_names.py::test_the_committed_reference_is_the_generated_one",
+    "tests/kafka/test_arrow_values.py::test_what_a_task_of_spark_does_imports_no_pandas",
+    "tests/process/test_forks.py::test_a_worker_of_spark_has_managers_of_its_own_and_closes_none_of_its_parent_s",
+)
+"""Tests that are of the wings too without an import of one: of all commands, of all settings, of a task of Spark."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run pytest with ``arguments`` in a copy of the core, and return its exit code."""
+    with tempfile.TemporaryDirectory(prefix="core-") as folder:
+        tree = Path(folder).resolve()
+        copy_core(tree)
+        python = make_interpreter(tree)
+        left_out = [f"--deselect={test}" for test in NAMING_WINGS]
+        command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *left_out, *arguments]
+        servers = REPOSITORY / ".venv" / "servers"
+        variables = {"TIEREDSTORE_SERVERS": str(servers), **environment(), "PYTHONPATH": str(tree)}
+        return subprocess.run(command, cwd=tree, env=variables, check=False).returncode
+
+
+def copy_core(tree: Path) -> None:
+    """Link the repository into ``tree`` without the wings, their tests and what only those tests need."""
+    for root in ROOTS:
+        shutil.copytree(REPOSITORY / root, tree / root, symlinks=True, ignore=_left_out, copy_function=_link)
+    for name in FILES:
+        _link(str(REPOSITORY / name), str(tree / name))
+
+
+def make_interpreter(tree: Path) -> Path:
+    """Return a virtual environment's interpreter that has this one's packages, but this package from ``tree``."""
+    venv.create(tree / ".venv", symlinks=True)
+    (packages,) = tree.glob(".venv/lib/*/site-packages")
+    # A line for each folder: the .pth files in this interpreter's own folder, as the editable one, are not read then.
+    (packages / "core.pth").write_text(f"{tree}\n{sysconfig.get_path('purelib')}\n")
+    return tree / ".venv" / "bin" / "python"
+
+
+def tied_tests() -> set[str]:
+    """Return the core's test files that import from a wing, by way of support too, and so are left out."""
+    around = tuple(f"{folder}/" for folder in AROUND)
+    core = (path for path in imports_of_tests() if not (is_of_a_wing(path) or str(path).startswith(around)))
+    return {str(path) for path in core if path.name.startswith("test_") and asks_a_wing(path)}
+
+
+def is_of_a_wing(path: Path) -> bool:
+    """Whether ``path`` is in a wing's folder, or in that of its tests or their support."""
+    depth = 3 if path.parts[:2] == ("tests", "support") else 2
+    return path.parts[0] in {"tests", "tieredstore"} and not WINGS.isdisjoint(path.parts[1:depth])
+
+
+def asks_a_wing(path: Path) -> bool:
+    """Whether the module of tests at ``path`` imports one of a wing, by way of other modules of tests too."""
+    imports = imports_of_tests()
+    modules, waiting = {path}, [path]
+    while waiting:
+        for imported in imports[waiting.pop()]:
+            if is_of_a_wing(imported) or imported.parts[0].startswith("pyspark"):
+                return True
+            if imported in imports and imported not in modules:
+                modules.add(imported)
+                waiting.append(imported)
+    return False
+
+
+@functools.cache
+def imports_of_tests() -> Mapping[Path, set[Path]]:
+    """Return what each file of the tests imports, within functions too."""
+    paths = (REPOSITORY / "tests").rglob("*.py")
+    return {path.relative_to(REPOSITORY): set(map(_file_of, _imported_names(path))) for path in paths}
+
+
+def _imported_names(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@functools.cache
+def _file_of(name: str) -> Path:
+    """The file that has the name, or the folder, or what it would be: of packages outside nothing more is asked."""
+    parts = name.split(".")
+    while parts:
+        path = Path(*parts)
+        if (REPOSITORY / path.with_suffix(".py")).is_file():
+            return path.with_suffix(".py")
+        if (REPOSITORY / path).is_dir():
+            return path
+        parts.pop()
+    return Path(name.replace(".", "/"))
+
+
+def _left_out(folder: str, names: list[str]) -> set[str]:
+    paths = [Path(folder, name).relative_to(REPOSITORY) for name in names]
+    return {path.name for path in paths if _is_left_out(path)}
+
+
+def _is_left_out(path: Path) -> bool:
+    if is_of_a_wing(path) or str(path) in AROUND:
+        return True
+    return path in imports_of_tests() and asks_a_wing(path)
+
+
+def _link(source: str, target: str) -> str:
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:  # the temporary folder is on another file system
+        shutil.copy2(source, target)
+    return target
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
