@@ -55,20 +55,7 @@ def envelope(records: Any, topic: str, partition: int) -> pa.RecordBatch:
     return batch
 
 
-@dataclass(frozen=True, slots=True)
-class Codec:
-    """How a file is compressed, by a short name."""
-
-    name: str
-    ending: str
-
-
-CODECS: Final = {
-    "none": Codec("none", ""),
-    "gzip": Codec("gzip", ".gz"),
-    "zstd": Codec("zstd", ".zst"),
-    "snappy": Codec("snappy", ".snappy"),
-}
+_STREAM_ENDINGS: Final = {"none": "", "gzip": ".gz", "zstd": ".zst"}
 
 
 class FileWriter(ABC):
@@ -127,6 +114,25 @@ class Format(ABC):
         raise ConfigError(f"files of {self.name} do not hold columns: give parquet, orc, avro or json")
 
 
+class BuiltIn(Format):
+    """A format of the table: its writers only append to their files, whose names end by format and codec."""
+
+    suffix: ClassVar[str]
+    is_stream: ClassVar[bool] = False
+    """Whether all of a file is compressed, and not parts inside, where the codec is told too."""
+    codec: str
+
+    @property
+    def ending(self) -> str:
+        """The format's, and that of a codec that compresses all of it."""
+        return f"{self.suffix}{_STREAM_ENDINGS[self.codec] if self.is_stream else ''}"
+
+    @property
+    def writes_forward(self) -> bool:
+        """They do."""
+        return True
+
+
 class GroupedFile(FileWriter):
     """A file whose groups of rows end at the same records, in whatever batches these come."""
 
@@ -163,21 +169,13 @@ class GroupedFile(FileWriter):
 
 
 @dataclass(frozen=True, slots=True)
-class JsonLines(Format):
+class JsonLines(BuiltIn):
     """An object of JSON a line: the envelope, bytes in base64 as Spark writes them."""
 
     codec: str = "none"
     name: ClassVar[str] = "json"
-
-    @property
-    def ending(self) -> str:
-        """With the codec's."""
-        return f".json{CODECS[self.codec].ending}"
-
-    @property
-    def writes_forward(self) -> bool:
-        """They do."""
-        return True
+    suffix: ClassVar[str] = ".json"
+    is_stream: ClassVar[bool] = True
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
         """Lines into a compressed stream."""

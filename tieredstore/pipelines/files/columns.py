@@ -293,13 +293,10 @@ class _UnitedFile(FileWriter):
 
 
 @dataclass(frozen=True, slots=True)
-class Columns(Format):
-    """Files of another format that hold decoded values."""
+class _OfAnother(Format):
+    """Files of another format with columns of their own."""
 
     inner: Format
-    decoder: Decoder
-    local_path: str | None = None
-    name: ClassVar[str] = "columns"
 
     @property
     def ending(self) -> str:
@@ -310,6 +307,15 @@ class Columns(Format):
     def writes_forward(self) -> bool:
         """As those of the files themselves."""
         return self.inner.writes_forward
+
+
+@dataclass(frozen=True, slots=True)
+class Columns(_OfAnother):
+    """Files of another format that hold decoded values."""
+
+    decoder: Decoder
+    local_path: str | None = None
+    name: ClassVar[str] = "columns"
 
     def for_window(self, topic: str) -> Columns:
         """With the topic's schema."""
@@ -372,22 +378,11 @@ def of_rows(inner: Format, schema: Any) -> Format:
 
 
 @dataclass(frozen=True, slots=True)
-class FrameColumns(Format):
+class FrameColumns(_OfAnother):
     """Files of another format with the columns that a frame has beside Kafka's."""
 
-    inner: Format
     own: pa.Schema
     name: ClassVar[str] = "frame"
-
-    @property
-    def ending(self) -> str:
-        """That of the files themselves."""
-        return self.inner.ending
-
-    @property
-    def writes_forward(self) -> bool:
-        """As those of the files themselves."""
-        return self.inner.writes_forward
 
     def decode(self, records: pa.RecordBatch) -> tuple[Any, dict[int, str]]:
         """The columns, as one of structs."""

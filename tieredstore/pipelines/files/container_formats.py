@@ -17,7 +17,7 @@ from pyarrow import orc
 
 from tieredstore.errors import ConfigError
 from tieredstore.installation import install_command
-from tieredstore.pipelines.writers import ENVELOPE, KAFKA, FileWriter, Format, GroupedFile
+from tieredstore.pipelines.writers import ENVELOPE, KAFKA, BuiltIn, FileWriter, GroupedFile
 from tieredstore.values.arrow_to_avro import avro_schema_of
 
 _ORC_CODECS: Final[Mapping[str, str]] = {
@@ -70,21 +70,12 @@ AVRO_SCHEMA: Final[Mapping[str, Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Orc(Format):
+class Orc(BuiltIn):
     """Apache ORC."""
 
     codec: str = "zstd"
     name: ClassVar[str] = "orc"
-
-    @property
-    def ending(self) -> str:
-        """Whatever it is compressed by: that is said inside."""
-        return ".orc"
-
-    @property
-    def writes_forward(self) -> bool:
-        """They do."""
-        return True
+    suffix: ClassVar[str] = ".orc"
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
         """What is handed over at once ends at the same records, however these come."""
@@ -110,21 +101,12 @@ class _OrcFile(GroupedFile):
 
 
 @dataclass(frozen=True, slots=True)
-class AvroContainer(Format):
+class AvroContainer(BuiltIn):
     """A container file of Apache Avro."""
 
     codec: str = "gzip"
     name: ClassVar[str] = "avro"
-
-    @property
-    def ending(self) -> str:
-        """Whatever it is compressed by: that is said inside."""
-        return ".avro"
-
-    @property
-    def writes_forward(self) -> bool:
-        """They do."""
-        return True
+    suffix: ClassVar[str] = ".avro"
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
         """Its blocks end by bytes, however records come."""
@@ -198,21 +180,12 @@ _COLUMNS_KEPT: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Parquet(Format):
+class Parquet(BuiltIn):
     """Apache Parquet."""
 
     codec: str = "zstd"
     name: ClassVar[str] = "parquet"
-
-    @property
-    def ending(self) -> str:
-        """Whatever it is compressed by: that is said inside."""
-        return ".parquet"
-
-    @property
-    def writes_forward(self) -> bool:
-        """They do."""
-        return True
+    suffix: ClassVar[str] = ".parquet"
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
         """Its row groups end at the same records, however these come."""

@@ -19,7 +19,7 @@ import zstandard
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.files.container_formats import Sidecar
 from tieredstore.pipelines.filing.messagepack import pack_bytes, pack_number, unpack
-from tieredstore.pipelines.writers import FileWriter, Format
+from tieredstore.pipelines.writers import BuiltIn, FileWriter
 
 MAGIC: Final = b"SEQ"
 LONG: Final = "org.apache.hadoop.io.LongWritable"
@@ -386,7 +386,7 @@ _MAP: Final = 0x80
 
 
 @dataclass(frozen=True, slots=True)
-class SequenceFile(Format):
+class SequenceFile(BuiltIn):
     """Keys are ``LongWritable`` offsets, or with ``messagepack`` maps of offset (1), key (2) and timestamp (3).
 
     Values are ``BytesWritable``. Beside it a file of Parquet for all else, null values too.
@@ -395,17 +395,8 @@ class SequenceFile(Format):
     codec: str = "none"
     messagepack: bool = False
     name: ClassVar[str] = "sequencefile"
+    suffix: ClassVar[str] = ".seq"
     has_sidecar: ClassVar[bool] = True
-
-    @property
-    def ending(self) -> str:
-        """Whatever it is compressed by: that is said inside."""
-        return ".seq"
-
-    @property
-    def writes_forward(self) -> bool:
-        """They do."""
-        return True
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:
         """Records into one, the rest into the other."""

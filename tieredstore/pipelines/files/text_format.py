@@ -11,28 +11,20 @@ import pyarrow.compute as pc
 
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.files.container_formats import Sidecar
-from tieredstore.pipelines.writers import CODECS, FileWriter, Format, compress_into
+from tieredstore.pipelines.writers import BuiltIn, FileWriter, compress_into
 
 
 @dataclass(frozen=True, slots=True)
-class Text(Format):
+class Text(BuiltIn):
     """The values alone, each ended by the delimiter; beside it a file of Parquet for all else, lengths too where the
     delimiter is none."""
 
     codec: str = "none"
     delimiter: bytes = b"\n"
     name: ClassVar[str] = "text"
+    suffix: ClassVar[str] = ".txt"
     has_sidecar: ClassVar[bool] = True
-
-    @property
-    def ending(self) -> str:
-        """With the codec's."""
-        return f".txt{CODECS[self.codec].ending}"
-
-    @property
-    def writes_forward(self) -> bool:
-        """They do."""
-        return True
+    is_stream: ClassVar[bool] = True
 
     def faults(self, records: pa.RecordBatch) -> dict[int, str]:
         """A value with the delimiter inside would be two."""
