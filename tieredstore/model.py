@@ -22,6 +22,9 @@ TopicPartition: TypeAlias = tuple[str, int]
 Isolation: TypeAlias = Literal["read_uncommitted", "read_committed"]
 """Kafka's ``isolation.level``."""
 
+DEFAULT_ISOLATION: Final[Isolation] = "read_committed"
+"""What every reader does unless it is asked for another: nothing is given that a transaction may still take back."""
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 

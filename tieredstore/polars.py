@@ -17,6 +17,7 @@ import pyarrow.dataset as ds
 from polars.io.plugins import register_io_source
 
 from tieredstore.errors import ConfigError
+from tieredstore.model import DEFAULT_ISOLATION
 from tieredstore.query.arguments import check_client, check_topic
 from tieredstore.query.batch_tables import BatchTable, batch_tables, batches_beside
 from tieredstore.query.stores import StoreLike, manager_of
@@ -46,7 +47,7 @@ def scan(
     *,
     key: ValueType = _BINARY,
     value: ValueType = _BINARY,
-    isolation: Isolation = "read_committed",
+    isolation: Isolation = DEFAULT_ISOLATION,
     on_data_loss: OnDataLoss = "fail",
     client: Mapping[str, str] | None = None,
     parallelism: int | None = None,

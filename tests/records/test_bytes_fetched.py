@@ -43,13 +43,15 @@ def topic(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoredTopi
 def _by_a_split(manager: RemoteStorageManager) -> Iterator[pa.RecordBatch]:
     """As tasks of Spark do."""
     lineage = load_catalog(manager).lineage(PARTITION.topic, PARTITION.partition)
-    settings, stop = ReadSettings(), lineage.end_offset
+    settings, stop = ReadSettings(isolation="read_uncommitted"), lineage.end_offset
     for split in plan_splits(manager, lineage, 0, stop, settings, max_split_bytes=1 << 30).splits:
         yield from read_split(manager, split, settings)
 
 
 READS: Final[dict[str, Callable[[RemoteStorageManager], Iterator[pa.RecordBatch]]]] = {
-    "records": lambda manager: read_records(manager, PARTITION.topic, PARTITION.partition),
+    "records": lambda manager: read_records(
+        manager, PARTITION.topic, PARTITION.partition, isolation="read_uncommitted"
+    ),
     "committed": lambda manager: read_records(
         manager, PARTITION.topic, PARTITION.partition, isolation="read_committed"
     ),

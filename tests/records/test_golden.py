@@ -84,7 +84,9 @@ def test_any_window_of_times_gives_the_records_that_a_seek_by_time_would(case: s
     known = sorted({row["timestamp"] for row in expected_rows(case, 0)})
     near = st.sampled_from(known).flatmap(lambda time: st.integers(time - 2, time + 2))
     first, last = data.draw(near), data.draw(st.one_of(near, st.just(known[-1] + 1)))
-    read = RecordReader(manager, catalog, ReadSettings()).read(topic_of(case), 0, AtTime(first), AtTime(last))
+    read = RecordReader(manager, catalog, ReadSettings(isolation="read_uncommitted")).read(
+        topic_of(case), 0, AtTime(first), AtTime(last)
+    )
     end = catalog.lineage(topic_of(case), 0).end_offset
     start, stop = (end if (offset := first_at(case, time)) is None else offset for time in (first, last))
     assert (read.start, read.stop) == (start, max(start, stop))

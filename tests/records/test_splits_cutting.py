@@ -28,7 +28,7 @@ from tieredstore.transform.chunks import decompress_into as decompress_plainly
 pytestmark = pytest.mark.slow
 
 KIB = 1024
-PLAIN = ReadSettings(on_data_loss="report")
+PLAIN = ReadSettings(isolation="read_uncommitted", on_data_loss="report")
 COMMITTED = ReadSettings(isolation="read_committed", on_data_loss="report")
 
 
@@ -59,7 +59,7 @@ def test_a_segment_feeds_many_tasks_that_fetch_their_bytes_and_no_more_than_two_
         lineage = load_catalog(manager).lineage("events", 0)
     with RemoteStorageManager(memory_settings(chunk), store=store) as manager:
         store.reset()
-        plan = plan_splits(manager, lineage, 0, lineage.end_offset, ReadSettings(), max_split_bytes=512 * KIB)
+        plan = plan_splits(manager, lineage, 0, lineage.end_offset, PLAIN, max_split_bytes=512 * KIB)
         assert sum(store.requests.values()) == 2
         assert store.bytes_down < 200_000
     sizes = [split.size_in_bytes for split in plan.splits]
@@ -69,7 +69,7 @@ def test_a_segment_feeds_many_tasks_that_fetch_their_bytes_and_no_more_than_two_
     for split in plan.splits:
         with RemoteStorageManager(memory_settings(chunk), store=store) as manager:
             store.reset()
-            assert sum(batch.num_rows for batch in read_split(manager, split, ReadSettings())) > 0
+            assert sum(batch.num_rows for batch in read_split(manager, split, PLAIN)) > 0
         asked = [operation for operation in store.operations if operation.name in ("get", "get_into")]
         assert sum(operation.keys[0].endswith(".rsm-manifest") for operation in asked) == 1
         assert not any(operation.keys[0].endswith(".indexes") for operation in asked)
@@ -93,10 +93,10 @@ def test_splits_begin_where_chunks_do_so_that_none_is_decompressed_twice(
         metadata = segment.to_metadata(Uuid.random())
         manager.copy_log_segment_data(metadata, segment.files)
         lineage = load_catalog(manager).lineage("events", 0)
-        plan = plan_splits(manager, lineage, 0, lineage.end_offset, ReadSettings(), max_split_bytes=split * KIB)
+        plan = plan_splits(manager, lineage, 0, lineage.end_offset, PLAIN, max_split_bytes=split * KIB)
         decompressed.clear()
         for one in plan.splits:
-            for _ in read_split(manager, one, ReadSettings()):
+            for _ in read_split(manager, one, PLAIN):
                 pass
     size = metadata.segment_size_in_bytes
     # Of each two splits, the batch that their chunk begins with the end of.
@@ -136,7 +136,7 @@ def test_a_hole_is_no_reason_not_to_pack_and_lost_by_the_settings(topic: StoredT
     assert [(part.start_offset, part.stop_offset) for part in split.sections] == [(0, 50), (80, 130)]
     assert [(lost.start, lost.stop) for lost in plan.lost] == [(50, 80)]
     with pytest.raises(DataLoss, match="50 to 79"):
-        plan_splits(topic.manager, lineage, 0, 130, ReadSettings(), max_split_bytes=1 << 20)
+        plan_splits(topic.manager, lineage, 0, 130, ReadSettings(isolation="read_uncommitted"), max_split_bytes=1 << 20)
     inside = plan_splits(topic.manager, lineage, 10, 60, PLAIN, max_split_bytes=1 << 20)
     assert (inside.stop, [(lost.start, lost.stop) for lost in inside.lost]) == (60, [(50, 60)])
 

@@ -19,7 +19,7 @@ from tieredstore.records import ReadSettings, plan_splits
 
 pytestmark = pytest.mark.slow
 
-CHOSEN = ReadSettings()
+CHOSEN = ReadSettings(isolation="read_uncommitted")
 BATCHES = [plain_batch(range(at, at + 5), 400) for at in range(0, 300, 5)]
 BORDERS = [sum(map(len, BATCHES[:number])) for number in range(len(BATCHES))]
 LOG_SIZE = sum(map(len, BATCHES))
@@ -225,7 +225,7 @@ def test_a_damaged_batch_fails_or_is_left_out_and_logged(
     with pytest.raises(BatchCorrupt, match=r"events-0 at offset 0 .*CRC"):
         offsets_in_splits(topic, (0, 300), 9000)
     lost = range(5 * number, 5 * number + 5)
-    skipping = ReadSettings(on_corrupt="skip")
+    skipping = ReadSettings(isolation="read_uncommitted", on_corrupt="skip")
     with caplog.at_level(logging.WARNING):
         offsets = offsets_in_splits(topic, (0, 300), 9000, chosen=skipping)
     assert offsets == [offset for offset in range(300) if offset not in lost]
@@ -235,6 +235,6 @@ def test_a_damaged_batch_fails_or_is_left_out_and_logged(
 def test_headers_that_do_not_hold_keep_a_log_whole_where_damage_is_to_be_left_out(topic: StoredTopic) -> None:
     copy_with_index(topic, BATCHES, [])
     overwrite_log(topic, (1000).to_bytes(4, "big"), BORDERS[30] + 57)  # more records than offsets
-    skipping = ReadSettings(on_corrupt="skip")
+    skipping = ReadSettings(isolation="read_uncommitted", on_corrupt="skip")
     offsets = offsets_in_splits(topic, (0, 300), 9000, chosen=skipping)
     assert offsets == [offset for offset in range(300) if offset not in range(150, 155)]

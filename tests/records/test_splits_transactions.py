@@ -66,7 +66,9 @@ def test_an_undecided_transaction_lowers_the_stop_and_is_logged(
     assert decided_end(topic.manager, lineage, 0, 12) == 3
     assert decided_end(topic.manager, lineage, 5, 12) == 5
     assert decided_end(topic.manager, lineage, 0, 2) == 2
-    everything = plan_splits(topic.manager, lineage, 0, 12, ReadSettings(), max_split_bytes=1)
+    everything = plan_splits(
+        topic.manager, lineage, 0, 12, ReadSettings(isolation="read_uncommitted"), max_split_bytes=1
+    )
     assert (everything.stop, everything.undecided, everything.splits[-1].stop_offset) == (12, None, 12)
 
 

@@ -63,7 +63,7 @@ def test_with_its_last_segments_gone_a_topic_is_read_up_to_the_first_undecided_t
     with shortened_store(case, left, tmp_path) as manager, caplog.at_level(logging.WARNING):
         read = read_records(manager, segments(case)[0].topic, 0, isolation="read_committed")
         committed = rows_of(read)
-        everything = rows_of(read_records(manager, segments(case)[0].topic, 0))
+        everything = rows_of(read_records(manager, segments(case)[0].topic, 0, isolation="read_uncommitted"))
     assert committed == [row for row in expected_rows(case, 0, "read_committed") if row["offset"] < limit]
     assert everything == [row for row in expected_rows(case, 0) if row["offset"] < end]
     assert read.report.next_offset == limit
@@ -152,7 +152,7 @@ def test_committed_transactions_cost_one_look_at_the_last_segment(topic: StoredT
 
 def test_read_uncommitted_asks_for_no_transaction_index(topic: StoredTopic) -> None:
     store(topic, [[("send", 1, 5), ("abort", 1, 1), ("plain", 0, 1)]])
-    reader = topic.reader(ReadSettings())
+    reader = topic.reader(ReadSettings(isolation="read_uncommitted"))
     assert [row["offset"] for row in rows_of(reader.read("events", 0))] == [0, 1, 2, 3, 4, 6]
     assert topic.requests(".indexes") == 0
 

@@ -174,7 +174,7 @@ def check(server: KafkaServer, store: FilesystemObjectStore, topics: list[str], 
             place = (partition.topic, partition.partition)
             expected = {offset: value for offset, value in written.values[place].items() if offset < active}
             assert expected, "nothing was closed: the test writes too little"
-            read = rows_of(read_records(manager, *place, 0, active))
+            read = rows_of(read_records(manager, *place, 0, active, isolation="read_uncommitted"))
             assert [(row["offset"], row["value"]) for row in read] == sorted(expected.items())
             committed = rows_of(read_records(manager, *place, 0, active, isolation="read_committed"))
             assert [row["offset"] for row in committed] == sorted(expected.keys() - written.aborted[place])

@@ -17,6 +17,7 @@ import duckdb
 
 from tieredstore.catalog.names import topic_names
 from tieredstore.errors import ConfigError, TieredStoreError, excerpt
+from tieredstore.model import DEFAULT_ISOLATION
 from tieredstore.query.arguments import check_client, check_map, several_of, wrong_kind
 from tieredstore.query.batch_tables import BatchTable, BatchTables, batches_beside
 from tieredstore.query.stores import StoreLike, manager_of
@@ -114,7 +115,7 @@ def attach(
     key: ValueType = _TEXT,
     value: ValueType = _TEXT,
     types: Mapping[str, ColumnTypes] | None = None,
-    isolation: Isolation = "read_committed",
+    isolation: Isolation = DEFAULT_ISOLATION,
     on_data_loss: OnDataLoss = "fail",
     client: Mapping[str, str] | None = None,
     parallelism: int | None = None,

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from tieredstore.errors import AlreadyClosed, ConfigError, TieredStoreError
-from tieredstore.model import Isolation, Uuid
+from tieredstore.model import DEFAULT_ISOLATION, Isolation, Uuid
 from tieredstore.process.interruption import Interrupted
 from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes, topic_schema
 from tieredstore.query.topic_read import ReadPlan, TopicRead
@@ -34,7 +34,7 @@ class TableOptions:
     """How topics are read as tables, by the words of :func:`read_topic`."""
 
     types: ColumnTypes = field(default_factory=ColumnTypes)
-    isolation: Isolation = "read_committed"
+    isolation: Isolation = DEFAULT_ISOLATION
     on_data_loss: OnDataLoss = "fail"
     client: Mapping[str, str] | None = None
     topic_id: Uuid | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, SupportsIndex
 
+from tieredstore.model import DEFAULT_ISOLATION
 from tieredstore.query.arguments import check_client, check_source, check_topic, several_of
 from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes
 from tieredstore.query.topic_read import ReadPlan, TopicRead
@@ -34,7 +35,7 @@ def read_topic(
     filter: Any = None,
     key: ValueType = _BINARY,
     value: ValueType = _BINARY,
-    isolation: Isolation = "read_committed",
+    isolation: Isolation = DEFAULT_ISOLATION,
     on_data_loss: OnDataLoss = "fail",
     ordered: bool = True,
     parallelism: int | None = None,

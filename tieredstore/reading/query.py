@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, get_args
 
 from tieredstore.errors import ConfigError
-from tieredstore.model import Isolation, Uuid
+from tieredstore.model import DEFAULT_ISOLATION, Isolation, Uuid
 from tieredstore.partitions.selections import Assign, Selection, Subscribe, named_topics
 from tieredstore.records.settings import OnDataLoss
 
@@ -50,7 +50,7 @@ class LogQuery:
     """
 
     selection: Selection
-    isolation: Isolation = "read_committed"
+    isolation: Isolation = DEFAULT_ISOLATION
     on_data_loss: OnDataLoss = "fail"
     # Left out of the hash, as mappings have none; equality looks at them.
     topic_ids: Mapping[str, Uuid] = field(default_factory=dict[str, Uuid], hash=False)
@@ -69,7 +69,7 @@ class LogQuery:
         topic: str,
         partitions: Sequence[int] | None = None,
         *,
-        isolation: Isolation = "read_committed",
+        isolation: Isolation = DEFAULT_ISOLATION,
         on_data_loss: OnDataLoss = "fail",
         client: Mapping[str, str] | None = None,
         topic_id: Uuid | None = None,

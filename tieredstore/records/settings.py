@@ -11,7 +11,7 @@ import pyarrow as pa
 from tieredstore.catalog.timestamps import BatchDecoding
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.records import COLUMNS, RecordDecoder
-from tieredstore.model import Isolation
+from tieredstore.model import DEFAULT_ISOLATION, Isolation
 
 OnDataLoss: TypeAlias = Literal["fail", "report"]
 """What offsets that no segment holds are: an error before the first record is read, or an entry of the report."""
@@ -32,7 +32,7 @@ class ReadSettings:
     """
 
     columns: Sequence[str] = COLUMNS
-    isolation: Isolation = "read_uncommitted"
+    isolation: Isolation = DEFAULT_ISOLATION
     on_data_loss: OnDataLoss = "fail"
     on_corrupt: Literal["fail", "skip"] = "fail"
     check_crc: bool = True

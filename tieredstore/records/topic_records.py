@@ -13,7 +13,7 @@ from tieredstore.catalog.timestamps import offset_for_time
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.records import COLUMNS
 from tieredstore.limits import MAX_OFFSET
-from tieredstore.model import AtTime, Isolation, Uuid
+from tieredstore.model import DEFAULT_ISOLATION, AtTime, Isolation, Uuid
 from tieredstore.records.partition import PartitionRead
 from tieredstore.records.settings import OnDataLoss, ReadSettings
 
@@ -79,7 +79,7 @@ def read_records(
     stop: int | AtTime | None = None,
     *,
     columns: Sequence[str] = COLUMNS,
-    isolation: Isolation = "read_uncommitted",
+    isolation: Isolation = DEFAULT_ISOLATION,
     on_data_loss: OnDataLoss = "fail",
     topic_id: Uuid | None = None,
     catalog: Catalog | None = None,

@@ -155,7 +155,7 @@ class DamagedBucket:
             return records, read.report.next_offset
 
     def _splits(self, catalog: Catalog, partition: int, reading: Reading) -> Answer:
-        lineage, chosen = catalog.lineage(self.segments[0].topic, partition), ReadSettings()
+        lineage, chosen = catalog.lineage(self.segments[0].topic, partition), ReadSettings(isolation="read_uncommitted")
         start, stop = reading.start, reading.stop
         plan = plan_splits(
             self._manager, lineage,

@@ -21,6 +21,7 @@ from tieredstore.config.properties import OwnProperties, read_properties, shown_
 from tieredstore.config.source import SettingProblem, SettingsReader
 from tieredstore.config.values import BOOLEAN, Kind, choice, integer, long, string
 from tieredstore.errors import ConfigError
+from tieredstore.model import DEFAULT_ISOLATION
 from tieredstore.pipelines.config import secor
 from tieredstore.pipelines.config.chapters import (
     CATALOG,
@@ -121,7 +122,7 @@ class PipelineSettings(SettingsGroup):
         description="Where a partition begins of which nothing is committed.",
     )
     isolation: Annotated[str, choice("read_committed", "read_uncommitted")] = Field(
-        default="read_committed",
+        default=DEFAULT_ISOLATION,
         alias="kafka.new.consumer.isolation.level",
         description="Whether records of open and aborted transactions are left out.",
     )

@@ -18,7 +18,7 @@ from tieredstore.config.properties import DEFAULT_PREFIX, shown_name
 from tieredstore.config.storage import BACKENDS, JAVA_BACKENDS
 from tieredstore.errors import ConfigError
 from tieredstore.limits import MAX_INT32
-from tieredstore.model import Isolation, Places, TopicPartition, Uuid
+from tieredstore.model import DEFAULT_ISOLATION, Isolation, Places, TopicPartition, Uuid
 from tieredstore.partitions.selections import Assign, Selection, Subscribe, SubscribePattern
 from tieredstore.spark.source.option_values import (
     Option,
@@ -213,7 +213,7 @@ class SourceOptions:
     columns: tuple[str, ...]
     store: StoreSource
     timestamp_strategy: Literal["error", "latest"] = "error"
-    isolation: Isolation = "read_committed"
+    isolation: Isolation = DEFAULT_ISOLATION
     fail_on_data_loss: bool = True
     max_split_bytes: int = DEFAULT_SPLIT_BYTES
     min_partitions: int | None = None
@@ -305,7 +305,7 @@ def _isolation(texts: OptionTexts) -> Isolation:
         raise ConfigError(
             f"isolationLevel is {ours} and {_ISOLATION_OF_KAFKA.name} is {kafkas}: give one of them, or the same twice"
         )
-    return ours or kafkas or "read_committed"
+    return ours or kafkas or DEFAULT_ISOLATION
 
 
 def _trigger_limits(texts: OptionTexts) -> TriggerLimits:

@@ -22,7 +22,14 @@ from tieredstore.errors import BatchCorrupt, ConfigError, ObjectNotFound, Segmen
 from tieredstore.format.keys import ObjectKey, Suffix, main_path, object_key, parse_key
 from tieredstore.kafka.records import RecordDecoder
 from tieredstore.limits import MAX_INT32, MAX_OFFSET
-from tieredstore.model import Isolation, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
+from tieredstore.model import (
+    DEFAULT_ISOLATION,
+    Isolation,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    TopicIdPartition,
+    Uuid,
+)
 from tieredstore.records.partition import PartitionRead
 from tieredstore.records.settings import ReadSettings
 from tieredstore.spark.source.rows import COLUMNS, MappedRows, RecordFunction, RowShape, rows_given, schema_of
@@ -86,7 +93,7 @@ def decode_segments(
         )
     source = store_source(settings)
     source.load()  # what is wrong with it is better said here than by a task
-    reading = ReadSettings(columns=shape.decoder_columns, isolation=isolation or "read_committed")
+    reading = ReadSettings(columns=shape.decoder_columns, isolation=isolation or DEFAULT_ISOLATION)
     return df.mapInArrow(_segment_task(source, shape.columns, reading, by_path, mapped), result)
 
 

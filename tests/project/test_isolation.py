@@ -1,0 +1,74 @@
+"""One isolation where nobody asks for another, whichever way a topic is read."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.module_imports import product_sources
+from tieredstore.cli.records.cat import IsolationLevel
+from tieredstore.consumer.settings import parse_settings
+from tieredstore.model import DEFAULT_ISOLATION
+from tieredstore.pipelines.config.settings import PipelineSettings
+from tieredstore.spark.source.options import parse_options
+
+ALLOWED: Final = {
+    "DEFAULT_ISOLATION",
+    "IsolationLevel(DEFAULT_ISOLATION)",
+    # On a command line, where a table of choices is an enum.
+    "IsolationLevel.READ_COMMITTED",
+    # In place of the isolation of the object that is asked, or of one that the kind of the source decides.
+    "None",
+}
+CALLED: Final = {"isolation", "isolation_level"}
+
+
+def defaults_in(tree: ast.AST) -> Iterator[str]:
+    """The defaults of all parameters and fields that are an isolation."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.arguments():
+                positional = [*node.posonlyargs, *node.args]
+                given = [*zip(positional[len(positional) - len(node.defaults) :], node.defaults, strict=True)]
+                given += [
+                    (name, default) for name, default in zip(node.kwonlyargs, node.kw_defaults, strict=True) if default
+                ]
+                yield from (ast.unparse(default) for name, default in given if name.arg in CALLED)
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as default) if name in CALLED:
+                of_field = [word.value for word in getattr(default, "keywords", []) if word.arg == "default"]
+                yield from (ast.unparse(one) for one in of_field or [default])
+            case _:
+                pass
+
+
+def isolations() -> dict[str, list[str]]:
+    """The defaults by module."""
+    sources = {name: path for name, path in product_sources().items() if path.suffix == ".py"}
+    found = {name: list(defaults_in(ast.parse(Path(path).read_text()))) for name, path in sources.items()}
+    return {name: defaults for name, defaults in found.items() if defaults}
+
+
+FOUND: Final = isolations()
+
+
+@pytest.mark.parametrize("module", FOUND)
+def test_every_signature_has_the_one_default(module: str) -> None:
+    assert set(FOUND[module]) <= ALLOWED
+
+
+def test_the_readers_are_among_those() -> None:
+    readers = {"polars", "duckdb", "query.topics", "records.topic_records", "records.settings", "reading.query"}
+    assert {f"tieredstore.{name}" for name in readers} < FOUND.keys()
+
+
+def test_settings_and_options_have_it_too() -> None:
+    consumer = parse_settings(
+        {"bootstrap.servers": "127.0.0.1:9092", "group.id": "g", "tiered.storage.mode": "kafka_only"}
+    )
+    assert consumer.isolation == DEFAULT_ISOLATION == IsolationLevel.READ_COMMITTED.value
+    spark = parse_options({"subscribe": "orders", "storage.backend.class": "filesystem"}, streaming=False)
+    assert spark.isolation == PipelineSettings.model_fields["isolation"].default == DEFAULT_ISOLATION
