@@ -46,7 +46,7 @@ TEXT = sealed_key.seal(PRIVATE, pair="key1", service="memory", source=KMS)
 
 
 def opened(text: bytes, *, pair: str = "key1", service: str = "memory", source: KeySource = KMS) -> bytes:
-    return sealed_key.opened(text, name="key1.sealed", pair=pair, service=service, source=source)
+    return sealed_key.open_sealed(text, name="key1.sealed", pair=pair, service=service, source=source)
 
 
 def test_what_is_sealed_opens_and_neither_key_is_in_the_text() -> None:

@@ -38,7 +38,7 @@ from tieredstore.errors import (
 from tieredstore.kms import calls
 from tieredstore.kms.azure import AzureKeySource
 from tieredstore.kms.base import KeySource
-from tieredstore.kms.calls import asked
+from tieredstore.kms.calls import ask_service
 from tieredstore.kms.gcp import GcpKeySource
 from tieredstore.kms.registry import key_source
 from tieredstore.process.retry import RetryPolicy
@@ -51,7 +51,7 @@ RING = "projects/p/locations/l/keyRings/r/cryptoKeys"
 
 def once(call: Callable[[], bytes]) -> bytes:
     """As all calls are made, tried once."""
-    return asked("asking", call, RetryPolicy(attempts=1))
+    return ask_service("asking", call, RetryPolicy(attempts=1))
 
 
 @dataclass
@@ -194,7 +194,7 @@ def test_who_may_not_is_told_so_and_not_tried_again(case: Case) -> None:
     case.service.planned.extend([case.denied] * 9)
     before = len(case.service.requests)
     with pytest.raises(KeyServiceDenied, match="does not allow to use"):
-        asked("opening", lambda: case.first().open(sealed))
+        ask_service("opening", lambda: case.first().open(sealed))
     # Azure's SDK asks for the key as well.
     assert len(case.service.requests) - before <= 2
 
@@ -209,10 +209,12 @@ def test_what_passes_is_tried_again(case: Case, kind: str) -> None:
     }
     case.service.planned.extend([answers[kind]] * 2)
     policy = RetryPolicy(attempts=6, base_delay_s=0.01, max_delay_s=0.02)
-    assert asked("opening", lambda: case.first().open(sealed), policy) == SECRET
+    assert ask_service("opening", lambda: case.first().open(sealed), policy) == SECRET
     case.service.planned.extend([answers[kind]] * 50)
     with pytest.raises(KeyServiceUnavailable, match=r"opening failed \(2 of 2 tries\)") as caught:
-        asked("opening", lambda: case.first().open(sealed), RetryPolicy(attempts=2, base_delay_s=0, max_delay_s=0))
+        ask_service(
+            "opening", lambda: case.first().open(sealed), RetryPolicy(attempts=2, base_delay_s=0, max_delay_s=0)
+        )
     assert caught.value.exit_code == 75
 
 
@@ -221,7 +223,7 @@ def test_an_answer_that_drips_ends_by_the_deadline(case: Case) -> None:
     case.service.planned.extend([Answer(200, b"{" + b" " * 10_000, drip_s=0.1)] * 4)
     started = time.monotonic()
     with pytest.raises(KeyServiceUnavailable, match="did not answer within"):
-        asked("opening", lambda: case.first().open(sealed), RetryPolicy(attempts=1, timeout_s=1))
+        ask_service("opening", lambda: case.first().open(sealed), RetryPolicy(attempts=1, timeout_s=1))
     assert time.monotonic() - started < 30
 
 

@@ -15,7 +15,7 @@ from tieredstore.errors import ConfigError
 from tieredstore.kafka.logdir import describe
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.places.entropy_bits import all_folders, entropy_bits
-from tieredstore.places.opening import placed
+from tieredstore.places.opening import place_store
 from tieredstore.places.record import layout_key, refuse_other_layout
 from tieredstore.remote import RemoteStorageManager
 
@@ -54,7 +54,7 @@ def within(tmp_path_factory: pytest.TempPathFactory) -> MemoryObjectStore:
     """Three partitions, two segments each, stored with five bits."""
     store = MemoryObjectStore()
     folder = tmp_path_factory.mktemp("logs")
-    with RemoteStorageManager(entropy_settings(), store=placed(store, entropy_settings())) as manager:
+    with RemoteStorageManager(entropy_settings(), store=place_store(store, entropy_settings())) as manager:
         for where in (partition_of("topicA", 0), partition_of("topicA", 1), partition_of("topicB", 0)):
             for found_segment in write_segments(folder / str(where.partition), 3, where)[:2]:
                 segment = describe(found_segment)
@@ -73,7 +73,7 @@ def test_segments_lie_behind_their_bits_and_the_layout_is_recorded(within: Memor
 @pytest.mark.parametrize("bits", [5])
 def test_the_catalog_and_readers_see_keys_without_bits(within: MemoryObjectStore, bits: int) -> None:
     settings = entropy_settings(bits)
-    with RemoteStorageManager(settings, store=placed(within, settings)) as manager:
+    with RemoteStorageManager(settings, store=place_store(within, settings)) as manager:
         catalog = load_catalog(manager)
         assert catalog.topics() == ("topicA", "topicB")
         assert catalog.partitions("topicA") == (0, 1)
@@ -88,7 +88,7 @@ def test_the_catalog_and_readers_see_keys_without_bits(within: MemoryObjectStore
 
 def test_a_partition_is_one_listing_and_a_topic_one_for_each_folder(within: MemoryObjectStore) -> None:
     counting = CountingStore(within)
-    store = placed(counting, entropy_settings())
+    store = place_store(counting, entropy_settings())
     assert len(list(listed_of(store, partition=1))) == 2
     assert [operation.name for operation in counting.operations] == ["get", "list"]
     assert len(list(listed_of(store, partition=None))) == 4
@@ -106,8 +106,8 @@ def test_more_bits_than_folders_can_be_listed_give_the_same(
     del tmp_path_factory
     settings = entropy_settings(12)
     inner = MemoryObjectStore()
-    source = placed(within, entropy_settings())
-    target = placed(inner, settings)
+    source = place_store(within, entropy_settings())
+    target = place_store(inner, settings)
     for info in source.list("tiered/"):
         if "!tieredstore" not in info.key:
             target.put(info.key, source.get(info.key))
@@ -119,15 +119,15 @@ def test_more_bits_than_folders_can_be_listed_give_the_same(
 @pytest.mark.parametrize("other", [entropy_settings(4), entropy_settings(endpoint_cluster="another")])
 def test_another_number_of_bits_or_cluster_is_refused(within: MemoryObjectStore, other: Settings) -> None:
     with pytest.raises(ConfigError, match=r"was written with endpoint.layout=plugin, endpoint.prefix.entropy.bits=5"):
-        list(placed(within, other).list("tiered/"))
+        list(place_store(within, other).list("tiered/"))
 
 
 def test_bits_are_refused_where_the_plugin_wrote(within: MemoryObjectStore) -> None:
     plain = MemoryObjectStore()
-    key = next(placed(within, entropy_settings()).list("tiered/topicB")).key
+    key = next(place_store(within, entropy_settings()).list("tiered/topicB")).key
     plain.put(key, b"")
     with pytest.raises(ConfigError, match="nobody would find them"):
-        placed(plain, entropy_settings()).put(key, b"x")
+        place_store(plain, entropy_settings()).put(key, b"x")
     assert [info.key for info in plain.list() if "!" in info.key] == []
 
 
@@ -135,7 +135,7 @@ def test_of_two_who_record_other_layouts_at_once_one_is_told() -> None:
     layout = b'{"version": 1, "layout": "plugin", "entropy_bits": 3, "cluster": "c"}'
     plain = MemoryObjectStore()
     racing = ScriptedStore(plain).on("put", do=lambda operation: plain.put(operation.keys[0], layout))
-    store = placed(racing, entropy_settings())
+    store = place_store(racing, entropy_settings())
     with pytest.raises(ConfigError, match=r"entropy\.bits=3"):
         store.put(f"tiered/topicB-{partition_of('topicB', 0).topic_id}/0/x.log", b"")
 
@@ -144,7 +144,7 @@ def test_what_is_deleted_goes(within: MemoryObjectStore) -> None:
     copy = MemoryObjectStore()
     for info in within.list():
         copy.put(info.key, within.get(info.key))
-    store = placed(copy, entropy_settings())
+    store = place_store(copy, entropy_settings())
     store.delete([info.key for info in store.list("tiered/topic")])
     assert [info.key for info in copy.list()] == [layout_key("tiered/")]
 
@@ -152,11 +152,11 @@ def test_what_is_deleted_goes(within: MemoryObjectStore) -> None:
 def test_an_absent_topic_tells_of_the_bits_that_the_settings_do_not_say(within: MemoryObjectStore) -> None:
     error = absence(within, "tiered/", {"topicA": ()})
     assert "entropy.bits=5, endpoint.cluster=kafkaCluster1, which the settings do not say" in str(error)
-    assert "entropy.bits" not in str(absence(placed(within, entropy_settings()), "tiered/", {"none": ()}))
+    assert "entropy.bits" not in str(absence(place_store(within, entropy_settings()), "tiered/", {"none": ()}))
 
 
 def test_who_would_write_the_plugins_keys_there_is_refused(within: MemoryObjectStore) -> None:
     with pytest.raises(ConfigError, match=r"entropy\.bits=5.*which the settings do not say"):
         refuse_other_layout(within, "tiered/")
-    refuse_other_layout(placed(within, entropy_settings()), "tiered/")
+    refuse_other_layout(place_store(within, entropy_settings()), "tiered/")
     refuse_other_layout(within, "others/")

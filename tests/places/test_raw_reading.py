@@ -22,7 +22,7 @@ from tieredstore.kafka.logdir import discover
 from tieredstore.model import IndexType
 from tieredstore.partitions import Subscribe
 from tieredstore.places.entropy_bits import entropy_bits
-from tieredstore.places.opening import placed
+from tieredstore.places.opening import place_store
 from tieredstore.reading import LogQuery
 from tieredstore.reading.survey import survey_logs
 from tieredstore.records import read_records
@@ -60,7 +60,7 @@ def test_real_segments_are_read_as_a_java_consumer_read_them(case: str, bits: in
     put_raw(store, case_path(case) / "original", bits)
     settings = raw_settings(bits)
     topic = segments(case)[0].topic
-    with RemoteStorageManager(settings, store=placed(store, settings)) as manager:
+    with RemoteStorageManager(settings, store=place_store(store, settings)) as manager:
         for partition in partitions_of(case):
             assert rows_of(read_records(manager, topic, partition, isolation="read_uncommitted")) == expected_rows(
                 case, partition
@@ -76,7 +76,7 @@ def test_a_manifest_says_what_the_plugins_says() -> None:
     put_raw(store, case_path(case) / "original")
     settings = raw_settings()
     by_offset = {segment.base_offset: segment for segment in segments(case)}
-    with RemoteStorageManager(settings, store=placed(store, settings)) as manager:
+    with RemoteStorageManager(settings, store=place_store(store, settings)) as manager:
         catalog = load_catalog(manager)
         spans = catalog.lineage(segments(case)[0].topic, 0).spans
         assert [span.start for span in spans] == sorted(by_offset)
@@ -108,7 +108,7 @@ def events(store: ObjectStore, folder: Path, *segments: tuple[int, int, int]) ->
 
 def offsets_read(store: ObjectStore, **settings: str) -> list[int]:
     chosen = raw_settings(**settings)  # type: ignore[arg-type]
-    with RemoteStorageManager(chosen, store=placed(store, chosen)) as manager:
+    with RemoteStorageManager(chosen, store=place_store(store, chosen)) as manager:
         return [row["offset"] for row in rows_of(read_records(manager, "events", 0))]
 
 
@@ -117,7 +117,7 @@ def test_a_hole_between_segments_is_a_gap_and_not_passed_over(tmp_path: Path) ->
     events(store, tmp_path, (0, 10, 0), (10, 10, 0), (20, 10, 1))
     store.delete(["p/kafkaCluster1/events-0/00000000000000000010.log"])
     settings = raw_settings()
-    with RemoteStorageManager(settings, store=placed(store, settings)) as manager:
+    with RemoteStorageManager(settings, store=place_store(store, settings)) as manager:
         catalog = load_catalog(manager)
         assert [(gap.start, gap.stop) for gap in catalog.gaps()] == [(10, 20)]
         assert [problem.kind for problem in catalog.problems] == [ProblemKind.INCOMPLETE]
@@ -134,7 +134,7 @@ def test_leader_epochs_are_those_of_the_batches(tmp_path: Path) -> None:
     write_segment(tmp_path, batches, base_offset=0)
     events(store, tmp_path, (40, 5, 9), (45, 5, 11))
     settings = raw_settings()
-    with RemoteStorageManager(settings, store=placed(store, settings)) as manager:
+    with RemoteStorageManager(settings, store=place_store(store, settings)) as manager:
         spans = load_catalog(manager).lineage("events", 0).spans
         assert [span.segment.segment_leader_epochs for span in spans] == [
             ((2, 0), (5, 13), (9, 30)), ((9, 40),), ((11, 45),)
@@ -158,7 +158,7 @@ def test_a_log_that_is_damaged_is_named(tmp_path: Path) -> None:
     key = f"p/kafkaCluster1/events-0/{0:020d}.log"
     store.put(key, store.get(key)[:-3])
     settings = raw_settings()
-    with RemoteStorageManager(settings, store=placed(store, settings)) as manager:
+    with RemoteStorageManager(settings, store=place_store(store, settings)) as manager:
         assert [problem.kind for problem in load_catalog(manager).problems] == [ProblemKind.DAMAGED]
 
 
@@ -169,7 +169,7 @@ def test_a_manifest_is_a_few_small_reads_and_a_partition_one_listing(tmp_path: P
     put_raw(store, tmp_path)
     counting = CountingStore(store)
     settings = raw_settings()
-    with RemoteStorageManager(settings, store=placed(counting, settings)) as manager:
+    with RemoteStorageManager(settings, store=place_store(counting, settings)) as manager:
         assert len(load_catalog(manager, topic="events").lineage("events", 0).spans) == 1
     # The layout's record; of the indexes their last entries; of the log its first piece, which has its end too here.
     assert [operation.name for operation in counting.operations].count("list") == 1
@@ -184,7 +184,7 @@ def test_an_open_transaction_is_undecided_where_its_segment_ends() -> None:
     first = discover(next(folder.iterdir())).segments[0]
     assert first.base_offset == 0
     settings = raw_settings()
-    with RemoteStorageManager(settings, store=placed(store, settings)) as manager:
+    with RemoteStorageManager(settings, store=place_store(store, settings)) as manager:
         spans = load_catalog(manager).lineage(segments(case)[0].topic, 0).spans
         snapshot = next(folder.iterdir()) / f"{spans[0].stop:020d}.snapshot"
         assert snapshot.exists()
@@ -204,7 +204,7 @@ def test_at_a_cut_within_a_segment_what_is_open_there_is_undecided(tmp_path: Pat
     ]
     write_segment(tmp_path, batches, base_offset=0)
     put_raw(store, tmp_path)
-    with RemoteStorageManager(settings, store=placed(store, settings)) as manager:
+    with RemoteStorageManager(settings, store=place_store(store, settings)) as manager:
         query = LogQuery(Subscribe(("events",)))
         where = survey_logs(manager, query).logs["events", 0].stored_partition
         for at, end in ((25, 25), (20, 10), (15, 10)):
@@ -217,7 +217,7 @@ def test_deleting_takes_the_log_first_and_writes_are_refused(tmp_path: Path) -> 
     store = MemoryObjectStore()
     events(store, tmp_path, (0, 10, 0), (10, 10, 0))
     settings = raw_settings()
-    with RemoteStorageManager(settings, store=placed(store, settings)) as manager:
+    with RemoteStorageManager(settings, store=place_store(store, settings)) as manager:
         segment = load_catalog(manager).lineage("events", 0).spans[0].segment
         manifest = next(info for info in manager.store.list("p/events") if info.key.endswith("manifest"))
         with pytest.raises(StoreError, match="no manifests"):
@@ -236,7 +236,7 @@ def test_listings_are_sorted_and_begin_behind_a_key() -> None:
             for base in (0, 100):
                 for ending in ("index", "timeindex", "log"):
                     store.put(f"p/kafkaCluster1/{topic}-{partition}/{base:020d}.{ending}", b"x" * 12)
-    seen = placed(store, raw_settings())
+    seen = place_store(store, raw_settings())
     keys = [info.key for info in seen.list("p/")]
     assert keys == sorted(keys)
     assert len(keys) == 4 * 4 * 2 * 3
@@ -249,5 +249,5 @@ def test_listings_are_sorted_and_begin_behind_a_key() -> None:
 
 
 def test_the_store_can_be_pickled(tmp_path: Path) -> None:
-    seen = placed(FilesystemObjectStore(tmp_path), raw_settings(3))
+    seen = place_store(FilesystemObjectStore(tmp_path), raw_settings(3))
     assert repr(pickle.loads(pickle.dumps(seen))) == repr(seen)

@@ -20,7 +20,7 @@ from tieredstore.errors import ConfigError, SegmentConflict
 from tieredstore.kafka.logdir import PARTITION_METADATA, LogSegment, describe, discover
 from tieredstore.model import Isolation, TopicIdPartition, Uuid
 from tieredstore.partitions import Subscribe
-from tieredstore.places.opening import placed
+from tieredstore.places.opening import place_store
 from tieredstore.reading import LogQuery
 from tieredstore.reading.survey import survey_logs
 from tieredstore.records import read_records
@@ -43,14 +43,14 @@ def what_is_left(disk: BrokerDisk, store: object, bits: int = 0) -> list[Left]:
     texts = {f"uploader.{name}": text for name, text in own.items()}
     settings = raw_settings(bits)
     with Uploader(
-        settings, uploader_settings_from(texts), store=placed(store, settings), settling=SaidSettling()  # type: ignore[arg-type]
+        settings, uploader_settings_from(texts), store=place_store(store, settings), settling=SaidSettling()  # type: ignore[arg-type]
     ) as running:  # fmt: skip
         return running.run_once(tries=3)
 
 
 def values_read(store: MemoryObjectStore, bits: int = 0) -> list[bytes]:
     settings = raw_settings(bits)
-    with RemoteStorageManager(settings, store=placed(store, settings)) as manager:
+    with RemoteStorageManager(settings, store=place_store(store, settings)) as manager:
         return [row["key"] for row in rows_of(read_records(manager, "events", 0))]
 
 
@@ -144,7 +144,7 @@ def test_the_index_of_another_replica_is_no_conflict_and_a_foreign_one_is(disk: 
     for content, is_conflict in ((b"", False), (b"\0\0\0\x01\0\0\0\x05", True), (b"\x7f" * 8, True), (b"x", True)):
         store = MemoryObjectStore()
         store.put(f"{FOLDER}{0:020d}.index", content)
-        with RemoteStorageManager(settings, store=placed(store, settings)) as manager:
+        with RemoteStorageManager(settings, store=place_store(store, settings)) as manager:
             if is_conflict:
                 with pytest.raises(SegmentConflict, match=r"another \.index"):
                     manager.copy_log_segment_data(metadata, segment.files)
@@ -160,7 +160,7 @@ def test_the_watermark_only_grows_whoever_else_moves_it(disk: BrokerDisk) -> Non
     store = MemoryObjectStore()
     racing = ScriptedStore(store)
     racing.on("replace", "*offset.wm", lambda operation: store.put(operation.keys[0], b"%020d\n" % 5), times=1)
-    with RemoteStorageManager(settings, store=placed(racing, settings)) as manager:
+    with RemoteStorageManager(settings, store=place_store(racing, settings)) as manager:
         # The later one before the earlier one, as other uploaders have done.
         manager.copy_log_segment_data(second.to_metadata(Uuid.random(), 1, 1), second.files)
         manager.copy_log_segment_data(first.to_metadata(Uuid.random(), 1, 1), first.files)
@@ -261,6 +261,6 @@ def test_where_its_watermark_was_moved_back_another_log_goes_on(disk: BrokerDisk
     document: dict[str, Any] = json.loads(store.get(key))
     document["moved_back"] = [{"from_offset": 30, "to_offset": 15, "leader_epoch": 90, "at_ms": 0}]
     store.put(key, json.dumps(document).encode())
-    with RemoteStorageManager(settings, store=placed(store, settings)) as manager:
+    with RemoteStorageManager(settings, store=place_store(store, settings)) as manager:
         log = survey_logs(manager, LogQuery(Subscribe(("events",)), isolation)).logs["events", 0]
     assert (log.earliest, log.end, log.cut is None) == (0, 15, False)

@@ -50,10 +50,10 @@ def test_a_partition_whose_step_is_made_stands_in_line_again() -> None:
     one, two = partition_of(1, 1), partition_of(2, 2)
     line = Line(one, two)
     assert line.take() == 1
-    line.schedule.done(one, waits=False)
+    line.schedule.finish(one, waits=False)
     assert [line.take(), line.take(), line.take()] == [1, 2, None]
     one.segments.clear()
-    line.schedule.done(one, waits=False)
+    line.schedule.finish(one, waits=False)
     assert line.take() is None
 
 
@@ -69,16 +69,16 @@ def test_a_worker_goes_on_with_its_partition_unless_others_are_to_be_looked_at_f
     line.partitions = (*line.partitions, urgent)
     line.schedule.ring()
     assert not line.schedule.goes_on(one)
-    line.schedule.done(one, waits=False)
+    line.schedule.finish(one, waits=False)
     assert line.take() == 3
     # Nobody goes on for what waits no longer than it.
     assert line.schedule.goes_on(urgent)
-    line.schedule.done(other, waits=False)
+    line.schedule.finish(other, waits=False)
     urgent.segments.clear()
     assert not line.schedule.goes_on(urgent)
     assert line.take() == 1
     urgent.segments = partition_of(3, 3, is_deleted=True).segments
-    line.schedule.done(urgent, waits=False)
+    line.schedule.finish(urgent, waits=False)
     assert not line.schedule.goes_on(one)
 
 
@@ -87,8 +87,8 @@ def test_who_waits_or_has_failed_comes_when_it_is_time(monkeypatch: pytest.Monke
     one, two = partition_of(1, 1), partition_of(2, 2)
     line = Line(one, two)
     assert [line.take(), line.take()] == [1, 2]
-    line.schedule.done(one, waits=True)
-    line.schedule.failed(two, OSError("no"))
+    line.schedule.finish(one, waits=True)
+    line.schedule.fail(two, OSError("no"))
     assert line.take() is None
     line.now_s += WAIT_S
     assert [line.take(), line.take()] == [1, None]
@@ -96,7 +96,7 @@ def test_who_waits_or_has_failed_comes_when_it_is_time(monkeypatch: pytest.Monke
     assert line.take() == 2
     # Twice as long after each failure, a minute at most.
     for delay_s in (2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0):
-        line.schedule.failed(two, OSError("no"))
+        line.schedule.fail(two, OSError("no"))
         line.now_s += delay_s - 0.01
         assert line.take() is None
         line.now_s += 0.02
@@ -128,7 +128,7 @@ def test_a_step_of_one_of_thousands_does_not_look_at_the_others() -> None:
         assert line.take() == number
         partition = line.partitions[number]
         partition.segments.clear()
-        line.schedule.done(partition, waits=False)
+        line.schedule.finish(partition, waits=False)
     assert line.looks < 2000 + 3 * 500
 
 

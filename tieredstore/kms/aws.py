@@ -65,17 +65,17 @@ class AwsKeySource(KeySource):
         try:
             return self._client.encrypt(KeyId=self._key, Plaintext=secret)["CiphertextBlob"]
         except (BotoCoreError, ClientError) as error:
-            raise _translated(error, self._key) from error
+            raise _translate(error, self._key) from error
 
     def open(self, sealed: bytes) -> bytes:
         """One ``Decrypt`` by this key and no other."""
         try:
             return self._client.decrypt(KeyId=self._key, CiphertextBlob=sealed)["Plaintext"]
         except (BotoCoreError, ClientError) as error:
-            raise _translated(error, self._key) from error
+            raise _translate(error, self._key) from error
 
 
-def _translated(error: Exception, key: str) -> TieredStoreError:
+def _translate(error: Exception, key: str) -> TieredStoreError:
     shown, why = excerpt(key), excerpt(redacted(error))
     if isinstance(error, HTTPClientError | ConnectingFailed):
         return KeyServiceUnavailable(f"AWS KMS cannot be reached: {why}")

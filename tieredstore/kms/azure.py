@@ -71,7 +71,7 @@ class AzureKeySource(KeySource):
             with self._client(self._version) as client:
                 result = client.wrap_key(_ALGORITHM, secret)
         except (AzureError, ValueError) as error:
-            raise _translated(error, self._url) from error
+            raise _translate(error, self._url) from error
         version = str(result.key_id).removeprefix(f"{self._url}/")
         if not _VERSION.fullmatch(version):
             # The SDK knows it only if it may get the key.
@@ -91,14 +91,14 @@ class AzureKeySource(KeySource):
             with self._client(shown) as client:
                 return client.unwrap_key(_ALGORITHM, wrapped).key
         except (AzureError, ValueError) as error:
-            raise _translated(error, self._url) from error
+            raise _translate(error, self._url) from error
 
     def _client(self, version: str | None) -> CryptographyClient:
         key = self._url if version is None else f"{self._url}/{version}"
         return CryptographyClient(key, self._credential, **self._options)
 
 
-def _translated(error: Exception, key: str) -> TieredStoreError:
+def _translate(error: Exception, key: str) -> TieredStoreError:
     why = excerpt(redacted(error))
     status = error.status_code or 0 if isinstance(error, HttpResponseError) else 0
     if isinstance(error, ServiceRequestError | ServiceResponseError) or status in {408, 429} or status >= 500:

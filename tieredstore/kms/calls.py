@@ -20,15 +20,15 @@ POLICY: Final = RetryPolicy(attempts=4, base_delay_s=0.25, max_delay_s=4.0, time
 _Result = TypeVar("_Result")
 
 
-def asked(what: str, request: Callable[[], _Result], policy: RetryPolicy | None = None) -> _Result:
+def ask_service(what: str, request: Callable[[], _Result], policy: RetryPolicy | None = None) -> _Result:
     """What ``request`` gives; KeyServiceUnavailable, naming ``what``, once tries or time are used up.
 
     What an SDK makes of an answer that is none is KeyServiceError.
     """
-    return (policy or POLICY).call(what, partial(_bounded, request))
+    return (policy or POLICY).call(what, partial(_run_within, request))
 
 
-def _bounded(request: Callable[[], _Result], attempt: Attempt) -> _Result:
+def _run_within(request: Callable[[], _Result], attempt: Attempt) -> _Result:
     # An answer that drips has no end for an SDK. What does not come back is left behind on a thread of its own.
     pool = ThreadPool(1, "tieredstore-kms")
     try:

@@ -86,7 +86,7 @@ class GcpKeySource(KeySource):
         try:
             response = self._client.encrypt(request=request, retry=None, timeout=READ_TIMEOUT_S)
         except _ERRORS as error:
-            raise _translated(error, self._key) from error
+            raise _translate(error, self._key) from error
         if not response.verified_plaintext_crc32c or crc32c.crc32c(response.ciphertext) != response.ciphertext_crc32c:
             raise KeyServiceUnavailable("bytes changed on the way to Google Cloud KMS or back")
         return response.ciphertext
@@ -97,7 +97,7 @@ class GcpKeySource(KeySource):
         try:
             response = self._client.decrypt(request=request, retry=None, timeout=READ_TIMEOUT_S)
         except _ERRORS as error:
-            raise _translated(error, self._key) from error
+            raise _translate(error, self._key) from error
         if crc32c.crc32c(response.plaintext) != response.plaintext_crc32c:
             raise KeyServiceUnavailable("bytes changed on the way back from Google Cloud KMS")
         return response.plaintext
@@ -126,7 +126,7 @@ def _nowhere(_: requests.Response) -> None:
     return None
 
 
-def _translated(error: Exception, key: str) -> TieredStoreError:
+def _translate(error: Exception, key: str) -> TieredStoreError:
     why = excerpt(redacted(error))
     if isinstance(error, _LATER):
         return KeyServiceUnavailable(f"Google Cloud KMS cannot use {key} now: {why}")

@@ -10,7 +10,7 @@ from typing import Final
 from tieredstore.config.installed import KEY_SOURCES, installed_class
 from tieredstore.errors import ConfigError, excerpt
 from tieredstore.kms.base import KeySource
-from tieredstore.kms.calls import asked
+from tieredstore.kms.calls import ask_service
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ def key_source(service: str, key: str, endpoint_url: str | None = None) -> KeySo
 
     KeyServiceUnavailable, as of any request, if it does not come by the deadline: an SDK may look for credentials.
     """
-    named = _SERVICES.get(service) or _installed(service)
+    named = _SERVICES.get(service) or _load_installed(service)
     module, _, name = named.path.partition(":")
     try:
         offered: object = getattr(importlib.import_module(module), name, None)
@@ -48,10 +48,10 @@ def key_source(service: str, key: str, endpoint_url: str | None = None) -> KeySo
         raise
     if not (isinstance(offered, type) and issubclass(offered, KeySource)):
         raise ConfigError(f"{excerpt(named.path)} is not a class that derives from KeySource")
-    return asked(f"opening the key of {service}", partial(offered.from_settings, key, endpoint_url))
+    return ask_service(f"opening the key of {service}", partial(offered.from_settings, key, endpoint_url))
 
 
-def _installed(service: str) -> _Service:
+def _load_installed(service: str) -> _Service:
     try:
         path = installed_class(KEY_SOURCES, service)
     except ValueError as error:

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from tieredstore.errors import KeyRingError
 from tieredstore.kms.base import KeySource
-from tieredstore.kms.calls import asked
+from tieredstore.kms.calls import ask_service
 
 _FORMAT: Final = "tieredstore.sealed.private.key"
 _VERSION: Final = 1
@@ -31,7 +31,7 @@ _KEY_BYTES: Final = 32
 def seal(private_key: bytes, *, pair: str, service: str, source: KeySource) -> bytes:
     """The text that holds ``private_key`` (DER) of the key pair ``pair``; KeyServiceError if the service refuses."""
     key, nonce = AESGCM.generate_key(8 * _KEY_BYTES), os.urandom(_NONCE_BYTES)
-    wrapped = asked(f"sealing by {service}", lambda: source.seal(key))
+    wrapped = ask_service(f"sealing by {service}", lambda: source.seal(key))
     sealed = AESGCM(key).encrypt(nonce, private_key, _context(service, pair))
     fields = {
         "format": _FORMAT, "version": _VERSION, "service": service, "keyPair": pair,
@@ -40,20 +40,20 @@ def seal(private_key: bytes, *, pair: str, service: str, source: KeySource) -> b
     return json.dumps(fields, indent=1).encode() + b"\n"
 
 
-def opened(text: bytes, *, name: str, pair: str, service: str, source: KeySource) -> bytes:
+def open_sealed(text: bytes, *, name: str, pair: str, service: str, source: KeySource) -> bytes:
     """The private key in ``text``, which messages call ``name``.
 
     KeyRingError if it is no such text, is damaged, or of another pair or key; KeyServiceError as the service says.
     """
-    fields = _parsed(text, name)
+    fields = _parse(text, name)
     for field, expected in (("service", service), ("keyPair", pair)):
         if fields[field] != expected:
             raise KeyRingError(
                 f"{name} was sealed for the {field} {fields[field]!r}, and the settings say {expected!r}"
             )
-    wrapped, nonce, sealed = (_decoded(fields[field], name) for field in ("wrappedKey", "nonce", "sealed"))
+    wrapped, nonce, sealed = (_decode(fields[field], name) for field in ("wrappedKey", "nonce", "sealed"))
     try:
-        key = asked(f"opening {name} by {service}", lambda: source.open(wrapped))
+        key = ask_service(f"opening {name} by {service}", lambda: source.open(wrapped))
     except KeyRingError as error:
         raise KeyRingError(f"{name} cannot be opened by {service}: {error}") from error
     if len(key) != _KEY_BYTES or len(nonce) != _NONCE_BYTES:
@@ -69,7 +69,7 @@ def is_sealed(text: bytes) -> bool:
     return text.lstrip()[:1] == b"{" and _FORMAT.encode() in text
 
 
-def _parsed(text: bytes, name: str) -> dict[str, str]:
+def _parse(text: bytes, name: str) -> dict[str, str]:
     try:
         value: object = json.loads(text)
     except (ValueError, RecursionError):
@@ -94,7 +94,7 @@ def _base64(content: bytes) -> str:
     return base64.b64encode(content).decode()
 
 
-def _decoded(text: str, name: str) -> bytes:
+def _decode(text: str, name: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:

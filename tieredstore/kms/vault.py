@@ -82,7 +82,7 @@ class VaultKeySource(KeySource):
             answer = self._transit.encrypt_data(self._key, plaintext, mount_point=self._mount)
             return str(answer["data"]["ciphertext"]).encode()
         except _ERRORS as error:
-            raise self._translated(error) from error
+            raise self._translate(error) from error
 
     def open(self, sealed: bytes) -> bytes:
         """One ``decrypt``."""
@@ -91,9 +91,9 @@ class VaultKeySource(KeySource):
             answer = self._transit.decrypt_data(self._key, ciphertext, mount_point=self._mount)
             return base64.b64decode(answer["data"]["plaintext"], validate=True)
         except _ERRORS as error:
-            raise self._translated(error) from error
+            raise self._translate(error) from error
 
-    def _translated(self, error: Exception) -> TieredStoreError:
+    def _translate(self, error: Exception) -> TieredStoreError:
         # A server, or a proxy before it, may repeat what it was sent: a key in base64, or the token.
         key, why = f"{self._mount}/{self._key}", excerpt(_ECHO.sub("…", redacted(error)))
         if isinstance(error, _LATER):

@@ -12,7 +12,7 @@ from typing import Final
 from tieredstore.backends.base import ObjectInfo, ObjectStore
 from tieredstore.format.keys import partition_of
 from tieredstore.places.entropy_bits import all_folders, bits_folder
-from tieredstore.places.mapped import MappedStore, listed_order
+from tieredstore.places.mapped import MappedStore, listing_order
 from tieredstore.places.record import STATE, Layout, check_layout, record_layout
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
@@ -89,14 +89,14 @@ class EntropyStore(LaidOutStore):
             return self.inner.list(prefix, start_after)
         if path is not None and partition_of(path) is not None:
             after = None if start_after is None else self._after(self._bits(path), prefix, start_after)
-            return self.seen(self.inner.list(self.inner_key(prefix), after), prefix, start_after)
-        return self._fanned_out(prefix, path or "", start_after)
+            return self.see_listing(self.inner.list(self.inner_key(prefix), after), prefix, start_after)
+        return self._list_folders(prefix, path or "", start_after)
 
-    def _fanned_out(self, prefix: str, path: str, start_after: str | None) -> Iterator[ObjectInfo]:
+    def _list_folders(self, prefix: str, path: str, start_after: str | None) -> Iterator[ObjectInfo]:
         folders = all_folders(self.layout.bits)
         if len(folders) > _MOST_LISTINGS:
-            everything = self.seen(self.inner.list(self.prefix), prefix, start_after)
-            yield from sorted(everything, key=listed_order)
+            everything = self.see_listing(self.inner.list(self.prefix), prefix, start_after)
+            yield from sorted(everything, key=listing_order)
             return
         listings = [
             self.inner.list(
@@ -108,7 +108,7 @@ class EntropyStore(LaidOutStore):
         if STATE.startswith(path):
             listings.insert(0, self.inner.list(f"{self.prefix}{STATE}", start_after))
         merged = heapq.merge(
-            *(self.seen(listing, prefix, start_after) for listing in begun(listings)), key=listed_order
+            *(self.see_listing(listing, prefix, start_after) for listing in begin_all(listings)), key=listing_order
         )
         yield from merged
 
@@ -124,7 +124,7 @@ class EntropyStore(LaidOutStore):
         return f"{self.prefix}{folder}{start_after[len(self.prefix) :]}" if start_after > outer_prefix else None
 
 
-def begun(listings: Iterable[Iterator[ObjectInfo]]) -> list[Iterator[ObjectInfo]]:
+def begin_all(listings: Iterable[Iterator[ObjectInfo]]) -> list[Iterator[ObjectInfo]]:
     """The listings, the first page of each already there: a merge needs one of each before it gives any."""
 
     def begin(listing: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:

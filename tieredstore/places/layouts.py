@@ -27,13 +27,13 @@ def laid_out_places(store: ObjectStore, settings: Settings) -> ObjectStore:
     with contextlib.ExitStack() as opened:
         for other in dict.fromkeys(provider.endpoints()):
             if other != Endpoint():
-                places.append(_opened(other, store, settings))
+                places.append(_open_place(other, store, settings))
                 opened.callback(places[-1].store.close)
         opened.pop_all()
     return own.store if len(places) == 1 else RoutedStore(places, provider)
 
 
-def _opened(endpoint: Endpoint, store: ObjectStore, settings: Settings) -> Place:
+def _open_place(endpoint: Endpoint, store: ObjectStore, settings: Settings) -> Place:
     if endpoint.url is None and not endpoint.storage:
         prefix = settings.key_prefix if endpoint.prefix is None else endpoint.prefix
         return Place(endpoint, _laid_out(store, prefix, settings), prefix, is_own_store=True)

@@ -64,7 +64,7 @@ class MappedStore(DelegatingStore):
             return ObjectStore.discard(self, write)
         return self.inner.discard(replace(write, key=self.inner_key(write.key)))
 
-    def seen(self, listed: Iterable[ObjectInfo], prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
+    def see_listing(self, listed: Iterable[ObjectInfo], prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
         """What a listing within is seen as, under ``prefix`` and behind ``start_after``, in its order."""
         for info in listed:
             key = self.outer_key(info.key)
@@ -77,6 +77,6 @@ def is_behind(key: str, other: str) -> bool:
     return key.encode() > other.encode()
 
 
-def listed_order(info: ObjectInfo) -> bytes:
+def listing_order(info: ObjectInfo) -> bytes:
     """What listings are sorted by."""
     return info.key.encode()

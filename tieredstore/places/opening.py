@@ -16,12 +16,12 @@ def open_places(settings: Settings) -> ObjectStore:
     """The settings' store with all places of theirs; the very store of the settings where it is the only one."""
     with contextlib.ExitStack() as opened:
         store = opened.enter_context(contextlib.closing(open_wrapped(settings)))
-        placed_store = placed(store, settings)
+        placed_store = place_store(store, settings)
         opened.pop_all()
     return placed_store
 
 
-def placed(store: ObjectStore, settings: Settings) -> ObjectStore:
+def place_store(store: ObjectStore, settings: Settings) -> ObjectStore:
     """``store`` as the settings lay it out, with the other places of theirs: closing it closes all of them."""
     if settings.endpoint.is_default:
         return store

@@ -34,7 +34,7 @@ def describe_raw(segment: RawSegment, read: Callable[[str, int, int], bytes]) ->
 
     BatchCorrupt if the log does not hold together.
     """
-    return _Description(segment, read).made()
+    return _Description(segment, read).make()
 
 
 class _Description:
@@ -44,7 +44,7 @@ class _Description:
         self._size = segment.log_size
         self._piece, self._piece_at = b"", 0
 
-    def made(self) -> RawDescription:
+    def make(self) -> RawDescription:
         first = next(self._headers(0), None)
         if first is None or first.base_offset < self._base:
             raise BatchCorrupt(f"the log of base offset {self._base} does not begin with a batch of its own")
@@ -54,12 +54,12 @@ class _Description:
         time_entry = self._last_time_entry()
         # Without either of the two the whole log tells.
         if end is None or time_entry is None:
-            last, timestamp = self._walked(0)
+            last, timestamp = self._walk_from(0)
         else:
             last, timestamp = end
         time_index_fits = time_entry is not None and self._base <= time_entry[1] <= last.last_offset
         if time_entry is not None and not time_index_fits:
-            last, timestamp = self._walked(0)
+            last, timestamp = self._walk_from(0)
         elif time_entry is not None:
             timestamp = max(timestamp, time_entry[0])
         epochs = self._epochs(first, last, index_fits)
@@ -100,13 +100,13 @@ class _Description:
             return None
         try:
             first = next(self._headers(position), None)
-            last, timestamp = self._walked(position)
+            last, timestamp = self._walk_from(position)
         except BatchCorrupt:
             return None
         fits = first is not None and self._base <= first.base_offset <= offset <= last.last_offset
         return (last, timestamp) if fits else None
 
-    def _walked(self, position: int) -> tuple[BatchHeader, int]:
+    def _walk_from(self, position: int) -> tuple[BatchHeader, int]:
         last: BatchHeader | None = None
         timestamp = -1
         for header in self._headers(position):

@@ -78,7 +78,7 @@ class RawSegment:
         """Another one for another log at the same place: a topic that was made again begins at the same offsets."""
         log = self.files.get(LOG)
         written_s = 0 if log is None or log.modified_ms is None else log.modified_ms // 1000
-        return _made(
+        return _make_id(
             "segment", cluster, self.where.topic, self.where.partition, self.base_offset, self.log_size, written_s
         )
 
@@ -127,10 +127,10 @@ class RawKeys:
 
 def raw_topic_id(cluster: str, topic: str) -> Uuid:
     """The id that stands for a topic of the raw layout, always the same one: a topic that is made again has it too."""
-    return _made("topic", cluster, topic)
+    return _make_id("topic", cluster, topic)
 
 
-def _made(*parts: object) -> Uuid:
+def _make_id(*parts: object) -> Uuid:
     digest = bytearray(hashlib.md5("\0".join(map(str, parts)).encode(), usedforsecurity=False).digest())
     digest[0] &= 0x7F  # so that its text does not begin with a dash
     return Uuid(bytes(digest))

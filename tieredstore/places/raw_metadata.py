@@ -84,7 +84,7 @@ def metadata_bytes(where: TopicIdPartition, entries: Iterable[NamedSegment], eta
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def completed(
+def complete_entries(
     entries: Collection[NamedSegment], logs: Collection[int], whole: Mapping[int, int]
 ) -> tuple[NamedSegment, ...]:
     """Return the entries of stored segments, with one for each that is whole.
@@ -125,8 +125,8 @@ class MetadataKeeper:
         known = times or {}
 
         def complete(entries: tuple[NamedSegment, ...]) -> tuple[NamedSegment, ...]:
-            logs, whole = self._stored(folder)
-            return completed(entries, logs, whole | {base: known[base] for base in known if base in whole})
+            logs, whole = self._list_stored(folder)
+            return complete_entries(entries, logs, whole | {base: known[base] for base in known if base in whole})
 
         is_certain = False
         while not is_certain:
@@ -145,7 +145,7 @@ class MetadataKeeper:
 
         self._change(folder, without, replaces=are_deleted)
 
-    def _stored(self, folder: str) -> tuple[set[int], dict[int, int]]:
+    def _list_stored(self, folder: str) -> tuple[set[int], dict[int, int]]:
         logs: set[int] = set()
         whole: dict[int, int] = {}
         for info in self._store.list(folder):

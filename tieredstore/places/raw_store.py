@@ -100,7 +100,7 @@ class RawStore(LaidOutStore):
         self.look_first(key, writes=False)
         if is_empty_request(start, stop):
             return b""
-        data = self._made(key, parsed)
+        data = self._make_object(key, parsed)
         asked = resolved_range(key, len(data), start, stop)
         return data[asked.start : asked.stop]
 
@@ -134,7 +134,7 @@ class RawStore(LaidOutStore):
         if parsed is None:
             return super().head(key)
         self.look_first(key, writes=False)
-        segment = self._looked_up(parsed)
+        segment = self._look_up(parsed)
         suffix = f".{parsed.suffix.value}"
         for info in segment.objects(self.prefix, self._keys.cluster):
             if info.key.endswith(suffix):
@@ -202,7 +202,7 @@ class RawStore(LaidOutStore):
         if start_after is not None and start_after.startswith(in_folder):
             offset = start_after[len(in_folder) :].partition("-")[0]
             after = f"{folder}{offset}"
-        yield from self._grouped(self.inner.list(f"{folder}{name}", after), where)
+        yield from self._group_files(self.inner.list(f"{folder}{name}", after), where)
 
     def _of_many(self, path: str) -> Iterator[RawSegment]:
         if STATE.startswith(path) and path:
@@ -226,9 +226,9 @@ class RawStore(LaidOutStore):
                     listed[file.topic, file.partition].append(info)
         wheres = [TopicIdPartition(raw_topic_id(self._keys.cluster, topic), topic, number) for topic, number in listed]
         for where in sorted(wheres, key=lambda where: f"{where.topic}-{where.topic_id}/{where.partition}/".encode()):
-            yield from self._grouped(iter(listed[where.topic, where.partition]), where)
+            yield from self._group_files(iter(listed[where.topic, where.partition]), where)
 
-    def _grouped(self, listed: Iterator[ObjectInfo], where: TopicIdPartition) -> Iterator[RawSegment]:
+    def _group_files(self, listed: Iterator[ObjectInfo], where: TopicIdPartition) -> Iterator[RawSegment]:
         files = ((file, info) for info in listed if (file := self._keys.parse(info.key)) is not None)
         for base_offset, group in groupby(files, key=lambda pair: pair[0].base_offset):
             segment = RawSegment(where, base_offset, {file.ending: info for file, info in group})
@@ -237,7 +237,7 @@ class RawStore(LaidOutStore):
 
     # What is made of a segment
 
-    def _made(self, key: str, parsed: ObjectKey) -> bytes:
+    def _make_object(self, key: str, parsed: ObjectKey) -> bytes:
         segment = self._segment(parsed)
         try:
             if parsed.suffix is Suffix.MANIFEST:
@@ -292,13 +292,13 @@ class RawStore(LaidOutStore):
         """The whole segment; ObjectNotFound if a file is missing, or the log is another one than the id is of."""
         where = parsed.segment_id.topic_id_partition
         path = f"{where.topic}/{where.partition}/{parsed.start_offset}"
-        segment = self._known.find(f"{path}/{parsed.segment_id.id}") or self._looked_up(parsed)
+        segment = self._known.find(f"{path}/{parsed.segment_id.id}") or self._look_up(parsed)
         if len(segment.files) < len(FILES):
             missing = ", ".join(f".{ending}" for ending in FILES if ending not in segment.files)
             raise ObjectNotFound(f"{parsed.main_path}: there is no {missing}")
         return segment
 
-    def _looked_up(self, parsed: ObjectKey) -> RawSegment:
+    def _look_up(self, parsed: ObjectKey) -> RawSegment:
         where = parsed.segment_id.topic_id_partition
         files: dict[str, ObjectInfo] = {}
         for ending in FILES:

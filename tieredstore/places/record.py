@@ -66,7 +66,7 @@ def layout_key(prefix: str) -> str:
     return f"{prefix}{_NAME}"
 
 
-def recorded_layout(store: ObjectStore, prefix: str) -> Layout | None:
+def read_layout(store: ObjectStore, prefix: str) -> Layout | None:
     """What is recorded under the prefix, by one request; None if nothing is."""
     key = layout_key(prefix)
     try:
@@ -77,7 +77,7 @@ def recorded_layout(store: ObjectStore, prefix: str) -> Layout | None:
 
 def check_layout(store: ObjectStore, prefix: str, layout: Layout) -> bool:
     """Whether just this layout is recorded; False if none is. ConfigError for another one."""
-    recorded = recorded_layout(store, prefix)
+    recorded = read_layout(store, prefix)
     if recorded is None:
         return False
     if recorded != layout:
@@ -122,7 +122,7 @@ def other_layout(store: ObjectStore, prefix: str) -> Layout | None:
         store.head(layout_key(prefix))
     except ObjectNotFound:
         return None
-    recorded = recorded_layout(store, prefix)
+    recorded = read_layout(store, prefix)
     return None if recorded is None or recorded.is_default else recorded
 
 

@@ -24,8 +24,8 @@ from tieredstore.backends.base import (
 from tieredstore.errors import ConfigError, TieredStoreError
 from tieredstore.format.keys import partition_of
 from tieredstore.places.endpoints import Endpoint, EndpointProvider
-from tieredstore.places.entropy import begun
-from tieredstore.places.mapped import listed_order
+from tieredstore.places.entropy import begin_all
+from tieredstore.places.mapped import listing_order
 from tieredstore.places.record import STATE
 
 _logger: Final = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class RoutedStore(DelegatingStore):
         self.places = tuple(places)
         self._provider = provider
         self._by_endpoint = {place.endpoint: place for place in self.places}
-        self._place_of_topic = lru_cache(_MOST_TOPICS)(self._asked)
+        self._place_of_topic = lru_cache(_MOST_TOPICS)(self._ask_place)
         self._told: set[str] = set()
 
     def __reduce__(self) -> tuple[Callable[..., RoutedStore], tuple[tuple[Place, ...], EndpointProvider]]:
@@ -111,10 +111,10 @@ class RoutedStore(DelegatingStore):
                 return self.places[0].store.list(prefix, start_after)
             prefix = own_prefix
         places = self.places if self._where(prefix) is None else (self._place(prefix),)
-        listings = [self._seen(place, prefix, start_after) for place in places]
+        listings = [self._see_listing(place, prefix, start_after) for place in places]
         if len(listings) == 1:
             return listings[0]
-        return heapq.merge(*begun(listings), key=listed_order)
+        return heapq.merge(*begin_all(listings), key=listing_order)
 
     def delete(self, keys: Iterable[str]) -> None:
         """In each place those that lie there; if some cannot be deleted, the others still are."""
@@ -214,7 +214,7 @@ class RoutedStore(DelegatingStore):
         topic = self._where(key)
         return self.places[0] if topic is None else self._place_of_topic(topic)
 
-    def _asked(self, topic: str) -> Place:
+    def _ask_place(self, topic: str) -> Place:
         endpoint = self._provider.endpoint(topic)
         place = self._by_endpoint.get(endpoint)
         if place is None:
@@ -230,7 +230,7 @@ class RoutedStore(DelegatingStore):
     def _without(self, place: Place, key: str) -> str:
         return self.places[0].prefix + key[len(place.prefix) :]
 
-    def _seen(self, place: Place, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
+    def _see_listing(self, place: Place, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
         own_prefix = self.places[0].prefix
         after = None
         if start_after is not None and start_after.startswith(own_prefix):

@@ -47,6 +47,6 @@ class KeyLayout:
         path = recorded.object_key or main_path(metadata.remote_log_segment_id, metadata.start_offset)
         return object_key(prefix, path, suffix)
 
-    def shown(self, key: str) -> str:
+    def show(self, key: str) -> str:
         """The key as messages and logs show it."""
         return displayed_key(key, self.prefix, self.masked)

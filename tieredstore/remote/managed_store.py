@@ -137,7 +137,7 @@ class ManagedStore(DelegatingStore):
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
         """A body that comes in pieces is given up when the manager is closed, and with it the write."""
-        self._sent(body, lambda taken: self.inner.put(key, taken, if_absent=if_absent))
+        self._send(body, lambda taken: self.inner.put(key, taken, if_absent=if_absent))
 
     def put_once(self, key: str, body: Buffer, mark: str) -> None:
         """As the store within."""
@@ -145,13 +145,13 @@ class ManagedStore(DelegatingStore):
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
         """As ``put``."""
-        return self._sent(body, lambda taken: self.inner.prepare(key, taken, staging_prefix=staging_prefix))
+        return self._send(body, lambda taken: self.inner.prepare(key, taken, staging_prefix=staging_prefix))
 
     def publish(self, prepared: Prepared) -> None:
         """As the store within."""
         self._calls.run(lambda: self.inner.publish(prepared))
 
-    def _sent(self, body: Body, send: Callable[[Body], _Sent]) -> _Sent:
+    def _send(self, body: Body, send: Callable[[Body], _Sent]) -> _Sent:
         if isinstance(body, bytes | bytearray | memoryview):
             return self._calls.run(lambda: send(body))
         try:
@@ -206,7 +206,7 @@ class ManagedStore(DelegatingStore):
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite] | None:
         """As the store within."""
         writes = super().abandoned_writes(prefix)
-        return None if writes is None else self._listed(writes)
+        return None if writes is None else self._list_objects(writes)
 
     def discard(self, write: AbandonedWrite | Prepared) -> bool:
         """As the store within."""
@@ -236,7 +236,7 @@ class ManagedStore(DelegatingStore):
             self._calls.life.check()
             yield item
 
-    def _listed(self, objects: Iterator[_Listed]) -> Generator[_Listed]:
+    def _list_objects(self, objects: Iterator[_Listed]) -> Generator[_Listed]:
         """The same, taken on a thread of the manager's."""
         with contextlib.closing(_batches(self._calls, objects)) as batches:
             for batch in batches:
@@ -248,7 +248,7 @@ def _batches(calls: ManagerCalls, objects: Iterator[_Listed]) -> Generator[list[
     size = 1
     try:
         while True:
-            batch, error = calls.run(lambda: _taken(objects, size))  # noqa: B023  run before the next turn
+            batch, error = calls.run(lambda: _take(objects, size))  # noqa: B023  run before the next turn
             if batch:
                 yield batch
             if error is not None:
@@ -260,7 +260,7 @@ def _batches(calls: ManagerCalls, objects: Iterator[_Listed]) -> Generator[list[
         _end(objects)
 
 
-def _taken(objects: Iterator[_Listed], count: int) -> tuple[list[_Listed], Exception | None]:
+def _take(objects: Iterator[_Listed], count: int) -> tuple[list[_Listed], Exception | None]:
     """The next objects, and the error that ended them."""
     batch: list[_Listed] = []
     try:

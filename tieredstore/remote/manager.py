@@ -22,7 +22,7 @@ from tieredstore.remote.base import RemoteStorageManagerBase
 from tieredstore.remote.copy.writer import CopiedSegment, SegmentWriter, StoredSizes, WriteOptions
 from tieredstore.remote.fetch.fetcher import Fetcher
 from tieredstore.remote.fetch.indexes import Indexes
-from tieredstore.remote.fetch.segment_logs import requested_range
+from tieredstore.remote.fetch.segment_logs import range_of_request
 from tieredstore.remote.fetch.stream import SegmentStream
 from tieredstore.remote.key_ring import key_ring_of
 from tieredstore.remote.layout import KeyLayout
@@ -169,7 +169,7 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         here or out of the stream's reads, for bytes that are not what was written. ``next_segment`` says which
         segment the caller will fetch after this one: reading ahead goes on into its first bytes.
         """
-        log_range = requested_range(metadata, start_position, end_position)
+        log_range = range_of_request(metadata, start_position, end_position)
         metrics.SEGMENT_FETCH_REQUESTED_BYTES.inc(len(log_range))
         return self._fetcher.logs.open(metadata, log_range, next_segment)
 

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 def key_pair_of(pair: KeyPairSettings) -> KeyPair:
     """The pair that the settings describe; KeyRingError or KeyServiceError as in ``key_ring_of``."""
-    return opened_pair(pair)[0]
+    return open_pair(pair)[0]
 
 
-def opened_pair(pair: KeyPairSettings) -> tuple[KeyPair, bytes]:
+def open_pair(pair: KeyPairSettings) -> tuple[KeyPair, bytes]:
     """The same, with its private key (PKCS#8, DER): a service is asked, or a passphrase tried, once for both."""
     name, public = _name(pair), read_public_key(pair.public_key_file)
     der = _private_key_der(pair)
@@ -35,7 +35,7 @@ def _private_key_der(pair: KeyPairSettings) -> bytes:
         from tieredstore.kms.registry import key_source  # noqa: PLC0415
 
         source = key_source(pair.kms, pair.kms_key, pair.kms_endpoint_url)
-        return sealed_key.opened(text, name=name, pair=pair.id, service=pair.kms, source=source)
+        return sealed_key.open_sealed(text, name=name, pair=pair.id, service=pair.kms, source=source)
     if text.lstrip()[:1] == b"{":
         raise KeyRingError(f"{name} is not a PEM file; if it was sealed, name the service by private.key.kms")
     der = first_block(text, name)

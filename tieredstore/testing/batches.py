@@ -115,16 +115,16 @@ def _encode_record(record: Record, offset_delta: int, base_timestamp: int) -> by
             b"\0",  # attributes: none are defined
             _varint(record.timestamp_ms - base_timestamp),
             _varint(offset_delta),
-            _sized(record.key),
-            _sized(record.value),
+            _with_size(record.key),
+            _with_size(record.value),
             _varint(len(record.headers)),
-            *(_sized(name.encode()) + _sized(value) for name, value in record.headers),
+            *(_with_size(name.encode()) + _with_size(value) for name, value in record.headers),
         )
     )
     return _varint(len(body)) + body
 
 
-def _sized(data: bytes | None) -> bytes:
+def _with_size(data: bytes | None) -> bytes:
     return _varint(-1) if data is None else _varint(len(data)) + data
 
 

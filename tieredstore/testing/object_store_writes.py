@@ -238,7 +238,7 @@ class PreparedTests(StoreAccess):
         prepared = self._prepare(store, "folder/object", b"the bytes")
         assert (prepared.key, prepared.size) == ("folder/object", 9)
         assert prepared.sha256 == hashlib.sha256(b"the bytes").hexdigest()
-        assert self._listed(store) == []
+        assert self._list_keys(store) == []
         with pytest.raises(ObjectNotFound):
             store.get("folder/object")
         store.publish(prepared)
@@ -369,7 +369,7 @@ class PreparedTests(StoreAccess):
     def _prepare(self, store: ObjectStore, key: str, data: bytes) -> Prepared:
         return store.prepare(key, data, staging_prefix=_STAGING)
 
-    def _listed(self, store: ObjectStore) -> list[str]:
+    def _list_keys(self, store: ObjectStore) -> list[str]:
         """All that anybody sees beside what is staged."""
         return [info.key for info in store.list() if not info.key.startswith(_STAGING)]
 
@@ -409,10 +409,10 @@ class AbandonedTests(StoreAccess):
         store.replace("folder/object", b"second", self.etag(store, "folder/object"))
         with pytest.raises(_BodyBrokenError):
             store.put("folder/broken", _breaking(12 << 20))
-        left = [*self._abandoned(store, "folder/object"), *self._abandoned(store, "folder/large")]
+        left = [*self._find_abandoned(store, "folder/object"), *self._find_abandoned(store, "folder/large")]
         assert left == []
         # What a service alone can remove stays for it: there is no object for it to belong to.
-        assert [write for write in self._abandoned(store, "folder/broken") if write.removable] == []
+        assert [write for write in self._find_abandoned(store, "folder/broken") if write.removable] == []
 
     def test_a_killed_write_is_seen_by_nobody_and_can_be_discarded(self, store: ObjectStore) -> None:
         if not self.picklable:
@@ -422,18 +422,18 @@ class AbandonedTests(StoreAccess):
         assert list(store.list()) == []
         with pytest.raises(ObjectNotFound):
             store.get("folder/object")
-        for write in self._abandoned(store, "folder/object"):
+        for write in self._find_abandoned(store, "folder/object"):
             assert write.key.startswith("folder/")
             assert write.size is None or write.size > 0
             assert write.started_ms is None or abs(write.started_ms - time.time() * 1000) < 3_600_000
             assert store.discard(write) == write.removable
             # Again, it does no harm.
             store.discard(write)
-        assert [write for write in self._abandoned(store, "folder/object") if write.removable] == []
+        assert [write for write in self._find_abandoned(store, "folder/object") if write.removable] == []
         assert list(store.list()) == []
         store.put("folder/object", b"written", if_absent=True)
         assert store.get("folder/object") == b"written"
-        assert self._abandoned(store, "folder/object") == []
+        assert self._find_abandoned(store, "folder/object") == []
 
     def test_the_store_tells_its_own_time(self, store: ObjectStore) -> None:
         before = admin_of(store).now_ms()
@@ -456,7 +456,7 @@ class AbandonedTests(StoreAccess):
         assert list(find_abandoned_writes(store, "elsewhere/")) == []
         assert list(find_abandoned_writes(store, "folder/object/below")) == []
 
-    def _abandoned(self, store: ObjectStore, key: str) -> list[AbandonedWrite]:
+    def _find_abandoned(self, store: ObjectStore, key: str) -> list[AbandonedWrite]:
         """Those of one key: all that some servers tell."""
         return list(find_abandoned_writes(store, key))
 

@@ -175,7 +175,7 @@ class Disk:
             with os.scandir(log_dir) as entries:
                 for entry in entries:
                     name = entry.name
-                    path = paths[name] = before[name] if name in before else self._wanted(log_dir, name)
+                    path = paths[name] = before[name] if name in before else self._find_wanted(log_dir, name)
                     # Of each its time alone: as long as nothing happens in it, nobody lists it.
                     with contextlib.suppress(FileNotFoundError):
                         if path is not None and entry.is_dir():
@@ -199,7 +199,7 @@ class Disk:
                 errno.ESTALE, "another folder is there than at the start; start the uploader anew if that is right"
             )
 
-    def _wanted(self, log_dir: Path, name: str) -> Path | None:
+    def _find_wanted(self, log_dir: Path, name: str) -> Path | None:
         """The folder of that name, if it is that of a partition of a topic that is wanted."""
         try:
             topic, _ = partition_of(Path(name))

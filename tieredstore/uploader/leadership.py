@@ -282,10 +282,10 @@ class ZooKeeperLeadership(Leadership):
             self._note(where, _leader_of(raw, where), is_stale=False)
 
     def _watcher(self, where: TopicPartition) -> Any:
-        def changed(_: object) -> None:
+        def note_change(_: object) -> None:
             self._note(where, None, is_stale=True)
 
-        return changed
+        return note_change
 
     def _note(self, where: TopicPartition, leader: int | None, *, is_stale: bool) -> None:
         with self._lock:

@@ -81,12 +81,12 @@ class Counts:
         """The last loss since the start that nobody has made good."""
         return next(reversed(list(self.unfilled.values())), None)
 
-    def filled(self, where: TopicIdPartition) -> None:
+    def fill(self, where: TopicIdPartition) -> None:
         """All holes of the partition are filled."""
         self.unfilled.pop(where, None)
         self.recorded.pop(where, None)
 
-    def known_holes(self, where: TopicIdPartition, count: int) -> None:
+    def know_holes(self, where: TopicIdPartition, count: int) -> None:
         """What a watermark had when it was read."""
         self.recorded[where] = count
 

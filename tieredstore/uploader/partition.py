@@ -139,15 +139,15 @@ class Segment:
 
     def is_log(self, path: Path) -> bool:
         """Whether the log of that name is the file that is pinned."""
-        return any(_same(ours, _status(path)) for ours in self._pinned_status()[:1])
+        return any(_same(ours, _status(path)) for ours in self._status_of_pins()[:1])
 
     def was_replaced(self, place: FoundSegment) -> bool:
         """Whether the broker has other files under these names than those that are pinned."""
         names = (place.path("log"), place.snapshot_path(self.next_offset - 1))
-        pairs = zip(self._pinned_status(), map(_status, names), strict=False)
+        pairs = zip(self._status_of_pins(), map(_status, names), strict=False)
         return any(ours is not None and theirs is not None and not _same(ours, theirs) for ours, theirs in pairs)
 
-    def _pinned_status(self) -> list[os.stat_result | None]:
+    def _status_of_pins(self) -> list[os.stat_result | None]:
         """Of the log and of the snapshot."""
         held, link = self.held, self.link
         if held is not None:

@@ -87,7 +87,7 @@ class RemoteRetention:
 
     def _steps(self, target: Target, where: TopicIdPartition) -> Iterator[Step[ListedSegment]]:
         with nothing_under_way():
-            listed = list(self._listed(target, where))
+            listed = list(self._list(target, where))
         gone: set[SegmentObjects] = set()
         for before in self._bounds(where.topic, listed):
             left = [objects for objects in listed if objects not in gone]
@@ -112,7 +112,7 @@ class RemoteRetention:
         if self.retention_bytes >= 0 and (offset := first_within(listed, self.retention_bytes)) is not None:
             yield Before(offset=offset)
 
-    def _listed(self, target: Target, where: TopicIdPartition) -> Iterator[SegmentObjects]:
+    def _list(self, target: Target, where: TopicIdPartition) -> Iterator[SegmentObjects]:
         return list_segments(
             target.store,
             target.settings.key_prefix,

@@ -101,14 +101,14 @@ class Schedule:
             partition.failures, partition.error = 0, None
             return True
 
-    def done(self, partition: Partition, *, waits: bool) -> None:
+    def finish(self, partition: Partition, *, waits: bool) -> None:
         """The worker has made its step; a partition that ``waits`` is looked at again in a moment."""
         with self._something:
             partition.failures, partition.error = 0, None
             partition.not_before_s = self._monotonic() + (WAIT_S if waits else 0.0)
             self._give_back(partition)
 
-    def failed(self, partition: Partition, error: BaseException) -> None:
+    def fail(self, partition: Partition, error: BaseException) -> None:
         """The step has failed: the next one comes after 1 s, and later and later up to a minute."""
         with self._something:
             partition.failures += 1

@@ -128,9 +128,7 @@ def high_watermarks(log_dir: Path) -> dict[TopicPartition, int] | None:
 
 def stable_offset(folder: Path, high_watermark: int) -> int:
     """Up to where no transaction was open as of the latest producer snapshot; ``high_watermark`` if none was."""
-    snapshots = sorted(
-        int(match[1]) for match in (_SNAPSHOT.fullmatch(entry.name) for entry in _listed(folder)) if match
-    )
+    snapshots = sorted(int(match[1]) for match in (_SNAPSHOT.fullmatch(entry.name) for entry in _list(folder)) if match)
     for offset in reversed(snapshots):
         with contextlib.suppress(OSError, CorruptData):
             states = parse_producer_snapshot((folder / f"{offset:020d}.snapshot").read_bytes())
@@ -139,7 +137,7 @@ def stable_offset(folder: Path, high_watermark: int) -> int:
     return high_watermark
 
 
-def _listed(folder: Path) -> list[Path]:
+def _list(folder: Path) -> list[Path]:
     try:
         return list(folder.iterdir())
     except OSError:

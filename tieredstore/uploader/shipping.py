@@ -103,7 +103,7 @@ class Uploads:
         metadata = described.to_metadata(segment_id, self.broker_id, self.now_ms())
         self.counts.tries += 1
         try:
-            allowed_s = self.limit.allowed_s(target.settings, described.size_in_bytes)
+            allowed_s = self.limit.time_for(target.settings, described.size_in_bytes)
             with self.tries.under_way(str(metadata), allowed_s) as on_progress:
                 copied = target.manager.copy_segment(metadata, described.files, on_progress=on_progress)
         except BaseException:
@@ -187,7 +187,7 @@ class _Work:
         if value is None:
             value = self.target.watermarks.load(partition.where, partition.epochs, self._begin).value
             if value is not None:
-                value = self.target.watermarks.advanced(value, partition.epochs)
+                value = self.target.watermarks.advance(value, partition.epochs)
         next_offset = self._where_it_begins() if value is None else value.next_offset
         return [segment for segment in partition.pending() if segment.next_offset > next_offset]
 
@@ -226,7 +226,7 @@ class _Work:
         value = loaded.value
         if value is not None:
             self.target.reach(value)
-            self.shipper.counts.known_holes(partition.where, len(value.holes))
+            self.shipper.counts.know_holes(partition.where, len(value.holes))
             if value.holes:
                 self.target.watermarks.mark_holes(partition.where)
             if value.next_offset < (partition.shipped or 0):
@@ -294,7 +294,7 @@ class _Work:
         if progress.unsaved_since_s is None:
             # Others have moved it, or nothing of it is left: the segments tell.
             until = MAX_INT64 if progress.attempt is None else progress.attempt[1].next_offset
-            value = self.target.watermarks.advanced(value, self.partition.epochs, until)
+            value = self.target.watermarks.advance(value, self.partition.epochs, until)
         if progress.unsaved_since_s is not None or value.next_offset > before.next_offset:
             self._save(value)
         progress.attempt = None
@@ -406,7 +406,7 @@ class _Work:
         if segment is None or segment.base_offset <= watermark.next_offset:
             return Step.STORED
         first, last = watermark.next_offset, segment.base_offset - 1
-        value = self.target.watermarks.advanced(watermark, partition.epochs, segment.base_offset)
+        value = self.target.watermarks.advance(watermark, partition.epochs, segment.base_offset)
         if value.next_offset > first:
             self._save(value)
             return Step.STORED

@@ -60,18 +60,18 @@ class Target:
             opened.pop_all()
 
         def watch(what: str, size: int) -> contextlib.AbstractContextManager[object]:
-            return tries.under_way(what, limit.allowed_s(settings, size))
+            return tries.under_way(what, limit.time_for(settings, size))
 
         watched = WatchedStore(manager.store, watch)
         committed = CommittedSegments(watched, prefix, rules=rules)
-        made_id = _made_topic_id(settings)
+        made_id = _id_maker(settings)
         watermarks = WatermarkStore(watched, prefix, pool, committed, rules, made_id)
         return cls(settings, manager, watched, committed, watermarks, pool)
 
     @property
     def made_topic_id(self) -> Callable[[str], Uuid] | None:
         """What makes an id for a topic that has none; None where segments need real ones."""
-        return _made_topic_id(self.settings)
+        return _id_maker(self.settings)
 
     def reach(self, watermark: Watermark) -> None:
         """Have Pinterest's own watermark at ours, which is read or about to be moved; of the raw layout alone.
@@ -118,6 +118,6 @@ class Target:
         self.pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _made_topic_id(settings: Settings) -> Callable[[str], Uuid] | None:
+def _id_maker(settings: Settings) -> Callable[[str], Uuid] | None:
     endpoint = settings.endpoint
     return partial(raw_topic_id, endpoint.cluster or "") if endpoint.is_raw else None

@@ -40,7 +40,7 @@ class TryLimit:
     timeout_s: float
     concurrent: int
 
-    def allowed_s(self, settings: Settings, size: int) -> float:
+    def time_for(self, settings: Settings, size: int) -> float:
         """The share of the store's rate limit comes on top, as if all others had theirs before."""
         rate = settings.upload_rate_limit
         return self.timeout_s + (0 if rate is None else self.concurrent * size / rate)
@@ -72,19 +72,19 @@ class Tries:
             with self._lock:
                 del self._tries[id(attempt)]
 
-    def watched(self, work: Callable[[], _Result]) -> _Result:
+    def watch(self, work: Callable[[], _Result]) -> _Result:
         """What ``work`` gives or raises; StoreUnavailable when a try does not come back, which is left behind."""
         pool = ThreadPool(1, "tieredstore-uploader-watched")
         future = pool.submit(work)
         try:
             while not is_done(future, _LOOK_S):
-                if (lost := self.lost()) is not None:
+                if (lost := self.find_lost()) is not None:
                     raise StoreUnavailable(f"{lost}: begin again, which goes on where this has stood")
             return outcome(future)
         finally:
             pool.shutdown(wait=False)
 
-    def lost(self) -> str | None:
+    def find_lost(self) -> str | None:
         """The try that should have come back long ago, and has not."""
         now_s = self._monotonic()
         with self._lock:

@@ -185,12 +185,12 @@ class Uploader(Closing):
         """Fill holes of whichever partitions lie here, led or not, and learn which of its own others have filled."""
         before = set(self.counts.unfilled)
         try:
-            left = self._filler.fill(self.target, self._known().values())
+            left = self._filler.fill(self.target, self._known_partitions().values())
         except TieredStoreError as error:
             _logger.warning("holes cannot be looked for now: %s", error)
             return
         for where in before - set(left):
-            self.counts.filled(where)
+            self.counts.fill(where)
 
     def follow(self) -> None:
         """Ask how far others have shipped what they lead, now and then; the rest stays pinned here."""
@@ -206,7 +206,7 @@ class Uploader(Closing):
         Nothing of topics that the broker tiers, or may: those have a retention of their own.
         """
         others = self.own.force_topics
-        led = (where for where, partition in self._known().items() if partition.role is Role.LED)
+        led = (where for where, partition in self._known_partitions().items() if partition.role is Role.LED)
         mine = (where for where in led if self.leadership.is_known and where.topic not in others)
         retention = replace(self.retention, dry_run=True) if dry_run else self.retention
         return retention.apply(self.target, mine, self.counts)
@@ -228,7 +228,7 @@ class Uploader(Closing):
             while True:
                 target = self.target
                 # A thread of its own for each call could be left behind; this one is watched.
-                with self._watched(target, partition), target.manager.on_this_thread():
+                with self._watch(target, partition), target.manager.on_this_thread():
                     step = self._shipper.step(target, partition, self.inquiries.standing(partition))
                 if not goes_on or step not in MOVED_ON or self._monotonic() > end_s:
                     break
@@ -237,18 +237,18 @@ class Uploader(Closing):
         except Exception as error:
             if not isinstance(error, TieredStoreError | OSError):
                 _logger.exception("%s: a try to ship ended by an error of its own", partition.where)
-            self.schedule.failed(partition, error)
+            self.schedule.fail(partition, error)
             self.health.fails("store", f"{partition.where}: {error}")
             return None
-        self.schedule.done(partition, waits=step is Step.WAITS)
+        self.schedule.finish(partition, waits=step is Step.WAITS)
         if step in MOVED_ON:
             self.health.holds("store")
         return step
 
-    def _watched(self, target: Target, partition: Partition) -> contextlib.AbstractContextManager[object]:
+    def _watch(self, target: Target, partition: Partition) -> contextlib.AbstractContextManager[object]:
         """A step, with what it asks the store for beside the segment."""
         first = partition.first
-        allowed_s = self._limit.allowed_s(target.settings, 0 if first is None else first.size_in_bytes)
+        allowed_s = self._limit.time_for(target.settings, 0 if first is None else first.size_in_bytes)
         return self.tries.under_way(f"a step of {partition.where}", 2 * allowed_s)
 
     # Runs
@@ -259,14 +259,14 @@ class Uploader(Closing):
         What fails is tried so many times. Raises what keeps it from beginning, and StoreUnavailable when a thread does
         not come back from the store.
         """
-        return self.tries.watched(lambda: self._ship_once(tries))
+        return self.tries.watch(lambda: self._ship_once(tries))
 
     def plan(self) -> list[tuple[Partition, list[Segment]]]:
         """Return what would be shipped of each partition that is led, sooner or later. Nothing is written."""
         self._links.is_read_only = True
         self._begin()
         led = [partition for partition in self.disk.partitions if partition.role is Role.LED]
-        return self.tries.watched(lambda: [(entry, self._shipper.plan(self.target, entry)) for entry in led])
+        return self.tries.watch(lambda: [(entry, self._shipper.plan(self.target, entry)) for entry in led])
 
     def _begin(self) -> None:
         """See what is there, who leads and which topics are to be shipped; raises what cannot be asked."""
@@ -363,7 +363,7 @@ class Uploader(Closing):
         )
         return filter(self.may_ship, some)
 
-    def _known(self) -> dict[TopicIdPartition, Partition]:
+    def _known_partitions(self) -> dict[TopicIdPartition, Partition]:
         """The partitions here of topics that are known to be the uploader's."""
         return {
             partition.where: partition

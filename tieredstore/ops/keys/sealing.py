@@ -29,7 +29,7 @@ def sealed_pair(settings: Settings, key_id: str, kms: KmsKey, path: Path) -> dic
     # What loads libraries for RSA and AES, which other commands about keys do not need.
     from tieredstore.kms import sealed_key  # noqa: PLC0415
     from tieredstore.kms.registry import key_source  # noqa: PLC0415
-    from tieredstore.remote.private_keys import opened_pair  # noqa: PLC0415
+    from tieredstore.remote.private_keys import open_pair  # noqa: PLC0415
 
     pairs = () if settings.encryption is None else settings.encryption.key_pairs
     pair = next((pair for pair in pairs if pair.id == key_id), None)
@@ -38,11 +38,11 @@ def sealed_pair(settings: Settings, key_id: str, kms: KmsKey, path: Path) -> dic
         raise ConfigError(f"the settings list no key pair {excerpt(key_id)!r}: {excerpt(listed)}")
     if path.exists():
         raise ConfigError(f"{path} exists already, and a key is never overwritten; choose another file (-o)")
-    _, private_key = opened_pair(pair)  # it is an RSA key, and the public key's
+    _, private_key = open_pair(pair)  # it is an RSA key, and the public key's
     source = key_source(kms.service, kms.key, kms.endpoint_url)
     text = sealed_key.seal(private_key, pair=key_id, service=kms.service, source=source)
     name = f"what {kms.service} has just sealed"
-    if sealed_key.opened(text, name=name, pair=key_id, service=kms.service, source=source) != private_key:
+    if sealed_key.open_sealed(text, name=name, pair=key_id, service=kms.service, source=source) != private_key:
         raise KeyServiceError(f"{name} opens as something else; nothing was written")
     write_new(path, text, mode=0o600)
     lines = {"file": str(path.absolute()), "kms": kms.service, "kms.key": kms.key}

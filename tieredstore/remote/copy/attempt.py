@@ -63,7 +63,7 @@ class Attempt:
         The last byte is read, since that is as cheap on every store: a folder's ``head`` reads the whole object.
         """
         key = self._layout.key(self._metadata, suffix)
-        shown = self._layout.shown(key)
+        shown = self._layout.show(key)
         try:
             whole = len(self._store.get(key, max(0, size - 1))) == min(1, size)
         except ObjectNotFound as error:
@@ -87,7 +87,7 @@ class Attempt:
         except PreconditionFailed as error:
             self._written.remove(key)  # somebody else's object
             raise SegmentAlreadyExists(
-                f"{self._layout.shown(key)} exists: {self._metadata} is being copied by another process under the "
+                f"{self._layout.show(key)} exists: {self._metadata} is being copied by another process under the "
                 "same id; every attempt needs a new id"
             ) from error
 
@@ -100,6 +100,6 @@ class Attempt:
         try:
             delete_manifest_first(self._store, self._written)
         except TieredStoreError as second:
-            shown = ", ".join(map(self._layout.shown, self._written))
+            shown = ", ".join(map(self._layout.show, self._written))
             _logger.warning("clean-up after a failed copy failed too; orphans may stay: %s (%s)", shown, second)
             error.add_note(f"clean-up failed too ({second}); these objects may stay: {shown}")

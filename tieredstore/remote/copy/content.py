@@ -41,7 +41,7 @@ class SegmentContent:
 @contextlib.contextmanager
 def content_of_files(data: LogSegmentData) -> Generator[SegmentContent]:
     """The files of a broker's disk; InvalidSegment where one is missing."""
-    with _opened(data.log_segment) as log:
+    with _open_file(data.log_segment) as log:
         size = os.fstat(log.fileno()).st_size
         yield SegmentContent(
             log.name, size, _positional_reader(log), lambda: _first_batch_is_uncompressed(log), lambda: _indexes(data)
@@ -81,7 +81,7 @@ class InOrder:
                 self._turn.notify_all()
 
 
-def _opened(path: SegmentFile) -> BinaryIO:
+def _open_file(path: SegmentFile) -> BinaryIO:
     try:
         return path.open("rb")
     except FileNotFoundError as error:

@@ -61,7 +61,7 @@ class RawSegmentWriter:
             self._put_index(f"{path}.{ending}", content, metadata, data.log_segment, ending)
         log_size = self._put_log(f"{path}.{LOG}", metadata, data.log_segment, on_progress, check)
         check()
-        self.reach(metadata.remote_log_segment_id, metadata.start_offset, _modified_ms(data.log_segment))
+        self.reach(metadata.remote_log_segment_id, metadata.start_offset, _modification_ms(data.log_segment))
         return StoredSizes(log_size, sizes, 0)
 
     def reach(self, segment_id: RemoteLogSegmentId, base_offset: int, modified_ms: int | None = None) -> None:
@@ -91,7 +91,7 @@ class RawSegmentWriter:
         on_progress: Callable[[int], None] | None,
         check: Callable[[], None],
     ) -> int:
-        with _opened(log) as file:
+        with _open_file(log) as file:
             try:
                 self._store.put(key, _pieces(file, metadata, on_progress, check), if_absent=True)
             except PreconditionFailed as error:
@@ -142,16 +142,16 @@ def _offset_of(standing: bytes | None) -> int:
     return int(line) if line.isdigit() and len(line) <= 20 else -1
 
 
-def _opened(file: SegmentFile) -> BinaryIO:
+def _open_file(file: SegmentFile) -> BinaryIO:
     try:
         return file.open("rb")
     except FileNotFoundError as error:
         raise InvalidSegment(f"{file} is missing: it was deleted, or it is not where the metadata says") from error
 
 
-def _modified_ms(file: SegmentFile) -> int | None:
+def _modification_ms(file: SegmentFile) -> int | None:
     """When the broker last wrote to the log, by which Pinterest's index has it; None for what is no file."""
-    with _opened(file) as opened:
+    with _open_file(file) as opened:
         try:
             return os.fstat(opened.fileno()).st_mtime_ns // 1_000_000
         except OSError:
@@ -159,7 +159,7 @@ def _modified_ms(file: SegmentFile) -> int | None:
 
 
 def _content(file: SegmentFile) -> bytes:
-    with _opened(file) as opened:
+    with _open_file(file) as opened:
         return opened.read()
 
 
@@ -184,7 +184,7 @@ def _pieces(
 def _leads_into(stored: bytes, ending: str, metadata: RemoteLogSegmentMetadata, log: SegmentFile) -> bool:
     """Whether an index of another replica is right for this log."""
     base, end = metadata.start_offset, metadata.end_offset
-    with _opened(log) as file:
+    with _open_file(log) as file:
         headers = list(_headers(file, metadata.segment_size_in_bytes))
     try:
         if ending == INDEX:

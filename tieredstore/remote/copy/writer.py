@@ -144,7 +144,7 @@ class SegmentWriter:
             upload = _Upload(self._options, metadata, compress, data_key, self._random_bytes)
             chunks = upload.chunks(content, self._pool)
             # In this order: what the manifest points to is there whole before the manifest is.
-            attempt.put(Suffix.LOG, _counted(chunks, metadata, on_progress, check))
+            attempt.put(Suffix.LOG, _count_chunks(chunks, metadata, on_progress, check))
             check()
             blobs, entries = upload.indexes(content.indexes())
             attempt.put(Suffix.INDEXES, b"".join(blobs))
@@ -197,7 +197,7 @@ class SegmentWriter:
         with contextlib.suppress(ObjectNotFound):
             self._store.head(key)
             raise SegmentAlreadyExists(
-                f"{self._layout.shown(key)} exists: {metadata} was copied already; every attempt needs a new id"
+                f"{self._layout.show(key)} exists: {metadata} was copied already; every attempt needs a new id"
             )
 
 
@@ -233,7 +233,7 @@ class _Upload:
 
     def indexes(self, plain: tuple[bytes, ...]) -> tuple[list[bytes], SegmentIndexes]:
         """The stored indexes in their fixed order, and where each will lie."""
-        blobs = [self._sealed(index) for index in plain]
+        blobs = [self._seal(index) for index in plain]
         entries: list[IndexEntry] = []
         position = 0
         for blob in blobs:
@@ -242,7 +242,7 @@ class _Upload:
         transaction = entries[4] if len(entries) > 4 else None
         return blobs, SegmentIndexes(entries[0], entries[1], entries[2], entries[3], transaction)
 
-    def _sealed(self, index: bytes) -> bytes:
+    def _seal(self, index: bytes) -> bytes:
         if self._cipher is None or not index:
             return index  # an empty index stays empty, even when encrypted
         return self._cipher.seal(self._random_bytes(IV_SIZE), index)
@@ -252,7 +252,7 @@ class _Upload:
             chunk_index=self._chunk_index(stored_sizes),
             segment_indexes=indexes,
             compression=self._compress,
-            encryption=self._wrapped_data_key(),
+            encryption=self._wrap_data_key(),
             metadata=self._metadata,
         )
 
@@ -264,14 +264,14 @@ class _Upload:
         last = stored_sizes[-1] if stored_sizes else 0
         return FixedChunkIndex(chunk_size, file_size, chunk_size + overhead, last)
 
-    def _wrapped_data_key(self) -> WrappedDataKey | None:
+    def _wrap_data_key(self) -> WrappedDataKey | None:
         ring = self._options.key_ring
         if ring is None or self._data_key is None:
             return None
         return WrappedDataKey(ring.active_id, ring.wrap(self._data_key.key), self._data_key.aad)
 
 
-def _counted(
+def _count_chunks(
     chunks: TransformedChunks,
     metadata: RemoteLogSegmentMetadata,
     on_progress: Callable[[int], None] | None,

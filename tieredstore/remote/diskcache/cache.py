@@ -86,7 +86,7 @@ class DiskChunkCache(ChunkCache):
     @property
     def stats(self) -> CacheStats:
         """See the base class; hits and misses are the chunks', all else is of chunks and blobs together."""
-        entries, size = self._table.held()
+        entries, size = self._table.measure()
         return replace(self._table.counters.stats, entries=entries, bytes=size)
 
     def _digest(self, key: ChunkKey) -> bytes:

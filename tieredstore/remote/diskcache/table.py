@@ -159,7 +159,7 @@ class DiskTable:
             raise FileNotFoundError(name)
         return file
 
-    def held(self) -> tuple[int, int]:
+    def measure(self) -> tuple[int, int]:
         """Count the values, and the bytes of their payloads; (0, 0) while the table cannot be read."""
         return self._run(lambda cache: (len(cache), cache.volume())) or (0, 0)
 

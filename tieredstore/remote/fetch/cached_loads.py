@@ -45,7 +45,7 @@ class CachedLoads(Generic[Value]):
         cached = self._cache.get(key)
         if cached is not None:
             return cached
-        future = self._started(key, load)
+        future = self._start(key, load)
         try:
             return outcome(future, self._timeout_s)
         except Overdue as error:
@@ -60,7 +60,7 @@ class CachedLoads(Generic[Value]):
         """Forget all: manifests come with their data keys."""
         self._cache.clear()
 
-    def _started(self, key: str, load: Callable[[], Value]) -> Future[Value]:
+    def _start(self, key: str, load: Callable[[], Value]) -> Future[Value]:
         with self._lock:
             if key in self._running:
                 return self._running[key]

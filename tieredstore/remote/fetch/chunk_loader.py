@@ -168,7 +168,7 @@ class ChunkLoader:
         load, chunk = scheduled.load, scheduled.chunk
         assert load is not None
         assert scheduled.owned
-        stored = load.stored(chunk, segment.positions)
+        stored = load.stored_bytes(chunk, segment.positions)
         job = Job(segment, range(chunk, chunk + 1), buffers)
         arrived: Future[Arrived] = Future()
         arrived.set_result(Arrived([self._pools.transform.submit(self._decode, job, chunk, stored)]))
@@ -280,7 +280,7 @@ class ChunkLoader:
     def _original(job: Job, chunk: int, stored: memoryview) -> Original:
         if job.segment.decoder.is_identity:
             return stored
-        size, wanted = job.segment.index.original_size(chunk), job.wanted_size(chunk)
+        size, wanted = job.segment.index.original_size(chunk), job.size_to_decode(chunk)
         # Memory for all of it: what is not written to costs nothing, and the next chunk finds it large enough.
         with job.memory(range(chunk, chunk + 1), job.buffers.originals, size) as memory:
             job.segment.decoder.decode_into(stored, memory, wanted)

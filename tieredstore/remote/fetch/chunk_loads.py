@@ -48,7 +48,7 @@ class Job:
     end: int | None = None
     by_reader: bool = False
 
-    def wanted_size(self, chunk: int) -> int:
+    def size_to_decode(self, chunk: int) -> int:
         """How many bytes of a chunk are decoded, from its beginning on."""
         chunk_range = self.segment.index.original_range(chunk)
         if self.end is None or not self.segment.decoder.stops_early:
@@ -109,7 +109,7 @@ class Load:
                 "loading"
             ) from error
 
-    def stored(self, number: int, positions: Sequence[int]) -> memoryview:
+    def stored_bytes(self, number: int, positions: Sequence[int]) -> memoryview:
         """What came of the store for one of the chunks, which has been decoded."""
         stored = outcome(self._arrived).stored
         assert stored is not None

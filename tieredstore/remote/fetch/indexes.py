@@ -101,7 +101,7 @@ class Indexes:
         if indexes is None:
             stored = self._fetch(key, metadata, opened.manifest)
             # All of the segment's indexes lie in one object: one request brings them, and they are kept as one.
-            indexes = _opened(stored, opened, metadata)
+            indexes = _open_indexes(stored, opened, metadata)
             if self._blobs is not None:
                 self._blobs.put(blob_key, stored if self._keep_stored else b"".join(indexes.values()))
         return indexes
@@ -124,7 +124,7 @@ class Indexes:
             return _split(blob, opened.manifest)
         if len(blob) != opened.manifest.segment_indexes.total_size:
             return None
-        return _opened(blob, opened, metadata)
+        return _open_indexes(blob, opened, metadata)
 
     def _blob_key(self, key: str, manifest: SegmentManifest) -> str:
         """Never the same for two segments, two stores, or two ways of keeping."""
@@ -133,15 +133,15 @@ class Indexes:
         return hashlib.blake2b("\0".join(parts).encode(), digest_size=20).hexdigest()
 
 
-def _opened(stored: bytes, opened: OpenManifest, metadata: RemoteLogSegmentMetadata) -> dict[IndexType, bytes]:
+def _open_indexes(stored: bytes, opened: OpenManifest, metadata: RemoteLogSegmentMetadata) -> dict[IndexType, bytes]:
     """The plaintext of every recorded index."""
     return {
-        kind: _opened_one(opened.cipher, stored, entry, f"{kind.value} index of {metadata}")
+        kind: _open_index(opened.cipher, stored, entry, f"{kind.value} index of {metadata}")
         for kind, entry in opened.manifest.segment_indexes.recorded()
     }
 
 
-def _opened_one(cipher: SegmentCipher | None, stored: bytes, entry: IndexEntry, what: str) -> bytes:
+def _open_index(cipher: SegmentCipher | None, stored: bytes, entry: IndexEntry, what: str) -> bytes:
     unit = stored[entry.position : entry.position + entry.size]
     if cipher is None or not unit:
         return unit

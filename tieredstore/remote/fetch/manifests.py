@@ -117,11 +117,11 @@ class Manifests:
         except ObjectNotFound:
             return SegmentNotFound(f"{metadata} was deleted while it was read")
         what = "is missing" if isinstance(error, ObjectNotFound) else "is shorter than its manifest says"
-        return corrupt(f"{self._layout.shown(key)} {what}, and its manifest exists: the segment is damaged")
+        return corrupt(f"{self._layout.show(key)} {what}, and its manifest exists: the segment is damaged")
 
     def _load(self, key: str, metadata: RemoteLogSegmentMetadata) -> OpenManifest:
         self._counters.add(manifest_requests=1)
-        shown = self._layout.shown(key)
+        shown = self._layout.show(key)
         known = KnownSegment(metadata.remote_log_segment_id, metadata.start_offset)
         try:
             manifest = read_manifest(self._store, key, shown, known, self._rules)

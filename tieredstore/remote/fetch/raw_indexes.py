@@ -54,7 +54,7 @@ class RawIndexes:
         indexes = self._stored.get(metadata, [kind for kind in wanted if kind not in _MADE])
         for kind in wanted:
             if kind in _MADE:
-                indexes[kind] = io.BytesIO(self._made(metadata, kind))
+                indexes[kind] = io.BytesIO(self._make_index(metadata, kind))
         return indexes
 
     def one(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> BinaryIO:
@@ -64,7 +64,7 @@ class RawIndexes:
             raise IndexNotRecorded(f"{metadata} was stored without a {index_type.value} index")
         return indexes[index_type]
 
-    def _made(self, metadata: RemoteLogSegmentMetadata, kind: IndexType) -> bytes:
+    def _make_index(self, metadata: RemoteLogSegmentMetadata, kind: IndexType) -> bytes:
         if kind is IndexType.LEADER_EPOCH:
             return format_leader_epochs(self._history(metadata))
         steps = self._read_steps(metadata)

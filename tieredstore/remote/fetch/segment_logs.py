@@ -205,7 +205,7 @@ class _NextSegment:
             self._logs.drop(self._following.remote_log_segment_id)
 
 
-def requested_range(metadata: RemoteLogSegmentMetadata, start: int, end: int | None) -> ByteRange:
+def range_of_request(metadata: RemoteLogSegmentMetadata, start: int, end: int | None) -> ByteRange:
     """Kafka's inclusive ``start..end``, clamped to the segment's last byte, as a half-open range."""
     size = metadata.segment_size_in_bytes
     stop = size if end is None else min(end + 1, size)

@@ -109,7 +109,7 @@ def _run(path: Path, settings: Settings, own: UploaderSettings, *, json_logs: bo
 
 def _show_plan(shipping: Uploader, *, as_json: bool, wide: bool) -> None:
     rows = [(partition.where, segments) for partition, segments in shipping.plan() if segments]
-    expired = shipping.tries.watched(lambda: list(shipping.expire(dry_run=True)))
+    expired = shipping.tries.watch(lambda: list(shipping.expire(dry_run=True)))
     warnings = shipping.topics.sentences()
     refused = shipping.topics.refused
     if as_json:
