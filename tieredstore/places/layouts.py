@@ -1,4 +1,7 @@
-"""The places of settings that have others than the plugin's one, put together."""
+"""The places of settings that have others than the plugin's one, put together.
+
+Apart from ``opening``, which imports it only for such settings: most commands never load these layouts.
+"""
 
 from __future__ import annotations
 

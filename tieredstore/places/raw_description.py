@@ -1,4 +1,7 @@
-"""What a manifest would tell of a raw segment, from the ends of its files."""
+"""What a manifest would tell of a raw segment, from the ends of its files.
+
+Apart from ``raw_store``: it parses bytes that a function gives it, and knows neither stores nor keys of objects.
+"""
 
 from __future__ import annotations
 

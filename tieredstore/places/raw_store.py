@@ -1,4 +1,7 @@
-"""The files of Pinterest's layout, seen as the plugin's objects: a log, its indexes, and a manifest made in memory."""
+"""The files of Pinterest's layout, seen as the plugin's objects: a log, its indexes, and a manifest made in memory.
+
+Apart from ``layouts``, which chooses between this store and the one of ``entropy``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The store as a manager gives it to others: every call ends when the manager is closed."""
+"""The store as a manager gives it to others: every call ends when the manager is closed.
+
+Apart from ``manager``, Kafka's verbs: this one has a store's.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""How a store writes, deletes and prepares, and what a broken write leaves: a part of ``ObjectStoreTests``."""
+"""How a store writes, deletes and prepares, and what a broken write leaves: a part of ``ObjectStoreTests``.
+
+Apart from it: tests of single stores run these against servers that fail, without the rest.
+"""
 
 # ruff: noqa: D102, S311  the names of the tests say what they show; nothing here is secret
 

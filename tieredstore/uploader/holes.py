@@ -1,4 +1,7 @@
-"""Holes of watermarks that this broker can fill, whoever leads: with the same offsets under the same epochs."""
+"""Holes of watermarks that this broker can fill, whoever leads: with the same offsets under the same epochs.
+
+Apart from ``uploader``, which puts the parts together: holes are filled of partitions in any role, out of turn.
+"""
 
 from __future__ import annotations
 

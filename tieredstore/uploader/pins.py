@@ -1,6 +1,7 @@
 """Files of closed segments, held open or linked: what the broker deletes can still be shipped, within bounds.
 
-That is so of followed partitions too, since this broker may lead next.
+That is so of followed partitions too, since this broker may lead next. Apart from ``uploader``, which puts the parts
+together: what is pinned is bounded by open files and disks, whatever is shipped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Which topics are shipped, and what is wrong with one: refused, or worth a warning."""
+"""Which topics are shipped, and what is wrong with one: refused, or worth a warning.
+
+Apart from ``uploader``, which puts the parts together: it knows settings of topics, and neither disks nor segments.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 It is ``diskcache.Cache``, by its public names alone. A table that cannot be used is removed, and a new one, empty,
 takes its place; other processes see that theirs is no longer there.
+
+Apart from ``cache``, which gives chunks and blobs their keys and raises for folders: here no call raises.
 """
 
 from __future__ import annotations
