@@ -22,7 +22,7 @@ from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.remote.diskcache.cache import DiskChunkCache
-from tieredstore.remote.fetch import cached_chunks
+from tieredstore.remote.fetch import chunk_loader
 from tieredstore.remote.fetch.chunk_cache import ChunkKey
 from tieredstore.remote.pools import Pools
 
@@ -73,8 +73,8 @@ def warm(
 @pytest.fixture
 def _helped(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if these chunks were worth a thread, and there were processors."""
-    monkeypatch.setattr(cached_chunks, "WORTH_A_THREAD", CHUNK)
-    monkeypatch.setattr(cached_chunks, "MAX_HELPERS", HELPERS)
+    monkeypatch.setattr(chunk_loader, "WORTH_A_THREAD", CHUNK)
+    monkeypatch.setattr(chunk_loader, "MAX_HELPERS", HELPERS)
 
 
 def beside(monkeypatch: pytest.MonkeyPatch, get_into: Callable[[GetInto], GetInto]) -> None:
@@ -136,8 +136,8 @@ def test_no_more_is_handed_over_than_there_are_processors_or_chunks(
 def test_small_chunks_and_a_copy_within_memory_wake_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: str, worth: int
 ) -> None:
-    monkeypatch.setattr(cached_chunks, "WORTH_A_THREAD", worth)
-    monkeypatch.setattr(cached_chunks, "MAX_HELPERS", HELPERS)
+    monkeypatch.setattr(chunk_loader, "WORTH_A_THREAD", worth)
+    monkeypatch.setattr(chunk_loader, "MAX_HELPERS", HELPERS)
     with warm(tmp_path, cache=cache) as segment:
         submissions = Submissions(monkeypatch)
         assert segment.read() == LOG
@@ -250,7 +250,7 @@ def test_after_an_error_nobody_writes_into_the_readers_buffer(
 
     with warm(tmp_path) as segment, segment.manager.open(segment.metadata) as stream:
         with monkeypatch.context() as patched:
-            patched.setattr(cached_chunks, "MAX_HELPERS", 1)
+            patched.setattr(chunk_loader, "MAX_HELPERS", 1)
             beside(patched, failing)
             buffer = bytearray(len(LOG))
             with pytest.raises(Trouble):

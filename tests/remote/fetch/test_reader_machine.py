@@ -25,7 +25,7 @@ from tieredstore.errors import ConfigError, SegmentCorrupt, StoreUnavailable
 from tieredstore.format.keys import Suffix
 from tieredstore.model import IndexType
 from tieredstore.remote import RemoteStorageManager, SegmentStream
-from tieredstore.remote.fetch import cached_chunks
+from tieredstore.remote.fetch import chunk_loader
 from tieredstore.remote.fetch.chunk_cache import ChunkKey, MemoryChunkCache
 
 CHUNK = 100
@@ -73,8 +73,8 @@ class Readers(RuleBasedStateMachine):
         helpers=st.sampled_from([2, 0]),
     )
     def start(self, mode: str, cache: str | None, size: int, helpers: int) -> None:
-        self.patched.setattr(cached_chunks, "MAX_HELPERS", helpers)
-        self.patched.setattr(cached_chunks, "WORTH_A_THREAD", CHUNK)
+        self.patched.setattr(chunk_loader, "MAX_HELPERS", helpers)
+        self.patched.setattr(chunk_loader, "WORTH_A_THREAD", CHUNK)
         self.settings = reader_settings(mode, cache, size, self.folder)
         self.metadata = new_metadata(len(LOG))
         with RemoteStorageManager(self.settings, store=self.store) as manager:
