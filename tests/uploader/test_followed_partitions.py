@@ -266,7 +266,7 @@ def test_who_leads_is_asked_anew_before_a_new_leader_asks_for_an_end(
     (partition,) = replica.uploader.disk.partitions
     asked: list[bool] = []
     broker = SimpleNamespace(look_anew=lambda: asked.append(partition.role is Role.FOLLOWED))
-    monkeypatch.setattr(replica.uploader, "_broker", broker)
+    monkeypatch.setattr(replica.uploader.roles, "_broker", broker)
     replica.lead()
     replica.uploader.ask_leadership()
     assert asked == [True], "once, and while the partition is not taken for led yet"

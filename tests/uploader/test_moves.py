@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
@@ -231,9 +232,11 @@ class Reassigned:
 
     def start(self) -> Uploader:
         own = {"leadership": f"{__name__}.Assigned", "hold_dir": self.hold_dir}
-        uploader = uploader_of(self.old.log_dir, self.store, self.settling, **own)
-        uploader._monotonic = lambda: self.now_s  # pyright: ignore[reportPrivateUsage]
-        return uploader
+
+        def clock() -> float:
+            return time.monotonic() + self.now_s
+
+        return uploader_of(self.old.log_dir, self.store, self.settling, clock, **own)
 
     def step(self) -> None:
         """The uploader of the broker that has lost the partition, a minute later."""

@@ -32,9 +32,8 @@ from tieredstore.kafka.logdir import discover
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.records import read_records
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.uploader import Uploader
+from tieredstore.uploader import Uploader, roles
 from tieredstore.uploader import service as module
-from tieredstore.uploader import uploader as uploader_module
 from tieredstore.uploader.partition import Role
 from tieredstore.uploader.service import uploader_service
 
@@ -159,7 +158,7 @@ def _ask_to_move(admin: Any, log_dir: Path) -> None:
 def test_a_replica_that_moves_between_log_directories_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uploader_module, "_DELETED_S", 1.0)
+    monkeypatch.setattr(roles, "_DELETED_S", 1.0)
     monkeypatch.setattr(module, "_FOLLOW_S", 0.5)
     (tmp_path / "links").mkdir()
     move_between_log_directories(tmp_path, str(tmp_path / "links"), 1)

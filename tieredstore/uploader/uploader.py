@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -14,9 +14,8 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.config import Settings
 from tieredstore.config.uploader import UploaderSettings
 from tieredstore.errors import ConfigError, TieredStoreError
-from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.model import TopicIdPartition
 from tieredstore.process.closing import Closing
-from tieredstore.process.forks import ForkSafeLock
 from tieredstore.process.health import Health
 from tieredstore.process.parallel import in_parallel
 from tieredstore.process.thread_pool import ThreadPool
@@ -29,6 +28,7 @@ from tieredstore.uploader.metrics import Counts, levels_of
 from tieredstore.uploader.partition import Partition, Role, Segment
 from tieredstore.uploader.pins import INCOMPLETE_S, FollowedPartitions, Held, Pins
 from tieredstore.uploader.retention import Expired, RemoteRetention
+from tieredstore.uploader.roles import Roles
 from tieredstore.uploader.schedule import Schedule
 from tieredstore.uploader.settled import BrokerSettling, DiskSettling, Inquiries, Settling
 from tieredstore.uploader.shipping import MOVED_ON, Shipper, Step, Uploads
@@ -42,11 +42,6 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 _AGAIN_S: Final = 0.05
-_DELETED_S: Final = 60.0
-"""A topic that nobody knows for so long is deleted: a broker that has just started knows of none."""
-
-_NO_ID: Final = Uuid(bytes(16))
-
 _RUN_S: Final = 1.0
 
 
@@ -89,18 +84,18 @@ class Uploader(Closing):
                 opened.callback(os.close, lock_folder(log_dir, otherwise))
             self._links = Links(uploader.hold_dir, self.environment.log_dirs)
             opened.callback(self._links.close)
-            self._broker = self._open_broker(opened)
-            leadership = leadership_of(uploader.leadership, self.environment, self._broker)
+            broker = self._open_broker(opened)
+            leadership = leadership_of(uploader.leadership, self.environment, broker)
             opened.callback(leadership.close)
             self.tries = Tries(monotonic)
             self._limit = TryLimit(uploader.upload_timeout_ms / 1000, uploader.concurrent_uploads)
             self.target = Target.open(settings, store, self.tries, self._limit)
             self._opened = opened.pop_all()
         self.leadership = LeadershipView(leadership, monotonic)
-        self.topics = TopicAdvice(uploader, self._broker)
-        self._selection = TopicSelection(uploader)
+        self.topics = TopicAdvice(uploader, broker)
         made_id = self.target.made_topic_id
-        self.disk = Disk(self.environment.log_dirs, self._selection.holds, self._links, monotonic, made_id)
+        self.disk = Disk(self.environment.log_dirs, TopicSelection(uploader).holds, self._links, monotonic, made_id)
+        self.roles = Roles(self.disk, self.leadership, self.topics, broker, monotonic)
         self._pins = Pins(uploader.hold_max_files, uploader.hold_min_free_percent, self._links)
         self.held = Held(0, 0, 0, 0)
         uploads = Uploads(self.tries, self.counts, self.environment.broker_id, self._limit)
@@ -111,14 +106,12 @@ class Uploader(Closing):
         self.schedule = Schedule(lambda: self.disk.partitions, self.may_ship, monotonic)
         by_disk = DiskSettling(self.environment.log_dirs)
         self.inquiries = Inquiries(
-            settling or (by_disk if self._broker is None else BrokerSettling(self._broker)),
+            settling or (by_disk if broker is None else BrokerSettling(broker)),
             self.leadership,
             self._shippable,
             self.health,
             monotonic,
         )
-        self._assigning = ForkSafeLock()
-        self._missed: dict[TopicIdPartition, float] = {}
 
     # Parts, each bounded in time
 
@@ -126,7 +119,7 @@ class Uploader(Closing):
         """Look at the folders, or at those that something was told of, and pin what is closed of what has a role."""
         self.disk.sweep(only_touched=only_touched)
         self.leadership.watch({partition.name for partition in self.disk.partitions})
-        self._assign_roles()
+        self.roles.assign()
         self.held = self._pins.renew(self.disk.partitions, self._monotonic())
         if self.disk.failed:
             named = ", ".join(map(str, sorted(self.disk.failed)))
@@ -153,7 +146,7 @@ class Uploader(Closing):
                 self.health.fails("leadership", f"nobody says who leads: {error}")
             return False
         self.health.holds("leadership")
-        has_new = self._assign_roles()
+        has_new = self.roles.assign()
         if has_new or not was_known:
             self.schedule.ring()
         return has_new
@@ -178,7 +171,7 @@ class Uploader(Closing):
         self.health.holds("topics")
         if self.topics.has_news:
             self.topics.has_news = False
-            self._assign_roles()
+            self.roles.assign()
             self.schedule.ring()
 
     def fill_holes(self) -> None:
@@ -198,7 +191,7 @@ class Uploader(Closing):
             self._followed_partitions.release(self.target, self.disk.partitions)
         except TieredStoreError as error:
             _logger.debug("how far others have shipped is not known now: %s", error)
-        self._let_leave()
+        self.roles.let_leave(self.counts, self.target.made_topic_id)
 
     def expire(self, *, dry_run: bool = False) -> Iterator[Expired]:
         """Delete what is stored of partitions that are led past the bounds of uploader.retention, one by one.
@@ -279,7 +272,7 @@ class Uploader(Closing):
         while self.sweep().incomplete and time.monotonic() < end_s:
             time.sleep(_AGAIN_S)
         self.topics.ask(partition.where.topic for partition in self.disk.partitions)
-        self._assign_roles()
+        self.roles.assign()
 
     def _ship_once(self, tries: int) -> list[Left]:
         self._begin()
@@ -293,7 +286,7 @@ class Uploader(Closing):
                 moved_on = any(list(in_parallel(pool, self._ship_out, ready, at_once=at_once)))
                 self.sweep()
         self.fill_holes()
-        self._let_leave()
+        self.roles.let_leave(self.counts, self.target.made_topic_id)
         for _ in self.expire():
             pass
         left = [partition for partition in self.disk.partitions if partition.role is Role.LED and partition.first]
@@ -370,90 +363,6 @@ class Uploader(Closing):
             for partition in self.disk.partitions
             if self.topics.knows(partition.where.topic) and partition.where.topic not in self.topics.refused
         }
-
-    # Roles
-
-    def _leads(self, partition: Partition) -> bool:
-        is_led = partition.folder is not None and self.leadership.leads(partition.name)
-        return is_led and partition.where.topic not in self.topics.refused
-
-    def _assign_roles(self) -> bool:
-        """Give each partition its role, by the last answer of the leadership; return whether one is led since now."""
-        with self._assigning:
-            partitions = self.disk.partitions
-            for partition in partitions:
-                if partition.folder is None and partition.role is not Role.LEAVING:
-                    partition.leave()
-            if not self.leadership.was_ever_known:
-                return False
-            entering = [one for one in partitions if one.role is not Role.LED and self._leads(one)]
-            if self._broker is not None and entering:
-                self._broker.look_anew()
-            for partition in entering:
-                # What was pinned as a follower's may be other files by now.
-                if partition.role is not Role.IGNORED:
-                    self.disk.relist(partition)
-                partition.lead()
-            for partition in partitions:
-                if partition.folder is not None and not self._leads(partition):
-                    self._let_others_lead(partition)
-        return bool(entering)
-
-    def _let_others_lead(self, partition: Partition) -> None:
-        if partition.where.topic not in self.topics.refused:
-            partition.follow()
-        elif partition.role is not Role.IGNORED or partition.has_pins:
-            partition.ignore()
-
-    def _let_leave(self) -> None:
-        """Forget partitions that have left this broker with all that was pinned, or whose topic is deleted.
-
-        Only a topic that the cluster does not know any more lets pins go unshipped.
-        """
-        leaving = [partition for partition in self.disk.partitions if partition.folder is None]
-        for partition in leaving:
-            if not partition.has_pins and not partition.is_busy:
-                # What was let go on a full disk.
-                self.counts.abandoned_segments += sum(one.lost is not None for one in partition.pending())
-                self.disk.remove(partition)
-        leaving = [partition for partition in leaving if partition.has_pins]
-        self._missed = {one.where: self._missed[one.where] for one in leaving if one.where in self._missed}
-        ids = self._topic_ids({partition.where.topic for partition in leaving})
-        for partition in leaving:
-            if self._is_deleted(partition.where, ids):
-                pinned = partition.abandon()
-                self.counts.abandoned_segments += len(pinned)
-                _logger.warning(
-                    "%s: its topic is deleted: %d segments that were held, of offsets %d to %d, are let go unshipped",
-                    partition.where, len(pinned), pinned[0].base_offset, pinned[-1].next_offset - 1,
-                )  # fmt: skip
-                self.disk.remove(partition)
-
-    def _topic_ids(self, topics: Collection[str]) -> Mapping[str, Uuid | None]:
-        """The ids of topics in the cluster; where nobody can be asked, as the log directories have them."""
-        if not topics:
-            return {}
-        try:
-            ids = self.leadership.topic_ids(topics)
-            if ids is None and self._broker is not None:
-                ids = self._broker.topic_ids(topics)
-        except TieredStoreError as error:
-            _logger.debug("which topics there are is not known now: %s", error)
-            return {}
-        if ids is None:
-            here = {one.where.topic: one.where.topic_id for one in self.disk.partitions if one.folder is not None}
-            ids = {topic: here.get(topic) for topic in topics}
-        return ids
-
-    def _is_deleted(self, where: TopicIdPartition, ids: Mapping[str, Uuid | None]) -> bool:
-        """Whether the topic is gone, or another one of its name is there."""
-        topic_id, made_id = ids.get(where.topic), self.target.made_topic_id
-        if where.topic in ids and topic_id is None:
-            now_s = self._monotonic()
-            return now_s - self._missed.setdefault(where, now_s) >= _DELETED_S
-        self._missed.pop(where, None)
-        has_id = made_id is None or where.topic_id != made_id(where.topic)
-        return has_id and topic_id not in (None, _NO_ID, where.topic_id)
 
     def _open_broker(self, opened: contextlib.ExitStack) -> BrokerState | None:
         if not self.environment.client:

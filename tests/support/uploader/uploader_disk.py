@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -140,12 +141,22 @@ class SaidSettling:
         return {partition.name: Settled(self.high, self.stable, self.epoch) for partition in partitions}
 
 
-def uploader_of(log_dir: Path, store: ObjectStore, settling: SaidSettling | None = None, **settings: str) -> Uploader:
+def uploader_of(
+    log_dir: Path,
+    store: ObjectStore,
+    settling: SaidSettling | None = None,
+    monotonic: Callable[[], float] = time.monotonic,
+    **settings: str,
+) -> Uploader:
     """An uploader of a disk, by ``uploader.*`` settings whose dots are underscores."""
     own = {f"uploader.{name.replace('_', '.')}": text for name, text in settings.items()}
     defaults = {"uploader.leadership": "static", "uploader.log.dirs": str(log_dir), "uploader.broker.id": "1"}
     return Uploader(
-        settings_from(STORE), uploader_settings_from({**STORE, **defaults, **own}), store=store, settling=settling
+        settings_from(STORE),
+        uploader_settings_from({**STORE, **defaults, **own}),
+        store=store,
+        settling=settling,
+        monotonic=monotonic,
     )
 
 

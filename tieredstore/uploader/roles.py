@@ -1,0 +1,131 @@
+"""Roles of partitions: which are led, followed or ignored here, and which have left this broker.
+
+Apart from ``uploader``, which ships: roles change by answers of the leadership and of the cluster alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.errors import TieredStoreError
+from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.process.forks import ForkSafeLock
+from tieredstore.uploader.disk import Disk
+from tieredstore.uploader.leadership import LeadershipView
+from tieredstore.uploader.metrics import Counts
+from tieredstore.uploader.partition import Partition, Role
+from tieredstore.uploader.topics import TopicAdvice
+
+if TYPE_CHECKING:
+    from tieredstore.live.broker_state import BrokerState
+
+_logger: Final = logging.getLogger(__name__)
+
+_DELETED_S: Final = 60.0
+"""A topic that nobody knows for so long is deleted: a broker that has just started knows of none."""
+
+_NO_ID: Final = Uuid(bytes(16))
+
+
+class Roles:
+    """Gives each partition its role; ``assign`` is thread-safe, ``let_leave`` is for one thread."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        leadership: LeadershipView,
+        topics: TopicAdvice,
+        broker: BrokerState | None,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._disk, self._leadership, self._topics, self._monotonic = disk, leadership, topics, monotonic
+        self._broker = broker
+        self._assigning = ForkSafeLock()
+        self._missed: dict[TopicIdPartition, float] = {}
+
+    def assign(self) -> bool:
+        """Give each partition its role, by the last answer of the leadership; return whether one is led since now."""
+        with self._assigning:
+            partitions = self._disk.partitions
+            for partition in partitions:
+                if partition.folder is None and partition.role is not Role.LEAVING:
+                    partition.leave()
+            if not self._leadership.was_ever_known:
+                return False
+            entering = [one for one in partitions if one.role is not Role.LED and self._leads(one)]
+            if self._broker is not None and entering:
+                self._broker.look_anew()
+            for partition in entering:
+                # What was pinned as a follower's may be other files by now.
+                if partition.role is not Role.IGNORED:
+                    self._disk.relist(partition)
+                partition.lead()
+            for partition in partitions:
+                if partition.folder is not None and not self._leads(partition):
+                    self._let_others_lead(partition)
+        return bool(entering)
+
+    def let_leave(self, counts: Counts, made_id: Callable[[str], Uuid] | None) -> None:
+        """Forget partitions that have left this broker with all that was pinned, or whose topic is deleted.
+
+        Only a topic that the cluster does not know any more lets pins go unshipped. ``made_id`` makes ids of topics
+        that have none.
+        """
+        leaving = [partition for partition in self._disk.partitions if partition.folder is None]
+        for partition in leaving:
+            if not partition.has_pins and not partition.is_busy:
+                # What was let go on a full disk.
+                counts.abandoned_segments += sum(one.lost is not None for one in partition.pending())
+                self._disk.remove(partition)
+        leaving = [partition for partition in leaving if partition.has_pins]
+        self._missed = {one.where: self._missed[one.where] for one in leaving if one.where in self._missed}
+        ids = self._topic_ids({partition.where.topic for partition in leaving})
+        for partition in leaving:
+            if self._is_deleted(partition.where, ids, made_id):
+                pinned = partition.abandon()
+                counts.abandoned_segments += len(pinned)
+                _logger.warning(
+                    "%s: its topic is deleted: %d segments that were held, of offsets %d to %d, are let go unshipped",
+                    partition.where, len(pinned), pinned[0].base_offset, pinned[-1].next_offset - 1,
+                )  # fmt: skip
+                self._disk.remove(partition)
+
+    def _leads(self, partition: Partition) -> bool:
+        is_led = partition.folder is not None and self._leadership.leads(partition.name)
+        return is_led and partition.where.topic not in self._topics.refused
+
+    def _let_others_lead(self, partition: Partition) -> None:
+        if partition.where.topic not in self._topics.refused:
+            partition.follow()
+        elif partition.role is not Role.IGNORED or partition.has_pins:
+            partition.ignore()
+
+    def _topic_ids(self, topics: Collection[str]) -> Mapping[str, Uuid | None]:
+        """The ids of topics in the cluster; where nobody can be asked, as the log directories have them."""
+        if not topics:
+            return {}
+        try:
+            ids = self._leadership.topic_ids(topics)
+            if ids is None and self._broker is not None:
+                ids = self._broker.topic_ids(topics)
+        except TieredStoreError as error:
+            _logger.debug("which topics there are is not known now: %s", error)
+            return {}
+        if ids is None:
+            here = {one.where.topic: one.where.topic_id for one in self._disk.partitions if one.folder is not None}
+            ids = {topic: here.get(topic) for topic in topics}
+        return ids
+
+    def _is_deleted(
+        self, where: TopicIdPartition, ids: Mapping[str, Uuid | None], made_id: Callable[[str], Uuid] | None
+    ) -> bool:
+        """Whether the topic is gone, or another one of its name is there."""
+        topic_id = ids.get(where.topic)
+        if where.topic in ids and topic_id is None:
+            now_s = self._monotonic()
+            return now_s - self._missed.setdefault(where, now_s) >= _DELETED_S
+        self._missed.pop(where, None)
+        has_id = made_id is None or where.topic_id != made_id(where.topic)
+        return has_id and topic_id not in (None, _NO_ID, where.topic_id)
