@@ -18,6 +18,7 @@ from tests.support.golden.stored import manifest_of, metadata_of, original_index
 from tests.support.paths import REPOSITORY
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import CorruptData, IndexNotRecorded, UnknownKey, WrongKey
+from tieredstore.format.keys import Suffix
 from tieredstore.model import IndexType
 from tieredstore.remote import RemoteStorageManager
 
@@ -84,6 +85,10 @@ DAMAGE = [
 ]
 
 
+OTHER_SEGMENT = segments("01-none")[1]
+OTHER_METADATA = metadata_of(OTHER_SEGMENT)
+
+
 def store_of(segment: GoldenSegment) -> MemoryObjectStore:
     store = MemoryObjectStore()
     for suffix in ("log", "indexes", "rsm-manifest"):
@@ -98,8 +103,11 @@ class Damaged:
         self.segment = segment
         self.metadata = metadata_of(segment)
         self.store = store_of(segment)
-        without_caches = {"fetch.manifest.cache.size": "0", "fetch.indexes.cache.size": "0"}
-        self.manager = RemoteStorageManager(settings_of(segment.case, without_caches), store=self.store)
+        # Of manifests the last one is kept, since each costs an RSA operation: see :meth:`outcome`.
+        last_manifest = {"fetch.manifest.cache.size": "1", "fetch.indexes.cache.size": "0"}
+        self.manager = RemoteStorageManager(settings_of(segment.case, last_manifest), store=self.store)
+        other_key = self.manager.layout.key(OTHER_METADATA, Suffix.MANIFEST)
+        self.store.put(other_key, OTHER_SEGMENT.stored("rsm-manifest").read_bytes())
         self.log = segment.original("log").read_bytes()
         self.indexes = original_indexes(segment)
 
@@ -116,6 +124,7 @@ class Damaged:
             self.store.put(key, whole)
 
     def outcome(self) -> str:
+        self.manager.fetch_manifest(OTHER_METADATA)  # which has the one before forgotten
         outcomes = {self._read(kind) for kind in IndexType} | {self._read(None)}
         return next(kind for kind in (OTHER, ERROR, SAME) if kind in outcomes)
 
