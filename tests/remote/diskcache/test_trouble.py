@@ -159,22 +159,25 @@ def test_a_full_database_loses_the_entry_and_its_file(tmp_path: Path) -> None:
         assert got(cache, CHUNKS[0], len(CHUNK)) == CHUNK
 
 
-def test_a_locked_database_costs_hits_nothing_and_puts_a_second(tmp_path: Path) -> None:
+def test_a_locked_database_costs_hits_nothing_and_puts_their_time_out(tmp_path: Path) -> None:
     names = [str(number) for number in range(70)]  # more than enough to have their uses written
-    with opened(tmp_path, lock_timeout_s=5.0) as cache:
+    # Two of one folder: the uses that the first one notes wait for the lock until it is free.
+    with opened(tmp_path, lock_timeout_s=60.0) as cache, opened(tmp_path, lock_timeout_s=0.2) as hasty:
         for name in names:
             cache.blobs.put(name, CHUNK)
+        hasty.put(CHUNKS[1], CHUNK)
         with closing(sqlite3.connect(own_folder(tmp_path) / "cache.db", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             assert [cache.blobs.get(name) for name in names] == [CHUNK] * 70
             # `cache.stats` itself writes the uses that were noted.
             counted = cache._table.counters.stats  # pyright: ignore[reportPrivateUsage]
             assert counted.failures == 0, "a hit waited for the lock"
-            cache.put(CHUNKS[1], CHUNK)
-            assert len(value_files(tmp_path)) == 70
+            hasty.put(CHUNKS[2], CHUNK)
+            assert CHUNKS[2] not in hasty
+            assert len(value_files(tmp_path)) == 71
             other.execute("ROLLBACK")
-        cache.put(CHUNKS[1], CHUNK)
-        assert got(cache, CHUNKS[1], len(CHUNK)) == CHUNK
+        cache.put(CHUNKS[2], CHUNK)
+        assert [got(cache, key, len(CHUNK)) for key in CHUNKS[1:3]] == [CHUNK, CHUNK]
 
 
 class FailingCommits(sqlite3.Connection):
