@@ -38,8 +38,7 @@ def copy(disk: BrokerDisk, store: CountingStore) -> None:
 
 
 def retention(disk: BrokerDisk, segments: int) -> None:
-    disk.mark_deleted(segments)
-    disk.delete()
+    disk.delete(segments)
 
 
 def lineage_of(store: CountingStore) -> Lineage:

@@ -1,5 +1,5 @@
 """A broker's disk, and an uploader beside it that does not wait."""
 
-from tests.support.uploader.uploader_disk import disk, soon
+from tests.support.uploader.uploader_disk import disk, soon, store
 
-__all__ = ["disk", "soon"]
+__all__ = ["disk", "soon", "store"]

@@ -101,8 +101,7 @@ def test_after_a_kill_only_what_lies_behind_the_watermark_is_read(disk: BrokerDi
     # As far as it came before it was killed; what it had shipped behind that is deleted.
     behind = watermark_of(store).behind(None, disk.bases[-4], 0, 1, 0)
     store.put(watermark_key("", disk.partition), behind.to_bytes())
-    disk.mark_deleted(SEGMENTS)
-    disk.delete()
+    disk.delete(SEGMENTS)
     disk.grow(2)
     store.operations.clear()
     assert run_once(disk.log_dir, store) == []
@@ -122,8 +121,7 @@ def test_a_segment_of_other_borders_that_begins_before_the_watermark_joins_on(tm
     assert extents(store)[-1] == (25, 34)
     # Again where the first one left it: in the middle of what the second one has shipped.
     store.put(watermark_key("", first.partition), watermark.to_bytes())
-    third = BrokerDisk(tmp_path / "3", end=35)
-    third.grow(2)
+    third = BrokerDisk(tmp_path / "3", end=35, segments=2)
     assert run_once(third.log_dir, store) == []
     assert (watermark_of(store).next_offset, watermark_of(store).holes) == (45, ())
 
@@ -192,8 +190,7 @@ class HalfDead(SaidSettling):
 def test_a_partition_whose_leader_answers_does_not_wait_for_that_of_a_dead_one(
     disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = BrokerDisk(disk.log_dir, TopicIdPartition(PARTITION.topic_id, PARTITION.topic, 1))
-    other.grow(2)
+    BrokerDisk(disk.log_dir, TopicIdPartition(PARTITION.topic_id, PARTITION.topic, 1), segments=2)
     alive, dead = (PARTITION.topic, 0), (PARTITION.topic, 1)
     settling = HalfDead(dead)
     monkeypatch.setattr("tieredstore.uploader.settled._NEW_S", -1.0)

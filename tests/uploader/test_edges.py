@@ -147,8 +147,7 @@ def test_a_log_directory_that_cannot_be_listed_for_a_while_loses_nothing(
         is_away[0] = True
         assert shipping.sweep().files == held
         assert "cannot be listed" in shipping.health.reasons()["folders"]
-        disk.mark_deleted(2)
-        disk.delete()
+        disk.delete(2)
         is_away[0] = False
         shipping.sweep()
         assert "folders" not in shipping.health.reasons()
@@ -213,8 +212,7 @@ def test_a_folder_that_is_deleted_while_it_is_shipped_is_no_loss_and_comes_again
     quiet = FaultyStore(MemoryObjectStore())
     inner = MemoryObjectStore()
     for number in itertools.count():
-        disk = BrokerDisk(tmp_path / str(number))
-        disk.grow(4)
+        disk = BrokerDisk(tmp_path / str(number), segments=4)
         inner = MemoryObjectStore()
         store = FaultyStore(inner)
         store.fail_at = deletion(disk, store, number)
@@ -237,8 +235,7 @@ def test_a_log_that_is_cut_while_it_is_shipped_is_no_loss_and_its_new_records_ar
     """In each operation of the store another leader cuts the log here, and this broker leads again, later."""
     cuts = 0
     for number in itertools.count():
-        disk = BrokerDisk(tmp_path / str(number))
-        disk.grow(4)
+        disk = BrokerDisk(tmp_path / str(number), segments=4)
         inner = MemoryObjectStore()
         store = FaultyStore(inner)
         with uploader_of(disk.log_dir, store) as shipping:

@@ -287,8 +287,7 @@ def test_where_the_disk_is_full_the_oldest_deleted_files_are_let_go_and_told(
     with uploader_of(disk.log_dir, store, settling) as shipping:
         shipping.ask_leadership()
         shipping.sweep()
-        disk.mark_deleted(3)
-        disk.delete()
+        disk.delete(3)
         shipping.sweep()
         settling.high = 100
         assert shipping.run_once() == []
@@ -314,8 +313,7 @@ def test_a_try_that_takes_too_long_is_given_up(disk: BrokerDisk) -> None:
 
 def test_two_that_both_believe_to_lead_do_no_harm(tmp_path: Path, disk: BrokerDisk) -> None:
     """The second one ships everything in the middle of the first one's work."""
-    twin = BrokerDisk(tmp_path / "twin")
-    twin.grow(4)
+    twin = BrokerDisk(tmp_path / "twin", segments=4)
     for _, inner, store in sweep_of(disk).sleep(partial(run_once, twin.log_dir)):
         assert run_once(disk.log_dir, store) == []
         check_whole(inner, disk)

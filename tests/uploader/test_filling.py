@@ -16,6 +16,7 @@ from tests.support.stores.operation_sweep import OperationSweep
 from tests.support.uploader.uploader_disk import (
     BrokerDisk,
     extents,
+    holes_of,
     run_once,
     stored,
     uploader_of,
@@ -37,11 +38,6 @@ class Follower(Leadership):
 
     def led(self) -> set[TopicPartition]:
         return set()
-
-
-@pytest.fixture
-def store() -> MemoryObjectStore:
-    return MemoryObjectStore()
 
 
 def replicas(folder: Path, segments: int = 4, *, lead_at: int | None = None) -> tuple[BrokerDisk, BrokerDisk]:
@@ -66,17 +62,13 @@ def fill(disk: BrokerDisk, store: ObjectStore) -> None:
     run_once(disk.log_dir, store, leadership=FOLLOWER, broker_id="2")
 
 
-def holes(store: ObjectStore) -> list[tuple[int, int]]:
-    return [(hole.first_offset, hole.last_offset) for hole in watermark_of(store).holes]
-
-
 def test_a_replica_that_leads_nothing_fills_what_the_leader_could_not_read(
     tmp_path: Path, store: MemoryObjectStore
 ) -> None:
     leader, follower = replicas(tmp_path)
     damage(leader, 10)
     run_once(leader.log_dir, store)
-    assert holes(store) == [(10, 19)]
+    assert holes_of(store) == [(10, 19)]
     assert extents(store) == [(0, 9), (20, 29)]
     before = watermark_of(store)
     fill(follower, store)
@@ -97,13 +89,12 @@ def test_what_was_deleted_before_it_was_shipped_is_filled_too(tmp_path: Path, st
     run_once(leader.log_dir, store)
     for disk in (leader, follower):
         disk.grow(4)
-    leader.mark_deleted(4)
-    leader.delete()
+    leader.delete(4)
     run_once(leader.log_dir, store)
-    assert holes(store) == [(10, 39)]
+    assert holes_of(store) == [(10, 39)]
     fill(follower, store)
     assert extents(store) == [(0, 9), (10, 19), (20, 29), (30, 39), (40, 49)]
-    assert holes(store) == []
+    assert holes_of(store) == []
 
 
 def test_what_only_a_part_of_is_here_is_filled_in_part(tmp_path: Path, store: MemoryObjectStore) -> None:
@@ -111,14 +102,12 @@ def test_what_only_a_part_of_is_here_is_filled_in_part(tmp_path: Path, store: Me
     run_once(leader.log_dir, store)
     for disk in (leader, follower):
         disk.grow(4)
-    leader.mark_deleted(4)
-    leader.delete()
+    leader.delete(4)
     run_once(leader.log_dir, store)
-    follower.mark_deleted(3)
-    follower.delete()
+    follower.delete(3)
     damage(follower, 40)
     fill(follower, store)
-    assert holes(store) == [(10, 29)]
+    assert holes_of(store) == [(10, 29)]
     assert len(list(store.list("!tieredstore/holes/"))) == 1
 
 
@@ -127,11 +116,10 @@ def test_what_may_be_other_records_fills_nothing(tmp_path: Path, store: MemoryOb
     leader, follower = replicas(tmp_path, lead_at=1)
     damage(leader, 10)
     run_once(leader.log_dir, store)
-    assert holes(store) == [(10, 19)]
+    assert holes_of(store) == [(10, 19)]
     if kind in ("older leader", "other records"):
         shutil.rmtree(follower.log_dir)
-        follower = BrokerDisk(tmp_path / "follower")
-        follower.grow()
+        follower = BrokerDisk(tmp_path / "follower", segments=1)
         if kind == "other records":
             follower.lead(5)
         follower.grow(3)
@@ -142,18 +130,17 @@ def test_what_may_be_other_records_fills_nothing(tmp_path: Path, store: MemoryOb
     else:
         follower.cut(20)
     fill(follower, store)
-    assert holes(store) == [(10, 19)]
+    assert holes_of(store) == [(10, 19)]
     assert extents(store) == [(0, 9), (20, 29)]
     if kind == "not replicated":
         (follower.log_dir / REPLICATION_CHECKPOINT).write_text(f"0\n1\n{PARTITION.topic} {PARTITION.partition} 20\n")
         fill(follower, store)
-        assert holes(store) == []
+        assert holes_of(store) == []
 
 
 def test_two_replicas_that_fill_at_once_do_no_harm(tmp_path: Path, store: MemoryObjectStore) -> None:
     leader, follower = replicas(tmp_path)
-    third = BrokerDisk(tmp_path / "third")
-    third.grow(4)
+    third = BrokerDisk(tmp_path / "third", segments=4)
     damage(leader, 10)
     run_once(leader.log_dir, store)
     whole = [(info.key, store.get(info.key)) for info in store.list()]
@@ -161,7 +148,7 @@ def test_two_replicas_that_fill_at_once_do_no_harm(tmp_path: Path, store: Memory
     for _, inner, meeting in sweep.sleep(partial(fill, third)):
         fill(follower, meeting)
         fill(follower, inner)
-        assert holes(inner) == []
+        assert holes_of(inner) == []
         assert set(extents(inner)) == {(0, 9), (10, 19), (20, 29)}
 
 
@@ -174,7 +161,7 @@ def test_each_operation_of_filling_may_fail(tmp_path: Path, store: MemoryObjectS
     for _, inner, faulty in OperationSweep(partial(copy_of, whole), partial(fill, follower)).fail(moment):
         fill(follower, faulty)
         fill(follower, inner)
-        assert holes(inner) == []
+        assert holes_of(inner) == []
         assert extents(inner) == [(0, 9), (10, 19), (20, 29)]
         assert list(inner.list("!tieredstore/holes/")) == []
 
@@ -205,7 +192,7 @@ def test_the_leader_is_ready_again_once_its_holes_are_filled(tmp_path: Path, sto
         shipping.disk.touch(leader.folder)
         shipping.run_once()
     assert watermark_of(store).next_offset == 40
-    assert holes(store) == []
+    assert holes_of(store) == []
 
 
 def test_nothing_is_read_of_a_store_without_holes(tmp_path: Path) -> None:
@@ -223,11 +210,11 @@ def test_a_hole_whose_mark_was_lost_is_marked_again_when_its_leader_starts(
     run_once(leader.log_dir, store)
     store.delete([hole_key("", PARTITION)])
     fill(follower, store)
-    assert holes(store) == [(10, 19)]
+    assert holes_of(store) == [(10, 19)]
     leader.grow()
     run_once(leader.log_dir, store)
     fill(follower, store)
-    assert holes(store) == []
+    assert holes_of(store) == []
 
 
 def test_keys_of_marks() -> None:

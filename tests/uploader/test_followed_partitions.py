@@ -75,15 +75,9 @@ def always(_: object) -> bool:
 
 
 @pytest.fixture
-def store() -> MemoryObjectStore:
-    return MemoryObjectStore()
-
-
-@pytest.fixture
 def replica(tmp_path: Path, store: MemoryObjectStore) -> Iterator[Replica]:
     """Follows a leader that has shipped 0 to 19; three segments of its are closed, up to 29."""
-    leader = BrokerDisk(tmp_path / "leader")
-    leader.grow(3)
+    leader = BrokerDisk(tmp_path / "leader", segments=3)
     run_once(leader.log_dir, store)
     replica = Replica(tmp_path / "replica", store)
     replica.disk.grow(4)
@@ -93,8 +87,7 @@ def replica(tmp_path: Path, store: MemoryObjectStore) -> Iterator[Replica]:
 
 
 def retention(disk: BrokerDisk, segments: int) -> None:
-    disk.mark_deleted(segments)
-    disk.delete()
+    disk.delete(segments)
 
 
 def test_what_a_dead_leader_had_not_shipped_is_shipped_by_the_next_though_its_broker_has_deleted_it(
@@ -118,8 +111,7 @@ def test_what_a_dead_leader_had_not_shipped_is_shipped_by_the_next_though_its_br
 def test_what_the_leader_ships_is_let_go(replica: Replica, store: MemoryObjectStore, tmp_path: Path) -> None:
     replica.look()
     assert replica.files == 4
-    leader = BrokerDisk(tmp_path / "leader again")
-    leader.grow(4)
+    leader = BrokerDisk(tmp_path / "leader again", segments=4)
     run_once(leader.log_dir, store)
     replica.look()
     assert replica.files == 0
@@ -315,8 +307,7 @@ def test_links_of_what_is_followed_go_when_it_is_shipped(tmp_path: Path, store: 
     with replica.uploader:
         replica.look()
         assert len(list(links.glob("*/*/*"))) == 2
-        leader = BrokerDisk(tmp_path / "leader")
-        leader.grow(3)
+        leader = BrokerDisk(tmp_path / "leader", segments=3)
         run_once(leader.log_dir, store)
         replica.look()
         assert list(links.glob("*/*/*")) == []
@@ -352,8 +343,7 @@ def test_an_idle_partition_is_asked_for_no_more_and_one_that_waits_less_and_less
             replica.uploader.follow()
         # After 60 s (the answer is new), then 120, 240, ... up to 960, each less up to a half of it by chance.
         assert 4 <= store.requests.total() <= 12
-        leader = BrokerDisk(tmp_path / "leader")
-        leader.grow(2)
+        leader = BrokerDisk(tmp_path / "leader", segments=2)
         run_once(leader.log_dir, store)
         replica.look()
         store.reset()

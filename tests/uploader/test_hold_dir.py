@@ -14,6 +14,7 @@ from tests.support.uploader.uploader_disk import (
     BrokerDisk,
     SaidSettling,
     extents,
+    holes_of,
     run_once,
     stored,
     uploader_of,
@@ -38,15 +39,9 @@ def hold_dir(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def store() -> MemoryObjectStore:
-    return MemoryObjectStore()
-
-
 def hold_only(disk: BrokerDisk, hold_dir: Path, *, high: int = 0, **settings: str) -> list[str]:
     """An uploader that comes no further than to hold what is closed; the segments that are linked then."""
-    settling = SaidSettling()
-    settling.high, settling.stable = high, 0
+    settling = SaidSettling(high=high, stable=0)
     run_once(disk.log_dir, MemoryObjectStore(), settling, hold_dir=str(hold_dir), **settings)
     return links(hold_dir)
 
@@ -71,8 +66,7 @@ def test_what_was_deleted_while_no_uploader_ran_is_shipped(
 ) -> None:
     assert hold_only(disk, hold_dir) == named((0, 9), (10, 19), (20, 29))
     written = [(disk.folder / f"{base:020d}.log").read_bytes() for base in (0, 10, 20)]
-    disk.mark_deleted(3)
-    disk.delete()
+    disk.delete(3)
     disk.grow(2)
     assert run_once(disk.log_dir, store, hold_dir=str(hold_dir)) == []
     assert extents(store) == [(0, 9), (10, 19), (20, 29), (30, 39), (40, 49)]
@@ -85,11 +79,10 @@ def test_what_was_deleted_while_no_uploader_ran_is_shipped(
 def test_without_links_the_same_is_a_hole(disk: BrokerDisk, store: MemoryObjectStore, tmp_path: Path) -> None:
     run_once(disk.log_dir, store)
     disk.grow(2)
-    disk.mark_deleted(5)
-    disk.delete()
+    disk.delete(5)
     disk.grow()
     assert run_once(disk.log_dir, store) == []
-    assert [(hole.first_offset, hole.last_offset) for hole in watermark_of(store).holes] == [(30, 49)]
+    assert holes_of(store) == [(30, 49)]
 
 
 def test_epochs_that_retention_has_cut_are_those_that_were_linked(
@@ -101,8 +94,7 @@ def test_epochs_that_retention_has_cut_are_those_that_were_linked(
         disk.lead(epoch)
     disk.grow(2)
     hold_only(disk, hold_dir)
-    disk.mark_deleted(4)
-    disk.delete()
+    disk.delete(4)
     run_once(disk.log_dir, store, hold_dir=str(hold_dir))
     in_force = [segment.metadata.segment_leader_epochs for segment in stored(store)]
     assert in_force == [((0, 0),), ((2, 10),), ((4, 20),), ((6, 30),)]
@@ -149,8 +141,7 @@ def test_what_may_have_been_cut_is_kept_aside_and_a_hole(
     hold_only(disk, hold_dir, high=20)
     disk.lead(7)
     disk.grow(2)
-    disk.mark_deleted(4)
-    disk.delete()
+    disk.delete(4)
     assert disk.epochs[0][0] == 7
     run_once(disk.log_dir, store, hold_dir=str(hold_dir))
     # The first two were replicated, which the links say; of the third nobody knows.
@@ -165,14 +156,12 @@ def test_what_may_have_been_cut_is_kept_aside_and_a_hole(
 
 def test_more_is_linked_than_may_be_open(disk: BrokerDisk, hold_dir: Path, store: MemoryObjectStore) -> None:
     disk.grow(4)
-    settling = SaidSettling()
-    settling.high = 0
+    settling = SaidSettling(high=0)
     with uploader_of(disk.log_dir, store, settling, hold_dir=str(hold_dir), hold_max_files="10") as shipping:
         shipping.ask_leadership()
         assert shipping.sweep().files <= 10
         assert len(links(hold_dir)) == 7
-        disk.mark_deleted(7)
-        disk.delete()
+        disk.delete(7)
         shipping.disk.touch(disk.folder)
         shipping.sweep()
         settling.high = 100
@@ -185,8 +174,7 @@ def test_where_the_disk_is_full_the_oldest_links_go_and_are_told(
     disk: BrokerDisk, hold_dir: Path, store: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hold_only(disk, hold_dir)
-    disk.mark_deleted(3)
-    disk.delete()
+    disk.delete(3)
     free = iter([9.0, 9.0, 50.0])
     monkeypatch.setattr(pins, "free_percent", lambda _: next(free, 50.0))
     run_once(disk.log_dir, store, hold_dir=str(hold_dir))
@@ -251,10 +239,8 @@ def test_links_of_a_topic_that_was_made_again_go_and_those_that_are_excluded_sta
         disk.grow(2)
     assert len(hold_only(disks["one"], hold_dir)) == 2
     shutil.rmtree(disks["one"].folder)
-    again = BrokerDisk(tmp_path / "logs", TopicIdPartition(Uuid.random(), "one", 0))
-    again.grow(2)
-    settling = SaidSettling()
-    settling.high = 0
+    again = BrokerDisk(tmp_path / "logs", TopicIdPartition(Uuid.random(), "one", 0), segments=2)
+    settling = SaidSettling(high=0)
     run_once(tmp_path / "logs", store, settling, hold_dir=str(hold_dir), topics_exclude="two")
     kept = sorted(path.name for path in hold_dir.iterdir())
     assert kept == sorted(f"{disk.partition.topic}-{disk.partition.topic_id}" for disk in (again, disks["two"]))
@@ -311,8 +297,7 @@ def test_another_file_system_and_another_uploader_are_refused(
     if elsewhere.is_dir() and elsewhere.stat().st_dev != hold_dir.stat().st_dev:
         with pytest.raises(ConfigError, match="is on the file system of the log directory"):
             uploader_of(disk.log_dir, store, hold_dir=str(elsewhere))
-    other = BrokerDisk(tmp_path / "other")
-    other.grow()
+    other = BrokerDisk(tmp_path / "other", segments=1)
     with (
         uploader_of(disk.log_dir, store, hold_dir=str(hold_dir)),
         pytest.raises(ConfigError, match="another uploader holds files"),
@@ -327,8 +312,7 @@ def test_a_link_that_is_made_after_the_answer_says_that_it_is_replicated(
     snapshot = disk.folder / f"{30:020d}.snapshot"
     raw = snapshot.read_bytes()
     snapshot.unlink()
-    settling = SaidSettling()
-    settling.high, settling.stable = 30, 0
+    settling = SaidSettling(high=30, stable=0)
     with uploader_of(disk.log_dir, MemoryObjectStore(), settling, hold_dir=str(hold_dir)) as shipping:
         shipping.ask_leadership()
         assert shipping.sweep().incomplete == 1
@@ -347,12 +331,11 @@ def test_a_link_that_is_made_after_the_answer_says_that_it_is_replicated(
     # All that would tell where a later leader began is cut from the checkpoint: only the links say it.
     disk.lead(7)
     disk.grow(2)
-    disk.mark_deleted(5)
-    disk.delete()
+    disk.delete(5)
     run_once(disk.log_dir, store, hold_dir=str(hold_dir))
     assert extents(store)[:4] == [(0, 9), (10, 19), (20, 29), (30, 39)]
     # That one was not closed yet when somebody ran.
-    assert [(hole.first_offset, hole.last_offset) for hole in watermark_of(store).holes] == [(40, 49)]
+    assert holes_of(store) == [(40, 49)]
 
 
 def test_a_full_disk_has_its_bytes_back_when_they_are_let_go(
@@ -369,14 +352,12 @@ def test_a_full_disk_has_its_bytes_back_when_they_are_let_go(
     monkeypatch.setattr(Path, "write_bytes", write_bytes)
     monkeypatch.setattr(pins, "free_percent", lambda _: free[0])
     logs_held = [(disk.folder / f"{base:020d}.log").open("rb") for base in (0, 10, 20)]
-    settling = SaidSettling()
-    settling.high = 0
+    settling = SaidSettling(high=0)
     with uploader_of(disk.log_dir, store, settling, hold_dir=str(hold_dir)) as shipping:
         shipping.ask_leadership()
         assert shipping.sweep().files == 12
         assert list(hold_dir.glob("*/*/*")) == [], "half a link keeps the log's bytes"
-        disk.mark_deleted(2)
-        disk.delete()
+        disk.delete(2)
         shipping.disk.touch(disk.folder)
         assert shipping.sweep().unlinked_bytes > 0
         free[0] = 5.0
@@ -390,7 +371,7 @@ def test_a_full_disk_has_its_bytes_back_when_they_are_let_go(
         settling.high = 100
         assert shipping.run_once() == []
     assert extents(store) == [(20, 29)]
-    assert [(hole.first_offset, hole.last_offset) for hole in watermark_of(store).holes] == [(0, 19)]
+    assert holes_of(store) == [(0, 19)]
     for log in logs_held:
         log.close()
 

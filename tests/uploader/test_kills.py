@@ -32,8 +32,7 @@ def moves(soon: None, monkeypatch: pytest.MonkeyPatch) -> None:
 def shipped(log_dir: Path) -> MemoryObjectStore:
     """What a leader has shipped whose last segment an unclean election takes back."""
     store = MemoryObjectStore()
-    old = BrokerDisk(log_dir)
-    old.grow(4)
+    BrokerDisk(log_dir, segments=4)
     run_once(log_dir, store)
     return store
 
@@ -63,8 +62,7 @@ def check_moved_back(store: MemoryObjectStore) -> None:
 )
 def test_an_unclean_election_at_each_operation(tmp_path: Path, dies: bool, moment: Moment) -> None:
     before = shipped(tmp_path / "old")
-    new = BrokerDisk(tmp_path / "new")
-    new.grow(2)
+    new = BrokerDisk(tmp_path / "new", segments=2)
     new.lead(4)
     new.grow(3)
     # The last one looks for holes, of which there are none to list.
@@ -119,8 +117,7 @@ def test_dying_at_each_change_of_a_held_file(
     links in its hands, all else having been deleted by the broker, leaves them to the next one."""
     steps = Steps(tmp_path / "0" / "held", monkeypatch)
     for number in range(0, 1000, every):
-        disk = BrokerDisk(tmp_path / str(number) / "logs")
-        disk.grow(4)
+        disk = BrokerDisk(tmp_path / str(number) / "logs", segments=4)
         held = tmp_path / str(number) / "held"
         held.mkdir()
         store = MemoryObjectStore()
@@ -128,8 +125,7 @@ def test_dying_at_each_change_of_a_held_file(
             with uploader_of(disk.log_dir, store, hold_dir=str(held)) as holding:
                 holding.ask_leadership()
                 holding.sweep()
-            disk.mark_deleted(3)
-            disk.delete()
+            disk.delete(3)
         steps.folder, steps.count, steps.die_at, steps.is_behind = str(held), 0, number, is_behind
         try:
             run_once(disk.log_dir, store, hold_dir=str(held))

@@ -33,11 +33,6 @@ NAME = (PARTITION.topic, PARTITION.partition)
 pytestmark = pytest.mark.usefixtures("soon")
 
 
-@pytest.fixture
-def store() -> MemoryObjectStore:
-    return MemoryObjectStore()
-
-
 @pytest.fixture(params=["held", "linked"])
 def hold_dir(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     folder = tmp_path / "links"
@@ -48,9 +43,7 @@ def hold_dir(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def settling() -> SaidSettling:
     """Nothing is settled yet: the store is away, as it were."""
-    settling = SaidSettling()
-    settling.high = 0
-    return settling
+    return SaidSettling(high=0)
 
 
 @pytest.fixture
@@ -124,8 +117,7 @@ def test_a_move_between_log_directories_keeps_what_retention_has_taken(
     assert pinned(uploader) == [0, 10, 20]
     shutil.rmtree(disk.log_dir)
     disk.log_dir.mkdir()
-    there.mark_deleted()
-    there.delete()
+    there.delete(1)
     look(uploader, there)
     settling.high = 100
     assert uploader.run_once() == []
@@ -146,8 +138,7 @@ def test_a_move_leaves_the_links_of_what_is_live(
         return
     assert links(hold_dir) == 3
     uploader.close()
-    there.mark_deleted(3)
-    there.delete()
+    there.delete(3)
     shutil.rmtree(disk.log_dir)
     assert run_once(there.log_dir, store, hold_dir=hold_dir) == []
     assert (extents(store), links(hold_dir)) == (WHOLE, 0)
@@ -157,11 +148,9 @@ def test_a_copy_with_other_borders_is_shipped_as_well(
     uploader: Uploader, disk: BrokerDisk, store: MemoryObjectStore, settling: SaidSettling, tmp_path: Path
 ) -> None:
     """What only the old folder had is shipped by its borders, and what is live by the new ones."""
-    disk.mark_deleted()
-    disk.delete()
+    disk.delete(1)
     look(uploader, disk)
-    there = BrokerDisk(tmp_path / "two", disk.partition, disk.epochs, 5)
-    there.grow(4)
+    there = BrokerDisk(tmp_path / "two", disk.partition, disk.epochs, 5, segments=4)
     disk.leave()
     look(uploader, there)
     settling.high = 100
@@ -220,8 +209,7 @@ class Reassigned:
         Assigned.leads, Assigned.ids = True, {PARTITION.topic: PARTITION.topic_id}
         self.uploader = self.start()
         self.uploader.run_once()
-        self.old.mark_deleted(3)
-        self.old.delete()
+        self.old.delete(3)
         look(self.uploader, self.old)
         # The other broker's log begins where this one's did then, and a leader of it with the next epoch.
         self.new.epochs, self.new.end = ((0, 30), (1, 40)), 30
@@ -273,8 +261,7 @@ def test_a_reassigned_partition_keeps_what_it_holds_until_the_store_has_it(
 
 def test_what_is_shipped_by_the_new_leader_is_let_go(tmp_path: Path, store: MemoryObjectStore, hold_dir: str) -> None:
     run = Reassigned(tmp_path, store, hold_dir)
-    other = BrokerDisk(tmp_path / "other")
-    other.grow(3)
+    other = BrokerDisk(tmp_path / "other", segments=3)
     other.lead(1)
     other.grow(2)
     run_once(other.log_dir, store, broker_id="2")
@@ -376,8 +363,7 @@ def test_a_topic_made_again_while_its_folder_is_listed_is_another_one(
 ) -> None:
     """Whoever lists the folder of a partition that is known looks whose it is."""
     shutil.rmtree(disk.folder)
-    again = BrokerDisk(disk.log_dir, TopicIdPartition(Uuid.random(), *NAME), ((0, 0),), 0)
-    again.grow(6)
+    again = BrokerDisk(disk.log_dir, TopicIdPartition(Uuid.random(), *NAME), ((0, 0),), 0, segments=6)
     uploader.disk.relist(only(uploader))
     assert [segment.base_offset for segment in only(uploader).pending()] == [0, 10, 20]
     settling.high = 1000

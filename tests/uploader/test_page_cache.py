@@ -119,8 +119,7 @@ def is_absent(_descriptor: int, _offset: int) -> bool:
 
 
 def test_a_segment_is_shipped_with_the_cache_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = BrokerDisk(tmp_path)
-    disk.grow(3)
+    disk = BrokerDisk(tmp_path, segments=3)
     store = MemoryObjectStore()
     dropped: list[int] = []
     real = os.posix_fadvise

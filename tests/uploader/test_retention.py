@@ -30,9 +30,7 @@ ALL = [(0, 9), (10, 19), (20, 29), (30, 39)]
 @pytest.fixture
 def disk(tmp_path: Path) -> BrokerDisk:
     """Four closed segments; the record at an offset is of 1,000 ms and as many as the offset says."""
-    disk = BrokerDisk(tmp_path / "logs")
-    disk.grow(5)
-    return disk
+    return BrokerDisk(tmp_path / "logs", segments=5)
 
 
 @pytest.fixture

@@ -45,9 +45,7 @@ def page(service: Any, name: str) -> str:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> BrokerDisk:
-    disk = BrokerDisk(tmp_path / "logs")
-    disk.grow(2)
-    return disk
+    return BrokerDisk(tmp_path / "logs", segments=2)
 
 
 @pytest.mark.parametrize("interval_ms", ["600000", "100"], ids=["by notices", "by sweeps"])
@@ -101,8 +99,7 @@ def test_a_hole_makes_it_unready(disk: BrokerDisk) -> None:
     store = MemoryObjectStore()
     run_once(disk.log_dir, store)
     disk.grow(3)
-    disk.mark_deleted(3)
-    disk.delete()
+    disk.delete(3)
     with uploader_of(disk.log_dir, store, scan_interval_ms="100") as uploader, uploader_service(uploader):
         until(lambda: "holes" in uploader.health.reasons())
     assert len(watermark_of(store).holes) == 1
@@ -240,8 +237,7 @@ def test_the_command_ships_once_and_says_what_was_left(disk: BrokerDisk, tmp_pat
     assert done.code == 0
     assert done.json["summary"]["copied"] == 1
     disk.grow(2)
-    disk.mark_deleted(2)
-    disk.delete()
+    disk.delete(2)
     (disk.log_dir / "replication-offset-checkpoint").unlink()
     disk.grow()
     lost = tieredstore("uploader", "-c", settings, "--once")
@@ -289,8 +285,7 @@ def test_a_line_of_the_log_is_an_object(disk: BrokerDisk, tmp_path: Path) -> Non
         settings = settings_file(disk, tmp_path)
         tieredstore("uploader", "-c", settings, "--once")
         disk.grow(2)
-        disk.mark_deleted(2)
-        disk.delete()
+        disk.delete(2)
         done = tieredstore("uploader", "-c", settings, "--once", "--json-logs")
     finally:
         logger.handlers, logger.level = list(before[0]), before[1]

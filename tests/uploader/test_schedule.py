@@ -140,10 +140,8 @@ def test_a_forked_child_goes_on_with_a_lock_of_its_own() -> None:
 
 
 def test_a_touched_folder_alone_is_listed_and_what_left_it_is_seen_by_the_next_sweep(tmp_path: Path) -> None:
-    disk = BrokerDisk(tmp_path)
-    disk.grow(2)
-    other = BrokerDisk(tmp_path, TopicIdPartition(_ID, "other", 0))
-    other.grow(2)
+    disk = BrokerDisk(tmp_path, segments=2)
+    other = BrokerDisk(tmp_path, TopicIdPartition(_ID, "other", 0), segments=2)
     store = MemoryObjectStore()
     with uploader_of(tmp_path, store) as uploader:
         assert uploader.run_once() == []

@@ -27,11 +27,6 @@ from tieredstore.records import read_records
 from tieredstore.remote import RemoteStorageManager
 
 
-@pytest.fixture
-def store() -> MemoryObjectStore:
-    return MemoryObjectStore()
-
-
 def test_what_is_closed_is_shipped_once_and_the_watermark_stands_behind_it(
     disk: BrokerDisk, store: MemoryObjectStore
 ) -> None:
@@ -72,8 +67,7 @@ def test_topics_are_chosen_by_whole_names_and_what_excludes_wins(tmp_path: Path,
 def test_only_what_is_settled_is_shipped(
     disk: BrokerDisk, store: MemoryObjectStore, high: int, stable: int, epoch: int, shipped: int, reason: str
 ) -> None:
-    settling = SaidSettling()
-    settling.high, settling.stable, settling.epoch = high, stable, epoch
+    settling = SaidSettling(high=high, stable=stable, epoch=epoch)
     left = run_once(disk.log_dir, store, settling)
     assert len(extents(store)) == shipped
     assert [said[: len(reason)] for said in left] == ([reason] if reason else [])
@@ -82,16 +76,14 @@ def test_only_what_is_settled_is_shipped(
 def test_what_is_about_to_be_deleted_does_not_wait_for_a_transaction(
     disk: BrokerDisk, store: MemoryObjectStore
 ) -> None:
-    settling = SaidSettling()
-    settling.stable = 0
+    settling = SaidSettling(stable=0)
     disk.mark_deleted(2)
     run_once(disk.log_dir, store, settling)
     assert extents(store) == [(0, 9), (10, 19)]
 
 
 def test_epochs_that_retention_has_cut_are_those_that_were_there(tmp_path: Path, store: MemoryObjectStore) -> None:
-    disk = BrokerDisk(tmp_path)
-    disk.grow()
+    disk = BrokerDisk(tmp_path, segments=1)
     disk.lead(3)
     disk.grow()
     disk.lead(5)
@@ -99,8 +91,7 @@ def test_epochs_that_retention_has_cut_are_those_that_were_there(tmp_path: Path,
     with uploader_of(tmp_path, store) as uploader:
         uploader.ask_leadership()
         uploader.sweep()
-        disk.mark_deleted(3)
-        disk.delete()
+        disk.delete(3)
         assert uploader.run_once() == []
     assert [segment.metadata.segment_leader_epochs for segment in stored(store)] == [((0, 0),), ((3, 10),), ((5, 20),)]
     other = MemoryObjectStore()
@@ -115,8 +106,7 @@ def test_what_is_held_is_shipped_although_the_broker_has_deleted_it(disk: Broker
     with uploader_of(disk.log_dir, store) as uploader:
         uploader.ask_leadership()
         assert uploader.sweep().files == 12
-        disk.mark_deleted(3)
-        disk.delete()
+        disk.delete(3)
         held = uploader.sweep()
         assert held.unlinked_bytes > 0
         assert uploader.run_once() == []
@@ -130,8 +120,7 @@ def test_what_was_deleted_before_anybody_saw_it_is_a_hole_that_is_told(
 ) -> None:
     run_once(disk.log_dir, store)
     disk.grow(3)
-    disk.mark_deleted(5)
-    disk.delete()
+    disk.delete(5)
     with uploader_of(disk.log_dir, store) as uploader:
         assert uploader.run_once() == []
         assert uploader.counts.holes == 1
@@ -161,8 +150,7 @@ def test_a_watermark_that_is_lost_or_damaged_is_made_again(disk: BrokerDisk, sto
 
 
 def test_it_begins_with_the_latest_where_the_settings_say_so(tmp_path: Path, store: MemoryObjectStore) -> None:
-    disk = BrokerDisk(tmp_path)
-    disk.grow(4)
+    disk = BrokerDisk(tmp_path, segments=4)
     assert run_once(tmp_path, store, start="latest") == []
     assert (extents(store), watermark_of(store).next_offset) == ([], 30)
     disk.grow(2)
@@ -171,8 +159,7 @@ def test_it_begins_with_the_latest_where_the_settings_say_so(tmp_path: Path, sto
 
 
 def test_a_log_that_does_not_begin_at_0_has_no_hole(disk: BrokerDisk, store: MemoryObjectStore) -> None:
-    disk.mark_deleted(2)
-    disk.delete()
+    disk.delete(2)
     assert run_once(disk.log_dir, store) == []
     assert extents(store) == [(20, 29)]
     assert watermark_of(store).holes == ()
@@ -264,11 +251,9 @@ def test_a_deposed_leader_ships_nothing_more(disk: BrokerDisk, tmp_path: Path, s
 
 
 def test_another_replica_goes_on_from_its_own_borders(tmp_path: Path, store: MemoryObjectStore) -> None:
-    first = BrokerDisk(tmp_path / "1")
-    first.grow(3)
+    first = BrokerDisk(tmp_path / "1", segments=3)
     run_once(first.log_dir, store)
-    second = BrokerDisk(tmp_path / "2", end=5)
-    second.grow(4)
+    second = BrokerDisk(tmp_path / "2", end=5, segments=4)
     run_once(second.log_dir, store)
     assert extents(store) == [(0, 9), (10, 19), (15, 24), (25, 34)]
     assert watermark_of(store).next_offset == 35
@@ -279,8 +264,7 @@ def test_a_topic_made_again_is_another_one(disk: BrokerDisk, store: MemoryObject
         assert uploader.run_once() == []
         for path in disk.folder.iterdir():
             path.unlink()
-        again = BrokerDisk(disk.log_dir, TopicIdPartition(Uuid.random(), "events", 0))
-        again.grow(2)
+        again = BrokerDisk(disk.log_dir, TopicIdPartition(Uuid.random(), "events", 0), segments=2)
         uploader.disk.touch(again.folder)
         assert uploader.run_once() == []
     assert extents(store, again.partition) == [(0, 9)]

@@ -176,8 +176,7 @@ def test_an_outage_is_told_and_what_changed_meanwhile_is_read(tmp_path: Path, mo
 
 
 def test_the_uploader_ships_what_zookeeper_says_is_led(zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
-    disk = BrokerDisk(tmp_path)
-    disk.grow(3)
+    BrokerDisk(tmp_path, segments=3)
     hosts, store = zookeeper.chroot(), MemoryObjectStore()
     name = (PARTITION.topic, PARTITION.partition)
     with zookeeper_client(hosts) as client:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 
 import pytest
 
 from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import list_segments, load_segment
 from tieredstore.catalog.stored import StoredSegment
 from tieredstore.catalog.watermark import Watermark, watermark_key
@@ -43,6 +44,10 @@ class BrokerDisk:
     epochs: LeaderEpochs = ((0, 0),)
     end: int = 0
     bases: list[int] = field(default_factory=list[int])
+    segments: InitVar[int] = field(default=0, kw_only=True)
+
+    def __post_init__(self, segments: int) -> None:
+        self.grow(segments)
 
     @property
     def folder(self) -> Path:
@@ -87,6 +92,8 @@ class BrokerDisk:
 
     def mark_deleted(self, count: int = 1) -> None:
         """Retention takes the first segments: they are renamed, and their epochs cut from the checkpoint."""
+        if not count:
+            return
         for _ in range(count):
             for path in self.files(self.bases.pop(0)):
                 path.rename(path.with_name(path.name + ".deleted"))
@@ -96,8 +103,9 @@ class BrokerDisk:
         self.epochs = ((in_force[0], start), *later)
         self.write_epochs()
 
-    def delete(self) -> None:
-        """A minute later: what is marked is gone."""
+    def delete(self, count: int = 0) -> None:
+        """Mark so many more; a minute later what is marked is gone."""
+        self.mark_deleted(count)
         for path in self.folder.glob("*.deleted"):
             path.unlink()
 
@@ -128,13 +136,14 @@ class BrokerDisk:
         self.end = base
 
 
+@dataclass
 class SaidSettling:
     """Answers what the test says: all is settled unless it says otherwise."""
 
-    def __init__(self) -> None:
-        self.high = self.stable = MAX_INT64
-        self.epoch: int | None = None
-        self.asked = 0
+    high: int = MAX_INT64
+    stable: int = MAX_INT64
+    epoch: int | None = None
+    asked: int = 0
 
     def ask(self, partitions: Iterable[Partition]) -> Mapping[TopicPartition, Settled]:
         self.asked += 1
@@ -146,6 +155,7 @@ def uploader_of(
     store: ObjectStore,
     settling: SaidSettling | None = None,
     monotonic: Callable[[], float] = time.monotonic,
+    /,
     **settings: str,
 ) -> Uploader:
     """An uploader of a disk, by ``uploader.*`` settings whose dots are underscores."""
@@ -185,6 +195,11 @@ def watermark_of(store: ObjectStore, partition: TopicIdPartition = PARTITION) ->
     return Watermark.parse(store.get(watermark_key("", partition)), partition)
 
 
+def holes_of(store: ObjectStore, partition: TopicIdPartition = PARTITION) -> list[tuple[int, int]]:
+    """First and last offset of each hole of the partition's watermark."""
+    return [(hole.first_offset, hole.last_offset) for hole in watermark_of(store, partition).holes]
+
+
 def logs_of(store: ObjectStore) -> list[bytes]:
     """What the logs of the whole segments are, in the order of keys."""
     with RemoteStorageManager(settings_from(STORE), store=store) as manager:
@@ -203,6 +218,10 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def disk(tmp_path: Path) -> BrokerDisk:
     """Three closed segments, of 0 to 29, and an active one."""
-    disk = BrokerDisk(tmp_path / "logs")
-    disk.grow(4)
-    return disk
+    return BrokerDisk(tmp_path / "logs", segments=4)
+
+
+@pytest.fixture
+def store() -> MemoryObjectStore:
+    """An empty one."""
+    return MemoryObjectStore()
