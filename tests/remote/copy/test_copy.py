@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import crc32c
 import pytest
@@ -92,77 +92,70 @@ def test_an_object_of_another_copy_under_the_same_id_is_neither_overwritten_nor_
     assert store.get(theirs) == b"theirs"
 
 
-def test_a_file_of_another_size_than_declared_is_refused(store: MemoryObjectStore, tmp_path: Path) -> None:
-    with RemoteStorageManager(memory_settings(), store=store) as manager:
-        for size in (len(LOG) - 1, len(LOG) + 1, 0):
-            with pytest.raises(InvalidSegment, match=f"has 1280 bytes and its metadata says {size}"):
-                manager.copy_log_segment_data(new_metadata(size), write_segment(tmp_path, LOG))
-    assert stored_keys(store) == []
+def lack(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / f"seg.{name}").unlink()
 
 
-@pytest.mark.parametrize("missing", ["index", "timeindex", "snapshot", "txnindex"])
-def test_a_missing_index_file_leaves_nothing_in_the_store(
-    store: MemoryObjectStore, tmp_path: Path, missing: str
+def grow(size: int) -> Callable[[Path], None]:
+    """Make the log a sparse file."""
+    return lambda folder: os.truncate(folder / "seg.log", size)
+
+
+class Refused(NamedTuple):
+    """A segment as its metadata has it, what becomes of its files, and the answer."""
+
+    says: str
+    size: int = len(LOG)
+    change: Callable[[Path], None] = lambda _: None
+    chunk_size: int = 100
+    mode: str = "none"
+    log: bytes = LOG
+    error: type[Exception] = InvalidSegment
+
+
+def too_large(size: int, chunk_size: int, mode: str, says: str) -> Refused:
+    return Refused(says, size, grow(size), chunk_size, mode, b"", SegmentTooLarge)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        *(Refused(f"has 1280 bytes and its metadata says {size}", size) for size in (len(LOG) - 1, len(LOG) + 1, 0)),
+        *(
+            Refused(rf"seg\.{name} is missing", change=lack(name))
+            for name in ("index", "timeindex", "snapshot", "txnindex", "log")
+        ),
+        *(Refused("no reader is known to accept", 0, mode=mode, log=b"") for mode in ("enc", "zstd+enc")),
+        # The plugin could not read these to their ends.
+        too_large(MAX_INT32, 4 << 20, "none", r"512 chunks of 4194304 bytes pass 2\^31-1"),
+        too_large(MAX_INT32 - (4 << 20) + 2, 4 << 20, "zstd+enc", r"512 chunks of 4194304 bytes pass 2\^31-1"),
+        too_large(MAX_INT32, MAX_INT32 // 2, "none", r"3 chunks of 1073741823 bytes pass 2\^31-1"),
+        too_large(MAX_INT32 - 10, MAX_INT32 // 3, "enc", r"its stored form passes 2\^31-1"),
+    ],
+    ids=lambda case: f"{case.size} {case.mode}: {case.says}",
+)
+def test_what_cannot_be_copied_is_refused_and_leaves_nothing(
+    store: MemoryObjectStore, tmp_path: Path, case: Refused
 ) -> None:
-    files = write_segment(tmp_path, LOG)
-    (tmp_path / f"seg.{missing}").unlink()
+    files = write_segment(tmp_path, case.log)
+    case.change(tmp_path)
     with (
-        RemoteStorageManager(memory_settings(), store=store) as manager,
-        pytest.raises(InvalidSegment, match=f"seg.{missing} is missing"),
+        RemoteStorageManager(memory_settings(case.chunk_size, mode=MODES[case.mode]), store=store) as manager,
+        pytest.raises(case.error, match=case.says),
     ):
-        manager.copy_log_segment_data(new_metadata(len(LOG)), files)
+        manager.copy_log_segment_data(new_metadata(case.size), files)
     assert stored_keys(store) == []
-
-
-def test_a_log_that_is_gone_is_named(store: MemoryObjectStore, tmp_path: Path) -> None:
-    files = write_segment(tmp_path, LOG)
-    (tmp_path / "seg.log").unlink()
-    with (
-        RemoteStorageManager(memory_settings(), store=store) as manager,
-        pytest.raises(InvalidSegment, match=r"seg\.log is missing"),
-    ):
-        manager.copy_log_segment_data(new_metadata(len(LOG)), files)
 
 
 def test_a_log_that_shrinks_while_it_is_copied_is_an_error(store: MemoryObjectStore, tmp_path: Path) -> None:
     files = write_segment(tmp_path, LOG * 100)
-
-    def shrink(_stored: int) -> None:
-        os.truncate(tmp_path / "seg.log", 1000)
-
     with (
         RemoteStorageManager(memory_settings(), store=store) as manager,
         pytest.raises(InvalidSegment, match="shrank while it was copied"),
     ):
-        manager.copy_log_segment_data(new_metadata(len(LOG) * 100), files, on_progress=shrink)
-    assert stored_keys(store) == []
-
-
-def sparse(folder: Path, size: int) -> Path:
-    with (folder / "seg.log").open("wb") as file:
-        file.truncate(size)
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("size", "chunk_size", "mode", "says"),
-    [
-        (MAX_INT32, 4 << 20, "none", r"512 chunks of 4194304 bytes pass 2\^31-1"),
-        (MAX_INT32 - (4 << 20) + 2, 4 << 20, "zstd+enc", r"512 chunks of 4194304 bytes pass 2\^31-1"),
-        (MAX_INT32, MAX_INT32 // 2, "none", r"3 chunks of 1073741823 bytes pass 2\^31-1"),
-        (MAX_INT32 - 10, MAX_INT32 // 3, "enc", r"its stored form passes 2\^31-1"),
-    ],
-)
-def test_segments_that_the_plugin_could_not_read_to_the_end_are_refused_before_any_write(
-    store: MemoryObjectStore, tmp_path: Path, size: int, chunk_size: int, mode: str, says: str
-) -> None:
-    files = write_segment(tmp_path, b"")
-    sparse(tmp_path, size)
-    with (
-        RemoteStorageManager(memory_settings(chunk_size, mode=MODES[mode]), store=store) as manager,
-        pytest.raises(SegmentTooLarge, match=says),
-    ):
-        manager.copy_log_segment_data(new_metadata(size), files)
+        manager.copy_log_segment_data(
+            new_metadata(len(LOG) * 100), files, on_progress=lambda _: os.truncate(tmp_path / "seg.log", 1000)
+        )
     assert stored_keys(store) == []
 
 
@@ -209,18 +202,6 @@ def test_an_empty_log_is_written_fixed_and_uncompressed(store: MemoryObjectStore
         assert manifest["compression"] is False
         assert store.get(manager.layout.key(metadata, Suffix.LOG)) == b""
         assert manager.fetch_log_segment(metadata, 0).read() == b""
-
-
-@pytest.mark.parametrize("mode", ["enc", "zstd+enc"])
-def test_an_empty_log_with_encryption_is_refused_before_any_write(
-    store: MemoryObjectStore, tmp_path: Path, mode: str
-) -> None:
-    with (
-        RemoteStorageManager(memory_settings(mode=MODES[mode]), store=store) as manager,
-        pytest.raises(InvalidSegment, match="no reader is known to accept"),
-    ):
-        manager.copy_log_segment_data(new_metadata(0), write_segment(tmp_path, b""))
-    assert stored_keys(store) == []
 
 
 def is_compressed(store: MemoryObjectStore, log: bytes, folder: Path) -> bool:
