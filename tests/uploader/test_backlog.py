@@ -41,7 +41,7 @@ def ship_all(uploader: Uploader) -> None:
     uploader.ask_settled()
     for _ in range(20 * SEGMENTS):
         for partition in uploader.disk.partitions:
-            partition.not_before_s = 0.0
+            partition.turn.not_before_s = 0.0
         uploader.schedule.ring()
         ready = uploader.schedule.take(0)
         if ready is None:

@@ -209,7 +209,7 @@ def test_a_snapshot_that_comes_after_it_was_given_up_and_before_its_turn_is_no_l
         assert [segment.lost is None for segment in partition.segments.values()] == [False, True]
         snapshot.write_bytes(raw)
         settling.high = 30
-        partition.not_before_s = 0.0
+        partition.turn.not_before_s = 0.0
         shipping.ask_settled()
         shipping.run_once()
         assert shipping.counts.holes == 0

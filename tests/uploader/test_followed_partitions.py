@@ -243,7 +243,7 @@ def test_nothing_is_let_go_of_what_a_worker_reads(replica: Replica) -> None:
     first = partition.first
     assert first is not None
     with contextlib.closing(first.open()) as held:
-        partition.is_busy = True
+        partition.turn.is_busy = True
         partition.pass_to(30)
         assert partition.first is None
         retention(replica.disk, 3)

@@ -61,9 +61,9 @@ def test_a_worker_goes_on_with_its_partition_unless_others_are_to_be_looked_at_f
     one, other, urgent = partition_of(1, 1), partition_of(2, 2), partition_of(3, 3, is_deleted=True)
     line = Line(one, other)
     assert line.take() == 1
-    one.failures = 3
+    one.turn.failures = 3
     assert line.schedule.goes_on(one)
-    assert (one.failures, one.is_busy) == (0, True)
+    assert (one.turn.failures, one.turn.is_busy) == (0, True)
     assert line.take() == 2
     # A ring may tell of something that goes first.
     line.partitions = (*line.partitions, urgent)

@@ -205,7 +205,7 @@ def test_a_broker_that_was_away_while_another_led_does_not_take_its_records_for_
         uploader.disk.touch(first.folder)
         uploader.sweep()
         for partition in uploader.disk.partitions:
-            partition.must_reload = True
+            partition.progress.must_reload = True
         assert uploader.run_once() == []
         first.mark_deleted(3)
         first.grow(2)

@@ -50,6 +50,7 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
 
     Holds thread pools and caches: close it, or use it as a context manager. From then on everything that was asked of
     it, through its streams and its store too, raises AlreadyClosed, and so does what is under way, at once.
+    It has more than twelve fields since it puts the parts together: only ``_is_at_rest`` changes.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -52,6 +52,15 @@ class _Folder:
     warned: str | None = None
 
 
+@dataclass(slots=True)
+class _LogDir:
+    """What the last listing has named, the folder's device and inode at the start, and whether it cannot be listed."""
+
+    paths: dict[str, Path | None] = field(default_factory=dict[str, "Path | None"])
+    identity: tuple[int, int] | None = None
+    has_failed: bool = False
+
+
 class Disk:
     """The partitions that lie on the disks. ``sweep`` is for one thread; the rest is thread-safe.
 
@@ -69,21 +78,18 @@ class Disk:
     ) -> None:
         """``links``: what an earlier process has left is taken over from there. ``made_id`` gives ids to topics that
         have none."""
-        self._log_dirs = tuple(log_dirs)
+        self._log_dirs = {path: _LogDir() for path in log_dirs}
         self._is_wanted, self._made_id, self._links, self._monotonic = is_wanted, made_id, links, monotonic
         self._lock = ForkSafeLock()
         self._folders: dict[Path, _Folder] = {}
         self._partitions: dict[TopicIdPartition, Partition] = {}
-        self._paths: dict[Path, dict[str, Path | None]] = {}
         self._touched: set[Path] = set()
-        self._failed: set[Path] = set()
-        self._identities: dict[Path, tuple[int, int]] = {}
         self._has_adopted = False
 
     @property
     def failed(self) -> frozenset[Path]:
         """The log directories that could not be listed the last time."""
-        return frozenset(self._failed)
+        return frozenset(path for path, known in self._log_dirs.items() if known.has_failed)
 
     @property
     def partitions(self) -> list[Partition]:
@@ -120,7 +126,7 @@ class Disk:
         for path in self._folders.keys() - seen:
             del self._folders[path]
         self._locate()
-        if not self._has_adopted and not self._failed and all(folder.where for folder in self._folders.values()):
+        if not self._has_adopted and not self.failed and all(folder.where for folder in self._folders.values()):
             self._has_adopted = True
             for where in self._links.orphans(self._partitions, self._is_wanted):
                 self._add(where, None)
@@ -163,30 +169,29 @@ class Disk:
                 partition.lie_in(elsewhere)
             if elsewhere is not None:
                 self.relist(partition)
-            elif not partition.has_pins and not partition.is_busy:
+            elif not partition.has_pins and not partition.turn.is_busy:
                 self.remove(partition)
 
     def _folders_of(self, log_dir: Path) -> list[tuple[Path, int]] | None:
         """The folders of partitions, and when each has changed; None if the disk does not tell."""
         folders: list[tuple[Path, int]] = []
-        before, paths = self._paths.get(log_dir, {}), dict[str, Path | None]()
+        known, paths = self._log_dirs[log_dir], dict[str, Path | None]()
         try:
             self._require_same(log_dir)
             with os.scandir(log_dir) as entries:
                 for entry in entries:
                     name = entry.name
-                    path = paths[name] = before[name] if name in before else self._find_wanted(log_dir, name)
+                    path = paths[name] = known.paths[name] if name in known.paths else self._find_wanted(log_dir, name)
                     # Of each its time alone: as long as nothing happens in it, nobody lists it.
                     with contextlib.suppress(FileNotFoundError):
                         if path is not None and entry.is_dir():
                             folders.append((path, entry.stat().st_mtime_ns))
         except OSError as error:
-            if log_dir not in self._failed:
+            if not known.has_failed:
                 _logger.error("the log directory %s cannot be listed: %s", log_dir, error.strerror)  # noqa: TRY400
-            self._failed.add(log_dir)
+            known.has_failed = True
             return None
-        self._failed.discard(log_dir)
-        self._paths[log_dir] = paths
+        known.paths, known.has_failed = paths, False
         return folders
 
     def _require_same(self, log_dir: Path) -> None:
@@ -194,7 +199,9 @@ class Disk:
         nothing about what the disk has."""
         status = log_dir.stat()
         identity = status.st_dev, status.st_ino
-        if self._identities.setdefault(log_dir, identity) != identity:
+        known = self._log_dirs[log_dir]
+        known.identity = known.identity or identity
+        if known.identity != identity:
             raise OSError(
                 errno.ESTALE, "another folder is there than at the start; start the uploader anew if that is right"
             )

@@ -51,7 +51,10 @@ _GAUGES: Final[Mapping[str, str]] = {
 
 @dataclass(slots=True)
 class Counts:
-    """Totals of one uploader. Each is written under Python's lock alone: a count too few now and then does no harm."""
+    """Totals of one uploader. Each is written under Python's lock alone: a count too few now and then does no harm.
+
+    One field for each metric, as ``_COUNTERS`` names them.
+    """
 
     segments: int = 0
     bytes: int = 0
@@ -134,8 +137,8 @@ def levels_of(uploader: Uploader, now_s: float) -> Mapping[str, float]:
         "lag_segments": len(lag),
         "lag_bytes": sum(segment.size_in_bytes for segment in lag),
         "oldest_segment_age_seconds": max((segment.age_s(now_s) for segment in lag), default=0.0),
-        "waiting_partitions": sum(partition.waits_for is not None for partition in led),
-        "failing_partitions": sum(partition.failures > 0 for partition in led),
+        "waiting_partitions": sum(partition.turn.waits_for is not None for partition in led),
+        "failing_partitions": sum(partition.turn.failures > 0 for partition in led),
         "partitions": len(partitions) - len(leaving),
         "led_partitions": len(led),
         "leaving_segments": sum(len(partition.segments) for partition in leaving),

@@ -230,12 +230,14 @@ class Progress:
     ==========  =============================  ==================================================================
 
     ``attempt`` is what was seen, with all that was shipped since, and what it was to become.
+    ``must_reload``: others may have moved the object; the next step distrusts what is known.
     """
 
     value: Watermark | None = None
     stored: StoredWatermark | None = None
     unsaved_since_s: float | None = None
     attempt: tuple[StoredWatermark, Watermark] | None = None
+    must_reload: bool = False
 
     def save(self, stored: StoredWatermark) -> None:
         """The object says ``stored`` now."""
@@ -256,17 +258,30 @@ class Progress:
         self.value, self.stored, self.unsaved_since_s = None, None, None
 
 
+@dataclass(slots=True)
+class Turn:
+    """Where a partition stands with the workers: one at a time makes its steps (``is_busy``).
+
+    ``not_before_s`` is when it is looked at again: after ``failures`` in a row, the last of which is ``error``, or when
+    it waits for an answer; ``waits_for`` says for which.
+    """
+
+    is_busy: bool = False
+    not_before_s: float = 0.0
+    failures: int = 0
+    waits_for: str | None = None
+    error: BaseException | None = None
+
+
 @dataclass(slots=True, eq=False)
 class Partition:
     """A topic id and a number; ``folder`` is where it lies now, None if no log directory has it.
 
     ``listing`` is held by the one thread that lists the folder.
     Hold ``lock`` for ``segments``, which are in the order of offsets, and for what pins them. One worker at a time
-    ships of it (``is_busy``), and reads by descriptors of its own: nothing that unpins asks for it. ``shipped`` is how
+    ships of it (see ``turn``), and reads by descriptors of its own: nothing that unpins asks for it. ``shipped`` is how
     far the store has it, None if nobody has asked; ``first_active`` the base of the active segment when it was first
     listed, None if it was not yet. All below ``replicated_to`` is replicated, as far as the present epochs reach.
-    ``not_before_s`` is when it is looked at again, after a failure or while it waits for an answer; ``waits_for`` says
-    for which. ``must_reload``: others may have moved the watermark.
     """
 
     where: TopicIdPartition
@@ -280,12 +295,7 @@ class Partition:
     shipped: int | None = None
     replicated_to: int = 0
     first_active: int | None = None
-    is_busy: bool = False
-    must_reload: bool = False
-    not_before_s: float = 0.0
-    failures: int = 0
-    waits_for: str | None = None
-    error: BaseException | None = None
+    turn: Turn = field(default_factory=Turn)
 
     @property
     def name(self) -> TopicPartition:
@@ -444,7 +454,7 @@ class Partition:
     def lead(self) -> None:
         """Ship it from now on, from where the store says."""
         with self.lock:
-            self.role, self.must_reload = Role.LED, True
+            self.role, self.progress.must_reload = Role.LED, True
 
     def follow(self) -> None:
         """Pin what its leader has not shipped."""

@@ -75,7 +75,7 @@ class Roles:
         """
         leaving = [partition for partition in self._disk.partitions if partition.folder is None]
         for partition in leaving:
-            if not partition.has_pins and not partition.is_busy:
+            if not partition.has_pins and not partition.turn.is_busy:
                 # What was let go on a full disk.
                 counts.abandoned_segments += sum(one.lost is not None for one in partition.pending())
                 self._disk.remove(partition)

@@ -68,7 +68,7 @@ class Schedule:
                 self._something.wait(self._until_next(timeout_s))
                 partition = self._next()
             if partition is not None:
-                partition.is_busy = True
+                partition.turn.is_busy = True
             return partition
 
     def take_all(self, is_wanted: Callable[[Partition], bool]) -> list[Partition]:
@@ -77,15 +77,15 @@ class Schedule:
             now_s = self._monotonic()
             ready = sorted((p for p in self._partitions() if self._is_ready(p, now_s) and is_wanted(p)), key=_urgency)
             for partition in ready:
-                partition.is_busy = True
+                partition.turn.is_busy = True
             return ready
 
     def take_again(self, partition: Partition) -> bool:
         """Whether the partition whose step was just made is ready for another one; it is busy then."""
         with self._something:
-            if partition.is_busy or not self._may_ship(partition):
+            if partition.turn.is_busy or not self._may_ship(partition):
                 return False
-            partition.is_busy = True
+            partition.turn.is_busy = True
             return True
 
     def goes_on(self, partition: Partition) -> bool:
@@ -98,30 +98,30 @@ class Schedule:
                 return False
             if self._ready and self._ready[0][0][0] < _urgency(partition)[0]:
                 return False
-            partition.failures, partition.error = 0, None
+            partition.turn.failures, partition.turn.error = 0, None
             return True
 
     def finish(self, partition: Partition, *, waits: bool) -> None:
         """The worker has made its step; a partition that ``waits`` is looked at again in a moment."""
         with self._something:
-            partition.failures, partition.error = 0, None
-            partition.not_before_s = self._monotonic() + (WAIT_S if waits else 0.0)
+            partition.turn.failures, partition.turn.error = 0, None
+            partition.turn.not_before_s = self._monotonic() + (WAIT_S if waits else 0.0)
             self._give_back(partition)
 
     def fail(self, partition: Partition, error: BaseException) -> None:
         """The step has failed: the next one comes after 1 s, and later and later up to a minute."""
         with self._something:
-            partition.failures += 1
-            delay_s = min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2.0 ** min(partition.failures - 1, 16))
+            partition.turn.failures += 1
+            delay_s = min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2.0 ** min(partition.turn.failures - 1, 16))
             # Jitter: partitions that failed together do not come back together.
-            partition.not_before_s = self._monotonic() + delay_s * (0.5 + random.random() / 2)  # noqa: S311
-            said, partition.error = partition.error, error.with_traceback(None)
+            partition.turn.not_before_s = self._monotonic() + delay_s * (0.5 + random.random() / 2)  # noqa: S311
+            said, partition.turn.error = partition.turn.error, error.with_traceback(None)
             self._give_back(partition)
         if str(said) != str(error):
             _logger.warning("%s: %s; tried again until it succeeds", partition.where, error)
 
     def _give_back(self, partition: Partition) -> None:
-        partition.is_busy = False
+        partition.turn.is_busy = False
         self._line_up(partition, self._monotonic())
         self._something.notify()
 
@@ -142,15 +142,15 @@ class Schedule:
         return None
 
     def _line_up(self, partition: Partition, now_s: float) -> None:
-        if partition.is_busy or not self._may_ship(partition):
+        if partition.turn.is_busy or not self._may_ship(partition):
             return
-        if partition.not_before_s > now_s:
-            heapq.heappush(self._later, (partition.not_before_s, next(self._numbers), partition))
+        if partition.turn.not_before_s > now_s:
+            heapq.heappush(self._later, (partition.turn.not_before_s, next(self._numbers), partition))
         else:
             heapq.heappush(self._ready, (_urgency(partition), next(self._numbers), partition))
 
     def _is_ready(self, partition: Partition, now_s: float) -> bool:
-        is_free = not partition.is_busy and partition.not_before_s <= now_s
+        is_free = not partition.turn.is_busy and partition.turn.not_before_s <= now_s
         return is_free and self._may_ship(partition)
 
     def _until_next(self, timeout_s: float) -> float:

@@ -205,9 +205,9 @@ class Inquiries:
         waiting = [
             partition
             for partition in self._shippable()
-            if partition.not_before_s <= soon_s
+            if partition.turn.not_before_s <= soon_s
             and self._answers.is_silent(partition.name) is is_silent
-            and (partition.waits_for is not None or not self._answers.are_new(partition.name))
+            and (partition.turn.waits_for is not None or not self._answers.are_new(partition.name))
         ]
         if not waiting or not self._leadership.is_known:
             return False
@@ -226,7 +226,7 @@ class Inquiries:
             last_epoch = partition.epochs[-1][0] if partition.epochs else -1
             if settled is not None and settled.leader_epoch in (None, last_epoch):
                 partition.mark_replicated(settled.high_watermark)
-        return any(partition.waits_for is not None for partition in waiting)
+        return any(partition.turn.waits_for is not None for partition in waiting)
 
     def standing(self, partition: Partition) -> Standing:
         """What is known of a partition when a step is made."""

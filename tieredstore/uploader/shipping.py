@@ -153,8 +153,8 @@ class _Work:
 
     def step(self) -> Step:
         partition = self.partition
-        if partition.must_reload:
-            partition.must_reload = False
+        if partition.progress.must_reload:
+            partition.progress.must_reload = False
             partition.progress.distrust()
         if partition.first is None and not self.shipper.must_begin(partition) and partition.progress.attempt is None:
             self._catch_up()
@@ -170,10 +170,10 @@ class _Work:
         if segment.is_gone:
             return self._pass_over(segment, segment.lost or _DELETED)
         if (obstacle := self._obstacle(segment)) is not None:
-            partition.waits_for = obstacle
+            partition.turn.waits_for = obstacle
             self._catch_up()
             return Step.WAITS
-        partition.waits_for = None
+        partition.turn.waits_for = None
         # Of what was shipped before a segment that fails again and again the object tells all the same.
         self._keep_up()
         with self.opened:
@@ -355,7 +355,7 @@ class _Work:
             described = with_files(described, held)
             segment_id, is_new = self.shipper.uploads.store(self.target, described)
         except SegmentIncomplete as error:
-            partition.waits_for = str(error)
+            partition.turn.waits_for = str(error)
             return Step.WAITS
         except LOST as error:
             return self._lose(segment, reason_of(error), held)
@@ -363,7 +363,7 @@ class _Work:
             # A store translates what its system says: this is the broker's disk.
             return self._try_disk_again(segment, held, error)
         if not partition.has(segment):
-            partition.waits_for = _TAKEN_BACK
+            partition.turn.waits_for = _TAKEN_BACK
             return Step.WAITS
         self._advance(described, segment_id, epoch)
         return Step.SHIPPED if is_new else Step.STORED
@@ -429,7 +429,7 @@ class _Work:
         # What the broker has cut off meanwhile contradicts itself, and is no loss.
         self.shipper.relist(partition)
         if not partition.has(segment):
-            partition.waits_for = _TAKEN_BACK
+            partition.turn.waits_for = _TAKEN_BACK
             return Step.WAITS
         prefix: str | None = None
         with contextlib.suppress(*LOST, OSError):

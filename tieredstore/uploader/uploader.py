@@ -58,6 +58,7 @@ class Uploader(Closing):
     """What ships the closed segments of a broker, in parts that are called one after the other or by many threads.
 
     Takes a lock on each log directory: of two uploaders for one the second is refused (ConfigError). Close it.
+    It has more than twelve fields since it puts the parts together: only ``target`` and ``held`` change.
     """
 
     def __init__(
@@ -282,7 +283,7 @@ class Uploader(Closing):
             while moved_on or self._is_failing(tries):
                 time.sleep(0 if moved_on else _AGAIN_S)
                 self.ask_settled()
-                ready = self.schedule.take_all(lambda partition: partition.failures < tries)
+                ready = self.schedule.take_all(lambda partition: partition.turn.failures < tries)
                 moved_on = any(list(in_parallel(pool, self._ship_out, ready, at_once=at_once)))
                 self.sweep()
         self.fill_holes()
@@ -290,7 +291,10 @@ class Uploader(Closing):
         for _ in self.expire():
             pass
         left = [partition for partition in self.disk.partitions if partition.role is Role.LED and partition.first]
-        return [Left(one.where, str(one.error or one.waits_for or "it is not settled"), one.error) for one in left]
+        return [
+            Left(one.where, str(one.turn.error or one.turn.waits_for or "it is not settled"), one.turn.error)
+            for one in left
+        ]
 
     def _ship_out(self, partition: Partition) -> bool:
         """Make steps of one partition until nothing more of it may be shipped; return whether one moved on."""
@@ -302,9 +306,9 @@ class Uploader(Closing):
         return moved_on
 
     def _is_failing(self, tries: int) -> bool:
-        failing = (one for one in self.disk.partitions if 0 < one.failures < tries and self.may_ship(one))
+        failing = (one for one in self.disk.partitions if 0 < one.turn.failures < tries and self.may_ship(one))
         # What settings would have to change is not tried again.
-        return any(not isinstance(one.error, ConfigError) for one in failing)
+        return any(not isinstance(one.turn.error, ConfigError) for one in failing)
 
     def replace_target(self, settings: Settings) -> None:
         """Go on with other settings of the store; ConfigError, and all stays as it was, if they cannot be used.
@@ -313,10 +317,10 @@ class Uploader(Closing):
         """
         old, self.target = self.target, Target.open(settings, self._given_store, self.tries, self._limit)
         for partition in self.disk.partitions:
-            partition.must_reload, partition.not_before_s = True, 0.0
+            partition.progress.must_reload, partition.turn.not_before_s = True, 0.0
         self.schedule.ring()
-        busy = [partition for partition in self.disk.partitions if partition.is_busy]
-        old.close_later(lambda: any(partition.is_busy for partition in busy), self.own.upload_timeout_ms / 1000)
+        busy = [partition for partition in self.disk.partitions if partition.turn.is_busy]
+        old.close_later(lambda: any(partition.turn.is_busy for partition in busy), self.own.upload_timeout_ms / 1000)
 
     def gauges(self) -> Mapping[str, float]:
         """What there is now, for the metrics."""

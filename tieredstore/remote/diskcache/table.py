@@ -59,6 +59,7 @@ class DiskTable:
     A thread of its own has the only connection, and closes it before a fork. SQLite keeps its locks by process and
     file: a child that has a connection of its parent open, even untouched, would take locks for its own that it does
     not have. The child of a parent that could not close it in time has no table.
+    Connection, thread and notes begin again together in a child: so its 14 fields are those of one object.
     """
 
     def __init__(self, folder: Path, size_bytes: int, retention_ms: int, lock_timeout_s: float) -> None:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from tieredstore.process.forks import begin_again_after_fork
@@ -15,7 +15,7 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class MapStats:
     """What a map holds now, and what happened to it since it was made.
 
@@ -70,7 +70,7 @@ class BoundedMap(Generic[Key, Value]):
         """Empty, and with nothing counted: for a forked child, where another thread may have left it half changed."""
         self._lock = threading.Lock()
         self._entries: OrderedDict[Key, _Entry[Value]] = OrderedDict()  # the least recently used first
-        self._weight = self._hits = self._misses = self._evictions = self._evicted_weight = 0
+        self._stats = MapStats()
 
     def get(self, key: Key) -> Value | None:
         """The value, which counts as used now; None if there is none or it expired."""
@@ -78,9 +78,9 @@ class BoundedMap(Generic[Key, Value]):
             now = self._expire()
             entry = self._entries.get(key)
             if entry is None:
-                self._misses += 1
+                self._stats.misses += 1
                 return None
-            self._hits += 1
+            self._stats.hits += 1
             entry.used = now
             self._entries.move_to_end(key)
             return entry.value
@@ -94,8 +94,12 @@ class BoundedMap(Generic[Key, Value]):
             if 0 <= self._limit < weight:
                 return
             self._entries[key] = _Entry(value, weight, now)
-            self._weight += weight
-            while 0 <= self._limit < self._weight + self._entry_cost * max(0, len(self._entries) - self._free_entries):
+            self._stats.weight += weight
+            while (
+                0
+                <= self._limit
+                < self._stats.weight + self._entry_cost * max(0, len(self._entries) - self._free_entries)
+            ):
                 self._evict_oldest()
 
     def discard(self, key: Key) -> None:
@@ -107,7 +111,7 @@ class BoundedMap(Generic[Key, Value]):
         """Forget all entries."""
         with self._lock:
             self._entries.clear()
-            self._weight = 0
+            self._stats.weight = 0
 
     def __contains__(self, key: Key) -> bool:
         """Whether ``get`` would find it now; this is no use of it."""
@@ -123,14 +127,7 @@ class BoundedMap(Generic[Key, Value]):
         """A snapshot."""
         with self._lock:
             self._expire()
-            return MapStats(
-                entries=len(self._entries),
-                weight=self._weight,
-                hits=self._hits,
-                misses=self._misses,
-                evictions=self._evictions,
-                evicted_weight=self._evicted_weight,
-            )
+            return replace(self._stats, entries=len(self._entries))
 
     def _expire(self) -> float:
         """Drop what is too old, which stands first; the time now."""
@@ -142,11 +139,11 @@ class BoundedMap(Generic[Key, Value]):
 
     def _evict_oldest(self) -> None:
         _, entry = self._entries.popitem(last=False)
-        self._weight -= entry.weight
-        self._evictions += 1
-        self._evicted_weight += entry.weight
+        self._stats.weight -= entry.weight
+        self._stats.evictions += 1
+        self._stats.evicted_weight += entry.weight
 
     def _drop(self, key: Key) -> None:
         entry = self._entries.pop(key, None)
         if entry is not None:
-            self._weight -= entry.weight
+            self._stats.weight -= entry.weight
