@@ -20,8 +20,9 @@ from tieredstore.process.closing import Closer, Closing
 from tieredstore.process.lifetime import Lifetime
 from tieredstore.remote.base import RemoteStorageManagerBase
 from tieredstore.remote.copy.writer import CopiedSegment, SegmentWriter, StoredSizes, WriteOptions
-from tieredstore.remote.fetch.fetcher import Fetcher
+from tieredstore.remote.fetch.fetcher import Fetcher, manifest_loads
 from tieredstore.remote.fetch.indexes import Indexes
+from tieredstore.remote.fetch.manifests import Manifests
 from tieredstore.remote.fetch.segment_logs import range_of_request
 from tieredstore.remote.fetch.stream import SegmentStream
 from tieredstore.remote.key_ring import key_ring_of
@@ -100,19 +101,14 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
                 opened.callback(lambda: own_pools.shutdown(self._is_at_rest))
             else:
                 pools = pools.of_this_process()
+            loads = manifest_loads(settings.fetch.manifest_cache, pools, self._life)
+            manifests = Manifests(store, self.layout, self.key_ring, loads=loads, rules=self.manifest_rules)
             self._fetcher = Fetcher.of_settings(
-                settings.fetch,
-                store,
-                self.layout,
-                self.key_ring,
-                pools=pools,
-                rules=self.manifest_rules,
-                life=self._life,
-                shares_read_ahead=shares_read_ahead,
+                settings.fetch, manifests, pools=pools, life=self._life, shares_read_ahead=shares_read_ahead
             )
             self._indexes: Indexes | RawIndexes = self._fetcher.indexes
             if settings.endpoint.is_raw:
-                self._indexes = self._raw_indexes(store)
+                self._indexes = self._raw_indexes()
             opened.callback(self._fetcher.close)
             opened.callback(self._fetcher.export())
             options = WriteOptions.of_settings(settings, self.key_ring, threads)
@@ -245,12 +241,12 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
 
         return RawSegmentWriter(self._store, self.layout)
 
-    def _raw_indexes(self, store: ObjectStore) -> RawIndexes:
+    def _raw_indexes(self) -> RawIndexes:
         # Few buckets are raw.
         from tieredstore.remote.fetch.raw_indexes import RawIndexes  # noqa: PLC0415
 
         fetcher = self._fetcher
-        return RawIndexes(fetcher.indexes, fetcher.logs.open, fetcher.manifests, store, self.layout)
+        return RawIndexes(fetcher.indexes, fetcher.logs.open, fetcher.manifests)
 
     def _custom_metadata(self, metadata: RemoteLogSegmentMetadata, sizes: StoredSizes) -> bytes | None:
         if not self._fields:

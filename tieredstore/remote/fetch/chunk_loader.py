@@ -21,10 +21,8 @@ from tieredstore.remote.fetch.buffers import Destination, Original, StreamBuffer
 from tieredstore.remote.fetch.chunk_cache import ChunkCache, ChunkKey
 from tieredstore.remote.fetch.chunk_loads import Arrived, Job, Load, OpenSegment, Scheduled
 from tieredstore.remote.fetch.chunk_runs import greedy_run
-from tieredstore.remote.statistics import FetchCounters
 
 if TYPE_CHECKING:
-    from tieredstore.backends.base import ObjectStore
     from tieredstore.remote.fetch.manifests import Manifests
     from tieredstore.remote.pools import Pools
 
@@ -144,24 +142,21 @@ class ChunkLoader:
 
     def __init__(
         self,
-        store: ObjectStore,
         manifests: Manifests,
         *,
         pools: Pools,
         cache: ChunkCache | None,
         coalesce_max_bytes: int,
-        counters: FetchCounters,
         life: Lifetime,
     ) -> None:
-        self._store = store
         self._manifests = manifests
         self._life = life
         self._pools = pools.bound(life)
         self.cache = cache
-        self._identity = store.identity  # asked for once: it is part of every chunk's key
+        self._identity = manifests.store.identity  # asked for once: it is part of every chunk's key
         self._cached = None if cache is None else CachedChunks(cache, self._identity, self._pools.transform, life)
         self.coalesce_max_bytes = coalesce_max_bytes
-        self.counters = counters
+        self.counters = manifests.counters
         self.begin_again()
         begin_again_after_fork(self)
 
@@ -354,7 +349,7 @@ class ChunkLoader:
         memory = job.memory(run, buffers, size) if segment.decoder.is_identity else nullcontext(buffers.take(size))
         with memory as stored:
             self.counters.add(requests=1, bytes_fetched=size)
-            self._store.get_into(segment.log_key, start, stored)
+            self._manifests.store.get_into(segment.log_key, start, stored)
         return stored
 
     def _decode_of(self, job: Job, stored: memoryview, chunk: int) -> Original:

@@ -7,10 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from tieredstore import metrics
-from tieredstore.backends.base import ObjectStore
 from tieredstore.config import ChunkCacheSettings, FetchSettings, IndexCacheSettings, ManifestCacheSettings
 from tieredstore.errors import ConfigError
-from tieredstore.format.manifest_rules import ManifestRules
 from tieredstore.installation import install_command
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata
 from tieredstore.process.lifetime import Lifetime
@@ -23,12 +21,11 @@ from tieredstore.remote.fetch.manifests import Manifests, OpenManifest, weight_o
 from tieredstore.remote.fetch.read_ahead import ReadAhead
 from tieredstore.remote.fetch.segment_logs import SegmentLogs
 from tieredstore.remote.fetch.stream import ReadOptions
-from tieredstore.remote.layout import KeyLayout
 from tieredstore.remote.pools import Pools
 from tieredstore.remote.statistics import FetchCounters
 
 if TYPE_CHECKING:
-    from tieredstore.transform.keyring import KeyRing
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,43 +42,24 @@ class Fetcher:
     def of_settings(
         cls,
         settings: FetchSettings,
-        store: ObjectStore,
-        layout: KeyLayout,
-        key_ring: KeyRing | None,
+        manifests: Manifests,
         *,
         pools: Pools,
-        rules: ManifestRules,
         life: Lifetime,
         shares_read_ahead: bool = False,
     ) -> Fetcher:
-        """The ``fetch.*`` settings, over a store, until ``life`` ends."""
-        counters = FetchCounters()
-        manifest_loads = _manifest_loads(settings.manifest_cache, pools, life)
-        manifests = Manifests(store, layout, key_ring, loads=manifest_loads, counters=counters, rules=rules)
+        """The ``fetch.*`` settings, over the store of the manifests, until ``life`` ends."""
         cache, blobs = (None, None) if settings.chunk_cache is None else _chunk_cache(settings.chunk_cache)
-        indexes = Indexes(
-            store,
-            layout,
-            manifests,
-            loads=_index_loads(settings.index_cache, pools, life),
-            counters=counters,
-            blobs=blobs,
-            keep_stored=cache is not None and cache.encrypted,
-        )
-        loader = ChunkLoader(
-            store,
-            manifests,
-            pools=pools,
-            cache=cache,
-            coalesce_max_bytes=settings.coalesce_max_bytes,
-            counters=counters,
-            life=life,
-        )
+        keep_stored = cache is not None and cache.encrypted
+        index_loads = _index_loads(settings.index_cache, pools, life)
+        indexes = Indexes(manifests, loads=index_loads, blobs=blobs, keep_stored=keep_stored)
+        coalesce_max_bytes = settings.coalesce_max_bytes
+        loader = ChunkLoader(manifests, pools=pools, cache=cache, coalesce_max_bytes=coalesce_max_bytes, life=life)
         # The setting is the chunk cache's: without one a read waits as long as the store does.
         timeout_s = None if settings.chunk_cache is None else settings.chunk_cache.get_timeout_ms / 1000
         options = ReadOptions(ReadAhead(settings.read_ahead_bytes, is_shared=shares_read_ahead), timeout_s)
-        logs = SegmentLogs(layout, manifests, loader, options, pools=pools, life=life)
-        return cls(manifests, indexes, logs, counters, cache)
+        logs = SegmentLogs(manifests, loader, options, pools=pools, life=life)
+        return cls(manifests, indexes, logs, manifests.counters, cache)
 
     def forget(self, metadata: RemoteLogSegmentMetadata) -> None:
         """The segment is going to be deleted: what memory holds of it is no longer true."""
@@ -110,7 +88,8 @@ class Fetcher:
             self.chunk_cache.close()
 
 
-def _manifest_loads(limits: ManifestCacheSettings, pools: Pools, life: Lifetime) -> CachedLoads[OpenManifest]:
+def manifest_loads(limits: ManifestCacheSettings, pools: Pools, life: Lifetime) -> CachedLoads[OpenManifest]:
+    """The cache that ``fetch.manifest.cache.*`` asks for."""
     cache = BoundedMap[str, OpenManifest](limits.size, weigh=weight_of_manifest, retention_ms=limits.retention_ms)
     return CachedLoads(cache, pools.lookup, limits.get_timeout_ms, "the segment's manifest", life=life)
 

@@ -20,11 +20,8 @@ from tieredstore.format.sizes import ENCRYPTION_OVERHEAD
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata
 
 if TYPE_CHECKING:
-    from tieredstore.backends.base import ObjectStore
     from tieredstore.remote.fetch.cached_loads import CachedLoads
     from tieredstore.remote.fetch.manifests import Manifests, OpenManifest
-    from tieredstore.remote.layout import KeyLayout
-    from tieredstore.remote.statistics import FetchCounters
     from tieredstore.transform.encryption import SegmentCipher
 
 INDEX_ENTRY_COST: Final = 512
@@ -51,20 +48,14 @@ class Indexes:
 
     def __init__(
         self,
-        store: ObjectStore,
-        layout: KeyLayout,
         manifests: Manifests,
         *,
         loads: CachedLoads[dict[IndexType, bytes]],
-        counters: FetchCounters,
         blobs: BlobCache | None = None,
         keep_stored: bool = False,
     ) -> None:
-        self._store = store
-        self._layout = layout
         self._manifests = manifests
         self._loads = loads
-        self._counters = counters
         self._blobs = blobs
         self._keep_stored = keep_stored
 
@@ -76,7 +67,7 @@ class Indexes:
         # Empty indexes have no bytes to ask the store for, encrypted segments included.
         if not any(entries[kind].size for kind in recorded):
             return {kind: io.BytesIO() for kind in recorded}
-        key = self._layout.data_key(metadata, Suffix.INDEXES)
+        key = self._manifests.layout.data_key(metadata, Suffix.INDEXES)
         indexes = self._loads.get(key, lambda: self._load(key, metadata, opened))
         return {kind: io.BytesIO(indexes[kind]) for kind in recorded}
 
@@ -93,7 +84,7 @@ class Indexes:
 
     def forget(self, metadata: RemoteLogSegmentMetadata) -> None:
         """Drop the segment's indexes from the cache in memory."""
-        self._loads.discard(self._layout.data_key(metadata, Suffix.INDEXES))
+        self._loads.discard(self._manifests.layout.data_key(metadata, Suffix.INDEXES))
 
     def _load(self, key: str, metadata: RemoteLogSegmentMetadata, opened: OpenManifest) -> dict[IndexType, bytes]:
         blob_key = self._blob_key(key, opened.manifest)
@@ -107,9 +98,9 @@ class Indexes:
         return indexes
 
     def _fetch(self, key: str, metadata: RemoteLogSegmentMetadata, manifest: SegmentManifest) -> bytes:
-        self._counters.add(index_requests=1)
+        self._manifests.counters.add(index_requests=1)
         try:
-            return self._store.get(key, 0, manifest.segment_indexes.total_size)
+            return self._manifests.store.get(key, 0, manifest.segment_indexes.total_size)
         except (ObjectNotFound, RangeNotSatisfiable) as error:
             raise self._manifests.why_missing(metadata, key, error, IndexesCorrupt) from error
 
@@ -129,7 +120,7 @@ class Indexes:
     def _blob_key(self, key: str, manifest: SegmentManifest) -> str:
         """Never the same for two segments, two stores, or two ways of keeping."""
         aad = b"" if manifest.encryption is None else manifest.encryption.aad
-        parts = (self._store.identity, key, repr(manifest.segment_indexes), aad.hex(), str(self._keep_stored))
+        parts = (self._manifests.store.identity, key, repr(manifest.segment_indexes), aad.hex(), str(self._keep_stored))
         return hashlib.blake2b("\0".join(parts).encode(), digest_size=20).hexdigest()
 
 

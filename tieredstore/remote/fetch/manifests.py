@@ -19,6 +19,7 @@ from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest_rules import DEFAULT_RULES, KnownSegment, ManifestRules
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.remote.manifest_object import read_manifest
+from tieredstore.remote.statistics import FetchCounters
 from tieredstore.transform.encryption import DataKey, SegmentCipher
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from tieredstore.format.manifest import SegmentManifest
     from tieredstore.remote.fetch.cached_loads import CachedLoads
     from tieredstore.remote.layout import KeyLayout
-    from tieredstore.remote.statistics import FetchCounters
     from tieredstore.transform.keyring import KeyRing
 
 
@@ -66,7 +66,10 @@ def weight_of_manifest(opened: OpenManifest) -> int:
 
 
 class Manifests:
-    """The manifests of a store, cached by key: ``fetch.manifest.cache.*``. What is absent is asked for each time."""
+    """The manifests of a store, cached by key: ``fetch.manifest.cache.*``. What is absent is asked for each time.
+
+    Indexes and logs are found by them: in the same ``store``, by the same ``layout``, and counted beside them.
+    """
 
     def __init__(
         self,
@@ -75,19 +78,18 @@ class Manifests:
         key_ring: KeyRing | None,
         *,
         loads: CachedLoads[OpenManifest],
-        counters: FetchCounters,
         rules: ManifestRules = DEFAULT_RULES,
     ) -> None:
-        self._store = store
-        self._layout = layout
+        self.store = store
+        self.layout = layout
         self._key_ring = key_ring
         self._loads = loads
-        self._counters = counters
+        self.counters = FetchCounters()
         self._rules = rules
 
     def get(self, metadata: RemoteLogSegmentMetadata) -> OpenManifest:
         """The segment's manifest, by at most one request; SegmentNotFound without one, SegmentCorrupt for another's."""
-        key = self._layout.key(metadata, Suffix.MANIFEST)
+        key = self.layout.key(metadata, Suffix.MANIFEST)
         opened = self._loads.get(key, lambda: self._load(key, metadata))
         if isinstance(opened.opened, UnknownKey | WrongKey):
             # Not kept: its data key may be wrapped by another pair soon, one that is on the ring.
@@ -100,7 +102,7 @@ class Manifests:
 
     def forget(self, metadata: RemoteLogSegmentMetadata) -> None:
         """Drop the segment's manifest from the cache."""
-        self._loads.discard(self._layout.key(metadata, Suffix.MANIFEST))
+        self._loads.discard(self.layout.key(metadata, Suffix.MANIFEST))
 
     def why_missing(
         self,
@@ -113,18 +115,18 @@ class Manifests:
         # A cached manifest may be one of a segment that is deleted by now.
         self.forget(metadata)
         try:
-            self._store.head(self._layout.key(metadata, Suffix.MANIFEST))
+            self.store.head(self.layout.key(metadata, Suffix.MANIFEST))
         except ObjectNotFound:
             return SegmentNotFound(f"{metadata} was deleted while it was read")
         what = "is missing" if isinstance(error, ObjectNotFound) else "is shorter than its manifest says"
-        return corrupt(f"{self._layout.show(key)} {what}, and its manifest exists: the segment is damaged")
+        return corrupt(f"{self.layout.show(key)} {what}, and its manifest exists: the segment is damaged")
 
     def _load(self, key: str, metadata: RemoteLogSegmentMetadata) -> OpenManifest:
-        self._counters.add(manifest_requests=1)
-        shown = self._layout.show(key)
+        self.counters.add(manifest_requests=1)
+        shown = self.layout.show(key)
         known = KnownSegment(metadata.remote_log_segment_id, metadata.start_offset)
         try:
-            manifest = read_manifest(self._store, key, shown, known, self._rules)
+            manifest = read_manifest(self.store, key, shown, known, self._rules)
         except ObjectNotFound as error:
             raise SegmentNotFound(f"{metadata} is not in the store: {shown} does not exist") from error
         # Unwrapped once for all reads of the segment: RSA takes longer than decrypting a chunk.

@@ -17,11 +17,9 @@ from tieredstore.remote.fetch.bounded_map import BoundedMap
 from tieredstore.remote.fetch.stream_view import StreamView
 
 if TYPE_CHECKING:
-    from tieredstore.backends.base import ObjectStore
     from tieredstore.remote.fetch.indexes import Indexes
     from tieredstore.remote.fetch.manifests import Manifests
     from tieredstore.remote.fetch.stream import SegmentStream
-    from tieredstore.remote.layout import KeyLayout
 
 _MOST: Final = 4096
 _MADE: Final = frozenset({IndexType.TRANSACTION, IndexType.PRODUCER_SNAPSHOT, IndexType.LEADER_EPOCH})
@@ -39,11 +37,8 @@ class RawIndexes:
         stored: Indexes,
         open_log: Callable[[RemoteLogSegmentMetadata], SegmentStream],
         manifests: Manifests,
-        store: ObjectStore,
-        layout: KeyLayout,
     ) -> None:
         self._stored, self._open_log, self._manifests = stored, open_log, manifests
-        self._store, self._layout = store, layout
         self._steps = BoundedMap[str, tuple[TransactionStep, ...]](_MOST)
         # Of each place in a log only a part of what is open there may be known; what is known is true.
         self._open = BoundedMap[tuple[TopicIdPartition, int], dict[int, int]](_MOST)
@@ -110,8 +105,8 @@ class RawIndexes:
         return tuple(reversed(history))
 
     def _before(self, metadata: RemoteLogSegmentMetadata) -> Iterator[RemoteLogSegmentMetadata]:
-        where, prefix = metadata.topic_id_partition, self._layout.prefix
-        for info in self._store.list(listing_prefix(prefix, where.topic, where.topic_id, where.partition)):
+        where, prefix = metadata.topic_id_partition, self._manifests.layout.prefix
+        for info in self._manifests.store.list(listing_prefix(prefix, where.topic, where.topic_id, where.partition)):
             key = parse_key(prefix, info.key)
             if key is None or key.suffix is not Suffix.MANIFEST or key.start_offset > metadata.start_offset:
                 continue

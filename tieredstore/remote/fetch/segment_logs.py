@@ -23,7 +23,6 @@ from tieredstore.transform.chunks import ChunkDecoder
 if TYPE_CHECKING:
     from tieredstore.remote.fetch.chunk_loader import ChunkLoader
     from tieredstore.remote.fetch.manifests import Manifests
-    from tieredstore.remote.layout import KeyLayout
     from tieredstore.remote.pools import Pools
 
 _MOST_LISTED: Final = 1024
@@ -38,7 +37,6 @@ class SegmentLogs:
 
     def __init__(
         self,
-        layout: KeyLayout,
         manifests: Manifests,
         loader: ChunkLoader,
         options: ReadOptions,
@@ -46,7 +44,6 @@ class SegmentLogs:
         pools: Pools,
         life: Lifetime,
     ) -> None:
-        self._layout = layout
         self._manifests = manifests
         self._loader = loader
         self._options = options
@@ -123,7 +120,7 @@ class SegmentLogs:
             positions = tuple(positions)
         segment = OpenSegment(
             metadata=metadata,
-            log_key=self._layout.data_key(metadata, Suffix.LOG),
+            log_key=self._manifests.layout.data_key(metadata, Suffix.LOG),
             index=manifest.chunk_index,
             positions=positions,
             decoder=ChunkDecoder(manifest.compression, opened.cipher),
