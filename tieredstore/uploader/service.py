@@ -158,7 +158,7 @@ class _Threads:
     def watch_time(self, stop: Stop) -> None:
         """Nobody can end a thread that a store does not let go: the process ends, and another begins where it stood."""
         while not stop.wait(1.0):
-            lost = self._uploader.tries.lost()
+            lost = self._uploader.tries.find_lost()
             if lost is not None:
                 raise StoreUnavailable(f"{lost}: the process ends, so that it is started anew")
         self._uploader.schedule.wake()

@@ -120,7 +120,7 @@ class WatermarkStore:
     def _made_id_of(self, where: TopicIdPartition) -> Uuid | None:
         return None if self._made_id is None else self._made_id(where.topic)
 
-    def advanced(self, watermark: Watermark, history: LeaderEpochs, until: int = MAX_INT64) -> Watermark:
+    def advance(self, watermark: Watermark, history: LeaderEpochs, until: int = MAX_INT64) -> Watermark:
         """The watermark behind what stands in the store already and joins on to it, as far as ``until`` is asked for.
 
         Costs a listing from the watermark on, and the manifests of that. Only where these do not reach ``until`` all
