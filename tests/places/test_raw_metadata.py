@@ -23,8 +23,8 @@ from tieredstore.errors import PreconditionFailed, TieredStoreError
 from tieredstore.kafka.logdir import LogSegment, describe, discover
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.ops.garbage.removal import Before, Removal
-from tieredstore.places.opening import placed
-from tieredstore.places.raw_metadata import NamedSegment, completed, metadata_bytes, parse_metadata
+from tieredstore.places.opening import place_store
+from tieredstore.places.raw_metadata import NamedSegment, complete_entries, metadata_bytes, parse_metadata
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.uploader.retention import RemoteRetention
 from tieredstore.uploader.target import Target
@@ -104,14 +104,14 @@ def log_segments(disk: BrokerDisk) -> list[LogSegment]:
 
 def store_segments(store: ObjectStore, disk: BrokerDisk, *numbers: int) -> None:
     settings = raw_settings()
-    with RemoteStorageManager(settings, store=placed(store, settings)) as manager:
+    with RemoteStorageManager(settings, store=place_store(store, settings)) as manager:
         for number in numbers:
             segment = log_segments(disk)[number]
             manager.copy_log_segment_data(segment.to_metadata(Uuid.random(), 1, 1), segment.files)
 
 
 def remove(store: ObjectStore, before: int) -> None:
-    outer = placed(store, raw_settings())
+    outer = place_store(store, raw_settings())
     for step in Removal(outer, "p/", dry_run=False).run(list_segments(outer, "p/"), Before(offset=before)):
         assert step.reason is None
 
@@ -158,12 +158,12 @@ def test_new_entries_stand_between_those_beside_them() -> None:
     """Whatever their own time is: Pinterest's consumer takes them in the order of their times."""
     entries = [NamedSegment(100, 10), NamedSegment(200, 30), NamedSegment(200, 50)]
     whole = {0: 500, 10: 0, 20: 50, 30: 0, 40: 900, 50: 0, 60: 150, 70: 300}
-    named = completed(entries, set(whole), whole)
+    named = complete_entries(entries, set(whole), whole)
     assert [(entry.base_offset, entry.timestamp_ms) for entry in named] == [
         (0, 100), (10, 100), (20, 100), (30, 200), (40, 200), (50, 200), (60, 200), (70, 300),
     ]  # fmt: skip
     # One whose log is gone goes; one that is not whole yet stays, and is not added.
-    assert completed(entries, {10, 30, 90}, {10: 1}) == (NamedSegment(100, 10), NamedSegment(200, 30))
+    assert complete_entries(entries, {10, 30, 90}, {10: 1}) == (NamedSegment(100, 10), NamedSegment(200, 30))
 
 
 # ---- kept
@@ -188,8 +188,8 @@ def test_a_bucket_that_was_named_in_part_is_completed() -> None:
         store = real_bucket(names=names)
         whole = list(PinterestsReader(real_bucket()).records())
         settings = raw_settings()
-        with RemoteStorageManager(settings, store=placed(store, settings)) as manager:
-            segment = next(iter(list_segments(placed(store, settings), "p/")))
+        with RemoteStorageManager(settings, store=place_store(store, settings)) as manager:
+            segment = next(iter(list_segments(place_store(store, settings), "p/")))
             writer: Any = manager._segment_writer()  # pyright: ignore[reportPrivateUsage]
             writer.reach(segment.segment_id, 0)
         reader = PinterestsReader(store)
@@ -245,7 +245,7 @@ def test_retention_takes_the_names_too(disk: BrokerDisk) -> None:
     }
     chosen = uploader_settings_from({f"uploader.{name}": text for name, text in own.items()})
     settings = raw_settings()
-    with RemoteStorageManager(settings, store=placed(store, settings)) as manager:
+    with RemoteStorageManager(settings, store=place_store(store, settings)) as manager:
         where = next(iter(list_segments(manager.store, "p/"))).segment_id.topic_id_partition
         target: Any = type("Half", (), {"store": manager.store, "settings": settings, "manager": manager})
         counts: Any = type("Counts", (), {"expired_segments": 0, "expired_bytes": 0})
