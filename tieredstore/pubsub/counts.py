@@ -45,10 +45,6 @@ class ConsumerCounts:
     commits: int = 0
     partitions: int = 0
 
-    def export(self) -> Callable[[], None]:
-        """Have Prometheus see them until the function that is returned is called."""
-        return CONSUMERS.add(lambda: asdict(self))
-
 
 @dataclass(slots=True)
 class AuditingCounts:
@@ -56,10 +52,6 @@ class AuditingCounts:
 
     sent_records: int = 0
     failed_records: int = 0
-
-    def export(self) -> Callable[[], None]:
-        """Have Prometheus see them until the function that is returned is called."""
-        return AUDIT.add(lambda: asdict(self))
 
 
 @dataclass(slots=True)
@@ -80,10 +72,6 @@ class PairingCounts:
     unread: int = 0
     unread_records: int = 0
     lag_ms_max: int = 0
-
-    def export(self) -> Callable[[], None]:
-        """Have Prometheus see them until the function that is returned is called."""
-        return AUDIT.add(lambda: asdict(self))
 
 
 @dataclass(slots=True)
@@ -113,6 +101,12 @@ class BrokerCounts:
 
 PRODUCERS: Final = Snapshots("tieredstore_pubsub_producer", levels=("held_bytes", "waiting_records"))
 """All producers of this process."""
+
+
+def export(snapshots: Snapshots, counts: ConsumerCounts | AuditingCounts | PairingCounts) -> Callable[[], None]:
+    """Have Prometheus see counts until the function that is returned is called."""
+    return snapshots.add(lambda: asdict(counts))
+
 
 CONSUMERS: Final = Snapshots("tieredstore_pubsub_consumer", levels=("partitions",))
 """All consumers of this process."""

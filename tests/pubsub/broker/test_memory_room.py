@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from tieredstore.pubsub.broker.connection import Room, Waiter
-from tieredstore.pubsub.broker.processor import SeenMessages
+from tieredstore.pubsub.broker.processor import StoredHeaders
 
 
 def test_who_waits_is_served_in_order_and_a_large_one_is_not_passed_by() -> None:
@@ -63,7 +63,7 @@ def test_whatever_comes_and_goes_the_room_is_never_over_full_and_empty_in_the_en
 
 def test_seen_messages_are_forgotten_by_time_and_by_number() -> None:
     now = 0.0
-    seen = SeenMessages(window_s=10, most=3, monotonic=lambda: now)
+    seen = StoredHeaders(window_s=10, most=3, monotonic=lambda: now)
     for name in (b"a", b"b", b"c", b"d"):
         seen.add(name)
     assert [name in seen for name in (b"a", b"b", b"c", b"d")] == [False, True, True, True]

@@ -221,8 +221,8 @@ def test_a_damaged_message_alone_is_left_out_and_counted() -> None:
     decoder = BatchDecoder(on_corrupt="skip")
     assert [row["message"] for row in rows_of(bytes(damaged), decoder)] == [0, 0, 2, 2]
     (skipped,) = decoder.skipped
-    assert (skipped.object_name, skipped.message, skipped.record_count) == ("batch", 1, 2)
-    assert "CRC-32" in skipped.why
+    assert skipped.startswith("batch: Message 1, byte")
+    assert "CRC-32" in skipped
     rows = BatchDecoder().decode(bytes(damaged), "batch")
     assert next(rows).num_rows == 2  # what came before the damage is given
     with pytest.raises(MessageCorrupt):
@@ -231,10 +231,3 @@ def test_a_damaged_message_alone_is_left_out_and_counted() -> None:
 
 def test_the_size_of_an_index_is_known_from_its_first_bytes() -> None:
     assert parse_index_size(build_batch([message_of([RECORD])] * 3)[:8], "batch") == index_size(3) == 44
-
-
-def test_a_stream_that_ends_early_or_late_is_refused() -> None:
-    batch = build_batch([message_of([RECORD])] * 2)
-    for wrong, sentence in ((batch[:-1], "ends within Message 1"), (batch + b"\0", "bytes are left behind")):
-        with pytest.raises(MessageCorrupt, match=sentence):
-            list(BatchDecoder().decode_stream([wrong[:50], wrong[50:]]))

@@ -49,15 +49,6 @@ def test_its_records_are_those_that_were_given_to_memqs_producer(vector: str) ->
 
 
 @pytest.mark.parametrize("vector", BATCHES)
-@pytest.mark.parametrize("piece", [1, 13, 1 << 20])
-def test_an_object_that_comes_in_pieces_is_the_same(vector: str, piece: int) -> None:
-    batch = BATCHES[vector]
-    pieces = (batch[at : at + piece] for at in range(0, len(batch), piece))
-    streamed = [row for rows in BatchDecoder().decode_stream(pieces) for row in rows.to_pylist()]
-    assert streamed == rows_of(batch)
-
-
-@pytest.mark.parametrize("vector", BATCHES)
 def test_written_again_it_has_equal_bytes_where_it_is_not_compressed(vector: str) -> None:
     batch, messages = BATCHES[vector], []
     rows = rows_of(batch)
@@ -94,4 +85,4 @@ def test_records_that_the_count_hides_are_refused_and_not_lost() -> None:
     decoder = BatchDecoder(on_corrupt="skip")
     assert [row["value"] for row in rows_of(HANDMADE["h10-count-too-small"], decoder)] == [b"v1", b"v2"]
     (skipped,) = decoder.skipped
-    assert (skipped.message, skipped.record_count) == (0, 1)
+    assert "Message 0, byte 96" in skipped

@@ -101,13 +101,8 @@ def check(mutation: Mutation, source: random.Random) -> bool:
         target_bytes=source.choice((1, 300, 1 << 22)),
         max_expanded_bytes=MAX_EXPANDED,
     )
-    piece = source.choice((7, 64, 1 << 20))
     try:
-        if source.random() < 0.5:
-            decoded = rows_of(mutation.damaged, decoder)
-        else:
-            pieces = [mutation.damaged[at : at + piece] for at in range(0, len(mutation.damaged), piece)]
-            decoded = [row for rows in decoder.decode_stream(pieces) for row in rows.to_pylist()]
+        decoded = rows_of(mutation.damaged, decoder)
     except MessageCorrupt:
         return False
     if not mutation.is_sealed:

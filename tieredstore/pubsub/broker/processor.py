@@ -103,7 +103,7 @@ class TopicProcessor:
     held      ``_held``, and an open batch of its lane    sealed: the batch is full or ``batch.ms`` old, or the broker
                                                           drains
     sealed    ``_held``, and a batch that is written      stored, or failed
-    stored    ``_seen``, for ten minutes                  forgotten
+    stored    ``_stored``, for ten minutes                  forgotten
     failed    nothing: a repetition is stored             –
     ========  ==========================================  ===========================================================
 
@@ -123,7 +123,7 @@ class TopicProcessor:
         self._usual_size = _LEAST_MEMORY
         self._open: dict[int | None, _OpenBatch] = {}  # by lane
         self._held: dict[bytes, _Held] = {}
-        self._seen = SeenMessages()
+        self._stored = StoredHeaders()
         self._empty: dict[ProducerRequest, None] = {}  # that no notification tells of yet, in their order
         self._under_way = 0
         self._is_idle = asyncio.Event()
@@ -133,7 +133,7 @@ class TopicProcessor:
         """Hold a copy of a whole, checked Message until it is stored; ``answer`` is told. One that was sent before is
         not stored again, but answered as the first one is, or was."""
         identity = bytes(data[: header.size]) if header.request is not None else None
-        if identity is not None and (identity in self._seen or identity in self._held):
+        if identity is not None and (identity in self._stored or identity in self._held):
             self._intake.counts.repeated += 1
             self._intake.room.give_back(room)
             first = self._held.get(identity)
@@ -231,7 +231,7 @@ class TopicProcessor:
             if held.identity is not None:
                 del self._held[held.identity]
                 if failure is None:
-                    self._seen.add(held.identity)
+                    self._stored.add(held.identity)
             for answer in held.answers:
                 answer(failure)
         self._under_way -= 1
@@ -331,7 +331,7 @@ WINDOW_S: Final = 600.0
 MOST: Final = 200_000
 
 
-class SeenMessages:
+class StoredHeaders:
     """The headers of Messages that were stored lately: as many as 200,000, and for ten minutes.
 
     A header has its producer, the number of the request and the checksum of what it carried: two that are equal are the

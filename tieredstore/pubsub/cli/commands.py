@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from tieredstore.backends.base import ObjectStore
 from tieredstore.cli.app.chosen_bucket import choose_settings, open_chosen_bucket
 from tieredstore.cli.records.record_rows import shown_text
 from tieredstore.cli.terminal.log_lines import log_lines
@@ -53,7 +52,6 @@ from tieredstore.pubsub.upkeep.inspection import (
     InspectedMessage,
     decode_messages,
     inspect_messages,
-    read_index,
 )
 
 if TYPE_CHECKING:
@@ -291,41 +289,19 @@ def run_broker(settings: Path | None, *, serve_reads: bool, json_logs: bool) -> 
     raise typer.Exit(code)
 
 
-@dataclass(frozen=True, slots=True)
-class _FileSource:
-    path: Path
-
-    @property
-    def name(self) -> str:
-        return str(self.path)
-
-    @property
-    def size(self) -> int:
-        return self.path.stat().st_size
-
-    def read(self, start: int, stop: int) -> bytes:
-        with self.path.open("rb") as file:
-            file.seek(start)
-            return file.read(stop - start)
-
-
-@dataclass(frozen=True, slots=True)
-class _ObjectSource:
-    store: ObjectStore
-    name: str
-    size: int
-
-    def read(self, start: int, stop: int) -> bytes:
-        return self.store.get(self.name, start, stop) if stop > start else b""
-
-
 @contextlib.contextmanager
 def open_batch(batch: str, settings: Path | None, store_url: str | None) -> Generator[BatchSource]:
     """A batch of this machine, or of a store; with ``store_url`` it is a key, whatever lies in this folder."""
     # Without it a file wins, which one can see.
     if store_url is None and Path(batch).is_file():
         try:
-            yield _FileSource(Path(batch))
+            with Path(batch).open("rb") as file:
+
+                def read(start: int, stop: int) -> bytes:
+                    file.seek(start)
+                    return file.read(stop - start)
+
+                yield BatchSource(batch, Path(batch).stat().st_size, read)
         except OSError as error:
             if error.filename is None or str(error.filename) != batch:
                 raise
@@ -334,7 +310,10 @@ def open_batch(batch: str, settings: Path | None, store_url: str | None) -> Gene
     if settings is None and store_url is None:
         raise ConfigError(f"there is no file {batch}; for a key of a store give --settings FILE (-c) or --store URL")
     with open_chosen_bucket(settings, store_url) as bucket:
-        yield _ObjectSource(bucket.store, batch, bucket.store.head(batch).size)
+        store = bucket.store
+        yield BatchSource(
+            batch, store.head(batch).size, lambda start, stop: store.get(batch, start, stop) if stop > start else b""
+        )
 
 
 def _request(message: InspectedMessage) -> ProducerRequest | None:
@@ -382,7 +361,7 @@ _MESSAGE: Final[Row[InspectedMessage]] = Row(
 
 def show_messages(source: BatchSource, *, as_json: bool, wide: bool) -> None:
     """The Messages of a batch; typer.Exit with 4 for damaged ones."""
-    index = read_index(source)
+    index = source.index()
     damaged: list[str] = []
 
     def noted(messages: Iterator[InspectedMessage]) -> Iterator[InspectedMessage]:
@@ -405,7 +384,7 @@ def show_messages(source: BatchSource, *, as_json: bool, wide: bool) -> None:
 
 def show_records(source: BatchSource, *, as_json: bool, wide: bool) -> None:
     """The records of a batch."""
-    batches = decode_messages(source, read_index(source), BatchDecoder())
+    batches = decode_messages(source, source.index(), BatchDecoder())
     records = (record for batch in batches for record in records_of(with_places(batch, 0, 0)))
     if as_json:
         sys.stdout.writelines(json.dumps(_RECORD.json(record)) + "\n" for record in records)

@@ -19,6 +19,7 @@ from tieredstore.pubsub.consume.partition_state import (
     SharedReading,
     with_places,
 )
+from tieredstore.pubsub.counts import CONSUMERS, export
 from tieredstore.pubsub.format.batches import BatchIndex
 from tieredstore.pubsub.format.decoder import BatchDecoder, OnCorrupt
 from tieredstore.pubsub.queue.auditor import auditor_of
@@ -90,7 +91,7 @@ class Consumer(Closing):
         self.losses: list[str] = []
         self.skipped = self._shared.skipped
         self.counts = self._shared.counts
-        self._forget_counts = self.counts.export()
+        self._forget_counts = export(CONSUMERS, self.counts)
         if group is not None:
             self._member = self._queue.member(group) or StoreGroup(
                 topics.folder, group, topic, lambda: self._queue.partitions, monotonic=monotonic

@@ -222,10 +222,9 @@ class OpenBatch:
         noting = iter if self.audited is None else self.audited.note_ids
 
         def note_skipped() -> None:
-            whys = [message.why for message in decoder.skipped]
-            left_out.extend(whys)
+            left_out.extend(decoder.skipped)
             if self._damage is None:
-                self._shared.skip(whys)
+                self._shared.skip(decoder.skipped)
 
         index = BatchIndex(body, self.batch.key, len(body))
         self.batch.check_count(len(index))

@@ -102,10 +102,8 @@ class SeenMessages:
     def _sightings(self, batch: QueuedBatch) -> Iterator[tuple[ProducerRequest, _Sighting]]:
         facts = batch.notification.facts
         if facts is not None and facts.producers:
-            for address, epoch_ms, runs in facts.producers:
-                for first, last in zip(runs[::2], runs[1::2], strict=True):
-                    for request_id in range(first, min(last, first + batch.notification.message_count) + 1):
-                        yield ProducerRequest(bytes.fromhex(address), epoch_ms, request_id), _Sighting(batch, -1, None)
+            for request in facts.requests(batch.notification.message_count):
+                yield request, _Sighting(batch, -1, None)
             return
         for number, header in self._log.headers(batch):
             # What says nothing is damage, which decoding tells of.

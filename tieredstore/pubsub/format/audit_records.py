@@ -13,7 +13,6 @@ The hash is the XOR of the ids of all records of the Message.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -136,11 +135,3 @@ def _fold(ids: memoryview, count: int) -> bytes:
         folded = (folded >> bits) ^ (folded & ((1 << bits) - 1))
         count -= lower
     return folded.to_bytes(size)
-
-
-def hash_of(ids: Sequence[bytes]) -> bytes:
-    """The XOR of some ids."""
-    hashed = IdsHash()
-    for message_id in ids:
-        hashed.add(message_id)
-    return bytes(hashed)

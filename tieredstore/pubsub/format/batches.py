@@ -113,6 +113,12 @@ class BatchIndex:
             yield MessagePlace(self.name, number, start), view[start:stop]
 
 
+def read_index(read: Callable[[int, int], Buffer], name: str, size: int) -> BatchIndex:
+    """The index of the object ``name`` of ``size`` bytes, by two small reads of bytes ``start:stop``."""
+    head = parse_index_size(read(0, min(START_SIZE, size)), name)
+    return BatchIndex(read(0, min(head, size)), name, size)
+
+
 def headers_in(batch: Buffer, name: str) -> Iterator[tuple[int, MessageHeader | MessageCorrupt]]:
     """Each Message's number and its header, or what is wrong with that; MessageCorrupt for a damaged index."""
     for place, message in BatchIndex(batch, name, len(batch)).messages(batch):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import pyarrow as pa
@@ -16,7 +15,7 @@ from tieredstore.kafka.records.codecs import Decompressor
 from tieredstore.kafka.records.slab_arrays import array_over, buffer_of
 from tieredstore.pubsub.errors import MessageCorrupt
 from tieredstore.pubsub.format._reading import RecordReader
-from tieredstore.pubsub.format.batches import START_SIZE, BatchIndex, parse_index_size
+from tieredstore.pubsub.format.batches import BatchIndex
 from tieredstore.pubsub.format.messages import Compression, MessageHeader, MessagePlace, check_crc, parse_message_header
 
 if TYPE_CHECKING:
@@ -112,16 +111,6 @@ _FAULTS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SkippedMessage:
-    """A damaged Message that was left out: its object, its number, how many records its header says, and why."""
-
-    object_name: str
-    message: int
-    record_count: int | None
-    why: str
-
-
 class BatchDecoder:
     """Decodes batches into record batches of Arrow: of ``columns``, in their order.
 
@@ -158,7 +147,7 @@ class BatchDecoder:
         self._target_bytes = target_bytes
         self._pool = pool or SlabPool()
         self._decompressor = Decompressor(self._pool, max_expanded_bytes, limit="max.expanded.bytes")
-        self._skipped: list[SkippedMessage] = []
+        self._skipped: list[str] = []
 
     @property
     def schema(self) -> pa.Schema:
@@ -166,8 +155,8 @@ class BatchDecoder:
         return self._columns.schema
 
     @property
-    def skipped(self) -> Sequence[SkippedMessage]:
-        """The damaged Messages that were left out of what was decoded last."""
+    def skipped(self) -> Sequence[str]:
+        """What is wrong with the damaged Messages that were left out of what was decoded last, a sentence each."""
         return self._skipped
 
     def decode(
@@ -183,11 +172,6 @@ class BatchDecoder:
         self._skipped = []
         return self._decode(iter([(place, memoryview(message))]))
 
-    def decode_stream(self, pieces: Iterable[Buffer], name: str = "the batch") -> Iterator[pa.RecordBatch]:
-        """The records of an object that comes in pieces, cut anywhere. Little more than a Message is held at a time."""
-        self._skipped = []
-        return self._decode(_messages_of(iter(pieces), name))
-
     def _decode(
         self, messages: Iterator[tuple[MessagePlace, memoryview]], checksums: Sequence[int] | None = None
     ) -> Iterator[pa.RecordBatch]:
@@ -199,7 +183,7 @@ class BatchDecoder:
                 if self._on_corrupt == "fail":
                     yield from self._taken(reader)
                     raise
-                self._skipped.append(SkippedMessage(place.object_name, place.number, _said_count(message), str(error)))
+                self._skipped.append(str(error))
                 continue
             if is_lent or reader.pending_bytes >= self._target_bytes:
                 yield from self._taken(reader)
@@ -236,41 +220,3 @@ class BatchDecoder:
         # Half of what is there a little over the target would leave crumbs: up to twice as much is one.
         while (taken := reader.take(self._pool, _MOST_ROWS, 2 * self._target_bytes)) is not None:
             yield self._columns.build(taken)
-
-
-def _said_count(message: memoryview) -> int | None:
-    """How many records a damaged Message says to have, if it says so at all."""
-    try:
-        return parse_message_header(message, MessagePlace("", 0, 0), whole=False).record_count
-    except MessageCorrupt:
-        return None
-
-
-def _messages_of(pieces: Iterator[Buffer], name: str) -> Iterator[tuple[MessagePlace, memoryview]]:
-    held = bytearray()
-
-    def hold(size: int) -> bool:
-        """Have so many bytes, if there are so many."""
-        while len(held) < size:
-            piece = next(pieces, None)
-            if piece is None:
-                return False
-            held.extend(piece)
-        return True
-
-    hold(START_SIZE)
-    hold(parse_index_size(held, name))
-    index = BatchIndex(held, name)
-    del held[: index.size]
-    for number in range(len(index)):
-        start, stop = index.extent(number)
-        if not hold(stop - start):
-            raise MessageCorrupt(
-                f"{name}: byte {start + len(held)}: the object ends within Message {number}, which ends at {stop}"
-            )
-        # A copy of its own: the reader may keep a view of a body that is stored as it is.
-        message = memoryview(bytes(memoryview(held)[: stop - start]))
-        del held[: stop - start]
-        yield index.place(number), message
-    if hold(1):
-        raise MessageCorrupt(f"{name}: byte {index.object_size}: bytes are left behind the last Message")

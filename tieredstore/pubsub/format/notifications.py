@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Final, NamedTuple, cast
 
@@ -19,7 +20,7 @@ from tieredstore.errors import ConfigError, excerpt, quoted
 from tieredstore.limits import MAX_INT32
 from tieredstore.pubsub.errors import NotificationCorrupt
 from tieredstore.pubsub.format.batches import index_size
-from tieredstore.pubsub.format.messages import BARE_HEADER_SIZE
+from tieredstore.pubsub.format.messages import BARE_HEADER_SIZE, ProducerRequest
 
 MOST_BYTES: Final = 1 << 20
 """Bytes of a notification at most: one of a thousand Messages of a thousand producers has 100 KiB."""
@@ -54,6 +55,11 @@ class RequestRuns(NamedTuple):
     epoch: _Number
     requests: Annotated[tuple[_Number, ...], AfterValidator(_check_runs)]
 
+    @property
+    def pairs(self) -> Iterator[tuple[int, int]]:
+        """The first and last request of each run."""
+        return zip(self.requests[::2], self.requests[1::2], strict=True)
+
 
 @dataclass(frozen=True, slots=True)
 class BatchFacts:
@@ -71,6 +77,14 @@ class BatchFacts:
     crc32: Annotated[int, Strict(), Field(ge=0, le=(1 << 32) - 1)]
     producers: tuple[RequestRuns, ...] = ()
     empty: tuple[RequestRuns, ...] = ()
+
+    def requests(self, most: int) -> Iterator[ProducerRequest]:
+        """The requests that are named: ``most`` of each run."""
+        for runs in self.producers:
+            address = bytes.fromhex(runs.address)
+            for first, last in runs.pairs:
+                for number in range(first, min(last, first + most) + 1):
+                    yield ProducerRequest(address, runs.epoch, number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +171,7 @@ def _check(notification: Notification, header_size: object) -> None:
         raise ValueError("totalSize does not agree with objectSize and headerSize")
     if count > _MOST_MESSAGES:
         raise ValueError(f"numBatchMessages is {count}, of which ours have {_MOST_MESSAGES}")
-    runs = [zip(each.requests[::2], each.requests[1::2], strict=True) for each in facts.producers]
-    named = sum(last - first + 1 for pairs in runs for first, last in pairs)
+    named = sum(last - first + 1 for each in facts.producers for first, last in each.pairs)
     if named > count:
         raise ValueError(f"producers name {named} requests of {count} Messages")
 

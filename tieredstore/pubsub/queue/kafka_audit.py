@@ -15,7 +15,7 @@ from tieredstore.live.clients import LiveProducer
 from tieredstore.process.closing import Closing
 from tieredstore.process.forks import begin_again_after_fork
 from tieredstore.process.per_process import PerProcess
-from tieredstore.pubsub.counts import AuditingCounts
+from tieredstore.pubsub.counts import AUDIT, AuditingCounts, export
 from tieredstore.pubsub.format.audit_records import AuditRecord
 from tieredstore.pubsub.format.messages import ProducerRequest
 from tieredstore.pubsub.queue.kafka_topics import TopicAdmin
@@ -41,7 +41,7 @@ class Auditor(Closing):
         # Java's partitioner: a Message's records come to one partition, whoever sends them.
         configuration = {**TopicAdmin.configuration(properties), "linger.ms": "10", "partitioner": "murmur2"}
         self._producer = PerProcess(lambda: LiveProducer(configuration), _let_go)
-        self._forget_counts = self.counts.export()
+        self._forget_counts = export(AUDIT, self.counts)
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:

@@ -9,12 +9,12 @@ from typing import Annotated, Final
 
 from pydantic import Field, TypeAdapter
 
-from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.base import ObjectInfo, ObjectStore
 from tieredstore.config import Settings
 from tieredstore.errors import ConfigError, CorruptData, ObjectNotFound, PreconditionFailed
 from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.pubsub.errors import NotificationCorrupt, TopicNotFound
-from tieredstore.pubsub.format.notifications import BatchKey, Notification, check_path, parse_batch_key
+from tieredstore.pubsub.format.notifications import PREFIXES, BatchKey, Notification, check_path, parse_batch_key
 from tieredstore.pubsub.queue.groups import list_group, list_groups
 from tieredstore.pubsub.queue.own_objects import OwnFolder, json_body
 from tieredstore.pubsub.queue.queues import STORE, GroupPartition, NotificationQueue, QueueSite, open_queue, queue_name
@@ -155,6 +155,14 @@ class Topics:
             return dict(states)
         names = list_groups(self.folder, topic.name)
         return {name: list_group(self.folder, name, topic.name, partitions) for name in names}
+
+    def objects(self, topic: Topic) -> Iterator[tuple[ObjectInfo, BatchKey]]:
+        """Whatever lies under the topic's path with the key of a batch, notified or not."""
+        path = topic.path
+        for folder in [f"{prefix}/{path}/" for prefix in PREFIXES] if topic.is_hashed else [f"{path}/"]:
+            for info in self.store.list(folder):
+                if (parsed := parse_batch_key(info.key, path)) is not None:
+                    yield info, parsed
 
     def check_place(self, notification: Notification, topic: Topic, where: str) -> str:
         """The key that a notification of the topic points to.

@@ -17,7 +17,6 @@ from tieredstore.errors import CorruptData, ObjectNotFound
 from tieredstore.pubsub.errors import MessageCorrupt, NotificationCorrupt
 from tieredstore.pubsub.format.batches import BatchIndex, headers_in
 from tieredstore.pubsub.format.messages import MessageHeader, ProducerRequest, check_crc, checksum, is_own_address
-from tieredstore.pubsub.format.notifications import BatchFacts
 from tieredstore.pubsub.queue.batch_log import BatchLog, QueuedBatch
 from tieredstore.pubsub.queue.queues import QueuedNotification
 from tieredstore.pubsub.queue.topics import Topic, Topics
@@ -145,9 +144,8 @@ class TopicAudit:
             yield AuditFinding(AuditFault.ALTERED, None, None, None, str(error), partition, entry.offset)
             return
         notification = batch.notification
-        for address, epoch_ms, runs in () if notification.facts is None else notification.facts.empty:
-            known = self._empty.setdefault((bytes.fromhex(address), epoch_ms), [])
-            known += zip(runs[::2], runs[1::2], strict=True)
+        for runs in () if notification.facts is None else notification.facts.empty:
+            self._empty.setdefault((bytes.fromhex(runs.address), runs.epoch), []).extend(runs.pairs)
         try:
             headers = self._headers(log, batch)
         except ObjectNotFound:
@@ -157,9 +155,8 @@ class TopicAudit:
             yield _make_finding(AuditFault.ALTERED, batch, str(error))
             return
         self.batches, self.batch_bytes = self.batches + 1, self.batch_bytes + notification.total_size
-        announced = (
-            None if notification.facts is None else _list_announced(notification.facts, notification.message_count)
-        )
+        facts = notification.facts
+        announced = set[ProducerRequest]() if facts is None else set(facts.requests(notification.message_count))
         for number, header in headers:
             if isinstance(header, MessageCorrupt):
                 yield _make_finding(AuditFault.ALTERED, batch, str(header))
@@ -194,7 +191,7 @@ class TopicAudit:
         if facts is None or not facts.producers:
             yield _make_finding(AuditFault.LOST, batch, why)
             return
-        for request in _list_announced(facts, batch.notification.message_count):
+        for request in facts.requests(batch.notification.message_count):
             sighting = _Sighting(request.request_id, batch, 0, None)
             self._sightings.setdefault((request.address, request.epoch_ms), []).append(sighting)
 
@@ -264,16 +261,6 @@ class _EmptyRequests:
             if begin > first:
                 yield first, min(last, begin - 1)
             first = end + 1
-
-
-def _list_announced(facts: BatchFacts, most: int) -> set[ProducerRequest]:
-    """The requests that a notification names: no more of a run than it has Messages."""
-    return {
-        ProducerRequest(bytes.fromhex(address), epoch_ms, request_id)
-        for address, epoch_ms, runs in facts.producers
-        for first, last in zip(runs[::2], runs[1::2], strict=True)
-        for request_id in range(first, min(last, first + most) + 1)
-    }
 
 
 def _check_bodies(body: bytes, key: str) -> list[tuple[int, MessageHeader | MessageCorrupt]]:

@@ -13,7 +13,7 @@ from tieredstore.process.closing import Closing
 from tieredstore.process.health import Health
 from tieredstore.process.service import Service
 from tieredstore.process.stopping import Stop, nothing_under_way
-from tieredstore.pubsub.counts import PairingCounts
+from tieredstore.pubsub.counts import AUDIT, PairingCounts, export
 from tieredstore.pubsub.format.audit_records import AuditRecord, parse_audit_record
 from tieredstore.pubsub.format.messages import ProducerRequest
 from tieredstore.pubsub.queue.kafka_queue import KafkaQueue
@@ -44,7 +44,7 @@ class AuditLog(Closing):
         self._log = KafkaQueue(properties, settings.audit_topic, settings.audit_topic)
         self._since_ms = since_ms
         self._next: dict[int, int] = {}
-        self._forget_counts = pairs.counts.export()
+        self._forget_counts = export(AUDIT, pairs.counts)
 
     def close(self) -> None:
         """Let the client go."""

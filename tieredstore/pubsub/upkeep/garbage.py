@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from typing import Final, NamedTuple
 
 from pydantic import NonNegativeInt, TypeAdapter
@@ -21,8 +22,8 @@ from tieredstore.errors import ConfigError
 from tieredstore.ops.steps import Outcome, Step
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.errors import MessageCorrupt
-from tieredstore.pubsub.format.batches import START_SIZE, BatchIndex, parse_index_size
-from tieredstore.pubsub.format.notifications import PREFIXES, Notification, parse_batch_key
+from tieredstore.pubsub.format.batches import read_index
+from tieredstore.pubsub.format.notifications import Notification, parse_batch_key
 from tieredstore.pubsub.produce.sink import list_finished_batch_queries, list_pending_keys
 from tieredstore.pubsub.queue.batch_log import BatchLog, QueuedBatch
 from tieredstore.pubsub.queue.own_objects import json_body, parse_own
@@ -142,11 +143,7 @@ class GarbageCollection:
     # --- orphans ---
 
     def _objects(self) -> Iterator[ObjectInfo]:
-        path = self.topic.path
-        for folder in [f"{prefix}/{path}/" for prefix in PREFIXES] if self.topic.is_hashed else [f"{path}/"]:
-            for info in self.topics.store.list(folder):
-                if parse_batch_key(info.key, path) is not None:
-                    yield info
+        return (info for info, _ in self.topics.objects(self.topic))
 
     def _forgotten_before(self, queue: NotificationQueue) -> int | None:
         """Objects before this moment may have been notified by what the queue itself has dropped since."""
@@ -183,10 +180,8 @@ class GarbageCollection:
         return Step(Found(info.key, info.size), outcome)
 
     def _adopt(self, queue: NotificationQueue, info: ObjectInfo) -> Outcome:
-        store = self.topics.store
         try:
-            size = parse_index_size(store.get(info.key, 0, min(START_SIZE, info.size)), info.key)
-            index = BatchIndex(store.get(info.key, 0, min(size, info.size)), info.key, info.size)
+            index = read_index(partial(self.topics.store.get, info.key), info.key, info.size)
         except MessageCorrupt:
             return Outcome.DAMAGED
         if not self.dry_run:

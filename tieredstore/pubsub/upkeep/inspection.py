@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from tieredstore.pubsub.errors import MessageCorrupt
-from tieredstore.pubsub.format.batches import START_SIZE, BatchIndex, parse_index_size
+from tieredstore.pubsub.format.batches import BatchIndex, read_index
 from tieredstore.pubsub.format.messages import MessageHeader, MessagePlace, parse_message_header
 
 if TYPE_CHECKING:
@@ -16,22 +16,17 @@ if TYPE_CHECKING:
     from tieredstore.pubsub.format.decoder import BatchDecoder
 
 
-class BatchSource(Protocol):
-    """Where the bytes of one object are."""
+@dataclass(frozen=True, slots=True)
+class BatchSource:
+    """Where the bytes of one object are; ``read`` gives the bytes ``start:stop``, which are there."""
 
-    @property
-    def name(self) -> str:
-        """What errors call it."""
-        ...
+    name: str
+    size: int
+    read: Callable[[int, int], bytes]
 
-    @property
-    def size(self) -> int:
-        """Bytes of the object."""
-        ...
-
-    def read(self, start: int, stop: int) -> bytes:
-        """The bytes ``start:stop``, which are there."""
-        ...
+    def index(self) -> BatchIndex:
+        """The index of the object, by two small reads; MessageCorrupt if it does not hold together."""
+        return read_index(self.read, self.name, self.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +37,6 @@ class InspectedMessage:
     size: int
     header: MessageHeader | None
     damage: str | None
-
-
-def read_index(source: BatchSource) -> BatchIndex:
-    """The index of the object, by two small reads; MessageCorrupt if it does not hold together."""
-    head_size = parse_index_size(source.read(0, min(START_SIZE, source.size)), source.name)
-    return BatchIndex(source.read(0, min(head_size, source.size)), source.name, source.size)
 
 
 def inspect_messages(source: BatchSource, index: BatchIndex, decoder: BatchDecoder) -> Iterator[InspectedMessage]:

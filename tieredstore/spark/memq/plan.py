@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from tieredstore.errors import ConfigError, DataLoss
 from tieredstore.model import AtTime, Earliest, Latest, Place, Places
 from tieredstore.pubsub.errors import TopicNotFound
-from tieredstore.pubsub.format.batches import START_SIZE, BatchIndex, parse_index_size
-from tieredstore.pubsub.format.notifications import PREFIXES, check_path, parse_batch_key
+from tieredstore.pubsub.format.batches import BatchIndex, read_index
+from tieredstore.pubsub.format.notifications import check_path
 from tieredstore.pubsub.queue.batch_log import BatchLog, QueuedBatch
 from tieredstore.pubsub.queue.memq_topics import open_topics
 from tieredstore.pubsub.queue.topics import Topic, Topics
@@ -107,17 +108,11 @@ def list_batches(topics: Topics, options: TopicOptions) -> Sequence[PlannedBatch
         path = check_path(f"{settings.key_prefix}{settings.section(BatchSettings).cluster}/topics/{options.topic}")
         topic = Topic(options.topic, 1, path, settings.section(BatchSettings).hashing)
     since, until = _time_of(options.starting), _time_of(options.ending)
-    listed: list[tuple[int, str, int]] = []
-    for folder in [f"{prefix}/{topic.path}/" for prefix in PREFIXES] if topic.is_hashed else [f"{topic.path}/"]:
-        for info in topics.store.list(folder):
-            parsed = parse_batch_key(info.key, topic.path)
-            if (
-                parsed is None
-                or (since is not None and parsed.ms < since)
-                or (until is not None and parsed.ms >= until)
-            ):
-                continue
-            listed.append((parsed.ms, info.key, info.size))
+    listed = [
+        (parsed.ms, info.key, info.size)
+        for info, parsed in topics.objects(topic)
+        if (since is None or parsed.ms >= since) and (until is None or parsed.ms < until)
+    ]
     return [PlannedBatch(key, size) for _, key, size in sorted(listed)]
 
 
@@ -187,10 +182,10 @@ def _pieces(
 
 def index_in(topics: Topics, batch: PlannedBatch) -> BatchIndex:
     """The index of a batch, by one small read, or by two or three where nobody tells how long it is."""
-    store = topics.store
-    if batch.queued is not None:
-        size, head = batch.queued.size, batch.queued.notification.header_size
-    else:
-        size = batch.size if batch.stop is None else store.head(batch.key).size
-        head = parse_index_size(store.get(batch.key, 0, min(START_SIZE, size)), batch.key)
-    return BatchIndex(store.get(batch.key, 0, min(head, size)), batch.key, size)
+    store, queued = topics.store, batch.queued
+    if queued is not None:
+        return BatchIndex(
+            store.get(batch.key, 0, min(queued.notification.header_size, queued.size)), batch.key, queued.size
+        )
+    size = batch.size if batch.stop is None else store.head(batch.key).size
+    return read_index(partial(store.get, batch.key), batch.key, size)

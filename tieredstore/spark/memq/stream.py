@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
+from pydantic import Field, Strict, TypeAdapter, ValidationError
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -36,6 +38,8 @@ _INITIAL: Final = "initialOffsets"
 _FRESH_S: Final = 1.0
 _MOST_BATCHES: Final = 100_000
 Json = dict[str, Any]
+_Partition = Annotated[int, Field(ge=0)]
+_Offset = Annotated[int, Strict(), Field(ge=0)]
 
 
 class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -76,8 +80,8 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if not planned:
                 self._quiet_until_s = self._clock() + (_FRESH_S if self._target is None else 0.0)
                 return start
-            offsets = _offsets_in(start, self._options.topic)
-            begun = dict(offsets)
+            begun = self._offsets_in(start)
+            offsets = dict(begun)
             for batch in planned:
                 if batch.queued is not None:
                     offsets[batch.queued.partition] = batch.queued.offset + 1
@@ -98,11 +102,11 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with one_sentence():
             if self._planned is not None and self._planned[:2] == (start, end):
                 return plan_tasks(self._options, self._planned[2])
-            offsets, ends = _offsets_in(start, self._options.topic), _offsets_in(end, self._options.topic)
-            if _INITIAL in end:
-                offsets = _numbers(end[_INITIAL])
+            offsets, ended = self._offsets_in(start), _read_checkpoint(end, self._options.topic)
+            if ended.initial is not None:
+                offsets = ended.initial
             batches: list[PlannedBatch] = []
-            for partition, stop in sorted(ends.items()):
+            for partition, stop in sorted(ended.offsets.items()):
                 batches += self._from(partition, offsets.get(partition), stop)
             return plan_tasks(self._options, batches)
 
@@ -130,7 +134,7 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _admit(self, start: Json, limit: ReadLimit) -> list[PlannedBatch]:
         partitions = range(self._open().queue.partitions)
-        offsets = _offsets_in(start, self._options.topic)
+        offsets = self._offsets_in(start)
         target = self._target
         walks = {
             partition: self._from(partition, offsets.get(partition), None if target is None else target[partition])
@@ -156,6 +160,9 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = log.queue.start(partition) if offset is None else offset
         return batches_from(log, partition, begin, stop, fail_on_data_loss=self._options.fail_on_data_loss)
 
+    def _offsets_in(self, document: Json) -> dict[int, int]:
+        return _read_checkpoint(document, self._options.topic).offsets
+
     def _json(self, offsets: Mapping[int, int]) -> Json:
         return {"version": _VERSION, "topic": self._options.topic, "offsets": _texts(offsets)}
 
@@ -164,21 +171,28 @@ def _texts(offsets: Mapping[int, int]) -> dict[str, int]:
     return {str(partition): offset for partition, offset in sorted(offsets.items())}
 
 
-def _offsets_in(document: Json, topic: str) -> dict[int, int]:
-    """The offsets of a checkpoint; ConfigError for what another source, or topic, left there."""
-    if document.get("version") != _VERSION or document.get("topic") != topic:
+@dataclass(frozen=True, slots=True)
+class _Checkpoint:
+    """What a checkpoint has: the offset that comes next of each read partition, and where the first batch began."""
+
+    version: Literal[1]
+    topic: str
+    offsets: dict[_Partition, _Offset]
+    initial: Annotated[dict[_Partition, _Offset] | None, Field(alias=_INITIAL)] = None
+
+
+_CHECKPOINT: Final = TypeAdapter(_Checkpoint)
+
+
+def _read_checkpoint(document: Json, topic: str) -> _Checkpoint:
+    """ConfigError for what another source, or topic, left there."""
+    try:
+        checkpoint = _CHECKPOINT.validate_python(document)
+    except ValidationError as error:
+        raise ConfigError(f"the checkpoint's offsets are not what this source wrote: {str(document)[:80]}") from error
+    if checkpoint.topic != topic:
         raise ConfigError(
             f"the checkpoint's offsets are not of the topic {topic}: they are {str(document)[:80]}; use a checkpoint "
             "of this query's own"
         )
-    return _numbers(document.get("offsets"))
-
-
-def _numbers(offsets: object) -> dict[int, int]:
-    numbers: dict[int, int] = {}
-    listed = cast("dict[str, object]", offsets if isinstance(offsets, dict) else {"": 0})
-    for partition, offset in listed.items():
-        if not partition.isascii() or not partition.isdecimal() or type(offset) is not int or offset < 0:
-            raise ConfigError(f"the checkpoint's offsets are not what this source wrote: {str(listed)[:80]}")
-        numbers[int(partition)] = offset
-    return numbers
+    return checkpoint
