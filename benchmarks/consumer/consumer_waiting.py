@@ -51,14 +51,14 @@ def idle(folder: Path, partitions: int = 500) -> dict[str, float]:
         while any(one["phase"] != "waiting" for one in consumer.tiered_stats().values()):
             consumer.poll(0.1)
         inside: Any = consumer
-        begun, processor, listings = time.monotonic(), time.process_time(), inside._parts.lookups.refreshes
+        begun, processor, listings = time.monotonic(), time.process_time(), inside._parts.core.lookups.refreshes
         while time.monotonic() < begun + _IDLE_S:
             consumer.poll(1.0)
         seconds = time.monotonic() - begun
         figures = {
             "core_share": round((time.process_time() - processor) / seconds, 4),
             "listings_an_interval": round(
-                (inside._parts.lookups.refreshes - listings) / partitions / (seconds / _REFRESH_S), 2
+                (inside._parts.core.lookups.refreshes - listings) / partitions / (seconds / _REFRESH_S), 2
             ),
         }
     bucket.close()

@@ -128,7 +128,8 @@ def test_a_log_that_was_cut_below_the_bucket_and_has_grown_beyond(
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 50, cut_at=12)})
     options = {"on_data_loss": policy, "mode": "remote_preferred"}
     with broker.consumer(bucket, ORDERS, **options) as (consumer, member):
-        parts_of(consumer).live.is_eager = member.is_eager = is_eager
+        parts_of(consumer).core.live.join(is_eager=is_eager)
+        member.is_eager = is_eager
         seek, refusals = member.seek, iter([True, True])
 
         def slow(where: Any, offset: int, epoch: int | None = None) -> None:

@@ -95,10 +95,10 @@ def test_a_segment_that_each_listing_names_and_nobody_can_fetch(bucket: Bucket, 
     fetches.fail(SegmentNotFound(f"{segment} is not in the store"))
     with reader_of(bucket, TopicPartition(*ORDERS, 0), tiered_storage_timeout_ms=100) as consumer:
         assert "is not in the store" in str(raised(consumer, SegmentNotFound))
-        refreshes = parts_of(consumer).lookups.refreshes
+        refreshes = parts_of(consumer).core.lookups.refreshes
         assert refreshes <= 5
         assert "is not in the store" in str(raised(consumer, SegmentNotFound))
-        assert parts_of(consumer).lookups.refreshes > refreshes
+        assert parts_of(consumer).core.lookups.refreshes > refreshes
 
 
 @pytest.mark.parametrize("is_eager", [False, True])
@@ -106,7 +106,8 @@ def test_holes_of_compaction_at_a_segments_end(bucket: Bucket, *, is_eager: bool
     """librdkafka tells of a record too large where it begins in one for the tenth time, and goes on: so do we."""
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 40, hole=range(15, 20))})
     with broker.consumer(bucket, ORDERS) as (consumer, member):
-        parts_of(consumer).live.is_eager = member.is_eager = is_eager
+        parts_of(consumer).core.live.join(is_eager=is_eager)
+        member.is_eager = is_eager
         assert offsets_of(read(consumer, 35)) == [*range(15), *range(20, 40)]
         for start in (*broker.logs[ORDERS].hole, 17, 17):
             consumer.seek(TopicPartition(*ORDERS, start))
@@ -125,7 +126,8 @@ def test_a_client_that_gives_nothing_though_the_broker_has_more(
     caplog.set_level("INFO")
     broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20), OTHERS: ScriptedLog(0, 20)})
     with broker.consumer(bucket, ORDERS, OTHERS, makers={"silent_s": 0.05}, timeout_ms=100) as (consumer, member):
-        parts_of(consumer).live.is_eager = member.is_eager = is_eager
+        parts_of(consumer).core.live.join(is_eager=is_eager)
+        member.is_eager = is_eager
         read(consumer, 40)
         for position in (20, 30):
             before = caplog.text.count("it is assigned anew")  # also where the machine stood still for a while

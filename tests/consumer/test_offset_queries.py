@@ -65,7 +65,7 @@ def test_a_store_that_does_not_answer_in_time(bucket: Bucket) -> None:
     broker = ScriptedBroker({ORDERS: ScriptedLog(20, 50)})
     goes_on = threading.Event()
     with broker.consumer(bucket, ORDERS) as (consumer, _):
-        parts_of(consumer).lookups.call(lambda _: goes_on.wait(DEADLINE_S))
+        parts_of(consumer).core.lookups.call(lambda _: goes_on.wait(DEADLINE_S))
         assert consumer.get_watermark_offsets(PLACE, 0.05) is None
         with pytest.raises(KafkaException, match="Timed out"):
             consumer.offsets_for_times([TopicPartition(*ORDERS, 5)], 0.05)

@@ -99,11 +99,10 @@ class Assignments:
 def test_eager_assignments_are_one_a_second_at_most() -> None:
     now, client = [100.0], Assignments()
     inside: Any = client
-    partitions: dict[tuple[str, int], Partition] = {}
-    live = LiveSide(inside, partitions, 60.0, Makers(), lambda: now[0])
-    live.is_eager = True
+    live = LiveSide(inside, 60.0, Makers(), lambda: now[0])
+    live.join(is_eager=True)
     for number in range(6):
-        partition = partitions["orders", number] = Partition(("orders", number), Position(10 * number))
+        partition = live.partitions["orders", number] = Partition(("orders", number), Position(10 * number))
         live.add(partition)
         live.flush()
         now[0] += 0.25
@@ -124,7 +123,7 @@ def test_all_partitions_together_keep_to_the_bound(bucket: Bucket) -> None:
     options = {"tiered_storage_queued_max_kbytes": 64, "tiered_storage_partitions_at_once": 3}
     before = set(threading.enumerate())
     with reader_of(bucket, *places, **options) as consumer:
-        streams, given = parts_of(consumer).streams, 0
+        streams, given = parts_of(consumer).core.streams, 0
         while given < 200 * partitions:
             given += len(read(consumer, 1))
             most = max(most, streams.queued_bytes)

@@ -58,7 +58,6 @@ class Parts:
         self.news = threading.Event()
         """Set whenever a look or a read has something to give."""
         self._closing_s = makers.closing_s
-        partitions: dict[TopicPartition, Partition] = {}
         with contextlib.ExitStack() as opened:
             self.manager = makers.manager(settings.store, shares_read_ahead=True)
             opened.callback(self.manager.close)
@@ -68,14 +67,14 @@ class Parts:
                     settings.admin_properties(), isolation=settings.isolation, timeout_s=settings.timeout_s
                 )
                 opened.callback(self.cluster.close)
-            self.live = LiveSide(client, partitions, settings.timeout_s, makers)
-            self.lookups = Lookups(settings, self.manager, self.cluster, self._ask_commits, self.news)
-            self.streams = StoredStreams(self.manager, settings, self.news)
+            live = LiveSide(client, settings.timeout_s, makers)
+            lookups = Lookups(settings, self.manager, self.cluster, self._ask_commits, self.news)
+            streams = StoredStreams(self.manager, settings, self.news)
             policy = LossPolicy(settings, self.measures, makers.first_pause_s)
-            self.core = Core(settings, partitions, self.live, self.lookups, self.streams, policy)
+            self.core = Core(settings, live, lookups, streams, policy)
             self.delivery = Delivery(self.core, self.measures, makers.held_bytes)
             self.commits = Commits(client, self.core, settings)
-            self.offsets = OffsetQueries(settings, client, self.core, self.lookups, self.manager, self.cluster)
+            self.offsets = OffsetQueries(settings, client, self.core)
             self._stop_measuring = CONSUMERS.add(self.measures.snapshot)
             opened.pop_all()
 
@@ -90,8 +89,8 @@ class Parts:
 
     def begin_closing(self) -> None:
         """Let threads end while the group is left."""
-        self.streams.close()
-        self.lookups.close()
+        self.core.streams.close()
+        self.core.lookups.close()
 
     def close(self) -> None:
         """End all that is under way, within ten seconds."""
@@ -102,14 +101,14 @@ class Parts:
             if self.cluster is not None:
                 ending.callback(self.cluster.close)
             # What waits for the store fails at once then.
-            ending.callback(lambda: self.lookups.join(end))
-            ending.callback(lambda: self.streams.join(end))
+            ending.callback(lambda: self.core.lookups.join(end))
+            ending.callback(lambda: self.core.streams.join(end))
             ending.callback(self.manager.close)
             self.core.drop(list(self.core.partitions))
 
     def statistics(self) -> dict[TopicPartition, dict[str, Any]]:
         """By partition, for people and tests."""
-        self.live.locate()
+        self.core.live.locate()
         return {where: _statistics(partition) for where, partition in self.core.partitions.items()}
 
     def levels(self) -> Mapping[str, float]:
@@ -117,8 +116,8 @@ class Parts:
         known = list(self.core.partitions.values())
         records, seconds = [_lag(one) for one in known], [_lag_s(one) for one in known]
         return {
-            "queued_bytes": self.streams.queued_bytes,
-            "refreshes": self.lookups.refreshes,
+            "queued_bytes": self.core.streams.queued_bytes,
+            "refreshes": self.core.lookups.refreshes,
             "lag_records": sum(records), "lag_records_max": max(records, default=0),
             "lag_seconds": sum(seconds), "lag_seconds_max": max(seconds, default=0.0),
         }  # fmt: skip

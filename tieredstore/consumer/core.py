@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -68,14 +68,12 @@ class Core:
     def __init__(
         self,
         settings: ConsumerSettings,
-        partitions: dict[TopicPartition, Partition],
         live: LiveSide,
         lookups: Lookups,
         streams: StoredStreams,
         policy: LossPolicy,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.partitions = partitions
+        self.partitions = live.partitions
         self.paused: dict[TopicPartition, bool] = {}
         """Whether each that was ever assigned is paused: as in librdkafka that outlives the assignment."""
         self.events: deque[tuple[TopicPartition, str, int]] = deque()
@@ -87,9 +85,8 @@ class Core:
         self.lookups = lookups
         self.streams = streams
         self._settings = settings
-        self._clock = clock
         self._due_at = 0.0
-        self._review_at = clock() + settings.refresh_s
+        self._review_at = time.monotonic() + settings.refresh_s
 
     def add(self, starts: Iterable[tuple[TopicPartition, Start]]) -> None:
         """Partitions that are assigned from now on."""
@@ -151,7 +148,7 @@ class Core:
                         self._take_review(partition, live, answer)
                     case _:
                         pass
-        now = self._clock()
+        now = time.monotonic()
         if now >= self._due_at:
             self._look_again(now)
         if self.live.due_in is not None:
@@ -175,7 +172,7 @@ class Core:
     @property
     def due_in(self) -> float:
         """In how many seconds something is to be done whether or not anything comes."""
-        due = min(self._due_at, self._review_at) - self._clock()
+        due = min(self._due_at, self._review_at) - time.monotonic()
         if self.live.has_unchecked:
             due = min(due, _CHECK_S)
         return max(0.0, due if self.live.due_in is None else min(due, self.live.due_in))
@@ -224,7 +221,7 @@ class Core:
         if partition.retry.tries == 1:
             self._look(partition)
         else:
-            self._rest(partition, Backoff(self._clock() + self.policy.pause_s(partition.retry.tries)))
+            self._rest(partition, Backoff(time.monotonic() + self.policy.pause_s(partition.retry.tries)))
 
     @contextlib.contextmanager
     def _try_again(self, partition: Partition) -> Generator[None]:
@@ -234,7 +231,7 @@ class Core:
         except BaseException:
             if isinstance(partition.phase, Looking | Parked):
                 partition.retry.tries += 1
-                self._rest(partition, Backoff(self._clock() + self.policy.pause_s(partition.retry.tries)))
+                self._rest(partition, Backoff(time.monotonic() + self.policy.pause_s(partition.retry.tries)))
             raise
 
     def _take(self, partition: Partition, answer: Found | Unanswered) -> None:
@@ -362,7 +359,7 @@ class Core:
 
     def _back_off(self, partition: Partition, error: Exception) -> None:
         """Something went wrong that may pass: it is tried again, and told of once it has lasted."""
-        until = self._clock() + self.policy.note_failure(partition, error)
+        until = time.monotonic() + self.policy.note_failure(partition, error)
         # Retention took a segment since the listing.
         self._rest(partition, Backoff(until, reload=isinstance(error, SegmentNotFound)))
 
@@ -374,7 +371,7 @@ class Core:
 
     def _wait(self, partition: Partition) -> None:
         partition.retry = Retry()
-        self._rest(partition, Waiting(self._clock() + self._settings.refresh_s))
+        self._rest(partition, Waiting(time.monotonic() + self._settings.refresh_s))
         position = partition.position
         if self._settings.emits_eof and position is not None and partition.eof_at != position:
             partition.eof_at = position

@@ -58,7 +58,7 @@ class Group:
             topics, on_assign=self._take_assigned, on_revoke=self._take_revoked, on_lost=self._take_lost
         )
         self._on_assign, self._on_revoke, self._on_lost = on_assign, on_revoke, on_lost
-        self._parts.live.is_eager = self._parts.settings.is_eager
+        self._parts.core.live.join(is_eager=self._parts.settings.is_eager)
 
     def assign(self, places: Sequence[KafkaPartition]) -> None:
         """These in place of all."""
@@ -104,7 +104,7 @@ class Group:
         self._parts.commits.commit_auto()
         unassign()
         self._forget(list(self._parts.core.partitions))
-        self._parts.live.forget_all()
+        self._parts.core.live.forget_all()
 
     def take_ended(self) -> set[TopicPartition]:
         """Return the partitions whose assignment has ended since the last call; others of them may have begun."""
@@ -162,7 +162,7 @@ class Group:
             return False
         if span is None or not span[0] <= start <= span[1]:
             return False
-        if self._parts.live.is_eager and self._parts.live.due_in is not None:
+        if self._parts.core.live.is_eager and self._parts.core.live.due_in is not None:
             return False  # the client does not have it yet
         if lineage is not None and start < lineage.end_offset:
             return False
@@ -172,7 +172,7 @@ class Group:
             return False
         live.held.clear()
         partition.at, partition.eof_at = Position(start), -1
-        self._parts.live.begin_silent(partition, live)
+        self._parts.core.live.begin_silent(partition, live)
         return True
 
     def _take_assigned(self, _: Any, places: list[KafkaPartition]) -> None:
@@ -184,7 +184,7 @@ class Group:
         finally:
             # The library assigns by itself what nobody has, after an error too.
             if not self._was_assigned:
-                (self.assign if self._parts.live.is_eager else self.incremental_assign)(places)
+                (self.assign if self._parts.core.live.is_eager else self.incremental_assign)(places)
 
     def _take_revoked(self, _: Any, places: list[KafkaPartition]) -> None:
         self._end(places, self._on_revoke, commits=True)
@@ -200,12 +200,12 @@ class Group:
         finally:
             known = self._parts.core.partitions
             # An eager group ends all there is, also what was assigned by hand.
-            ended = list(known) if self._parts.live.is_eager else [one for one in _wheres(places) if one in known]
+            ended = list(known) if self._parts.core.live.is_eager else [one for one in _wheres(places) if one in known]
             if commits:
                 self._parts.commits.commit_auto(ended)
-            if self._parts.live.is_eager:
+            if self._parts.core.live.is_eager:
                 self._forget(ended)
-                self._parts.live.forget_all()
+                self._parts.core.live.forget_all()
                 self._client.unassign()
             else:
                 self._give_up(ended, commits=False)
@@ -258,19 +258,12 @@ _METADATA: Final = "tieredstore topic.id="
 class Commits:
     """Knows the offsets that are to be committed. For the polling thread."""
 
-    def __init__(
-        self,
-        client: MemberClient,
-        core: Core,
-        settings: ConsumerSettings,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, client: MemberClient, core: Core, settings: ConsumerSettings) -> None:
         self._client = client
         self._core = core
         self._auto_s = settings.auto_commit_s if settings.has_broker else None
         self._auto_store = settings.auto_store
-        self._clock = clock
-        self._due_at = clock() + (self._auto_s or 0.0)
+        self._due_at = time.monotonic() + (self._auto_s or 0.0)
         self._confirmed: dict[TopicPartition, int] = {}
         """What the coordinator has confirmed of the commits that were waited for, in whichever assignment."""
         self.in_call: Sequence[Any] = ()
@@ -326,8 +319,8 @@ class Commits:
 
     def commit_when_due(self) -> None:
         """At the beginning of a call: each ``auto.commit.interval.ms``."""
-        if self._auto_s is not None and self._clock() >= self._due_at:
-            self._due_at = self._clock() + self._auto_s
+        if self._auto_s is not None and time.monotonic() >= self._due_at:
+            self._due_at = time.monotonic() + self._auto_s
             self.commit_auto()
 
     def commit_auto(self, wheres: Iterable[TopicPartition] | None = None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaException
@@ -23,22 +23,18 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class LiveSide:
-    """Keeps the client's assignment what it is to be. For the polling thread; ``partitions`` are all that are assigned.
+    """Keeps the client's assignment what it is to be. For the polling thread.
 
     Eager groups know no incremental assignment: there all live partitions are assigned anew, with the offsets at which
     they are, once a second at most.
     """
 
     def __init__(
-        self,
-        client: MemberClient,
-        partitions: Mapping[TopicPartition, Partition],
-        timeout_s: float,
-        makers: Makers,
-        clock: Callable[[], float] = time.monotonic,
+        self, client: MemberClient, timeout_s: float, makers: Makers, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._client = client
-        self._partitions = partitions
+        self.partitions: dict[TopicPartition, Partition] = {}
+        """All that are assigned."""
         self._timeout_s = timeout_s
         self._silent_s = min(makers.silent_s, timeout_s)
         self._reassign_s = makers.reassign_s
@@ -55,9 +51,13 @@ class LiveSide:
         self._drained_at = 0.0
 
     def __iter__(self) -> Iterator[tuple[Partition, Live]]:
-        for partition in self._partitions.values():
+        for partition in self.partitions.values():
             if isinstance(partition.phase, Live):
                 yield partition, partition.phase
+
+    def join(self, *, is_eager: bool) -> None:
+        """Be a member of a group from now on, eager or not."""
+        self.is_eager = is_eager
 
     def add(self, partition: Partition) -> None:
         """Have the client fetch a partition from its position on, which makes it live."""
@@ -143,7 +143,7 @@ class LiveSide:
             live.link = Link.SILENT
 
     def _list_unheard(self) -> list[tuple[Partition, Live]]:
-        known = (self._partitions[where] for where in self.unheard)
+        known = (self.partitions[where] for where in self.unheard)
         return [(partition, partition.phase) for partition in known if isinstance(partition.phase, Live)]
 
     def _begin_check(self, known: Iterable[tuple[Partition, Live]]) -> None:
@@ -160,7 +160,7 @@ class LiveSide:
         """Bring the positions of all up to date, and the leader epochs of their last records."""
         heard = [partition.where for partition, live in self if live.link is Link.HEARD]
         for place in self._client.positions(heard) if heard else ():
-            partition = self._partitions[place.topic, place.partition]
+            partition = self.partitions[place.topic, place.partition]
             if partition.held:
                 partition.at = position_of(partition.held[0])
             elif place.offset >= 0 and place.offset != partition.position:

@@ -28,7 +28,7 @@ from tieredstore.consumer.placement import (
     place,
     run_stop,
 )
-from tieredstore.consumer.settings import Mode, Reset
+from tieredstore.consumer.settings import Mode
 from tieredstore.errors import AlreadyClosed
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.partitions.log import PartitionLog
@@ -89,6 +89,10 @@ class Look:
     was_reset: int | None = None
     """The offset that was outside of both logs."""
 
+    def is_recreated(self, logs: StoredLogs) -> bool:
+        """Return whether the topic is another one of the same name than was read or is stored."""
+        return logs.contradicts(self.where[0], self.read_id, self.topic_id)
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -137,34 +141,21 @@ class Lookups:
         news: threading.Event,
     ) -> None:
         """``cluster`` is None where there is no broker; both it and ``source`` stay their owner's to close."""
-        self._mode = settings.mode
-        self._reset: Reset = settings.reset
-        self._isolation = settings.isolation
-        self._refresh_s = settings.refresh_s
-        self._source = source
-        self._cluster = cluster
-        self._committed = committed
+        self._bucket = BucketInquiry(settings, source, cluster)
+        self._broker = BrokerInquiry(settings, cluster, committed, self._bucket.logs)
         self._news = news
-        self._logs = StoredLogs(source)
-        self._epochs = EpochInquiry(source, cluster)
-        self._listed_at: dict[TopicPartition, float] = {}
-        self._whole_at: dict[str, float] = {}
-        """When all of a topic was listed last."""
         self._answers: deque[Answer] = deque()
         self._changed = threading.Condition()
         self._of_broker: list[Look] = []
         self._of_bucket: list[Look] = []
-        self._calls: deque[tuple[Future[Any], Callable[[StoredLogs], Any]]] = deque()
+        self._calls: deque[tuple[Future[Any], Callable[[BucketInquiry], Any]]] = deque()
         self._threads: list[threading.Thread] = []
         self._is_closed = False
-        self._reloading = threading.Lock()
-        self._reloaded: set[str] = set()
-        """The topics that were listed anew for the looks that are being answered."""
 
     @property
     def refreshes(self) -> int:
         """How often the bucket was listed."""
-        return self._logs.listings
+        return self._bucket.logs.listings
 
     def ask(self, looks: Iterable[Look]) -> None:
         """Have these answered; never waits."""
@@ -172,8 +163,8 @@ class Lookups:
             self._of_broker += looks
             self._start()
 
-    def call(self, work: Callable[[StoredLogs], Result]) -> Future[Result]:
-        """Have something found out of the bucket's logs, on its thread; at the end it is answered by an error."""
+    def call(self, work: Callable[[BucketInquiry], Result]) -> Future[Result]:
+        """Have something found out of the bucket, on its thread; at the end it is answered by an error."""
         asked: Future[Result] = Future()
         with self._changed:
             self._calls.append((asked, work))
@@ -216,7 +207,7 @@ class Lookups:
             while self._calls:
                 asked, work = self._calls.popleft()
                 try:
-                    asked.set_result(work(self._logs))
+                    asked.set_result(work(self._bucket))
                 except BaseException as error:  # noqa: BLE001  whoever waits has to hear of any
                     asked.set_exception(error)
             if looks:
@@ -241,94 +232,21 @@ class Lookups:
         if not isinstance(error, AlreadyClosed) or not self._is_closed:
             self._give(Unanswered(look, error) for look in looks)
 
-    # ---- the broker's thread
-
     def _ask_broker(self, looks: list[Look]) -> None:
         try:
-            self._resolve_commits(looks)
-            self._add_spans(looks)
+            self._broker.complete(looks)
         except Exception as error:  # noqa: BLE001  whatever it is, the caller of the consumer has to hear of it
             self._give_up(looks, error)
             return
-        found = {look: self._find_by_broker_alone(look) for look in looks}
+        found = {look: self._broker.find(look) for look in looks}
         self._give(answer for answer in found.values() if answer is not None)
         with self._changed:
             self._of_bucket += [look for look, answer in found.items() if answer is None]
             self._changed.notify_all()
 
-    def _resolve_commits(self, looks: Iterable[Look]) -> None:
-        """Put offsets in place of what is committed."""
-        asked = [look for look in looks if look.start == "committed"]
-        commits: Mapping[TopicPartition, Committed] = {}
-        if asked:
-            commits = self._committed([look.where for look in asked])
-        for look in asked:
-            commit = commits.get(look.where)
-            if commit is None:
-                look.start = self._reset
-            else:
-                look.start, look.epoch, look.is_commit = commit.offset, commit.epoch, True
-                look.read_id = look.read_id or commit.topic_id
-
-    def _add_spans(self, looks: Sequence[Look]) -> None:
-        """What the broker has, and under which id. ``remote_only`` asks for ids alone, and once."""
-        if self._cluster is None:
-            return
-        if self._mode is Mode.REMOTE_ONLY:
-            looks = [look for look in looks if look.topic_id is None]
-        topics = self._cluster.describe({look.where[0] for look in looks})
-        there: list[Look] = []
-        for look in looks:
-            topic = topics.get(look.where[0])
-            if topic is None:
-                continue
-            look.topic_id = topic.topic_id
-            if look.where[1] in topic.partitions:
-                there.append(look)
-        if self._mode is Mode.REMOTE_ONLY:
-            return
-        wheres = [look.where for look in there]
-        starts = self._cluster.earliest_offsets(wheres)
-        # What is not stable yet is there all the same: an offset behind it is none that is out of range.
-        heads = self._cluster.ends(wheres, "read_uncommitted")
-        ends = {where: head.offset for where, head in heads.items()}
-        asks_stable = self._reset == "latest" or any(look.is_review or _is_by_end(look.start) for look in there)
-        stable = self._cluster.end_offsets(wheres) if asks_stable and self._isolation == "read_committed" else ends
-        for look in there:
-            where = look.where
-            look.live = starts[where], max(starts[where], ends[where])
-            look.live_epoch = heads[where].leader_epoch
-            look.latest = max(starts[where], stable[where])
-            look.answered_at = time.monotonic()
-
-    def _find_by_broker_alone(self, look: Look) -> Found | None:
-        """The answer, if the bucket need not be asked for it."""
-        if look.start == "error":
-            return _make_found(look, Unset())
-        if self._mode is not Mode.KAFKA_PREFERRED or look.live is None or self._is_recreated(look):
-            return None
-        if look.is_commit and look.epoch is None and look.live_epoch:
-            return None  # the bucket tells whether the log was cut before what was read
-        start = _before(look.latest, look.start) if _is_by_end(look.start) else look.start
-        if not isinstance(start, int) or not look.live[0] <= start <= look.live[1]:
-            return None
-        return _make_found(look, OnBroker(), start)
-
-    # ---- the bucket's thread
-
     def _ask_bucket(self, looks: list[Look]) -> None:
-        topics = {look.where[0] for look in looks}
-        ids = {look.where[0]: look.topic_id for look in looks if look.topic_id is not None}
-        self._reloaded.clear()
         try:
-            begun = time.monotonic()
-            listed = self._logs.load(topics, ids)
-            self._whole_at.update(dict.fromkeys(listed, begun))
-            self._listed_at.update((look.where, begun) for look in looks if look.where[0] in listed)
-            # Of all at once: what each finds out then is known.
-            self._epochs.histories({look.where: both for look in looks if (both := self._both(look)) is not None})
-            alone = [self._logs.lineage(look.where) for look in looks if look.live is None]
-            self._epochs.look_at_watermarks(lineage for lineage in alone if lineage is not None)
+            self._bucket.load(looks)
         except Exception as error:  # noqa: BLE001  as above
             self._give_up(looks, error)
             return
@@ -339,43 +257,151 @@ class Lookups:
 
     def _answer(self, look: Look) -> Answer:
         try:
-            return self._find(look)
+            return self._bucket.find(look)
         except Exception as error:  # noqa: BLE001  as above
             return Unanswered(look, error)
 
+
+class BrokerInquiry:
+    """What the group and the broker say of looks. For the broker's thread."""
+
+    def __init__(
+        self, settings: ConsumerSettings, cluster: LiveCluster | None, committed: AskCommits, logs: StoredLogs
+    ) -> None:
+        self._settings = settings
+        self._cluster = cluster
+        self._committed = committed
+        self._logs = logs
+
+    def complete(self, looks: Sequence[Look]) -> None:
+        """Note in these what is committed, and what the broker has."""
+        self._resolve_commits(looks)
+        self._add_spans(looks)
+
+    def _resolve_commits(self, looks: Iterable[Look]) -> None:
+        """Put offsets in place of what is committed."""
+        asked = [look for look in looks if look.start == "committed"]
+        commits: Mapping[TopicPartition, Committed] = {}
+        if asked:
+            commits = self._committed([look.where for look in asked])
+        for look in asked:
+            commit = commits.get(look.where)
+            if commit is None:
+                look.start = self._settings.reset
+            else:
+                look.start, look.epoch, look.is_commit = commit.offset, commit.epoch, True
+                look.read_id = look.read_id or commit.topic_id
+
+    def _add_spans(self, looks: Sequence[Look]) -> None:
+        """What the broker has, and under which id. ``remote_only`` asks for ids alone, and once."""
+        if self._cluster is None:
+            return
+        if self._settings.mode is Mode.REMOTE_ONLY:
+            looks = [look for look in looks if look.topic_id is None]
+        topics = self._cluster.describe({look.where[0] for look in looks})
+        there: list[Look] = []
+        for look in looks:
+            topic = topics.get(look.where[0])
+            if topic is None:
+                continue
+            look.topic_id = topic.topic_id
+            if look.where[1] in topic.partitions:
+                there.append(look)
+        if self._settings.mode is Mode.REMOTE_ONLY:
+            return
+        wheres = [look.where for look in there]
+        starts = self._cluster.earliest_offsets(wheres)
+        # What is not stable yet is there all the same: an offset behind it is none that is out of range.
+        heads = self._cluster.ends(wheres, "read_uncommitted")
+        ends = {where: head.offset for where, head in heads.items()}
+        stable = ends
+        by_end = any(look.is_review or _is_by_end(look.start) for look in there)
+        if self._settings.isolation == "read_committed" and (by_end or self._settings.reset == "latest"):
+            stable = self._cluster.end_offsets(wheres)
+        for look in there:
+            where = look.where
+            look.live = starts[where], max(starts[where], ends[where])
+            look.live_epoch = heads[where].leader_epoch
+            look.latest = max(starts[where], stable[where])
+            look.answered_at = time.monotonic()
+
+    def find(self, look: Look) -> Found | None:
+        """The answer, if the bucket need not be asked for it."""
+        if look.start == "error":
+            return _make_found(look, Unset())
+        if self._settings.mode is not Mode.KAFKA_PREFERRED or look.live is None or look.is_recreated(self._logs):
+            return None
+        if look.is_commit and look.epoch is None and look.live_epoch:
+            return None  # the bucket tells whether the log was cut before what was read
+        start = _before(look.latest, look.start) if _is_by_end(look.start) else look.start
+        if not isinstance(start, int) or not look.live[0] <= start <= look.live[1]:
+            return None
+        return _make_found(look, OnBroker(), start)
+
+
+class BucketInquiry:
+    """Where partitions start and go on, by the bucket's logs and what the broker has said. For the bucket's thread."""
+
+    def __init__(self, settings: ConsumerSettings, source: SegmentSource, cluster: LiveCluster | None) -> None:
+        self.source = source
+        self.cluster = cluster
+        self.logs = StoredLogs(source)
+        self._settings = settings
+        self._epochs = EpochInquiry(source, cluster)
+        self._listed_at: dict[TopicPartition, float] = {}
+        self._whole_at: dict[str, float] = {}
+        """When all of a topic was listed last."""
+        self._reloading = threading.Lock()
+        self._reloaded: set[str] = set()
+        """The topics that were listed anew for the looks that are being answered."""
+
+    def load(self, looks: Sequence[Look]) -> None:
+        """List the topics of these looks, and find out at once what is to be known of all of them."""
+        topics = {look.where[0] for look in looks}
+        ids = {look.where[0]: look.topic_id for look in looks if look.topic_id is not None}
+        self._reloaded.clear()
+        begun = time.monotonic()
+        listed = self.logs.load(topics, ids)
+        self._whole_at.update(dict.fromkeys(listed, begun))
+        self._listed_at.update((look.where, begun) for look in looks if look.where[0] in listed)
+        self._epochs.histories({look.where: both for look in looks if (both := self._both(look)) is not None})
+        alone = [self.logs.lineage(look.where) for look in looks if look.live is None]
+        self._epochs.look_at_watermarks(lineage for lineage in alone if lineage is not None)
+
     def _both(self, look: Look) -> BothSides | None:
-        lineage = None if self._is_recreated(look) else self._logs.lineage(look.where)
+        lineage = None if look.is_recreated(self.logs) else self.logs.lineage(look.where)
         return None if lineage is None or look.live is None else BothSides(lineage, look.live[0], look.live_epoch)
 
     def _history(self, look: Look) -> History | None:
-        lineage, both = self._logs.lineage(look.where), self._both(look)
+        lineage, both = self.logs.lineage(look.where), self._both(look)
         if both is not None:
             return self._epochs.histories({look.where: both}).get(look.where)
-        is_alone = lineage is not None and look.live is None and not self._is_recreated(look)
+        is_alone = lineage is not None and look.live is None and not look.is_recreated(self.logs)
         return self._epochs.stored_history(lineage) if is_alone and lineage is not None else None
 
     def until_cut(self, lineage: Lineage) -> Lineage | None:
-        """What counts of the bucket's log of a partition where no broker is asked. On the bucket's thread."""
+        """What counts of the bucket's log of a partition where no broker is asked."""
         self._epochs.look_at_watermarks([lineage])
         history = self._epochs.stored_history(lineage)
         return lineage if history is None or history.cut is None else history.cut.applied(lineage)
 
     def _lineage(self, look: Look) -> Lineage | None:
         """What the bucket has, without what the broker's log left behind after an unclean election."""
-        lineage, history = self._logs.lineage(look.where), self._history(look)
+        lineage, history = self.logs.lineage(look.where), self._history(look)
         if lineage is None or history is None or history.cut is None:
             return lineage
-        self._logs.say(history.cut.sentence(lineage))
+        self.logs.say(history.cut.sentence(lineage))
         return history.cut.applied(lineage)
 
-    def _find(self, look: Look) -> Found:
+    def find(self, look: Look) -> Found:
+        """Where a partition goes on. On several threads at once."""
         where = look.where
-        if self._is_recreated(look):
-            lineage = self._logs.lineage(where)
+        if look.is_recreated(self.logs):
+            lineage = self.logs.lineage(where)
             # The epochs of another life tell nothing of this one.
             look.epoch = None
             return _make_found(look, OtherLife(look.topic_id), self._beginning(look, lineage), lineage)
-        if self._mode is not Mode.REMOTE_ONLY and look.live is None and self._logs.lineage(where) is None:
+        if self._settings.mode is not Mode.REMOTE_ONLY and look.live is None and self.logs.lineage(where) is None:
             # Neither has it: the client waits for it, and says what is wrong in its own words.
             return _make_found(look, OnBroker(), _logical(look.start))
         is_reloaded = look.reload
@@ -393,18 +419,15 @@ class Lookups:
             self._reload(look)
             placement = self._place(look, position)
         if isinstance(placement, OutOfRange):
-            if self._reset == "error":
+            if self._settings.reset == "error":
                 look.was_reset = position
                 return _make_found(look, Unset())
-            look.start, look.epoch, look.is_commit, look.was_reset = self._reset, None, False, position
+            look.start, look.epoch, look.is_commit, look.was_reset = self._settings.reset, None, False, position
             look.reload = True
-            return self._find(look)
+            return self.find(look)
         return _make_found(
-            look, placement, position, self._lineage(look), look.topic_id or self._logs.topic_id(where[0])
+            look, placement, position, self._lineage(look), look.topic_id or self.logs.topic_id(where[0])
         )
-
-    def _is_recreated(self, look: Look) -> bool:
-        return self._logs.contradicts(look.where[0], look.read_id, look.topic_id)
 
     def _fresh_offset(self, look: Look) -> int | None:
         """Where to start, by listings that are new enough for it; None where nothing is there yet to start at."""
@@ -423,15 +446,15 @@ class Lookups:
         if isinstance(look.start, int):
             return look.start
         lineage = self._lineage(look)
-        if look.start == "earliest" or (self._mode is Mode.REMOTE_ONLY and lineage is None):
+        if look.start == "earliest" or (self._settings.mode is Mode.REMOTE_ONLY and lineage is None):
             return self._beginning(look, lineage)
-        if self._mode is Mode.REMOTE_ONLY or look.live is None:
+        if self._settings.mode is Mode.REMOTE_ONLY or look.live is None:
             end = None if lineage is None else self._find_decided(lineage, lineage.earliest_offset, lineage.end_offset)
             return _before(end, look.start)
         return _before(look.latest, look.start)
 
     def _beginning(self, look: Look, lineage: Lineage | None) -> int | None:
-        if self._mode is Mode.REMOTE_ONLY or look.live is None:
+        if self._settings.mode is Mode.REMOTE_ONLY or look.live is None:
             return None if lineage is None else lineage.earliest_offset
         return look.live[0] if lineage is None else min(look.live[0], lineage.earliest_offset)
 
@@ -451,7 +474,7 @@ class Lookups:
             lineage = lineage.until(position)
         stop = run_stop(lineage, position)
         decided = None if lineage is None or stop is None else self._find_decided(lineage, position, stop)
-        mode = self._mode if look.left_at is None or position < look.left_at else Mode.KAFKA_PREFERRED
+        mode = self._settings.mode if look.left_at is None or position < look.left_at else Mode.KAFKA_PREFERRED
         return place(mode, position, look.live, lineage, decided)
 
     def _find_cut(self, look: Look, position: int, lineage: Lineage | None) -> int | None:
@@ -466,29 +489,31 @@ class Lookups:
         return standing.at if standing.kind == "cut" else None
 
     def _find_decided(self, lineage: Lineage, start: int, stop: int) -> int:
-        return stop if self._isolation == "read_uncommitted" else decided_end(self._source, lineage, start, stop)
+        return (
+            stop if self._settings.isolation == "read_uncommitted" else decided_end(self.source, lineage, start, stop)
+        )
 
     def _may_be_behind(self, placement: Placement) -> bool:
         """Whether what comes next may be in segments that came since the last listing."""
-        at_seam = self._mode is Mode.REMOTE_PREFERRED and isinstance(placement, OnBroker)
+        at_seam = self._settings.mode is Mode.REMOTE_PREFERRED and isinstance(placement, OnBroker)
         return at_seam or isinstance(placement, Waits)
 
     def _refresh_is_due(self, where: TopicPartition) -> bool:
-        return time.monotonic() >= self._listed_at.get(where, 0.0) + self._refresh_s
+        return time.monotonic() >= self._listed_at.get(where, 0.0) + self._settings.refresh_s
 
     def _refresh(self, look: Look) -> None:
-        if self._logs.lineage(look.where) is None:
+        if self.logs.lineage(look.where) is None:
             self._reload(look)
             return
         self._listed_at[look.where] = time.monotonic()
-        self._logs.refresh(look.where)
+        self.logs.refresh(look.where)
 
     def _reload(self, look: Look) -> None:
         topic = look.where[0]
         with self._reloading:
             if topic not in self._reloaded:
                 begun = time.monotonic()
-                self._logs.reload(topic, look.topic_id)
+                self.logs.reload(topic, look.topic_id)
                 self._whole_at[topic] = begun
                 self._reloaded.add(topic)
             self._listed_at[look.where] = time.monotonic()

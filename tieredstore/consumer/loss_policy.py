@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.catalog.lineage import Gap
@@ -26,17 +25,10 @@ _NO_ID: Final = Uuid(bytes(16))
 class LossPolicy:
     """Decides by the policy whether a partition goes on, and keeps the errors that are to be raised."""
 
-    def __init__(
-        self,
-        settings: ConsumerSettings,
-        measures: Measures,
-        first_pause_s: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, settings: ConsumerSettings, measures: Measures, first_pause_s: float) -> None:
         self._settings = settings
         self._measures = measures
         self._first_pause_s = first_pause_s
-        self._clock = clock
         self._to_raise: dict[str, Exception] = {}
         self._told: set[str] = set()
 
@@ -46,7 +38,7 @@ class LossPolicy:
 
     def note_failure(self, partition: Partition, error: Exception) -> float:
         """Something that may pass; in how many seconds to try again. It is raised once it has lasted."""
-        now, retry = self._clock(), partition.retry
+        now, retry = time.monotonic(), partition.retry
         retry.tries += 1
         if retry.since is None:
             retry.since = now

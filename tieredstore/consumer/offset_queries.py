@@ -1,4 +1,7 @@
-"""Offsets that a user asks for: the ends of a log, and where a time is. Each within the time that the call has."""
+"""Offsets that a user asks for: the ends of a log, and where a time is. Each within the time that the call has.
+
+Apart from the consumer, which hands the calls on, since what they mean of bucket and broker together is a subject.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,9 @@ if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Lineage
     from tieredstore.consumer.client import MemberClient
     from tieredstore.consumer.core import Core
-    from tieredstore.consumer.lookups import Lookups
+    from tieredstore.consumer.lookups import BucketInquiry
     from tieredstore.consumer.settings import ConsumerSettings
-    from tieredstore.live import LiveCluster
     from tieredstore.model import TopicPartition, Uuid
-    from tieredstore.reading.stored_logs import StoredLogs
-    from tieredstore.remote.source import SegmentSource
 
 _BEGINNING, _END, _UNKNOWN = -2, -1, -1001
 
@@ -35,21 +35,10 @@ _BEGINNING, _END, _UNKNOWN = -2, -1, -1001
 class OffsetQueries:
     """Asks bucket and broker for a user who waits. For the polling thread."""
 
-    def __init__(
-        self,
-        settings: ConsumerSettings,
-        client: MemberClient,
-        core: Core,
-        lookups: Lookups,
-        source: SegmentSource,
-        cluster: LiveCluster | None,
-    ) -> None:
+    def __init__(self, settings: ConsumerSettings, client: MemberClient, core: Core) -> None:
         self._settings = settings
         self._client = client
         self._core = core
-        self._lookups = lookups
-        self._source = source
-        self._cluster = cluster
         self._is_remote = settings.mode is Mode.REMOTE_ONLY
         self._read = ReadSettings(columns=("offset",), isolation=settings.isolation, on_data_loss="report")
 
@@ -58,7 +47,7 @@ class OffsetQueries:
         where, end = (place.topic, place.partition), _end(timeout_s)
         if cached:
             return self._look_up_known(where, place)
-        asked = self._lookups.call(lambda logs: self._stored_span(logs, where))
+        asked = self._core.lookups.call(lambda bucket: self._stored_span(bucket, where))
         live = None if self._is_remote else self._client.watermarks(place, timeout_s)
         if live is None and not self._is_remote:
             return None
@@ -76,7 +65,7 @@ class OffsetQueries:
         asked: list[Future[int | None]] = []
         for place in places:
             where = place.topic, place.partition
-            asked.append(self._lookups.call(partial(self._stored_time, where=where, moment=place.offset)))
+            asked.append(self._core.lookups.call(partial(self._stored_time, where=where, moment=place.offset)))
         live: dict[TopicPartition, int] = {}
         if not self._is_remote and self._settings.has_broker:
             left = _left(end)
@@ -108,53 +97,54 @@ class OffsetQueries:
 
     # ---- on the bucket's thread
 
-    def _lineage(self, logs: StoredLogs, where: TopicPartition, *, fresh: bool) -> Lineage | None:
+    def _lineage(self, bucket: BucketInquiry, where: TopicPartition, *, fresh: bool) -> Lineage | None:
         ids: dict[str, Uuid] = {}
         partition = self._core.partitions.get(where)
         if partition is not None and partition.log.topic_id is not None:
             ids[where[0]] = partition.log.topic_id
-        elif self._cluster is not None:
-            ids = {name: topic.topic_id for name, topic in self._cluster.describe([where[0]]).items()}
+        elif bucket.cluster is not None:
+            ids = {name: topic.topic_id for name, topic in bucket.cluster.describe([where[0]]).items()}
+        logs = bucket.logs
         before = logs.listings
         logs.load({where[0]}, ids)
         if fresh and logs.listings == before and logs.lineage(where) is not None:
             logs.refresh(where)
         lineage = logs.lineage(where)
-        return self._lookups.until_cut(lineage) if self._is_remote and lineage is not None else lineage
+        return bucket.until_cut(lineage) if self._is_remote and lineage is not None else lineage
 
-    def _stored_span(self, logs: StoredLogs, where: TopicPartition) -> tuple[int, int] | None:
-        lineage = self._lineage(logs, where, fresh=self._is_remote)
+    def _stored_span(self, bucket: BucketInquiry, where: TopicPartition) -> tuple[int, int] | None:
+        lineage = self._lineage(bucket, where, fresh=self._is_remote)
         if lineage is None:
             return None
         if not self._is_remote:
             return lineage.earliest_offset, lineage.end_offset
-        return lineage.earliest_offset, self._seam(lineage)
+        return lineage.earliest_offset, self._seam(bucket, lineage)
 
-    def _stored_time(self, logs: StoredLogs, where: TopicPartition, moment: int) -> int | None:
+    def _stored_time(self, bucket: BucketInquiry, where: TopicPartition, moment: int) -> int | None:
         """The offset, if the bucket has it; None to ask the broker, −1 where there is nobody else to ask."""
-        lineage = self._lineage(logs, where, fresh=self._is_remote)
+        lineage = self._lineage(bucket, where, fresh=self._is_remote)
         if moment in (_BEGINNING, _END):
-            return self._stored_bound(lineage, moment)
+            return self._stored_bound(bucket, lineage, moment)
         if lineage is None:
             return _END if self._is_remote else None
-        offset = offset_at(self._source, lineage, max(0, moment), self._read)
-        if offset < self._seam(lineage):
+        offset = offset_at(bucket.source, lineage, max(0, moment), self._read)
+        if offset < self._seam(bucket, lineage):
             return offset
         return _END if self._is_remote else None
 
-    def _stored_bound(self, lineage: Lineage | None, moment: int) -> int | None:
+    def _stored_bound(self, bucket: BucketInquiry, lineage: Lineage | None, moment: int) -> int | None:
         if lineage is None:
             return None
         if moment == _BEGINNING:
             return lineage.earliest_offset
-        return self._seam(lineage) if self._is_remote else None
+        return self._seam(bucket, lineage) if self._is_remote else None
 
-    def _seam(self, lineage: Lineage) -> int:
+    def _seam(self, bucket: BucketInquiry, lineage: Lineage) -> int:
         """The end of what the bucket has decided."""
         if self._settings.isolation == "read_uncommitted":
             return lineage.end_offset
         first = max((gap.stop for gap in lineage.gaps), default=lineage.earliest_offset)
-        return decided_end(self._source, lineage, first, lineage.end_offset)
+        return decided_end(bucket.source, lineage, first, lineage.end_offset)
 
 
 def _end(timeout_s: float) -> float | None:
