@@ -29,9 +29,9 @@ from tieredstore.backends.registry import store_from_settings
 from tieredstore.config import Settings
 from tieredstore.consumer.assembly import Parts
 from tieredstore.consumer.partition import Bucket as InBucket
-from tieredstore.consumer.partition import Link
 from tieredstore.consumer.streams import Turn
 from tieredstore.errors import DataLoss
+from tieredstore.live.follower import Link
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.remote import RemoteStorageManager
 

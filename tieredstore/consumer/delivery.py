@@ -13,7 +13,8 @@ from confluent_kafka import KafkaError, Message
 from tieredstore.consumer import _message
 from tieredstore.consumer.client import kafka_error, position_of
 from tieredstore.consumer.core import was_cut
-from tieredstore.consumer.partition import Link, Live, Partition
+from tieredstore.consumer.partition import Live, Partition
+from tieredstore.live.follower import Link
 from tieredstore.live.messages import MessageColumns
 from tieredstore.partitions.position import Position
 

@@ -11,7 +11,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from tieredstore.consumer.client import place_at, position_of
-from tieredstore.consumer.partition import Link, Live, Parked, Partition, Stall
+from tieredstore.consumer.partition import Live, Parked, Partition, Stall
+from tieredstore.live.follower import Link
 from tieredstore.model import TopicPartition
 from tieredstore.partitions.position import Position
 

@@ -36,12 +36,12 @@
 
 from __future__ import annotations
 
-import enum
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 
 from tieredstore.consumer.settings import Reset
+from tieredstore.live.follower import Link
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.partitions.position import Position
 
@@ -96,16 +96,6 @@ class Bucket:
 
     word: ClassVar[str] = "bucket"
     stream: StoredStream
-
-
-class Link(enum.Enum):
-    """What is known of the client's side of a live partition."""
-
-    UNCHECKED = enum.auto()
-    """The client has yet to ask whether the last record that was given is of the broker's log."""
-    SILENT = enum.auto()
-    """Nothing has come since it was assigned, so that the client does not tell where it is."""
-    HEARD = enum.auto()
 
 
 class Stall(NamedTuple):

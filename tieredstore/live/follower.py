@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -49,6 +50,35 @@ class LiveEvent:
     """That of the last record."""
 
 
+class Link(enum.Enum):
+    """What is known of the client's side of a partition that it fetches.
+
+    | from | event | next |
+    |---|---|---|
+    | - | assigned, with the leader epoch of the record before | `UNCHECKED` |
+    | - | assigned without | `SILENT` |
+    | `UNCHECKED` | the client takes the seek that has it ask the leader | `SILENT` |
+    | `SILENT` | a record or the end comes | `HEARD` |
+    """
+
+    UNCHECKED = enum.auto()
+    """The client has yet to ask whether the record before the place is of the broker's log: nothing is given."""
+    SILENT = enum.auto()
+    """Nothing has come since it was assigned, so that the client does not tell where it is."""
+    HEARD = enum.auto()
+
+
+@dataclass(slots=True)
+class _Followed:
+    """A partition that is followed: where it goes on, with the epoch of the record before as far as it is known."""
+
+    position: int
+    epoch: int | None
+    link: Link
+    failure: TieredStoreError | None = None
+    """Raised once all is given that came before it."""
+
+
 class LiveFollower(Closing):
     """Follows partitions of one cluster, each from an offset on. For one thread; to be closed.
 
@@ -73,17 +103,9 @@ class LiveFollower(Closing):
         self._doing = f"the partitions that are followed at {self._servers} cannot be read"
         self._timeout_s = timeout_s
         self._consumer = make_consumer(reading_configuration(configuration, timeout_s))
-        self._positions: dict[TopicPartition, int] = {}
-        self._epochs: dict[TopicPartition, int] = {}
-        """Leader epochs of the records before these positions, as far as they are known."""
-        self._unchecked: dict[TopicPartition, int] = {}
-        """Leader epochs of places that the client has yet to check: nothing of these is given."""
-        self._silent: set[TopicPartition] = set()
-        """Those of which neither a record nor the end has come yet."""
+        self._followed: dict[TopicPartition, _Followed] = {}
         self._ready: deque[LiveEvent] = deque()
         self._is_closed = False
-        self._failed: dict[TopicPartition, TieredStoreError] = {}
-        """Errors that are raised once all is given that came before them."""
         self._rows = _FIRST_ROWS
         self._answered_at = time.monotonic()
         self._watch = TopicWatch(self._consumer, timeout_s)
@@ -93,7 +115,7 @@ class LiveFollower(Closing):
     @property
     def positions(self) -> Mapping[TopicPartition, int]:
         """Where each partition that is followed goes on, behind what :meth:`poll` has given."""
-        return self._positions
+        return {where: one.position for where, one in self._followed.items()}
 
     @property
     def is_ready(self) -> bool:
@@ -113,27 +135,22 @@ class LiveFollower(Closing):
             # Incremental: the others are fetched on, and what was read ahead of them is kept.
             with translate_errors(self._doing):
                 self._consumer.incremental_assign([KafkaPartition(*where, at) for where, at in positions.items()])
-            self._positions.update(positions)
-            self._epochs.update(epochs)
-            self._unchecked.update(epochs)
-            self._silent.update(positions)
+            for where, at in positions.items():
+                link = Link.UNCHECKED if where in epochs else Link.SILENT
+                self._followed[where] = _Followed(at, epochs.get(where), link)
             self._answered_at = time.monotonic()
             self._watch.begin()
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
         """Follow these no longer; what had come of them and was not asked for is dropped."""
-        known = [where for where in partitions if where in self._positions]
+        known = [where for where in partitions if where in self._followed]
         if not known:
             return
         with translate_errors(self._doing):
             self._consumer.incremental_unassign([KafkaPartition(*where) for where in known])
         for where in known:
-            del self._positions[where]
-            self._epochs.pop(where, None)
-            self._unchecked.pop(where, None)
-            self._silent.discard(where)
-            self._failed.pop(where, None)
-        self._ready = deque(event for event in self._ready if event.where in self._positions)
+            del self._followed[where]
+        self._ready = deque(event for event in self._ready if event.where in self._followed)
 
     def poll(self, timeout_s: float) -> LiveEvent | None:
         """What comes next, of whichever partition; None if nothing does for ``timeout_s``.
@@ -150,9 +167,10 @@ class LiveFollower(Closing):
         if event.records is None:
             self.remove([event.where])
         else:
-            self._positions[event.where] = event.next_offset
+            followed = self._followed[event.where]
+            followed.position = event.next_offset
             if event.leader_epoch is not None:
-                self._epochs[event.where] = event.leader_epoch
+                followed.epoch = event.leader_epoch
         return event
 
     def wait(self, timeout_s: float) -> None:
@@ -163,7 +181,7 @@ class LiveFollower(Closing):
         while not self._ready:
             left = max(0.0, end - time.monotonic())
             self._raise_failure()
-            if self._positions:
+            if self._followed:
                 self._check_places()
                 # Asked to wait for many, a consumer waits its whole time for the last of them.
                 messages = self._consumer.consume(self._rows, 0)
@@ -176,11 +194,12 @@ class LiveFollower(Closing):
 
     def _check_places(self) -> None:
         """Have the client ask the leaders: only a seek always does, which drops what was fetched before it."""
-        for where, epoch in list(self._unchecked.items()):
-            place = KafkaPartition(*where, self._positions[where], leader_epoch=epoch)
-            with contextlib.suppress(KafkaException):  # the assignment has not begun yet
-                self._consumer.seek(place)
-                del self._unchecked[where]
+        for where, followed in self._followed.items():
+            if followed.link is Link.UNCHECKED and followed.epoch is not None:
+                place = KafkaPartition(*where, followed.position, leader_epoch=followed.epoch)
+                with contextlib.suppress(KafkaException):  # the assignment has not begun yet
+                    self._consumer.seek(place)
+                    followed.link = Link.SILENT
 
     def close(self) -> None:
         """End the connections; AlreadyClosed from then on."""
@@ -192,12 +211,13 @@ class LiveFollower(Closing):
         runs: dict[TopicPartition, list[Message]] = {}
         for message in messages:
             where = _partition_of(message)
-            if where in self._unchecked:
+            followed = self._followed.get(where)
+            if followed is not None and followed.link is Link.UNCHECKED:
                 continue
             error = message.error()
             if error is not None:
                 self._judge(error, where, runs)
-            elif where in self._positions and where not in self._failed:
+            elif followed is not None and followed.failure is None:
                 # Others may still come of a partition that was removed, or that begins again after an error.
                 runs.setdefault(where, []).append(message)
         for where in list(runs):
@@ -213,7 +233,7 @@ class LiveFollower(Closing):
             try:
                 records = self._columns.build(piece)
             except BatchCorrupt as error:
-                self._failed.setdefault(where, error)
+                self._fail(where, error)
                 break
             self._ready.append(LiveEvent(where, records, last_offset(piece) + 1, epoch_of(piece[-1])))
         self._heard_of(where)
@@ -230,28 +250,32 @@ class LiveFollower(Closing):
             if where in runs:
                 # What came before the error is good, and tells where the bucket has to go on.
                 self._release(where, runs)
-            if where in self._positions:
-                self._ready.append(LiveEvent(where, None, self._positions[where]))
+            if where in self._followed:
+                self._ready.append(LiveEvent(where, None, self._followed[where].position))
         elif broker_error.retryable:
             # librdkafka tries again by itself: this is an error only if nothing comes until the time is over.
             self._consumer.trouble.note(error)
         else:
             # Raised here it would take along what came of other partitions in the same answer.
-            self._failed.setdefault(where, broker_error)
+            self._fail(where, broker_error)
+
+    def _fail(self, where: TopicPartition, error: TieredStoreError) -> None:
+        followed = self._followed.get(where)
+        if followed is not None and followed.failure is None:
+            followed.failure = error
 
     def _raise_failure(self) -> None:
         """The error of a partition, which begins again behind what was given: the consumer has moved on."""
-        if not self._failed:
-            return
-        where, error = self._failed.popitem()
-        if where in self._positions:
-            # With the epoch: the leader may be another one by now, whose log was cut below the place.
-            epochs = {where: self._epochs[where]} if where in self._epochs else {}
-            self.add({where: self._positions[where]}, epochs)
-        raise error
+        for where, followed in list(self._followed.items()):
+            if followed.failure is not None:
+                # With the epoch: the leader may be another one by now, whose log was cut below the place.
+                epochs = {} if followed.epoch is None else {where: followed.epoch}
+                self.add({where: followed.position}, epochs)
+                raise followed.failure
 
     def _heard_of(self, where: TopicPartition) -> None:
-        self._silent.discard(where)
+        if where in self._followed:
+            self._followed[where].link = Link.HEARD
         self._answered_at = time.monotonic()
         self._consumer.trouble.forget()
 
@@ -262,28 +286,34 @@ class LiveFollower(Closing):
         if final is not None:
             raise final
         self._check_silent()
-        if (trouble.noted is None and not self._silent) or time.monotonic() < self._answered_at + self._timeout_s:
+        if time.monotonic() < self._answered_at + self._timeout_s:
+            return
+        if trouble.noted is None and not self._list_silent():
             return
         # Connections come and go while a log does not grow, and nobody tells that they are back.
         self._look_for_broker()
-        if self._silent:
+        if self._list_silent():
             raise trouble.unavailable(self._doing, self._timeout_s)
         trouble.forget()
         self._answered_at = time.monotonic()
 
     def _check_silent(self) -> None:
         """Find out why nothing has come of some yet: of one topic after the other."""
-        if not self._silent or not self._watch.is_due:
+        if not self._watch.is_due or not (silent := self._list_silent()):
             return
-        topics = {topic for topic, _ in self._silent}
+        topics = {topic for topic, _ in silent}
         self._watched = min({topic for topic in topics if topic > self._watched} or topics)
-        partitions = sorted(number for topic, number in self._silent if topic == self._watched)
+        partitions = sorted(number for topic, number in silent if topic == self._watched)
         for number, error in self._watch.faults(self._watched, partitions, self._doing).items():
             if not isinstance(error, ResourceNotFound):
                 raise error
             where = self._watched, number
-            self._silent.discard(where)
-            self._ready.append(LiveEvent(where, None, self._positions[where]))
+            self._followed[where].link = Link.HEARD
+            self._ready.append(LiveEvent(where, None, self._followed[where].position))
+
+    def _list_silent(self) -> list[TopicPartition]:
+        """Those of which neither a record nor the end has come yet."""
+        return [where for where, followed in self._followed.items() if followed.link is not Link.HEARD]
 
     def _look_for_broker(self) -> None:
         try:
@@ -293,7 +323,7 @@ class LiveFollower(Closing):
             raise self._consumer.trouble.unavailable(self._doing, self._timeout_s) from error
 
     def _any_topic(self) -> str:
-        return next(iter(self._positions))[0]
+        return next(iter(self._followed))[0]
 
 
 def _partition_of(message: Message) -> TopicPartition:

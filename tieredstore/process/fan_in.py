@@ -9,6 +9,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Generic, NoReturn, Self, TypeVar
 
@@ -20,6 +21,15 @@ _Item = TypeVar("_Item")
 
 _LOOK_S: Final = 1.0
 """How often one who waits looks up by himself: for a thread that ended without a word, as at the process's end."""
+
+
+@dataclass(eq=False, slots=True)
+class _Stream(Generic[_Item]):
+    """A stream that was begun: what it has made and nobody has taken, with the weights, and how it ended."""
+
+    items: deque[tuple[_Item, int]] = field(default_factory=deque[tuple[_Item, int]])
+    is_ended: bool = False
+    failure: BaseException | None = None
 
 
 class FanIn(Iterator[_Item], Generic[_Item]):
@@ -48,12 +58,9 @@ class FanIn(Iterator[_Item], Generic[_Item]):
         self._weigh = weigh
         self._max_weight = max_weight
         self._changed = threading.Condition()
-        self._begun = 0
+        self._open: list[_Stream[_Item]] = []
+        """Those that were begun and have not given all, in the order in which they were begun."""
         self._are_all_begun = False
-        self._head = 0
-        self._queues: dict[int, deque[tuple[_Item, int]]] = {}
-        self._ended: set[int] = set()
-        self._failures: dict[int, BaseException] = {}
         self._weight = 0
         self._is_closed = False
         self._is_interrupted = False
@@ -75,7 +82,7 @@ class FanIn(Iterator[_Item], Generic[_Item]):
                     break
                 if (item := self._take()) is not None:
                     return item[0]
-                if self._are_all_begun and len(self._ended) == self._begun:
+                if self._are_all_begun and not self._open:
                     break
                 self._changed.wait(_LOOK_S)
         self.close()
@@ -87,7 +94,7 @@ class FanIn(Iterator[_Item], Generic[_Item]):
             return  # locks and threads are the parent's
         with self._changed:
             self._is_closed = True
-            self._queues.clear()
+            self._open.clear()
             self._changed.notify_all()
         self._at_end.close()
         if self._pool is not None:
@@ -119,99 +126,88 @@ class FanIn(Iterator[_Item], Generic[_Item]):
         self._is_interrupted = True
 
     def _take(self) -> tuple[_Item, int] | None:
-        """The next item, under the lock; None if it is not there yet. Moves on past streams that have ended."""
-        order = self._due() if self._ordered else sorted(self._queues)
-        for number in order:
-            waiting = self._queues.get(number)
-            if waiting:
-                item = waiting.popleft()
+        """The next item, under the lock; None if it is not there yet. Leaves streams behind that have given all."""
+        for stream in list(self._open):
+            if stream.items:
+                item = stream.items.popleft()
                 self._weight -= item[1]
                 self._changed.notify_all()
                 return item
-        if not self._ordered:
-            self._raise_failure(min(self._failures, default=None))
+            if stream.is_ended and stream.failure is None:
+                self._open.remove(stream)
+                self._changed.notify_all()
+            elif self._ordered:
+                break
+        self._raise_failure(self._open[:1] if self._ordered else self._open)
         return None
 
-    def _due(self) -> Iterator[int]:
-        """The stream whose turn it is, and the next one when that has ended."""
-        while self._head < self._begun:
-            yield self._head
-            if self._head not in self._ended:
-                return
-            self._raise_failure(self._head if self._head in self._failures else None)
-            self._queues.pop(self._head, None)
-            self._head += 1
-            self._changed.notify_all()
-
-    def _raise_failure(self, number: int | None) -> None:
-        if number is not None:
+    def _raise_failure(self, streams: Iterable[_Stream[_Item]]) -> None:
+        failure = next((stream.failure for stream in streams if stream.failure is not None), None)
+        if failure is not None:
             self._is_closed = True
             self._changed.notify_all()
-            raise self._failures[number]
+            raise failure
 
     def _work(self) -> None:
         """One thread: a stream after the other."""
         while (begun := self._next_stream()) is not None:
-            number, stream = begun
+            make, stream = begun
             failure: BaseException | None = None
             try:
-                items = stream()
+                items = make()
                 with ExitStack() as closed_behind:
                     if isinstance(items, Generator):
                         closed_behind.callback(items.close)
                     for item in items:
-                        if not self._put(number, item):
+                        if not self._put(stream, item):
                             break
             except BaseException as error:  # noqa: BLE001  the reader's to see, whatever it is
                 failure = error
             with self._changed:
-                if failure is not None:
-                    self._failures[number] = failure
-                self._ended.add(number)
+                stream.is_ended, stream.failure = True, failure
                 self._changed.notify_all()
 
-    def _next_stream(self) -> tuple[int, Callable[[], Iterator[_Item]]] | None:
-        """The next one and its number; one that cannot be had fails in its turn. None where there is none."""
+    def _next_stream(self) -> tuple[Callable[[], Iterator[_Item]], _Stream[_Item]] | None:
+        """The next one, begun; one that cannot be had fails in its turn. None where there is none."""
         with self._taking:
             with self._changed:
-                if self._is_closed or self._failures or self._are_all_begun:
+                if self._is_closed or self._are_all_begun or any(stream.failure is not None for stream in self._open):
                     return None
             # Without the lock that the reader waits with: what makes the streams may ask a store.
-            stream: Callable[[], Iterator[_Item]] | None
+            make: Callable[[], Iterator[_Item]] | None
             try:
-                stream = next(self._streams, None)
+                make = next(self._streams, None)
             except BaseException as error:  # noqa: BLE001  as in _work
-                stream = partial(_raise, error)
+                make = partial(_raise, error)
             with self._changed:
-                if stream is None:
+                if make is None:
                     self._are_all_begun = True
                     self._changed.notify_all()
                     return None
-                number = self._begun
-                self._begun += 1
-                self._queues[number] = deque()
-                return number, stream
+                stream = _Stream[_Item]()
+                self._open.append(stream)
+                return make, stream
 
-    def _put(self, number: int, item: _Item) -> bool:
+    def _put(self, stream: _Stream[_Item], item: _Item) -> bool:
         """Add an item as soon as there is room for it; False once nobody wants it any more."""
         weight = self._weigh(item)
         with self._changed:
             while not self._is_closed:
-                if self._has_room(number, weight):
-                    self._queues[number].append((item, weight))
+                if self._has_room(stream, weight):
+                    stream.items.append((item, weight))
                     self._weight += weight
                     self._changed.notify_all()
                     return True
                 self._changed.wait(_LOOK_S)
             return False
 
-    def _has_room(self, number: int, weight: int) -> bool:
+    def _has_room(self, stream: _Stream[_Item], weight: int) -> bool:
         if self._weight + weight <= self._max_weight:
             return True
         # What the reader waits for comes in whatever it weighs, so that streams further on can never block it.
         if self._ordered:
-            return number == self._head and not self._queues[number]
-        return not any(self._queues.values())
+            return stream is self._open[0] and not stream.items
+        return not any(other.items for other in self._open)
 
 
 _OPEN: Final[weakref.WeakSet[FanIn[Any]]] = weakref.WeakSet()
