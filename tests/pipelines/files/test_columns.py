@@ -16,8 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.pipelines.files.test_files import WINDOW, batch, parquet_rows, write
-from tests.pipelines.files.test_reading import read
+from tests.pipelines.files.test_files import WINDOW, batch, parquet_rows, read, write
 from tests.support.network.schema_registry_server import framed, written
 from tests.support.pipelines.pipeline_runs import pipeline_of, texts
 from tests.support.records.protobuf_messages import EVENT, descriptor_set, event

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.pipelines.files.test_files import ROWS, batch, write
-from tests.pipelines.files.test_reading import read
+from tests.pipelines.files.test_files import ROWS, batch, read, write
 from tests.support.pipelines.pipeline_runs import pipeline_of, texts
 from tieredstore.errors import ConfigError, CorruptData
 from tieredstore.pipelines.files.container_formats import AvroContainer, Orc, Parquet

@@ -1,8 +1,11 @@
-"""Logs as brokers leave them: aborted and open transactions, markers, compaction, retention that passes by."""
+"""Commit logs: histories of many generations, what a lost or late answer leaves at their ends, and long ones."""
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
+import threading
+import tracemalloc
 from contextlib import closing
 from pathlib import Path
 
@@ -21,10 +24,15 @@ from tests.support.pipelines.pipeline_runs import (
 )
 from tests.support.records.stored_records import StoredTopic, plain_batch
 from tests.support.records.transaction_scripts import STEPS, Partition, Segment, Step
-from tests.support.stores.doubles import FaultyStore
+from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore, Operation, ScriptedStore
+from tieredstore.backends.base import Body, ObjectStore, Prepared
+from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import ConfigError, DataLoss, StoreError
+from tieredstore.errors import ConfigError, DataLoss, Fenced, StoreError, StoreUnavailable
 from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.pipelines import Parts, Runner
+from tieredstore.pipelines.log.entries import OutputFile, WrittenWindow
+from tieredstore.pipelines.log.holdings import Committed
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.upkeep.inspection import verify_output
 
@@ -150,3 +158,184 @@ def test_a_topic_that_was_created_again_gets_a_generation_of_its_own(topic: Stor
     assert listed_offsets(store) == list(range(300))
     run_once(topic, store, pipeline_of(secor__generation="2", output__key__prefix="second/"))
     assert sum(len(offsets_of(store, key)) for key in listed(store, "second/")) == 400
+
+
+SMALL = pipeline_of(secor__max__file__size__bytes="9000")
+BATCH = f"out/_tieredstore/kept/1/commits/{1:020}.json"
+"""Behind the entry of the driver that begins."""
+
+
+def test_files_that_are_deleted_after_a_run_are_not_written_again(topic: StoredTopic) -> None:
+    store = MemoryObjectStore()
+    run_once(topic, store, SMALL)
+    assert [entry.kind for entry in commit_log_of(SMALL, store).entries()] == ["begin", "batch", "published"]
+    store.delete(listed(store))
+    run_once(topic, store, SMALL)
+    assert listed(store) == []
+    # Nothing more to say, and nothing is said.
+    assert [entry.kind for entry in commit_log_of(SMALL, store).entries()][3:] == ["begin"]
+    topic.copy_plain(300, 50, size=100)
+    run_once(topic, store, SMALL)
+    assert listed_offsets(store) == list(range(300, 350))
+
+
+def test_a_run_that_died_before_it_had_published_all_is_finished(topic: StoredTopic) -> None:
+    store = MemoryObjectStore()
+    with pytest.raises(StoreError):
+        run_once(topic, FaultyStore(store, lambda operation: operation.name == "publish"), SMALL)
+    assert listed(store) == []
+    run_once(topic, store, SMALL)
+    assert listed_offsets(store) == list(range(300))
+
+
+def test_a_commit_that_lost_its_answer_is_found_by_the_same_driver(topic: StoredTopic) -> None:
+    store = MemoryObjectStore()
+
+    faulty = FaultyStore(store, lambda operation: (operation.name, operation.keys) == ("put", (BATCH,)), moment="after")
+    with Runner(SMALL, Parts(faulty, topic.manager), threads=1) as runner:
+        with pytest.raises(StoreUnavailable):
+            list(runner.run_once())
+        assert listed(store) == []
+        runner.resume()
+        assert listed_offsets(store) == list(range(300))
+        assert runner.step() is None
+        run_once(topic, store, SMALL)
+        with pytest.raises(Fenced):
+            runner.resume()
+
+
+class LateStore(DelegatingObjectStore):
+    """The first attempt at an object seems to fail, and comes to the store before the second one."""
+
+    def __init__(self, inner: ObjectStore, key: str) -> None:
+        super().__init__(inner)
+        self._key = key
+        self._late: Body | None = None
+
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+        if key == self._key and self._late is None:
+            self._late = body
+            raise StoreUnavailable("timed out")
+        if key == self._key and self._late is not None:
+            late, self._key = self._late, ""
+            super().put(key, late, if_absent=if_absent)
+        super().put(key, body, if_absent=if_absent)
+
+
+def test_a_commit_that_arrives_late_stands_and_the_second_one_is_taken_back(topic: StoredTopic, tmp_path: Path) -> None:
+    (tmp_path / "output").mkdir()
+    store = FilesystemObjectStore(tmp_path / "output")
+    with Runner(SMALL, Parts(LateStore(store, BATCH), topic.manager), threads=1) as runner:
+        with pytest.raises(StoreUnavailable):
+            list(runner.run_once())
+        runner.resume()
+        assert listed(store) == []
+        entries = list(runner.run_once())
+    assert [entry.kind for entry in entries] == ["batch"]
+    assert listed_offsets(store) == list(range(300))
+    assert not list(store.abandoned_writes("out/"))
+
+
+def test_who_begins_while_another_ends_begins_behind_it(topic: StoredTopic) -> None:
+    store = MemoryObjectStore()
+    run_once(topic, store, SMALL)
+    with Runner(SMALL, Parts(store, topic.manager), threads=1) as ending:
+        ending.begin()
+        topic.copy_plain(300, 50, size=100)
+        assert ending.step() is None
+
+        def end(_: Operation) -> None:
+            """The other one writes its last entry between a look at the log and the entry of the one that begins."""
+            ending.driver.log.append("published", "")
+
+        between = ScriptedStore(store).on("put", "*/commits/*", end, times=1)
+
+        with Runner(SMALL, Parts(between, topic.manager), threads=1) as beginning:
+            assert len(list(beginning.run_once())) == 1
+    assert listed_offsets(store) == list(range(350))
+
+
+AT_ONCE = 4
+
+
+class Crowd(DelegatingObjectStore):
+    """Holds up reads of keys that ``text`` is in until so many are under way."""
+
+    def __init__(self, inner: ObjectStore, text: str) -> None:
+        super().__init__(inner)
+        self._text = text
+        self._lock = threading.Lock()
+        self._begun = 0
+        self._is_crowded = threading.Event()
+
+    def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
+        self._wait(key)
+        return super().get(key, start, stop)
+
+    def get_small(self, key: str, most: int) -> bytes | None:
+        self._wait(key)
+        return super().get_small(key, most)
+
+    def _wait(self, key: str) -> None:
+        if self._text in key:
+            with self._lock:
+                self._begun += 1
+                if self._begun == AT_ONCE:
+                    self._is_crowded.set()
+            assert self._is_crowded.wait(60), "one after the other"
+
+
+def test_entries_of_a_long_log_are_asked_for_many_at_once_and_come_in_order(
+    topic: StoredTopic, store: ObjectStore
+) -> None:
+    pipeline = pipeline_of()
+    run_once(topic, store, pipeline)
+    log = commit_log_of(pipeline, store)
+    log.read()
+    for _ in range(40):
+        log.append("begin", "f")
+    again = commit_log_of(pipeline, Crowd(store, f"commits/{'0' * 18}2"))
+    assert again.read() == log.state
+    assert [entry.number for entry in again.entries(5)] == list(range(5, log.state.number + 1))
+
+
+def test_files_are_verified_many_at_once_and_told_in_order(topic: StoredTopic, store: ObjectStore) -> None:
+    pipeline = pipeline_of(max__file__records="10")
+    run_once(topic, store, pipeline)
+    keys = listed(store)
+    assert len(keys) == 30
+    for key in keys[3::7]:
+        size = store.head(key).size
+        store.delete([key])
+        store.put(key, bytes(size))
+    store.delete(keys[5:6])
+    problems = list(verify_output(pipeline, Crowd(store, "/base_offset=")))
+    wrong = [("content", key) for key in keys[3::7]] + [("missing", keys[5])]
+    assert [(one.kind, one.subject) for one in problems] == sorted(wrong, key=lambda one: one[1])
+
+
+def test_verifying_many_files_holds_less_than_a_kilobyte_of_each() -> None:
+    pipeline, store, entries, files = pipeline_of(), MemoryObjectStore(), 20, 50
+    log = commit_log_of(pipeline, store)
+    log.read()
+    for number in range(entries):
+        made_of = tuple(committed_file(number * files + at) for at in range(files))
+        window = WrittenWindow("orders", "VGVzdFRvcGljSWRlbnRpZg", 0, number, number + 1, files, 0, 0, made_of)
+        log.append("batch", "f", [window])
+    tracemalloc.start()
+    try:
+        committed = Committed.of(commit_log_of(pipeline, store), prepared=False)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(committed.files) == entries * files
+    assert held / len(committed.files) < 1000
+
+
+def committed_file(number: int) -> OutputFile:
+    """As one of S3, whose upload has an id of more than a hundred characters."""
+    key = f"out/orders/dt=2026-01-31/hr=08/1_0_{number:020}.parquet"
+    sha256 = hashlib.sha256(key.encode()).hexdigest()
+    place, part = f"{number:0128}", f'"{number:032x}"'
+    prepared = Prepared(key, number, sha256, place, (part,), f"{number:032x}")
+    return OutputFile("data", key, number, sha256, number, number, 1, 1_700_000_000_000, 1_700_000_000_000, prepared)

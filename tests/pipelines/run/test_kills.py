@@ -1,26 +1,55 @@
-"""Drivers that are killed (-9) at any instant.
-
-All the time, by plain listing: no offset twice, none missing of what is published, none above what is committed.
-"""
+"""Processes that are killed, sleep, or write a window twice: whoever lists the output sees each record once."""
 
 from __future__ import annotations
 
 import os
 import random
 import signal
+import threading
 import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.support.pipelines.pipeline_runs import NUMBER, TOPIC, listed_offsets, pipeline_of, run_once
+from tests.pipelines.upkeep.test_backfill import copied
+from tests.support.pipelines.pipeline_runs import (
+    NUMBER,
+    TOPIC,
+    listed,
+    listed_offsets,
+    offsets_of,
+    pipeline_of,
+    run_once,
+)
+from tests.support.pipelines.seen_output import SeenOutput
+from tests.support.records.hourly_topics import BY_HOUR, hourly_topic
 from tests.support.records.stored_records import StoredTopic
-from tieredstore.backends.base import ObjectStore
+from tests.support.servers.s3_server import S3Server
+from tests.support.stores.clouds import make_s3
+from tests.support.stores.doubles import FaultyStore, ScriptedStore
+from tests.support.stores.operation_sweep import OperationSweep
+from tieredstore.backends.base import ObjectStore, find_abandoned_writes
 from tieredstore.backends.filesystem import FilesystemObjectStore
-from tieredstore.pipelines.run.generation import commit_log_of
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.errors import Fenced, StoreUnavailable
+from tieredstore.pipelines import Parts, Pipeline, Runner
+from tieredstore.pipelines.log.entries import Window
+from tieredstore.pipelines.run.driver import Driver
+from tieredstore.pipelines.run.generation import Generation, commit_log_of
+from tieredstore.pipelines.run.recipes import recipe_of
+from tieredstore.pipelines.run.selection import query_of
+from tieredstore.pipelines.run.stores import COLUMNS
+from tieredstore.pipelines.run.window_writing import Written, write_window
+from tieredstore.pipelines.upkeep.dropping import drop_generation
 from tieredstore.pipelines.upkeep.inspection import verify_output
-
-pytestmark = pytest.mark.slow
+from tieredstore.reading.reader import TopicReader
+from tieredstore.reading.survey import survey_logs
+from tieredstore.records.settings import ReadSettings
 
 
 def check_seen(store: ObjectStore) -> None:
@@ -42,6 +71,7 @@ def published_end(store: ObjectStore) -> int:
     return done[-1].windows[-1].stop if done else 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", [6, pytest.param(200, marks=pytest.mark.soak)])
 def test_drivers_that_are_killed_leave_no_record_twice_and_none_out(
     topic: StoredTopic, tmp_path: Path, kills: int
@@ -70,3 +100,187 @@ def test_drivers_that_are_killed_leave_no_record_twice_and_none_out(
     run_once(topic, store, pipeline_of())
     assert listed_offsets(store) == list(range(offsets))
     assert list(verify_output(pipeline_of(), store)) == []
+
+
+STRICT = pipeline_of(**{**BY_HOUR, "secor__message__parser__class": "tests.pipelines.filing.test_naming:Choosy"})
+FIRST = pipeline_of(**BY_HOUR)
+SECOND = pipeline_of(**BY_HOUR, secor__generation="2")
+
+
+@pytest.fixture
+def hourly(tmp_path: Path) -> Iterator[StoredTopic]:
+    with hourly_topic(tmp_path, [0, 0, 1, 2, 9]) as topic:
+        yield topic
+
+
+def redrive(topic: StoredTopic, store: ObjectStore) -> None:
+    with Runner(FIRST, Parts(store, topic.manager), threads=1) as runner:
+        list(runner.redrive())
+
+
+def take_over(topic: StoredTopic, store: ObjectStore) -> None:
+    with Runner(SECOND, Parts(store, topic.manager), threads=1, take_over=1) as runner:
+        list(runner.run_once())
+
+
+def finalize(topic: StoredTopic, store: ObjectStore) -> None:
+    with Runner(FIRST, Parts(store, topic.manager), threads=1) as runner:
+        runner.finalize()
+        runner.driver.mark_published()
+
+
+def drop(_: StoredTopic, store: ObjectStore) -> None:
+    list(drop_generation(FIRST, store, dry_run=False))
+
+
+def seen(store: ObjectStore) -> list[int]:
+    keys = [key for key in listed(store) if not key.endswith("/_SUCCESS")]
+    return sorted(offset for key in keys for offset in offsets_of(store, key))
+
+
+def all_seen(store: ObjectStore) -> dict[str, bytes]:
+    return {key: store.get(key) for key in listed(store)}
+
+
+Work = Callable[[StoredTopic, ObjectStore], None]
+WORKS: dict[str, tuple[Pipeline, Work, Pipeline]] = {
+    "redrive": (STRICT, redrive, FIRST),
+    "take over": (FIRST, take_over, SECOND),
+    "finalize": (pipeline_of(**{**BY_HOUR, "pipeline__finalize": "false"}), finalize, FIRST),
+    "drop": (FIRST, drop, FIRST),
+}
+
+
+@pytest.mark.parametrize("name", WORKS)
+def test_who_sleeps_while_another_does_the_same_changes_nothing_that_is_seen(hourly: StoredTopic, name: str) -> None:
+    before, work, after = WORKS[name]
+    first = MemoryObjectStore()
+    run_once(hourly, first, before)
+    objects = {info.key: first.get(info.key) for info in first.list("")}
+    expected: list[dict[str, bytes]] = []
+
+    def another(inner: ObjectStore) -> None:
+        work(hourly, inner)
+        expected.append(all_seen(inner))
+
+    sweep = OperationSweep(partial(copied, objects), partial(work, hourly))
+    for at, inner, store in sweep.sleep(another):
+        with suppress(Fenced):
+            work(hourly, store)
+        assert (len(expected), all_seen(inner)) == (at + 1, expected[-1])
+        assert list(verify_output(after, inner)) == [], at
+        assert seen(inner) == ([] if name == "drop" else list(range(5))), at
+    assert len(expected) >= 10
+
+
+PIPELINE = pipeline_of(max__file__records="100")
+"""A window of 300 records is three files."""
+WAIT_S = 60
+
+
+@pytest.fixture(params=["memory", "folder", pytest.param("s3", marks=[pytest.mark.slow, pytest.mark.server])])
+def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectStore]:
+    match request.param:
+        case "memory":
+            opened: ObjectStore = MemoryObjectStore()
+        case "folder":
+            (tmp_path / "output").mkdir()
+            opened = FilesystemObjectStore(tmp_path / "output")
+        case _:
+            server: S3Server = request.getfixturevalue("minio")
+            opened = make_s3(server.endpoint_url, server.make_bucket())
+    yield opened
+    opened.close()
+
+
+def attempts_of(topic: StoredTopic, store: ObjectStore) -> list[Written]:
+    """Both of a window of all records."""
+    query = query_of(PIPELINE)
+    log = survey_logs(topic.manager, query).logs[TOPIC, NUMBER]
+    window = Window(TOPIC, str(log.topic_id), NUMBER, log.earliest, log.end)
+
+    def attempt(to: ObjectStore) -> Written:
+        with TopicReader(lambda: topic.manager, query, ReadSettings(columns=COLUMNS)) as reader:
+            return write_window(window, reader.read(log, window.start, window.stop), recipe_of(PIPELINE), to)
+
+    # Neither goes on with a file before the other one has prepared one too.
+    both = threading.Barrier(2, timeout=WAIT_S)
+    meeting = ScriptedStore(store).on("prepare", do=lambda _: both.wait(), moment="after")
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(attempt, [meeting] * 2))
+
+
+@pytest.mark.parametrize("chosen", [0, 1])
+def test_one_is_committed_and_nothing_of_the_other_is_seen(
+    topic: StoredTopic, any_store: ObjectStore, chosen: int
+) -> None:
+    attempts = attempts_of(topic, any_store)
+    keys = [file.key for file in attempts[0][0].files]
+    assert [file.key for file in attempts[1][0].files] == keys
+    assert len(keys) == 3
+    assert listed(any_store) == []
+    nothing_again: Any = None
+    driver = Driver(Generation(PIPELINE, any_store), nothing_again)
+    driver.begin([TOPIC])
+    driver.commit([attempts[chosen]])
+    assert listed(any_store) == keys
+    assert listed_offsets(any_store) == list(range(300))
+    # What whoever cleans up takes away, or a life-cycle rule, is none of what is seen.
+    assert [any_store.discard(file.prepared) for file in attempts[1 - chosen][0].files] == [True] * 3
+    assert list(find_abandoned_writes(any_store)) == []
+    assert listed_offsets(any_store) == list(range(300))
+    assert list(verify_output(PIPELINE, any_store)) == []
+
+
+SMALL = pipeline_of(secor__max__file__size__bytes="9000")
+
+
+def test_what_is_written_is_seen_once_look_by_look(topic: StoredTopic, store: ObjectStore) -> None:
+    seen = SeenOutput(SMALL, store, "out/")
+    seen.look()
+    for stop in (300, 350):
+        run_once(topic, store, SMALL)
+        seen.look()
+        assert sorted(seen.records[NUMBER]) == list(range(stop))
+        topic.copy_plain(stop, 50, size=100)
+
+
+def test_a_published_file_that_is_gone_is_noticed_even_by_who_saw_it_before(
+    topic: StoredTopic, store: ObjectStore
+) -> None:
+    run_once(topic, store, SMALL)
+    before, new = SeenOutput(SMALL, store, "out/"), SeenOutput(SMALL, store, "out/")
+    before.look()
+    key = listed(store)[1]
+    store.delete([key])
+    for seen in (before, new):
+        with pytest.raises(AssertionError, match=f"{key} is not there"):
+            seen.look()
+
+
+def test_a_file_that_was_seen_before_its_batch_counts_as_published_may_not_go_either(topic: StoredTopic) -> None:
+    store = FaultyStore(MemoryObjectStore(), lambda operation: operation.name == "publish", moment="after")
+    with pytest.raises(StoreUnavailable):
+        run_once(topic, store, SMALL)
+    inner = store.inner
+    seen = SeenOutput(SMALL, inner, "out/")
+    seen.look()
+    (key,) = listed(inner)
+    inner.delete([key])
+    with pytest.raises(AssertionError, match="is not there"):
+        seen.look()
+    SeenOutput(SMALL, inner, "out/").look()
+
+
+def test_an_offset_that_is_there_twice_or_is_not_committed_is_noticed(topic: StoredTopic, store: ObjectStore) -> None:
+    run_once(topic, store, SMALL)
+    keys = listed(store)
+    copy = f"{keys[0].rpartition('/')[0]}/1_{NUMBER}_{7:020}.parquet"
+    store.put(copy, store.get(keys[0]))
+    with pytest.raises(AssertionError, match="offset 0 once more"):
+        SeenOutput(SMALL, store, "out/").look()
+    store.delete([copy])
+    commits = commit_log_of(SMALL, store).folder + "commits/"
+    store.delete([info.key for info in store.list(commits)][1:])
+    with pytest.raises(AssertionError, match="offset 0, which is not committed"):
+        SeenOutput(SMALL, store, "out/").look()

@@ -384,3 +384,44 @@ def test_a_snapshot_of_the_log_knows_of_backfills(topic: StoredTopic) -> None:
             log.append("begin", "f")
         assert len(list(store.list(f"{log.folder}snapshots/"))) == 1
         assert CommitLog(store, "out/", "kept", generation).read() == log.state
+
+
+def test_bad_messages_parsed_again_do_not_end_a_backfill_that_is_not_done(tmp_path: Path) -> None:
+    topic, store = StoredTopic(tmp_path / "bad"), MemoryObjectStore()
+    copy_times(topic, 0, [0, -500_000, 1])
+    run_once(topic, store, RIGHT)
+    with pytest.raises(TieredStoreError):
+        backfill(topic, FaultyStore(store, lambda one: one.name == "delete" and one.keys != ()), replaces=1)
+    assert offsets(store, 1) == offsets(store, 2) == [0, 2]
+    with Runner(with_generation(RIGHT, 2), Parts(store, topic.manager), threads=1) as runner:
+        list(runner.redrive())
+    backfill(topic, store, replaces=1)
+    assert (offsets(store, 1), offsets(store, 2)) == ([], [0, 2])
+    assert clean(store, 1, 2)
+    topic.close()
+
+
+@pytest.fixture
+def later_topic(tmp_path: Path) -> Iterator[StoredTopic]:
+    """Records of noon, of one, two and nine o'clock: the first three are over."""
+    with hourly_topic(tmp_path, [0, 0, 1], [2, 9]) as topic:
+        yield topic
+
+
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.soak)])
+def test_who_sleeps_while_another_completes_a_replacement_changes_nothing_that_is_seen(
+    later_topic: StoredTopic, step: int
+) -> None:
+    first = MemoryObjectStore()
+    run_once(later_topic, first, RIGHT)
+    objects = {info.key: first.get(info.key) for info in first.list("")}
+    sweep, fenced = replacements_of(later_topic, objects, step), 0
+    for at, inner, store in sweep.sleep(lambda inner: backfill(later_topic, inner, replaces=1)):
+        try:
+            backfill(later_topic, store, replaces=1)
+        except Fenced:
+            fenced += 1
+        assert (offsets(inner, 1), offsets(inner, 2)) == ([], [0, 1, 2, 3, 4]), at
+        assert set(successes(inner)) == {day(12), day(13), day(14)}, at
+        assert clean(inner, 1, 2), at
+    assert fenced * step > len(sweep.operations) // 2

@@ -14,29 +14,33 @@ import pytest
 
 from tests.support.connections import is_connected, parent_of, processes_of
 from tests.support.network.fault_proxy import CutRequest, FaultProxy
-from tests.support.pipelines.pipeline_runs import listed_offsets, texts
+from tests.support.pipelines.pipeline_runs import listed, listed_offsets, texts
 from tests.support.pipelines.pipeline_service import EXECUTORS, pipeline_service
 from tests.support.pubsub.broker_processes import store_properties
 from tests.support.records.topic_buckets import FIRST_ID
 from tests.support.servers.s3_server import S3Server
 from tests.support.spark.marked_messages import FOLDER, marks_of, slowly
 from tests.support.spark.spark_cluster import spark_cluster
-from tests.support.spark.spark_pipelines import TOPIC, Kept
+from tests.support.spark.spark_pipelines import ROOT, TOPIC, Kept
 from tests.support.spark.spark_session import environment
+from tests.support.spark.spark_speculated_job import HOSTS, SPECULATION
 from tests.support.stores.clouds import make_s3
+from tests.support.stores.meeting_folder import BOTH, MeetingFolder
 from tieredstore.backends.s3.options import MIN_PART_SIZE
 from tieredstore.model import TopicIdPartition
 from tieredstore.pipelines import load_pipeline
+from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.upkeep.inspection import verify_output
 from tieredstore.testing.batches import Record, build_batch
-
-pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(1200)]
 
 EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 DAEMON = "pyspark.daemon"
 RECORDS = 1500
 
 
+@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
 def test_executors_that_are_added_take_windows_and_none_is_taken_twice(tmp_path: Path) -> None:
     """One of them is too slow for what is there; another one comes in the midst of it."""
     (marks := tmp_path / "marks").mkdir()
@@ -64,6 +68,9 @@ def test_executors_that_are_added_take_windows_and_none_is_taken_twice(tmp_path:
         assert list(verify_output(load_pipeline(file), kept.store)) == []
 
 
+@pytest.mark.slow
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
 def test_an_executor_that_is_lost_in_mid_upload_leaves_nothing_and_its_window_is_written(
     minio: S3Server, tmp_path: Path
 ) -> None:
@@ -112,3 +119,40 @@ def executor_at(session: int, port: int) -> int:
     ]
     (executor,) = {parent for parent in parents if parent in executors}
     return executor
+
+
+SPECULATED = 500
+
+
+@pytest.mark.spark
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_a_task_that_is_tried_twice_at_once_files_its_records_once(tmp_path: Path) -> None:
+    (marks := tmp_path / "marks").mkdir()
+    # One file of the batch's first window, which both attempts have prepared before either is done.
+    name = f"1_0_{0:020}.parquet"
+    store = {
+        "output.storage.backend.class": f"{MeetingFolder.__module__}.{MeetingFolder.__name__}",
+        "output.storage.meeting": f"/{name}", "output.storage.marks": str(marks),
+        "output.storage.folder": str(tmp_path / "output"),
+    }  # fmt: skip
+    with closing(Kept(tmp_path)) as kept, spark_cluster(tmp_path, environment(tmp_path)) as cluster:
+        kept.write(SPECULATED)
+        file = kept.file(**texts(store), secor__max__file__size__bytes="2000")
+        for host in HOSTS:
+            cluster.add_worker(host)
+        with pipeline_service(tmp_path, file, conf={**SPECULATION, "spark.master": cluster.url}) as service:
+            service.wait_until(lambda: sum(kept.committed(file).values()) == 2 * SPECULATED)
+            service.wait_until(lambda: sum(map(len, kept.offsets().values())) == 2 * SPECULATED)
+            service.stop()
+        assert {mark.name for mark in marks.iterdir()} >= BOTH
+        assert kept.offsets() == {(TOPIC, partition): list(range(SPECULATED)) for partition in (0, 1)}
+        pipeline = load_pipeline(file)
+        committed = [one for entry in commit_log_of(pipeline, kept.store).entries() for one in entry.files]
+        assert sorted(one.key for one in committed) == listed(kept.store, ROOT)
+        assert list(verify_output(pipeline, kept.store)) == []
+        # What the other attempt has prepared lies there, seen by nobody, unless it lived to take it back.
+        (published,) = (one for one in committed if one.key.endswith(name))
+        left = [write.key for write in kept.store.abandoned_writes(ROOT)]
+        assert published.prepared.place.rpartition("/")[2] not in {key.rpartition("/")[2] for key in left}
+        assert left

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from datetime import date
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as pa_dataset
+import pyarrow.parquet as pa_parquet
 import pytest
 from pyspark.sql import DataFrame, SparkSession, functions
 
-from tests.support.pipelines.pipeline_runs import NUMBER, TOPIC, listed, pipeline_of, run_once
+from tests.pipelines.filing.test_parser_properties import VALID
+from tests.pipelines.filing.test_schema_parsers import AVRO, IDL, avro
+from tests.support.pipelines.pipeline_runs import NUMBER, TOPIC, listed, pipeline_of, run_once, texts
+from tests.support.records.protobuf_messages import EVENT, descriptor_set
 from tests.support.records.stored_records import StoredTopic
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.pipelines import Pipeline
+from tieredstore.pipelines.log.entries import Window
+from tieredstore.pipelines.run.recipes import recipe_of
+from tieredstore.pipelines.run.window_writing import write_window
+from tieredstore.pipelines.writers import ENVELOPE
 from tieredstore.testing.segments import Record, build_batch
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -115,3 +127,146 @@ def test_spark_reads_the_envelope_of_one_generation_beside_another(
         "binary", "binary", "string", "int", "bigint", "timestamp", "int",
     ]  # fmt: skip
     assert kafka["headers"] == "array<struct<key:string,value:binary>>"
+
+
+# What their type stubs say is partial.
+pq: Final[Any] = pa_parquet
+dataset: Final[Any] = pa_dataset
+sql: Final[Any] = duckdb.sql
+
+ROWS: Final = 40
+OFFSETS: Final = [*range(3000, 3000 + ROWS)]
+DAY: Final = 1_405_970_352_123
+PROPERTIES: Final[Mapping[str, Mapping[str, str]]] = {
+    "offset": {},
+    "daily-offset": {},
+    "kafka-timestamp": {"partitioner.granularity.hour": "true"},
+    "json": {"partitioner.granularity.minute": "true"},
+    "iso8601": {},
+    "date": {"message.timestamp.input.pattern": "yyyy/MM/dd HH:mm:ss"},
+    "regex": {"message.timestamp.input.pattern": r"at=(\d+)"},
+    "split-by-field": {"message.split.field.name": "k"},
+    "messagepack": {},
+    "avro": {},
+    "avro-iso8601": {"message.timestamp.name": "meta.day"},
+    "avro-split-by-field": {"message.split.field.name": "meta.day"},
+    "protobuf": {"message.timestamp.name": "meta.millis"},
+    "thrift": {"secor.thrift.message.class.t": "Event", "message.timestamp.name": "at"},
+}
+VALUES: Final = {
+    **VALID,
+    "json": json.dumps({"timestamp": DAY}).encode(),
+    "avro-iso8601": avro(DAY, day="2014-07-21T19:19:12Z"),
+}
+
+
+def write(folder: Path, properties: Mapping[str, str], *values: bytes, topic: str = "t") -> Path:
+    """Write a window of a pipeline, of which all records are filed; returns the topic's directory."""
+    pipeline = pipeline_of(**texts({"secor.offsets.per.partition": "10", "output.key.prefix": "", **properties}))
+    store = FilesystemObjectStore(folder)
+    messages = [values[row % len(values)] for row in range(ROWS)]
+    window = Window(topic, "AAECAwQFBgcICQoLDA0ODw", 0, OFFSETS[0], OFFSETS[0] + ROWS)
+    written, _ = write_window(window, iter([batch(messages)]), recipe_of(pipeline), store)
+    assert not written.quarantined, properties
+    for file in written.files:
+        store.publish(file.prepared)
+    return folder / topic
+
+
+def batch(values: list[bytes]) -> Any:
+    arrow: Any = pa
+    header = arrow.list_(arrow.struct([("key", arrow.string()), ("value", arrow.binary())]))
+    columns = {
+        "key": arrow.array([b"k"] * ROWS, arrow.binary()),
+        "value": arrow.array(values, arrow.binary()),
+        "headers": arrow.array([None] * ROWS, header),
+        "offset": arrow.array(OFFSETS, arrow.int64()),
+        "timestamp": arrow.array([DAY] * ROWS, arrow.int64()),
+        "timestampType": arrow.array([0] * ROWS, arrow.int8()),
+    }
+    return arrow.RecordBatch.from_pydict(columns)
+
+
+@pytest.fixture(scope="module")
+def schemas(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Mapping[str, str]]:
+    """The files that parsers of schemas need."""
+    folder = tmp_path_factory.mktemp("schemas")
+    (folder / "event.avsc").write_text(json.dumps(AVRO))
+    (folder / "events.desc").write_bytes(descriptor_set())
+    (folder / "events.thrift").write_text(IDL)
+    by_avro = {"secor.avro.message.schema.t": str(folder / "event.avsc")}
+    by_protobuf = {
+        "protobuf.descriptor.set": str(folder / "events.desc"),
+        "secor.protobuf.message.class.t": EVENT,
+    }
+    return {
+        **dict.fromkeys(("avro", "avro-iso8601", "avro-split-by-field"), by_avro),
+        "protobuf": by_protobuf,
+        "thrift": {"thrift.idl": str(folder / "events.thrift")},
+    }
+
+
+Topics = tuple[str, dict[str, Path]]
+ALL_FORMATS: Final = frozenset({"parquet", "orc", "avro", "json", "text"})
+SHAPES: Final = ("offset", "daily-offset", "kafka-timestamp", "json", "split-by-field", "avro-split-by-field")
+"""Parsers whose directories differ in shape; those of the others are of time alone."""
+FOLDERS: Final = {
+    "offset": ["base_offset"],
+    "daily-offset": ["dt", "base_offset"],
+    "kafka-timestamp": ["dt", "hr"],
+    "json": ["dt", "hr", "min"],
+    "split-by-field": ["k", "dt"],
+    "avro-split-by-field": ["meta.day", "dt"],
+}
+
+
+@pytest.fixture(scope="module", params=PROPERTIES)
+def topics(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    schemas: Mapping[str, Mapping[str, str]],
+) -> Topics:
+    """Of a parser, a topic's directory for each format."""
+    parser, value = request.param, VALUES.get(request.param, b"v")
+    properties = {"secor.message.parser.class": parser, **PROPERTIES[parser], **schemas.get(parser, {})}
+    folders: dict[str, Path] = {}
+    for name in ALL_FORMATS if b"\n" not in value else ALL_FORMATS - {"text"}:
+        how = {
+            "secor.file.reader.writer.factory": name,
+            **({"secor.compression.codec": "gzip"} if name == "avro" else {}),
+        }
+        folders[name] = write(tmp_path_factory.mktemp(name), {**properties, **how}, value)
+    return parser, folders
+
+
+def test_duckdb_polars_and_pyarrow_read_each_offset_once(topics: Topics) -> None:
+    parser, folders = topics
+    parquet, lines = folders["parquet"], f"{folders['json']}/**/*.json*"
+    reads: dict[str, Any] = {
+        "duckdb": sql(f"SELECT * FROM read_parquet('{parquet}/**/*.parquet')").to_arrow_table(),
+        "duckdb, json": sql(f"SELECT * FROM read_json('{lines}')").to_arrow_table(),
+        "polars": pl.scan_parquet(parquet).collect().to_arrow(),
+        "polars, json": pl.scan_ndjson(lines).collect().to_arrow(),
+        "polars, avro": pl.concat(pl.read_avro(file) for file in folders["avro"].glob("**/*.avro")).to_arrow(),
+        "pyarrow": pq.read_table(parquet),
+        "pyarrow, orc": dataset.dataset(folders["orc"], format="orc").to_table(),
+    }
+    for reader, table in reads.items():
+        assert sorted(table.column("offset").to_pylist()) == OFFSETS, (parser, reader)
+    assert {name for name in reads["pyarrow"].column_names if name not in ENVELOPE.names} == set(_folders(parser))
+
+
+def _folders(parser: str) -> list[str]:
+    return FOLDERS.get(parser, ["dt"])
+
+
+def test_spark_reads_each_offset_once(spark: SparkSession, topics: Topics) -> None:
+    parser, folders = topics
+    for name in ("parquet", "orc", "json") if parser in SHAPES else ("parquet",):
+        frame = spark.read.format(name).load(str(folders[name]))
+        assert sorted(row.offset for row in frame.select("offset").collect()) == OFFSETS, (parser, name)
+        assert frame.columns[-len(_folders(parser)) :] == _folders(parser)
+    if "text" in folders and parser in SHAPES:
+        frame = spark.read.text(str(folders["text"]))
+        assert frame.count() == ROWS
+        assert frame.columns == ["value", *_folders(parser)]
