@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tieredstore.backends.cloud.options import CloudOptions, shared_options
+from tieredstore.backends.cloud.options import CloudOptions, secret_text
 from tieredstore.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pydantic import SecretStr
-
     from tieredstore.config import AzureSettings, Settings
 
 
@@ -65,8 +63,7 @@ class AzureOptions(CloudOptions):
         self.check_at_least_one("part_size", "concurrency", "upload_parallelism")
         if (self.account_url is None) != isinstance(self.credentials, ConnectionString):
             raise ConfigError("either a connection string or the account's URL says where the container is: give one")
-        if self.account_url is not None and any(mark in self.account_url for mark in "@?#"):
-            raise ConfigError("the account's URL must not hold credentials; set them by themselves")
+        self.check_url("account", self.account_url)
 
     @classmethod
     def from_settings(cls, settings: Settings) -> AzureOptions:
@@ -74,39 +71,26 @@ class AzureOptions(CloudOptions):
         if settings.azure is None:
             raise ConfigError("storage.azure.container.name is missing: the settings do not select Azure Blob Storage")
         azure = settings.azure
-        return cls(
+        return cls.of_group(
+            settings,
+            azure,
             container=azure.container_name,
             credentials=_credentials(azure),
             account_url=_account_url(azure),
-            part_size=azure.block_size,
-            upload_parallelism=azure.upload_parallelism,
-            send_md5=azure.upload_md5,
-            **shared_options(settings, azure),
         )
 
 
 def _credentials(azure: AzureSettings) -> Credentials:
+    """As the plugin: the key wins over the token, and with neither the default credentials are used."""
     if azure.connection_string is not None:
         return ConnectionString(azure.connection_string.get_secret_value())
-    return _chosen(azure.account_name, _text(azure.account_key), _text(azure.sas_token))
-
-
-def _chosen(account: str | None, key: str | None, token: str | None) -> Credentials:
-    """As the plugin: the key wins over the token, and with neither the default credentials are used."""
-    if account and key:
-        return AccountKey(account, key)
+    key, token = secret_text(azure.account_key), secret_text(azure.sas_token)
+    if azure.account_name and key:
+        return AccountKey(azure.account_name, key)
     return SasToken(token) if token else AzureDefault()
 
 
 def _account_url(azure: AzureSettings) -> str | None:
     if azure.connection_string is not None:
         return None
-    return azure.endpoint_url or _url_of(azure.account_name or "")
-
-
-def _url_of(account: str) -> str:
-    return f"https://{account}.blob.core.windows.net"
-
-
-def _text(secret: SecretStr | None) -> str | None:
-    return None if secret is None else secret.get_secret_value()
+    return azure.endpoint_url or f"https://{azure.account_name or ''}.blob.core.windows.net"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, TypedDict
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from tieredstore.backends.http.proxies import SocksProxy
 from tieredstore.errors import ConfigError
@@ -12,7 +12,9 @@ from tieredstore.process.deadline import CALL_TIMEOUT_S, seconds
 from tieredstore.redaction import redacted
 
 if TYPE_CHECKING:
-    from tieredstore.config import Settings
+    from pydantic import SecretStr
+
+    from tieredstore.config import AzureSettings, GcsSettings, S3Settings, Settings
 
 
 _NO_NAME: Final = re.compile(r"[@?#\s]|//")
@@ -41,6 +43,24 @@ class CloudOptions:
     read_timeout_s: float = 30.0
     proxy: SocksProxy | None = None
 
+    @classmethod
+    def of_group(cls, settings: Settings, group: S3Settings | GcsSettings | AzureSettings, **own: object) -> Self:
+        """Return the options that ``settings`` give, of which ``group`` are those of the store's own cloud.
+
+        Settings of the group that have an option's name are that option; ``own`` are the options that they are not.
+        """
+        options: dict[str, Any] = {name: getattr(group, name) for name in type(group).model_fields}
+        names = {field.name for field in fields(cls)}
+        options = {name: value for name, value in options.items() if name in names} | own
+        return cls(
+            concurrency=settings.requests_at_once,
+            call_timeout_s=seconds(group.api_call_timeout_ms) or CALL_TIMEOUT_S,
+            attempt_timeout_s=seconds(group.api_call_attempt_timeout_ms),
+            stall_timeout_s=settings.upload_stall_timeout_ms / 1000,
+            proxy=SocksProxy.from_settings(settings.proxy),
+            **options,
+        )
+
     @staticmethod
     def check_name(what: str, name: str) -> None:
         """ConfigError for a name that is empty, or that is no name: a URL may hold credentials, which errors repeat."""
@@ -49,38 +69,18 @@ class CloudOptions:
         if _NO_NAME.search(name):
             raise ConfigError(f"{what} is {redacted(name)!r:.80}, which is no name: give it without a URL around it")
 
+    @staticmethod
+    def check_url(what: str, url: str | None) -> None:
+        """ConfigError for a URL with what may be credentials."""
+        if url is not None and any(mark in url for mark in "@?#"):
+            raise ConfigError(f"the {what}'s URL must not hold credentials; set them by themselves")
+
     def check_at_least_one(self, *names: str) -> None:
         """ConfigError, naming all of them, if one of these numbers is below 1."""
         if any(getattr(self, name) < 1 for name in names):
             raise ConfigError(f"{', '.join(names[:-1])} and {names[-1]} must be at least 1")
 
 
-class _Timeouts(Protocol):
-    """What the settings of each cloud have of time, in ms."""
-
-    @property
-    def api_call_timeout_ms(self) -> int | None: ...
-
-    @property
-    def api_call_attempt_timeout_ms(self) -> int | None: ...
-
-
-class SharedOptions(TypedDict):
-    """The options that the settings of every cloud give in the same way."""
-
-    concurrency: int
-    call_timeout_s: float
-    attempt_timeout_s: float | None
-    stall_timeout_s: float
-    proxy: SocksProxy | None
-
-
-def shared_options(settings: Settings, cloud: _Timeouts) -> SharedOptions:
-    """The shared options of ``settings``, of which ``cloud`` are those of the store's own cloud."""
-    return {
-        "concurrency": settings.requests_at_once,
-        "call_timeout_s": seconds(cloud.api_call_timeout_ms) or CALL_TIMEOUT_S,
-        "attempt_timeout_s": seconds(cloud.api_call_attempt_timeout_ms),
-        "stall_timeout_s": settings.upload_stall_timeout_ms / 1000,
-        "proxy": SocksProxy.from_settings(settings.proxy),
-    }
+def secret_text(secret: SecretStr | None) -> str | None:
+    """Return what a secret setting holds, None if it is not set."""
+    return None if secret is None else secret.get_secret_value()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.backends.cloud.options import CloudOptions, shared_options
+from tieredstore.backends.cloud.options import CloudOptions
 from tieredstore.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -61,8 +61,7 @@ class GcsOptions(CloudOptions):
         if self.part_size < CHUNK_UNIT or self.part_size % CHUNK_UNIT:
             raise ConfigError(f"an upload chunk of {self.part_size} bytes is not a multiple of {CHUNK_UNIT}")
         self.check_at_least_one("concurrency", "delete_parallelism")
-        if self.endpoint_url is not None and any(mark in self.endpoint_url for mark in "@?#"):
-            raise ConfigError("the endpoint's URL must not hold credentials; set them by themselves")
+        self.check_url("endpoint", self.endpoint_url)
 
     @property
     def url(self) -> str:
@@ -77,13 +76,7 @@ class GcsOptions(CloudOptions):
         if settings.gcs is None:
             raise ConfigError("storage.gcs.bucket.name is missing: the settings do not select Google Cloud Storage")
         gcs = settings.gcs
-        return cls(
-            bucket=gcs.bucket_name,
-            credentials=_credentials(gcs),
-            endpoint_url=gcs.endpoint_url,
-            part_size=gcs.resumable_chunk_size,
-            **shared_options(settings, gcs),
-        )
+        return cls.of_group(settings, gcs, bucket=gcs.bucket_name, credentials=_credentials(gcs))
 
 
 def _credentials(gcs: GcsSettings) -> Credentials:

@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.backends.cloud.options import CloudOptions, shared_options
+from tieredstore.backends.cloud.options import CloudOptions, secret_text
 from tieredstore.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pydantic import SecretStr
-
     from tieredstore.config import Settings
     from tieredstore.config.storage import AwsCredentials
 
@@ -76,8 +74,7 @@ class S3Options(CloudOptions):
         if self.part_size < MIN_PART_SIZE:
             raise ConfigError(f"a part of {self.part_size} bytes is too small: S3 takes {MIN_PART_SIZE} or more")
         self.check_at_least_one("concurrency", "upload_parallelism")
-        if self.endpoint_url is not None and any(mark in self.endpoint_url for mark in "@?#"):
-            raise ConfigError("the S3 endpoint's URL must not hold credentials; set them by themselves")
+        self.check_url("S3 endpoint", self.endpoint_url)
 
     @property
     def url(self) -> str:
@@ -92,31 +89,18 @@ class S3Options(CloudOptions):
         if settings.s3 is None:
             raise ConfigError("storage.s3.bucket.name is missing: the settings do not select the S3 store")
         s3 = settings.s3
-        return cls(
+        return cls.of_group(
+            settings,
+            s3,
             bucket=s3.bucket_name,
-            region=s3.region,
-            endpoint_url=s3.endpoint_url,
-            path_style=s3.path_style_access,
             compatibility=Compatibility(s3.compatibility),
             listing_order=ListingOrder(s3.listing_order),
             credentials=_credentials(s3.credentials),
-            part_size=s3.part_size,
-            upload_parallelism=s3.part_parallelism,
-            storage_class=s3.storage_class,
-            certificate_check=s3.certificate_check,
-            checksum_check=s3.checksum_check,
-            legacy_md5=s3.legacy_md5,
-            **shared_options(settings, s3),
         )
 
 
 def _credentials(aws: AwsCredentials) -> AccessKeys | Path | None:
-    if aws.access_key_id is None or aws.secret_access_key is None:
+    key_id, secret = secret_text(aws.access_key_id), secret_text(aws.secret_access_key)
+    if key_id is None or secret is None:
         return aws.credentials_file
-    return AccessKeys(
-        aws.access_key_id.get_secret_value(), aws.secret_access_key.get_secret_value(), _text(aws.session_token)
-    )
-
-
-def _text(secret: SecretStr | None) -> str | None:
-    return None if secret is None else secret.get_secret_value()
+    return AccessKeys(key_id, secret, secret_text(aws.session_token))

@@ -114,7 +114,7 @@ class S3Settings(SettingsGroup):
     endpoint_url: Annotated[str | None, URL] = Field(
         default=None, alias="storage.s3.endpoint.url", description="Endpoint, for other stores than Amazon's."
     )
-    path_style_access: Annotated[bool | None, BOOLEAN] = Field(
+    path_style: Annotated[bool | None, BOOLEAN] = Field(
         default=None,
         alias="storage.s3.path.style.access.enabled",
         description="Bucket in the path (true) or in the host name (false); unset, the SDK decides.",
@@ -125,7 +125,7 @@ class S3Settings(SettingsGroup):
         alias="storage.s3.multipart.upload.part.size",
         description="Bytes of one part of a multipart upload; smaller objects are put at once.",
     )
-    part_parallelism: Annotated[int, integer(1, 64)] = Field(
+    upload_parallelism: Annotated[int, integer(1, 64)] = Field(
         default=4,
         alias="storage.s3.multipart.upload.parallelism",
         description="Parts of one upload sent at once, which with one more are in memory. Not of the plugin.",
@@ -189,7 +189,7 @@ class GcsSettings(SettingsGroup):
         default=None, alias="storage.gcs.endpoint.url", description="Endpoint, for other servers than Google's."
     )
     # Google takes requests of a resumable upload in multiples of 256 KiB alone.
-    resumable_chunk_size: Annotated[int, multiple(262144)] = Field(
+    part_size: Annotated[int, multiple(262144)] = Field(
         default=26214400,
         alias="storage.gcs.resumable.upload.chunk.size",
         description="Bytes sent by one request of a resumable upload.",
@@ -257,7 +257,7 @@ class AzureSettings(SettingsGroup):
     endpoint_url: Annotated[str | None, URL] = Field(
         default=None, alias="storage.azure.endpoint.url", description="Endpoint, for other servers than Azure's."
     )
-    block_size: Annotated[int, integer(102400, MAX_INT32)] = Field(
+    part_size: Annotated[int, integer(102400, MAX_INT32)] = Field(
         default=26214400, alias="storage.azure.upload.block.size", description="Bytes of one block of an upload."
     )
     upload_parallelism: Annotated[int, integer(1, 64)] = Field(
@@ -265,7 +265,7 @@ class AzureSettings(SettingsGroup):
         alias="storage.azure.upload.parallelism",
         description="Blocks of one upload sent at once, which with one more are in memory. Not of the plugin.",
     )
-    upload_md5: Annotated[bool, BOOLEAN] = Field(
+    send_md5: Annotated[bool, BOOLEAN] = Field(
         default=True,
         alias="storage.azure.upload.md5.enabled",
         description="Send an MD5 with each body, which the service checks; false: TLS alone guards it. Not of the "

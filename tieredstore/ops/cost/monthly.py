@@ -63,7 +63,7 @@ class RequestSizes:
             part_size, around = settings.s3.part_size, 2
         elif settings.azure is not None:
             # The list of blocks. Of Google a resumable upload is billed as one operation, however many chunks it has.
-            part_size, around = settings.azure.block_size, 1
+            part_size, around = settings.azure.part_size, 1
         return cls(part_size, around, settings.fetch.coalesce_max_bytes)
 
     def writes(self, sizes: Iterable[int]) -> int:

@@ -66,7 +66,7 @@ def place_of(output: Settings) -> TablePlace:
     properties = {"s3.region": s3.region}
     if s3.endpoint_url is not None:
         properties["s3.endpoint"] = s3.endpoint_url
-    is_in_path = s3.path_style_access if s3.path_style_access is not None else s3.compatibility != "aws"
+    is_in_path = s3.path_style if s3.path_style is not None else s3.compatibility != "aws"
     properties["s3.force-virtual-addressing"] = str(not is_in_path and s3.endpoint_url is None).lower()
     for name, secret in (
         ("s3.access-key-id", s3.credentials.access_key_id),
