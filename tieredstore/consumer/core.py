@@ -313,7 +313,8 @@ class Core:
             self._begin_anew(partition, answer)
             return
         partition.log = replace(partition.log, live=answer.look.live or partition.log.live)
-        if self.live.is_stalled(partition, live, answer.look.latest) or self._belongs_elsewhere(answer):
+        end = None if answer.look.broker is None else answer.look.broker.latest
+        if self.live.is_stalled(partition, live, end) or self._belongs_elsewhere(answer):
             self._leave(partition)
             self._look(partition)
 

@@ -56,6 +56,19 @@ _TAIL_BASE: Final = -2000
 _NO_ID: Final = Uuid(bytes(16))
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerSpan:
+    """What the broker has of a partition."""
+
+    span: LiveSpan
+    epoch: int | None
+    """That of the leader."""
+    latest: int
+    """Where ``latest`` begins: the last stable offset for ``read_committed``, if that was asked."""
+    answered_at: float
+    """When the broker had said so: what it had deleted by then may be missing in an earlier listing."""
+
+
 @dataclass(eq=False, slots=True)
 class Look:
     """What is to be found out of one partition, and what the broker's thread has found out for the bucket's.
@@ -79,15 +92,15 @@ class Look:
     """Whether the group has committed the start: it was read up to there, also where no epoch is known."""
     topic_id: Uuid | None = None
     """That of the topic as it is now."""
-    live: LiveSpan | None = None
-    live_epoch: int | None = None
-    """That of the broker's leader."""
-    latest: int | None = None
-    """Where the broker has ``latest`` begin: the last stable offset, for ``read_committed``; if that was asked."""
-    answered_at: float = 0.0
-    """When the broker had said so: what it had deleted by then may be missing in an earlier listing."""
+    broker: BrokerSpan | None = None
+    """None where the broker has no such partition, or is not asked."""
     was_reset: int | None = None
     """The offset that was outside of both logs."""
+
+    @property
+    def live(self) -> LiveSpan | None:
+        """The broker's first offset and its end."""
+        return None if self.broker is None else self.broker.span
 
     def is_recreated(self, logs: StoredLogs) -> bool:
         """Return whether the topic is another one of the same name than was read or is stored."""
@@ -313,28 +326,27 @@ class BrokerInquiry:
         starts = self._cluster.earliest_offsets(wheres)
         # What is not stable yet is there all the same: an offset behind it is none that is out of range.
         heads = self._cluster.ends(wheres, "read_uncommitted")
-        ends = {where: head.offset for where, head in heads.items()}
-        stable = ends
+        stable: dict[TopicPartition, int] = {}
         by_end = any(look.is_review or _is_by_end(look.start) for look in there)
         if self._settings.isolation == "read_committed" and (by_end or self._settings.reset == "latest"):
             stable = self._cluster.end_offsets(wheres)
         for look in there:
             where = look.where
-            look.live = starts[where], max(starts[where], ends[where])
-            look.live_epoch = heads[where].leader_epoch
-            look.latest = max(starts[where], stable[where])
-            look.answered_at = time.monotonic()
+            first, end = starts[where], heads[where]
+            latest = max(first, stable.get(where, end.offset))
+            span = first, max(first, end.offset)
+            look.broker = BrokerSpan(span, end.leader_epoch, latest, time.monotonic())
 
     def find(self, look: Look) -> Found | None:
         """The answer, if the bucket need not be asked for it."""
         if look.start == "error":
             return _make_found(look, Unset())
-        if self._settings.mode is not Mode.KAFKA_PREFERRED or look.live is None or look.is_recreated(self._logs):
+        if self._settings.mode is not Mode.KAFKA_PREFERRED or look.broker is None or look.is_recreated(self._logs):
             return None
-        if look.is_commit and look.epoch is None and look.live_epoch:
+        if look.is_commit and look.epoch is None and look.broker.epoch:
             return None  # the bucket tells whether the log was cut before what was read
-        start = _before(look.latest, look.start) if _is_by_end(look.start) else look.start
-        if not isinstance(start, int) or not look.live[0] <= start <= look.live[1]:
+        start = _before(look.broker.latest, look.start) if _is_by_end(look.start) else look.start
+        if not isinstance(start, int) or not look.broker.span[0] <= start <= look.broker.span[1]:
             return None
         return _make_found(look, OnBroker(), start)
 
@@ -365,18 +377,22 @@ class BucketInquiry:
         self._whole_at.update(dict.fromkeys(listed, begun))
         self._listed_at.update((look.where, begun) for look in looks if look.where[0] in listed)
         self._epochs.histories({look.where: both for look in looks if (both := self._both(look)) is not None})
-        alone = [self.logs.lineage(look.where) for look in looks if look.live is None]
+        alone = [self.logs.lineage(look.where) for look in looks if look.broker is None]
         self._epochs.look_at_watermarks(lineage for lineage in alone if lineage is not None)
 
     def _both(self, look: Look) -> BothSides | None:
         lineage = None if look.is_recreated(self.logs) else self.logs.lineage(look.where)
-        return None if lineage is None or look.live is None else BothSides(lineage, look.live[0], look.live_epoch)
+        return (
+            None
+            if lineage is None or look.broker is None
+            else BothSides(lineage, look.broker.span[0], look.broker.epoch)
+        )
 
     def _history(self, look: Look) -> History | None:
         lineage, both = self.logs.lineage(look.where), self._both(look)
         if both is not None:
             return self._epochs.histories({look.where: both}).get(look.where)
-        is_alone = lineage is not None and look.live is None and not look.is_recreated(self.logs)
+        is_alone = lineage is not None and look.broker is None and not look.is_recreated(self.logs)
         return self._epochs.stored_history(lineage) if is_alone and lineage is not None else None
 
     def until_cut(self, lineage: Lineage) -> Lineage | None:
@@ -401,7 +417,7 @@ class BucketInquiry:
             # The epochs of another life tell nothing of this one.
             look.epoch = None
             return _make_found(look, OtherLife(look.topic_id), self._beginning(look, lineage), lineage)
-        if self._settings.mode is not Mode.REMOTE_ONLY and look.live is None and self.logs.lineage(where) is None:
+        if self._settings.mode is not Mode.REMOTE_ONLY and look.broker is None and self.logs.lineage(where) is None:
             # Neither has it: the client waits for it, and says what is wrong in its own words.
             return _make_found(look, OnBroker(), _logical(look.start))
         is_reloaded = look.reload
@@ -448,20 +464,22 @@ class BucketInquiry:
         lineage = self._lineage(look)
         if look.start == "earliest" or (self._settings.mode is Mode.REMOTE_ONLY and lineage is None):
             return self._beginning(look, lineage)
-        if self._settings.mode is Mode.REMOTE_ONLY or look.live is None:
+        if self._settings.mode is Mode.REMOTE_ONLY or look.broker is None:
             end = None if lineage is None else self._find_decided(lineage, lineage.earliest_offset, lineage.end_offset)
             return _before(end, look.start)
-        return _before(look.latest, look.start)
+        return _before(look.broker.latest, look.start)
 
     def _beginning(self, look: Look, lineage: Lineage | None) -> int | None:
-        if self._settings.mode is Mode.REMOTE_ONLY or look.live is None:
+        if self._settings.mode is Mode.REMOTE_ONLY or look.broker is None:
             return None if lineage is None else lineage.earliest_offset
-        return look.live[0] if lineage is None else min(look.live[0], lineage.earliest_offset)
+        return look.broker.span[0] if lineage is None else min(look.broker.span[0], lineage.earliest_offset)
 
     def _may_begin_earlier(self, look: Look, position: int | None) -> bool:
         """Whether what the broker had deleted by then may have been copied since the topic was listed."""
-        is_brokers = look.start == "earliest" and look.live is not None and position == look.live[0] > 0
-        return is_brokers and self._whole_at.get(look.where[0], 0.0) < look.answered_at
+        broker = look.broker
+        if broker is None or look.start != "earliest" or not position == broker.span[0] > 0:
+            return False
+        return self._whole_at.get(look.where[0], 0.0) < broker.answered_at
 
     def _place(self, look: Look, position: int) -> Placement:
         lineage = self._lineage(look)
