@@ -46,7 +46,7 @@ def topic(kafka: KafkaServer, tmp_path: Path) -> Iterator[TieredTopic]:
 def test_a_stream_whose_worker_and_driver_are_killed_reads_each_record_once(
     spark: SparkSession, topic: TieredTopic, tmp_path: Path
 ) -> None:
-    check_killed(spark, topic, tmp_path, records=4_000, bytes_each=500, kills=2, per_trigger=1_600, spread_s=0.1)
+    check_killed(spark, topic, tmp_path, records=2_500, bytes_each=500, kills=2, per_trigger=1_600, spread_s=0.1)
 
 
 @pytest.mark.soak

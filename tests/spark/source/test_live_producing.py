@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import threading
-import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.support.kafka.kafka_topics import Produced, Transaction, delete_records, producer_of, send
+from tests.support.kafka.kafka_topics import Produced, Transaction, delete_records, end_offset, producer_of, send
 from tests.support.kafka.live_topics import TieredTopic
 from tests.support.servers.kafka import KafkaServer
 from tests.support.spark.spark_stream_runs import run_killed, started
@@ -122,7 +121,7 @@ def values_of(rows: list[dict[str, Any]], partition: int) -> list[bytes]:
 
 def test_each_batch_has_all_that_was_committed_before_it(tiered: TieredTopic, traffic: Traffic) -> None:
     batches: list[tuple[dict[int, int], list[dict[str, Any]]]] = []
-    with traffic.turning(30) as thread:
+    with traffic.turning(15) as thread:
         # At least as many as are wanted below, also on a machine on which a batch takes as long as all of the turns.
         while thread.is_alive() or len(batches) < 3:
             before = {partition: len(traffic.written[partition]) for partition in PARTITIONS}
@@ -140,7 +139,7 @@ def test_a_stream_that_is_given_up_and_begun_again_reads_each_record_once(
     tiered: TieredTopic, traffic: Traffic
 ) -> None:
     streamed: list[bytes] = []
-    with traffic.turning(30) as thread:
+    with traffic.turning(15) as thread:
         position: Json | None = None
         while thread.is_alive():
             position = run(tiered, position, streamed, triggers=3)
@@ -185,10 +184,12 @@ def test_a_running_query_across_the_seam(
         .trigger(processingTime="1 second")
         .start(str(tmp_path / "sink"))
     )
-    with traffic.turning(25):
+    with traffic.turning(12):
         pass
-    time.sleep(1.2)  # what a stream knows of its logs is up to a second old
-    for _ in range(2):  # the first may end with a batch that was planned before
+    ends = {str(partition): end_offset(tiered.server, tiered.topic, partition=partition) for partition in PARTITIONS}
+    # What a stream knows of its logs is up to a second old.
+    while not any(json.loads(p.sources[0].endOffset)["offsets"] == {tiered.topic: ends} for p in query.recentProgress):
+        assert query.exception() is None
         query.processAllAvailable()
     query.stop()
     check_sink(spark.read.parquet(str(tmp_path / "sink")), traffic)

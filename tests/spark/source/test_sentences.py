@@ -1,4 +1,4 @@
-"""Warnings as Spark's Python processes write them."""
+"""Warnings and errors as Spark's Python processes write them."""
 
 from __future__ import annotations
 
@@ -38,3 +38,22 @@ logging.getLogger("tieredstore.spark.source.streaming").warning("orders is not t
 )
 def test_a_warning_has_its_loggers_name_in_processes_of_spark(module: str, sets_logging_up: str, line: str) -> None:
     assert re.fullmatch(f"{line}\n", run_fresh(WARN, module, sets_logging_up))
+
+
+ERROR = """
+import importlib.machinery, os, sys
+from contextlib import suppress
+from tieredstore.errors import ConfigError
+from tieredstore.spark.source.workers import one_sentence
+
+sys.modules["__main__"].__spec__ = importlib.machinery.ModuleSpec(sys.argv[1], None)
+with suppress(ConfigError), one_sentence():
+    raise ConfigError("orders is not there")
+print("SPARK_HIDE_TRACEBACK" in os.environ)
+"""
+
+
+@pytest.mark.parametrize(("module", "is_hidden"), [("pyspark.daemon", True), ("somebodys.program", False)])
+def test_tracebacks_are_hidden_in_processes_of_spark_alone(module: str, is_hidden: bool) -> None:
+    """A driver that caught an error of ours would hand it on to the workers of its next session."""
+    assert run_fresh(ERROR, module) == f"{is_hidden}\n"

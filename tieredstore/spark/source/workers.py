@@ -45,7 +45,7 @@ _WAY_OUT: Final = (
 def is_worker() -> bool:
     """Whether Spark has started this process for work in Python."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return str(getattr(main, "name", "")).startswith("pyspark.")
+    return str(getattr(main, "name", "")).startswith("pyspark.") or TaskContext.get() is not None
 
 
 def spare_modules() -> None:
@@ -55,7 +55,7 @@ def spare_modules() -> None:
     70 ms, half as long as reading 64 MiB of a log. What there is when the second one in a process begins is not looked
     at any more; by then everything has been imported. Nothing is done in other processes.
     """
-    if (is_worker() or TaskContext.get() is not None) and next(_turns) == 2:
+    if is_worker() and next(_turns) == 2:
         gc.freeze()
 
 
@@ -101,14 +101,15 @@ _Item = TypeVar("_Item")
 def one_sentence() -> Generator[None, None, None]:
     """Spark shows an error of ours that leaves this block as its class and its sentence.
 
-    The setting is that of the worker process, which ends with the error. From here on that process writes warnings
-    with the names of their loggers.
+    The setting is that of a worker process, which ends with the error; a driver, which goes on, would hand it to the
+    workers of its next session. From here on a worker writes warnings with the names of their loggers.
     """
     _name_loggers()
     try:
         yield
     except TieredStoreError as error:
-        os.environ[_HIDE] = "1"
+        if is_worker():
+            os.environ[_HIDE] = "1"
         raise error.with_traceback(None) from None
 
 
