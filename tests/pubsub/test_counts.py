@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.pubsub.pubsub_topics import topics_on
+from tests.support.pubsub.pubsub_topics import orders_on, topics_on
 from tests.support.stores.doubles import FaultyStore, Operation
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import DataLoss
@@ -26,8 +26,7 @@ def exported(kind: str) -> dict[str, float]:
 
 def test_what_clients_count_is_exported_and_stays_when_they_are_closed() -> None:
     before = exported("producer"), exported("consumer")
-    topics = topics_on(message_bytes="1024", batch_ms="60000")
-    topics.create("orders", 2)
+    topics = orders_on(None, 2, message_bytes="1024", batch_ms="60000")
     with Producer(topics, "orders") as producer:
         for _ in range(3):
             producer.send(b"value", b"k")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from functools import partial
 from zlib import crc32
 
 import pytest
@@ -17,7 +18,7 @@ from tests.support.pubsub.pubsub_brokers import (
     running_broker,
     write_of,
 )
-from tests.support.pubsub.pubsub_topics import topics_on, values_of
+from tests.support.pubsub.pubsub_topics import entries_of, facts_of, orders_on, read_values, topics_on
 from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore
 from tieredstore.backends.base import Body
 from tieredstore.backends.memory import MemoryObjectStore
@@ -39,26 +40,13 @@ from tieredstore.pubsub.format.packets import (
     WriteRequest,
 )
 from tieredstore.pubsub.queue.topics import Topics
-from tieredstore.pubsub.settings import BatchBrokerSettings
 from tieredstore.pubsub.upkeep.audit import TopicAudit
 from tieredstore.testing.notification_queue_tests import read_all
 
 HEADER = MessageHeader(ProducerRequest(b"\x7f\0\0\1", 1, 2), 0, Compression.NONE, 0, 0).to_bytes()
 
 
-def fresh(**properties: str) -> Topics:
-    topics = topics_on(None, **{"batch_ms": "20", **properties})
-    topics.create("orders")
-    return topics
-
-
-def read(topics: Topics, at_least: int = 0) -> list[bytes]:
-    with Consumer(topics, "orders") as consumer:
-        return values_of(consumer, at_least=at_least)
-
-
-def batches(topics: Topics) -> int:
-    return len(read_all(topics.queue(topics.get("orders")), 0))
+fresh = partial(orders_on, batch_ms="20")
 
 
 class HeldStore(DelegatingObjectStore):
@@ -99,7 +87,7 @@ def test_memqs_own_packets_are_answered_byte_for_byte_in_its_own_form() -> None:
         packet = packet[:24] + crc32(data).to_bytes(4, "big") + packet[28:]
         client.socket.sendall((len(packet) - 4).to_bytes(4, "big") + packet[4:])
         assert client.raw_answer() == (GOLDEN / "wire/write-response-ok-v5.bin").read_bytes()
-    assert read(topics, 1) == [b"v"]
+    assert read_values(topics, 1) == [b"v"]
 
 
 @pytest.mark.parametrize("version", [2, 3, 4, 5])
@@ -109,13 +97,13 @@ def test_each_version_is_answered_in_itself_once_the_message_stands(version: int
         answer = client.ask(write_of(message_of([b"a", b"b"])), -7, version)
         payload = WriteAnswer() if version >= 4 else None
         assert answer == Response(version, -7, PacketType.WRITE, Code.OK, payload=payload)
-        assert batches(topics) == 1
+        assert len(entries_of(topics)) == 1
         metadata = client.ask(MetadataRequest(()), 3, version)
         assert isinstance(metadata.payload, MetadataAnswer)
         (topic,) = metadata.payload.topics
         assert (topic.topic, topic.write_brokers) == ("orders", (running.broker.address,))
         assert dict(topic.properties)["path"] == "default/topics/orders"
-    assert read(topics, 2) == [b"a", b"b"]
+    assert read_values(topics, 2) == [b"a", b"b"]
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "zstd"])
@@ -132,8 +120,8 @@ def test_messages_of_many_clients_go_into_one_batch(compression: str) -> None:
         for client in clients:
             assert {client.answer().request_id, client.answer().request_id} == {0, 1}
             client.socket.close()
-    assert batches(topics) == 1
-    assert sorted(read(topics, 6)) == sorted(b"%d/%d" % (a, b) for a in range(3) for b in range(2))
+    assert len(entries_of(topics)) == 1
+    assert sorted(read_values(topics, 6)) == sorted(b"%d/%d" % (a, b) for a in range(3) for b in range(2))
 
 
 @pytest.mark.parametrize(
@@ -161,7 +149,7 @@ def test_what_is_refused_is_answered_once_and_not_stored(
         assert why in answer.error
         assert client.ask(write_of(message_of([b"good"])), 2).request_id == 2  # and not a second one for the first
         assert running.broker.room.taken == 0
-    assert read(topics, 1) == [b"good"]
+    assert read_values(topics, 1) == [b"good"]
 
 
 def test_a_message_without_records_is_acknowledged_and_not_stored_and_none_hides_its_records() -> None:
@@ -176,21 +164,19 @@ def test_a_message_without_records_is_acknowledged_and_not_stored_and_none_hides
         assert answer.code is Code.BAD_REQUEST
         assert "no records, and has some" in answer.error
         assert running.broker.counts.empty_messages == 3
-    assert batches(topics) == 0
+    assert len(entries_of(topics)) == 0
 
 
 def test_the_numbers_of_messages_without_records_are_told_with_the_next_batch_and_are_no_loss() -> None:
     """As MemQ's own producer numbers them, also where a batch with them fails first."""
     store = HeldStore()
-    topics = topics_on(store, batch_ms="1")
-    topics.create("orders")
+    topics = orders_on(store, batch_ms="1")
     store.may.set()
     with running_broker(topics) as running, PacketClient(running.place) as client:
         for number, values in enumerate(([], [], [b"a"], [], [b"b"], [])):
             assert client.ask(write_of(message_of(values, number)), number).code is Code.OK
         assert running.broker.counts.empty_messages == 4
-    entries = read_all(topics.queue(topics.get("orders")), 0)
-    told = [facts.empty for entry in entries if (facts := parse_notification(entry.raw, "queue").facts) is not None]
+    told = [facts.empty for facts in facts_of(topics)]
     producer = ("7f000001", 1_700_000_000_000)
     assert told == [((*producer, (0, 1)),), ((*producer, (3, 3)),)]
     assert list(TopicAudit(topics, topics.get("orders"), 1 << 60, 0).run()) == []
@@ -198,8 +184,7 @@ def test_the_numbers_of_messages_without_records_are_told_with_the_next_batch_an
 
 def test_numbers_of_messages_without_records_are_told_again_when_their_batch_fails() -> None:
     inner = MemoryObjectStore()
-    fresh_topics = topics_on(inner)
-    fresh_topics.create("orders")
+    fresh_topics = orders_on(inner)
     store = FaultyStore(inner, fail_at=lambda operation: operation.name == "put" and is_away)
     is_away = True
     topics = topics_on(store, batch_ms="1", delivery_timeout_ms="1000")
@@ -208,16 +193,13 @@ def test_numbers_of_messages_without_records_are_told_again_when_their_batch_fai
         assert client.ask(write_of(message_of([b"a"], 1))).code is Code.REQUEST_FAILED
         is_away = False
         assert client.ask(write_of(message_of([b"a"], 1))).code is Code.OK
-    (entry,) = read_all(fresh_topics.queue(fresh_topics.get("orders")), 0)
-    facts = parse_notification(entry.raw, "queue").facts
-    assert facts is not None
+    (facts,) = facts_of(fresh_topics)
     assert facts.empty == (("7f000001", 1_700_000_000_000, (0, 0)),)
 
 
 def test_a_message_that_comes_again_is_acknowledged_and_stored_once() -> None:
     store = HeldStore()
-    topics = topics_on(store, batch_ms="1")
-    topics.create("orders")
+    topics = orders_on(store, batch_ms="1")
     data = message_of([b"once"])
     with running_broker(topics) as running:
         first, second = PacketClient(running.place), PacketClient(running.place)
@@ -229,7 +211,7 @@ def test_a_message_that_comes_again_is_acknowledged_and_stored_once() -> None:
         first.socket.close()
         second.socket.close()
         assert running.broker.counts.repeated == 2
-    assert read(topics, 1) == [b"once"]
+    assert read_values(topics, 1) == [b"once"]
 
 
 def test_messages_without_a_producer_are_never_the_same() -> None:
@@ -238,29 +220,23 @@ def test_messages_without_a_producer_are_never_the_same() -> None:
     with running_broker(topics) as running, PacketClient(running.place) as client:
         for number in range(2):
             assert client.ask(write_of(bare), number).code is Code.OK
-    (first, second) = read_all(topics.queue(topics.get("orders")), 0)
-    for entry in (first, second):
-        facts = parse_notification(entry.raw, "queue").facts
-        assert facts is not None
-        assert (facts.producers, facts.min_timestamp) == ((), None)
+    assert [(facts.producers, facts.min_timestamp) for facts in facts_of(topics)] == [((), None)] * 2
 
 
 def test_without_acknowledgement_the_answer_comes_on_receipt() -> None:
     store = HeldStore()
-    topics = topics_on(store, batch_ms="1")
-    topics.create("orders")
+    topics = orders_on(store, batch_ms="1")
     with running_broker(topics) as running, PacketClient(running.place) as client:
         assert client.ask(write_of(message_of([b"v"]), no_acks=True)).code is Code.OK
-        assert batches(topics) == 0
+        assert len(entries_of(topics)) == 0
         store.may.set()
         running.drain()
-    assert read(topics, 1) == [b"v"]
+    assert read_values(topics, 1) == [b"v"]
 
 
 def test_a_store_that_fails_is_told_to_who_waits_and_a_repetition_is_stored() -> None:
     store = HeldStore()
-    topics = topics_on(store, batch_ms="1", delivery_timeout_ms="4000")
-    topics.create("orders")
+    topics = orders_on(store, batch_ms="1", delivery_timeout_ms="4000")
     store.fails = True
     store.may.set()
     data = message_of([b"v"])
@@ -270,17 +246,14 @@ def test_a_store_that_fails_is_told_to_who_waits_and_a_repetition_is_stored() ->
         assert running.broker.room.taken == 0
         store.fails = False
         assert client.ask(write_of(data)).code is Code.OK
-    assert read(topics, 1) == [b"v"]
+    assert read_values(topics, 1) == [b"v"]
 
 
 def test_a_full_buffer_stops_reading_and_drops_nothing() -> None:
     store = HeldStore()
-    topics = topics_on(store, batch_ms="1", compression="none")
-    topics.create("orders")
+    topics = orders_on(store, batch_ms="1", compression="none", broker_buffer_bytes=str(16 << 20))
     size, count = 1 << 20, 40  # 40 MiB through a buffer of 16
-    own = topics.settings.section(BatchBrokerSettings).model_copy(update={"buffer_bytes": 16 << 20})
-    small = Topics(store, topics.settings.with_section(own))
-    with running_broker(small) as running:
+    with running_broker(topics) as running:
         client = PacketClient(running.place)
         client.socket.settimeout(LONG_S)
 
@@ -291,11 +264,7 @@ def test_a_full_buffer_stops_reading_and_drops_nothing() -> None:
         sender = threading.Thread(target=send_all)
         sender.start()
         room = running.broker.room
-        for _ in range(600):
-            if room.waiting:
-                break
-            threading.Event().wait(0.1)
-        assert room.waiting == 1
+        running.until(lambda: room.waiting == 1)
         assert room.taken <= 16 << 20
         with PacketClient(running.place) as other:  # who asks for metadata needs no room
             assert other.ask(MetadataRequest(("orders",))).code is Code.OK
@@ -303,21 +272,18 @@ def test_a_full_buffer_stops_reading_and_drops_nothing() -> None:
         assert sorted(client.answer().request_id for _ in range(count)) == list(range(count))
         sender.join()
         client.socket.close()
-    assert sorted(value[:2] for value in read(topics, count)) == [b"%02d" % number for number in range(count)]
+    assert sorted(value[:2] for value in read_values(topics, count)) == [b"%02d" % number for number in range(count)]
 
 
 def test_a_drain_stores_and_answers_what_is_held() -> None:
     topics = fresh(batch_ms="600000")
     with running_broker(topics) as running, PacketClient(running.place) as client:
         client.send(write_of(message_of([b"v"])), 9)
-        for _ in range(600):
-            if running.broker.counts.message_bytes:
-                break
-            threading.Event().wait(0.1)
+        running.until(lambda: running.broker.counts.message_bytes)
         running.drain()
         assert client.answer() == Response(5, 9, PacketType.WRITE, Code.OK, payload=WriteAnswer())
         assert client.ended()
-    assert read(topics, 1) == [b"v"]
+    assert read_values(topics, 1) == [b"v"]
 
 
 class OnlyReaders(Authorizer):
@@ -332,21 +298,16 @@ def test_the_authorizer_decides_over_writes_and_reads() -> None:
         assert (answer.code, answer.error) == (Code.UNAUTHORIZED, "topic orders is not open to 127.0.0.1")
         assert client.ask(MetadataRequest(("orders",))).code is Code.OK
         assert running.broker.room.taken == 0
-    assert batches(topics) == 0
-
-
-def reading(topics: Topics) -> Topics:
-    own = topics.settings.section(BatchBrokerSettings).model_copy(update={"serve_reads": True})
-    return Topics(topics.store, topics.settings.with_section(own))
+    assert len(entries_of(topics)) == 0
 
 
 def test_reads_give_an_object_its_index_or_a_range_and_of_the_topic_alone() -> None:
-    topics = fresh()
+    topics = fresh(broker_serve_reads="true")
     topics.create("secret")
-    with running_broker(reading(topics)) as running, PacketClient(running.place) as client:
+    with running_broker(topics) as running, PacketClient(running.place) as client:
         client.ask(write_of(message_of([b"v" * 100])))
         client.ask(write_of(message_of([b"s"]), "secret"))
-        (entry,) = read_all(topics.queue(topics.get("orders")), 0)
+        (entry,) = entries_of(topics)
         (secret,) = read_all(topics.queue(topics.get("secret")), 0)
         notification = parse_notification(entry.raw, "queue")
         assert notification.key is not None
@@ -371,18 +332,21 @@ def test_reads_give_an_object_its_index_or_a_range_and_of_the_topic_alone() -> N
         assert client.ask(ReadRequest("orders", text)) == Response(
             5, 0, PacketType.READ, Code.NO_DATA, payload=ReadAnswer(b"")
         )
-    with running_broker(topics) as running, PacketClient(running.place) as client:
+    with (
+        running_broker(topics_on(topics.store)) as running,
+        PacketClient(running.place) as client,
+    ):
         assert client.ask(ReadRequest("orders", text)).code is Code.BAD_REQUEST
 
 
 def test_reads_of_large_objects_come_whole_beside_acknowledgements() -> None:
-    topics = fresh(batch_ms="50", compression="none")
-    with running_broker(reading(topics)) as running, PacketClient(running.place) as client:
+    topics = fresh(batch_ms="50", compression="none", broker_serve_reads="true")
+    with running_broker(topics) as running, PacketClient(running.place) as client:
         for number in range(3):
             client.send(write_of(message_of([bytes([number]) * (3 << 20)], number)), number)
         for _ in range(3):
             client.answer()
-        entries = read_all(topics.queue(topics.get("orders")), 0)
+        entries = entries_of(topics)
         for entry in entries:
             client.send(ReadRequest("orders", entry.raw.decode()), 50)
             client.send(write_of(message_of([b"x"], 9)), 60)
@@ -392,11 +356,8 @@ def test_reads_of_large_objects_come_whole_beside_acknowledgements() -> None:
 
 
 def test_a_producers_messages_stay_in_one_partition_if_batches_are_by_producer() -> None:
-    topics = topics_on(None, batch_ms="20")
-    topics.create("orders", 4)
-    own = topics.settings.section(BatchBrokerSettings).model_copy(update={"batch_by": "producer"})
-    sorted_topics = Topics(topics.store, topics.settings.with_section(own))
-    with running_broker(sorted_topics) as running, PacketClient(running.place) as client:
+    topics = orders_on(None, 4, batch_ms="20", batch_by="producer")
+    with running_broker(topics) as running, PacketClient(running.place) as client:
         for request in range(3):
             for producer in range(6):
                 client.ask(write_of(message_of([b"%d" % producer], request, address=bytes([producer]))), request)

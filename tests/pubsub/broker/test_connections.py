@@ -5,25 +5,23 @@ from __future__ import annotations
 import os
 import random
 import threading
+from functools import partial
 from zlib import crc32
 
 import pytest
 
-from tests.support.pubsub.pubsub_brokers import LONG_S, PacketClient, message_of, running_broker, write_of
-from tests.support.pubsub.pubsub_topics import fresh_topics, values_of
-from tieredstore.pubsub.consume.consumer import Consumer
+from tests.support.pubsub.pubsub_brokers import (
+    LONG_S,
+    PacketClient,
+    listening_anywhere,
+    message_of,
+    running_broker,
+    write_of,
+)
+from tests.support.pubsub.pubsub_topics import orders_on, read_values
 from tieredstore.pubsub.format.packets import Code, MetadataRequest, Request, request_bytes
-from tieredstore.pubsub.queue.topics import Topics
-from tieredstore.pubsub.settings import BatchBrokerSettings
 
-
-def fresh(**properties: str) -> Topics:
-    return fresh_topics(1, **{"batch_ms": "20", **properties})
-
-
-def read(topics: Topics, at_least: int) -> list[bytes]:
-    with Consumer(topics, "orders") as consumer:
-        return values_of(consumer, at_least=at_least)
+fresh = partial(orders_on, batch_ms="20")
 
 
 @pytest.mark.parametrize(
@@ -74,14 +72,11 @@ def test_frames_come_in_pieces_of_any_size() -> None:
             at += size
         client.socket.sendall(stream[at:])
         assert sorted(client.answer().request_id for _ in packets) == [0, 1, 2, 3]
-    assert sorted(map(len, read(topics, 4))) == [1, 70_001, 140_001, 210_001]
+    assert sorted(map(len, read_values(topics, 4))) == [1, 70_001, 140_001, 210_001]
 
 
 def test_more_connections_than_may_be_are_closed() -> None:
-    topics = fresh()
-    own = topics.settings.section(BatchBrokerSettings).model_copy(update={"connections": 1})
-    few = Topics(topics.store, topics.settings.with_section(own))
-    with running_broker(few) as running, PacketClient(running.place) as first:
+    with running_broker(fresh(broker_max_connections="1")) as running, PacketClient(running.place) as first:
         assert first.ask(MetadataRequest()).code is Code.OK
         with PacketClient(running.place) as second:
             assert second.ended()
@@ -108,9 +103,8 @@ def test_what_many_connections_send_in_pieces_stays_apart(buffer: str) -> None:
             size = dice.choice([1, 14, 4_000, 65_536, 262_144, 400_000])
             pieces.append((client, sent[:size]))
             sent = sent[size:]
-    own = topics.settings.section(BatchBrokerSettings).model_copy(update={"buffer_bytes": int(buffer)})
-    small = Topics(topics.store, topics.settings.with_section(own))
-    with running_broker(small) as running:
+    # The second is less than the settings allow: all wait for room.
+    with running_broker(listening_anywhere(topics, buffer_bytes=int(buffer))) as running:
         clients = [PacketClient(running.place) for _ in range(4)]
         answers: list[list[int]] = [[] for _ in clients]
 
@@ -135,4 +129,4 @@ def test_what_many_connections_send_in_pieces_stays_apart(buffer: str) -> None:
         for packets in clients:
             packets.socket.close()
         assert running.broker.room.taken == 0
-    assert sorted(read(topics, 40)) == sorted(values.values())
+    assert sorted(read_values(topics, 40)) == sorted(values.values())

@@ -11,12 +11,11 @@ import socket
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 
 from tests.support.pubsub.pubsub_brokers import PacketClient, RunningBroker, message_of, running_broker, write_of
-from tests.support.pubsub.pubsub_topics import topics_on, values_of
+from tests.support.pubsub.pubsub_topics import orders_on, read_values
 from tests.support.stores.doubles import DelegatingObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.pubsub.broker.authorization import Authorizer, Client
@@ -31,41 +30,14 @@ from tieredstore.pubsub.broker.connection import (
     Turns,
     _Arriving,
 )
-from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.format.notifications import Notification
 from tieredstore.pubsub.format.packets import Code, MetadataRequest, PacketType, ReadRequest, Request, request_bytes
-from tieredstore.pubsub.queue.topics import Topics
-from tieredstore.pubsub.settings import BatchBrokerSettings
 
 LONG_S = 120.0
 MIB = 1 << 20
 
 
-def fresh(**properties: str) -> Topics:
-    topics = topics_on(None, **{"batch_ms": "1", **properties})
-    topics.create("orders")
-    return topics
-
-
-def of_a_broker(topics: Topics, **settings: Any) -> Topics:
-    own = topics.settings.section(BatchBrokerSettings).model_copy(update=settings)
-    return Topics(topics.store, topics.settings.with_section(own))
-
-
-def eventually(holds: Callable[[], bool], running: RunningBroker) -> None:
-    """Wait until it holds, as long as it may take on a machine that does much else."""
-    for _ in range(2400):
-        if holds():
-            return
-        running.call(asyncio.sleep(0.05))
-    raise AssertionError("it never came to that")
-
-
-def on_loop(running: RunningBroker, ask: Callable[[], Any]) -> Any:
-    async def asked() -> Any:
-        return ask()
-
-    return running.call(asked())
+fresh = partial(orders_on, batch_ms="1")
 
 
 def only(running: RunningBroker) -> Connection:
@@ -81,7 +53,7 @@ class Broken(Authorizer):
 
 
 def test_an_authorizer_that_fails_lets_nobody_and_keeps_no_room(caplog: pytest.LogCaptureFixture) -> None:
-    topics = of_a_broker(fresh(), serve_reads=True)
+    topics = fresh(broker_serve_reads="true")
     with running_broker(topics, authorizer=Broken()) as running, PacketClient(running.place) as client:
         for payload in (write_of(message_of([b"v"])), ReadRequest("orders", "{}")):
             answer = client.ask(payload)
@@ -97,14 +69,14 @@ def test_answers_that_nobody_reads_are_not_made() -> None:
     for number in range(200):
         topics.create(f"topic-with-a-long-name-{number:04}-{'x' * 60}")
     with running_broker(topics) as running, PacketClient(running.place) as client, PacketClient(running.place) as good:
-        on_loop(running, running.broker.directory.refresh)
+        running.ask(running.broker.directory.refresh)
         (size,) = {len(request_bytes(Request(5, 0, MetadataRequest())))}
         flood = request_bytes(Request(5, 0, MetadataRequest())) * (4 * MIB // size)
         flooding = threading.Thread(target=_send_quietly, args=(client, flood), daemon=True)
         flooding.start()
-        eventually(lambda: running.broker.counts.metadata_requests > 40, running)
+        running.until(lambda: running.broker.counts.metadata_requests > 40)
         assert good.ask(write_of(message_of([b"v"]))).code is Code.OK
-        asked = [0, on_loop(running, lambda: running.broker.counts.metadata_requests)]
+        asked = [0, running.ask(lambda: running.broker.counts.metadata_requests)]
         while asked[-1] > asked[-2]:
             # As long as answers find room on their way it goes on.
             running.call(asyncio.sleep(0.3))
@@ -141,17 +113,16 @@ class Slow(DelegatingObjectStore):
 @pytest.mark.parametrize("kind", ["write", "metadata"])
 def test_a_client_that_makes_up_topics_has_few_looked_up_at_once(kind: str) -> None:
     store = Slow()
-    topics = topics_on(store, batch_ms="1")
-    topics.create("orders")
+    topics = orders_on(store, batch_ms="1")
     with running_broker(topics) as running, PacketClient(running.place) as client, PacketClient(running.place) as good:
         assert good.ask(write_of(message_of([b"v"]))).code is Code.OK
         store.may.clear()
         names = [f"nobody-{number}" for number in range(500)]
         payloads = [MetadataRequest((name,)) if kind == "metadata" else write_of(b"x", name) for name in names]
         client.socket.sendall(b"".join(request_bytes(Request(5, 0, payload)) for payload in payloads))
-        eventually(lambda: store.asked > 0, running)
+        running.until(lambda: store.asked > 0)
         running.call(asyncio.sleep(0.2))
-        assert on_loop(running, lambda: len(running.broker._tasks)) <= 32
+        assert running.ask(lambda: len(running.broker._tasks)) <= 32
         assert good.ask(write_of(message_of([b"w"], 1))).code is Code.OK
         store.may.set()
         assert {client.answer().code for _ in names} == {Code.NOT_FOUND}
@@ -159,17 +130,16 @@ def test_a_client_that_makes_up_topics_has_few_looked_up_at_once(kind: str) -> N
 
 
 def test_small_messages_take_the_room_that_they_cost() -> None:
-    topics = of_a_broker(fresh(batch_ms="600000", batch_messages="100000"), buffer_bytes=16 * MIB)
+    topics = fresh(batch_ms="600000", batch_messages="100000", broker_buffer_bytes=str(16 * MIB))
     one = len(request_bytes(Request(5, 0, write_of(message_of([b"v"])))))
     with running_broker(topics) as running, PacketClient(running.place) as client:
         for number in range(10):
             client.send(write_of(message_of([b"v"], number)), number)
-        eventually(lambda: running.broker.counts.message_bytes > 0 and running.broker.room.taken > 0, running)
-        eventually(lambda: running.broker.room.taken == 10 * (one + MESSAGE_COST), running)
+        running.until(lambda: running.broker.counts.message_bytes > 0 and running.broker.room.taken > 0)
+        running.until(lambda: running.broker.room.taken == 10 * (one + MESSAGE_COST))
         running.drain()
         assert {client.answer().code for _ in range(10)} == {Code.OK}
-    with Consumer(topics, "orders") as consumer:
-        assert len(values_of(consumer, at_least=10)) == 10
+    assert len(read_values(topics, 10)) == 10
 
 
 @pytest.mark.parametrize("sent", [b"", b"\0\0", request_bytes(Request(5, 1, write_of(message_of([bytes(500)]))))[:-1]])
@@ -178,7 +148,7 @@ def test_who_connects_and_says_nothing_whole_is_sent_away(sent: bytes) -> None:
     with running_broker(topics) as running, PacketClient(running.place) as slow, PacketClient(running.place) as idle:
         assert idle.ask(MetadataRequest(("orders",))).code is Code.OK
         slow.socket.sendall(sent)
-        eventually(lambda: running.broker.connections == 2, running)
+        running.until(lambda: running.broker.connections == 2)
         running.call(asyncio.sleep(0.1))
         now_s = running.loop.time()
 
@@ -187,7 +157,7 @@ def test_who_connects_and_says_nothing_whole_is_sent_away(sent: bytes) -> None:
                 for connection in list(running.broker._connections):
                     connection.check_pace(now_s + later_s)
 
-            on_loop(running, each)
+            running.ask(each)
 
         look(LEAST_PACE_S - 30.0)
         assert idle.ask(MetadataRequest(("orders",))).code is Code.OK
@@ -225,15 +195,15 @@ def test_small_requests_of_many_clients_do_not_keep_the_loop_from_others() -> No
             threads = [threading.Thread(target=flood, args=(client,)) for client in floods]
             for thread in threads:
                 thread.start()
-            eventually(lambda: running.broker.counts.metadata_requests > 1000, running)
+            running.until(lambda: running.broker.counts.metadata_requests > 1000)
             before = turns
             assert good.ask(write_of(message_of([b"v"]))).code is Code.OK
             assert turns > before
             for thread in threads:
                 thread.join(LONG_S)
-            eventually(lambda: running.broker.connections == 1, running)
+            running.until(lambda: running.broker.connections == 1)
             is_over.set()
-            on_loop(running, lambda: None)
+            running.ask(lambda: None)
         most = max(later - sooner for sooner, later in itertools.pairwise(taken))
         assert 0 < most <= 2 * FRAMES_AN_ADDRESS
         assert taken[-1] > 1000
@@ -369,7 +339,7 @@ def has_taken(running: RunningBroker, size: int) -> bool:
 
 
 def test_who_waits_for_room_is_not_taken_for_slow() -> None:
-    topics = of_a_broker(fresh(batch_ms="600000", batch_bytes="67108864", compression="none"), buffer_bytes=16 * MIB)
+    topics = fresh(batch_ms="600000", batch_bytes="67108864", compression="none", broker_buffer_bytes=str(16 * MIB))
     with running_broker(topics) as running, PacketClient(running.place) as client:
         for number in range(5):
             client.socket.settimeout(LONG_S)
@@ -378,17 +348,17 @@ def test_who_waits_for_room_is_not_taken_for_slow() -> None:
                 args=(client, request_bytes(Request(5, number, write_of(message_of([bytes(4_000_000)], number))))),
                 daemon=True,
             ).start()
-            eventually(partial(has_taken, running, 4_000_000 * min(number + 1, 4)), running)
-        eventually(lambda: running.broker.room.waiting == 1, running)
+            running.until(partial(has_taken, running, 4_000_000 * min(number + 1, 4)))
+        running.until(lambda: running.broker.room.waiting == 1)
         now_s = running.loop.time()
-        on_loop(running, lambda: only(running).check_pace(now_s + 10 * LEAST_PACE_S))
+        running.ask(lambda: only(running).check_pace(now_s + 10 * LEAST_PACE_S))
         assert running.broker.connections == 1
-        on_loop(running, running.broker._processors.seal_all)
+        running.ask(running.broker._processors.seal_all)
         assert [client.answer().code for _ in range(4)] == [Code.OK] * 4
 
 
 def test_a_read_of_more_than_a_packet_holds_is_refused() -> None:
-    topics = of_a_broker(fresh(), serve_reads=True)
+    topics = fresh(broker_serve_reads="true")
     with running_broker(topics) as running, PacketClient(running.place) as client:
         client.ask(write_of(message_of([b"v"])))
         key = next(info.key for info in topics.store.list() if "!" not in info.key)

@@ -3,17 +3,16 @@
 # pyright: reportPrivateUsage=false
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import gc
 import resource
 import socket
 import ssl
 from asyncio import sslproto
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -38,8 +37,6 @@ from tieredstore.pubsub.broker.handshakes import (
 from tieredstore.pubsub.format.packets import Code, MetadataRequest
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.settings import BatchBrokerSettings
-
-_T = TypeVar("_T")
 
 BUFFER = 16 << 20
 MOST_CONNECTIONS = BUFFER // 2 // TLS_COST
@@ -98,22 +95,6 @@ def of(running: RunningBroker) -> Handshakes:
     return running.broker.handshakes
 
 
-def on_loop(running: RunningBroker, ask: Callable[[], _T]) -> _T:
-    async def asked() -> _T:
-        return ask()
-
-    result: _T = running.call(asked())
-    return result
-
-
-def eventually(running: RunningBroker, holds: Callable[[], bool]) -> None:
-    for _ in range(2400):
-        if on_loop(running, holds):
-            return
-        running.call(asyncio.sleep(0.05))
-    raise AssertionError("it never came to that")
-
-
 def tls_objects() -> int:
     return sum(isinstance(each, sslproto.SSLProtocol) for each in gc.get_objects())
 
@@ -125,18 +106,18 @@ def test_silent_clients_get_no_tls_and_a_good_one_is_served_beside_1500_of_them(
         silent = [stack.enter_context(connected(running.place)) for _ in range(1500)]
         with TlsClient(running.place) as good:
             assert good.ask(write_of(message_of([b"v"]))).code is Code.OK
-            assert on_loop(running, tls_objects) == 1
+            assert running.ask(tls_objects) == 1
             left = WAITING_AN_ADDRESS - 1  # the good one took a place, too
-            assert on_loop(running, lambda: (of(running).waiting, of(running).in_progress)) == (left, 0)
+            assert running.ask(lambda: (of(running).waiting, of(running).in_progress)) == (left, 0)
             assert running.broker.room.taken == TLS_COST
             # The oldest have gone, and no others.
             assert all(release(client) for client in silent[:-left])
             assert running.broker.counts.refused_connections == 1500 - left
         for client in silent:
             client.close()
-        eventually(running, lambda: of(running).waiting == 0 and running.broker.connections == 0)
+        running.until(lambda: of(running).waiting == 0 and running.broker.connections == 0)
         # At once, not at the next collection.
-        eventually(running, lambda: tls_objects() == 0)
+        running.until(lambda: tls_objects() == 0)
         assert running.broker.room.taken == 0
 
 
@@ -146,7 +127,7 @@ def test_who_stays_silent_is_sent_away(certificate: Path, monkeypatch: pytest.Mo
         with connected(running.place) as silent:
             assert release(silent)
         assert good.ask(MetadataRequest()).code is Code.OK
-        assert on_loop(running, lambda: of(running).waiting) == 0
+        assert running.ask(lambda: of(running).waiting) == 0
 
 
 @pytest.mark.parametrize("sent", [HALF_A_HANDSHAKE, b"\0\0\0\x0d\0\5" + bytes(9)], ids=["half", "no handshake"])
@@ -159,18 +140,18 @@ def test_half_a_handshake_ends_at_its_deadline_and_holds_nothing(
         with connected(running.place) as client:
             client.sendall(sent)
             assert release(client)
-        eventually(running, lambda: of(running).in_progress == 0)
+        running.until(lambda: of(running).in_progress == 0)
         assert (running.broker.room.taken, running.broker.connections) == (0, 0)
-        eventually(running, lambda: tls_objects() == 0)
+        running.until(lambda: tls_objects() == 0)
 
 
 def test_a_client_that_goes_amid_its_handshake_or_before_holds_nothing(certificate: Path) -> None:
     with running_with_tls(certificate) as running:
         for come in (connected, begun):
             client = come(running.place)
-            eventually(running, lambda: of(running).waiting + of(running).in_progress == 1)
+            running.until(lambda: of(running).waiting + of(running).in_progress == 1)
             client.close()
-            eventually(running, lambda: of(running).waiting + of(running).in_progress == 0)
+            running.until(lambda: of(running).waiting + of(running).in_progress == 0)
             assert running.broker.room.taken == 0
 
 
@@ -182,8 +163,8 @@ def test_handshakes_in_progress_are_few_of_each_address_and_in_all(
     with running_with_tls(certificate, buffer_bytes=4 * BUFFER) as running, ExitStack() as stack:
         for _ in range(2 * HANDSHAKES):
             stack.enter_context(begun(running.place))
-        eventually(running, lambda: of(running).in_progress == HANDSHAKES_AN_ADDRESS)
-        eventually(running, lambda: of(running).waiting == 2 * HANDSHAKES - HANDSHAKES_AN_ADDRESS)
+        running.until(lambda: of(running).in_progress == HANDSHAKES_AN_ADDRESS)
+        running.until(lambda: of(running).waiting == 2 * HANDSHAKES - HANDSHAKES_AN_ADDRESS)
         # Another address has its handshake beside them.
         with TlsClient(running.place, "127.0.0.2") as good:
             assert good.ask(MetadataRequest()).code is Code.OK
@@ -191,9 +172,9 @@ def test_handshakes_in_progress_are_few_of_each_address_and_in_all(
             for _ in range(HANDSHAKES_AN_ADDRESS):
                 stack.enter_context(begun(running.place, f"127.0.0.{number}"))
         waiting = 2 * HANDSHAKES + 3 * HANDSHAKES_AN_ADDRESS
-        eventually(running, lambda: of(running).waiting + of(running).in_progress == waiting)
-        eventually(running, lambda: of(running).in_progress == HANDSHAKES)
-        assert on_loop(running, tls_objects) <= HANDSHAKES + 1
+        running.until(lambda: of(running).waiting + of(running).in_progress == waiting)
+        running.until(lambda: of(running).in_progress == HANDSHAKES)
+        assert running.ask(tls_objects) <= HANDSHAKES + 1
 
 
 def test_tls_connections_count_as_held_bytes_and_leave_half_of_the_buffer(
@@ -210,12 +191,12 @@ def test_tls_connections_count_as_held_bytes_and_leave_half_of_the_buffer(
         assert running.broker.counts.refused_connections == 2
         assert clients[0].ask(write_of(message_of([bytes(4_000_000)]))).code is Code.OK
         clients[1].socket.close()
-        eventually(running, lambda: running.broker.connections == MOST_CONNECTIONS - 1)
+        running.until(lambda: running.broker.connections == MOST_CONNECTIONS - 1)
         with TlsClient(running.place) as another:
             assert another.ask(MetadataRequest()).code is Code.OK
         for client in clients:
             client.socket.close()
-        eventually(running, lambda: (running.broker.room.taken, running.broker.connections) == (0, 0))
+        running.until(lambda: (running.broker.room.taken, running.broker.connections) == (0, 0))
 
 
 def test_a_handshake_waits_for_room_and_no_longer_than_its_deadline(
@@ -223,24 +204,24 @@ def test_a_handshake_waits_for_room_and_no_longer_than_its_deadline(
 ) -> None:
     with running_with_tls(certificate) as running:
         room = running.broker.room
-        on_loop(running, lambda: room.take(BUFFER, lambda: None))
+        running.ask(lambda: room.take(BUFFER, lambda: None))
         with begun(running.place) as patient:
-            eventually(running, lambda: room.waiting == 1)
-            on_loop(running, lambda: room.give_back(BUFFER))
-            eventually(running, lambda: room.taken == TLS_COST)
+            running.until(lambda: room.waiting == 1)
+            running.ask(lambda: room.give_back(BUFFER))
+            running.until(lambda: room.taken == TLS_COST)
             patient.close()
-        eventually(running, lambda: room.taken == 0)
-        on_loop(running, lambda: room.take(BUFFER, lambda: None))
+        running.until(lambda: room.taken == 0)
+        running.ask(lambda: room.take(BUFFER, lambda: None))
         monkeypatch.setattr(handshakes, "HANDSHAKE_S", 0.2)
         with begun(running.place) as sent_away:
             assert release(sent_away)
-        on_loop(running, lambda: room.give_back(BUFFER))
-        eventually(running, lambda: (room.taken, room.waiting, of(running).in_progress) == (0, 0, 0))
+        running.ask(lambda: room.give_back(BUFFER))
+        running.until(lambda: (room.taken, room.waiting, of(running).in_progress) == (0, 0, 0))
 
 
 def test_a_broker_that_drains_ends_those_who_are_not_connected_yet(certificate: Path) -> None:
     with running_with_tls(certificate) as running, connected(running.place) as silent, begun(running.place) as half:
-        eventually(running, lambda: (of(running).waiting, of(running).in_progress) == (1, 1))
+        running.until(lambda: (of(running).waiting, of(running).in_progress) == (1, 1))
         with TlsClient(running.place) as good:
             assert good.ask(write_of(message_of([b"v"]))).code is Code.OK
             running.drain()

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import random
 import socket
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
 
 from tests.support.damage.damaged_packets import damaged_packet
 from tests.support.pubsub.memq_batches import GOLDEN
 from tests.support.pubsub.pubsub_brokers import PacketClient, RunningBroker, message_of, running_broker, write_of
-from tests.support.pubsub.pubsub_topics import topics_on, values_of
-from tieredstore.pubsub.consume.consumer import Consumer
+from tests.support.pubsub.pubsub_topics import orders_on, read_values
 from tieredstore.pubsub.format.packets import MetadataRequest, Request, parse_response, request_bytes
-from tieredstore.pubsub.settings import BatchBrokerSettings
 
 GOOD = b"a good one"
 
@@ -50,28 +46,17 @@ def fire(running: RunningBroker, count: int, seed: int) -> Counter[str]:
 
 
 def shoot(count: int, seed: int) -> None:
-    topics = topics_on(None, batch_ms="1")
-    topics.create("orders")
+    topics = orders_on(batch_ms="1")
     with running_broker(topics) as running, PacketClient(running.place) as good:
         outcomes = fire(running, count, seed)
         assert good.ask(write_of(message_of([GOOD]))).code.name == "OK"
         assert {"ended", "BAD_REQUEST", "OK"} <= outcomes.keys()
-        until(running, lambda: not running.broker.room.taken and running.broker.connections == 1)
+        running.until(lambda: not running.broker.room.taken and running.broker.connections == 1)
         running.drain()
     # What was stored decodes: none of it is damaged.
-    with Consumer(topics, "orders") as consumer:
-        values = values_of(consumer, at_least=1)
+    values = read_values(topics, 1)
     assert GOOD in values
     assert set(values) <= {GOOD, b"some", b"records", b"x" * 300}
-
-
-def until(running: RunningBroker, holds: Callable[[], bool]) -> None:
-    """Wait for what the broker comes to in some turns of its loop, which may be after it has answered others."""
-    for _ in range(2400):
-        if holds():
-            return
-        running.call(asyncio.sleep(0.05))
-    raise AssertionError("it never came to that")
 
 
 def test_damaged_packets_are_refused_and_nothing_of_them_is_kept() -> None:
@@ -85,20 +70,17 @@ def test_ten_thousand_damaged_packets_at_a_broker(seed: int) -> None:
 
 
 def test_messages_that_never_come_whole_take_the_buffer_and_give_it_back() -> None:
-    topics = topics_on(None, batch_ms="1")
-    topics.create("orders")
-    own = topics.settings.section(BatchBrokerSettings).model_copy(update={"buffer_bytes": 16 << 20})
-    small = type(topics)(topics.store, topics.settings.with_section(own))
+    topics = orders_on(batch_ms="1", broker_buffer_bytes=str(16 << 20))
     head = request_bytes(Request(5, 1, write_of(bytes(4_000_000))))[:100]
-    with running_broker(small) as running:
+    with running_broker(topics) as running:
         slow = [PacketClient(running.place) for _ in range(10)]
         for client in slow:
             client.socket.sendall(head)
         room = running.broker.room
-        until(running, lambda: room.waiting == 6)
+        running.until(lambda: room.waiting == 6)
         assert room.taken <= 16 << 20
         for client in slow:
             client.socket.close()
         with PacketClient(running.place) as good:
             assert good.ask(write_of(message_of([GOOD]))).code.name == "OK"
-        until(running, lambda: (room.taken, room.waiting) == (0, 0))
+        running.until(lambda: (room.taken, room.waiting) == (0, 0))

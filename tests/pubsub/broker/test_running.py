@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 
 from tests.support.pubsub.pubsub_brokers import LONG_S, PacketClient, listening_anywhere, message_of, write_of
-from tests.support.pubsub.pubsub_topics import eventually, topics_on, values_of
+from tests.support.pubsub.pubsub_topics import eventually, orders_on, read_values, topics_on
 from tests.support.servers.zookeeper import ZooKeeperServer
 from tests.support.stores.doubles import Operation, ScriptedStore
 from tieredstore.backends.memory import MemoryObjectStore
@@ -22,7 +22,6 @@ from tieredstore.process.service import Service
 from tieredstore.pubsub.broker import running
 from tieredstore.pubsub.broker.broker import Broker
 from tieredstore.pubsub.broker.running import broker_service, make_governed_broker
-from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.format.packets import Code, MetadataAnswer, MetadataRequest
 from tieredstore.pubsub.governor.zookeeper_governor import ZooKeeperGovernor
 from tieredstore.pubsub.produce.broker_producer import BrokerProducer
@@ -80,19 +79,13 @@ def published(topics: Topics, place: str, count: int) -> None:
         future.result(LONG_S)
 
 
-def read(topics: Topics, count: int) -> list[bytes]:
-    with Consumer(topics, "orders") as consumer:
-        return values_of(consumer, at_least=count)
-
-
 @pytest.mark.parametrize("coordinator", ["none", "store"])
 def test_it_serves_until_it_is_stopped_and_is_ready_once_it_knows_its_topics(coordinator: str) -> None:
-    topics = topics_on(None, batch_ms="10", broker_coordinator=coordinator)
-    topics.create("orders")
+    topics = orders_on(batch_ms="10", broker_coordinator=coordinator)
     with served(listening_anywhere(topics)) as broker:
         broker.until(lambda: broker.is_ready)
         published(topics, broker.place, 5)
-    assert sorted(read(topics, 5)) == [b"%d" % number for number in range(5)]
+    assert sorted(read_values(topics, 5)) == [b"%d" % number for number in range(5)]
 
 
 class AsMemqs:
@@ -200,12 +193,11 @@ def stop_one_of_two(topics: Topics) -> None:
         busy.close()
         idle.close()
         eventually(lambda: not two.brokers[0].connections)
-    assert sorted(map(int, read(topics, number + 2))) == list(range(number + 2))
+    assert sorted(map(int, read_values(topics, number + 2))) == list(range(number + 2))
 
 
 def test_a_broker_without_another_one_does_not_wait_for_any() -> None:
-    topics = topics_on(None, batch_ms="5", broker_coordinator="store")
-    topics.create("orders")
+    topics = orders_on(batch_ms="5", broker_coordinator="store")
     with served(listening_anywhere(topics)) as broker:
         broker.until(lambda: broker.is_ready)
         client = AsMemqs(broker.place)
@@ -220,13 +212,12 @@ def test_a_broker_without_another_one_does_not_wait_for_any() -> None:
 @pytest.mark.broker
 def test_by_zookeeper(zookeeper: ZooKeeperServer) -> None:
     hosts = zookeeper.chroot()
-    topics = topics_on(None, batch_ms="10", broker_coordinator="zookeeper", broker_zookeeper_connect=hosts)
-    topics.create("orders")
+    topics = orders_on(batch_ms="10", broker_coordinator="zookeeper", broker_zookeeper_connect=hosts)
     with served(listening_anywhere(topics)) as broker:
         assert isinstance(broker.broker._assignment, ZooKeeperGovernor)  # pyright: ignore[reportPrivateUsage]
         broker.until(lambda: broker.is_ready)
         published(topics, broker.place, 3)
-    assert sorted(read(topics, 3)) == [b"0", b"1", b"2"]
+    assert sorted(read_values(topics, 3)) == [b"0", b"1", b"2"]
 
 
 def test_a_store_that_fails_is_a_reason_not_to_be_ready_and_what_is_known_holds(
@@ -239,8 +230,7 @@ def test_a_store_that_fails_is_a_reason_not_to_be_ready_and_what_is_known_holds(
             raise StoreUnavailable("the store is down")
 
     store = ScriptedStore(MemoryObjectStore()).on(("list", "delete"), do=fail)
-    topics = topics_on(store, batch_ms="10")
-    topics.create("orders")
+    topics = orders_on(store, batch_ms="10")
     with served(listening_anywhere(topics)) as broker:
         broker.until(lambda: broker.is_ready)
         is_down.set()
@@ -252,4 +242,4 @@ def test_a_store_that_fails_is_a_reason_not_to_be_ready_and_what_is_known_holds(
     is_down.clear()
     assert "the topics could not be read again: the store is down" in caplog.text
     assert "others will see only by its silence" in caplog.text
-    assert sorted(read(topics, 2)) == [b"0", b"1"]
+    assert sorted(read_values(topics, 2)) == [b"0", b"1"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.pubsub.pubsub_topics import batch_keys, fresh_topics, publish, topics_on, values_of
+from tests.support.pubsub.pubsub_topics import batch_keys, fresh_topics, notified, orders_on, publish, values_of
 from tests.support.records.counted_checksums import counted_checksums
 from tests.support.stores.doubles import FaultyStore
 from tieredstore.backends.memory import MemoryObjectStore
@@ -17,11 +17,10 @@ from tieredstore.errors import AlreadyClosed, ConfigError, DataLoss, InvalidRang
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.errors import MessageCorrupt, NotificationCorrupt
-from tieredstore.pubsub.format.notifications import Notification, parse_notification
+from tieredstore.pubsub.format.notifications import Notification
 from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.pubsub.queue.queues import Position
 from tieredstore.pubsub.queue.topics import Topics
-from tieredstore.testing.notification_queue_tests import read_all
 
 LONG_S = 120.0
 SECOND = 1500
@@ -104,7 +103,7 @@ def test_an_absent_object_and_a_freed_queue_are_data_loss_or_reported() -> None:
     for number in range(4):
         publish(topics, [b"%d" % number])
     queue = topics.queue(topics.get("orders"))
-    keys = [parse_notification(entry.raw, "q").key or "" for entry in read_all(queue, 0)]
+    keys = [told.key or "" for told in notified(topics)]
     topics.store.delete([keys[2]])
     with pytest.raises(DataLoss, match=r"offset 512: the object .* is not there"):
         values_of(Consumer(topics, "orders"))
@@ -124,7 +123,7 @@ def test_damage_stays_where_it_is_or_is_left_out() -> None:
         values_of(Consumer(topics, "orders"))
     # As MemQ writes them, notifications tell no checksum of the object.
     queue = topics.queue(topics.get("orders"))
-    told_by_memq = parse_notification(read_all(queue, 0)[0].raw, "q")
+    (told_by_memq,) = notified(topics)
     plain = Notification("orders", told_by_memq.object_size, told_by_memq.message_count, key=key)
     queue.append(0, [plain.to_json()], Deadline.after(LONG_S))
     failing = Consumer(topics, "orders")
@@ -183,7 +182,7 @@ def test_bytes_behind_the_last_message_are_damage_whoever_told_of_the_object(by:
     (key,) = batch_keys(topics)
     if by == "MemQ":
         queue = topics.queue(topics.get("orders"))
-        ours = parse_notification(read_all(queue, 0)[0].raw, "q")
+        (ours,) = notified(topics)
         plain = Notification("orders", ours.object_size, ours.message_count, key=key)
         queue.append(0, [plain.to_json()], Deadline.after(LONG_S))
     topics.store.put(key, topics.store.get(key) + more)
@@ -231,8 +230,7 @@ def test_what_is_ahead_is_given_before_a_loss_behind_it_is_told() -> None:
 
 def test_a_backlog_is_asked_for_ahead_more_and_more_at_a_time_and_its_end_once() -> None:
     store = FaultyStore(MemoryObjectStore())
-    topics = topics_on(store)
-    topics.create("orders")
+    topics = orders_on(store)
     with Producer(topics, "orders") as producer:
         for number in range(11):
             producer.send(b"%d" % number)

@@ -10,15 +10,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.support.pubsub.pubsub_topics import topics_on
+from tests.support.pubsub.pubsub_topics import sealed_message, topics_on
 from tests.support.simulated_time import SimulatedClock
 from tests.support.stores.doubles import FaultyStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import Fenced, PreconditionFailed, StoreUnavailable
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consume.consumer import Consumer
-from tieredstore.pubsub.format._writing import BodyWriter
-from tieredstore.pubsub.format.messages import Compression, ProducerRequest, seal_message
+from tieredstore.pubsub.format.messages import ProducerRequest
 from tieredstore.pubsub.produce.batch_writer import BatchWriter, SealedMessage
 from tieredstore.pubsub.queue.groups import PATIENCE_S, StoreGroup
 
@@ -70,13 +69,8 @@ class History:
         counts = [self.source.randrange(1, 4) for _ in range(self.source.randrange(1, 3))]
         messages: list[SealedMessage] = []
         for count in counts:
-            body = BodyWriter(1024)
-            for _ in range(count):
-                body.append(b"v", None, None, None, 0)
             self.requests += 1
-            request = ProducerRequest(b"\x7f\0\0\1", 1, self.requests)
-            stored = seal_message(body, count, request, Compression.NONE)
-            messages.append(SealedMessage(stored, request, count, 0, 0))
+            messages.append(sealed_message(ProducerRequest(b"\x7f\0\0\1", 1, self.requests), *[b"v"] * count))
         _, offset = self.writer.write(messages, Deadline.after(60), partition)
         self.published[partition] += [
             (partition, offset, message, record) for message, count in enumerate(counts) for record in range(count)

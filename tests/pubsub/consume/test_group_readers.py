@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.pubsub.pubsub_topics import records_of, topics_on, values_of
+from tests.support.pubsub.pubsub_topics import orders_on, records_of, topics_on, values_of
 from tests.support.simulated_time import SimulatedClock
 from tieredstore.errors import Fenced, StoreUnavailable
 from tieredstore.pubsub.consume.consumer import Consumer
@@ -58,8 +58,7 @@ def publish_in_turn(topics: Topics, values: list[bytes]) -> None:
 
 def two_partitions() -> Topics:
     """With two records in each."""
-    topics = topics_on(None, batch_messages="1")
-    topics.create("orders", 2)
+    topics = orders_on(None, 2, batch_messages="1")
     publish_in_turn(topics, [b"%d" % number for number in range(4)])
     return topics
 
@@ -103,8 +102,7 @@ def test_what_was_lost_and_taken_again_is_read_from_the_groups_commit() -> None:
 def test_partitions_that_are_added_are_written_and_read_by_who_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimulatedClock()
     monkeypatch.setattr(queue_kinds.TopicPartitions.__init__, "__kwdefaults__", {"monotonic": lambda: clock.now})
-    topics = topics_on(None, batch_messages="1")
-    topics.create("orders", 1)
+    topics = orders_on(None, 1, batch_messages="1")
     with (
         Producer(topics, "orders") as producer,
         Consumer(topics, "orders", group="g", monotonic=lambda: clock.now, sleep=clock.sleep) as consumer,

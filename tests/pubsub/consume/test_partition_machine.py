@@ -8,14 +8,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.support.pubsub.pubsub_topics import fresh_topics, publish
+from tests.support.pubsub.pubsub_topics import fresh_topics, notified, publish
 from tieredstore.errors import DataLoss
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.consume.partition_state import Fetching, OpenBatch
 from tieredstore.pubsub.errors import MessageCorrupt
-from tieredstore.pubsub.format.notifications import parse_notification
 from tieredstore.pubsub.queue.queues import Position
-from tieredstore.testing.notification_queue_tests import read_all
 
 FETCHES = 3
 
@@ -49,8 +47,7 @@ class Machine:
     def publish(self) -> None:
         values = [b"%d.%d" % (len(self.batches), number) + bytes(400) for number in range(self.source.randrange(1, 6))]
         publish(self.topics, values)
-        with self.topics.queue(self.topics.get("orders")) as queue:
-            key = parse_notification(read_all(queue, 0)[-1].raw, "queue").key
+        key = notified(self.topics)[-1].key
         assert key is not None
         self.batches.append(Stored(key, values))
 

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from tests.support.pubsub.pubsub_topics import batch_keys, topics_on
+from tests.support.pubsub.pubsub_topics import batch_keys, orders_on, topics_on
 from tests.support.stores.doubles import CountingStore, FaultyStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.pubsub.consume.consumer import Consumer
@@ -51,8 +51,7 @@ class Clock:
 
 def test_a_gib_takes_72_puts_an_entry_a_batch_and_72_gets_of_a_reader() -> None:
     store = FaultyStore(MemoryObjectStore())
-    topics = topics_on(store, compression="none", batch_ms="60000")
-    topics.create("orders")
+    topics = orders_on(store, compression="none", batch_ms="60000")
     store.operations.clear()
     value = os.urandom(100_000)
     with Producer(topics, "orders") as producer:
@@ -78,8 +77,7 @@ def test_a_gib_takes_72_puts_an_entry_a_batch_and_72_gets_of_a_reader() -> None:
 @pytest.mark.parametrize(("partitions", "batches"), [(1, 0), (1, 3), (4, 0), (4, 8)])
 def test_an_idle_topic_takes_no_put_and_half_a_get_a_second_of_a_partition(partitions: int, batches: int) -> None:
     store, clock = FaultyStore(MemoryObjectStore()), Clock()
-    topics = topics_on(store)
-    topics.create("orders", partitions)
+    topics = orders_on(store, partitions)
     with Producer(topics, "orders") as producer:
         for _ in range(batches):
             producer.send(b"v")
@@ -99,8 +97,7 @@ def test_an_idle_topic_takes_no_put_and_half_a_get_a_second_of_a_partition(parti
 
 def test_batches_of_one_writer_do_not_race_each_other_for_numbers() -> None:
     store = FaultyStore(MemoryObjectStore())
-    topics = topics_on(store, batch_messages="1", message_bytes="1024", compression="none")
-    topics.create("orders")
+    topics = orders_on(store, batch_messages="1", message_bytes="1024", compression="none")
     store.operations.clear()
     with Producer(topics, "orders") as producer:
         for _ in range(40):
@@ -112,8 +109,7 @@ def test_batches_of_one_writer_do_not_race_each_other_for_numbers() -> None:
 
 def test_a_member_of_a_group_beats_by_one_put_every_five_seconds() -> None:
     store, clock = FaultyStore(MemoryObjectStore()), Clock()
-    topics = topics_on(store)
-    topics.create("orders")
+    topics = orders_on(store)
     member = StoreGroup(topics.folder, "g", "orders", lambda: 1, monotonic=clock, beat_s=5.0)
     member.tick()
     member.beat()

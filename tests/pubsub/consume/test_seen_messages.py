@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.support.pubsub.pubsub_topics import topics_on, values_of
+from tests.support.pubsub.pubsub_topics import orders_on, values_of
 from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError
@@ -22,12 +22,6 @@ from tieredstore.pubsub.queue.topics import Topics
 
 LOCALHOST = b"\x7f\0\0\1"
 _server_ids = itertools.count()
-
-
-def fresh(store: CountingStore | None = None, **properties: str) -> Topics:
-    topics = topics_on(store, **properties)
-    topics.create("orders")
-    return topics
 
 
 def once(topics: Topics, offset: int = 0, **options: str) -> Consumer:
@@ -61,7 +55,7 @@ def repeat(topics: Topics, offset: int) -> None:
 
 
 def test_a_batch_that_is_notified_twice_is_read_once_wherever_one_begins() -> None:
-    topics = fresh()
+    topics = orders_on()
     for value in (b"a", b"b"):
         with Producer(topics, "orders") as producer:
             producer.send(value)
@@ -78,7 +72,7 @@ def test_a_batch_that_is_notified_twice_is_read_once_wherever_one_begins() -> No
 
 
 def test_a_message_that_memqs_client_sent_again_is_one_among_others_of_its_batches() -> None:
-    topics = fresh()
+    topics = orders_on()
     notify_as_memq(topics, message(b"0", 0), message(b"1", 1))
     notify_as_memq(topics, message(b"1", 1), message(b"2", 2), message(b"2", 2))
     for offset, values in ((0, [b"0", b"1", b"2"]), (256, [b"2"])):
@@ -88,7 +82,7 @@ def test_a_message_that_memqs_client_sent_again_is_one_among_others_of_its_batch
 
 
 def test_positions_within_a_batch_leave_out_the_same() -> None:
-    topics = fresh()
+    topics = orders_on()
     notify_as_memq(topics, *(message(b"%d" % number, number % 3) for number in range(3)), message(b"0", 0))
     notify_as_memq(topics, message(b"2", 2), message(b"3", 3))
     with Consumer(topics, "orders", group="g", delivery="effectively-once") as consumer:
@@ -108,7 +102,7 @@ def test_positions_within_a_batch_leave_out_the_same() -> None:
     ],
 )
 def test_what_only_resembles_it_is_no_double(other: bytes) -> None:
-    topics = fresh()
+    topics = orders_on()
     notify_as_memq(topics, message(b"0", 0))
     notify_as_memq(topics, other)
     assert len(values_of(once(topics), at_least=2)) == 2
@@ -116,7 +110,7 @@ def test_what_only_resembles_it_is_no_double(other: bytes) -> None:
 
 
 def test_messages_that_name_no_producer_are_all_given() -> None:
-    topics = fresh()
+    topics = orders_on()
     body = BodyWriter(1 << 16)
     assert body.append(b"v", None, None, None, 5)
     nobodys = seal_message(body, 1, None, Compression.NONE)
@@ -125,7 +119,7 @@ def test_messages_that_name_no_producer_are_all_given() -> None:
 
 
 def test_a_copy_of_what_is_damaged_or_gone_is_given() -> None:
-    topics = fresh()
+    topics = orders_on()
     notify_as_memq(topics, message(b"0", 0), damage=1)
     gone = notify_as_memq(topics, message(b"1", 1))
     notify_as_memq(topics, message(b"0", 0), message(b"1", 1))
@@ -136,7 +130,7 @@ def test_a_copy_of_what_is_damaged_or_gone_is_given() -> None:
 
 
 def test_behind_the_window_nothing_is_remembered() -> None:
-    topics = fresh(dedup_window_ms="1")
+    topics = orders_on(dedup_window_ms="1")
     notify_as_memq(topics, message(b"0", 0))
     time.sleep(0.02)
     notify_as_memq(topics, message(b"0", 0))
@@ -145,7 +139,7 @@ def test_behind_the_window_nothing_is_remembered() -> None:
 
 def test_objects_are_opened_only_where_memq_wrote_the_notification() -> None:
     store = CountingStore(MemoryObjectStore())
-    topics = fresh(store)
+    topics = orders_on(store)
     for number in range(4):
         with Producer(topics, "orders") as producer:
             producer.send(b"%d" % number)
@@ -160,4 +154,4 @@ def test_objects_are_opened_only_where_memq_wrote_the_notification() -> None:
 
 def test_a_delivery_that_there_is_not() -> None:
     with pytest.raises(ConfigError, match="delivery"):
-        Consumer(fresh(), "orders", delivery="exactly-once")  # type: ignore[arg-type]
+        Consumer(orders_on(), "orders", delivery="exactly-once")  # type: ignore[arg-type]

@@ -13,8 +13,9 @@ import pytest
 
 from tests.support.cli.cli_process import tieredstore
 from tests.support.kafka.kafka_topics import make_topic
-from tests.support.pubsub.pubsub_topics import eventually, topics_in, topics_on, values_of
+from tests.support.pubsub.pubsub_topics import eventually, orders_on, values_of
 from tests.support.servers.kafka import KafkaServer
+from tieredstore.backends.filesystem.store import FilesystemObjectStore
 from tieredstore.errors import ConfigError, CorruptData
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.format.audit_records import AuditRecord, IdsHash, parse_audit_record
@@ -137,7 +138,7 @@ def audited(kafka: KafkaServer, folder: Path | None = None, **more: str) -> Topi
         "audit_topic": make_topic(kafka, partitions=2), "kafka_bootstrap_servers": kafka.bootstrap_servers,
         "message_bytes": "1024",
     }  # fmt: skip
-    return _created(topics_on(None, **given, **more) if folder is None else topics_in(folder, **given, **more))
+    return orders_on(None if folder is None else FilesystemObjectStore(folder), 1, **given, **more)
 
 
 def read_log(topics: Topics, *, settle_ms: int = 0) -> tuple[list[AuditFinding], AuditPairs]:
@@ -219,16 +220,10 @@ def test_a_service_pairs_what_comes_and_ends_when_it_is_told_to(kafka: KafkaServ
 
 def test_an_audit_without_a_broker_fails_nobody() -> None:
     with pytest.raises(ConfigError, match=r"set pubsub.kafka.bootstrap.servers beside pubsub.audit.topic"):
-        Producer(_created(topics_on(None, audit_topic="audit")), "orders")
+        Producer(orders_on(audit_topic="audit"), "orders")
     given = {"kafka_bootstrap_servers": "127.0.0.1:1", "kafka_message_timeout_ms": "50"}
-    topics = topics_on(None, audit_topic="audit", **given)
-    with Producer(_created(topics), "orders") as producer:
+    with Producer(orders_on(None, 1, audit_topic="audit", **given), "orders") as producer:
         producer.send(b"v").result(LONG_S)
         auditor = producer._sending.auditor  # pyright: ignore[reportPrivateUsage]
     assert auditor is not None
     assert (auditor.counts.sent_records, auditor.counts.failed_records) == (0, 1)
-
-
-def _created(topics: Topics) -> Topics:
-    topics.create("orders")
-    return topics

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 import pytest
 
 from tests.support.pubsub.pubsub_brokers import LONG_S, RunningBroker, listening_anywhere
-from tests.support.pubsub.pubsub_topics import topics_on, values_of
+from tests.support.pubsub.pubsub_topics import orders_on, values_of
 from tests.support.servers.zookeeper import ZooKeeperServer, end_session
 from tests.support.stores.doubles import DelegatingObjectStore
 from tieredstore.backends.base import Body, ObjectInfo, ObjectStore
@@ -185,9 +185,7 @@ def three(topics: Topics, coordinator: Coordinator) -> Generator[list[Member]]:
 
 def orders() -> Topics:
     """With a topic of that name."""
-    topics = topics_on(None, batch_ms="20", message_bytes="1024", compression="none")
-    topics.create("orders", 2)
-    return topics
+    return orders_on(None, 2, batch_ms="20", message_bytes="1024", compression="none")
 
 
 def producer_to(members: list[Member], topics: Topics, *, request_timeout_ms: int) -> BrokerProducer:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.pubsub.memq_batches import rows_of
-from tests.support.pubsub.pubsub_topics import batch_keys, fresh_topics, topics_on
+from tests.support.pubsub.pubsub_topics import batch_keys, fresh_topics, orders_on
 from tests.support.records.counted_checksums import counted_checksums
 from tests.support.stores.doubles import DelegatingObjectStore
 from tieredstore.backends.base import Body
@@ -179,8 +179,7 @@ class WaitingStore(DelegatingObjectStore):
 
 def test_a_buffer_of_the_usual_size_holds_as_many_whole_batches_as_are_sent_at_once() -> None:
     store = WaitingStore(4)
-    topics = topics_on(store, compression="none", batch_ms="60000")
-    topics.create("orders")
+    topics = orders_on(store, compression="none", batch_ms="60000")
     settings = topics.batches
     value = bytes(10_000)
     with Producer(topics, "orders") as producer:

@@ -9,21 +9,20 @@ import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.support.pubsub.pubsub_brokers import LONG_S, RunningBroker, listening_anywhere, running_broker
-from tests.support.pubsub.pubsub_topics import topics_on, values_of
+from tests.support.pubsub.pubsub_topics import orders_on, read_values, request_ids
 from tests.support.servers.kafka_certificates import issue, make_authority
 from tests.support.servers.process import free_port
 from tieredstore.config import Settings
 from tieredstore.errors import ConfigError
 from tieredstore.pubsub.broker.authorization import Authorizer, Client
 from tieredstore.pubsub.broker.broker import Broker
-from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.errors import DeliveryFailed
-from tieredstore.pubsub.format.notifications import parse_notification
 from tieredstore.pubsub.format.packets import (
     BrokerAddress,
     Code,
@@ -43,13 +42,8 @@ from tieredstore.pubsub.produce.futures import UNTOLD, RecordPlace
 from tieredstore.pubsub.produce.outbox import Acks
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.settings import BatchBrokerSettings, BatchClientSettings
-from tieredstore.testing.notification_queue_tests import read_all
 
-
-def fresh(**properties: str) -> Topics:
-    topics = topics_on(None, **{"batch_ms": "20", **properties})
-    topics.create("orders")
-    return topics
+fresh = partial(orders_on, batch_ms="20")
 
 
 def client_of(topics: Topics, *places: str, **changes: object) -> Settings:
@@ -57,23 +51,6 @@ def client_of(topics: Topics, *places: str, **changes: object) -> Settings:
     given = {"bootstrap": places, "linger_ms": 1, **changes}
     client = topics.settings.section(BatchClientSettings).model_copy(update=given)
     return topics.settings.with_section(client)
-
-
-def read(topics: Topics, at_least: int) -> list[bytes]:
-    with Consumer(topics, "orders") as consumer:
-        return values_of(consumer, at_least=at_least)
-
-
-def request_ids(topics: Topics) -> list[int]:
-    ids: list[int] = []
-    for entry in read_all(topics.queue(topics.get("orders")), 0):
-        facts = parse_notification(entry.raw, "queue").facts
-        assert facts is not None
-        for _, _, runs in facts.producers:
-            ids += [
-                number for first, last in zip(runs[::2], runs[1::2], strict=True) for number in range(first, last + 1)
-            ]
-    return sorted(ids)
 
 
 @pytest.mark.parametrize("acks", ["all", "1", "0"])
@@ -85,7 +62,7 @@ def test_what_is_sent_arrives_with_dense_request_ids(acks: Acks) -> None:
             futures = [producer.send(value, b"k", [("h", b"1")]) for value in values]
         assert {future.result(0) for future in futures} == {UNTOLD}
         running.drain()
-    assert sorted(read(topics, 50)) == values
+    assert sorted(read_values(topics, 50)) == values
     ids = request_ids(topics)
     assert ids == list(range(len(ids)))
 
@@ -145,7 +122,7 @@ def test_own_zone_comes_first_and_others_when_it_is_gone() -> None:
             assert (counts[0], counts[2]) == (0, 0)
             brokers[1].kill()
             producer.send(b"3").result(LONG_S)
-    assert read(topics, 4) == [b"0", b"1", b"2", b"3"]
+    assert read_values(topics, 4) == [b"0", b"1", b"2", b"3"]
 
 
 def test_a_redirect_leads_to_the_broker_that_has_the_topic() -> None:
@@ -161,7 +138,7 @@ def test_a_redirect_leads_to_the_broker_that_has_the_topic() -> None:
             producer.send(b"1").result(LONG_S)
         assert brokers[0].broker.counts.redirected_requests == 1
         assert [each.broker.counts.stored_messages for each in brokers] == [1, 1]
-    assert read(topics, 2) == [b"0", b"1"]
+    assert read_values(topics, 2) == [b"0", b"1"]
 
 
 # A broker that is killed while clients come leaves a connection to the collector now and then, as kill -9 would.
@@ -180,7 +157,7 @@ def test_brokers_that_are_lost_under_load_lose_nothing_that_was_acknowledged() -
             producer.flush()
     gc.collect()  # here, and not in whatever test comes next
     assert {future.result(0) for future in sent} == {UNTOLD}
-    assert set(read(topics, 300)) == set(sent.values())
+    assert set(read_values(topics, 300)) == set(sent.values())
 
 
 class FakeBroker:
@@ -283,7 +260,7 @@ def test_a_broker_that_is_cut_off_and_says_that_it_has_the_topic_is_left() -> No
                 sent += 1
             assert len(cut_off.requests) == asked
         other.kill()
-    assert read(topics, sent) == [b"v"] * sent
+    assert read_values(topics, sent) == [b"v"] * sent
 
 
 def test_a_refusal_is_final_and_nothing_is_stored_by_it() -> None:
@@ -336,7 +313,7 @@ def test_a_forked_child_sends_on_its_own() -> None:
                 os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
         producer.send(b"parent again").result(LONG_S)
-        assert sorted(read(topics, 3)) == [b"child", b"parent", b"parent again"]
+        assert sorted(read_values(topics, 3)) == [b"child", b"parent", b"parent again"]
 
 
 def test_brokers_that_speak_tls_and_know_their_clients_by_certificates(tmp_path: Path) -> None:
@@ -371,7 +348,7 @@ def test_brokers_that_speak_tls_and_know_their_clients_by_certificates(tmp_path:
                 pytest.raises(DeliveryFailed, match=r"127\.0\.0\.1"),
             ):
                 producer.send(b"v").result(LONG_S)
-    assert read(topics, 1) == [bytes(300_000)]
+    assert read_values(topics, 1) == [bytes(300_000)]
 
 
 class OnlyTheWriter(Authorizer):

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import threading
+from functools import partial
 
 import pytest
 
-from tests.support.pubsub.pubsub_topics import fresh_topics, topics_on, values_of
+from tests.support.pubsub.pubsub_topics import (
+    facts_of,
+    fresh_topics,
+    orders_on,
+    read_values,
+    request_ids,
+    run_together,
+    sealed_message,
+    values_of,
+)
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consume.consumer import Consumer
-from tieredstore.pubsub.format._writing import BodyWriter
-from tieredstore.pubsub.format.messages import Compression, ProducerRequest, seal_message
-from tieredstore.pubsub.format.notifications import parse_notification
-from tieredstore.pubsub.produce.batch_writer import BatchWriter, SealedMessage
+from tieredstore.pubsub.format.messages import ProducerRequest
+from tieredstore.pubsub.produce.batch_writer import BatchWriter
 from tieredstore.pubsub.produce.producer import Producer
-from tieredstore.testing.notification_queue_tests import read_all
 
 LONG_S = 120.0
-
-
-def sealed(request: ProducerRequest) -> SealedMessage:
-    body = BodyWriter(1 << 10)
-    assert body.append(b"v", None, None, None, 0)
-    return SealedMessage(seal_message(body, 1, request, Compression.NONE), request, 1, 0, 0)
 
 
 @pytest.mark.parametrize(("of", "count"), [("producers", 9_000), ("runs", 26_000)])
@@ -36,12 +36,10 @@ def test_a_batch_whose_producers_no_notification_holds_is_read_all_the_same(of: 
         for number in range(count)
     ]
     writer = BatchWriter(topics, topic, topics.queue(topic))
-    writer.write([sealed(request) for request in requests], Deadline.after(LONG_S))
-    writer.write([sealed(requests[0])], Deadline.after(LONG_S))  # sent again
+    writer.write([sealed_message(request, b"v") for request in requests], Deadline.after(LONG_S))
+    writer.write([sealed_message(requests[0], b"v")], Deadline.after(LONG_S))  # sent again
     writer.close()
-    first, second = (parse_notification(entry.raw, "queue").facts for entry in read_all(topics.queue(topic), 0))
-    assert first is not None
-    assert second is not None
+    first, second = facts_of(topics)
     assert (first.records, first.producers, len(second.producers)) == (count, (), 1)
     with Consumer(topics, "orders", delivery="effectively-once") as consumer:
         assert len(values_of(consumer, at_least=count)) == count
@@ -49,8 +47,7 @@ def test_a_batch_whose_producers_no_notification_holds_is_read_all_the_same(of: 
 
 
 def test_threads_share_a_producer() -> None:
-    topics = topics_on(None, message_bytes="1024", batch_messages="5", compression="none")
-    topics.create("orders", 2)
+    topics = orders_on(None, 2, message_bytes="1024", batch_messages="5", compression="none")
     threads, each = 8, 100
     with Producer(topics, "orders") as producer:
 
@@ -58,22 +55,9 @@ def test_threads_share_a_producer() -> None:
             for number in range(each):
                 producer.send(b"%d/%d" % (thread, number) + bytes(100))
 
-        senders = [threading.Thread(target=send, args=(thread,)) for thread in range(threads)]
-        for sender in senders:
-            sender.start()
-        for sender in senders:
-            sender.join(LONG_S)
+        run_together(*(partial(send, thread) for thread in range(threads)))
         producer.flush()
-    with Consumer(topics, "orders") as consumer:
-        values = [value.rstrip(b"\0") for value in values_of(consumer, at_least=threads * each)]
+    values = [value.rstrip(b"\0") for value in read_values(topics, threads * each)]
     assert sorted(values) == sorted(b"%d/%d" % (thread, number) for thread in range(threads) for number in range(each))
-    ids: list[int] = []
-    for partition in range(2):
-        for entry in read_all(topics.queue(topics.get("orders")), partition):
-            facts = parse_notification(entry.raw, "queue").facts
-            assert facts is not None
-            for _, _, runs in facts.producers:
-                ids += [
-                    one for first, last in zip(runs[::2], runs[1::2], strict=True) for one in range(first, last + 1)
-                ]
-    assert sorted(ids) == list(range(len(ids)))
+    ids = request_ids(topics, 2)
+    assert ids == list(range(len(ids)))

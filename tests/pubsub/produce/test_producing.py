@@ -10,7 +10,16 @@ from concurrent.futures import Future
 
 import pytest
 
-from tests.support.pubsub.pubsub_topics import batch_keys, fresh_topics, publish, records_of, topics_on, values_of
+from tests.support.pubsub.pubsub_topics import (
+    batch_keys,
+    fresh_topics,
+    notified,
+    orders_on,
+    publish,
+    records_of,
+    topics_on,
+    values_of,
+)
 from tests.support.stores.doubles import FaultyStore, Moment, Operation, ScriptedStore
 from tests.support.stores.operation_sweep import OperationSweep
 from tieredstore.backends.memory import MemoryObjectStore
@@ -18,11 +27,10 @@ from tieredstore.errors import AlreadyClosed, ConfigError, PreconditionFailed, S
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.consume.partition_state import ConsumedRecord
 from tieredstore.pubsub.errors import BufferFull, DeliveryFailed, InvalidRecord, TopicNotFound
-from tieredstore.pubsub.format.notifications import parse_batch_key, parse_notification
+from tieredstore.pubsub.format.notifications import parse_batch_key
 from tieredstore.pubsub.produce.futures import RecordPlace
 from tieredstore.pubsub.produce.producer import Producer, StoreDelivery
 from tieredstore.pubsub.produce.sink import SinkBatches, SinkCommits
-from tieredstore.testing.notification_queue_tests import read_all
 
 LONG_S = 120.0
 IDS = [None, b"1", b"22", b"33", None, b"333", b"1", b"1", None, b"22"]
@@ -77,8 +85,7 @@ def test_what_is_sent_is_read_in_its_order_with_all_that_it_has() -> None:
 def test_notifications_tell_what_is_in_the_batch() -> None:
     topics = fresh_topics(message_bytes="1024")
     publish(topics, [b"x" * 500] * 5)
-    (entry,) = read_all(topics.queue(topics.get("orders")), 0)
-    notification = parse_notification(entry.raw, "queue")
+    (notification,) = notified(topics)
     (key,) = batch_keys(topics)
     assert notification.key == key
     assert notification.total_size == len(topics.store.get(key))
@@ -136,8 +143,8 @@ def test_a_producer_killed_at_any_operation_loses_no_ack_and_halves_nothing(mome
         read = values_of(Consumer(topics, "orders"), at_least=len(acked), patience=10)
         assert len(read) == len(set(read))
         assert set(acked) <= set(read) <= {b"0", b"1", b"2"}
-        notified = {parse_notification(entry.raw, "q").key for entry in read_all(topics.queue(topics.get("orders")), 0)}
-        assert len(set(batch_keys(topics)) - notified) <= 1  # an orphan at most, which no reader sees
+        told = {notification.key for notification in notified(topics)}
+        assert len(set(batch_keys(topics)) - told) <= 1  # an orphan at most, which no reader sees
 
 
 def _store_with_orders() -> MemoryObjectStore:
@@ -196,8 +203,7 @@ def test_a_put_that_hangs_is_overtaken_and_makes_no_second_object() -> None:
     store = ScriptedStore(MemoryObjectStore())
     # The first put hangs until it is let go, and is done then.
     store.on("put", "*/topics/orders/*", lambda _: let_go.wait(LONG_S), times=1)
-    topics = topics_on(store)
-    topics.create("orders")
+    topics = orders_on(store)
     publish(topics, [b"v"])
     let_go.set()
     assert sum("/topics/orders/" in key for key in store.keys_of("put")) == 2
@@ -221,8 +227,7 @@ def refusing_store(word: str, away: threading.Event) -> ScriptedStore:
 def test_what_is_not_stored_or_not_notified_in_time_has_failed(word: str, orphans: set[int]) -> None:
     away = threading.Event()
     store = refusing_store(word, away)
-    topics = topics_on(store, delivery_timeout_ms="1000")
-    topics.create("orders")
+    topics = orders_on(store, delivery_timeout_ms="1000")
     producer = Producer(topics, "orders")
     future = producer.send(b"v")
     producer.flush(LONG_S)
@@ -242,8 +247,7 @@ def test_what_is_not_stored_or_not_notified_in_time_has_failed(word: str, orphan
 def test_a_full_buffer_waits_and_then_says_so() -> None:
     away = threading.Event()
     store = refusing_store("/topics/orders/", away)
-    topics = topics_on(store, buffer_bytes="1048576", max_block_ms="50", message_bytes="1024", batch_ms="1")
-    topics.create("orders")
+    topics = orders_on(store, buffer_bytes="1048576", max_block_ms="50", message_bytes="1024", batch_ms="1")
     producer = Producer(topics, "orders")
     with pytest.raises(BufferFull, match="bytes wait to be stored"):
         deque((producer.send(bytes(900)) for _ in range(3000)), maxlen=0)
@@ -256,8 +260,7 @@ def test_a_full_buffer_waits_and_then_says_so() -> None:
 def test_headers_and_ids_take_room_in_the_buffer_as_values_do() -> None:
     away = threading.Event()
     store = refusing_store("/topics/orders/", away)
-    topics = topics_on(store, buffer_bytes="1048576", max_block_ms="1", message_bytes="65536", batch_ms="1")
-    topics.create("orders")
+    topics = orders_on(store, buffer_bytes="1048576", max_block_ms="1", message_bytes="65536", batch_ms="1")
     producer = Producer(topics, "orders")
     sent: list[object] = []
     with pytest.raises(BufferFull):

@@ -11,15 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pubsub.pubsub_topics import batch_keys, topics_in, topics_later, values_of
+from tests.support.pubsub.pubsub_topics import batch_keys, notified, read_values, topics_in, topics_later
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.ops.steps import Outcome
-from tieredstore.pubsub.consume.consumer import Consumer
-from tieredstore.pubsub.format.notifications import parse_notification
 from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.upkeep.garbage import GarbageCollection
-from tieredstore.testing.notification_queue_tests import read_all
 
 LONG_S = 120.0
 DAY_MS = 86_400_000
@@ -64,17 +61,15 @@ def kill_and_read(topics: Topics, kills: int, most_s: float = 0.2) -> None:
     for run in range(kills):
         acked |= killed_after(topics, run, dice.uniform(0.0, most_s))
     assert acked, "no producer lived for long enough to be told of one record"
-    with Consumer(topics, "orders") as consumer:
-        read = values_of(consumer, at_least=len(acked))
+    read = read_values(topics, len(acked))
     assert len(read) == len(set(read))
     assert acked <= set(read)
     # What stands and was not notified is what gc names.
-    with topics.queue(topics.get("orders")) as queue:
-        notified = {parse_notification(entry.raw, "q").key for entry in read_all(queue, 0)}
+    told = {notification.key for notification in notified(topics)}
     stored = set(batch_keys(topics))
-    assert notified <= stored
+    assert told <= stored
     steps = list(GarbageCollection(topics_later(topics, 2), topics.get("orders"), min_age_ms=DAY_MS).run())
-    assert {step.item.key for step in steps if step.outcome is Outcome.DELETED} == stored - notified
+    assert {step.item.key for step in steps if step.outcome is Outcome.DELETED} == stored - told
 
 
 def on_kafka(kafka: KafkaServer, folder: Path) -> Topics:

@@ -9,7 +9,7 @@ from concurrent.futures import FIRST_COMPLETED, as_completed, wait
 
 import pytest
 
-from tests.support.pubsub.pubsub_topics import topics_on
+from tests.support.pubsub.pubsub_topics import orders_on
 from tieredstore.pubsub.errors import DeliveryFailed
 from tieredstore.pubsub.produce.futures import MessageOutcome, RecordFuture, RecordPlace
 from tieredstore.pubsub.produce.producer import Producer
@@ -70,8 +70,7 @@ def test_a_loop_can_wait_for_one() -> None:
 
 
 def test_what_was_sent_cannot_be_taken_back_and_is_stored_with_the_others() -> None:
-    topics = topics_on()
-    topics.create("orders")
+    topics = orders_on()
     with Producer(topics, "orders") as producer:
         futures = [producer.send(b"value") for _ in range(3)]
         assert not futures[1].cancel()
@@ -85,8 +84,7 @@ def test_a_future_has_no_other_attribute() -> None:
 
 
 def test_what_the_caller_drops_is_gone_at_once() -> None:
-    topics = topics_on()
-    topics.create("orders")
+    topics = orders_on()
     with Producer(topics, "orders") as producer:
         dropped = weakref.ref(producer.send(b"value"))
         kept = producer.send(b"value")

@@ -6,11 +6,20 @@ import contextlib
 import random
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.support.pubsub.pubsub_topics import topics_in, topics_later, topics_on, values_of
+from tests.support.pubsub.pubsub_topics import (
+    batch_keys,
+    orders_on,
+    read_values,
+    run_together,
+    topics_in,
+    topics_later,
+    topics_on,
+)
 from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore, Operation
 from tests.support.stores.operation_sweep import DyingStore, Killed
 from tieredstore.backends.base import Body, Buffer, ObjectStore
@@ -18,7 +27,6 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import CorruptData, DataLoss, Fenced, PreconditionFailed, StoreUnavailable
 from tieredstore.ops.steps import Outcome
 from tieredstore.process.deadline import Deadline
-from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.errors import InvalidRecord
 from tieredstore.pubsub.produce.sink import SinkBatches, SinkCommits, StoredBatch
 from tieredstore.pubsub.queue.queues import NotificationQueue
@@ -27,12 +35,6 @@ from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.upkeep.garbage import GarbageCollection
 
 TASKS = 3
-
-
-def created(store: ObjectStore, partitions: int = 2) -> Topics:
-    topics = topics_on(store)
-    topics.create("orders", partitions)
-    return topics
 
 
 def batches_of(topics: Topics, epoch: int, tasks: int = TASKS, query: str = "q") -> list[StoredBatch]:
@@ -53,9 +55,8 @@ def run_epoch(topics: Topics, epoch: int) -> None:
     commits_of(topics).commit(epoch, batches_of(topics, epoch))
 
 
-def values_in(topics: Topics) -> list[bytes]:
-    with Consumer(topics, "orders") as consumer:
-        return sorted(values_of(consumer, 0.05))
+def sorted_values(topics: Topics) -> list[bytes]:
+    return sorted(read_values(topics))
 
 
 def expected(epochs: Sequence[int]) -> list[bytes]:
@@ -68,25 +69,21 @@ def orphans_of(topics: Topics) -> set[str]:
     return {step.item.key for step in steps if step.outcome is Outcome.DELETED}
 
 
-def objects_of(topics: Topics) -> set[str]:
-    return {info.key for info in topics.store.list("") if "/topics/orders/" in info.key}
-
-
 def test_an_epoch_is_notified_once_and_a_second_run_of_it_is_deleted() -> None:
-    topics = created(MemoryObjectStore())
+    topics = orders_on(MemoryObjectStore(), 2)
     first, again = batches_of(topics, 0), batches_of(topics, 0)
     assert commits_of(topics).commit(0, first)
     assert not commits_of(topics).commit(0, again)
     assert not commits_of(topics).commit(0, first)  # what is notified is not deleted, however often it is committed
     commits_of(topics).abort(0, first)
-    assert values_in(topics) == expected([0])
-    assert objects_of(topics) == {batch.key for batch in first}
+    assert sorted_values(topics) == expected([0])
+    assert set(batch_keys(topics)) == {batch.key for batch in first}
     run_epoch(topics, 1)
-    assert values_in(topics) == expected([0, 1])
+    assert sorted_values(topics) == expected([0, 1])
 
 
 def test_an_epoch_without_records_leaves_no_trace() -> None:
-    topics = created(MemoryObjectStore())
+    topics = orders_on(MemoryObjectStore(), 2)
     with SinkBatches(topics, topics.get("orders"), "spark-q-0-0") as batches:
         assert batches.finish() == ()
     before = {info.key for info in topics.store.list("")}
@@ -98,10 +95,10 @@ def test_an_epoch_without_records_leaves_no_trace() -> None:
 def test_a_driver_killed_at_any_operation_notifies_each_epoch_once(moment: str) -> None:
     """The next driver runs the epoch again, or goes on with what is recorded."""
     quiet = FaultyStore(MemoryObjectStore())
-    commits_of(created(quiet)).commit(4, batches_of(topics_on(quiet.inner), 4))
+    commits_of(orders_on(quiet, 2)).commit(4, batches_of(topics_on(quiet.inner), 4))
     for number in range(len(quiet.operations)):
         inner = MemoryObjectStore()
-        whole = created(inner)
+        whole = orders_on(inner, 2)
         run_epoch(whole, 3)
         stored = batches_of(whole, 4)
         dying = topics_on(DyingStore(inner, number, moment))  # type: ignore[arg-type]
@@ -109,18 +106,18 @@ def test_a_driver_killed_at_any_operation_notifies_each_epoch_once(moment: str) 
             commits_of(dying).commit(4, stored)
         run_epoch(whole, 4)
         run_epoch(whole, 5)
-        assert values_in(whole) == expected([3, 4, 5]), number
-        notified = objects_of(whole) - orphans_of(whole)
+        assert sorted_values(whole) == expected([3, 4, 5]), number
+        notified = set(batch_keys(whole)) - orphans_of(whole)
         assert len(notified) == 3 * TASKS
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_lost_answers_and_failures_change_nothing(moment: str) -> None:
     quiet = FaultyStore(MemoryObjectStore())
-    commits_of(created(quiet)).commit(0, batches_of(topics_on(quiet.inner), 0))
+    commits_of(orders_on(quiet, 2)).commit(0, batches_of(topics_on(quiet.inner), 0))
     for number in range(len(quiet.operations) + 1):
         inner = MemoryObjectStore()
-        whole = created(inner)
+        whole = orders_on(inner, 2)
         stored = batches_of(whole, 0)
         store = FaultyStore(inner, fail_at=number, moment=moment)  # type: ignore[arg-type]
         try:
@@ -128,8 +125,8 @@ def test_lost_answers_and_failures_change_nothing(moment: str) -> None:
         except Exception:  # noqa: BLE001  as Spark, which aborts whatever it was
             commits_of(whole).abort(0, stored)
             run_epoch(whole, 0)
-        assert values_in(whole) == expected([0]), number
-        assert len(objects_of(whole)) == TASKS
+        assert sorted_values(whole) == expected([0]), number
+        assert len(set(batch_keys(whole))) == TASKS
 
 
 class LateWrites(DelegatingObjectStore):
@@ -165,7 +162,7 @@ class LateWrites(DelegatingObjectStore):
 @pytest.mark.parametrize("begins", [0, 1])
 def test_a_record_that_lands_after_the_abort_tells_of_nothing_that_was_deleted(begins: int) -> None:
     inner = MemoryObjectStore()
-    whole = created(inner)
+    whole = orders_on(inner, 2)
     for epoch in range(begins):
         run_epoch(whole, epoch)
     store = LateWrites(inner)
@@ -176,19 +173,19 @@ def test_a_record_that_lands_after_the_abort_tells_of_nothing_that_was_deleted(b
     store.land()
     run_epoch(whole, begins)
     run_epoch(whole, begins + 1)
-    assert values_in(whole) == expected(range(begins + 2))
-    assert len(objects_of(whole)) == (begins + 2) * TASKS
+    assert sorted_values(whole) == expected(range(begins + 2))
+    assert len(set(batch_keys(whole))) == (begins + 2) * TASKS
 
 
 def test_a_driver_that_slept_deletes_nothing_that_was_notified_in_its_name() -> None:
-    whole = created(MemoryObjectStore())
+    whole = orders_on(MemoryObjectStore(), 2)
     stored = batches_of(whole, 0)
     commits_of(whole).commit(0, stored)  # recorded by the one that sleeps then, and seen through by the next one
     run_epoch(whole, 1)
     commits_of(whole).abort(0, stored)
     with pytest.raises(Fenced, match="its epoch 1 has been"):
         commits_of(whole).commit(0, stored)
-    assert values_in(whole) == expected([0, 1])
+    assert sorted_values(whole) == expected([0, 1])
     again = batches_of(whole, 0)
     commits_of(whole).abort(0, again)
     assert orphans_of(whole) == {batch.key for batch in again}
@@ -198,7 +195,7 @@ def test_a_driver_that_slept_deletes_nothing_that_was_notified_in_its_name() -> 
 @pytest.mark.parametrize("tasks", [0, 1, TASKS, TASKS + 1])
 def test_an_older_checkpoint_that_was_put_back_is_told(epoch: int, tasks: int) -> None:
     """Its next epoch was notified long ago, with other records: those that it has now would be written nowhere."""
-    topics = created(MemoryObjectStore())
+    topics = orders_on(MemoryObjectStore(), 2)
     for number in range(5):
         run_epoch(topics, number)
     stored = batches_of(topics, epoch, tasks)
@@ -209,9 +206,9 @@ def test_an_older_checkpoint_that_was_put_back_is_told(epoch: int, tasks: int) -
         with pytest.raises(Fenced, match=f"epoch {epoch} of query q .*{why}.*new checkpoint.*remove .*/sinks/orders/q"):
             commits_of(topics).commit(epoch, stored)
         commits_of(topics).abort(epoch, stored)
-    assert values_in(topics) == expected(range(5))
+    assert sorted_values(topics) == expected(range(5))
     run_epoch(topics, 5)
-    assert values_in(topics) == expected(range(6))
+    assert sorted_values(topics) == expected(range(6))
 
 
 def test_two_drivers_of_one_query_at_once(tmp_path: Path) -> None:
@@ -227,18 +224,14 @@ def test_two_drivers_of_one_query_at_once(tmp_path: Path) -> None:
             gate.wait(60)
             commits_of(mine).commit(epoch, stored)
 
-    drivers = [threading.Thread(target=drive) for _ in range(4)]
-    for driver in drivers:
-        driver.start()
-    for driver in drivers:
-        driver.join(120)
-    assert values_in(topics) == expected(range(4))
+    run_together(*[drive] * 4)
+    assert sorted_values(topics) == expected(range(4))
     assert orphans_of(topics) == set()
 
 
 def test_gc_spares_what_is_recorded_and_not_notified_and_forgets_batch_queries() -> None:
     inner = MemoryObjectStore()
-    topics = created(inner)
+    topics = orders_on(inner, 2)
     stored = batches_of(topics, 0)
     dying = topics_on(FaultyStore(inner, fail_at=_puts_in_queues))
     hurried = dying.batches.model_copy(update={"delivery_timeout_ms": 1})
@@ -247,7 +240,7 @@ def test_gc_spares_what_is_recorded_and_not_notified_and_forgets_batch_queries()
         commits_of(dying).commit(0, stored)
     assert orphans_of(topics) == set()
     run_epoch(topics, 1)
-    assert values_in(topics) == expected([0, 1])
+    assert sorted_values(topics) == expected([0, 1])
     commits_of(topics, "batch-1").commit(0, batches_of(topics, 2, query="batch-1"))
     records = {info.key for info in inner.list("!tieredstore/pubsub/default/sinks/")}
     assert len(records) == 2
@@ -255,7 +248,7 @@ def test_gc_spares_what_is_recorded_and_not_notified_and_forgets_batch_queries()
     assert {info.key for info in inner.list("!tieredstore/pubsub/default/sinks/")} == {
         key for key in records if "batch-" not in key
     }
-    assert values_in(topics) == expected([0, 1, 2])
+    assert sorted_values(topics) == expected([0, 1, 2])
 
 
 def _puts_in_queues(operation: Operation) -> bool:
@@ -264,7 +257,7 @@ def _puts_in_queues(operation: Operation) -> bool:
 
 def test_what_retention_has_freed_meanwhile_is_not_guessed() -> None:
     inner = MemoryObjectStore()
-    topics = created(inner, 1)
+    topics = orders_on(inner)
     stored = batches_of(topics, 0)
     with pytest.raises(Killed):
         # Killed when all is notified, and before that is recorded.
@@ -283,7 +276,7 @@ class _DyingAtSecondRecord(DyingStore):
 
 
 def test_a_damaged_record_is_named() -> None:
-    topics = created(MemoryObjectStore())
+    topics = orders_on(MemoryObjectStore(), 2)
     run_epoch(topics, 0)
     (record,) = (info.key for info in topics.store.list("!tieredstore/pubsub/default/sinks/"))
     whole = topics.store.get(record)
@@ -294,15 +287,14 @@ def test_a_damaged_record_is_named() -> None:
 
 
 def test_a_task_that_fails_takes_back_what_it_stored() -> None:
-    topics = topics_on(batch_bytes="1024", message_bytes="1024", compression="none")
-    topics.create("orders")
+    topics = orders_on(batch_bytes="1024", message_bytes="1024", compression="none")
     with SinkBatches(topics, topics.get("orders"), "spark-q-0-0") as batches:
         for _ in range(20):
             batches.add(random.randbytes(500), None, None, None, 0)
         with pytest.raises(InvalidRecord, match="does not fit a Message of 1024 bytes"):
             batches.add(bytes(2000), None, None, None, 0)
         batches.discard()
-    assert objects_of(topics) == set()
+    assert set(batch_keys(topics)) == set()
 
 
 @pytest.mark.parametrize("is_exact", [True, False])
@@ -324,7 +316,7 @@ def test_appending_once(is_exact: bool) -> None:
 
 def test_a_put_under_way_is_met_where_it_lands() -> None:
     """Sixteen that append the same at once put it once, whoever else writes."""
-    topics = created(MemoryObjectStore(), 1)
+    topics = orders_on(MemoryObjectStore())
     queue = topics.queue(topics.get("orders"))
     gate, offsets = threading.Barrier(16), set[int]()
 
@@ -333,10 +325,6 @@ def test_a_put_under_way_is_met_where_it_lands() -> None:
         queue.append(0, [b"other %d" % number], Deadline.after(60))
         offsets.update(queue.append_once(0, [b"once"], "mark", 0, Deadline.after(60)))
 
-    threads = [threading.Thread(target=append, args=(number,)) for number in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    run_together(*(partial(append, number) for number in range(16)))
     assert len(offsets) == 1
     assert sum(entry.raw == b"once" for number in range(20) for entry in queue.read(0, number * 256)) == 1

@@ -8,13 +8,12 @@ from typing import ClassVar
 
 import pytest
 
-from tests.support.pubsub.pubsub_topics import topics_on
+from tests.support.pubsub.pubsub_topics import sealed_message, topics_on
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config.installed import QUEUES
 from tieredstore.process.deadline import Deadline
-from tieredstore.pubsub.format._writing import BodyWriter
-from tieredstore.pubsub.format.messages import Compression, ProducerRequest, seal_message
-from tieredstore.pubsub.produce.batch_writer import BatchWriter, SealedMessage
+from tieredstore.pubsub.format.messages import ProducerRequest
+from tieredstore.pubsub.produce.batch_writer import BatchWriter
 from tieredstore.pubsub.queue import queues as queue_kinds
 from tieredstore.pubsub.queue.store_queue import StoreQueue
 from tieredstore.pubsub.queue.topics import Topics
@@ -46,11 +45,8 @@ class Topic:
     def batch(self, partition: int | None = 0) -> str:
         """The key of a batch; notified if there is a partition."""
         self.requests += 1
-        body = BodyWriter(1 << 10)
-        assert body.append(b"v", None, None, None, 5)
-        request = ProducerRequest(b"\1\2\3\4", 1, self.requests)
-        sealed = [SealedMessage(seal_message(body, 1, request, Compression.NONE), request, 1, 5, 5)]
-        notification = self.writer.store(sealed, Deadline.after(60))
+        sealed = sealed_message(ProducerRequest(b"\1\2\3\4", 1, self.requests), b"v", timestamp_ms=5)
+        notification = self.writer.store([sealed], Deadline.after(60))
         if partition is not None:
             self.queue.append(partition, [notification.to_json()], Deadline.after(60))
         assert notification.key is not None

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tests.support.pubsub.pubsub_topics import topics_on, values_of
+from tests.support.pubsub.pubsub_topics import orders_on, values_of
 from tests.support.stores.doubles import DelegatingObjectStore
 from tieredstore.backends.base import Body
 from tieredstore.backends.memory import MemoryObjectStore
@@ -87,8 +87,7 @@ class HangingQueue(DelegatingObjectStore):
 
 def test_an_entry_whose_answer_hangs_keeps_no_ack_back_and_stands_once() -> None:
     store = HangingQueue()
-    topics = topics_on(store, batch_ms="10")
-    topics.create("orders")
+    topics = orders_on(store, batch_ms="10")
     store.entries = 0
     with Producer(topics, "orders") as producer:
         place = producer.send(b"v").result(LONG_S)

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, Message
 
 from tests.support.kafka.dead_controller import DeadController
 from tests.support.kafka.kafka_topics import Produced, make_topic, produce
-from tests.support.pubsub.pubsub_topics import eventually, topics_on, values_of
+from tests.support.pubsub.pubsub_topics import eventually, orders_on, topics_on, values_of
 from tests.support.servers.kafka import KafkaServer
 from tests.support.servers.process import free_port
 from tieredstore.errors import ConfigError, Fenced, StoreUnavailable
@@ -53,9 +53,9 @@ class TestInKafka(NotificationQueueTests):
 
 def topics_with_kafka(kafka: KafkaServer, partitions: int = 1, **more: str) -> Topics:
     name = f"notifications-{time.time_ns()}-{next(_names)}"
-    topics = topics_on(None, queue="kafka", queue_topic=name, kafka_bootstrap_servers=kafka.bootstrap_servers, **more)
-    topics.create("orders", partitions)
-    return topics
+    return orders_on(
+        None, partitions, queue="kafka", queue_topic=name, kafka_bootstrap_servers=kafka.bootstrap_servers, **more
+    )
 
 
 class SilentProducer:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections import deque
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.support.pubsub.pubsub_topics import topics_in, topics_on
+from tests.support.pubsub.pubsub_topics import entries_of, orders_on, run_together, topics_in, topics_on
 from tests.support.simulated_time import SimulatedClock
 from tests.support.stores.doubles import CountingStore, FaultyStore
 from tieredstore.backends.memory import MemoryObjectStore
@@ -53,25 +53,19 @@ def soon() -> Deadline:
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
 def test_whatever_fails_or_whose_answer_is_lost_an_entry_is_there_once(moment: str) -> None:
     quiet = FaultyStore(MemoryObjectStore())
-    queue_on(_created(quiet)).append(0, [b"a"], soon())
+    queue_on(orders_on(quiet)).append(0, [b"a"], soon())
     for number in range(len(quiet.operations) + 1):
         inner = MemoryObjectStore()
-        _created(inner)
+        orders_on(inner)
         store = FaultyStore(inner, fail_at=number, moment=moment)  # type: ignore[arg-type]
         queue = StoreQueue(topics_on(store).folder, "orders", lambda: 1, sleep=lambda _: None)
         (offset,) = queue.append(0, [b"a"], soon())
         assert [(entry.offset, entry.raw) for entry in read_all(queue_on(topics_on(inner)), 0)] == [(offset, b"a")]
 
 
-def _created(store: FaultyStore | MemoryObjectStore) -> Topics:
-    topics = topics_on(store)
-    topics.create("orders")
-    return topics
-
-
 def test_sixteen_writers_whose_store_fails_now_and_then_are_dense_and_lose_nothing() -> None:
     inner = MemoryObjectStore()
-    _created(inner)
+    orders_on(inner)
     offsets: dict[bytes, int] = {}
 
     def write(writer: int) -> None:
@@ -83,19 +77,15 @@ def test_sixteen_writers_whose_store_fails_now_and_then_are_dense_and_lose_nothi
             raw = b"%d-%d" % (writer, number)
             (offsets[raw],) = queue.append(0, [raw], soon())
 
-    threads = [threading.Thread(target=write, args=(writer,)) for writer in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120.0)
-    entries = read_all(queue_on(topics_on(inner)), 0)
+    run_together(*(partial(write, writer) for writer in range(16)))
+    entries = entries_of(topics_on(inner))
     assert {entry.raw: entry.offset for entry in entries} == offsets
     assert [entry.offset for entry in entries] == [256 * number for number in range(80)]
 
 
 def test_a_store_that_stays_away_is_told_at_the_deadline() -> None:
     inner = MemoryObjectStore()
-    _created(inner)
+    orders_on(inner)
     queue = StoreQueue(topics_on(FaultyStore(inner, fail_at=lambda _: True)).folder, "orders", lambda: 1)
     with pytest.raises(StoreUnavailable, match="queue orders/0: the notification was not appended"):
         queue.append(0, [b"a"], Deadline.after(0.3))
@@ -103,7 +93,7 @@ def test_a_store_that_stays_away_is_told_at_the_deadline() -> None:
 
 def test_a_minute_without_the_queue_delays_and_doubles_nothing() -> None:
     inner, clock = MemoryObjectStore(), SimulatedClock()
-    _created(inner)
+    orders_on(inner)
     for moment in ("before", "after"):
         store = FaultyStore(inner, fail_at=lambda _: clock.now < 60, moment=moment)
         queue = StoreQueue(topics_on(store).folder, "orders", lambda: 1, sleep=clock.sleep)
@@ -115,7 +105,7 @@ def test_a_minute_without_the_queue_delays_and_doubles_nothing() -> None:
 
 
 def test_a_number_that_retention_has_freed_is_no_ack() -> None:
-    topics = _created(MemoryObjectStore())
+    topics = orders_on(MemoryObjectStore())
     slow, others = queue_on(topics), queue_on(topics)
     slow.append(0, [b"first"], soon())  # it believes from now on that 1 is free
     for number in range(5):
@@ -128,7 +118,7 @@ def test_a_number_that_retention_has_freed_is_no_ack() -> None:
 
 def test_freeing_ends_what_an_earlier_run_left() -> None:
     store = MemoryObjectStore()
-    queue = queue_on(_created(store))
+    queue = queue_on(orders_on(store))
     for number in range(4):
         queue.append(0, [b"%d" % number], soon())
     store.put(f"{QUEUE}start", b'{"number":3}\n')  # killed before it deleted anything
@@ -139,7 +129,7 @@ def test_freeing_ends_what_an_earlier_run_left() -> None:
 
 
 def test_an_idle_reader_of_a_freed_place_hears_of_it_in_the_end() -> None:
-    topics = _created(MemoryObjectStore())
+    topics = orders_on(MemoryObjectStore())
     queue, writer = queue_on(topics), queue_on(topics)
     cursor = queue.cursor(0, 0)
     assert cursor.read() == []
@@ -152,7 +142,7 @@ def test_an_idle_reader_of_a_freed_place_hears_of_it_in_the_end() -> None:
 
 def test_requests_of_writers_and_readers() -> None:
     inner = MemoryObjectStore()
-    _created(inner)
+    orders_on(inner)
     store = CountingStore(inner)
     queue = queue_on(topics_on(store))
     queue.append(0, [b"a"], soon())
@@ -185,8 +175,7 @@ def test_a_queue_of_an_installed_package(monkeypatch: pytest.MonkeyPatch) -> Non
         return classes.get(name)
 
     monkeypatch.setattr(queue_kinds, "installed_class", installed)
-    topics = topics_on(None, queue="mine")
-    topics.create("orders")
+    topics = orders_on(queue="mine")
     assert isinstance(topics.queue(topics.get("orders")), OwnQueue)
     for kind, why in (("none", "not a class that derives"), ("gone", "cannot be loaded"), ("else", "neither one of")):
         with pytest.raises(ConfigError, match=why):
@@ -199,14 +188,14 @@ def test_a_queue_of_an_installed_package(monkeypatch: pytest.MonkeyPatch) -> Non
 )
 def test_an_entry_that_is_none_is_refused(damaged: bytes) -> None:
     store = MemoryObjectStore()
-    queue = queue_on(_created(store))
+    queue = queue_on(orders_on(store))
     store.put(f"{QUEUE}{0:020}", damaged)
     with pytest.raises(NotificationCorrupt, match=f"{0:020}"):
         queue.read(0, 0)
 
 
 def test_notifications_of_one_entry() -> None:
-    queue = queue_on(_created(MemoryObjectStore()))
+    queue = queue_on(orders_on(MemoryObjectStore()))
     assert queue.append(0, [b"x"] * 256, soon()) == list(range(256))
     assert queue.append(0, [b"y"], soon()) == [256]
     for wrong in ([], [b"x"] * 257, [b"two\nlines"]):
@@ -215,7 +204,7 @@ def test_notifications_of_one_entry() -> None:
 
 
 def test_a_reader_that_has_read_all_that_was_freed_has_lost_nothing() -> None:
-    queue = queue_on(_created(MemoryObjectStore()))
+    queue = queue_on(orders_on(MemoryObjectStore()))
     for number in range(3):
         queue.append(0, [b"%d" % number], soon())
     cursor = queue.cursor(0, 0)

@@ -13,7 +13,7 @@ from tests.support.cli.cli_process import tieredstore
 from tests.support.damage.planted_messages import store_messages
 from tests.support.pubsub.memq_batches import golden_batches
 from tests.support.pubsub.pubsub_brokers import message_of
-from tests.support.pubsub.pubsub_topics import topics_in, topics_on
+from tests.support.pubsub.pubsub_topics import entries_of, orders_on, topics_in, topics_on
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.format.messages import ProducerRequest
 from tieredstore.pubsub.format.notifications import BatchKey, Notification, parse_notification
@@ -21,7 +21,6 @@ from tieredstore.pubsub.produce.batch_writer import BatchWriter, SealedMessage
 from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.upkeep.audit import AuditFault, AuditFinding, TopicAudit
-from tieredstore.testing.notification_queue_tests import read_all
 
 NOW_MS = 1_700_001_000_000
 A, B, C = (b"\xfd" + bytes(14) + bytes([number]) for number in range(3))
@@ -46,8 +45,7 @@ def facts(findings: Sequence[AuditFinding]) -> Counter[tuple[str, bytes | None, 
 
 
 def key_of(topics: Topics, partition: int, offset: int) -> str:
-    queue = topics.queue(topics.get("orders"))
-    (entry,) = (entry for entry in read_all(queue, partition) if entry.offset == offset)
+    (entry,) = (entry for entry in entries_of(topics, partition) if entry.offset == offset)
     return str(parse_notification(entry.raw, "a test's").key)
 
 
@@ -99,8 +97,7 @@ def planted(topics: Topics, clock: Clock) -> None:
 
 
 def test_it_finds_twelve_planted_faults_and_no_other(clock: Clock) -> None:
-    topics = topics_on(None, compression="none")
-    topics.create("orders", 2)
+    topics = orders_on(None, 2, compression="none")
     planted(topics, clock)
     findings, audit = audited(topics)
     assert facts(findings) == Counter({
@@ -119,8 +116,7 @@ def test_it_finds_twelve_planted_faults_and_no_other(clock: Clock) -> None:
 
 @pytest.mark.parametrize("large", [False, True])
 def test_where_nothing_is_wrong_it_finds_nothing(*, large: bool) -> None:
-    topics = topics_on(None, batch_ms="5", message_bytes="200000" if large else "4096", compression="none")
-    topics.create("orders", 3)
+    topics = orders_on(None, 3, batch_ms="5", message_bytes="200000" if large else "4096", compression="none")
     for _ in range(2):
         with Producer(topics, "orders") as producer:
             for _ in range(9):
@@ -133,8 +129,7 @@ def test_where_nothing_is_wrong_it_finds_nothing(*, large: bool) -> None:
 
 
 def test_what_is_young_may_still_come_and_what_retention_freed_is_no_loss(clock: Clock) -> None:
-    topics = topics_on()
-    topics.create("orders")
+    topics = orders_on()
     first = store_messages(topics, "orders", sent(A, 0, 1))
     store_messages(topics, "orders", sent(A, 4))
     assert facts(audited(topics, settle_ms=900_001)[0]) == Counter({("pending", A, 2, 3): 1})
@@ -172,8 +167,7 @@ def test_a_hole_of_a_foreign_producer_is_lost_or_empty_and_what_a_broker_of_ours
 
 
 def test_bodies_are_looked_at_where_that_is_asked_for() -> None:
-    topics = topics_on(None, compression="none")
-    topics.create("orders")
+    topics = orders_on(compression="none")
     offset = store_messages(topics, "orders", [message_of([b"a value"], 0), message_of([b"another"], 1)])
     key = key_of(topics, 0, offset)
     body = topics.store.get(key)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support.pubsub.pubsub_topics import topics_on, values_of
+from tests.support.pubsub.pubsub_topics import batch_keys, notified, sealed_message, topics_on, values_of
 from tests.support.stores.doubles import FaultyStore, ScriptedStore
 from tieredstore.backends import memory
 from tieredstore.backends.memory import MemoryObjectStore
@@ -17,13 +17,11 @@ from tieredstore.errors import ConfigError, DataLoss, StoreUnavailable
 from tieredstore.ops.steps import Outcome
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consume.consumer import Consumer
-from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.batches import build_batch, index_size
-from tieredstore.pubsub.format.messages import Compression, ProducerRequest, seal_message
-from tieredstore.pubsub.format.notifications import BatchKey, Notification, parse_notification
+from tieredstore.pubsub.format.messages import ProducerRequest
+from tieredstore.pubsub.format.notifications import BatchKey, Notification
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.upkeep.garbage import DAY_MS, GarbageCollection
-from tieredstore.testing.notification_queue_tests import read_all
 
 HOUR_MS = 3_600_000
 
@@ -70,9 +68,8 @@ class Writing:
         self.count = 0
 
     def put(self, size: int = 0) -> str:
-        body = BodyWriter(1 << 20)
-        assert body.append(b"%d" % self.count + bytes(size), None, None, None, 5)
-        stored = build_batch([seal_message(body, 1, ProducerRequest(b"\1\2\3\4", 1, self.count), Compression.NONE)])
+        request = ProducerRequest(b"\1\2\3\4", 1, self.count)
+        stored = build_batch([sealed_message(request, b"%d" % self.count + bytes(size), timestamp_ms=5).stored])
         path = self.topics.get("orders").path
         key = str(BatchKey(path, self.count, self.count, 1, 0, "h", self.topics.get("orders").is_hashed))
         self.topics.store.put(key, stored, if_absent=True)
@@ -95,10 +92,6 @@ def collect(topics: Topics, *, adopt: bool = False, dry_run: bool = False) -> di
     return outcomes
 
 
-def objects(topics: Topics) -> set[str]:
-    return {info.key for info in topics.store.list() if "!tieredstore" not in info.key}
-
-
 def test_what_is_too_old_is_freed_first_and_deleted_later(clock: Clock) -> None:
     topics = fresh(retention_ms=str(5 * DAY_MS // 2))
     writing = Writing(topics)
@@ -109,12 +102,12 @@ def test_what_is_too_old_is_freed_first_and_deleted_later(clock: Clock) -> None:
     dry = collect(topics, dry_run=True)
     assert dry == {"freed": keys[:2]}
     assert collect(topics) == {"freed": keys[:2], "waiting": keys[:2]}
-    assert objects(topics) == set(keys)  # whoever has read their notifications still fetches them
+    assert set(batch_keys(topics)) == set(keys)  # whoever has read their notifications still fetches them
     with pytest.raises(DataLoss, match="retention has freed"):
         topics.queue(topics.get("orders")).read(0, 0)
     clock.pass_ms(HOUR_MS)
     assert collect(topics) == {"deleted": keys[:2]}
-    assert objects(topics) == set(keys[2:])
+    assert set(batch_keys(topics)) == set(keys[2:])
     assert collect(topics) == {}
     assert len(values_of(Consumer(topics, "orders"), at_least=2)) == 2
 
@@ -180,7 +173,7 @@ def test_orphans_are_told_by_their_age_and_deleted_or_adopted(clock: Clock) -> N
     assert collect(topics, adopt=True) == {"adopted": orphans, "damaged": [damaged]}
     assert sorted(values_of(Consumer(topics, "orders"), at_least=3)) == [b"0", b"1", b"2"]
     assert collect(topics) == {"deleted": [damaged]}
-    assert objects(topics) == {*orphans, notified, "default/topics/orders/not-ours"}
+    assert set(batch_keys(topics)) == {*orphans, notified, "default/topics/orders/not-ours"}
 
 
 def test_an_age_at_which_writers_may_still_notify_is_refused(clock: Clock) -> None:
@@ -232,7 +225,7 @@ def test_a_run_that_fails_anywhere_is_made_again(clock: Clock, moment: str) -> N
             collect(topics)
             clock.pass_ms(HOUR_MS)
         collect(topics)
-        assert len(objects(topics)) == 1
+        assert len(set(batch_keys(topics))) == 1
         assert values_of(Consumer(topics, "orders"), at_least=1) == [b"4"]
 
 
@@ -300,12 +293,10 @@ class History:
         assert not dry_run or set(self.inner.list()) == before
 
     def referenced(self) -> set[str]:
-        with self.topics.queue(self.topics.get("orders")) as queue:
-            entries = [entry for partition in range(2) for entry in read_all(queue, partition)]
-        return {parse_notification(entry.raw, "queue").key or "" for entry in entries}
+        return {told.key or "" for partition in range(2) for told in notified(self.topics, partition)}
 
     def check(self) -> None:
-        there, referenced = objects(self.topics), self.referenced()
+        there, referenced = set(batch_keys(self.topics)), self.referenced()
         assert referenced <= there
         for key, written_ms in self.written_ms.items():
             if key in there:
@@ -321,7 +312,7 @@ class History:
         for _ in range(3):
             self.clock.pass_ms(DAY_MS)
             outcomes = collect(self.topics)
-            assert objects(self.topics) == self.referenced() | set(outcomes.get(Outcome.WAITING, ()))
+            assert set(batch_keys(self.topics)) == self.referenced() | set(outcomes.get(Outcome.WAITING, ()))
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
+from tests.support.pubsub.pubsub_topics import eventually
 from tests.support.servers.process import free_port
 from tieredstore.process.futures import outcome
 from tieredstore.pubsub.broker.broker import Broker
@@ -26,6 +27,7 @@ from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.settings import BatchBrokerSettings
 
 LONG_S = 120.0
+_Answer = TypeVar("_Answer")
 
 
 class RunningBroker:
@@ -44,6 +46,19 @@ class RunningBroker:
 
     def call(self, work: Any) -> Any:
         return outcome(asyncio.run_coroutine_threadsafe(work, self.loop), LONG_S)
+
+    def ask(self, question: Callable[[], _Answer]) -> _Answer:
+        """Its answer, on the loop."""
+
+        async def asked() -> _Answer:
+            return question()
+
+        answer: _Answer = self.call(asked())
+        return answer
+
+    def until(self, holds: Callable[[], object]) -> None:
+        """Wait for what the broker comes to in some turns of its loop, which may be after it has answered others."""
+        eventually(lambda: self.ask(holds))
 
     @property
     def place(self) -> str:

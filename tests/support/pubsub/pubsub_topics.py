@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,13 @@ from tieredstore.config import settings_from
 from tieredstore.errors import DataLoss
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.consume.partition_state import ConsumedRecord
+from tieredstore.pubsub.format._writing import BodyWriter
+from tieredstore.pubsub.format.messages import Compression, ProducerRequest, seal_message
+from tieredstore.pubsub.format.notifications import BatchFacts, Notification, parse_notification
+from tieredstore.pubsub.produce.batch_writer import SealedMessage
 from tieredstore.pubsub.produce.futures import RecordPlace
 from tieredstore.pubsub.produce.producer import Producer
+from tieredstore.pubsub.queue.queues import QueuedNotification
 from tieredstore.pubsub.queue.topics import Topics
 
 
@@ -77,15 +83,69 @@ def publish(topics: Topics, values: list[bytes], topic: str = "orders") -> list[
         return [future.result(0) for future in futures]
 
 
+def orders_on(store: ObjectStore | None = None, partitions: int = 1, **properties: str) -> Topics:
+    """As :func:`topics_on`, with the topic ``orders``."""
+    topics = topics_on(store, **properties)
+    topics.create("orders", partitions)
+    return topics
+
+
 def fresh_topics(partitions: int = 1, **properties: str) -> Topics:
     """A store in memory with the topic ``orders``.
 
     A batch ends by its size or a flush unless ``batch_ms`` is given: on a busy machine any time may pass between two
     records.
     """
-    topics = topics_on(None, **{"batch_ms": "60000"} | properties)
-    topics.create("orders", partitions)
-    return topics
+    return orders_on(None, partitions, **{"batch_ms": "60000"} | properties)
+
+
+def read_values(topics: Topics, at_least: int = 0) -> list[bytes]:
+    """The values of ``orders``, by a consumer of its own."""
+    with Consumer(topics, "orders") as consumer:
+        return values_of(consumer, at_least=at_least)
+
+
+def entries_of(topics: Topics, partition: int = 0) -> list[QueuedNotification]:
+    """The queue of ``orders``."""
+    with topics.queue(topics.get("orders")) as queue:
+        return list(queue.walk(partition))
+
+
+def notified(topics: Topics, partition: int = 0) -> list[Notification]:
+    """What the queue of ``orders`` tells."""
+    return [parse_notification(entry.raw, "queue") for entry in entries_of(topics, partition)]
+
+
+def facts_of(topics: Topics, partition: int = 0) -> list[BatchFacts]:
+    """What notifications of ours tell beside MemQ's."""
+    told = [notification.facts for notification in notified(topics, partition)]
+    assert None not in told
+    return [facts for facts in told if facts is not None]
+
+
+def request_ids(topics: Topics, partitions: int = 1) -> list[int]:
+    """Of all requests that notifications name, in their order."""
+    facts = [each for partition in range(partitions) for each in facts_of(topics, partition)]
+    return sorted(request.request_id for each in facts for request in each.requests(1 << 30))
+
+
+def sealed_message(request: ProducerRequest, *values: bytes, timestamp_ms: int = 0) -> SealedMessage:
+    """A Message as a producer seals it, without compression."""
+    body = BodyWriter(1 << 20)
+    for value in values:
+        assert body.append(value, None, None, None, timestamp_ms)
+    stored = seal_message(body, len(values), request, Compression.NONE)
+    return SealedMessage(stored, request, len(values), timestamp_ms, timestamp_ms)
+
+
+def run_together(*works: Callable[[], object]) -> None:
+    """Run each on a thread of its own, and wait for all."""
+    threads = [threading.Thread(target=work) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive()
 
 
 def topics_later(topics: Topics, days: int) -> Topics:
