@@ -16,8 +16,7 @@ from tieredstore.duckdb import attach
 from tieredstore.kafka.records import COLUMNS
 from tieredstore.polars import scan
 from tieredstore.query import read_topic
-from tieredstore.reading import reader
-from tieredstore.reading.split_reads import read_record_split
+from tieredstore.reading.split_reads import QuerySources
 from tieredstore.values import Binary
 
 pytestmark = pytest.mark.slow
@@ -38,14 +37,14 @@ def topic(tmp_path: Path) -> Iterator[StoredTopic]:
 def decoded(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The columns of all that was decoded, which grows."""
     names: set[str] = set()
-    read = read_record_split
+    read = QuerySources.read_record_split
 
     def spied(*words: Any) -> Iterator[Any]:
         for batch in read(*words):
             names.update(batch.schema.names)
             yield batch
 
-    monkeypatch.setattr(reader, "read_record_split", spied)
+    monkeypatch.setattr(QuerySources, "read_record_split", spied)
     return names
 
 

@@ -23,7 +23,7 @@ from tieredstore.live import EpochEnd, LiveCluster, LiveEnd, LiveTopic
 from tieredstore.model import Isolation, TopicIdPartition, TopicPartition
 from tieredstore.partitions import PartitionLog, Subscribe
 from tieredstore.partitions.history import Cut, History, cut_by_broker, cut_by_watermark
-from tieredstore.reading import LogQuery, LogSnapshot, read_window
+from tieredstore.reading import LogQuery, LogSnapshot, TopicReader
 from tieredstore.reading.epoch_inquiry import EpochInquiry
 from tieredstore.reading.snapshots import LogSnapshots
 from tieredstore.reading.survey import survey_logs
@@ -131,7 +131,7 @@ def test_a_log_that_a_later_epoch_has_left_is_read_up_to_there_and_from_the_brok
     assert log.cut == Cut(27, 3, "broker")
     (problem,) = snapshot.problems
     assert problem.startswith(f"offsets 27 to 59 of {WHERE} in the bucket are of leader epoch 3 or before")
-    given = read_window(log, 0, 27, source=bucket.manager, query=LogQuery(Subscribe(("orders",))))
+    given = TopicReader(lambda: bucket.manager, LogQuery(Subscribe(("orders",)))).read(log, 0, 27)
     assert list(itertools.chain.from_iterable(int64_values(batch, "offset") for batch in given)) == list(range(27))
 
 

@@ -18,13 +18,14 @@ from tieredstore.live import EpochEnd, LiveEnd, LiveReader, LiveTopic
 from tieredstore.model import TopicIdPartition, TopicPartition
 from tieredstore.partitions import PartitionLog, Subscribe
 from tieredstore.partitions.history import Cut
-from tieredstore.reading import LiveSplit, LogQuery, read_live_split, read_window, split_reads
+from tieredstore.reading import LiveSplit, LogQuery, TopicReader, split_reads
 from tieredstore.reading.query import QueryWords
 from tieredstore.reading.split_reads import StoredRead
 from tieredstore.records import ReadSettings
 
 ORDERS = TopicIdPartition(FIRST_ID, "orders", 0)
 QUERY = LogQuery(Subscribe(("orders",)), client={"bootstrap.servers": "localhost:1"}, on_data_loss="report")
+OFFSETS = ReadSettings(columns=("offset",))
 
 
 @pytest.fixture
@@ -60,9 +61,7 @@ def broker() -> LiveReader:
 def test_a_loss_is_told_as_far_as_it_goes(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
     split = LiveSplit(ORDERS, 3, 12)
     with caplog.at_level(logging.WARNING):
-        batches: list[Any] = list(
-            read_live_split(split, lambda: bucket.manager, QUERY, columns=("offset",), reader=broker())
-        )
+        batches: list[Any] = list(TopicReader(lambda: bucket.manager, QUERY, OFFSETS, live=broker()).read_split(split))
     assert [batch.to_pydict()["offset"] for batch in batches] == [[9, 10, 11]]
     assert "offsets 3 to 8 of orders-0 are lost" in caplog.text
 
@@ -70,7 +69,7 @@ def test_a_loss_is_told_as_far_as_it_goes(bucket: Bucket, caplog: pytest.LogCapt
 def test_a_loss_that_fails_names_the_way_on_of_whoever_asks(bucket: Bucket) -> None:
     query = replace(QUERY, on_data_loss="fail", words=QueryWords(accept_loss="let it be"))
     with pytest.raises(DataLoss, match="begins at offset 7 now; let it be to go on"):
-        list(read_live_split(LiveSplit(ORDERS, 3, 12), lambda: bucket.manager, query, reader=broker()))
+        list(TopicReader(lambda: bucket.manager, query, live=broker()).read_split(LiveSplit(ORDERS, 3, 12)))
 
 
 def test_late_copies_are_read_as_the_rest_of_the_bucket_is(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,16 +77,14 @@ def test_late_copies_are_read_as_the_rest_of_the_bucket_is(bucket: Bucket, monke
 
     class Watched(StoredRead):
         def __init__(self, *arguments: Any) -> None:
-            settings_of_reads.append(arguments[-1])
+            settings_of_reads.append(arguments[0].settings)
             super().__init__(*arguments)
 
     monkeypatch.setattr(split_reads, "StoredRead", Watched)
     bucket.write(12)
     log = PartitionLog("orders", 0, FIRST_ID, None, seam=0, earliest=0, end=12, live_start=0)
     settings = ReadSettings(columns=("offset",), on_corrupt="skip", max_batch_bytes=1 << 20, check_crc=False)
-    batches: list[Any] = list(
-        read_window(log, 3, 12, source=bucket.manager, query=QUERY, settings=settings, reader=broker())
-    )
+    batches: list[Any] = list(TopicReader(lambda: bucket.manager, QUERY, settings, live=broker()).read(log, 3, 12))
     assert [offset for batch in batches for offset in batch.to_pydict()["offset"]] == list(range(3, 12))
     (chosen,) = settings_of_reads
     assert (chosen.on_corrupt, chosen.max_batch_bytes, chosen.check_crc) == ("skip", 1 << 20, False)
@@ -117,11 +114,9 @@ def test_a_log_that_was_cut_since_it_was_planned_is_told(
     strict, sentence = replace(QUERY, on_data_loss="fail"), r"offsets 7 to 11 of orders-0 .* from offset 7 on"
     if is_cut:
         with pytest.raises(DataLoss, match=sentence):
-            list(read_live_split(split, lambda: bucket.manager, strict, columns=("offset",), reader=reader))
+            list(TopicReader(lambda: bucket.manager, strict, OFFSETS, live=reader).read_split(split))
     with caplog.at_level(logging.WARNING):
-        batches: list[Any] = list(
-            read_live_split(split, lambda: bucket.manager, QUERY, columns=("offset",), reader=reader)
-        )
+        batches: list[Any] = list(TopicReader(lambda: bucket.manager, QUERY, OFFSETS, live=reader).read_split(split))
     assert [offset for batch in batches for offset in batch.to_pydict()["offset"]] == list(range(3, stop))
     assert (re.search(sentence, caplog.text) is not None) == is_cut
 
@@ -132,9 +127,9 @@ def test_late_copies_of_a_log_that_was_left_are_none(bucket: Bucket) -> None:
     split = LiveSplit(ORDERS, 7, 12, cut=Cut(7, 5, "broker"))
     query = replace(QUERY, on_data_loss="fail")
     with pytest.raises(DataLoss, match="begins at offset 7 now"):
-        list(read_live_split(split, lambda: bucket.manager, query, reader=broker()))
+        list(TopicReader(lambda: bucket.manager, query, live=broker()).read_split(split))
     # A later epoch in the bucket is the log itself.
     bucket.ends["orders", 0, FIRST_ID] = 7
     bucket.write(5, epochs=((0, 0), (5, 2), (6, 7)))
-    batches = list(read_live_split(split, lambda: bucket.manager, query, columns=("offset",), reader=broker()))
+    batches = list(TopicReader(lambda: bucket.manager, query, OFFSETS, live=broker()).read_split(split))
     assert sum(batch.num_rows for batch in batches) == 5

@@ -78,11 +78,3 @@ def test_one_that_lost_its_last_segment_is_asked_again(topic: StoredTopic, snaps
     assert ends(snapshots) == [11, 5]
     topic.manager.delete_log_segment_data(last)
     assert ends(snapshots) == [5, 5]
-
-
-def test_ends_of_another_isolation_are_no_ends_of_this_one(snapshots: LogSnapshots) -> None:
-    assert ends(snapshots) == [5, 5]
-    snapshots.query = replace(QUERY, isolation="read_uncommitted")
-    assert ends(snapshots) == [10, 5]
-    snapshots.query = QUERY
-    assert ends(snapshots) == [5, 5]

@@ -22,7 +22,8 @@ from tieredstore.partitions import Position, Subscribe
 from tieredstore.reading import LogQuery, LogSnapshot, LogTail, TailRecords, snapshots, split_reads
 from tieredstore.reading import tail as tail_module
 from tieredstore.reading.snapshots import LogSnapshots
-from tieredstore.records import PartitionRead, ReadSettings
+from tieredstore.records import ReadSettings
+from tieredstore.records.partition import RunRead
 
 ORDERS, BILLS = ("orders", 0), ("bills", 0)
 SETTINGS = ReadSettings(columns=("offset",))
@@ -144,12 +145,12 @@ def test_a_loss_is_told_once_whatever_the_store_does(
     bucket.write(10, skip=10)
     failures = iter([True, True, False, True])
 
-    def reading(*arguments: Any) -> PartitionRead:
+    def reading(*arguments: Any) -> RunRead:
         if next(failures, False):
             raise StoreUnavailable("the store is not there")
-        return PartitionRead(*arguments)
+        return RunRead(*arguments)
 
-    monkeypatch.setattr(split_reads, "PartitionRead", reading)
+    monkeypatch.setattr(split_reads, "RunRead", reading)
     batches: list[TailRecords] = []
     errors = 0
     with (
@@ -170,11 +171,11 @@ def test_a_loss_is_told_once_whatever_the_store_does(
 def test_what_goes_under_the_reader_is_among_the_losses(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     segments = [bucket.write(10) for _ in range(3)]
 
-    def reading(*arguments: Any) -> PartitionRead:
+    def reading(*arguments: Any) -> RunRead:
         bucket.delete(segments[1])
-        return PartitionRead(*arguments)
+        return RunRead(*arguments)
 
-    monkeypatch.setattr(split_reads, "PartitionRead", reading)
+    monkeypatch.setattr(split_reads, "RunRead", reading)
     with LogTail(bucket.manager, ALONE, {ORDERS: 0}, settings=SETTINGS) as tail:
         batches = [(lost_of(records), offsets_of(records)) for records in all_of(tail)]
     assert batches == [([], list(range(10))), ([(10, 20)], list(range(20, 30)))]
@@ -242,9 +243,9 @@ def test_a_tail_that_may_look_at_any_time_does_not_list_without_pause(
     looks: list[LogSnapshots] = []
     current = LogSnapshots.current
 
-    def counted(snapshots: LogSnapshots) -> LogSnapshot:
+    def counted(snapshots: LogSnapshots, *selection: Any) -> LogSnapshot:
         looks.append(snapshots)
-        return current(snapshots)
+        return current(snapshots, *selection)
 
     def sleep(seconds: float) -> None:
         clock.now += seconds

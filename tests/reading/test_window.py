@@ -16,7 +16,7 @@ from tests.support.records.topic_buckets import Bucket
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.errors import ConfigError, DataLoss
 from tieredstore.partitions import Assign, PartitionLog, Subscribe
-from tieredstore.reading import LogQuery, open_reader, read_window
+from tieredstore.reading import LogQuery, TopicReader
 from tieredstore.reading.survey import survey_logs
 from tieredstore.records import ReadSettings
 
@@ -48,6 +48,10 @@ def log_of(tiered: TieredTopic, query: LogQuery) -> PartitionLog:
     return survey_logs(tiered.manager, query).logs[tiered.topic, 0]
 
 
+def reader_of(topics: TieredTopic | Bucket, query: LogQuery) -> TopicReader:
+    return TopicReader(lambda: topics.manager, query, SETTINGS)
+
+
 def offsets(batches: Iterator[Any], values: bool = True) -> list[int]:
     """The offsets, each of whose values says it."""
     read: list[int] = []
@@ -65,24 +69,17 @@ def test_windows_on_both_sides_of_the_seam_and_across(tiered: TieredTopic) -> No
     query = query_of(tiered)
     log = log_of(tiered, query)
     assert (log.earliest, log.seam, log.end) == (0, seam, COUNT)
-    with open_reader(query) as reader:
+    with reader_of(tiered, query) as reader:
         for start, stop in ((0, COUNT), (3, seam), (seam, COUNT - 1), (seam - 1, seam + 1), (seam, seam), (7, 8)):
-            batches = read_window(
-                log, start, stop, source=tiered.manager, query=query, settings=SETTINGS, reader=reader
-            )
-            assert offsets(batches) == list(range(start, stop))
+            assert offsets(reader.read(log, start, stop)) == list(range(start, stop))
 
 
 def test_the_columns_are_those_asked_for_on_both_sides(tiered: TieredTopic) -> None:
     tiered.tier(but_last=1)
     query = query_of(tiered)
     for columns in (("value",), ("timestamp", "key", "headers")):
-        batches = list(
-            read_window(
-                log_of(tiered, query), 0, COUNT,
-                source=tiered.manager, query=query, settings=ReadSettings(columns=columns),
-            )
-        )  # fmt: skip
+        with TopicReader(lambda: tiered.manager, query, ReadSettings(columns=columns)) as reader:
+            batches = list(reader.read(log_of(tiered, query), 0, COUNT))
         assert {tuple(batch.schema.names) for batch in batches} == {columns}
         assert len({str(batch.schema) for batch in batches}) == 1
         assert sum(batch.num_rows for batch in batches) == COUNT
@@ -93,9 +90,8 @@ def test_what_was_copied_and_deleted_meanwhile_comes_from_the_bucket(tiered: Tie
     query = query_of(tiered)
     log = log_of(tiered, query)
     delete_records(tiered.server, tiered.topic, tiered.tier())
-    assert offsets(read_window(log, 0, COUNT, source=tiered.manager, query=query, settings=SETTINGS)) == list(
-        range(COUNT)
-    )
+    with reader_of(tiered, query) as reader:
+        assert offsets(reader.read(log, 0, COUNT)) == list(range(COUNT))
 
 
 def test_a_hole_at_the_seam_by_the_querys_policy(tiered: TieredTopic, caplog: pytest.LogCaptureFixture) -> None:
@@ -104,10 +100,9 @@ def test_a_hole_at_the_seam_by_the_querys_policy(tiered: TieredTopic, caplog: py
     query = query_of(tiered)
     log = log_of(tiered, query)
     with pytest.raises(DataLoss, match=f"offsets {seam} to {seam + 6} of {tiered.topic}-0 are not there"):
-        read_window(log, 0, COUNT, source=tiered.manager, query=query)
-    lenient = replace(query, on_data_loss="report")
-    with caplog.at_level(logging.WARNING):
-        read = offsets(read_window(log, 0, COUNT, source=tiered.manager, query=lenient, settings=SETTINGS))
+        TopicReader(lambda: tiered.manager, query).read(log, 0, COUNT)
+    with reader_of(tiered, replace(query, on_data_loss="report")) as reader, caplog.at_level(logging.WARNING):
+        read = offsets(reader.read(log, 0, COUNT))
     assert read == [*range(seam), *range(seam + 7, COUNT)]
     assert f"offsets {seam} to {seam + 6}" in caplog.text
 
@@ -124,11 +119,12 @@ def test_aborted_transactions_on_both_sides(tiered: TieredTopic, isolation: Any)
     query = query_of(tiered, isolation=isolation)
     log = log_of(tiered, query)
     assert COUNT + 150 < log.seam < log.end == COUNT + 702
-    batches = read_window(log, 0, log.end, source=tiered.manager, query=query, settings=SETTINGS)
     of_plain = [*range(COUNT), *range(COUNT + 151, COUNT + 551)]
     of_aborted = [*range(COUNT, COUNT + 150), *range(COUNT + 551, COUNT + 701)]
     everything = isolation == "read_uncommitted"
-    assert offsets(batches, values=False) == sorted([*of_plain, *(of_aborted if everything else [])])
+    with reader_of(tiered, query) as reader:
+        read = offsets(reader.read(log, 0, log.end), values=False)
+    assert read == sorted([*of_plain, *(of_aborted if everything else [])])
 
 
 def test_a_segment_that_goes_under_the_reader(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
@@ -137,9 +133,8 @@ def test_a_segment_that_goes_under_the_reader(bucket: Bucket, caplog: pytest.Log
     log = survey_logs(bucket.manager, query).logs["orders", 0]
     bucket.delete(segments[1])
     with pytest.raises(DataLoss, match=r"offsets 100 to 199 of .* were deleted while they were read"):
-        list(read_window(log, 0, 300, source=bucket.manager, query=query))
-    lenient = replace(query, on_data_loss="report")
-    batches = read_window(log, 0, 300, source=bucket.manager, query=lenient, settings=SETTINGS)
+        list(reader_of(bucket, query).read(log, 0, 300))
+    batches = reader_of(bucket, replace(query, on_data_loss="report")).read(log, 0, 300)
     assert offsets(batches, values=False) == [*range(100), *range(200, 300)]
     assert "were deleted while they were read" in caplog.text
 
@@ -149,6 +144,6 @@ def test_offsets_that_there_are_not(bucket: Bucket) -> None:
     query = LogQuery(Assign((("orders", 0),)))
     log = survey_logs(bucket.manager, query).logs["orders", 0]
     with pytest.raises(DataLoss, match="offsets 20 to 24 of orders-0 are not there"):
-        read_window(log, 0, 25, source=bucket.manager, query=query)
+        reader_of(bucket, query).read(log, 0, 25)
     with pytest.raises(ConfigError, match="there are no offsets from 5 up to 4"):
-        read_window(log, 5, 4, source=bucket.manager, query=query)
+        reader_of(bucket, query).read(log, 5, 4)

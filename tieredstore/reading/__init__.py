@@ -8,9 +8,8 @@ from tieredstore.reading.plan import SplitLimits, WindowSplit, plan_windows
 from tieredstore.reading.query import LogQuery, QueryWords
 from tieredstore.reading.reader import TopicReader
 from tieredstore.reading.snapshots import LogSnapshots
-from tieredstore.reading.split_reads import LiveSplit, open_reader, read_live_split, read_record_split
+from tieredstore.reading.split_reads import LiveSplit, open_reader
 from tieredstore.reading.tail import LogTail, TailRecords
-from tieredstore.reading.window import read_window, start_of_last
 
 __all__ = [
     "LiveSplit",
@@ -26,8 +25,4 @@ __all__ = [
     "WindowSplit",
     "open_reader",
     "plan_windows",
-    "read_live_split",
-    "read_record_split",
-    "read_window",
-    "start_of_last",
 ]

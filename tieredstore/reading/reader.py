@@ -5,18 +5,20 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Self
 
+from tieredstore.errors import ConfigError
 from tieredstore.process.closing import Closing
-from tieredstore.reading.losses import Losses
+from tieredstore.reading.losses import Losses, losses_between
 from tieredstore.reading.plan import SplitLimits, WindowSplit, plan_windows
-from tieredstore.reading.split_reads import open_reader, read_live_split, read_record_split
+from tieredstore.reading.split_reads import LiveSplit, QuerySources, StoredRead, open_reader
 from tieredstore.reading.survey import survey_logs
 from tieredstore.reading.tail import LogTail
-from tieredstore.reading.window import read_window, start_of_last
 from tieredstore.reading.windows import PlaceLookup, time_offset
+from tieredstore.records.columns import int64_values
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.splits import RecordSplit
 
@@ -43,14 +45,20 @@ class TopicReader(Closing):
     """
 
     def __init__(
-        self, open_source: Callable[[], SegmentSource], query: LogQuery, settings: ReadSettings | None = None
+        self,
+        open_source: Callable[[], SegmentSource],
+        query: LogQuery,
+        settings: ReadSettings | None = None,
+        *,
+        live: LiveReader | None = None,
     ) -> None:
+        """``live`` are clients that are somebody else's to close; without it some are opened on first use."""
         self.query = query
         self.settings = settings or ReadSettings()
         self._open_source = open_source
         self._lock = threading.Lock()
         self._open = contextlib.ExitStack()
-        self._live: LiveReader | None = None
+        self._live = live
 
     def look(self) -> LogSnapshot:
         """The logs as they are now, of whatever is there."""
@@ -87,18 +95,51 @@ class TopicReader(Closing):
 
     def read(
         self, log: PartitionLog, start: int, stop: int, *, aborted: set[AbortedTransaction] | None = None
-    ) -> Generator[pa.RecordBatch]:
-        """The records of the offsets ``start`` up to ``stop`` (half-open): see :func:`read_window`."""
-        return read_window(
-            log, start, stop, source=self._open_source(), query=self.query, settings=self.settings, reader=self.live(),
-            aborted=aborted,
-        )  # fmt: skip
+    ) -> Generator[pa.RecordBatch, None, None]:
+        """The records with offsets in ``[start, stop)``, each once, ascending, in record batches without empty ones.
+
+        The bucket's come first, then the broker's; they have the same columns. What neither has is DataLoss at once, or
+        by the query's policy a warning for each gap; so is what retention takes during the read. Memory is bounded
+        whatever the window. ``aborted`` gets the transactions of the bucket's part whose records are left out, some too
+        that lie further on in a segment that is read. To be exhausted or closed.
+        """
+        if not 0 <= start <= stop:
+            raise ConfigError(f"there are no offsets from {start} up to {stop} of {log.topic_id_partition}")
+        # Below, losses are only told of: they are judged here, once for the window and before any record is given.
+        Losses(self.query).accept_missing(losses_between(log, start, stop))
+        return _read(self._sources(self.settings), log, start, stop, aborted)
 
     def start_of_last(self, log: PartitionLog, count: int, stop: int) -> int:
-        """The offset from which on ``count`` records are left up to ``stop``: see :func:`start_of_last`."""
-        return start_of_last(
-            log, count, stop, source=self._open_source(), query=self.query, settings=self.settings, reader=self.live()
+        """The offset from which on ``count`` records are left up to ``stop``; the log's first where it has fewer.
+
+        Records are counted, and not offsets, of which markers, aborted transactions and compaction leave gaps. So the
+        end of the log is read, as many offsets as records are wanted, and four times as many where these have too few.
+        Lost offsets are none of this look's concern. Memory does not grow with ``count``.
+        """
+        sources = replace(
+            self._sources(replace(self.settings, columns=("offset",))),
+            query=replace(self.query, on_data_loss="report"),
         )
+
+        def offsets_from(start: int) -> Generator[Sequence[int], None, None]:
+            for records in _read(sources, log, start, stop):
+                yield int64_values(records, "offset")
+
+        width = count
+        while True:
+            start = max(stop - width, log.earliest)
+            if start >= stop or (start == log.earliest and width == count):
+                return min(start, stop)
+            with closing(offsets_from(start)) as batches:
+                sizes = [(offsets[0], len(offsets)) for offsets in batches]
+            surplus = sum(rows for _, rows in sizes) - count
+            if surplus >= 0:
+                first, skipped = _batch_of(sizes, surplus)
+                with closing(offsets_from(first)) as batches:
+                    return _nth(batches, skipped, first)
+            if start == log.earliest:
+                return start
+            width *= 4
 
     def splits(
         self, snapshot: LogSnapshot, windows: Mapping[TopicPartition, OffsetWindow], limits: SplitLimits
@@ -108,12 +149,10 @@ class TopicReader(Closing):
 
     def read_split(self, split: WindowSplit, settings: ReadSettings | None = None) -> Iterator[pa.RecordBatch]:
         """The records of a split that was planned, here or in another process."""
-        chosen = replace(settings or self.settings, isolation=self.query.isolation)
+        chosen = settings or self.settings
         if isinstance(split, RecordSplit):
-            return read_record_split(self._open_source(), split, self.query, chosen)
-        return read_live_split(
-            split, self._open_source, self.query, columns=chosen.columns, settings=chosen, reader=self.live()
-        )
+            return QuerySources(self._open_source, self.query, chosen).read_record_split(split)
+        return self._sources(chosen).read_live_split(split)
 
     def follow(self, positions: Mapping[TopicPartition, int | Position]) -> LogTail:
         """The records of partitions as they come, each from a position on, by connections of the tail's own."""
@@ -121,12 +160,15 @@ class TopicReader(Closing):
 
     def live(self) -> LiveReader | None:
         """The clients that read the broker; None for the bucket alone."""
-        if self.query.client is None:
-            return None
+        if self._live is not None or self.query.client is None:
+            return self._live
         with self._lock:
             if self._live is None:
                 self._live = self._open.enter_context(open_reader(self.query))
             return self._live
+
+    def _sources(self, settings: ReadSettings) -> QuerySources:
+        return QuerySources(self._open_source, self.query, settings, self.live())
 
     def _cluster(self) -> LiveCluster | None:
         live = self.live()
@@ -135,3 +177,34 @@ class TopicReader(Closing):
     def close(self) -> None:
         """Close the connections to the broker."""
         self._open.close()
+
+
+def _read(
+    sources: QuerySources, log: PartitionLog, start: int, stop: int, aborted: set[AbortedTransaction] | None = None
+) -> Generator[pa.RecordBatch, None, None]:
+    if log.lineage is not None and start < min(stop, log.seam):
+        yield from StoredRead(sources, log.lineage, (start, min(stop, log.seam)), aborted).batches()
+    if log.live_start is None:
+        return
+    # What lies between the seam and the broker's first offset was judged above.
+    live = LiveSplit.of(log, max(start, log.seam, log.live_start), min(stop, log.end))
+    if live.start < live.stop:
+        yield from sources.read_live_split(live)
+
+
+def _batch_of(batches: Sequence[tuple[int, int]], number: int) -> tuple[int, int]:
+    """The first offset of the batch that has the record of this number, and that record's number within it."""
+    for first, rows in batches:
+        if number < rows:
+            return first, number
+        number -= rows
+    raise IndexError(number)
+
+
+def _nth(batches: Iterable[Sequence[int]], number: int, otherwise: int) -> int:
+    """The offset of this number, or ``otherwise`` if by now there are fewer: retention passed by meanwhile."""
+    for offsets in batches:
+        if number < len(offsets):
+            return offsets[number]
+        number -= len(offsets)
+    return otherwise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.backends.memory import MemoryObjectStore
@@ -12,6 +13,7 @@ from tieredstore.catalog.catalog_file import CatalogFile
 from tieredstore.catalog.watermark import StoredMoves
 from tieredstore.model import TopicPartition
 from tieredstore.partitions.position import Position, Standing, is_stale, needs_answer
+from tieredstore.partitions.selections import Selection
 from tieredstore.reading.log_snapshot import LogSnapshot
 from tieredstore.reading.losses import Moved, sentence
 from tieredstore.reading.survey import survey_logs
@@ -46,39 +48,34 @@ class LogSnapshots:
         *,
         fresh_s: float,
         clock: Callable[[], float] = time.monotonic,
-        cluster: LiveCluster | None = None,
     ) -> None:
-        """``cluster`` is somebody else's to close; without it one of the query's is opened on first use."""
         self.last: LogSnapshot | None = None
         """The latest that was taken."""
         self._open_source = open_source
-        self.query = query
-        """May be replaced: the next snapshot is taken by it."""
+        self._query = query
         self._fresh_s = fresh_s
         self._clock = clock
         self._taken_at = 0.0
-        self._isolation = query.isolation
         self._logged: dict[str, None] = {}
         """Problems that were told, in that order."""
         # In memory, though planners may share one in the bucket: who reads needs no right to write there.
         self._file = CatalogFile(MemoryObjectStore(), "catalog.arrows")
         self._moves: StoredMoves | None = None
-        self._cluster = cluster
-        self._own_cluster: LiveCluster | None = None
+        self._cluster: LiveCluster | None = None
         self._ends: dict[TopicPartition, tuple[tuple[int | None, int | None], EpochEnd | None]] = {}
         """What was answered of a position's epoch, and the leader's epoch at that time."""
 
-    def current(self) -> LogSnapshot:
-        """The last one if it is fresh, or a new one."""
+    def current(self, selection: Selection | None = None) -> LogSnapshot:
+        """The last one if it is fresh, or a new one: of what the query selects, or of this ``selection``."""
         if self.last is None or self._clock() - self._taken_at >= self._fresh_s:
-            before, source = self.last if self.query.isolation == self._isolation else None, self._open_source()
+            source = self._open_source()
+            query = self._query if selection is None else replace(self._query, selection=selection)
             if self._moves is None:
                 self._moves = StoredMoves(source)
             self.last = survey_logs(
-                source, self.query, catalog_file=self._file, cluster=self._cluster or self._live(), before=before,
+                source, query, catalog_file=self._file, cluster=self.cluster(), before=self.last,
                 moves=self._moves,
             )  # fmt: skip
-            self._isolation = self.query.isolation
             # Only now: a look that itself took longer than fresh_s would otherwise be stale at once.
             self._taken_at = self._clock()
             self._tell_of_problems(self.last)
@@ -96,7 +93,7 @@ class LogSnapshots:
             if where in logs and needs_answer(position, logs[where])
         }
         asked = {where: epochs[0] for where, epochs in wanted.items() if self._ends.get(where, _NO_END)[0] != epochs}
-        cluster = self._cluster or self._live()
+        cluster = self.cluster()
         if cluster is not None and asked:
             answers = cluster.epoch_ends({where: epoch for where, epoch in asked.items() if epoch is not None})
             self._ends |= {where: (wanted[where], answers.get(where)) for where in asked}
@@ -109,32 +106,33 @@ class LogSnapshots:
         for where in sorted(stale):
             offset = positions[where].offset
             moved = Moved(where, offset, Standing("stale", offset), logs[where])
-            self._warn(sentence(moved, self.query.words))
+            self._warn(sentence(moved, self._query.words))
         return stale
 
     def lookup(self, snapshot: LogSnapshot) -> PlaceLookup:
         """What finds places in the logs of a snapshot."""
-        return PlaceLookup(snapshot, self.query, self._time_offset)
+        return PlaceLookup(snapshot, self._query, self._time_offset)
 
     def _time_offset(self, log: PartitionLog, timestamp_ms: int) -> int | None:
-        return time_offset(self._open_source(), self._cluster or self._live(), log, timestamp_ms)
+        return time_offset(self._open_source(), self.cluster(), log, timestamp_ms)
 
     def close(self) -> None:
         """Close the connection to the broker, and forget what was seen; the next snapshot opens it again."""
         self.last = None
-        cluster, self._own_cluster = self._own_cluster, None
+        cluster, self._cluster = self._cluster, None
         if cluster is not None:
             cluster.close()
 
-    def _live(self) -> LiveCluster | None:
-        if self._own_cluster is None:
-            self._own_cluster = self.query.open_cluster()
-        return self._own_cluster
+    def cluster(self) -> LiveCluster | None:
+        """The broker, asked by one connection as long as this is open; None for the bucket alone."""
+        if self._cluster is None:
+            self._cluster = self._query.open_cluster()
+        return self._cluster
 
     def _tell_of_problems(self, snapshot: LogSnapshot) -> None:
         """What is new of its problems: a copy that is under way would be told of every second.
 
-        One that comes and goes is told once too, as where ``query`` is another one from look to look.
+        One that comes and goes is told once too, as where the selection is another one from look to look.
         """
         for problem in snapshot.problems:
             self._warn(problem)

@@ -6,7 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias, get_args
 
 import pyarrow as pa
@@ -20,12 +20,12 @@ from tieredstore.partitions.selections import Assign
 from tieredstore.process.closing import Closing
 from tieredstore.reading.losses import CreatedAgain, Gone, Losses, Moved, losses_between, name_of
 from tieredstore.reading.snapshots import LogSnapshots
-from tieredstore.reading.split_reads import StoredRead
+from tieredstore.reading.split_reads import QuerySources, StoredRead
 from tieredstore.records.report import LostOffsets
 from tieredstore.records.settings import ReadSettings
 
 if TYPE_CHECKING:
-    from tieredstore.live import EpochEnd, LiveCluster, LiveFollower
+    from tieredstore.live import EpochEnd, LiveFollower
     from tieredstore.reading.query import LogQuery
     from tieredstore.remote.source import SegmentSource
 
@@ -122,6 +122,60 @@ class _Followed:
         return self.at.offset
 
 
+class _Partitions(dict[TopicPartition, _Followed]):
+    """Those that are followed; ``within`` has them by phase, in the order in which they came into it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.within: dict[type[_Phase], dict[TopicPartition, None]] = {kind: {} for kind in get_args(_Phase)}
+        self.aborted = 0
+        """How many aborted transactions were met in the bucket by reads that have ended."""
+
+    def enter(self, where: TopicPartition, phase: _Phase) -> None:
+        """Change the phase of a partition."""
+        self.leave(where)
+        self[where].phase = phase
+        self.within[type(phase)][where] = None
+
+    def leave(self, where: TopicPartition) -> None:
+        """End what is under way for a partition in the bucket."""
+        phase = self[where].phase
+        if self.within[type(phase)].pop(where, where) is None and isinstance(phase, _Reading):
+            phase.batches.close()
+            self.aborted += len(phase.window.aborted)
+
+    def remove(self, where: TopicPartition) -> None:
+        """Follow one no longer."""
+        self.leave(where)
+        del self[where]
+
+
+@dataclass(slots=True)
+class _Looks:
+    """When the logs are looked at: every ``pause_s``, or earlier where that was asked for."""
+
+    clock: Callable[[], float]
+    pause_s: float
+    last_at: float = -math.inf
+
+    @property
+    def next_at(self) -> float:
+        """When the next one is due."""
+        return self.last_at + self.pause_s
+
+    def begin(self) -> None:
+        """Note that one begins now."""
+        self.last_at = self.clock()
+
+    def ask_soon(self) -> None:
+        """Have the next one once a little time has passed since the last."""
+        self.last_at = min(self.last_at, self.clock() - self.pause_s + min(_LOOK_AGAIN_S, self.pause_s))
+
+    def ask_now(self) -> None:
+        """Have the next one at once."""
+        self.last_at = -math.inf
+
+
 class LogTail(Closing):
     """Gives the records of partitions as they come, each from an offset on, across the seam between bucket and broker.
 
@@ -151,27 +205,15 @@ class LogTail(Closing):
         ``settings`` say which columns are read and how. ConfigError for what cannot be; nothing is asked yet.
         """
         self._source = source
-        self._query = query
-        self._settings = settings or ReadSettings()
-        self._look_s = look_s
+        self._sources = QuerySources(lambda: source, query, settings or ReadSettings())
         self._clock = clock
-        self._followed: dict[TopicPartition, _Followed] = {}
-        self._in: dict[type[_Phase], dict[TopicPartition, None]] = {kind: {} for kind in get_args(_Phase)}
-        """The partitions in each phase, in the order in which they came into it."""
+        self._followed = _Partitions()
         self._is_closed = False
-        self.aborted = 0
-        """How many aborted transactions were met in the bucket whose records were left out."""
-        self._cluster: LiveCluster | None = query.open_cluster()
-        self._follower: LiveFollower | None = None
-        try:
-            self._follower = None if self._cluster is None else _follower_of(query, self._settings)
-        except BaseException:
-            if self._cluster is not None:
-                self._cluster.close()
-            raise
+        # Connects to nothing yet.
+        self._follower = None if query.client is None else _follower_of(query, self._sources.settings)
         self._losses = Losses(query)
-        self._snapshots = LogSnapshots(lambda: source, query, fresh_s=0, clock=clock, cluster=self._cluster)
-        self._looked_at = -math.inf
+        self._snapshots = LogSnapshots(lambda: source, query, fresh_s=0, clock=clock)
+        self._looks = _Looks(clock, look_s)
         self._identified_at = clock()
         self._live_first = False
         self.follow(positions)
@@ -180,6 +222,11 @@ class LogTail(Closing):
     def positions(self) -> dict[TopicPartition, int]:
         """Where each partition goes on, behind what :meth:`poll` has given."""
         return {where: followed.offset for where, followed in self._followed.items()}
+
+    @property
+    def aborted(self) -> int:
+        """How many aborted transactions were met in the bucket whose records were left out."""
+        return self._followed.aborted
 
     @property
     def places(self) -> dict[TopicPartition, Position]:
@@ -192,16 +239,15 @@ class LogTail(Closing):
         self.forget(positions)
         for where, place in positions.items():
             self._followed[where] = _Followed(Position(place) if isinstance(place, int) else place)
-            self._enter(where, _ToLook())
-        self._looked_at = -math.inf
+            self._followed.enter(where, _ToLook())
+        self._looks.ask_now()
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Follow these no longer."""
         for where in partitions:
             if where not in self._followed:
                 continue
-            self._leave(where)
-            del self._followed[where]
+            self._followed.remove(where)
             if self._follower is not None:
                 self._follower.remove([where])
 
@@ -228,30 +274,16 @@ class LogTail(Closing):
         """End what is under way, and the connections, also where one of them cannot be ended. Idempotent."""
         with contextlib.ExitStack() as ending:
             self._is_closed = True
-            if self._cluster is not None:
-                ending.callback(self._cluster.close)
+            ending.callback(self._snapshots.close)
             if self._follower is not None:
                 ending.callback(self._follower.close)
-            ending.callback(self._snapshots.close)
-            for where in [*self._in[_Reading]]:
-                ending.callback(self._leave, where)
-            self._cluster = self._follower = None
-
-    def _enter(self, where: TopicPartition, phase: _Phase) -> None:
-        self._leave(where)
-        self._followed[where].phase = phase
-        self._in[type(phase)][where] = None
-
-    def _leave(self, where: TopicPartition) -> None:
-        """End what is under way for a partition in the bucket."""
-        phase = self._followed[where].phase
-        if self._in[type(phase)].pop(where, where) is None and isinstance(phase, _Reading):
-            phase.batches.close()
-            self.aborted += len(phase.window.aborted)
+            for where in [*self._followed.within[_Reading]]:
+                ending.callback(self._followed.leave, where)
+            self._follower = None
 
     def _next_records(self) -> TailRecords | None:
         """What is there without waiting: of bucket and broker by turns, so that neither keeps the other waiting."""
-        if self._in[_ToLook] and self._clock() >= self._next_look_at():
+        if self._followed.within[_ToLook] and self._clock() >= self._looks.next_at:
             self._look()
         self._check_identity(_IDENTITY_S)
         self._live_first = not self._live_first
@@ -261,23 +293,19 @@ class LogTail(Closing):
 
     def _wait(self, left: float) -> None:
         """Until something may have come, ``left`` seconds at most."""
-        if self._in[_ToLook]:
-            left = min(left, max(_PAUSE_S, self._next_look_at() - self._clock()))
+        if self._followed.within[_ToLook]:
+            left = min(left, max(_PAUSE_S, self._looks.next_at - self._clock()))
         if self._follower is not None and self._follower.positions:
             self._follower.wait(min(left, _SLEEP_S))
         else:
             time.sleep(min(left, _SLEEP_S))
 
-    def _next_look_at(self) -> float:
-        return self._looked_at + self._look_s
-
     def _look(self) -> None:
         """Find out where those partitions go on that are neither read nor followed."""
-        self._looked_at = self._clock()
-        to_look = sorted(self._in[_ToLook])
+        self._looks.begin()
+        to_look = sorted(self._followed.within[_ToLook])
         # Of no others: each topic is a listing, and those that are followed no longer are nobody's loss.
-        self._snapshots.query = replace(self._query, selection=Assign(tuple(to_look)))
-        snapshot = self._snapshots.current()
+        snapshot = self._snapshots.current(Assign(tuple(to_look)))
         positions = {where: self._followed[where].at for where in to_look}
         ends, stale = self._snapshots.epoch_ends(positions), self._snapshots.stale(positions)
         for where in to_look:
@@ -298,7 +326,7 @@ class LogTail(Closing):
             read = f"{name_of(log.where)} of {followed.topic_id} was read up to offset {followed.offset}"
             self._losses.accept(CreatedAgain(log.topic, log.topic_id, read))
             followed.at = log.position(log.earliest)
-        followed.topic_id, followed.identified_at = log.topic_id, self._looked_at
+        followed.topic_id, followed.identified_at = log.topic_id, self._looks.last_at
 
     def _go_back_to_cut(self, followed: _Followed, log: PartitionLog, answer: EpochEnd | None) -> None:
         """Begin again where a later leader epoch has written another log below what was given."""
@@ -311,7 +339,7 @@ class LogTail(Closing):
         """Read the partition from the bucket, or follow it on the broker, or look again later."""
         if log.lineage is not None and followed.offset < log.seam:
             self._lose(losses_between(log, followed.offset, log.seam), followed)
-            self._enter(log.where, _Queued(log))
+            self._followed.enter(log.where, _Queued(log))
         elif log.live_start is not None and log.end_from(followed.offset) >= log.live_start:
             # Not where the bucket's last records wait for a segment that decides them: that is looked at again.
             self._follow_live(followed, log, log.live_start)
@@ -329,7 +357,7 @@ class LogTail(Closing):
         # A place that a look has found all the same, since the broker refused it, is not checked again.
         epochs = {} if leader is None or leader == refused or not followed.offset else {log.where: leader}
         self._follower.add({log.where: followed.offset}, epochs)
-        self._enter(log.where, _Live(leader))
+        self._followed.enter(log.where, _Live(leader))
 
     def _lose(self, losses: Iterable[LostOffsets], followed: _Followed) -> None:
         """Tell of what is lost from the position on. Looked at again after an error it may be less, or the same."""
@@ -339,7 +367,9 @@ class LogTail(Closing):
 
     def _next_stored(self) -> TailRecords | None:
         """The next records of the bucket, of the partition that is being read or of the next one."""
-        while (where := next(iter(self._in[_Reading] or self._in[_Queued]), None)) is not None:
+        while (
+            where := next(iter(self._followed.within[_Reading] or self._followed.within[_Queued]), None)
+        ) is not None:
             followed, phase = self._followed[where], self._followed[where].phase
             if isinstance(phase, _Queued):
                 phase = self._begin_stored(followed, phase.log)
@@ -359,14 +389,14 @@ class LogTail(Closing):
 
     def _begin_stored(self, followed: _Followed, log: PartitionLog) -> _Reading:
         assert log.lineage is not None
-        window = StoredRead(self._source, log.lineage, (followed.offset, log.seam), self._query, self._settings)
+        window = StoredRead(self._sources, log.lineage, (followed.offset, log.seam))
         reading = _Reading(log, window, window.batches())
-        self._enter(log.where, reading)
+        self._followed.enter(log.where, reading)
         return reading
 
     def _go_on_behind(self, followed: _Followed, log: PartitionLog) -> None:
         """At the seam: on the broker at once if it had the seam a moment ago, otherwise where a new look says."""
-        self._enter(log.where, _ToLook())
+        self._followed.enter(log.where, _ToLook())
         is_known = self._clock() < followed.identified_at + _IDENTITY_S
         if is_known and log.live_start is not None and log.live_start <= log.seam:
             self._follow_live(followed, log, log.live_start)
@@ -402,17 +432,18 @@ class LogTail(Closing):
 
     def _look_at_soon(self, where: TopicPartition) -> None:
         """Look at a partition's log once a little time has passed since the last look."""
-        self._enter(where, _ToLook())
-        self._looked_at = min(self._looked_at, self._clock() - self._look_s + min(_LOOK_AGAIN_S, self._look_s))
+        self._followed.enter(where, _ToLook())
+        self._looks.ask_soon()
 
     def _check_identity(self, fresh_s: float) -> None:
         """Look at those again whose topic is not the one that was followed: its offsets mean nothing in another."""
-        if self._cluster is None or self._follower is None or not self._follower.positions:
+        cluster = self._snapshots.cluster()
+        if cluster is None or self._follower is None or not self._follower.positions:
             return
         if self._clock() < self._identified_at + fresh_s:
             return
         self._identified_at = self._clock()
-        live_topics = self._cluster.describe({topic for topic, _ in self._follower.positions})
+        live_topics = cluster.describe({topic for topic, _ in self._follower.positions})
         for where in list(self._follower.positions):
             live = live_topics.get(where[0])
             known = self._followed[where].topic_id

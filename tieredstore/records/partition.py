@@ -6,6 +6,7 @@ import inspect
 import logging
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -60,7 +61,7 @@ class PartitionRead(ArrowStream, Closing):
     ) -> Generator[pa.RecordBatch, None, None]:
         reader = SectionReader(source, settings)
         for spans in runs_of_spans(lineage, self.start, self.stop):
-            yield from _RunRead(reader, spans, self.start, self.stop, self.report).read()
+            yield from RunRead(reader, spans, self.start, self.stop, self.report).read()
             if self.report.undecided is not None:
                 break
         self._is_over = True
@@ -85,7 +86,7 @@ class PartitionRead(ArrowStream, Closing):
         self._batches.close()
 
 
-class _RunRead:
+class RunRead:
     """Reads the offsets ``start`` up to ``stop`` (half-open) of ``spans``.
 
     The spans follow each other without a gap; the first holds ``start``. Those behind ``stop`` are there because the
@@ -103,9 +104,8 @@ class _RunRead:
         self._transactions = Transactions(reader.source, spans, start)
         # Topics without transactions should not pay for them: their outcome is asked for when the first one is met.
         self._watching = self._committed
-        self._reached: int | None = None
 
-    def read(self) -> Iterator[pa.RecordBatch]:
+    def read(self) -> Generator[pa.RecordBatch, None, None]:
         """The records. ``report`` is kept up to date; it has ``undecided`` where the read ended early."""
         first = self._read_of(0)
         # At offset 0 no transaction can reach over the beginning: most reads of whole topics ask for no snapshot.
@@ -115,8 +115,27 @@ class _RunRead:
             span = self._read_of(number)
             if span is None:
                 return
-            yield from self._read_span(number, span)
-            self._report.next_offset = min(span.stop, self._stop) if self._reached is None else self._reached
+            section = self._reader.section_of(span)
+            is_watching = self._watching
+            decoder = self._settings.decoder(*(["offset"] if is_watching else []))
+            aborted = self._aborted(number, span) if self._committed and not is_watching else ()
+            meet = partial(self._meet_transaction, number, span, decoder)
+            look = _TransactionWatch(span.stop, meet).watch if is_watching else iter
+            lost: LostOffsets | None = None
+            for records in self._reader.read(section, decoder, aborted, partial(self._following, number), look):
+                kept = self._before_undecided(records) if is_watching else records
+                if kept.num_rows:
+                    yield kept
+                if kept.num_rows < records.num_rows:
+                    break
+            else:
+                # Nothing follows on the last segment, so that only its own log tells where it ends.
+                if number == len(self._spans) - 1:
+                    lost = self._reader.check_reached(section, decoder)
+            self._note_skipped(decoder, span.segment)
+            self._report.next_offset = min(span.stop, self._stop) if lost is None else lost.start
+            if lost is not None:
+                self._report.lost = (*self._report.lost, lost)
 
     def _read_of(self, number: int) -> Span | None:
         """What is to be read of a span, if anything."""
@@ -126,31 +145,11 @@ class _RunRead:
         start, stop = max(span.start, self._start), min(span.stop, self._stop)
         return Span(span.segment, start, stop) if start < stop else None
 
-    def _read_span(self, number: int, span: Span) -> Iterator[pa.RecordBatch]:
-        section = self._reader.section_of(span)
-        is_watching = self._watching
-        aborted = self._aborted(number, span) if self._committed and not is_watching else ()
-        decoder = self._settings.decoder(*(["offset"] if is_watching else []))
-
-        def meet_transaction() -> None:
-            self._transactions.skip_to(number)
-            # First of all: they may tell that all is decided that is read.
-            decoder.leave_out(self._aborted(number, span))
-            self._settle()
-
-        look = _TransactionWatch(span.stop, meet_transaction).watch if is_watching else iter
-        for records in self._reader.read(section, decoder, aborted, lambda: self._following(number), look):
-            kept = self._before_undecided(records) if is_watching else records
-            if kept.num_rows:
-                yield kept
-            if kept.num_rows < records.num_rows:
-                break
-        else:
-            # Nothing follows on the last segment, so that only its own log tells where it ends.
-            if number == len(self._spans) - 1 and (lost := self._reader.check_reached(section, decoder)) is not None:
-                self._report.lost = (*self._report.lost, lost)
-                self._reached = lost.start
-        self._note_skipped(decoder, span.segment)
+    def _meet_transaction(self, number: int, span: Span, decoder: RecordDecoder) -> None:
+        self._transactions.skip_to(number)
+        # First of all: they may tell that all is decided that is read.
+        decoder.leave_out(self._aborted(number, span))
+        self._settle()
 
     def _aborted(self, number: int, span: Span) -> Sequence[AbortedTransaction]:
         aborted = self._transactions.aborted(number, span.start, span.stop)
