@@ -15,7 +15,6 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
 from tests.support.network.fault_proxy import wait_until
-from tieredstore.process import endpoint as endpoint_module
 from tieredstore.process.endpoint import Endpoint
 from tieredstore.process.health import Health
 
@@ -27,21 +26,19 @@ def health() -> Health:
     return Health()
 
 
-@pytest.fixture(autouse=True)
-def time_for_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More than a busy machine needs: only the tests of slow clients have less."""
-    monkeypatch.setattr(endpoint_module, "_REQUEST_S", 600.0)
-
-
 @pytest.fixture
-def endpoint(health: Health) -> Iterator[Endpoint]:
+def endpoint(health: Health, request: pytest.FixtureRequest) -> Iterator[Endpoint]:
+    """Its parameter is how long a request may take: otherwise more than a busy machine needs."""
     # Those of earlier tests may end meanwhile, and of its own one that has done all may take a moment to.
     before = set(threading.enumerate())
-    served = Endpoint("127.0.0.1", 0, health)
+    served = Endpoint("127.0.0.1", 0, health, request_s=getattr(request, "param", 600.0))
     yield served
     served.close()
     served.close()
     assert wait_until(lambda: not [one for one in set(threading.enumerate()) - before if "endpoint" in one.name])
+
+
+SLOW_CLIENTS = pytest.mark.parametrize("endpoint", [0.3], indirect=True)
 
 
 def answer(endpoint: Endpoint, request: bytes) -> bytes:
@@ -69,37 +66,45 @@ def get(endpoint: Endpoint, path: str) -> tuple[int, bytes]:
     return int(head.split()[1]), body
 
 
-def test_other_paths_and_methods_are_refused(endpoint: Endpoint) -> None:
-    assert get(endpoint, "/")[0] == 404
-    assert get(endpoint, "/metrics/../etc/passwd")[0] == 404
-    assert get(endpoint, "/readyz?verbose")[0] == 200
-    assert answer(endpoint, b"POST /readyz HTTP/1.1\r\n\r\n").split()[1] == b"501"
-    assert b"400 Bad request syntax" not in answer(endpoint, b"GET /readyz HTTP/1.0\r\n\r\n")
+@pytest.mark.parametrize(
+    ("request_", "status", "words"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", 404, b"There are /metrics"),
+        (b"GET /metrics/../etc/passwd HTTP/1.1\r\n\r\n", 404, b"There are /metrics"),
+        (b"GET /readyz?verbose HTTP/1.1\r\n\r\n", 200, b"true"),
+        (b"GET /readyz HTTP/1.0\r\n\r\n", 200, b"true"),
+        (b"POST /readyz HTTP/1.1\r\n\r\n", 501, b""),
+    ],
+)
+def test_paths_and_methods(endpoint: Endpoint, request_: bytes, status: int, words: bytes) -> None:
+    head, _, body = answer(endpoint, request_).partition(b"\r\n\r\n")
+    assert int(head.split()[1]) == status
+    assert words in body
+
+
+def test_what_is_no_request_is_refused(endpoint: Endpoint) -> None:
     assert b"Error code: 400" in answer(endpoint, b"nonsense\r\n\r\n")
 
 
 def test_a_head_has_the_same_status_and_no_body(endpoint: Endpoint, health: Health) -> None:
     health.fails("store", "it does not answer")
     head, _, body = answer(endpoint, b"HEAD /readyz HTTP/1.0\r\n\r\n").partition(b"\r\n\r\n")
-    assert head.split()[1] == b"503"
-    assert body == b""
+    assert (head.split()[1], body) == (b"503", b"")
 
 
 def test_a_request_in_pieces_is_answered(endpoint: Endpoint) -> None:
     with socket.create_connection((endpoint.host, endpoint.port), timeout=60) as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)  # a packet each
         for piece in (b"GET /hea", b"lthz HTTP/1.0\r", b"\nA: b\r\n", b"\r\n"):
             client.sendall(piece)
-            time.sleep(0.02)
         assert client.recv(100).startswith(b"HTTP/1.0 200")
 
 
-def test_clients_that_say_nothing_or_too_much_are_dropped_and_others_answered(
-    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(endpoint_module, "_REQUEST_S", 1.0)
+@SLOW_CLIENTS
+def test_clients_that_say_nothing_or_too_much_are_dropped_and_others_answered(endpoint: Endpoint) -> None:
     silent = [socket.create_connection((endpoint.host, endpoint.port), timeout=60) for _ in range(12)]
     try:
-        # More slow clients than threads: each has its second, and then the next ones come.
+        # More slow clients than threads: each has its time, and then the next ones come.
         until_answered(endpoint)
         assert [client.recv(1) for client in silent] == [b""] * 12
     finally:
@@ -110,17 +115,18 @@ def test_clients_that_say_nothing_or_too_much_are_dropped_and_others_answered(
     until_answered(endpoint)
 
 
-def test_a_client_that_trickles_has_no_more_time_than_others(
-    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(endpoint_module, "_REQUEST_S", 1.0)
-    with socket.create_connection((endpoint.host, endpoint.port), timeout=60) as client:
-        started = time.monotonic()
-        with contextlib.suppress(OSError):
-            while time.monotonic() - started < 60:
-                client.sendall(b"G")
-                time.sleep(0.05)
-        assert time.monotonic() - started < 40
+@SLOW_CLIENTS
+def test_a_client_that_trickles_has_no_more_time_than_others(endpoint: Endpoint) -> None:
+    with socket.create_connection((endpoint.host, endpoint.port), timeout=0.05) as client:
+        started, dropped = time.monotonic(), b"?"
+        while dropped:
+            assert time.monotonic() - started < 60
+            with contextlib.suppress(TimeoutError):
+                try:
+                    client.sendall(b"G")
+                    dropped = client.recv(1)
+                except ConnectionError:
+                    break
 
 
 def test_more_connections_than_may_wait_are_closed_at_once_and_it_goes_on(endpoint: Endpoint) -> None:
@@ -134,10 +140,11 @@ def test_more_connections_than_may_wait_are_closed_at_once_and_it_goes_on(endpoi
 
 
 def test_the_end_cuts_off_who_is_being_answered(health: Health) -> None:
-    served = Endpoint("127.0.0.1", 0, health)
+    served = Endpoint("127.0.0.1", 0, health, request_s=600.0)
     with socket.create_connection((served.host, served.port), timeout=60) as client:
         client.sendall(b"GET /hea")
-        time.sleep(0.3)
+        # One of the others is answered meanwhile, so this one was taken too.
+        assert get(served, "/healthz")[0] == 200
         started = time.monotonic()
         served.close()
         assert time.monotonic() - started < 40  # and not the ten minutes that the client has

@@ -8,6 +8,8 @@ import signal
 import socket
 import time
 import urllib.error
+from dataclasses import dataclass
+from typing import Final
 
 import pytest
 
@@ -17,156 +19,174 @@ from tests.support.service_process import fetched, running
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_drains_and_the_end_is_0(signum: signal.Signals) -> None:
-    with running("sys.exit(Service('tester', {'one': loop, 'two': loop}).run())") as run:
-        run.line("working", 2)
-        run.send(signum)
-        assert run.code() == 0
-        assert run.lines.count("drained") == 2
-        assert f"tester: {signum.name}: stopping, for 30 s at most; a second one ends it at once" in run.lines
+@dataclass(frozen=True)
+class Ending:
+    """A program, the signals it gets as soon as lines that match have come so often, and how it ends."""
+
+    program: str
+    code: int
+    signals: tuple[tuple[str, int, signal.Signals | None], ...] = ()
+    lines: tuple[str, ...] = ()
+    """What is among its lines, and what with ``never`` is in none."""
+    never: str = "did not end"
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_second_signal_ends_it_at_once(signum: signal.Signals, code: int) -> None:
-    with running("""
-        def slow(stop):
+TERM, INT, HUP = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
+
+LOG_IS_STUCK: Final = """
+    handler = logging.getLogger().handlers[0]
+    def stuck(stop):
+        with handler.lock:
             say("working")
-            stop.wait(60)
-            say("draining")
-            time.sleep(60)
-        sys.exit(Service("tester", {"slow": slow}).run())
-    """) as run:
-        run.line("working")
-        run.send(signal.SIGTERM)
-        run.line("draining")
-        run.send(signum)
-        assert run.code() == code
+            threading.Event().wait()
+    sys.exit(Service("tester", {"stuck": stuck, "loop": loop}, drain_s=DRAIN_S).run())
+"""
+TWO_LOOPS: Final = "sys.exit(Service('tester', {'one': loop, 'two': loop}).run())"
+SLOW: Final = """
+    def slow(stop):
+        say("working")
+        stop.wait(60)
+        say("draining")
+        threading.Event().wait()
+    sys.exit(Service("tester", {"slow": slow}).run())
+"""
+NOTHING_UNDER_WAY: Final = """
+    from tieredstore.process.stopping import nothing_under_way
+    def waiting(stop):
+        with nothing_under_way():
+            with nothing_under_way():
+                pass
+            say("waiting")
+            threading.Event().wait()
+    def slow(stop):
+        with nothing_under_way():
+            pass
+        loop(stop)
+        time.sleep(0.3)
+        say("all of it")
+    sys.exit(Service("tester", {"waiting": waiting, "slow": slow}, drain_s=3600).run())
+"""
 
-
-def test_a_second_signal_ends_it_though_nobody_reads_its_log_and_a_thread_holds_the_log_s_lock() -> None:
-    with running("""
-        handler = logging.getLogger().handlers[0]
-        def stuck(stop):
-            with handler.lock:
-                say("working")
-                time.sleep(60)
-        sys.exit(Service("tester", {"stuck": stuck, "loop": loop}).run())
-    """) as run:
-        run.line("working", 2)
-        run.send(signal.SIGTERM)
-        run.line("drained")  # so the first has been heard: two that are pending would be one
-        assert run.process.poll() is None
-        run.send(signal.SIGTERM)
-        assert run.code() == 143
-
-
-def test_a_log_that_nobody_can_write_to_holds_up_neither_the_drain_nor_its_end() -> None:
-    with running("""
-        handler = logging.getLogger().handlers[0]
-        def stuck(stop):
-            with handler.lock:
-                say("working")
-                time.sleep(60)
-        sys.exit(Service("tester", {"stuck": stuck, "loop": loop}, drain_s=3).run())
-    """) as run:
-        run.line("working", 2)
-        run.send(signal.SIGTERM)
-        assert run.code() == 75
-        assert "drained" in run.lines
-
-
-def test_a_thread_that_does_not_come_back_in_time_is_named_and_the_end_is_75() -> None:
-    with running("""
+ENDINGS: Final = {
+    **{
+        f"{signum.name} drains": Ending(
+            TWO_LOOPS, 0, (("working", 2, signum),),
+            ("drained", f"tester: {signum.name}: stopping, for 30 s at most; a second one ends it at once"),
+        )
+        for signum in (TERM, INT)
+    },
+    **{
+        f"a second signal, {signum.name}, ends it at once": Ending(
+            SLOW, 128 + signum, (("working", 1, TERM), ("draining", 1, signum)), never="lost"
+        )
+        for signum in (TERM, INT)
+    },
+    # The first has been heard when the other thread has drained: two that are pending would be one.
+    "a second signal ends it though a thread holds the log's lock": Ending(
+        LOG_IS_STUCK.replace("DRAIN_S", "3600"), 143, (("working", 2, TERM), ("drained", 1, TERM))
+    ),
+    "a log that nobody can write to holds up neither the drain nor its end": Ending(
+        LOG_IS_STUCK.replace("DRAIN_S", "1"), 75, (("working", 2, TERM),), ("drained",)
+    ),
+    "a thread that does not come back in time is named": Ending(
+        """
         def stuck(stop):
             say("working")
             threading.Event().wait()
-        sys.exit(Service("tester", {"loop": loop, "stuck": stuck}, drain_s=2).run())
-    """) as run:
-        run.line("working", 2)
-        started = time.monotonic()
-        run.send(signal.SIGTERM)
-        assert run.code() == 75
-        assert 1.9 < time.monotonic() - started < 60
-        assert "tester: stuck did not end within 2 s; what was under way there is lost" in run.lines
-        assert any("in stuck" in line for line in run.lines), "where it stood is not told"
-
-
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-def test_threads_that_have_nothing_under_way_are_not_waited_for(signum: signal.Signals) -> None:
-    with running("""
-        from tieredstore.process.stopping import nothing_under_way
-        def waiting(stop):
-            with nothing_under_way():
-                with nothing_under_way():
-                    pass
-                say("waiting")
-                threading.Event().wait()
-        def slow(stop):
-            with nothing_under_way():
-                pass
-            loop(stop)
-            time.sleep(1)
-            say("all of it")
-        sys.exit(Service("tester", {"waiting": waiting, "slow": slow}, drain_s=3600).run())
-    """) as run:
-        run.line("waiting")
-        run.line("working")
-        run.send(signum)
-        assert run.code() == 0
-        assert "all of it" in run.lines
-        assert not any("did not end" in line for line in run.lines)
-
-
-def test_threads_that_hold_up_an_interpreter_s_end_do_not_hold_up_this_one_s() -> None:
-    with running("""
+        sys.exit(Service("tester", {"loop": loop, "stuck": stuck}, drain_s=0.5).run())
+        """,
+        75, (("working", 2, TERM),), ("tester: stuck did not end within 0.5 s; what was under way there is lost",),
+        never="loop did not",
+    ),
+    **{
+        f"threads that have nothing under way are not waited for after {signum.name}": Ending(
+            NOTHING_UNDER_WAY, 0, (("waiting", 1, None), ("working", 1, signum)), ("all of it",)
+        )
+        for signum in (TERM, INT)
+    },
+    "threads that hold up an interpreter's end do not hold up this one's": Ending(
+        """
         from concurrent.futures import ThreadPoolExecutor
         pool = ThreadPoolExecutor(1)
         def stuck(stop):
             pool.submit(threading.Event().wait).result()
         sys.exit(Service("tester", {"stuck": stuck, "loop": loop}, drain_s=0.1).run())
-    """) as run:
-        run.line("working")
-        run.send(signal.SIGTERM)
-        assert run.code() == 75
-
-
-def test_the_error_of_one_thread_stops_all_and_its_code_is_the_end() -> None:
-    with running("""
+        """,
+        75, (("working", 1, TERM),), never="Traceback",
+    ),
+    "the error of one thread stops all, and its code is the end": Ending(
+        """
         def denied(stop):
             raise AccessDenied("the bucket says no")
         sys.exit(Service("tester", {"loop": loop, "denied": denied}).run())
-    """) as run:
-        assert run.code() == 6
-        assert "tester: denied: the bucket says no" in run.lines
-        assert "drained" in run.lines
-        assert not any("Traceback" in line for line in run.lines)
-
-
-def test_an_error_that_is_none_of_the_library_s_is_told_with_its_traceback() -> None:
-    with running("""
+        """,
+        6, lines=("tester: denied: the bucket says no", "drained"), never="Traceback",
+    ),
+    "an error that is none of the library's is told with its traceback": Ending(
+        """
         def broken(stop):
             raise ValueError("a bug")
         sys.exit(Service("tester", {"loop": loop, "broken": broken}).run())
-    """) as run:
-        assert run.code() == 1
-        run.line("ValueError: a bug")
-        assert "drained" in run.lines
-
-
-def test_work_that_ends_by_itself_ends_the_service() -> None:
-    with running("sys.exit(Service('tester', {'quick': lambda stop: say('done')}).run())") as run:
-        assert run.code() == 0
-        assert "done" in run.lines
-
-
-def test_stop_from_a_thread_of_its_own_drains() -> None:
-    with running("""
-        service = Service("tester", {"loop": loop, "other": lambda stop: (time.sleep(0.2), service.stop())})
+        """,
+        1, lines=("ValueError: a bug", "drained"),
+    ),
+    "work that ends by itself ends the service": Ending(
+        "sys.exit(Service('tester', {'quick': lambda stop: say('done')}).run())", 0, lines=("done",)
+    ),
+    "stop from a thread of its own drains": Ending(
+        """
+        service = Service("tester", {"loop": loop, "other": lambda stop: service.stop()})
         sys.exit(service.run())
-    """) as run:
-        assert run.code() == 0
-        assert "drained" in run.lines
+        """,
+        0, lines=("drained",),
+    ),
+    "a reload that hangs holds up no signal": Ending(
+        """
+        def reload():
+            say("reloading")
+            threading.Event().wait()
+        sys.exit(Service("tester", {"loop": loop}, reload=reload, drain_s=0.5).run())
+        """,
+        75, (("working", 1, HUP), ("reloading", 1, TERM)),
+        ("tester: reload did not end within 0.5 s; what was under way there is lost",), never="loop did not",
+    ),
+    "a reload that hangs does not outlive the work": Ending(
+        """
+        reloading = threading.Event()
+        def reload():
+            reloading.set()
+            threading.Event().wait()
+        def work(stop):
+            say("working")
+            reloading.wait(120)
+        sys.exit(Service("tester", {"work": work}, reload=reload, drain_s=0.5).run())
+        """,
+        75, (("working", 1, HUP),), ("tester: reload did not end within 0.5 s; what was under way there is lost",),
+        never="work did not",
+    ),
+    "without anything to reload a hangup is left to the system": Ending(
+        """
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run where a hangup is ignored
+        sys.exit(Service("tester", {"loop": loop}).run())
+        """,
+        -HUP, (("working", 1, HUP),),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_how_it_ends(name: str) -> None:
+    ending = ENDINGS[name]
+    with running(ending.program) as run:
+        for expression, times, signum in ending.signals:
+            run.line(expression, times)
+            if signum is not None:
+                run.send(signum)
+        assert run.code() == ending.code
+        assert set(ending.lines) <= set(run.lines), run.lines
+        assert not any(ending.never in line for line in run.lines), run.lines
+        if "is named" in name:
+            assert any("in stuck" in line for line in run.lines), "where it stood is not told"
 
 
 def test_a_hangup_reloads_one_at_a_time_and_an_error_of_it_leaves_all_as_it_is() -> None:
@@ -195,7 +215,6 @@ def test_a_hangup_reloads_one_at_a_time_and_an_error_of_it_leaves_all_as_it_is()
         run.line("reloading 2")
         run.tell()
         run.line("tester: not reloaded: chunk.size is not a number")
-        time.sleep(0.3)
         run.send(signal.SIGHUP)
         run.line("reloading 3")
         run.tell()
@@ -206,60 +225,16 @@ def test_a_hangup_reloads_one_at_a_time_and_an_error_of_it_leaves_all_as_it_is()
         assert "reloading 4" not in run.lines
 
 
-def test_a_reload_that_hangs_holds_up_no_signal() -> None:
-    with running("""
-        def reload():
-            say("reloading")
-            threading.Event().wait()
-        sys.exit(Service("tester", {"loop": loop}, reload=reload, drain_s=2).run())
-    """) as run:
-        run.line("working")
-        run.send(signal.SIGHUP)
-        run.line("reloading")
-        run.send(signal.SIGTERM)
-        assert run.code() == 75
-        assert "tester: reload did not end within 2 s; what was under way there is lost" in run.lines
-
-
-def test_a_reload_that_hangs_does_not_outlive_the_work() -> None:
-    with running("""
-        reloading = threading.Event()
-        def reload():
-            say("reloading")
-            reloading.set()
-            time.sleep(60)
-        def work(stop):
-            say("working")
-            reloading.wait(120)
-        sys.exit(Service("tester", {"work": work}, reload=reload, drain_s=2).run())
-    """) as run:
-        run.line("working")
-        run.send(signal.SIGHUP)
-        run.line("reloading")
-        assert run.code() == 75
-        assert "tester: reload did not end within 2 s; what was under way there is lost" in run.lines
-
-
-def test_without_anything_to_reload_a_hangup_is_left_to_the_system() -> None:
-    with running("""
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run where a hangup is ignored
-        sys.exit(Service("tester", {"loop": loop}).run())
-    """) as run:
-        run.line("working")
-        run.send(signal.SIGHUP)
-        assert run.code() == -signal.SIGHUP
-
-
 def test_signals_that_were_ignored_stay_ignored() -> None:
     with running("""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        sys.exit(Service("tester", {"loop": loop}).run())
+        sys.exit(Service("tester", {"loop": loop}, reload=lambda: None).run())
     """) as run:
         run.line("working")
         run.send(signal.SIGINT)
         run.send(signal.SIGINT)
-        time.sleep(0.3)
-        assert run.process.poll() is None
+        run.send(signal.SIGHUP)
+        run.line("tester: reloaded")  # so it has woken, and not ended
         run.send(signal.SIGTERM)
         assert run.code() == 0
 
@@ -307,8 +282,8 @@ def test_a_forked_child_is_no_service_and_wakes_none() -> None:
         os.kill(child, signal.SIGTERM)
         run.line(f"child ended {-signal.SIGTERM}")
         run.line("working")
-        time.sleep(0.2)
-        assert run.process.poll() is None
+        run.send(signal.SIGHUP)
+        run.line("tester: reloaded")
         assert fetched(run.port(), "/readyz")[0] == 200
         run.send(signal.SIGTERM)
         assert run.code() == 0

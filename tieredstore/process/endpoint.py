@@ -1,4 +1,7 @@
-"""``/metrics``, ``/healthz`` and ``/readyz`` of a process by HTTP: few threads, and no request takes them for long."""
+"""``/metrics``, ``/healthz`` and ``/readyz`` of a process by HTTP: few threads, and no request takes them for long.
+
+Apart from the service, which is about threads and signals and needs no HTTP where nothing listens.
+"""
 
 from __future__ import annotations
 
@@ -47,12 +50,19 @@ class Endpoint:
     ``/readyz`` is 200, or 503 while it should get no work. Both have a JSON object with the sentences.
     """
 
-    def __init__(self, host: str, port: int, health: Health, registry: CollectorRegistry = REGISTRY) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        health: Health,
+        registry: CollectorRegistry = REGISTRY,
+        request_s: float = _REQUEST_S,
+    ) -> None:
         """Port 0 is any free one, see ``port``; ConfigError if nothing can listen there."""
         if not 0 <= port < 1 << 16:
             raise ConfigError(f"there is no port {port}: choose one from 1 to 65535, or 0 for any that is free")
         try:
-            self._server = _Server(host, port, health, registry)
+            self._server = _Server(host, port, health, registry, request_s)
         except OSError as error:
             reason = error.strerror or error
             raise ConfigError(
@@ -86,8 +96,9 @@ class _Server(socketserver.TCPServer):
     allow_reuse_address = True
     request_queue_size = 32
 
-    def __init__(self, host: str, port: int, health: Health, registry: CollectorRegistry) -> None:
+    def __init__(self, host: str, port: int, health: Health, registry: CollectorRegistry, request_s: float) -> None:
         self.health = health
+        self.request_s = request_s
         self.registry = registry
         self._waiting: queue.Queue[tuple[socket.socket, Any] | None] = queue.Queue(_WAITING)
         self._open: set[socket.socket] = set()
@@ -161,14 +172,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         """Read the request's head."""
+        assert isinstance(self.server, _Server)
+        self._server = self.server
         self.connection = self.request
-        self.rfile = io.BytesIO(_head_of(self.connection))
+        self.rfile = io.BytesIO(_head_of(self.connection, self._server.request_s))
         self._response = io.BytesIO()
         self.wfile = self._response
 
     def finish(self) -> None:
         """Send the answer."""
-        self.connection.settimeout(_REQUEST_S)  # of all of it
+        self.connection.settimeout(self._server.request_s)  # of all of it
         self.connection.sendall(self._response.getvalue())
 
     def do_GET(self) -> None:
@@ -184,8 +197,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def _answer_page(self) -> None:
-        server = self.server
-        assert isinstance(server, _Server)
+        server = self._server
         match self.path.partition("?")[0]:
             case "/metrics":
                 encode, content_type = choose_encoder(self.headers.get("Accept", ""))
@@ -216,9 +228,9 @@ class _Handler(BaseHTTPRequestHandler):
         _logger.debug(format, *args)
 
 
-def _head_of(connection: socket.socket) -> bytes:
+def _head_of(connection: socket.socket, request_s: float) -> bytes:
     """The first lines of a request up to the empty one; nothing if they do not come in time or are too many."""
-    deadline = Deadline.after(_REQUEST_S)
+    deadline = Deadline.after(request_s)
     head = bytearray()
     while b"\r\n\r\n" not in head and b"\n\n" not in head:
         remaining_s = deadline.remaining_s()
