@@ -153,7 +153,7 @@ class _Session:
     def send(self, part: Part) -> str | None:
         """Send one chunk; the object's etag, if it was the last."""
         if self._url is None:
-            self._url = self._upload.step(self._begin)
+            self._upload.step(self._begin)
         self._crc = crc32c(part.data, self._crc)
         stop = self._persisted + len(part.data)
         # Of the whole chunk: a server may take it bit by bit, and each bit is a request.
@@ -178,13 +178,14 @@ class _Session:
             # 499 says that the session was cancelled.
             _logger.info("%s: the failed upload was cancelled: status %d", self._what, status)
 
-    def _begin(self, client: GcsClient) -> str:
+    def _begin(self, client: GcsClient) -> None:
         blob = client.blob(self._upload.key)
         blob.metadata = {WRITE_MARK: self._upload.mark}
         url = blob.create_resumable_upload_session(
             content_type=CONTENT_TYPE, if_generation_match=self._upload.generation, checksum=None, retry=None
         )
-        return client.session_url(url)
+        # Here, so that an interrupt right behind the answer has it cancelled.
+        self._url = client.session_url(url)
 
     def _continue(self, client: GcsClient, data: memoryview, stop: int) -> None:
         response = self._put(client, self._rest(data, stop), "*")

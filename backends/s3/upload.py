@@ -9,7 +9,8 @@ import base64
 import hashlib
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -91,15 +92,11 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
 
     def write_parts(self, cutter: PartCutter, first: Part) -> str:
         """By a multipart upload; after any failure it is aborted."""
-        upload_id = self.step(self._begin)
-        try:
+        with self._multipart_upload() as upload_id:
             sent = send_parts(
                 cutter, lambda part: self._send(upload_id, part), self.options.upload_parallelism, first=first
             )
             stored = self._complete(upload_id, [part for part, _ in sent], sum(size for _, size in sent))
-        except BaseException:
-            self._abort(upload_id)
-            raise
         if stored.is_earlier and self.is_shared:
             # Another try has made the object: the parts of this one are in no use.
             self._abort(upload_id)
@@ -107,12 +104,8 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
 
     def prepare(self, cutter: PartCutter) -> tuple[str, tuple[str, ...]]:
         """A multipart upload, also of a small object, that is not completed; after any failure it is aborted."""
-        upload_id = self.step(self._begin)
-        try:
+        with self._multipart_upload() as upload_id:
             sent = send_parts(cutter, lambda part: self._send(upload_id, part), self.options.upload_parallelism)
-        except BaseException:
-            self._abort(upload_id)
-            raise
         return upload_id, tuple(_described(part) for part, _ in sent)
 
     def publish(self, prepared: Prepared) -> None:
@@ -134,10 +127,23 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
         except (PreconditionFailed, ObjectNotFound):
             _logger.info("%s: the damaged object was gone already", self.what)
 
-    def _begin(self, client: S3Client) -> str:
+    @contextmanager
+    def _multipart_upload(self) -> Generator[str]:
+        """Begin an upload, which is aborted if the block fails, or an interrupt comes right behind the answer."""
         checksum: dict[str, Any] = {"ChecksumAlgorithm": "CRC32C"} if self._sends_checksums else {}
-        answer = client.create_multipart_upload(**self._target(), **self._about_object(), **checksum)
-        return stated("the upload's id", answer["UploadId"])
+        begun: list[str] = []
+
+        def begin(client: S3Client) -> None:
+            answer = client.create_multipart_upload(**self._target(), **self._about_object(), **checksum)
+            begun.append(stated("the upload's id", answer["UploadId"]))
+
+        try:
+            self.step(begin)
+            yield begun[-1]
+        except BaseException:
+            for upload_id in begun:
+                self._abort(upload_id)
+            raise
 
     def _send(self, upload_id: str, part: Part) -> tuple[dict[str, Any], int]:
         """What the list of parts says of a part, and its size."""
