@@ -1,3 +1,5 @@
+"""What each option may say, and what is said of those that cannot be: two tables, and what no table has."""
+
 from __future__ import annotations
 
 import logging
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.paths import REPOSITORY
 from tests.support.spark.option_tables import PAGES, renew_tables
 from tieredstore.errors import ConfigError
-from tieredstore.model import Earliest, Latest, Uuid
+from tieredstore.model import AtTime, Earliest, Latest, Uuid
 from tieredstore.partitions.selections import Assign, Subscribe, SubscribePattern
 from tieredstore.spark.source.options import SourceOptions, parse_options
 from tieredstore.spark.source.rows import COLUMNS, KAFKA_ROWS
@@ -21,24 +23,21 @@ from tieredstore.spark.source.trigger_limits import TriggerLimits
 
 STORE = {"storage.backend.class": "filesystem", "storage.root": "/r"}
 BROKER = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
+ID = "AAAAAAAAQACAAAAAAAAAAA"
+PAIR = "encryption.key.pairs"
+SELECTIONS = {"subscribe", "subscribePattern", "assign"}
+
+Texts = dict[str, str]
 
 
-def parsed(streaming: bool = False, /, without: str = "", **options: str) -> SourceOptions:
-    """Options with ``_`` for the dots in their names, beside a store and a topic."""
-    written = {name.replace("_", "."): text for name, text in options.items()}
-    given = {"subscribe": "t", **STORE, **written}
-    given.pop(without, None)
-    return parse_options(given, streaming=streaming)
-
-
-def refused(sentence: str, streaming: bool = False, /, **options: str) -> None:
-    with pytest.raises(ConfigError, match=sentence) as caught:
-        parsed(streaming, **options)
-    assert "\n" not in str(caught.value)
+def parsed(options: Texts, *, streaming: bool = False) -> SourceOptions:
+    """Beside a store, and a topic unless the options choose what to read."""
+    topic = {} if SELECTIONS & options.keys() else {"subscribe": "t"}
+    return parse_options({**topic, **STORE, **options}, streaming=streaming)
 
 
 def test_a_topic_and_a_store_are_enough() -> None:
-    options = parsed()
+    options = parsed({})
     assert options == SourceOptions(
         selection=Subscribe(("t",)),
         starting=Earliest(),
@@ -47,6 +46,8 @@ def test_a_topic_and_a_store_are_enough() -> None:
         store=StoreSource(None, tuple(sorted(STORE.items()))),
     )
     assert (options.isolation, options.fail_on_data_loss, options.max_split_bytes) == ("read_committed", True, 67108864)
+    assert (options.timestamp_strategy, options.kafka) == ("error", None)
+    assert parsed({}, streaming=True).starting == Latest()
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -55,324 +56,331 @@ def test_the_tables_of_the_docs_are_those_of_the_declarations(page: str) -> None
     assert text == renew_tables(text, PAGES[page])
 
 
-def test_a_stream_starts_at_the_end_by_default() -> None:
-    assert parsed(True).starting == Latest()
+READ: list[tuple[Texts, str, object]] = [
+    ({"SUBSCRIBE": "t", "MAXSPLITBYTES": "7"}, "max_split_bytes", 7),
+    ({"subscribe": " a, b.c ,,a "}, "selection", Subscribe(("a", "b.c"))),
+    ({"subscribePattern": r" \Qa.\E.* "}, "selection", SubscribePattern(r"a\..*")),
+    ({"assign": ' {"b":[1,0,1],"a":["2"]} '}, "selection", Assign((("a", 2), ("b", 0), ("b", 1)))),
+    ({"includeHeaders": "TRUE"}, "columns", KAFKA_ROWS.columns),
+    ({"includeHeaders": "false"}, "columns", COLUMNS),
+    ({"columns": "Offset, value,TIMESTAMPTYPE"}, "columns", ("value", "offset", "timestampType")),
+    ({"columns": "headers,key"}, "columns", ("key", "headers")),
+    ({"columns": "key", "includeHeaders": "true"}, "columns", ("key", "headers")),
+    *(
+        ({"maxSplitBytes": text}, "max_split_bytes", size)
+        for text, size in {"1": 1, "64m": 67108864, " 2 KB ": 2048, "1g": 2**30, "7b": 7, "1tb": 2**40}.items()
+    ),
+    ({"minPartitions": " 12 "}, "min_partitions", 12),
+    ({"maxRecordsPerPartition": "5000000000"}, "max_records_per_partition", 5_000_000_000),
+    ({"isolationLevel": "read_uncommitted"}, "isolation", "read_uncommitted"),
+    ({"kafka.isolation.level": "READ_UNCOMMITTED"}, "isolation", "read_uncommitted"),
+    (
+        {"isolationLevel": "read_committed", "kafka.isolation.level": "read_committed"}, "isolation", "read_committed",
+    ),
+    ({"kafka.isolation.level": "read_committed"}, "kafka", None),  # it asks for no broker
+    (
+        {**BROKER, "kafka.sasl.password": "hush", "kafka.isolation.level": "read_committed"},
+        "kafka", (("bootstrap.servers", "127.0.0.1:9092"), ("sasl.password", "hush")),
+    ),
+    ({"failOnDataLoss": "true"}, "fail_on_data_loss", True),
+    ({"failOnDataLoss": "False"}, "fail_on_data_loss", False),
+    ({"topicIds": f'{{"t":"{ID}"}}'}, "topic_ids", {"t": Uuid.parse(ID)}),
+    ({"subscribePattern": "u.*", "topicIds": f'{{"u1":"{ID}"}}'}, "topic_ids", {"u1": Uuid.parse(ID)}),
+    *(
+        ({"startingOffsetsByTimestampStrategy": text}, "timestamp_strategy", strategy)
+        for text, strategy in {"ERROR": "error", " latest ": "latest", "Latest": "latest"}.items()
+    ),
+    ({"startingOffsets": '{"t":{"0":-2}}'}, "starting", {("t", 0): Earliest()}),
+    ({"endingOffsets": '{"t":{"0":-1}}'}, "ending", {("t", 0): Latest()}),
+    ({"startingTimestamp": " 100 ", "endingTimestamp": "200"}, "starting", AtTime(100)),
+    ({"startingTimestamp": " 100 ", "endingTimestamp": "200"}, "ending", AtTime(200)),
+    ({"startingTimestamp": "6", "endingTimestamp": "6"}, "starting", AtTime(6)),  # an empty batch, as the next
+    ({"startingOffsets": '{"t":{"0":6}}', "endingOffsets": '{"t":{"0":6}}'}, "ending", {("t", 0): 6}),
+    ({"startingOffsets": '{"t":{"0":6}}', "endingOffsets": '{"t":{"0":-1}}'}, "ending", {("t", 0): Latest()}),
+    (
+        {"startingOffsetsByTimestamp": '{"t":{"0":9}}', "endingOffsetsByTimestamp": '{"t":{"0":9}}'},
+        "ending", {("t", 0): AtTime(9)},
+    ),
+    ({"startingOffsets": "latest", "startingTimestamp": "7"}, "starting", AtTime(7)),
+]  # fmt: skip
 
 
-def test_names_are_known_in_any_case() -> None:
-    upper = {name.upper(): text for name, text in {"subscribe": "t", "maxSplitBytes": "7", **STORE}.items()}
-    assert parse_options(upper, streaming=False) == parsed(maxSplitBytes="7")
+@pytest.mark.parametrize(("options", "field", "value"), READ)
+def test_an_option_is_read(options: Texts, field: str, value: object) -> None:
+    assert getattr(parsed(options), field) == value
 
 
-class TestSelection:
-    def test_topics_are_separated_by_commas_and_trimmed(self) -> None:
-        assert parsed(subscribe=" a, b.c ,,a ").selection == Subscribe(("a", "b.c"))
-
-    def test_a_pattern_is_javas(self) -> None:
-        chosen = parsed(without="subscribe", subscribePattern=r" \Qa.\E.* ").selection
-        assert chosen == SubscribePattern(r"a\..*")
-
-    def test_partitions_are_json(self) -> None:
-        chosen = parsed(without="subscribe", assign=' {"b":[1,0,1],"a":["2"]} ').selection
-        assert chosen == Assign((("a", 2), ("b", 0), ("b", 1)))
-
-    @pytest.mark.parametrize("text", ["", " ", ",", " , "])
-    def test_no_topic_is_refused(self, text: str) -> None:
-        refused("the option subscribe is .*; expected is one topic at least", subscribe=text)
-
-    @pytest.mark.parametrize("text", ["a b", "a/b", "é", ".", "..", "x" * 250, "a\nb"])
-    def test_what_is_no_topics_name_is_refused(self, text: str) -> None:
-        refused("the option subscribe has .*, which is no topic's name", subscribe=text)
-
-    def test_none_and_two_of_them_are_refused(self) -> None:
-        with pytest.raises(ConfigError, match=r"exactly one of subscribe, subscribePattern, assign .* not none"):
-            parsed(without="subscribe")
-        refused("exactly one of .* not subscribe and assign", assign='{"t":[0]}')
-
-    @pytest.mark.parametrize(
-        "text",
-        ["", "t", "[]", "{", '{"t":0}', '{"t":{"0":1}}', "{}", '{"t":[]}', '{"t":[-1]}', '{"t":[0.5]}', '{"t":[true]}',
-         '{"t":[2147483648]}', '{"t":[null]}', '{"t":[0],"t":[1]}', '{"a b":[0]}', "[" * 100_000,
-         '{"t":[' + "9" * 5000 + "]}"],
-    )  # fmt: skip
-    def test_what_is_no_list_of_partitions_is_refused(self, text: str) -> None:
-        with pytest.raises(ConfigError, match="the option assign ") as caught:
-            parsed(without="subscribe", assign=text)
-        assert len(str(caught.value)) < 300
-
-    def test_an_empty_pattern_is_refused(self) -> None:
-        with pytest.raises(ConfigError, match="the option subscribePattern is empty"):
-            parsed(without="subscribe", subscribePattern=" ")
+STREAMS: list[tuple[Texts, str, object]] = [
+    (
+        {
+            "maxOffsetsPerTrigger": "10",
+            "minOffsetsPerTrigger": "10",
+            "maxTriggerDelay": "5m",
+            "maxBytesPerTrigger": "1k",
+        },
+        "limits", TriggerLimits(10, 1024, 10, 300_000),
+    ),
+    *(
+        ({"maxTriggerDelay": text}, "limits", TriggerLimits(max_delay_ms=milliseconds))
+        for text, milliseconds in {
+            "15": 15, "15ms": 15, "2 s": 2000, "1min": 60_000, "1H": 3_600_000, "1d": 86_400_000, "1500us": 1, "0": 0,
+        }.items()
+    ),
+    ({"startingOffsets": " Earliest "}, "starting", Earliest()),
+    ({"startingOffsets": "LATEST"}, "starting", Latest()),
+    (
+        {"startingOffsets": '{"t":{"0":23,"1":-1},"u":{"0":-2}}'},
+        "starting", {("t", 0): 23, ("t", 1): Latest(), ("u", 0): Earliest()},
+    ),
+    ({"startingOffsets": ' {"t":{"0":"23"}} '}, "starting", {("t", 0): 23}),
+]  # fmt: skip
 
 
-class TestColumns:
-    def test_headers_come_when_they_are_asked_for(self) -> None:
-        assert parsed(includeHeaders="TRUE").columns == KAFKA_ROWS.columns
-        assert parsed(includeHeaders="false").columns == COLUMNS
-
-    def test_columns_come_in_the_order_of_the_schema(self) -> None:
-        assert parsed(columns="Offset, value,TIMESTAMPTYPE").columns == ("value", "offset", "timestampType")
-
-    def test_headers_among_the_columns_are_asked_for_and_asking_for_headers_adds_them(self) -> None:
-        assert parsed(columns="headers,key").columns == ("key", "headers")
-        assert parsed(columns="key", includeHeaders="true").columns == ("key", "headers")
-
-    @pytest.mark.parametrize("text", ["", ",", "key,", "keys", "key,key", "key;value"])
-    def test_what_are_no_columns_is_refused(self, text: str) -> None:
-        refused("the option columns is .*; expected is some of key, value, topic", columns=text)
-
-    def test_headers_both_wanted_and_refused_are_a_contradiction(self) -> None:
-        refused("columns has headers and includeHeaders is false", columns="headers", includeHeaders="false")
-
-    @pytest.mark.parametrize("text", ["", "yes", "1"])
-    def test_headers_are_asked_for_by_true_alone(self, text: str) -> None:
-        refused("the option includeHeaders is .*; expected is true or false", includeHeaders=text)
+@pytest.mark.parametrize(("options", "field", "value"), STREAMS)
+def test_an_option_of_a_stream_is_read(options: Texts, field: str, value: object) -> None:
+    assert getattr(parsed(options, streaming=True), field) == value
 
 
-class TestSizesOfTasks:
-    def test_bytes_are_written_as_sparks_are(self) -> None:
-        for text, size in {"1": 1, "64m": 67108864, " 2 KB ": 2048, "1g": 2**30, "7b": 7, "1tb": 2**40}.items():
-            assert parsed(maxSplitBytes=text).max_split_bytes == size
-
-    @pytest.mark.parametrize("text", ["", "0", "0m", "-1", "1.5m", "64x", "m", "9" * 19 + "p", "9" * 40, "１"])
-    def test_what_is_no_size_is_refused(self, text: str) -> None:
-        refused("the option maxSplitBytes is .*; expected is a size of one byte or more", maxSplitBytes=text)
-
-    def test_numbers_of_partitions_and_records(self) -> None:
-        options = parsed(minPartitions=" 12 ", maxRecordsPerPartition="5000000000")
-        assert (options.min_partitions, options.max_records_per_partition) == (12, 5_000_000_000)
-
-    @pytest.mark.parametrize("name", ["minPartitions", "maxRecordsPerPartition"])
-    @pytest.mark.parametrize("text", ["", "0", "-3", "1_000", "2.0", "ten", "9" * 19, "9" * 5000])
-    def test_what_is_no_such_number_is_refused(self, name: str, text: str) -> None:
-        refused(f"the option {name} is .*; expected is a whole number of 1 or more", **{name: text})
+@pytest.mark.parametrize("side", ["starting", "ending"])
+def test_a_time_goes_before_times_of_partitions_and_these_before_offsets(side: str) -> None:
+    offsets = {f"{side}Offsets": '{"t":{"0":5}}'}
+    times = {f"{side}OffsetsByTimestamp": '{"t":{"0":6}}'}
+    time = {f"{side}Timestamp": "7"}
+    chosen = [getattr(parsed(given), side) for given in (offsets, offsets | times, offsets | times | time)]
+    assert chosen == [{("t", 0): 5}, {("t", 0): AtTime(6)}, AtTime(7)]
 
 
-class TestTriggers:
-    def test_limits_of_a_stream(self) -> None:
-        options = parsed(
-            True,
-            maxOffsetsPerTrigger="10",
-            minOffsetsPerTrigger="10",
-            maxTriggerDelay="5m",
-            maxBytesPerTrigger="1k",
+OFFSETS_REFUSED = [
+    "", "first", "5", "[]", "{", "{}", '{"t":{}}', '{"t":5}', '{"t":[5]}', '{"t":{"x":5}}', '{"t":{"0":null}}',
+    '{"t":{"0":-3}}', '{"t":{"0":1.5}}', '{"t":{"0":true}}', '{"t":{"-1":5}}', '{"t":{"2147483648":5}}',
+    '{"t":{"0":9223372036854775808}}', '{"t":{"0":1,"0":2}}', '{"t":{"0":1,"00":2}}', '{"a b":{"0":1}}',
+    '{"t":{"0":"' + "9" * 5000 + '"}}', '{"a":' * 100_000,
+]  # fmt: skip
+PARTITIONS_REFUSED = [
+    "", "t", "[]", "{", '{"t":0}', '{"t":{"0":1}}', "{}", '{"t":[]}', '{"t":[-1]}', '{"t":[0.5]}', '{"t":[true]}',
+    '{"t":[2147483648]}', '{"t":[null]}', '{"t":[0],"t":[1]}', '{"a b":[0]}', "[" * 100_000,
+    '{"t":[' + "9" * 5000 + "]}",
+]  # fmt: skip
+# The names of some options, what is told of each text, and the texts.
+TEXTS_REFUSED: list[tuple[str, str, list[str]]] = [
+    ("subscribe", "the option {} is .*; expected is one topic at least", ["", " ", ",", " , "]),
+    (
+        "subscribe", "the option {} has .*, which is no topic's name",
+        ["a b", "a/b", "é", ".", "..", "x" * 250, "a\nb"],
+    ),
+    ("assign", "the option {} ", PARTITIONS_REFUSED),
+    ("subscribePattern", "the option {} is empty", [" "]),
+    (
+        "columns", "the option {} is .*; expected is some of key, value, topic",
+        ["", ",", "key,", "keys", "key,key", "key;value"],
+    ),
+    ("includeHeaders", "the option {} is .*; expected is true or false", ["", "yes", "1"]),
+    ("failOnDataLoss", "the option {} is 'never'; expected is true or false", ["never"]),
+    (
+        "maxSplitBytes", "the option {} is .*; expected is a size of one byte or more",
+        ["", "0", "0m", "-1", "1.5m", "64x", "m", "9" * 19 + "p", "9" * 40, "１"],
+    ),
+    (
+        "minPartitions maxRecordsPerPartition", "the option {} is .*; expected is a whole number of 1 or more",
+        ["", "0", "-3", "1_000", "2.0", "ten", "9" * 19, "9" * 5000],
+    ),
+    (
+        "maxTriggerDelay", "the option {} is .*; expected is a time such as",
+        ["", "1.5s", "-1s", "5 minutes", "s", "9" * 19 + "d"],
+    ),
+    (
+        "maxOffsetsPerTrigger minOffsetsPerTrigger maxBytesPerTrigger", "the option {} is .*; expected is",
+        ["", "0", "-1", "many"],
+    ),
+    (
+        "isolationLevel kafka.isolation.level",
+        "the option {} is 'all'; expected is read_committed or read_uncommitted", ["all"],
+    ),
+    (
+        "topicIds", "the option {} is .*; expected is JSON such as",
+        ["", "t", '["t"]', '{"t":1}', '{"t":null}', '{"t":"a","t":"b"}'],
+    ),
+    ("topicIds", "the option {}: 'abc' is not a Kafka uuid", ['{"t":"abc"}']),
+    ("startingOffsets endingOffsets", "{} ", OFFSETS_REFUSED),
+    (
+        "startingOffsetsByTimestamp endingOffsetsByTimestamp", "the option {} ",
+        ["", "earliest", "7", "{}", '{"t":{"0":-1}}', '{"t":{"0":"2020-01-01"}}'],
+    ),
+    (
+        "startingTimestamp endingTimestamp", "the option {} is .*; expected is a whole number of 0 or more",
+        ["", "-1", "2020-01-01", "1.0", "9223372036854775808"],
+    ),
+    ("startingOffsetsByTimestampStrategy", "the option {} is 'earliest'; expected is error or latest", ["earliest"]),
+    ("settings", "the option {} is ''", [" "]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence", "text"),
+    [
+        pytest.param(name, sentence.format(name), text, id=f"{name}-{text[:30]}")
+        for names, sentence, texts in TEXTS_REFUSED
+        for name in names.split()
+        for text in texts
+    ],
+)
+def test_a_text_that_an_option_cannot_have_is_refused(name: str, sentence: str, text: str) -> None:
+    check_refused({name: text}, sentence)
+
+
+def check_refused(options: Texts, sentence: str, *, streaming: bool = False) -> None:
+    with pytest.raises(ConfigError, match=sentence) as caught:
+        parsed(options, streaming=streaming)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+TOGETHER: list[tuple[Texts, str]] = [
+    ({"subscribe": "t", "assign": '{"t":[0]}'}, "exactly one of .* not subscribe and assign"),
+    ({"columns": "headers", "includeHeaders": "false"}, "columns has headers and includeHeaders is false"),
+    (
+        {"maxOffsetsPerTrigger": "9", "minOffsetsPerTrigger": "10"},
+        "minOffsetsPerTrigger is 10, which is more than maxOffsetsPerTrigger: 9",
+    ),
+    (
+        {"isolationLevel": "read_committed", "kafka.isolation.level": "read_uncommitted"},
+        r"isolationLevel is read_committed and kafka.isolation.level is read_uncommitted",
+    ),
+    ({"topicIds": f'{{"u":"{ID}"}}'}, "the option topicIds names u, which is not among the topics to read"),
+    ({"assign": '{"t":[0]}', "topicIds": f'{{"u":"{ID}"}}'}, "names u, which is not"),
+    (
+        {"kafka.security.protocol": "SSL"},
+        "the option kafka.bootstrap.servers is missing beside kafka.security.protocol",
+    ),
+    ({"kafka.bootstrap.servers": " "}, "the option kafka.bootstrap.servers is empty"),
+    *(
+        ({**BROKER, f"kafka.{name}": "x"}, f"the option kafka.{name} is not supported: ")
+        for name in (
+            "auto.offset.reset", "enable.auto.commit", "interceptor.classes", "key.deserializer", "value.deserializer",
         )
-        assert options.limits == TriggerLimits(10, 1024, 10, 300_000)
-
-    def test_times_are_written_as_sparks_are(self) -> None:
-        times = {
-            "15": 15,
-            "15ms": 15,
-            "2 s": 2000,
-            "1min": 60_000,
-            "1H": 3_600_000,
-            "1d": 86_400_000,
-            "1500us": 1,
-            "0": 0,
-        }
-        for text, milliseconds in times.items():
-            assert parsed(True, maxTriggerDelay=text).limits.max_delay_ms == milliseconds
-
-    @pytest.mark.parametrize("text", ["", "1.5s", "-1s", "5 minutes", "s", "9" * 19 + "d"])
-    def test_what_is_no_time_is_refused(self, text: str) -> None:
-        refused("the option maxTriggerDelay is .*; expected is a time such as", True, maxTriggerDelay=text)
-
-    @pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger"])
-    @pytest.mark.parametrize("text", ["", "0", "-1", "many"])
-    def test_what_is_no_limit_is_refused(self, name: str, text: str) -> None:
-        refused(f"the option {name} is .*; expected is", True, **{name: text})
-
-    def test_a_least_above_the_most_is_refused(self) -> None:
-        both = {"maxOffsetsPerTrigger": "9", "minOffsetsPerTrigger": "10"}
-        refused("minOffsetsPerTrigger is 10, which is more than maxOffsetsPerTrigger: 9", True, **both)
-
-    def test_a_batch_warns_once_and_takes_no_notice(self, caplog: pytest.LogCaptureFixture) -> None:
-        with caplog.at_level(logging.WARNING):
-            parsed(maxOffsetsPerTrigger="9", maxTriggerDelay="1m")
-        assert [record.getMessage() for record in caplog.records] == [
-            "the options maxOffsetsPerTrigger, maxTriggerDelay are for streams, a batch takes no notice of them"
-        ]
-
-
-class TestIsolation:
-    def test_either_name_decides(self) -> None:
-        assert parsed(isolationLevel="read_uncommitted").isolation == "read_uncommitted"
-        assert parsed(kafka_isolation_level="READ_UNCOMMITTED").isolation == "read_uncommitted"
-        assert (
-            parsed(isolationLevel="read_committed", kafka_isolation_level="read_committed").isolation
-            == "read_committed"
-        )
-
-    def test_the_level_alone_asks_for_no_broker(self) -> None:
-        assert parsed(kafka_isolation_level="read_committed").kafka is None
-
-    def test_two_levels_are_refused(self) -> None:
-        refused(
-            r"isolationLevel is read_committed and kafka.isolation.level is read_uncommitted",
-            isolationLevel="read_committed",
-            kafka_isolation_level="read_uncommitted",
-        )
-
-    @pytest.mark.parametrize("name", ["isolationLevel", "kafka_isolation_level"])
-    def test_another_level_is_refused(self, name: str) -> None:
-        written = name.replace("_", ".")
-        refused(f"the option {written} is 'all'; expected is read_committed or read_uncommitted", **{name: "all"})
+    ),
+    (
+        {"key.prefix": "a", "rsm.config.key.prefix": "b"},
+        r"the option key\.prefix is given twice, with rsm\.config\. and without",
+    ),
+    ({PAIR: "K1,k1"}, "key pairs k1 and K1 differ in case alone"),
+    ({"startingOffsets": "latest"}, "the option startingOffsets is latest"),
+    ({"startingOffsets": '{"t":{"0":5,"1":-1}}'}, "the option startingOffsets has -1, .* for t-1"),
+    ({"endingOffsets": "earliest"}, "the option endingOffsets is earliest"),
+    ({"endingOffsets": '{"t":{"0":5,"1":-2}}'}, "the option endingOffsets has -2, .* for t-1"),
+    (
+        {"startingOffsets": '{"t":{"0":-2,"1":6}}', "endingOffsets": '{"t":{"0":1,"1":5}}'},
+        "t-1 would start at 6 .startingOffsets., after its end at 5",
+    ),
+    (
+        {"startingOffsetsByTimestamp": '{"t":{"0":6}}', "endingOffsetsByTimestamp": '{"t":{"0":5}}'},
+        "t-0 would start at 6 .startingOffsetsByTimestamp., after its end at 5",
+    ),
+    (
+        {"startingTimestamp": "6", "endingTimestamp": "5"},
+        "startingTimestamp is 6, after endingTimestamp, which is 5",
+    ),
+    (
+        {"startingOffsets": '{"t":{"0":1,"1":1}}', "endingOffsets": '{"t":{"0":1}}'},
+        "startingOffsets names t-1 and endingOffsets does not: both must name the same partitions",
+    ),
+    (
+        {"startingOffsetsByTimestamp": '{"t":{"0":1}}', "endingOffsetsByTimestamp": '{"t":{"0":1},"u":{"0":1}}'},
+        "endingOffsetsByTimestamp names u-0 and startingOffsetsByTimestamp does not",
+    ),
+    # Names that are none: the nearest is told.
+    ({"startingOffset": "x"}, "the option startingoffset is not known; the nearest is startingOffsets"),
+    ({"maxSplitByte": "x"}, "the nearest is maxSplitBytes"),
+    ({"storage.s3.bucket": "x"}, r"the nearest is storage\.s3\.bucket\.name"),
+    ({"bootstrap.servers": "x"}, r"the nearest is kafka\.bootstrap\.servers"),
+    ({"failOnDataloss.": "x"}, "the nearest is failOnDataLoss"),
+    ({"path": "x"}, "the option path is not known: the source has no path"),
+    ({"topic": "x"}, "the option topic is not known: that is an option for writing"),
+    ({"zzzzzz": "x"}, "the option zzzzzz is not known$"),
+    ({"BEGIN PRIVATE KEY " * 50: "x"}, "^.{0,119}$"),
+]  # fmt: skip
 
 
-class TestDataLoss:
-    def test_it_fails_unless_told_otherwise(self) -> None:
-        assert parsed(failOnDataLoss="true").fail_on_data_loss
-        assert not parsed(failOnDataLoss="False").fail_on_data_loss
-
-    def test_another_word_is_refused(self) -> None:
-        refused("the option failOnDataLoss is 'never'; expected is true or false", failOnDataLoss="never")
+@pytest.mark.parametrize(("options", "sentence"), TOGETHER)
+def test_options_that_cannot_be_together_or_are_none_are_refused(options: Texts, sentence: str) -> None:
+    check_refused(options, sentence)
 
 
-class TestTopicIds:
-    ID = "AAAAAAAAQACAAAAAAAAAAA"
-
-    def test_they_tell_which_life_of_a_topic_is_meant(self) -> None:
-        assert parsed(topicIds=f'{{"t":"{self.ID}"}}').topic_ids == {"t": Uuid.parse(self.ID)}
-
-    @pytest.mark.parametrize("text", ["", "t", '["t"]', '{"t":1}', '{"t":null}', '{"t":"a","t":"b"}'])
-    def test_what_is_no_json_of_ids_is_refused(self, text: str) -> None:
-        refused("the option topicIds is .*; expected is JSON such as", topicIds=text)
-
-    def test_what_is_no_id_is_refused(self) -> None:
-        refused("the option topicIds: 'abc' is not a Kafka uuid", topicIds='{"t":"abc"}')
-
-    def test_a_topic_that_is_not_read_is_refused(self) -> None:
-        refused("the option topicIds names u, which is not among the topics to read", topicIds=f'{{"u":"{self.ID}"}}')
-        with pytest.raises(ConfigError, match="names u, which is not"):
-            parsed(without="subscribe", assign='{"t":[0]}', topicIds=f'{{"u":"{self.ID}"}}')
-
-    def test_a_pattern_may_find_any_topic(self) -> None:
-        chosen = parsed(without="subscribe", subscribePattern="u.*", topicIds=f'{{"u1":"{self.ID}"}}')
-        assert chosen.topic_ids == {"u1": Uuid.parse(self.ID)}
+@pytest.mark.parametrize("name", ["endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"])
+def test_a_stream_has_no_end(name: str) -> None:
+    check_refused({name: "latest"}, f"the option {name} is for batches", streaming=True)
 
 
-class TestBroker:
-    def test_the_client_gets_what_begins_with_kafka_but_for_the_level(self) -> None:
-        options = parse_options(
-            {
-                "subscribe": "t",
-                **STORE,
-                **BROKER,
-                "kafka.sasl.password": "hush",
-                "kafka.isolation.level": "read_committed",
-            },
-            streaming=False,
-        )
-        assert options.kafka == (("bootstrap.servers", "127.0.0.1:9092"), ("sasl.password", "hush"))
-
-    def test_without_it_the_bucket_is_read_alone(self) -> None:
-        assert parsed().kafka is None
-
-    def test_its_secrets_are_not_shown(self) -> None:
-        options = parse_options({"subscribe": "t", **STORE, **BROKER, "kafka.sasl.password": "hush"}, streaming=False)
-        assert "hush" not in repr(options)
-
-    def test_client_options_without_brokers_are_refused(self) -> None:
-        refused(
-            "the option kafka.bootstrap.servers is missing beside kafka.security.protocol",
-            kafka_security_protocol="SSL",
-        )
-        refused("the option kafka.bootstrap.servers is empty", kafka_bootstrap_servers=" ")
-
-    @pytest.mark.parametrize(
-        "name",
-        ["auto_offset_reset", "enable_auto_commit", "interceptor_classes", "key_deserializer", "value_deserializer"],
-    )
-    def test_what_sparks_source_refuses_is_refused(self, name: str) -> None:
-        written = name.replace("_", ".")
-        refused(
-            f"the option kafka.{written} is not supported: ", kafka_bootstrap_servers="h:1", **{f"kafka_{name}": "x"}
-        )
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (STORE, r"exactly one of subscribe, subscribePattern, assign .* not none"),
+        (
+            {"subscribe": "t", "storage.root": "/r"},
+            r"nothing names the store: give the option settings, .* or storage\.backend",
+        ),
+    ],
+)
+def test_a_query_without_topics_or_a_store_is_refused(options: Texts, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        parse_options(options, streaming=False)
 
 
-class TestStore:
-    def test_a_settings_file_is_enough(self) -> None:
-        assert parse_options({"subscribe": "t", "settings": " f "}, streaming=False).store == StoreSource("f", ())
-
-    def test_the_stores_options_go_with_the_file(self) -> None:
-        options = parse_options({"subscribe": "t", "settings": "f", "rsm.config.key.prefix": "p"}, streaming=False)
-        assert options.store == StoreSource("f", (("key.prefix", "p"),))
-
-    def test_no_store_is_refused(self) -> None:
-        with pytest.raises(
-            ConfigError, match=r"nothing names the store: give the option settings, .* or storage\.backend"
-        ):
-            parse_options({"subscribe": "t", "storage.root": "/r"}, streaming=False)
-        with pytest.raises(ConfigError, match="the option settings is ''"):
-            parse_options({"subscribe": "t", "settings": " "}, streaming=False)
-
-    def test_an_option_given_with_and_without_prefix_is_refused(self) -> None:
-        options = {"key.prefix": "a", "rsm.config.key.prefix": "b"}
-        with pytest.raises(ConfigError, match=r"the option key\.prefix is given twice, with rsm\.config\. and without"):
-            parse_options({"subscribe": "t", **STORE, **options}, streaming=False)
-
-    def test_key_pairs_get_the_case_of_their_ids_back(self) -> None:
-        pair = "encryption.key.pairs"
-        options = {f"{pair}.key-a.public.key.file": "/pub", f"{pair}.key-a.private.key.file": "/priv"}
-        store = parse_options({"subscribe": "t", **STORE, pair: "other, Key-A", **options}, streaming=False).store
-        assert (f"{pair}.Key-A.public.key.file", "/pub") in store.properties
-        assert (f"{pair}.Key-A.private.key.file", "/priv") in store.properties
-
-    def test_key_pairs_that_differ_in_case_alone_are_refused(self) -> None:
-        options = {"subscribe": "t", **STORE, "encryption.key.pairs": "K1,k1"}
-        with pytest.raises(ConfigError, match="key pairs k1 and K1 differ in case alone"):
-            parse_options(options, streaming=False)
-
-    def test_a_users_own_store_class_has_options_of_its_own(self) -> None:
-        options = {"subscribe": "t", "storage.backend.class": "my.store:Store", "storage.my.thing": "1"}
-        store = parse_options(options, streaming=False).store
-        assert ("storage.my.thing", "1") in store.properties
-        store = parse_options({"subscribe": "t", "settings": "f", "storage.my.thing": "1"}, streaming=False).store
-        assert store.properties == (("storage.my.thing", "1"),)
+WITHOUT_MEANING = "groupIdPrefix, kafkaConsumer.pollTimeoutMs, fetchOffset.numRetries, fetchOffset.retryIntervalMs"
 
 
-class TestUnknownOptions:
-    @pytest.mark.parametrize(
-        ("name", "sentence"),
-        [
-            ("startingOffset", "the option startingoffset is not known; the nearest is startingOffsets"),
-            ("maxSplitByte", "the nearest is maxSplitBytes"),
-            ("storage.s3.bucket", r"the nearest is storage\.s3\.bucket\.name"),
-            ("bootstrap.servers", r"the nearest is kafka\.bootstrap\.servers"),
-            ("failOnDataloss.", "the nearest is failOnDataLoss"),
-            ("path", "the option path is not known: the source has no path"),
-            ("topic", "the option topic is not known: that is an option for writing"),
-            ("zzzzzz", "the option zzzzzz is not known$"),
-        ],
-    )
-    def test_the_nearest_of_all_names_is_told(self, name: str, sentence: str) -> None:
-        with pytest.raises(ConfigError, match=sentence):
-            parse_options({"subscribe": "t", **STORE, name: "x"}, streaming=False)
-
-    def test_a_stray_text_is_cut(self) -> None:
-        with pytest.raises(ConfigError) as caught:
-            parse_options({"subscribe": "t", **STORE, "BEGIN PRIVATE KEY " * 50: "x"}, streaming=False)
-        assert len(str(caught.value)) < 120
-
-    def test_options_of_no_meaning_here_are_taken_with_one_warning(self, caplog: pytest.LogCaptureFixture) -> None:
-        names = "groupIdPrefix", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"
-        with caplog.at_level(logging.WARNING):
-            parse_options({"subscribe": "t", **STORE, **dict.fromkeys(names, "x")}, streaming=True)
-        assert [record.getMessage() for record in caplog.records] == [
-            f"the options {', '.join(names)} have no meaning here and are not looked at"
-        ]
-
-    def test_nothing_is_said_when_nothing_is_odd(self, caplog: pytest.LogCaptureFixture) -> None:
-        with caplog.at_level(logging.WARNING):
-            parsed(True, maxOffsetsPerTrigger="9")
-        assert not caplog.records
+@pytest.mark.parametrize(
+    ("options", "streaming", "warnings"),
+    [
+        (
+            {"maxOffsetsPerTrigger": "9", "maxTriggerDelay": "1m"}, False,
+            ["the options maxOffsetsPerTrigger, maxTriggerDelay are for streams, a batch takes no notice of them"],
+        ),
+        (
+            dict.fromkeys(WITHOUT_MEANING.split(", "), "x"), True,
+            [f"the options {WITHOUT_MEANING} have no meaning here and are not looked at"],
+        ),
+        ({"maxOffsetsPerTrigger": "9"}, True, []),
+    ],
+)  # fmt: skip
+def test_options_that_change_nothing_are_told_of_once(
+    options: Texts, streaming: bool, warnings: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        parsed(options, streaming=streaming)
+    assert caplog.messages == warnings
 
 
-def test_options_travel() -> None:
-    options = parse_options(
-        {"subscribe": "t", **STORE, **BROKER, "topicIds": f'{{"t":"{TestTopicIds.ID}"}}'}, streaming=True
-    )
+@pytest.mark.parametrize(
+    ("options", "settings", "properties"),
+    [
+        ({"settings": " f "}, "f", {}),
+        ({"settings": "f", "rsm.config.key.prefix": "p"}, "f", {"key.prefix": "p"}),
+        # Spark hands over names in lower case.
+        (
+            {**STORE, PAIR: "other, Key-A", f"{PAIR}.key-a.public.key.file": "/pub",
+             f"{PAIR}.key-a.private.key.file": "/priv"},
+            None,
+            {**STORE, PAIR: "other, Key-A", f"{PAIR}.Key-A.public.key.file": "/pub",
+             f"{PAIR}.Key-A.private.key.file": "/priv"},
+        ),
+        # A user's own store class has options of its own.
+        (
+            {"storage.backend.class": "my.store:Store", "storage.my.thing": "1"}, None,
+            {"storage.backend.class": "my.store:Store", "storage.my.thing": "1"},
+        ),
+        ({"settings": "f", "storage.my.thing": "1"}, "f", {"storage.my.thing": "1"}),
+    ],
+)  # fmt: skip
+def test_the_store_is_named_by_a_file_and_by_options(options: Texts, settings: str | None, properties: Texts) -> None:
+    store = parse_options({"subscribe": "t", **options}, streaming=False).store
+    assert store == StoreSource(settings, tuple(sorted(properties.items())))
+
+
+def test_options_travel_and_show_no_secret() -> None:
+    options = parsed({**BROKER, "kafka.sasl.password": "hush", "topicIds": f'{{"t":"{ID}"}}'}, streaming=True)
     assert pickle.loads(pickle.dumps(options)) == options
+    assert "hush" not in repr(options)
 
 
 NAMES = st.sampled_from(

@@ -18,6 +18,7 @@ from pyspark.sql.streaming.datasource import (
 
 from tieredstore.errors import ConfigError
 from tieredstore.model import TopicPartition
+from tieredstore.partitions.log import OffsetWindow
 from tieredstore.spark.source.trigger_limits import TriggerDelay, TriggerLimits, Windows, shares
 
 windows = st.dictionaries(
@@ -81,45 +82,28 @@ def test_shares_are_in_proportion() -> None:
     assert shares({("a", 0): 20, ("a", 1): 20, ("a", 2): 10}, 9) == {("a", 0): 4, ("a", 1): 3, ("a", 2): 2}
 
 
-def test_a_small_partition_is_read_beside_a_huge_one() -> None:
-    got = taken(unread := {("a", 0): (0, 10**12), ("a", 1): (5, 6)}, TriggerLimits(10).admit(unread, no_bytes))
-    assert got == {("a", 0): 9, ("a", 1): 1}
+# Limits, the windows of partitions 0 and up, the bytes of an offset in each (None: nobody asks), and what is taken.
+ADMITTED: dict[str, tuple[TriggerLimits, list[OffsetWindow], list[int] | None, list[int]]] = {
+    "a small partition beside a huge one": (TriggerLimits(10), [(0, 10**12), (5, 6)], None, [9, 1]),
+    "fewer offsets than partitions": (TriggerLimits(2), [(0, 100)] * 5, None, [1] * 5),
+    "nothing waiting": (TriggerLimits(5, 5), [(7, 7)], [10], [0]),
+    "bytes by what each partition has": (TriggerLimits(max_bytes=1000), [(0, 10), (0, 1000)], [100, 1], [5, 500]),
+    "a record greater than the limit": (TriggerLimits(max_bytes=1), [(3, 9)], [2**40], [1]),
+    "sizes that nobody knows": (TriggerLimits(max_bytes=1), [(3, 9)], [0], [6]),
+    "both limits, that of bytes is less": (TriggerLimits(50, 300), [(0, 100)], [10], [30]),
+    "both limits, that of offsets is less": (TriggerLimits(20, 300), [(0, 100)], [10], [20]),
+}
 
 
-def test_with_fewer_offsets_than_partitions_each_gets_one() -> None:
-    unread = {("a", partition): (0, 100) for partition in range(5)}
-    assert taken(unread, TriggerLimits(2).admit(unread, no_bytes)) == dict.fromkeys(unread, 1)
-
-
-def test_nothing_waiting_takes_nothing() -> None:
-    unread = {("a", 0): (7, 7)}
-    assert TriggerLimits(5, 5).admit(unread, ten_bytes_each) == {("a", 0): 7}
-
-
-def test_bytes_are_shared_by_what_each_partition_has() -> None:
-    sizes = {("a", 0): 100, ("a", 1): 1}
-    unread = {("a", 0): (0, 10), ("a", 1): (0, 1000)}
+@pytest.mark.parametrize("case", ADMITTED)
+def test_what_a_trigger_takes(case: str) -> None:
+    trigger_limits, unread, sizes, expected = ADMITTED[case]
+    windows = {("a", partition): window for partition, window in enumerate(unread)}
 
     def size(where: TopicPartition, start: int, stop: int) -> int:
-        return sizes[where] * (stop - start)
+        return sizes[where[1]] * (stop - start) if sizes else no_bytes(where, start, stop)
 
-    assert taken(unread, TriggerLimits(max_bytes=1000).admit(unread, size)) == {("a", 0): 5, ("a", 1): 500}
-
-
-def test_a_record_greater_than_the_limit_of_bytes_is_read_all_the_same() -> None:
-    unread = {("a", 0): (3, 9)}
-    assert TriggerLimits(max_bytes=1).admit(unread, lambda *_: 2**40) == {("a", 0): 4}
-
-
-def test_sizes_that_nobody_knows_hold_nothing_back() -> None:
-    unread = {("a", 0): (3, 9)}
-    assert TriggerLimits(max_bytes=1).admit(unread, lambda *_: 0) == {("a", 0): 9}
-
-
-def test_both_limits_hold_at_once() -> None:
-    unread = {("a", 0): (0, 100)}
-    assert TriggerLimits(50, 300).admit(unread, ten_bytes_each) == {("a", 0): 30}
-    assert TriggerLimits(20, 300).admit(unread, ten_bytes_each) == {("a", 0): 20}
+    assert list(taken(windows, trigger_limits.admit(windows, size)).values()) == expected
 
 
 @pytest.mark.parametrize(
@@ -161,35 +145,25 @@ class Clock:
         return self.now
 
 
-def test_a_trigger_waits_for_enough_offsets() -> None:
+# Seconds that pass, the offsets that wait then, and whether they go on waiting, by 100 offsets or 60 s.
+DELAYS: dict[str, list[tuple[float, int, bool]]] = {
+    "the first trigger does not wait, others wait for enough": [(0, 1, False), (0, 99, True), (0, 100, False)],
+    "the delay begins anew with each trigger, not with each one that waited": [
+        (0, 500, False), (59.9, 1, True), (0.2, 1, False), (59.9, 1, True),
+    ],
+    "nothing is no trigger, and what comes after the delay does not wait for another one": [
+        (0, 0, False), (0, 1, False), (61, 0, False), (0, 1, False), (0, 1, True),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DELAYS)
+def test_a_trigger_waits_for_enough_offsets_or_the_delay(case: str) -> None:
     clock = Clock()
     delay, limit = TriggerDelay(clock), TriggerLimits(min_offsets=100, max_delay_ms=60_000)
-    assert not delay.has_to_wait(limit, 1), "the first trigger does not wait"
-    assert delay.has_to_wait(limit, 99)
-    assert not delay.has_to_wait(limit, 100)
-
-
-def test_it_waits_no_longer_than_the_delay_after_the_trigger_before() -> None:
-    clock = Clock()
-    delay, limit = TriggerDelay(clock), TriggerLimits(min_offsets=100, max_delay_ms=60_000)
-    delay.has_to_wait(limit, 500)
-    clock.now += 59.9
-    assert delay.has_to_wait(limit, 1)
-    clock.now += 0.2
-    assert not delay.has_to_wait(limit, 1)
-    clock.now += 59.9
-    assert delay.has_to_wait(limit, 1), "the delay begins anew with each trigger, not with each one that waited"
-
-
-def test_what_comes_after_the_delay_does_not_wait_for_another_one() -> None:
-    clock = Clock()
-    delay, limit = TriggerDelay(clock), TriggerLimits(min_offsets=100, max_delay_ms=60_000)
-    assert not delay.has_to_wait(limit, 0)
-    assert not delay.has_to_wait(limit, 1), "the first one that has something"
-    clock.now += 61
-    assert not delay.has_to_wait(limit, 0)
-    assert not delay.has_to_wait(limit, 1)
-    assert delay.has_to_wait(limit, 1)
+    for seconds, waiting, waits in DELAYS[case]:
+        clock.now += seconds
+        assert delay.has_to_wait(limit, waiting) is waits
 
 
 def test_without_a_minimum_nothing_waits() -> None:

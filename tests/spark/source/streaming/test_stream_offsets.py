@@ -158,52 +158,43 @@ def test_a_checkpoint_of_something_else_is_one_sentence(value: object) -> None:
     assert len(str(error.value)) < 300
 
 
-def test_reading_goes_on_where_it_was() -> None:
-    logs: Logs = {A: Log(0, 50), B: Log(3, 9)}
-    assert told_of(lambda loss: at({A: 17, B: 9}).begins(logs, loss)) == ({A: 17, B: 9}, [])
+READ_OF_OLD = "orders-0 17", "orders-1 3", "orders-2 1"
+# What is known of the offsets read, the logs there are, where reading goes on, and the losses told.
+BEGINS: dict[str, tuple[dict[TopicPartition, int], Logs, dict[TopicPartition, int], list[str]]] = {
+    "where it was": ({A: 17, B: 9}, {A: Log(0, 50), B: Log(3, 9)}, {A: 17, B: 9}, []),
+    "a new partition and a new topic": (
+        {A: 17}, {A: Log(0, 50), B: Log(0, 9), ("other", 0): Log(0, 4, NEW)}, {A: 17, B: 0, ("other", 0): 0}, [],
+    ),
+    "a new partition that has lost its beginning": (
+        {A: 17}, {A: Log(0, 50), B: Log(5, 9)}, {A: 17, B: 5},
+        ["orders-1 is new, and it begins at offset 5 instead of 0"],
+    ),
+    "retention that passed by": (
+        {A: 17}, {A: Log(18, 50)}, {A: 18}, [f"orders-0 ({OLD}) begins at offset 18, and it was read up to 17"],
+    ),
+    "a log that ends before what was read": (
+        {A: 17}, {A: Log(0, 16)}, {A: 16}, [f"orders-0 ({OLD}) ends at offset 16, and it was read up to 17"],
+    ),
+    "a topic that was created again": (
+        {A: 17, B: 3, ("orders", 2): 1}, {A: Log(0, 50, NEW), B: Log(4, 9, NEW)}, {A: 0, B: 4},
+        [f"topic orders was created again as {NEW}, and {OLD} was read up to offsets {', '.join(READ_OF_OLD)}"],
+    ),
+    "partitions that are gone": (
+        {A: 17, B: 4, ("x", 0): 5}, {A: Log(0, 50)}, {A: 17},
+        [f"orders-1 ({OLD}) is gone, and it was read up to offset 4",
+         f"x-0 ({OLD}) is gone, and it was read up to offset 5"],
+    ),
+}  # fmt: skip
 
 
-def test_a_new_partition_begins_at_its_earliest_offset() -> None:
-    logs: Logs = {A: Log(0, 50), B: Log(0, 9), ("other", 0): Log(0, 4, NEW)}
-    assert told_of(lambda loss: at({A: 17}).begins(logs, loss)) == ({A: 17, B: 0, ("other", 0): 0}, [])
+@pytest.mark.parametrize("case", BEGINS)
+def test_where_reading_goes_on_and_what_is_lost(case: str) -> None:
+    known, logs, begins, losses = BEGINS[case]
+    assert told_of(lambda loss: at(known).begins(logs, loss)) == (begins, losses)
 
 
-def test_a_new_partition_that_has_lost_its_beginning_is_data_loss() -> None:
-    begins, losses = told_of(lambda loss: at({A: 17}).begins({A: Log(0, 50), B: Log(5, 9)}, loss))
-    assert begins == {A: 17, B: 5}
-    assert losses == ["orders-1 is new, and it begins at offset 5 instead of 0"]
-
-
-def test_retention_that_passed_by_is_data_loss() -> None:
-    begins, losses = told_of(lambda loss: at({A: 17}).begins({A: Log(18, 50)}, loss))
-    assert begins == {A: 18}
-    assert losses == [f"orders-0 ({OLD}) begins at offset 18, and it was read up to 17"]
-
-
-def test_a_log_that_ends_before_what_was_read_is_data_loss() -> None:
-    begins, losses = told_of(lambda loss: at({A: 17}).begins({A: Log(0, 16)}, loss))
-    assert begins == {A: 16}
-    assert losses == [f"orders-0 ({OLD}) ends at offset 16, and it was read up to 17"]
-
-
-def test_a_topic_that_was_created_again_is_data_loss_and_begins_anew() -> None:
-    logs: Logs = {A: Log(0, 50, NEW), B: Log(4, 9, NEW)}
-    begins, losses = told_of(lambda loss: at({A: 17, B: 3, ("orders", 2): 1}).begins(logs, loss))
-    assert begins == {A: 0, B: 4}
-    assert losses == [
-        f"topic orders was created again as {NEW}, and {OLD} was read up to offsets orders-0 17, orders-1 3, orders-2 1"
-    ]
-
-
-def test_a_partition_that_is_gone_is_data_loss_and_keeps_its_place() -> None:
-    stand, logs = at({A: 17, B: 4, ("x", 0): 5}), Logs({A: Log(0, 50)})
-    begins, losses = told_of(lambda loss: stand.begins(logs, loss))
-    assert begins == {A: 17}
-    assert losses == [
-        f"orders-1 ({OLD}) is gone, and it was read up to offset 4",
-        f"x-0 ({OLD}) is gone, and it was read up to offset 5",
-    ]
-    moved = stand.with_ends({A: 50}, logs)
+def test_a_partition_that_is_gone_keeps_its_place() -> None:
+    moved = at({A: 17, B: 4, ("x", 0): 5}).with_ends({A: 50}, {A: Log(0, 50)})
     assert moved.offsets == {A: 50, B: 4, ("x", 0): 5}
     assert set(moved.topic_ids) == {"orders", "x"}
 
@@ -217,9 +208,35 @@ def read(start: StreamOffsets, end: StreamOffsets, logs: Logs) -> tuple[Windows,
     return told_of(lambda loss: start.windows_to(end, logs, loss))
 
 
-def test_a_batch_is_from_its_start_to_its_end() -> None:
-    logs: Logs = {A: Log(0, 99), B: Log(0, 99)}
-    assert read(at({A: 17, B: 4}), at({A: 20, B: 4}), logs) == ({A: (17, 20)}, [])
+# Offsets where a batch starts and where it ends, the logs there are when it is read, and what is read and lost.
+BATCHES: dict[str, tuple[dict[TopicPartition, int], dict[TopicPartition, int], Logs, Windows, list[str]]] = {
+    "from its start to its end": ({A: 17, B: 4}, {A: 20, B: 4}, {A: Log(0, 99), B: Log(0, 99)}, {A: (17, 20)}, []),
+    "a new partition": ({A: 17}, {A: 17, B: 4}, {A: Log(0, 99), B: Log(0, 99)}, {B: (0, 4)}, []),
+    "retention of its beginning": (
+        {A: 17}, {A: 30}, {A: Log(20, 99)}, {A: (20, 30)},
+        [f"orders-0 ({OLD}) begins at offset 20, and it was read up to 17"],
+    ),
+    "retention of all of it": (
+        {A: 17}, {A: 30}, {A: Log(40, 99)}, {}, [f"orders-0 ({OLD}) begins at offset 40, and it was read up to 17"],
+    ),
+    "another topic of the name": (
+        {A: 17}, {A: 30}, {A: Log(0, 99, NEW)}, {},
+        [f"orders-0 ({OLD}) is {NEW} now, and offsets 17 to 29 are to be read"],
+    ),
+    "a partition that is gone": (
+        {A: 17, B: 2}, {A: 30, B: 2}, {}, {}, [f"orders-0 ({OLD}) is gone, and offsets 17 to 29 are to be read"],
+    ),
+    "a shorter log": (
+        {A: 17}, {A: 30}, {A: Log(0, 25)}, {A: (17, 25)},
+        [f"orders-0 ({OLD}) ends at offset 25, and offsets up to 29 are to be read"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BATCHES)
+def test_what_a_batch_reads_the_first_time_or_again(case: str) -> None:
+    start, end, logs, windows, losses = BATCHES[case]
+    assert read(at(start), at(end), logs) == (windows, losses)
 
 
 def test_a_batch_from_a_place_to_itself_is_empty() -> None:
@@ -232,38 +249,6 @@ def test_a_topic_created_again_that_is_as_long_as_the_old_one_is_read() -> None:
     end = start.with_ends({A: 17}, logs)
     assert not end.is_at(start)
     assert read(start, end, logs) == ({A: (0, 17)}, [])
-
-
-def test_a_new_partition_is_read_from_its_earliest_offset() -> None:
-    assert read(at({A: 17}), at({A: 17, B: 4}), {A: Log(0, 99), B: Log(0, 99)}) == ({B: (0, 4)}, [])
-
-
-def test_a_batch_that_is_read_again_meets_retention() -> None:
-    windows, losses = read(at({A: 17}), at({A: 30}), {A: Log(20, 99)})
-    assert windows == {A: (20, 30)}
-    assert len(losses) == 1
-    windows, losses = read(at({A: 17}), at({A: 30}), {A: Log(40, 99)})
-    assert windows == {}
-    assert len(losses) == 1
-
-
-def test_a_batch_that_is_read_again_does_not_read_another_topic_of_the_name() -> None:
-    windows, losses = read(at({A: 17}), at({A: 30}), {A: Log(0, 99, NEW)})
-    assert windows == {}
-    assert losses == [f"orders-0 ({OLD}) is {NEW} now, and offsets 17 to 29 are to be read"]
-
-
-def test_a_batch_that_is_read_again_misses_a_partition() -> None:
-    assert read(at({A: 17, B: 2}), at({A: 30, B: 2}), {}) == (
-        {},
-        [f"orders-0 ({OLD}) is gone, and offsets 17 to 29 are to be read"],
-    )
-
-
-def test_a_batch_that_is_read_again_finds_a_shorter_log() -> None:
-    windows, losses = read(at({A: 17}), at({A: 30}), {A: Log(0, 25)})
-    assert windows == {A: (17, 25)}
-    assert losses == [f"orders-0 ({OLD}) ends at offset 25, and offsets up to 29 are to be read"]
 
 
 def test_the_first_batch_read_again_begins_where_it_did() -> None:
