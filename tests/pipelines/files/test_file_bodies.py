@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, NoReturn
 
 import pyarrow as pa
 import pytest
 
 from tests.pipelines.files.test_files import WINDOW, batch, write
-from tests.support.servers.s3_server import S3Server
-from tests.support.stores.clouds import make_s3
 from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore
 from tieredstore.backends.base import Body, ObjectStore, Prepared, find_abandoned_writes
 from tieredstore.backends.contract.bodies import open_body
-from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import StoreError, StoreUnavailable
 from tieredstore.pipelines.files import file_bodies
@@ -32,23 +28,6 @@ from tieredstore.pipelines.writers import FileWriter, Format, JsonLines
 
 SMALL = Memory(held_bytes=1000, held_files=2, buffer_bytes=300, buffers=3)
 STAGING = "_tieredstore/staging/"
-MakeStore = Callable[[], ObjectStore]
-
-
-@pytest.fixture(
-    params=["memory", "folder", pytest.param("s3", marks=[pytest.mark.slow, pytest.mark.server])],
-)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectStore]:
-    match request.param:
-        case "memory":
-            opened: ObjectStore = MemoryObjectStore()
-        case "folder":
-            opened = FilesystemObjectStore(tmp_path)
-        case _:
-            server: S3Server = request.getfixturevalue("minio")
-            opened = make_s3(server.endpoint_url, server.make_bucket())
-    yield opened
-    opened.close()
 
 
 @pytest.fixture
@@ -76,16 +55,16 @@ def filled(body: FileBody, size: int) -> bytes:
 
 
 @pytest.mark.parametrize("size", [0, 1, 1000, 1001, 50_000])
-def test_what_is_written_is_what_is_published(store: ObjectStore, size: int) -> None:
-    bodies = bodies_of(store)
+def test_what_is_written_is_what_is_published(any_store: ObjectStore, size: int) -> None:
+    bodies = bodies_of(any_store)
     with bodies:
         body = bodies.begin("folder/object", writes_forward=True)
         data = filled(body, size)
         body.end()
         prepared = body.await_prepared()
-    assert [info.key for info in store.list("folder/")] == []
-    store.publish(prepared)
-    assert (store.get("folder/object"), prepared.size) == (data, size)
+    assert [info.key for info in any_store.list("folder/")] == []
+    any_store.publish(prepared)
+    assert (any_store.get("folder/object"), prepared.size) == (data, size)
 
 
 class Taking(DelegatingObjectStore):
@@ -179,11 +158,11 @@ def failing(bodies: Bodies, sizes: tuple[int, ...], begun: list[FileBody]) -> No
 
 
 @pytest.mark.parametrize("sizes", [(10,), (5000,), (5000, 5000), (10, 5000, 5000, 10, 10)])
-def test_after_an_error_nothing_stays(store: ObjectStore, sizes: tuple[int, ...]) -> None:
+def test_after_an_error_nothing_stays(any_store: ObjectStore, sizes: tuple[int, ...]) -> None:
     begun: list[FileBody] = []
     with pytest.raises(ZeroDivisionError):
-        failing(bodies_of(store), sizes, begun)
-    assert left_in(store) == []
+        failing(bodies_of(any_store), sizes, begun)
+    assert left_in(any_store) == []
     # A writer that is closed late does no harm.
     assert begun[0].file.write(b"x" * 5000) == 5000
 

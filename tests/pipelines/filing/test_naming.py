@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.pipelines.upkeep.test_upkeep import DAY_MS
-from tests.support.pipelines.pipeline_runs import NUMBER, TOPIC, offsets_of, pipeline_of, run_once, texts
+from tests.support.pipelines.pipeline_runs import NUMBER, TOPIC, offsets_of, pipeline_of, redrive, run_once, texts
 from tests.support.records.hourly_topics import copy_times, hourly_topic
 from tests.support.records.stored_records import StoredTopic
 from tests.support.stores.doubles import FaultyStore, ScriptedStore
@@ -21,7 +21,7 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, ObjectNotFound, PreparedGone, TieredStoreError
 from tieredstore.ops.steps import Outcome
-from tieredstore.pipelines import Parts, Pipeline, Runner, with_generation
+from tieredstore.pipelines import Pipeline, with_generation
 from tieredstore.pipelines.filing.naming import ByDate, Places
 from tieredstore.pipelines.parsers import BadMessage, MessageParser
 from tieredstore.pipelines.run.generation import commit_log_of
@@ -135,11 +135,6 @@ def test_a_process_may_die_at_each_operation(topic: StoredTopic) -> None:
         run_once(topic, inner, pipeline)
         assert seen(inner) == list(range(10))
         assert list(verify_output(pipeline, inner)) == []
-
-
-def redrive(topic: StoredTopic, store: ObjectStore, pipeline: Pipeline) -> None:
-    with Runner(pipeline, Parts(store, topic.manager), threads=1) as runner:
-        list(runner.redrive())
 
 
 class Lenient(MessageParser):

@@ -15,9 +15,9 @@ from typing import Any, cast
 import pytest
 
 from tests.pipelines.upkeep.test_backfill import backfill
-from tests.pipelines.upkeep.test_upkeep import redrive, take_over
+from tests.pipelines.upkeep.test_upkeep import take_over
 from tests.support.paths import REPOSITORY
-from tests.support.pipelines.pipeline_runs import TOPIC, pipeline_of, run_once, texts
+from tests.support.pipelines.pipeline_runs import TOPIC, pipeline_of, redrive, run_once, texts
 from tests.support.records.hourly_topics import HOUR_MS, NOON_MS
 from tests.support.records.stored_records import StoredTopic
 from tests.support.stores.doubles import FaultyStore

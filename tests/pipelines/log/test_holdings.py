@@ -19,14 +19,13 @@ from tests.pipelines.upkeep.test_backfill import (
     replacements_of,
     wrong,
 )
-from tests.pipelines.upkeep.test_upkeep import redrive
-from tests.support.pipelines.pipeline_runs import TOPIC, listed, pipeline_of, run_once
+from tests.support.pipelines.pipeline_runs import TOPIC, listed, pipeline_of, redrive, run_once
 from tests.support.records.hourly_topics import copy_times, hourly_topic
 from tests.support.records.stored_records import StoredTopic
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, Fenced
-from tieredstore.pipelines import Parts, Pipeline, Runner, with_generation
+from tieredstore.pipelines import Pipeline, with_generation
 from tieredstore.pipelines.upkeep.comparison import Against
 from tieredstore.pipelines.upkeep.dropping import drop_generation
 from tieredstore.pipelines.upkeep.record_sources import KeptFiles, Selected
@@ -75,8 +74,7 @@ def test_what_the_generation_before_holds_is_not_the_next_ones_to_replace(topic:
     store = MemoryObjectStore()
     run_once(topic, store, RIGHT)
     copy_times(topic, 5, [5, 9])
-    with Runner(with_generation(RIGHT, 2), Parts(store, topic.manager), threads=1, take_over=1) as runner:
-        list(runner.run_once())
+    run_once(topic, store, with_generation(RIGHT, 2), take_over=1)
     with pytest.raises(ConfigError, match=r"offsets 3 to 4 .* held by generation 1"):
         backfill(topic, store, Selected(TOPIC, 3), generation=3, replaces=2)
     with pytest.raises(ConfigError, match=r"offsets 5 to 6 .* held by generation 2"):
@@ -84,8 +82,7 @@ def test_what_the_generation_before_holds_is_not_the_next_ones_to_replace(topic:
     backfill(topic, store, generation=3, replaces=2)
     assert [offsets(store, one) for one in (1, 2, 3)] == [[0, 1, 2, 3, 4], [], [5, 6]]
     # That it is done may be said again and again.
-    with Runner(with_generation(RIGHT, 2), Parts(store, topic.manager), threads=1, take_over=1) as runner:
-        assert list(runner.run_once()) == []
+    assert run_once(topic, store, with_generation(RIGHT, 2), take_over=1) == []
 
 
 def test_offsets_between_two_backfills_are_never_passed_over(topic: StoredTopic) -> None:
@@ -147,14 +144,13 @@ def test_bad_messages_that_were_redriven_give_way_with_their_window(topic: Store
 def test_of_two_replacements_at_once_one_is_refused(topic: StoredTopic, step: int) -> None:
     """It sleeps before each of its operations in turn, while another one replaces the same offsets."""
     first = wrong(topic)
-    objects = {info.key: first.get(info.key) for info in first.list("")}
     refused = 0
 
     def another(inner: ObjectStore) -> None:
         with suppress(ConfigError):
             backfill(topic, inner, generation=3, replaces=1)
 
-    for at, inner, store in replacements_of(topic, objects, step).sleep(another):
+    for at, inner, store in replacements_of(topic, first, step).sleep(another):
         try:
             backfill(topic, store, replaces=1)
         except (Fenced, ConfigError):

@@ -12,8 +12,8 @@ from typing import Literal
 
 import pytest
 
-from tests.pipelines.upkeep.test_backfill import RIGHT, backfill, clean, copied, offsets
-from tests.support.pipelines.pipeline_runs import TOPIC, listed, offsets_of, pipeline_of, run_once
+from tests.pipelines.upkeep.test_backfill import RIGHT, backfill, clean, offsets
+from tests.support.pipelines.pipeline_runs import TOPIC, copies_of, listed, listed_offsets, pipeline_of, run_once
 from tests.support.records.hourly_topics import (
     BY_HOUR,
     HOUR_MS,
@@ -54,8 +54,7 @@ def topic(tmp_path: Path) -> Iterator[StoredTopic]:
 
 
 def run(topic: StoredTopic, store: ObjectStore, pipeline: Pipeline = HOURLY, *, take_over: int | None = None) -> None:
-    with Runner(pipeline, Parts(store, topic.manager), threads=1, take_over=take_over) as runner:
-        list(runner.run_once())
+    run_once(topic, store, pipeline, take_over=take_over)
 
 
 def kinds(store: ObjectStore, pipeline: Pipeline = HOURLY) -> list[str]:
@@ -107,18 +106,12 @@ class Prepared:
     def __init__(self, topic: StoredTopic) -> None:
         first = MemoryObjectStore()
         run(topic, first)
-        self._objects = {info.key: first.get(info.key) for info in first.list("")}
+        self.store = copies_of(first)
         copy_times(topic, 5, [1, 6])
         whole = self.store()
         run(topic, whole)
         self.expected = {path: said[:2] for path, said in successes(whole).items()}
         assert self.expected == {day(12): (1, 2), day(13): (2, 2), day(14): (1, 1), day(16): (1, 1)}
-
-    def store(self) -> ObjectStore:
-        inner = MemoryObjectStore()
-        for key, data in self._objects.items():
-            inner.put(key, data)
-        return inner
 
 
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
@@ -347,8 +340,7 @@ def test_a_clock_that_jumps_decides_when_a_directory_is_complete_and_nothing_els
         copy_times(topic, start, [0, 4])
         start += 2
     run(topic, store)
-    files = [key for key in listed(store) if not key.endswith("_SUCCESS")]
-    assert sorted(offset for key in files for offset in offsets_of(store, key)) == list(range(start))
+    assert listed_offsets(store) == list(range(start))
     assert list(verify_output(HOURLY, store)) == []
 
 
@@ -420,7 +412,6 @@ def test_one_that_comes_while_files_give_way_says_nothing_at_the_end(topic: Stor
     first = MemoryObjectStore()
     stopping = stopped(topic, first)
     run_once(topic, first, HOURLY)
-    objects = {info.key: first.get(info.key) for info in first.list("")}
 
     def land(inner: ObjectStore) -> None:
         stopping.inner = inner
@@ -428,7 +419,7 @@ def test_one_that_comes_while_files_give_way_says_nothing_at_the_end(topic: Stor
 
     # What was finalized is over, and files of other settings come in place of these.
     sweep = OperationSweep(
-        partial(copied, objects),
+        copies_of(first),
         lambda store: backfill(topic, store, pipeline=RIGHT, replaces=1),
         numbers=slice(None, None, step),
     )

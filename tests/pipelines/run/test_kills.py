@@ -16,21 +16,20 @@ from typing import Any
 
 import pytest
 
-from tests.pipelines.upkeep.test_backfill import copied
 from tests.support.pipelines.pipeline_runs import (
     NUMBER,
     TOPIC,
+    content_of,
+    copies_of,
     listed,
     listed_offsets,
-    offsets_of,
     pipeline_of,
+    redrive,
     run_once,
 )
 from tests.support.pipelines.seen_output import SeenOutput
 from tests.support.records.hourly_topics import BY_HOUR, hourly_topic
 from tests.support.records.stored_records import StoredTopic
-from tests.support.servers.s3_server import S3Server
-from tests.support.stores.clouds import make_s3
 from tests.support.stores.doubles import FaultyStore, ScriptedStore
 from tests.support.stores.operation_sweep import OperationSweep
 from tieredstore.backends.base import ObjectStore, find_abandoned_writes
@@ -113,16 +112,6 @@ def hourly(tmp_path: Path) -> Iterator[StoredTopic]:
         yield topic
 
 
-def redrive(topic: StoredTopic, store: ObjectStore) -> None:
-    with Runner(FIRST, Parts(store, topic.manager), threads=1) as runner:
-        list(runner.redrive())
-
-
-def take_over(topic: StoredTopic, store: ObjectStore) -> None:
-    with Runner(SECOND, Parts(store, topic.manager), threads=1, take_over=1) as runner:
-        list(runner.run_once())
-
-
 def finalize(topic: StoredTopic, store: ObjectStore) -> None:
     with Runner(FIRST, Parts(store, topic.manager), threads=1) as runner:
         runner.finalize()
@@ -133,19 +122,10 @@ def drop(_: StoredTopic, store: ObjectStore) -> None:
     list(drop_generation(FIRST, store, dry_run=False))
 
 
-def seen(store: ObjectStore) -> list[int]:
-    keys = [key for key in listed(store) if not key.endswith("/_SUCCESS")]
-    return sorted(offset for key in keys for offset in offsets_of(store, key))
-
-
-def all_seen(store: ObjectStore) -> dict[str, bytes]:
-    return {key: store.get(key) for key in listed(store)}
-
-
-Work = Callable[[StoredTopic, ObjectStore], None]
+Work = Callable[[StoredTopic, ObjectStore], object]
 WORKS: dict[str, tuple[Pipeline, Work, Pipeline]] = {
-    "redrive": (STRICT, redrive, FIRST),
-    "take over": (FIRST, take_over, SECOND),
+    "redrive": (STRICT, partial(redrive, pipeline=FIRST), FIRST),
+    "take over": (FIRST, partial(run_once, pipeline=SECOND, take_over=1), SECOND),
     "finalize": (pipeline_of(**{**BY_HOUR, "pipeline__finalize": "false"}), finalize, FIRST),
     "drop": (FIRST, drop, FIRST),
 }
@@ -156,41 +136,25 @@ def test_who_sleeps_while_another_does_the_same_changes_nothing_that_is_seen(hou
     before, work, after = WORKS[name]
     first = MemoryObjectStore()
     run_once(hourly, first, before)
-    objects = {info.key: first.get(info.key) for info in first.list("")}
     expected: list[dict[str, bytes]] = []
 
     def another(inner: ObjectStore) -> None:
         work(hourly, inner)
-        expected.append(all_seen(inner))
+        expected.append(content_of(inner))
 
-    sweep = OperationSweep(partial(copied, objects), partial(work, hourly))
+    sweep = OperationSweep(copies_of(first), partial(work, hourly))
     for at, inner, store in sweep.sleep(another):
         with suppress(Fenced):
             work(hourly, store)
-        assert (len(expected), all_seen(inner)) == (at + 1, expected[-1])
+        assert (len(expected), content_of(inner)) == (at + 1, expected[-1])
         assert list(verify_output(after, inner)) == [], at
-        assert seen(inner) == ([] if name == "drop" else list(range(5))), at
+        assert listed_offsets(inner) == ([] if name == "drop" else list(range(5))), at
     assert len(expected) >= 10
 
 
 PIPELINE = pipeline_of(max__file__records="100")
 """A window of 300 records is three files."""
 WAIT_S = 60
-
-
-@pytest.fixture(params=["memory", "folder", pytest.param("s3", marks=[pytest.mark.slow, pytest.mark.server])])
-def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectStore]:
-    match request.param:
-        case "memory":
-            opened: ObjectStore = MemoryObjectStore()
-        case "folder":
-            (tmp_path / "output").mkdir()
-            opened = FilesystemObjectStore(tmp_path / "output")
-        case _:
-            server: S3Server = request.getfixturevalue("minio")
-            opened = make_s3(server.endpoint_url, server.make_bucket())
-    yield opened
-    opened.close()
 
 
 def attempts_of(topic: StoredTopic, store: ObjectStore) -> list[Written]:

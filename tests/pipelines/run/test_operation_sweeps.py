@@ -6,20 +6,27 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
-from tests.support.pipelines.pipeline_runs import NUMBER, TOPIC, listed, offsets_of, pipeline_of, run_once
+from tests.support.pipelines.pipeline_runs import (
+    NUMBER,
+    TOPIC,
+    content_of,
+    copies_of,
+    listed,
+    listed_offsets,
+    pipeline_of,
+    run_once,
+)
 from tests.support.records.hourly_topics import BY_HOUR, HOURLY, copy_times, day, successes
 from tests.support.records.stored_records import StoredTopic
-from tests.support.servers.s3_server import S3Server
-from tests.support.stores.clouds import make_s3
 from tests.support.stores.doubles import FaultyStore, Moment, Operation
 from tests.support.stores.operation_sweep import Killed, OperationSweep
 from tieredstore.backends.base import ObjectStore
-from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import CommitLogCorrupt, Fenced, StoreUnavailable
 from tieredstore.pipelines import Parts, Runner
@@ -37,27 +44,9 @@ MakeStore = Callable[[], ObjectStore]
         pytest.param("s3", marks=[pytest.mark.soak, pytest.mark.slow, pytest.mark.server]),
     ]
 )
-def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeStore]:
+def make_store(request: pytest.FixtureRequest, new_store: Callable[[str], ObjectStore]) -> MakeStore:
     """Gives empty stores, as many as one likes."""
-    opened: list[ObjectStore] = []
-
-    def make() -> ObjectStore:
-        match request.param:
-            case "memory":
-                store: ObjectStore = MemoryObjectStore()
-            case "folder":
-                folder = tmp_path / f"output-{len(opened)}"
-                folder.mkdir()
-                store = FilesystemObjectStore(folder)
-            case _:
-                server: S3Server = request.getfixturevalue("minio")
-                store = make_s3(server.endpoint_url, server.make_bucket())
-        opened.append(store)
-        return store
-
-    yield make
-    for store in opened:
-        store.close()
+    return partial(new_store, request.param)
 
 
 class World:
@@ -79,7 +68,7 @@ class World:
 
     def check_seen(self, store: ObjectStore) -> None:
         """By plain listing: no offset twice, none missing of what is published, none above what is committed."""
-        offsets = listed_offsets_of_data(store)
+        offsets = listed_offsets(store)
         assert len(offsets) == len(set(offsets))
         assert set(range(len(FIRST))) <= set(offsets)
         log = commit_log_of(HOURLY, store)
@@ -88,17 +77,12 @@ class World:
     def check_done(self, store: ObjectStore, more: Sequence[int] = ()) -> None:
         """Each record is there once, and each directory says what it has."""
         run_once(self.topic, store, HOURLY)
-        assert listed_offsets_of_data(store) == list(range(len([*FIRST, *SECOND, *more])))
+        assert listed_offsets(store) == list(range(len([*FIRST, *SECOND, *more])))
         assert list(verify_output(HOURLY, store)) == []
         said = {path: records for path, (_, records, _) in successes(store).items()}
         hours = Counter([*FIRST, *SECOND, *more])
         over = {hour: count for hour, count in hours.items() if hour < max(hours) - 1}
         assert said == {day(12 + hour): count for hour, count in over.items()}
-
-
-def listed_offsets_of_data(store: ObjectStore) -> list[int]:
-    keys = [key for key in listed(store) if not key.endswith("/_SUCCESS")]
-    return sorted(offset for key in keys for offset in offsets_of(store, key))
 
 
 @pytest.fixture
@@ -162,10 +146,6 @@ def _is_publishing(operation: Operation) -> bool:
     return operation.name == "publish"
 
 
-def all_seen(store: ObjectStore) -> dict[str, bytes]:
-    return {key: store.get(key) for key in listed(store)}
-
-
 @pytest.mark.parametrize("dies", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["ends", "dies"])
 def test_a_process_that_sleeps_while_another_runs_changes_nothing_that_is_seen(
     tmp_path: Path, make_store: MakeStore, dies: bool
@@ -181,7 +161,7 @@ def test_a_process_that_sleeps_while_another_runs_changes_nothing_that_is_seen(
 
     def run_another(inner: ObjectStore) -> None:
         run_beside(worlds[-1].topic, inner, dies=dies)
-        seen.append(all_seen(inner))
+        seen.append(content_of(inner))
 
     sweep = OperationSweep(new_world, lambda store: run_once(worlds[-1].topic, store, HOURLY))
     for number, inner, store in sweep.sleep(run_another):
@@ -192,7 +172,7 @@ def test_a_process_that_sleeps_while_another_runs_changes_nothing_that_is_seen(
                 fenced += 1
             assert len(seen) == number + 1
             # Where the other one died, what this one had committed may still be published by it.
-            assert dies or all_seen(inner) == seen[-1]
+            assert dies or content_of(inner) == seen[-1]
             worlds[-1].check_seen(inner)
             worlds[-1].check_done(inner, THIRD)
     worlds[0].topic.close()
@@ -209,18 +189,19 @@ COMPLETE = f"{day(12)}/_SUCCESS"
 COMMITS = "out/_tieredstore/kept/1/commits/"
 
 Plant = Callable[[MemoryObjectStore], None]
+CopyOutput = Callable[[], MemoryObjectStore]
 
 
 @pytest.fixture(scope="module")
-def objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, bytes]]:
-    """A clean output, with a bad message."""
+def clean_output(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CopyOutput]:
+    """Makes copies of a clean output, with a bad message."""
     topic = StoredTopic(tmp_path_factory.mktemp("logs") / "logs")
     copy_times(topic, 0, [0, 0, 1, 2, 4, -500_000])
     store = MemoryObjectStore()
     run_once(topic, store, TEXT)
     assert {DATA, OTHER, BESIDE, COMPLETE} <= set(listed(store))
     assert list(verify_output(TEXT, store)) == []
-    yield {info.key: store.get(info.key) for info in store.list("")}
+    yield copies_of(store)
     topic.close()
 
 
@@ -308,10 +289,8 @@ FAULTS: dict[str, tuple[Plant, set[tuple[str, str]]]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_is_named(objects: dict[str, bytes], fault: str) -> None:
-    store = MemoryObjectStore()
-    for key, data in objects.items():
-        store.put(key, data)
+def test_a_planted_fault_is_named(clean_output: CopyOutput, fault: str) -> None:
+    store = clean_output()
     plant, expected = FAULTS[fault]
     if fault == "a file is written twice":
         store.put(f"{day(14)}/1_{NUMBER}_{0:020}.txt", store.get(DATA))
@@ -320,10 +299,8 @@ def test_a_planted_fault_is_named(objects: dict[str, bytes], fault: str) -> None
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_a_hole_in_the_log_is_an_error_and_so_is_another_text(objects: dict[str, bytes], number: int) -> None:
-    store = MemoryObjectStore()
-    for key, data in objects.items():
-        store.put(key, data)
+def test_a_hole_in_the_log_is_an_error_and_so_is_another_text(clean_output: CopyOutput, number: int) -> None:
+    store = clean_output()
     key = f"{COMMITS}{number:020}.json"
     store.put(key, store.get(key)[:-1])
     with pytest.raises(CommitLogCorrupt):
@@ -333,10 +310,8 @@ def test_a_hole_in_the_log_is_an_error_and_so_is_another_text(objects: dict[str,
         list(verify_output(TEXT, store))
 
 
-def test_what_of_the_last_entry_is_not_written_yet_is_no_fault(tmp_path: Path, objects: dict[str, bytes]) -> None:
-    store = MemoryObjectStore()
-    for key, data in objects.items():
-        store.put(key, data)
+def test_what_of_the_last_entry_is_not_written_yet_is_no_fault(clean_output: CopyOutput) -> None:
+    store = clean_output()
     log = commit_log_of(TEXT, store)
     store.delete([f"{COMMITS}{log.read().number:020}.json", COMPLETE])
     assert list(verify_output(TEXT, store)) == []

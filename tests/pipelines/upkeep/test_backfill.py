@@ -8,14 +8,22 @@ import json
 import struct
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.pipelines.pipeline_runs import NUMBER, TOPIC, listed, offsets_of, pipeline_of, run_once
+from tests.support.pipelines.pipeline_runs import (
+    NUMBER,
+    TOPIC,
+    copies_of,
+    listed,
+    offsets_of,
+    pipeline_of,
+    redrive,
+    run_once,
+)
 from tests.support.records.hourly_topics import BY_HOUR, HOUR_MS, NOON_MS, copy_times, day, hourly_topic, successes
 from tests.support.records.stored_records import StoredTopic
 from tests.support.stores.doubles import FaultyStore, Moment, Operation, ScriptedStore
@@ -235,10 +243,9 @@ EACH = pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.soa
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_each_operation_may_be_the_last(topic: StoredTopic, moment: Literal["before", "after"], step: int) -> None:
     first = wrong(topic)
-    objects = {info.key: first.get(info.key) for info in first.list("")}
-    whole = copied(objects)
+    whole = copies_of(first)()
     backfill(topic, whole, replaces=1)
-    for number, inner, store in replacements_of(topic, objects, step).die(moment):
+    for number, inner, store in replacements_of(topic, first, step).die(moment):
         with pytest.raises(Killed):
             backfill(topic, store, replaces=1)
         check_between(inner)
@@ -254,8 +261,7 @@ def test_each_operation_may_be_the_last(topic: StoredTopic, moment: Literal["bef
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
 def test_each_operation_may_fail(topic: StoredTopic, moment: Moment, step: int) -> None:
     first = wrong(topic)
-    objects = {info.key: first.get(info.key) for info in first.list("")}
-    for _, inner, store in replacements_of(topic, objects, step if moment == "after" else 2 * step).fail(moment):
+    for _, inner, store in replacements_of(topic, first, step if moment == "after" else 2 * step).fail(moment):
         try:
             backfill(topic, store, replaces=1)
         except TieredStoreError:
@@ -265,21 +271,14 @@ def test_each_operation_may_fail(topic: StoredTopic, moment: Moment, step: int) 
         assert clean(inner, 1, 2)
 
 
-def replacements_of(topic: StoredTopic, objects: dict[str, bytes], step: int) -> OperationSweep[MemoryObjectStore]:
+def replacements_of(topic: StoredTopic, first: ObjectStore, step: int) -> OperationSweep[MemoryObjectStore]:
     return OperationSweep(
-        partial(copied, objects), lambda store: backfill(topic, store, replaces=1), numbers=slice(None, None, step)
+        copies_of(first), lambda store: backfill(topic, store, replaces=1), numbers=slice(None, None, step)
     )
 
 
 def records_of(store: ObjectStore) -> list[str]:
     return [key for key in listed(store) if not key.endswith("/_SUCCESS")]
-
-
-def copied(objects: dict[str, bytes]) -> MemoryObjectStore:
-    store = MemoryObjectStore()
-    for key, data in objects.items():
-        store.put(key, data)
-    return store
 
 
 def check_between(store: ObjectStore) -> None:
@@ -393,8 +392,7 @@ def test_bad_messages_parsed_again_do_not_end_a_backfill_that_is_not_done(tmp_pa
     with pytest.raises(TieredStoreError):
         backfill(topic, FaultyStore(store, lambda one: one.name == "delete" and one.keys != ()), replaces=1)
     assert offsets(store, 1) == offsets(store, 2) == [0, 2]
-    with Runner(with_generation(RIGHT, 2), Parts(store, topic.manager), threads=1) as runner:
-        list(runner.redrive())
+    redrive(topic, store, with_generation(RIGHT, 2))
     backfill(topic, store, replaces=1)
     assert (offsets(store, 1), offsets(store, 2)) == ([], [0, 2])
     assert clean(store, 1, 2)
@@ -414,8 +412,7 @@ def test_who_sleeps_while_another_completes_a_replacement_changes_nothing_that_i
 ) -> None:
     first = MemoryObjectStore()
     run_once(later_topic, first, RIGHT)
-    objects = {info.key: first.get(info.key) for info in first.list("")}
-    sweep, fenced = replacements_of(later_topic, objects, step), 0
+    sweep, fenced = replacements_of(later_topic, first, step), 0
     for at, inner, store in sweep.sleep(lambda inner: backfill(later_topic, inner, replaces=1)):
         try:
             backfill(later_topic, store, replaces=1)

@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.pipelines.run.test_groups import FromBroker
-from tests.pipelines.upkeep.test_upkeep import LENIENT, STRICT, redrive
+from tests.pipelines.upkeep.test_upkeep import LENIENT, STRICT
 from tests.support.kafka.kafka_topics import delete_records
-from tests.support.pipelines.pipeline_runs import NUMBER, TOPIC, listed, pipeline_of, run_once, texts
+from tests.support.pipelines.pipeline_runs import NUMBER, TOPIC, listed, pipeline_of, redrive, run_once, texts
 from tests.support.records.stored_records import StoredTopic
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.backends.memory import MemoryObjectStore

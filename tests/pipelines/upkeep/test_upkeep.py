@@ -18,6 +18,7 @@ from tests.support.pipelines.pipeline_runs import (
     listed_offsets,
     offsets_of,
     pipeline_of,
+    redrive,
     run_once,
 )
 from tests.support.records.stored_records import StoredTopic
@@ -31,7 +32,6 @@ from tieredstore.pipelines import Entry, Parts, Pipeline, Runner
 from tieredstore.pipelines.log.commit_log import CommitLog, changes_since
 from tieredstore.pipelines.log.entries import Entry as LogEntry
 from tieredstore.pipelines.run.generation import commit_log_of
-from tieredstore.pipelines.run.redrive import Redriven
 from tieredstore.pipelines.upkeep.comparison import Against
 from tieredstore.pipelines.upkeep.dropping import drop_generation
 from tieredstore.pipelines.upkeep.garbage import collect_garbage
@@ -46,18 +46,13 @@ LENIENT = pipeline_of(secor__max__file__size__bytes="20000")
 DAY_MS = 86_400_000
 
 
-def redrive(topic: StoredTopic, store: ObjectStore, pipeline: Pipeline) -> list[Entry]:
-    return [one.entry for one in redriven(topic, store, pipeline) if one.entry is not None]
-
-
-def redriven(topic: StoredTopic, store: ObjectStore, pipeline: Pipeline) -> list[Redriven]:
-    with Runner(pipeline, Parts(store, topic.manager), threads=1) as runner:
-        return list(runner.redrive())
+def refile(topic: StoredTopic, store: ObjectStore, pipeline: Pipeline) -> list[Entry]:
+    """The entries by which bad messages were filed."""
+    return [one.entry for one in redrive(topic, store, pipeline) if one.entry is not None]
 
 
 def take_over(topic: StoredTopic, store: ObjectStore, pipeline: Pipeline = NEXT, generation: int = 1) -> list[Entry]:
-    with Runner(pipeline, Parts(store, topic.manager), threads=1, take_over=generation) as runner:
-        return list(runner.run_once())
+    return run_once(topic, store, pipeline, take_over=generation)
 
 
 def aside(store: ObjectStore) -> list[str]:
@@ -87,15 +82,15 @@ def check_each_failure(
 def test_bad_messages_are_filed_once_by_settings_that_know_them(topic: StoredTopic, store: ObjectStore) -> None:
     run_once(topic, store, STRICT)
     assert listed_offsets(store) == []
-    assert redrive(topic, store, STRICT) == []
+    assert refile(topic, store, STRICT) == []
     (before,) = aside(store)
     assert offsets_of(store, before) == list(range(300))
-    (entry,) = redrive(topic, store, LENIENT)
+    (entry,) = refile(topic, store, LENIENT)
     assert entry.removed == (before,)
     assert aside(store) == []
     assert listed_offsets(store) == list(range(300))
     assert list(verify_output(LENIENT, store)) == []
-    assert redrive(topic, store, LENIENT) == []
+    assert refile(topic, store, LENIENT) == []
     progress = commit_log_of(LENIENT, store).read().positions[TOPIC, NUMBER]
     assert (progress.records, progress.next_offset) == (300, 300)
     topic.copy_plain(300, 50, size=100)
@@ -106,12 +101,12 @@ def test_bad_messages_are_filed_once_by_settings_that_know_them(topic: StoredTop
 def test_what_is_still_bad_stays_aside_with_its_reason(topic: StoredTopic, store: ObjectStore) -> None:
     run_once(topic, store, STRICT)
     (before,) = aside(store)
-    (same,) = redriven(topic, store, STRICT)
+    (same,) = redrive(topic, store, STRICT)
     assert (same.entry, same.key, same.window.records, same.window.quarantined) == (None, before, 0, 300)
     assert sorted(same.reasons) == list(range(300))
     # The times of these records are 0 to 299 ms: the first has none that a day can have.
     partly = pipeline_of(secor__message__parser__class="kafka-timestamp")
-    (one,) = redriven(topic, store, partly)
+    (one,) = redrive(topic, store, partly)
     entry = one.entry
     assert entry is not None
     assert [(window.records, window.quarantined) for window in entry.windows] == [(299, 1)]
@@ -122,7 +117,7 @@ def test_what_is_still_bad_stays_aside_with_its_reason(topic: StoredTopic, store
     read: Any = pq
     assert "time" in read.read_table(io.BytesIO(store.get(rest))).column("reason")[0].as_py()
     assert list(verify_output(partly, store)) == []
-    redrive(topic, store, LENIENT)
+    refile(topic, store, LENIENT)
     assert aside(store) == []
     assert listed_offsets(store) == list(range(300))
     assert list(verify_output(LENIENT, store)) == []
@@ -136,7 +131,7 @@ def test_redriving_may_fail_at_each_operation(topic: StoredTopic, moment: Moment
         return inner
 
     def work(inner: ObjectStore) -> None:
-        redrive(topic, inner, LENIENT)
+        refile(topic, inner, LENIENT)
 
     check_each_failure(prepared, work, moment)
 
@@ -144,7 +139,7 @@ def test_redriving_may_fail_at_each_operation(topic: StoredTopic, moment: Moment
 def test_redriven_files_that_the_store_dropped_are_written_again(topic: StoredTopic, store: ObjectStore) -> None:
     run_once(topic, store, STRICT)
     with pytest.raises(TieredStoreError):
-        redrive(topic, FaultyStore(store, unpublished), LENIENT)
+        refile(topic, FaultyStore(store, unpublished), LENIENT)
     log = commit_log_of(LENIENT, store)
     for file in log.entry(log.read().written).files[1:]:
         store.discard(file.prepared)
@@ -165,18 +160,18 @@ def test_bad_messages_of_generations_that_were_taken_over_are_filed_by_the_next(
     (before,) = aside(store)
     take_over(topic, store, BY_TIME)
     with pytest.raises(ConfigError, match="generation 2 took it over: run that one"):
-        redriven(topic, store, STRICT)
+        redrive(topic, store, STRICT)
     with Runner(BY_TIME, Parts(store, topic.manager), threads=1) as runner:
         assert [(one.generation, one.file.key) for one in runner.bad_messages()] == [(1, before)]
-    (one,) = redriven(topic, store, BY_TIME)
+    (one,) = redrive(topic, store, BY_TIME)
     assert one.entry is not None
     assert (one.entry.removed, one.entry.other) == ((before,), 1)
     assert (one.window.records, one.window.quarantined) == (299, 1)
     assert aside(store) == []
     third = pipeline_of(secor__generation="3")
     take_over(topic, store, third, generation=2)
-    assert [one.window.records for one in redriven(topic, store, third)] == [1]
-    assert redriven(topic, store, third) == []
+    assert [one.window.records for one in redrive(topic, store, third)] == [1]
+    assert redrive(topic, store, third) == []
     assert listed_offsets(store) == list(range(300))
     for pipeline in (STRICT, BY_TIME, third):
         assert list(verify_output(pipeline, store)) == []
@@ -202,7 +197,7 @@ def test_redriving_what_was_taken_over_may_fail_at_each_operation(topic: StoredT
         return inner
 
     def work(inner: ObjectStore) -> None:
-        redrive(topic, inner, NEXT)
+        refile(topic, inner, NEXT)
         assert listed_offsets(inner) == list(range(300))
         assert aside(inner) == []
         assert list(verify_output(NEXT, inner)) == []
@@ -220,11 +215,11 @@ def test_who_redrives_what_was_taken_over_may_die_at_each_operation(
         take_over(topic, inner)
         return inner
 
-    for _, inner, store in OperationSweep(prepared, lambda store: redrive(topic, store, NEXT)).die(moment):
+    for _, inner, store in OperationSweep(prepared, lambda store: refile(topic, store, NEXT)).die(moment):
         with pytest.raises(Killed):
-            redrive(topic, store, NEXT)
+            refile(topic, store, NEXT)
         assert len(listed_offsets(inner)) == len(set(listed_offsets(inner)))
-        redrive(topic, inner, NEXT)
+        refile(topic, inner, NEXT)
         assert listed_offsets(inner) == list(range(300))
         assert aside(inner) == []
         for pipeline in (SMALL, NEXT):

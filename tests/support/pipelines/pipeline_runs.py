@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,9 @@ import pyarrow.parquet as pq
 
 from tests.support.records.stored_records import StoredTopic
 from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.pipelines import Entry, Parts, Pipeline, Runner, pipeline_from
+from tieredstore.pipelines.run.redrive import Redriven
 from tieredstore.testing.segments import PARTITION
 
 TOPIC = PARTITION.topic
@@ -32,15 +34,41 @@ def pipeline_of(**changes: str) -> Pipeline:
     )
 
 
-def run_once(topic: StoredTopic, store: ObjectStore, pipeline: Pipeline) -> list[Entry]:
+def run_once(
+    topic: StoredTopic, store: ObjectStore, pipeline: Pipeline, *, take_over: int | None = None
+) -> list[Entry]:
     """A whole run of its own, on one thread so that its operations come in one order."""
-    with Runner(pipeline, Parts(store, topic.manager), threads=1) as runner:
+    with Runner(pipeline, Parts(store, topic.manager), threads=1, take_over=take_over) as runner:
         return list(runner.run_once())
+
+
+def redrive(topic: StoredTopic, store: ObjectStore, pipeline: Pipeline) -> list[Redriven]:
+    """What becomes of the bad messages that are put aside."""
+    with Runner(pipeline, Parts(store, topic.manager), threads=1) as runner:
+        return list(runner.redrive())
+
+
+def copies_of(store: ObjectStore) -> Callable[[], MemoryObjectStore]:
+    """Makes stores that have what this one has now."""
+    objects = {info.key: store.get(info.key) for info in store.list("")}
+
+    def copy() -> MemoryObjectStore:
+        copied = MemoryObjectStore()
+        for key, data in objects.items():
+            copied.put(key, data)
+        return copied
+
+    return copy
 
 
 def listed(store: ObjectStore, root: str = "out/") -> list[str]:
     """What is seen of the output: all but what the pipeline keeps for itself."""
     return [info.key for info in store.list(root) if not info.key.startswith(f"{root}_tieredstore/")]
+
+
+def content_of(store: ObjectStore) -> dict[str, bytes]:
+    """All that is seen, by its key."""
+    return {key: store.get(key) for key in listed(store)}
 
 
 def offsets_of(store: ObjectStore, key: str) -> list[int]:
@@ -59,8 +87,8 @@ def rows_of(store: ObjectStore, key: str) -> list[dict[str, Any]]:
 
 
 def listed_offsets(store: ObjectStore) -> list[int]:
-    """The offsets of all files that are seen, as often as they are there."""
-    keys = [key for key in listed(store) if not key.rpartition("/")[2].startswith(".")]
+    """The offsets of all files of records that are seen, as often as they are there."""
+    keys = [key for key in listed(store) if key.rpartition("/")[2][0] not in "._"]
     return sorted(offset for key in keys for offset in offsets_of(store, key))
 
 
