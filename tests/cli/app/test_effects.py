@@ -18,7 +18,7 @@ import pytest
 from tests.cli.bucket.test_clean_up import LEFT
 from tests.cli.bucket.test_lifecycle import patch_store
 from tests.ops.garbage.test_lifecycle import S3Rules
-from tests.support.cli.cli_process import ORIGINALS, tieredstore, write_settings
+from tests.support.cli.cli_process import ORIGINALS, store_of, tieredstore, write_settings
 from tests.support.faulty_server.server import FaultyServer
 from tests.support.golden.segments import settings_text
 from tests.support.paths import GOLDEN
@@ -226,8 +226,7 @@ def test_a_number_beyond_the_log_is_refused_with_the_way_to_write_a_time(
 ) -> None:
     more = {"pipeline.name": "kept", "output.storage.backend.class": "filesystem", "output.storage.root": "output"}
     (tmp_path / "output").mkdir()
-    settings = write_settings(tmp_path)
-    assert tieredstore("copy", "-c", settings, ORIGINALS).code == 0
+    settings = store_of(tmp_path, ORIGINALS)
     if "pipeline" in command:
         write_settings(tmp_path, more)
         assert tieredstore("pipeline", "run", "--once", settings).code == 0

@@ -169,7 +169,4 @@ def test_a_path_is_a_folder(written: str, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_path_that_is_no_folder_says_so(tmp_path: Path) -> None:
-    done = tieredstore("ls", "--store", tmp_path / "absent")
-    assert (done.code, done.stdout) == (2, b"")
-    assert "absent" in done.stderr
-    assert "not an existing folder" in done.stderr
+    tieredstore("ls", "--store", tmp_path / "absent").fails(2, "absent", "not an existing folder")

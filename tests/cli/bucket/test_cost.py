@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,11 +33,6 @@ def run(root: Path, *arguments: object, prices: Path = PRICES) -> Result:
     return tieredstore("cost", "--prices", prices, *arguments, "--store", root.as_uri())
 
 
-def rows_of(result: Result) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    *rows, last = [json.loads(line) for line in result.text.splitlines()]
-    return rows, last["summary"]
-
-
 def test_the_dearest_topic_comes_first_and_all_that_is_assumed_is_said(root: Path) -> None:
     done = run(root)
     assert done.code == 0
@@ -52,8 +46,8 @@ def test_the_dearest_topic_comes_first_and_all_that_is_assumed_is_said(root: Pat
 
 
 def test_what_is_known_of_rows_adds_up_however_they_are_cut(root: Path) -> None:
-    topics, summary = rows_of(run(root, "--json"))
-    partitions, again = rows_of(run(root, "--json", "--by", "partition"))
+    topics, summary = run(root, "--json").rows
+    partitions, again = run(root, "--json", "--by", "partition").rows
     assert (len(topics), len(partitions)) == (2, 3)
     assert {row["partition"] for row in topics} == {None}
     for name in ("stored_size", "size", "segments", "objects", "lists", "storage_cost", "bucket_cost", "saved"):
@@ -64,14 +58,11 @@ def test_what_is_known_of_rows_adds_up_however_they_are_cut(root: Path) -> None:
     assert len(summary["assumptions"]) == 5
 
 
-def test_growth_by_the_time_of_storing(root: Path) -> None:
+def test_growth_by_the_time_of_storing_and_a_topic_alone(root: Path) -> None:
     """The records are of 1970, and were stored just now."""
-    assert rows_of(run(root, "--json"))[1]["growth_segments"] == 0
-    assert rows_of(run(root, "--json", "--growth-by", "stored"))[1]["growth_segments"] == 15 * 30
-
-
-def test_a_topic_alone(root: Path) -> None:
-    rows, summary = rows_of(run(root, "--json", "--topic", "events", "--partition", "1"))
+    assert run(root, "--json").rows[1]["growth_segments"] == 0
+    assert run(root, "--json", "--growth-by", "stored").rows[1]["growth_segments"] == 15 * 30
+    rows, summary = run(root, "--json", "--topic", "events", "--partition", "1").rows
     assert [(row["topic"], row["segments"]) for row in rows] == [("events", 2)]
     assert summary["segments"] == 2
 
@@ -79,7 +70,7 @@ def test_a_topic_alone(root: Path) -> None:
 def test_without_prices_of_brokers_there_is_no_saving(root: Path, tmp_path: Path) -> None:
     prices = tmp_path / "prices.toml"
     prices.write_text("".join(PRICES.read_text().partition("[kafka]")[:1]))
-    rows, summary = rows_of(run(root, "--json", prices=prices))
+    rows, summary = run(root, "--json", prices=prices).rows
     assert {row["saved"] for row in rows} == {None} == {summary["broker_cost"]}
     assert " - " in run(root, prices=prices).text
     picture = tmp_path / "cost.png"
@@ -117,13 +108,11 @@ def test_a_topic_that_was_created_again_has_bars_of_its_own(
 
 
 def test_prices_are_looked_at_before_the_bucket(root: Path, tmp_path: Path) -> None:
-    missing = tieredstore("cost", "--store", root.as_uri())
-    assert (missing.code, missing.text) == (2, "")
-    assert "no prices are given" in missing.stderr
+    tieredstore("cost", "--store", root.as_uri()).fails(2, "no prices are given")
     (tmp_path / "prices.toml").write_text('[store]\nstorage_gib_month = "cheap"\n')
-    wrong = run(tmp_path / "no-such-folder", prices=tmp_path / "prices.toml")
-    assert wrong.code == 2
-    assert "store.storage_gib_month is 'cheap', and not a number" in wrong.stderr
+    run(tmp_path / "no-such-folder", prices=tmp_path / "prices.toml").fails(
+        2, "store.storage_gib_month is 'cheap', and not a number"
+    )
 
 
 def test_an_empty_bucket_costs_nothing(tmp_path: Path) -> None:
@@ -134,7 +123,7 @@ def test_an_empty_bucket_costs_nothing(tmp_path: Path) -> None:
     assert "no segments found" in done.stderr
     assert "was not drawn" in done.stderr
     assert not picture.exists()
-    assert rows_of(run(tmp_path / "store", "--json"))[1]["bucket_cost"] == 0
+    assert run(tmp_path / "store", "--json").rows[1]["bucket_cost"] == 0
 
 
 def test_a_damaged_manifest_is_named(root: Path) -> None:

@@ -8,7 +8,6 @@ import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -50,13 +49,15 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def rows_of(result: Result) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    *rows, last = [json.loads(line) for line in result.text.splitlines()]
-    return rows, last["summary"]
-
-
 def cp(source: Path, target: Path, *arguments: object) -> Result:
     return tieredstore("cp", "--store", source, "--to-store", target, *arguments)
+
+
+def know_minio(monkeypatch: pytest.MonkeyPatch, minio: S3Server) -> None:
+    """As the SDK's environment has it."""
+    known = {"ENDPOINT_URL": minio.endpoint_url, "ACCESS_KEY_ID": minio.access_key, "REGION": REGION}
+    for name, value in {**known, "SECRET_ACCESS_KEY": minio.secret_key}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
 
 
 def test_around_the_clouds_and_back_everything_is_as_it_was(
@@ -66,15 +67,9 @@ def test_around_the_clouds_and_back_everything_is_as_it_was(
     azurite: AzureServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name, value in {
-        "AWS_ENDPOINT_URL": minio.endpoint_url,
-        "AWS_REGION": REGION,
-        "AWS_ACCESS_KEY_ID": minio.access_key,
-        "AWS_SECRET_ACCESS_KEY": minio.secret_key,
-        "STORAGE_EMULATOR_HOST": fake_gcs.endpoint_url,
-        "AZURE_STORAGE_CONNECTION_STRING": azurite.connection_string,
-    }.items():
-        monkeypatch.setenv(name, value)
+    know_minio(monkeypatch, minio)
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", fake_gcs.endpoint_url)
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", azurite.connection_string)
     origin, end = tmp_path / "origin", tmp_path / "end"
     shutil.copytree(GOLDEN / "01-none" / "store", origin)
     shutil.copytree(GOLDEN / "04-zstd-enc" / "store", origin, dirs_exist_ok=True)
@@ -89,9 +84,9 @@ def test_around_the_clouds_and_back_everything_is_as_it_was(
     ]
     count = sum(name.endswith(".rsm-manifest") for name in before)
     for here, there in itertools.pairwise(places):
-        _, done = rows_of(tieredstore("cp", "--store", here, "--to-store", there, "--json"))
+        _, done = tieredstore("cp", "--store", here, "--to-store", there, "--json").rows
         assert (done["copied"], done["sent"]) == (count, sum(map(len, before.values()))), there
-        _, again = rows_of(tieredstore("cp", "--store", here, "--to-store", there, "--json"))
+        _, again = tieredstore("cp", "--store", here, "--to-store", there, "--json").rows
         assert (again["there"], again["sent"]) == (count, 0), there
     assert files(end) == files(origin) == before
 
@@ -100,13 +95,7 @@ def test_into_a_cloud_in_another_encoding_and_back(
     tmp_path: Path, minio: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = "07-txn"
-    monkeypatch.setenv("AWS_ENDPOINT_URL", minio.endpoint_url)
-    for name, value in {
-        "ACCESS_KEY_ID": minio.access_key,
-        "SECRET_ACCESS_KEY": minio.secret_key,
-        "REGION": REGION,
-    }.items():
-        monkeypatch.setenv(f"AWS_{name}", value)
+    know_minio(monkeypatch, minio)
     (tmp_path / "back").mkdir()
     texts = {name: text for name, text in settings_text(case).items() if not name.startswith("storage.")}
     lines = {
@@ -128,10 +117,8 @@ def test_into_a_cloud_in_another_encoding_and_back(
         (tmp_path / f"{name}.properties").write_text("".join(f"{key}={text}\n" for key, text in settings.items()))
     plain, cloud, back = (tmp_path / f"{name}.properties" for name in lines)
     assert tieredstore("cp", "-c", plain, "--to", cloud).code == 0
-    refused = tieredstore("cp", "-c", cloud, "--to", back)
-    assert refused.code == 2
-    assert "--decrypt" in refused.stderr
-    rows, _ = rows_of(tieredstore("cp", "-c", cloud, "--to", back, "--decrypt", "--json"))
+    tieredstore("cp", "-c", cloud, "--to", back).fails(2, "--decrypt")
+    rows, _ = tieredstore("cp", "-c", cloud, "--to", back, "--decrypt", "--json").rows
     assert {row["way"] for row in rows} == {"transcoded"}
     for row in rows:
         where = (row["topic"], row["partition"], row["base_offset"])
@@ -150,7 +137,7 @@ def test_it_says_what_it_does_and_what_stood_there(source: Path, target: Path) -
     assert "5 segments copied" in done.text
     # What was not read is not called equal.
     assert "5 already there (by their manifests; bytes were not compared)" in cp(source, target).text
-    rows, summary = rows_of(cp(source, target, "--json"))
+    rows, summary = cp(source, target, "--json").rows
     assert [row["outcome"] for row in rows].count("there") == 5
     assert summary == {
         "copied": 0, "there": 5, "leftover": 1, "gone": 0, "failed": 0, "sent": 0, "dry_run": False,
@@ -161,9 +148,7 @@ def test_it_says_what_it_does_and_what_stood_there(source: Path, target: Path) -
 def test_topics_and_partitions_are_chosen(source: Path, target: Path) -> None:
     assert cp(source, target, "--topic", "events", "--partition", 1).code == 0
     assert len(files(target)) == 3
-    absent = cp(source, target, "--topic", "evnts")
-    assert absent.code == 3
-    assert "events" in absent.stderr
+    cp(source, target, "--topic", "evnts").fails(3, "events")
     assert cp(source, target, "--topic", "events", "--topic-id", OTHER_ID).code == 3
     assert cp(source, target, "--partition", 1).code == 2
 
@@ -190,9 +175,9 @@ def test_what_fails_is_named_and_the_rest_copied(source: Path, target: Path, tmp
     ],
 )
 def test_what_cannot_be_is_one_sentence(source: Path, target: Path, arguments: tuple[str, ...], said: str) -> None:
-    done = tieredstore("cp", "--store", source, *(text.format(source=source, target=target) for text in arguments))
-    assert (done.code, done.stdout) == (2, b"")
-    assert said in done.stderr
+    tieredstore("cp", "--store", source, *(text.format(source=source, target=target) for text in arguments)).fails(
+        2, said
+    )
 
 
 def test_a_rate_holds_up_and_down(source: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +194,7 @@ def test_a_rate_holds_up_and_down(source: Path, target: Path, monkeypatch: pytes
         return note
 
     monkeypatch.setattr(TokenBucket, "take", noting(TokenBucket.take))
-    _, summary = rows_of(cp(source, target, "--rate-limit", "3MiB", "--json"))
+    _, summary = cp(source, target, "--rate-limit", "3MiB", "--json").rows
     assert min(taken.values()) == summary["sent"]
     assert max(taken.values()) >= 2 * summary["sent"]  # the source's bytes, and the target's that were read back
     assert len(taken) == 2

@@ -37,8 +37,7 @@ def test_the_folder_of_new_keys_is_their_owners_alone(tmp_path: Path) -> None:
 
 
 def test_a_pair_that_the_key_ring_takes_is_made(tmp_path: Path) -> None:
-    done = tieredstore("keys", "generate", "key-1", "-d", tmp_path)
-    assert (done.code, done.stderr) == (0, "")
+    tieredstore("keys", "generate", "key-1", "-d", tmp_path).clean()
     public, private = tmp_path / "key-1.public.pem", tmp_path / "key-1.private.pem"
     ring = KeyRing.from_files("key-1", {"key-1": (public, private)})
     assert ring.unwrap("key-1", ring.wrap(bytes(32))) == bytes(32)
@@ -66,9 +65,7 @@ def test_what_is_printed_is_the_settings_to_paste(tmp_path: Path) -> None:
 def test_a_key_is_never_overwritten(name: str, tmp_path: Path) -> None:
     there = tmp_path / f"k.{name}.pem"
     there.write_text("precious")
-    done = tieredstore("keys", "generate", "k", "-d", tmp_path, "--bits", 2048)
-    assert (done.code, done.stdout) == (2, b"")
-    assert "never overwritten" in done.stderr
+    tieredstore("keys", "generate", "k", "-d", tmp_path, "--bits", 2048).fails(2, "never overwritten")
     assert [path.read_text() for path in tmp_path.iterdir()] == ["precious"]
 
 

@@ -8,19 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli.cli_process import ORIGINALS, TXN, stored_files, tieredstore, write_settings
+from tests.support.cli.cli_process import ORIGINALS, TXN, store_of, stored_files, tieredstore, write_settings
 from tests.support.golden.segments import case_path
 from tests.support.paths import GOLDEN
 from tests.support.records.disk_segments import write_segments
 from tests.support.records.small_segments import ENC
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Path:
-    """A store with the three segments of topic ``single``."""
-    settings_path = write_settings(tmp_path)
-    assert tieredstore("copy", "-c", settings_path, ORIGINALS).code == 0
-    return settings_path
 
 
 @pytest.mark.parametrize("suffix", ["log", "indexes", "rsm-manifest"])
@@ -74,8 +66,7 @@ def test_rows_are_sorted_by_number_and_not_by_text(tmp_path: Path) -> None:
 
 
 def test_the_table_has_a_line_a_partition_and_totals() -> None:
-    shown = tieredstore("ls", "-c", case_path("01-none") / "rsm.properties")
-    assert (shown.code, shown.stderr) == (0, "")
+    shown = tieredstore("ls", "-c", case_path("01-none") / "rsm.properties").clean()
     lines = [line.split() for line in shown.text.splitlines() if line.strip()]
     assert [line[:4] for line in lines if line[0] == "none"] == [
         ["none", "0", "0", "…"],
@@ -127,8 +118,7 @@ def test_inspect_shows_a_lost_object_as_damage(settings: Path, tmp_path: Path) -
 
 
 def test_inspect_and_ls_and_delete_need_no_key(tmp_path: Path) -> None:
-    settings = write_settings(tmp_path, ENC)
-    assert tieredstore("copy", "-c", settings, TXN).code == 0
+    settings = store_of(tmp_path, TXN, more=ENC)
     keyless = tmp_path / "keyless.properties"
     keyless.write_text(settings.read_text().replace(str(GOLDEN), "/nowhere"))
     assert len(tieredstore("ls", "-c", keyless, "--json").json) == 5
@@ -136,9 +126,7 @@ def test_inspect_and_ls_and_delete_need_no_key(tmp_path: Path) -> None:
     assert view.code == 0
     assert view.json["manifest"]["encryption"] == {"key_id": "key1", "wrapped_key_bytes": 384}
     assert tieredstore("delete", "-c", keyless, "txn", 0, 605, "--yes").code == 0
-    done = tieredstore("fetch", "-c", keyless, "txn", 0, 0)
-    assert (done.code, done.stdout) == (2, b"")
-    assert "/nowhere" in done.stderr
+    tieredstore("fetch", "-c", keyless, "txn", 0, 0).fails(2, "/nowhere")
 
 
 def test_inspect_knows_a_segment_without_recorded_metadata(settings: Path, tmp_path: Path) -> None:

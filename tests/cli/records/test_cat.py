@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.cli.cli_process import Result, command, environment, tieredstore, write_settings
+from tests.support.cli.cli_process import Result, command, environment, store_of, tieredstore
 from tests.support.golden.records import Row, expected_rows, partitions_of
 from tests.support.golden.segments import CASES, case_path, segments
 from tieredstore.cli.records.record_places import parse_place
@@ -126,8 +126,7 @@ def test_without_json_a_line_for_each_record() -> None:
 
 
 def test_a_hole_is_an_error_or_reported_on_stderr(tmp_path: Path) -> None:
-    settings = write_settings(tmp_path)
-    assert tieredstore("copy", "-c", settings, case_path("07-txn") / "original").code == 0
+    settings = store_of(tmp_path, case_path("07-txn") / "original")
     assert tieredstore("delete", "-c", settings, "txn", 0, 605, "--yes").code == 0
     failed = tieredstore("cat", "-c", settings, "txn", "--json")
     assert (failed.code, failed.stdout) == (3, b"")
@@ -144,8 +143,7 @@ def test_a_hole_is_an_error_or_reported_on_stderr(tmp_path: Path) -> None:
 
 
 def test_an_undecided_transaction_is_told_of_on_stderr(tmp_path: Path) -> None:
-    settings = write_settings(tmp_path)
-    assert tieredstore("copy", "-c", settings, case_path("07-txn") / "original").code == 0
+    settings = store_of(tmp_path, case_path("07-txn") / "original")
     for base in (605, 1209, 1815, 2420):
         assert tieredstore("delete", "-c", settings, "txn", 0, base, "--yes").code == 0
     done = tieredstore("cat", "-c", settings, "txn", "--json")
@@ -160,13 +158,12 @@ def test_an_undecided_transaction_is_told_of_on_stderr(tmp_path: Path) -> None:
 
 
 def test_offsets_of_some_partitions(tmp_path: Path) -> None:
-    settings = write_settings(tmp_path)
-    assert tieredstore("copy", "-c", settings, case_path("07-txn") / "original").code == 0
+    settings = store_of(tmp_path, case_path("07-txn") / "original")
     for words in (("txn", 0), ("txn", "--partition", "0"), ("txn", "--partition", "0,0")):
         assert [row["partition"] for row in tieredstore("offsets", "-c", settings, *words, "--json").json] == [0]
-    absent = tieredstore("offsets", "-c", settings, "txn", "--partition", "0-2")
-    assert (absent.code, absent.stdout) == (3, b"")
-    assert "topic 'txn' has no partitions 1 to 2 in the bucket: it has 0" in absent.stderr
+    tieredstore("offsets", "-c", settings, "txn", "--partition", "0-2").fails(
+        3, "topic 'txn' has no partitions 1 to 2 in the bucket: it has 0"
+    )
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli.cli_process import ORIGINALS, TXN, command, environment, tieredstore, write_settings
+from tests.support.cli.cli_process import ORIGINALS, TXN, command, environment, store_of, tieredstore, write_settings
 from tests.support.cli.forked_commands import CLOSED, Ended, ForkedCommands
 
 pytestmark = pytest.mark.slow
@@ -124,7 +124,6 @@ def test_a_process_of_its_own_begins_with_a_closed_stdout(settings: Path) -> Non
 def test_an_error_of_the_command_goes_before_one_of_its_output(
     commands: ForkedCommands, settings: Path, tmp_path: Path
 ) -> None:
-    damaged = write_settings(tmp_path)
-    assert tieredstore("copy", "-c", damaged, ORIGINALS).code == 0
+    damaged = store_of(tmp_path, ORIGINALS)
     (tmp_path / "store").joinpath(next((tmp_path / "store").rglob("*.rsm-manifest"))).write_bytes(b"{}")
     assert run(commands, "ls", damaged, tmp_path).code == 4

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli.cli_process import TXN, stored_files, tieredstore, write_settings
+from tests.support.cli.cli_process import TXN, store_of, stored_files, write_settings
 from tests.support.cli.forked_commands import Ended, ForkedCommands, Running
 from tests.support.cli.terminal import CTRL_C, Terminal
 from tieredstore.cli.terminal.tables import cell_count
@@ -40,9 +40,7 @@ def settings(tmp_path: Path) -> Path:
 @pytest.fixture
 def stored(tmp_path: Path) -> Path:
     """A store of five segments."""
-    path = write_settings(tmp_path)
-    assert tieredstore("copy", "-c", path, TXN).code == 0
-    return path
+    return store_of(tmp_path, TXN)
 
 
 def ended(running: Running) -> Ended:

@@ -36,6 +36,28 @@ class Result:
     def json(self) -> Any:
         return json.loads(self.stdout)
 
+    @property
+    def lines(self) -> list[Any]:
+        """A JSON value a line."""
+        return [json.loads(line) for line in self.stdout.splitlines()]
+
+    @property
+    def rows(self) -> tuple[list[Any], dict[str, Any]]:
+        """A JSON value a line, and the summary at the end."""
+        *rows, last = self.lines
+        return rows, last["summary"]
+
+    def clean(self) -> Result:
+        """The same, of a command that did it and had nothing to complain of."""
+        assert (self.code, self.stderr) == (0, ""), self
+        return self
+
+    def fails(self, code: int, *words: str) -> None:
+        """Nothing was written, and these words say why."""
+        assert (self.code, self.stdout) == (code, b""), self
+        assert all(each in self.stderr for each in words), self.stderr
+        assert "Traceback" not in self.stderr
+
 
 def tieredstore(*arguments: object) -> Result:
     """Run a command in this process."""
@@ -84,6 +106,14 @@ def write_settings(folder: Path, more: Mapping[str, str] | None = None, *, chunk
     path = folder / "store.properties"
     path.write_text("".join(f"{name}={value}\n" for name, value in {**texts, **(more or {})}.items()))
     return path
+
+
+def store_of(folder: Path, *sources: object, more: Mapping[str, str] | None = None) -> Path:
+    """The settings of ``write_settings``, and in their store what these log directories hold."""
+    settings = write_settings(folder, more)
+    for source in sources:
+        assert tieredstore("copy", "-c", settings, source).code == 0
+    return settings
 
 
 def stored_files(folder: Path, suffix: str = "*") -> list[Path]:
