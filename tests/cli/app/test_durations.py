@@ -29,9 +29,7 @@ def test_what_is_none_names_its_option(text: str) -> None:
         parse_since_ms("--since", text, 0)
 
 
-def test_the_commands_ask_for_them_in_the_same_words() -> None:
-    words = "give a duration, as 90s, 30m, 24h or 7d"
-    for command, option in (("gc", "--min-age"), ("verify", "--since")):
-        done = tieredstore(command, option, "soon", "--store", "./store")
-        assert done.code == 2
-        assert done.stderr.startswith(f"tieredstore: {option} is 'soon': {words}")
+@pytest.mark.parametrize(("command", "option"), [("gc", "--min-age"), ("verify", "--since")])
+def test_the_commands_ask_for_them_in_the_same_words(command: str, option: str) -> None:
+    done = tieredstore(command, option, "soon", "--store", "./store")
+    done.fails(2, f"tieredstore: {option} is 'soon': give a duration, as 90s, 30m, 24h or 7d")

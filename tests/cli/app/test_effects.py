@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final
 
 import javaproperties
 import pytest
@@ -19,6 +19,7 @@ from tests.cli.bucket.test_clean_up import LEFT
 from tests.cli.bucket.test_lifecycle import patch_store
 from tests.ops.garbage.test_lifecycle import S3Rules
 from tests.support.cli.cli_process import ORIGINALS, store_of, tieredstore, write_settings
+from tests.support.cli.screens import commands_below
 from tests.support.faulty_server.server import FaultyServer
 from tests.support.golden.segments import settings_text
 from tests.support.paths import GOLDEN
@@ -196,15 +197,10 @@ def check(scene: Scene) -> None:
 
 
 def test_every_command_says_what_it_does() -> None:
-    commands = dict(below(program()))
+    commands = dict(commands_below(program()))
     rewriting = {path for path, command in commands.items() if any("--yes" in one.opts for one in command.params)}
     assert rewriting == REWRITE.keys() | {"lifecycle apply"}
     assert commands.keys() - rewriting == READ | ADD
-
-
-def below(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    for name, command in cast("dict[str, Any]", group.commands).items():
-        yield from below(command, f"{path}{name} ") if hasattr(command, "commands") else [(path + name, command)]
 
 
 PLACED: Final = {
@@ -245,7 +241,7 @@ def test_a_number_beyond_the_log_is_refused_with_the_way_to_write_a_time(
 def test_no_other_command_takes_a_place() -> None:
     taking = {
         path
-        for path, command in below(program())
+        for path, command in commands_below(program())
         if any({"--from", "--to", "--before", "--since", "--until"} & set(one.opts) for one in command.params)
     }
     # A store, an age, a number of an entry, an age, and a word.

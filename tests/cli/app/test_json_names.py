@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ import pytest
 
 from tests.support.cli.cli_process import Result, tieredstore
 from tests.support.cli.odd_bucket import make_it_odd
-from tests.support.cli.screens import demo_bucket
+from tests.support.cli.screens import commands_below, demo_bucket
 from tests.support.damage.planted_messages import store_messages
 from tests.support.paths import REPOSITORY
 from tests.support.pubsub.pubsub_brokers import message_of
@@ -162,15 +161,10 @@ def test_the_page_has_the_version_that_the_program_speaks() -> None:
 def test_every_command_that_prints_json_is_here() -> None:
     printing = {
         path
-        for path, command in _commands(program())
+        for path, command in commands_below(program())
         if any("--json" in parameter.opts for parameter in command.params)
     }
     assert printing == set(PRINTING)
-
-
-def _commands(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    for name, command in group.commands.items():
-        yield from _commands(command, f"{path}{name} ") if hasattr(command, "commands") else [(path + name, command)]
 
 
 def _run(command: str, line: str) -> Result:
@@ -183,7 +177,7 @@ def _documents(done: Result) -> list[Any]:
     try:
         return [done.json]
     except ValueError:
-        return [json.loads(line) for line in done.text.splitlines()]
+        return done.lines
 
 
 def _names(document: Any) -> Iterator[str]:

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support.cli.cli_process import ORIGINALS, spawn, store_of, tieredstore, write_settings
+from tests.support.cli.screens import all_commands
 from tests.support.fresh_python import run_fresh
-from tieredstore.cli.app.main import main, program
+from tieredstore.cli.app.main import main
 from tieredstore.cli.bucket import ls
 
 pytestmark = pytest.mark.slow
 
 
-def command_paths(group: Any = None, path: str = "") -> Iterator[str]:
-    """All commands: "ls", "keys list" …"""
-    group = program() if group is None else group
-    for name, command in group.commands.items():
-        yield from command_paths(command, f"{path}{name} ") if hasattr(command, "commands") else (path + name,)
-
-
-COMMANDS = sorted(command_paths())
+COMMANDS = all_commands()
 
 
 def words(text: str) -> str:
@@ -37,6 +29,9 @@ def test_help_teaches_a_first_session() -> None:
     for command in ("keys generate", "copy", "ls", "cat", "fetch"):
         assert f"tieredstore {command} " in words(shown.text)
     assert "Exit codes" in shown.text
+    without = tieredstore()
+    assert without.code == 2
+    assert "first session" in words(without.text + without.stderr)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -54,24 +49,12 @@ def test_help_has_no_types_of_python_and_cuts_no_word(command: str, monkeypatch:
         r"<\w+>|<int range>|x>=0|\{\w+\}|\w\.\.\.|[│╭]", re.sub(r"(\[ARGS\]|FILE|KEY)\.\.\.", "", shown)
     ), shown
     assert max(map(len, shown.splitlines())) <= 80
-
-
-def test_no_command_shows_the_help() -> None:
-    shown = tieredstore()
-    assert shown.code == 2
-    assert "first session" in words(shown.text + shown.stderr)
+    assert "-v, --verbose" in shown or command == "keys"
 
 
 def test_version() -> None:
     assert tieredstore("--version").text.startswith("tieredstore ")
     assert tieredstore("--version").text == tieredstore("version").text
-
-
-@pytest.mark.parametrize("arguments", [("nonsense",), ("ls", "--nonsense"), ("fetch",), ("ls", "a", "b")])
-def test_wrong_usage_exits_2_without_a_traceback(arguments: tuple[str, ...], tmp_path: Path) -> None:
-    tieredstore(*arguments, *(["-c", write_settings(tmp_path)] if arguments[0] == "ls" else [])).fails(
-        2,
-    )
 
 
 def test_the_settings_may_come_from_the_environment(tmp_path: Path) -> None:
@@ -142,11 +125,6 @@ def test_verbose_tells_what_has_no_effect(tmp_path: Path) -> None:
     assert "metrics.num.samples" in stderr
     assert spawn("ls", "-c", settings, "-v").stderr == stderr
     assert all(line.startswith("tieredstore: ") for line in stderr.splitlines())
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_v_is_understood_behind_every_command(command: str) -> None:
-    assert "-v, --verbose" in tieredstore(*command.split(), "--help").text
 
 
 def test_names_that_the_locale_cannot_show_are_no_reason_to_fail(tmp_path: Path) -> None:

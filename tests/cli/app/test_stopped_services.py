@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
 import subprocess
@@ -69,68 +70,51 @@ def check_end(process: subprocess.Popen[bytes], signum: signal.Signals) -> None:
     assert "did not end" not in said
 
 
-@pytest.mark.parametrize("signum", SIGNALS)
-def test_an_uploader_whose_store_is_silent(tmp_path: Path, silent: socket.socket, signum: signal.Signals) -> None:
-    BrokerDisk(tmp_path / "logs").grow(3)
-    own = {"uploader.log.dirs": str(tmp_path / "logs"), "uploader.leadership": "static", "uploader.drain.ms": "3600000"}
-    with started(tmp_path, silent_store(silent) | own, "uploader") as process:
-        connection, _ = silent.accept()
-        with connection:
-            check_end(process, signum)
-
-
-def test_an_uploader_whose_broker_is_silent(tmp_path: Path, silent: socket.socket) -> None:
-    BrokerDisk(tmp_path / "logs").grow(3)
-    (tmp_path / "store").mkdir()
-    own = {
-        "storage.backend.class": "filesystem", "storage.root": str(tmp_path / "store"), "chunk.size": "4194304",
-        "uploader.log.dirs": str(tmp_path / "logs"), "uploader.broker.id": "1", "uploader.drain.ms": "3600000",
-        "uploader.kafka.bootstrap.servers": place_of(silent),
-    }  # fmt: skip
-    with started(tmp_path, own, "uploader") as process:
-        connection, _ = silent.accept()
-        with connection:
-            check_end(process, signal.SIGTERM)
-
-
-@pytest.mark.parametrize("coordinator", ["none", "store"])
-def test_a_broker_of_batches_whose_store_is_silent(tmp_path: Path, silent: socket.socket, coordinator: str) -> None:
-    own = {
-        "pubsub.broker.listen": f"127.0.0.1:{free_port()}",
-        "pubsub.broker.coordinator": coordinator,
-        "pubsub.broker.drain.ms": "3600000",
+def folder_store(folder: Path) -> dict[str, str]:
+    (folder / "store").mkdir()
+    return {
+        "storage.backend.class": "filesystem",
+        "storage.root": str(folder / "store"),
+        "chunk.size": "4194304",
     }
-    with started(tmp_path, silent_store(silent) | own, "pubsub", "broker") as process:
-        connections = [silent.accept()[0] for _ in range(1 if coordinator == "none" else 2)]
-        try:
-            check_end(process, signal.SIGTERM)
-        finally:
-            for connection in connections:
-                connection.close()
 
 
-def test_a_broker_of_batches_whose_zookeeper_is_silent(tmp_path: Path, silent: socket.socket) -> None:
-    (tmp_path / "store").mkdir()
-    own = {
-        "storage.backend.class": "filesystem", "storage.root": str(tmp_path / "store"), "chunk.size": "4194304",
-        "pubsub.broker.listen": f"127.0.0.1:{free_port()}", "pubsub.broker.drain.ms": "3600000",
-        "pubsub.broker.coordinator": "zookeeper", "pubsub.broker.zookeeper.connect": place_of(silent),
-    }  # fmt: skip
-    with started(tmp_path, own, "pubsub", "broker") as process:
-        connection, _ = silent.accept()
-        with connection:
-            check_end(process, signal.SIGTERM)
+UPLOADER = {"uploader.drain.ms": "3600000", "uploader.broker.id": "1"}
+BROKER = {"pubsub.broker.drain.ms": "3600000"}
+SERVICES = {
+    "uploader, store": ("uploader", UPLOADER | {"uploader.leadership": "static"}),
+    "uploader, broker": ("uploader", UPLOADER | {"uploader.kafka.bootstrap.servers": "SILENT"}),
+    "broker of batches, store": ("pubsub broker", BROKER | {"pubsub.broker.coordinator": "none"}),
+    "broker of batches and its coordinator, store": ("pubsub broker", BROKER | {"pubsub.broker.coordinator": "store"}),
+    "broker of batches, zookeeper": (
+        "pubsub broker",
+        BROKER | {"pubsub.broker.coordinator": "zookeeper", "pubsub.broker.zookeeper.connect": "SILENT"},
+    ),
+    "audit that follows, broker": (
+        "pubsub audit events --follow",
+        {"pubsub.audit.topic": "audit", "pubsub.kafka.bootstrap.servers": "SILENT"},
+    ),
+}
+"""Services, and what of theirs is silent: the command, and its own properties."""
 
 
-def test_an_audit_that_follows_and_whose_broker_is_silent(tmp_path: Path, silent: socket.socket) -> None:
-    (tmp_path / "store").mkdir()
-    store = f"file://{tmp_path / 'store'}"
-    assert tieredstore("pubsub", "topics", "events", "--create", "--store", store).code == 0
-    own = {
-        "storage.backend.class": "filesystem", "storage.root": str(tmp_path / "store"), "chunk.size": "4194304",
-        "pubsub.audit.topic": "audit", "pubsub.kafka.bootstrap.servers": place_of(silent),
-    }  # fmt: skip
-    with started(tmp_path, own, "pubsub", "audit", "events", "--follow") as process:
-        connection, _ = silent.accept()
-        with connection:
-            check_end(process, signal.SIGTERM)
+@pytest.mark.parametrize("signum", SIGNALS)
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_that_waits_ends_at_once(
+    name: str, signum: signal.Signals, tmp_path: Path, silent: socket.socket
+) -> None:
+    command, own = SERVICES[name]
+    store = silent_store(silent) if name.endswith("store") else folder_store(tmp_path)
+    if command == "uploader":
+        BrokerDisk(tmp_path / "logs").grow(3)
+        own = {**own, "uploader.log.dirs": str(tmp_path / "logs")}
+    elif command == "pubsub broker":
+        own = {**own, "pubsub.broker.listen": f"127.0.0.1:{free_port()}"}
+    else:
+        created = ("pubsub", "topics", "events", "--create", "--store", tmp_path / "store")
+        assert tieredstore(*created).code == 0
+    properties = store | {key: place_of(silent) if text == "SILENT" else text for key, text in own.items()}
+    with started(tmp_path, properties, *command.split()) as process, contextlib.ExitStack() as connections:
+        for _ in range(2 if "coordinator" in name else 1):
+            connections.enter_context(silent.accept()[0])
+        check_end(process, signum)

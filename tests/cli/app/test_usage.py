@@ -36,6 +36,8 @@ def test_it_is_one_sentence(command: str, arguments: tuple[str, ...]) -> None:
         (("x" * 1000,), "(1000 characters)"),
         (("ls", "a", "0", "\x1b[2J"), r"ls has no use for"),
         (("ls", "--\x1b[2J"), "ls has no option"),
+        (("nonsense",), "there is no command 'nonsense'"),
+        (("fetch",), "fetch needs TOPIC"),
     ],
 )
 def test_it_names_the_thing_and_the_way_out(arguments: tuple[str, ...], sentence: str) -> None:

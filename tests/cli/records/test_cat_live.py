@@ -36,8 +36,7 @@ def settings(tiered: TieredTopic, tmp_path: Path) -> Path:
 
 def offsets(done: Result) -> list[tuple[int, int]]:
     """Partitions and offsets of JSON lines."""
-    assert (done.code, done.stderr) == (0, "")
-    return [(row["partition"], row["offset"]) for row in map(json.loads, done.text.splitlines())]
+    return [(row["partition"], row["offset"]) for row in done.clean().lines]
 
 
 def test_bucket_and_broker_are_shown_as_one_log(tiered: TieredTopic, settings: Path) -> None:
@@ -106,19 +105,7 @@ def test_a_hole_at_the_seam_by_the_policy(tiered: TieredTopic, settings: Path) -
 def test_what_comes_is_followed_until_interrupted(tiered: TieredTopic, settings: Path) -> None:
     tiered.tier(but_last=1)
     live = ("--bootstrap-server", tiered.server.bootstrap_servers)
-    asked = (
-        "cat",
-        "-c",
-        str(settings),
-        tiered.topic,
-        "--partition",
-        "0",
-        "--from",
-        str(COUNT - 2),
-        "--json",
-        "-f",
-        *live,
-    )
+    asked = ("cat", "-c", settings, tiered.topic, "--partition", 0, "--from", COUNT - 2, "--json", "-f", *live)
     with subprocess.Popen(
         command(*asked), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -163,7 +150,7 @@ def test_what_an_open_transaction_holds_back_is_said(tiered: TieredTopic, settin
     transaction = Transaction(tiered.server)
     transaction.send(tiered.topic, [Produced(None, b"open")])
     held_back = tieredstore(*asked, *live)
-    assert [json.loads(line)["offset"] for line in held_back.text.splitlines()] == [COUNT - 1]
+    assert [row["offset"] for row in held_back.lines] == [COUNT - 1]
     assert held_back.stderr == (
         f"tieredstore: left out: offsets {COUNT} to {COUNT} of {tiered.topic}-0, from an open transaction on; "
         "--isolation read_uncommitted shows them\n"

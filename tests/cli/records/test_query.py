@@ -42,14 +42,12 @@ def query(bucket: Bucket, *arguments: object) -> Result:
 
 def lines(done: Result) -> list[dict[str, Any]]:
     assert done.code == 0, done.stderr
-    return [json.loads(line) for line in done.text.splitlines()]
+    return done.lines
 
 
 def failing(done: Result, code: int, *words: str) -> None:
-    assert done.code == code
-    assert done.stdout == b""
+    done.fails(code, *words)
     assert done.stderr.count("\n") == 1
-    assert all(word in done.stderr for word in words), done.stderr
 
 
 def test_one_line_from_a_bucket_to_an_answer() -> None:

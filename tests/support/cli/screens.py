@@ -84,7 +84,15 @@ class Screen:
 
 def all_commands() -> list[str]:
     """Every command that there is: ``ls``, ``keys list``."""
-    return sorted(_commands_below(program()))
+    return sorted(dict(commands_below(program())))
+
+
+def commands_below(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Each command of a group and of those in it, by the words that call it."""
+    for name, command in group.commands.items():
+        yield from (
+            commands_below(command, f"{path}{name} ") if hasattr(command, "commands") else [(path + name, command)]
+        )
 
 
 def all_sessions() -> dict[str, list[str]]:
@@ -174,14 +182,6 @@ class _TerminalText(io.TextIOWrapper):
 
     def getvalue(self) -> str:
         return self._bytes.getvalue().decode()
-
-
-def _commands_below(group: Any, path: str = "") -> Iterator[str]:
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from _commands_below(command, f"{path}{name} ")
-        else:
-            yield path + name
 
 
 def _commands_in(path: Path) -> list[str]:
