@@ -78,13 +78,13 @@ def test_a_message_is_read_by_itself() -> None:
     contents = [[random_record(source) for _ in range(3)] for _ in range(3)]
     batch = build_batch([message_of(records, Compression.ZSTD) for records in contents])
     index = BatchIndex(batch[: index_size(3)], "batch")
-    start, stop = index.extent(2)
+    start, stop = index.byte_range(2)
     rows: list[Row] = [
         row for rows in BatchDecoder().decode_message(batch[start:stop], index.place(2)) for row in rows.to_pylist()
     ]
     assert rows == [row_of(record, 2, number) for number, record in enumerate(contents[2])]
     with pytest.raises(InvalidRange, match="no Message 3"):
-        index.extent(3)
+        index.byte_range(3)
 
 
 def test_a_large_message_comes_in_parts_and_small_ones_together() -> None:
@@ -217,7 +217,7 @@ def test_a_damaged_message_alone_is_left_out_and_counted() -> None:
     messages = [message_of([RECORD, RECORD], compression) for compression in Compression]
     damaged = bytearray(build_batch(messages))
     index = BatchIndex(damaged, "batch")
-    damaged[index.extent(1)[1] - 1] ^= 1
+    damaged[index.byte_range(1)[1] - 1] ^= 1
     decoder = BatchDecoder(on_corrupt="skip")
     assert [row["message"] for row in rows_of(bytes(damaged), decoder)] == [0, 0, 2, 2]
     (skipped,) = decoder.skipped

@@ -10,7 +10,7 @@ from tests.support.pubsub.pubsub_topics import topics_on
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
 from tieredstore.pubsub.format.packets import Code, MetadataRequest, RequestPayload
-from tieredstore.pubsub.governor.directory import Directory, KnownTopic, StoreTopics, refreshed
+from tieredstore.pubsub.governor.directory import Directory, KnownTopic, StoreTopics, refresh_known
 from tieredstore.pubsub.queue.queues import KAFKA
 from tieredstore.pubsub.queue.topics import Topic, Topics
 
@@ -23,7 +23,7 @@ def test_a_topic_that_cannot_be_read_keeps_no_other_from_being_known(caplog: pyt
     topics.store.put(topics.folder.key("topics", "not a name.json"), b"{}")
     directory = Directory(StoreTopics(topics))
     for _ in range(3):
-        assert refreshed(directory)
+        assert refresh_known(directory)
     assert [known.name for known in directory.all()] == ["clicks", "orders"]
     sentences = [record.message for record in caplog.records]
     assert len(sentences) == 2, "once each, though topics are read every ten seconds"

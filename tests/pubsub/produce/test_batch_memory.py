@@ -32,7 +32,7 @@ def test_messages_lie_as_the_batch_that_copies_of_them_make() -> None:
     sealed = [bytes([number]) * (20 + number) for number in range(3)]
     for message in sealed:
         memory.add(message)
-    laid = memory.stored()
+    laid = memory.list_messages()
     assert laid == sealed
     assert memory.batch(laid) == build_batch(sealed)
     with pytest.raises(InvalidRange, match="2 Messages are not the 3 that lie here"):
@@ -45,7 +45,7 @@ def test_a_memory_that_begins_small_grows_to_all_of_its_room() -> None:
     while memory.left >= len(sealed[memory.messages]):
         memory.add(sealed[memory.messages])
     assert memory.used > (1 << 20) - 20_000
-    assert memory.batch(memory.stored()) == build_batch(sealed[: memory.messages])
+    assert memory.batch(memory.list_messages()) == build_batch(sealed[: memory.messages])
 
 
 def test_a_memory_is_full_by_bytes_and_by_messages() -> None:

@@ -53,7 +53,7 @@ def test_nobody_who_begins_to_wait_meanwhile_is_forgotten() -> None:
 def test_a_failure_is_raised_from_those_that_were_looked_at_and_those_that_were_not() -> None:
     futures, outcome = futures_of_a_message(2)
     assert futures[0].running()
-    outcome.failed(DeliveryFailed("gone", maybe_stored=False))
+    outcome.fail(DeliveryFailed("gone", maybe_stored=False))
     for future in futures:
         with pytest.raises(DeliveryFailed, match="gone"):
             future.result(0)

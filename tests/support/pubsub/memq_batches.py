@@ -145,7 +145,7 @@ def _sealed(damaged: bytearray) -> bytes | None:
     except MessageCorrupt:
         return None
     for number in range(len(index)):
-        start, stop = index.extent(number)
+        start, stop = index.byte_range(number)
         extra = int.from_bytes(batch[start + 4 : start + 6], "big")
         if stop > len(batch) or start + 19 + extra > stop:
             return None

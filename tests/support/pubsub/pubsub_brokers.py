@@ -175,7 +175,7 @@ def message_of(
         b"\0\x0b" + bytes(8) + b"\0" + b"\0\0" + bytes(4) + len(value).to_bytes(4, "big") + value for value in values
     )
     request = ProducerRequest(address, 1_700_000_000_000, request_id)
-    return seal_message(body, len(values), request, Compression.named(compression))
+    return seal_message(body, len(values), request, Compression.of(compression))
 
 
 def write_of(data: bytes, topic: str = "orders", *, no_acks: bool = False) -> WriteRequest:

@@ -475,7 +475,7 @@ class MetadataAnswers:
 READ_VERSION: Final = 5
 """What a READ is answered in, whatever was asked in."""
 
-_PIECE_BYTES: Final = 4 << 20
+_RANGE_BYTES: Final = 4 << 20
 _ANSWER_S: Final = 600.0
 """How long an answer may take to go out: a client that does not read it keeps others from theirs."""
 
@@ -488,10 +488,10 @@ class ReadPlan:
     start: int
     stop: int
 
-    def pieces(self) -> Iterator[tuple[int, int]]:
+    def ranges(self) -> Iterator[tuple[int, int]]:
         """The ranges to fetch one after the other."""
-        for start in range(self.start, self.stop, _PIECE_BYTES):
-            yield start, min(start + _PIECE_BYTES, self.stop)
+        for start in range(self.start, self.stop, _RANGE_BYTES):
+            yield start, min(start + _RANGE_BYTES, self.stop)
 
 
 def plan_read(read: ReadRequest, topic: Topic, topics: Topics) -> ReadPlan:
@@ -510,7 +510,7 @@ def plan_read(read: ReadRequest, topic: Topic, topics: Topics) -> ReadPlan:
 
 
 class ReadAnswers:
-    """Answers of one broker; an answer at a time goes out on a connection, so that their pieces do not mix."""
+    """Answers of one broker; an answer at a time goes out on a connection, so that their ranges do not mix."""
 
     def __init__(self, threads: Executor, *, at_once: int) -> None:
         self._threads = threads
@@ -529,8 +529,8 @@ class ReadAnswers:
         async with self._turns:
             try:
                 plan = plan_read(read, topic, topics)
-                pieces = plan.pieces()
-                first = next(pieces, None)
+                ranges = plan.ranges()
+                first = next(ranges, None)
                 data = (
                     b"" if first is None else await loop.run_in_executor(self._threads, _get, topics, plan.key, *first)
                 )
@@ -549,8 +549,8 @@ class ReadAnswers:
                 async with asyncio.timeout(_ANSWER_S), connection.stream() as send:
                     await send(read_response_head(READ_VERSION, request_id, plan.stop - plan.start))
                     await send(data)
-                    for piece in pieces:
-                        if not await send(await loop.run_in_executor(self._threads, _get, topics, plan.key, *piece)):
+                    for span in ranges:
+                        if not await send(await loop.run_in_executor(self._threads, _get, topics, plan.key, *span)):
                             return
             except (TieredStoreError, TimeoutError):
                 connection.abort()

@@ -136,16 +136,16 @@ class Answers:
         """Send one answer in pieces, by the function that is given: False once the client is gone."""
         async with self._streaming:
             self.flush()
-            yield self._send_piece
+            yield self._send_part
         if not self._streaming.locked():
             behind, self._behind, self._behind_bytes = self._behind, [], 0
             for packet in behind:
                 self.send(packet)
 
-    async def _send_piece(self, piece: bytes) -> bool:
+    async def _send_part(self, part: bytes) -> bool:
         await self.writable.wait()
         if self.transport is not None:
-            self.transport.write(piece)
+            self.transport.write(part)
         return self.transport is not None
 
 
@@ -167,10 +167,10 @@ class Connection(asyncio.BufferedProtocol):
     ============  =========================================  ======================================================
     ``_coming``   what there is                              goes on
     ============  =========================================  ======================================================
-    None          ``_rest``: its beginning, or nothing       whole, and no write, or with room: the handler's, None.
+    None          ``_left``: its beginning, or nothing       whole, and no write, or with room: the handler's, None.
                                                              A write without room: Waiter. A write of which there is
                                                              a part, with room: _Arriving
-    Waiter        ``_rest``, and a place in the room's line  granted: as None, with its room. Client gone: given back
+    Waiter        ``_left``, and a place in the room's line  granted: as None, with its room. Client gone: given back
     _Arriving     its room, and memory of its size           whole: the handler's, None. Client gone, or slower than
                                                              ``LEAST_PACE_S``: given back
     ============  =========================================  ======================================================
@@ -187,7 +187,7 @@ class Connection(asyncio.BufferedProtocol):
         self._answers = Answers(inlet.loop)
         self._stops: set[Stop] = set()
         self._reading = inlet.shared  # where this connection's next bytes go, behind those that are left
-        self._rest = b""  # what came and was not taken: the beginning of a frame, or what waits for room
+        self._left = b""  # what came and was not taken: the beginning of a frame, or what waits for room
         self._coming: Waiter | _Arriving | None = None
         self._began_s: float | None = inlet.loop.time()  # since when the request that comes has not come whole
         self._slow = 0  # requests that wait for the store
@@ -247,18 +247,18 @@ class Connection(asyncio.BufferedProtocol):
         """Where the next bytes go."""
         if isinstance(self._coming, _Arriving):
             return self._coming.memory[self._coming.filled :]
-        left, room = len(self._rest), self._inlet.room
+        left, room = len(self._left), self._inlet.room
         has_room = not room.waiting and room.taken + READ_BYTES <= room.size
         stop = READ_BYTES if has_room and left < READ_BYTES // 2 else left + _SMALL_BYTES
         self._reading = self._inlet.shared if stop <= READ_BYTES else memoryview(bytearray(stop))
-        self._reading[:left] = self._rest
+        self._reading[:left] = self._left
         return self._reading[left:stop]
 
     def buffer_updated(self, nbytes: int) -> None:
         """So many bytes came."""
         coming = self._coming
         if not isinstance(coming, _Arriving):
-            self._take_frames(self._reading[: len(self._rest) + nbytes])
+            self._take_frames(self._reading[: len(self._left) + nbytes])
             return
         coming.filled += nbytes
         if coming.filled == len(coming.memory):
@@ -336,8 +336,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._began_s = None
                 if count >= FRAMES_A_CONNECTION:
                     self._wait_for_turn()
-        self._rest = bytes(came[start:])
-        if self._rest and self._began_s is None:
+        self._left = bytes(came[start:])
+        if self._left and self._began_s is None:
             self._began_s = self._inlet.loop.time()
 
     def _wait_for_turn(self) -> None:
@@ -424,7 +424,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._stops and self._answers.transport is not None:
             self._answers.transport.resume_reading()
             if not isinstance(self._coming, _Arriving):
-                self._take_frames(memoryview(self._rest))
+                self._take_frames(memoryview(self._left))
 
 
 def _principal(tls: ssl.SSLObject | None) -> str | None:

@@ -72,7 +72,7 @@ class _OpenBatch:
 
     def seal(self) -> list[SealedMessage]:
         """Its Messages, of which nobody has looked for the times of their records."""
-        stored = self.memory.stored()
+        stored = self.memory.list_messages()
         return [
             SealedMessage(message, held.header.request, held.header.record_count, None, None)
             for message, held in zip(stored, self.held, strict=True)

@@ -19,7 +19,7 @@ from tieredstore.process.stopping import Stop, nothing_under_way
 from tieredstore.pubsub.broker.authorization import authorizer_of
 from tieredstore.pubsub.broker.broker import Broker
 from tieredstore.pubsub.governor.assigning import BrokerSeat, strategy_of
-from tieredstore.pubsub.governor.directory import Directory, Governor, KnownTopic, StoreTopics, refreshed, rest_s
+from tieredstore.pubsub.governor.directory import Directory, Governor, KnownTopic, StoreTopics, refresh_known, rest_s
 from tieredstore.pubsub.governor.store_governor import StoreGovernor, broker_name
 from tieredstore.pubsub.governor.zookeeper_governor import ZooKeeperGovernor
 from tieredstore.pubsub.governor.zookeeper_nodes import ZooKeeperTopics
@@ -72,13 +72,13 @@ def broker_service(
 
     def serve(stop: Stop) -> None:
         try:
-            asyncio.run(_serve(broker, stop, health, started, handed_over if governor is not None else None))
+            asyncio.run(_serve(broker, stop, health, note_start, handed_over if governor is not None else None))
         finally:
             listens.set()
             ended.set()
             broker.directory.close()
 
-    def started(broker: Broker) -> None:
+    def note_start(broker: Broker) -> None:
         listens.set()
         if on_start is not None:
             on_start(broker)
@@ -99,7 +99,7 @@ def broker_service(
     def read_topics(stop: Stop) -> None:
         while True:
             with nothing_under_way():
-                has_read = refreshed(broker.directory)
+                has_read = refresh_known(broker.directory)
             if has_read:
                 health.holds(_TOPICS)
             else:

@@ -235,7 +235,7 @@ def show_groups(topics: Topics, name: str, *, as_json: bool) -> None:
         print_lines([f"no group has read topic {name}"])
 
 
-def _coded(data: bytes | None) -> str | None:
+def _encode(data: bytes | None) -> str | None:
     return None if data is None else base64.b64encode(data).decode()
 
 
@@ -254,10 +254,10 @@ _RECORD: Final[Row[ConsumedRecord]] = Row(
     column(word("ID", rank=2), lambda record: "-" if record.message_id is None else record.message_id.hex()),
     column(text("KEY"), lambda record: shown_text(record.key)),
     column(text("VALUE"), lambda record: shown_text(record.value) + _headers(record)),
-    field("id", lambda record: _coded(record.message_id)),
-    field("key", lambda record: _coded(record.key)),
-    field("value", lambda record: _coded(record.value)),
-    field("headers", lambda record: [[name, _coded(value)] for name, value in record.headers] or None),
+    field("id", lambda record: _encode(record.message_id)),
+    field("key", lambda record: _encode(record.key)),
+    field("value", lambda record: _encode(record.value)),
+    field("headers", lambda record: [[name, _encode(value)] for name, value in record.headers] or None),
     field("timestamp", lambda record: record.timestamp),
 )
 _CONSUMED: Final[Row[ConsumedRecord]] = Row(
@@ -364,13 +364,13 @@ def show_messages(source: BatchSource, *, as_json: bool, wide: bool) -> None:
     index = source.index()
     damaged: list[str] = []
 
-    def noted(messages: Iterator[InspectedMessage]) -> Iterator[InspectedMessage]:
+    def note_damage(messages: Iterator[InspectedMessage]) -> Iterator[InspectedMessage]:
         for message in messages:
             if message.damage is not None:
                 damaged.append(message.damage)
             yield message
 
-    messages = noted(inspect_messages(source, index, BatchDecoder(("message",))))
+    messages = note_damage(inspect_messages(source, index, BatchDecoder(("message",))))
     if as_json:
         listed: list[JsonValue] = [_MESSAGE.json(message) for message in messages]
         sizes: dict[str, JsonValue] = {"size": index.object_size, "header_size": index.size}

@@ -1,6 +1,7 @@
 """``tieredstore pubsub``: batches on object storage in the manner of MemQ.
 
-What the commands do lies in modules of their own, which are imported when one of them is asked for.
+What the commands do lies in modules of their own, which are imported when one of them is asked for. A command has as
+many parameters as options.
 """
 
 from __future__ import annotations
@@ -210,14 +211,14 @@ def gc(
     Example: tieredstore pubsub gc orders -c store.properties --yes
     """
     from tieredstore.pubsub.cli.commands import open_named_topics
-    from tieredstore.pubsub.cli.upkeep import collect_garbage, named_topics
+    from tieredstore.pubsub.cli.upkeep import choose_topics, collect_garbage
     from tieredstore.pubsub.upkeep.garbage import GarbageCollection
 
     dry_run, min_age_ms = is_dry_run(yes=yes, dry_run=dry_run), parse_duration_ms("--min-age", min_age)
     with open_named_topics(settings, store, topic_config) as all_topics:
         runs = [
             GarbageCollection(all_topics, each, min_age_ms=min_age_ms, adopt=adopt, dry_run=dry_run)
-            for each in named_topics(all_topics, topic)
+            for each in choose_topics(all_topics, topic)
         ]
         collect_garbage(all_topics, runs, dry_run=dry_run, report=report, as_json=as_json)
 

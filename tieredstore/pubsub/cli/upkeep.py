@@ -175,7 +175,7 @@ _FOUND: Final[Row[Step[Found]]] = Row(
 )
 
 
-def named_topics(topics: Topics, name: str | None) -> list[Topic]:
+def choose_topics(topics: Topics, name: str | None) -> list[Topic]:
     """One topic, or all of them."""
     return [topics.get(name)] if name is not None else list(topics.list())
 
@@ -233,7 +233,7 @@ def show_cost(topics: Topics, name: str | None, prices_path: Path | None, *, as_
         raise ConfigError("no prices are given: write a price file (docs/cost.md), and name it by --prices FILE")
     prices, now_ms = read_prices(prices_path), time.time_ns() // 1_000_000
     rows: list[tuple[str, TopicFacts, TopicCost]] = []
-    for topic in named_topics(topics, name):
+    for topic in choose_topics(topics, name):
         facts = topic_facts(topics, topic, now_ms)
         rows.append((topic.name, facts, topic_cost(facts, prices, now_ms, topics.batches.batch_bytes)))
     rows.sort(key=lambda row: (-row[2].batches, row[0]))

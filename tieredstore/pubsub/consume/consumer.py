@@ -45,7 +45,8 @@ class Consumer(Closing):
     that are not there and entries that retention has freed (``losses``); both otherwise raise.
     ``delivery="effectively-once"`` leaves out Messages whose equals came within ``pubsub.dedup.window.ms`` before in
     the read partition (``doubles`` counts them): a notification or a Message that stands twice is read once. To be
-    closed: whoever reads on is AlreadyClosed then, and not told that there is nothing more.
+    closed: whoever reads on is AlreadyClosed then, and not told that there is nothing more. Each parameter but the last
+    two, which are for tests, is a choice of the caller.
     """
 
     def __init__(
@@ -181,7 +182,7 @@ class Consumer(Closing):
             batches = list(decoder.decode(store.get(key), key))
         else:
             index = BatchIndex(store.get(key, 0, batch.notification.header_size), key, batch.size)
-            batches = list(decoder.decode_message(store.get(key, *index.extent(message)), index.place(message)))
+            batches = list(decoder.decode_message(store.get(key, *index.byte_range(message)), index.place(message)))
             if record >= 0:
                 batches = [rows for each in batches if (rows := _only(each, record)).num_rows]
                 if not batches:

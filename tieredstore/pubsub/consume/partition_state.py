@@ -235,7 +235,7 @@ class OpenBatch:
             for number in range(min(position.message, len(index)), len(index)):
                 if number in self.repeated:
                     continue
-                start, stop = index.extent(number)
+                start, stop = index.byte_range(number)
                 given = position.record if number == position.message else 0
                 for rows in noting(decoder.decode_message(memoryview(body)[start:stop], index.place(number))):
                     passed = max(0, min(given, rows.num_rows))

@@ -154,15 +154,15 @@ class BatchScan(Closing):
         self.is_closed = True
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        return self._noted()
+        return self._note_errors()
 
     def reader(self) -> pa.RecordBatchReader:
         """The records as a stream."""
         schema = self._table.schema
         given = pa.schema([schema.field(name) for name in self._columns])
-        return stream_reader(given, self._noted())
+        return stream_reader(given, self._note_errors())
 
-    def _noted(self) -> Iterator[pa.RecordBatch]:
+    def _note_errors(self) -> Iterator[pa.RecordBatch]:
         try:
             yield from self._rows()
         except GeneratorExit:

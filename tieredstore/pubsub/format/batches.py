@@ -94,7 +94,7 @@ class BatchIndex:
     def __len__(self) -> int:
         return len(self._entries) // _ENTRY.size
 
-    def extent(self, number: int) -> tuple[int, int]:
+    def byte_range(self, number: int) -> tuple[int, int]:
         """The bytes of Message ``number`` in the object, half-open; InvalidRange if there is no such Message."""
         if not 0 <= number < len(self):
             raise InvalidRange(f"{self.name} has {len(self)} Messages, and no Message {number}")
@@ -103,13 +103,13 @@ class BatchIndex:
 
     def place(self, number: int) -> MessagePlace:
         """Where Message ``number`` lies, for errors."""
-        return MessagePlace(self.name, number, self.extent(number)[0])
+        return MessagePlace(self.name, number, self.byte_range(number)[0])
 
     def messages(self, batch: Buffer) -> Iterator[tuple[MessagePlace, memoryview]]:
         """The Messages of the whole object ``batch``."""
         view = memoryview(batch)
         for number in range(len(self)):
-            start, stop = self.extent(number)
+            start, stop = self.byte_range(number)
             yield MessagePlace(self.name, number, start), view[start:stop]
 
 

@@ -181,13 +181,13 @@ class BatchDecoder:
                 is_lent = self._add(reader, message, place, checksums[place.number] if checksums else None)
             except MessageCorrupt as error:
                 if self._on_corrupt == "fail":
-                    yield from self._taken(reader)
+                    yield from self._take(reader)
                     raise
                 self._skipped.append(str(error))
                 continue
             if is_lent or reader.pending_bytes >= self._target_bytes:
-                yield from self._taken(reader)
-        yield from self._taken(reader)
+                yield from self._take(reader)
+        yield from self._take(reader)
 
     def _add(self, reader: RecordReader, message: memoryview, place: MessagePlace, crc: int | None) -> bool:
         """Check a Message and give it to the reader. True if its records must be taken before the next Message."""
@@ -216,7 +216,7 @@ class BatchDecoder:
         except BatchCorrupt as error:
             raise place.corrupt(header.size, str(error)) from error
 
-    def _taken(self, reader: RecordReader) -> Iterator[pa.RecordBatch]:
+    def _take(self, reader: RecordReader) -> Iterator[pa.RecordBatch]:
         # Half of what is there a little over the target would leave crumbs: up to twice as much is one.
         while (taken := reader.take(self._pool, _MOST_ROWS, 2 * self._target_bytes)) is not None:
             yield self._columns.build(taken)

@@ -75,7 +75,7 @@ class Compression(enum.Enum):
     ZSTD = 2
 
     @classmethod
-    def named(cls, name: str) -> Compression:
+    def of(cls, name: str) -> Compression:
         """The compression called ``none``, ``gzip`` or ``zstd``."""
         try:
             return cls[name.upper()]

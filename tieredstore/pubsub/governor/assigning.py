@@ -46,6 +46,10 @@ class TopicLoad:
         # Java's rounding: halves go up.
         return max(racks, math.floor(wanted / racks + 0.5) * racks)
 
+    def share_mb(self, racks: int) -> float:
+        """MB a second of one of them."""
+        return self.input_mb / self.partitions(racks)
+
 
 Assignments = Mapping[str, Mapping[str, int]]
 """Of each topic the brokers that have it, with the ms of the governor's clock since when."""
@@ -89,26 +93,23 @@ class FreeCapacity(AssignmentStrategy):
         assigned: dict[str, dict[str, int]] = {load.topic: {} for load in loads}
         if not racks:
             return assigned
-        shares = {load.topic: load.input_mb / load.partitions(len(racks)) for load in loads}
         # Those that stay are counted before anybody is given more.
         for load in loads:
             for seats in racks.values():
                 wanted = load.partitions(len(racks)) // len(racks)
                 for seat in _staying(seats, current.get(load.topic, {}), wanted):
                     assigned[load.topic][seat.broker.name] = current[load.topic][seat.broker.name]
-                    _seat(seat, load.topic, shares[load.topic])
+                    _seat(seat, load.topic, load.share_mb(len(racks)))
         for seats in racks.values():
             for seat in seats:
                 seat.is_new = not seat.topics
         for load in loads:
             for seats in racks.values():
-                wanted = min(len(seats), load.partitions(len(racks)) // len(racks))
-                self._fill(load, seats, wanted, shares[load.topic], assigned[load.topic], now_ms)
+                self._fill(load, len(racks), seats, assigned[load.topic], now_ms)
         return assigned
 
-    def _fill(
-        self, load: TopicLoad, seats: list[_Seat], wanted: int, share: float, assigned: dict[str, int], now_ms: int
-    ) -> None:
+    def _fill(self, load: TopicLoad, racks: int, seats: list[_Seat], assigned: dict[str, int], now_ms: int) -> None:
+        wanted, share = min(len(seats), load.partitions(racks) // racks), load.share_mb(racks)
         here = [seat for seat in seats if load.topic in seat.topics]
         others = sorted((seat for seat in seats if load.topic not in seat.topics), key=_Seat.rank)
         for seat in others[: wanted - len(here)]:

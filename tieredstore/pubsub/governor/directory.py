@@ -206,7 +206,7 @@ def own_error(error: Exception) -> TieredStoreError:
     return StoreError(f"an error of the broker's own: {type(error).__name__}")
 
 
-def refreshed(directory: Directory) -> bool:
+def refresh_known(directory: Directory) -> bool:
     """Refresh; False, and a line in the log, if the store does not answer: what was known holds."""
     try:
         directory.refresh()

@@ -103,7 +103,7 @@ class _Watched:
 
 
 class StoreGovernor(Governor):
-    """One broker's part in it."""
+    """One broker's part in it. Both clocks, and the patience that goes by one, are parameters for tests."""
 
     def __init__(
         self,

@@ -359,7 +359,7 @@ class BatchMemory:
             self._memory = grown
         self._memory[start : self._end] = message
 
-    def stored(self) -> list[memoryview]:
+    def list_messages(self) -> list[memoryview]:
         """The Messages, where they lie: to be asked for when no more will be added."""
         ends = list(accumulate(self._sizes, initial=self._first))
         return [self._memory[start:end] for start, end in pairwise(ends)]

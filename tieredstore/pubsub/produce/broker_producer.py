@@ -255,7 +255,7 @@ class TopicBrokers:
     def left(self, link: BrokerLink, why: str) -> None:
         """It failed: left alone for a while, and the metadata are asked for again."""
         link.lose(why)
-        self._rest(link.place)
+        self._pause(link.place)
         self.stale()
 
     def stale(self) -> None:
@@ -275,7 +275,7 @@ class TopicBrokers:
             try:
                 link = self._links[place] = await BrokerLink.open(place, self._tls, _CONNECT_S)
             except BrokerUnavailable:
-                self._rest(place)
+                self._pause(place)
                 self.stale()
                 raise
         return link
@@ -284,7 +284,7 @@ class TopicBrokers:
         """It works."""
         self._pauses.pop(place, None)
 
-    def _rest(self, place: Place) -> None:
+    def _pause(self, place: Place) -> None:
         rest = self._pauses.setdefault(place, _Pause())
         now_s = rest.failed_s = time.monotonic()
         if rest.until_s <= now_s:  # many Messages may tell of one loss

@@ -46,7 +46,7 @@ class MessageOutcome:
         """It is stored, and nobody tells where."""
         self._know(None, None)
 
-    def failed(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         """It is not stored, as far as is known."""
         self._know(None, error)
 

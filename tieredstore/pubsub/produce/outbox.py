@@ -75,7 +75,7 @@ class Sending:
     @property
     def compression(self) -> Compression:
         """Of Messages."""
-        return Compression.named(self.settings.compression)
+        return Compression.of(self.settings.compression)
 
 
 class BatchEnd:
@@ -358,7 +358,7 @@ class Outbox:
         if self._sending.acks == "0":
             _logger.warning("%d records were not delivered: %s", sum(each.body.count for each in messages), failure)
         for message in messages:
-            message.outcome.failed(failure)
+            message.outcome.fail(failure)
         with self._changed:
             self._counts.failed_records += sum(message.body.count for message in messages)
         self._release(messages)

@@ -261,7 +261,7 @@ class SinkBatches(Closing):
     def __init__(self, topics: Topics, topic: Topic, name: str) -> None:
         self._topics = topics
         self._settings = topics.batches
-        self._compression = Compression.named(self._settings.compression)
+        self._compression = Compression.of(self._settings.compression)
         self._writer = BatchWriter(topics, topic, topics.queue(topic), host=name)
         self._pool = ThreadPool(self._settings.uploads, "tieredstore-pubsub-sink")
         self._under_way: deque[Future[Notification]] = deque()

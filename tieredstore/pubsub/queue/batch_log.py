@@ -98,7 +98,7 @@ class BatchLog(Closing):
             return
         index = BatchIndex(self.store.get(batch.key, 0, notification.header_size), batch.key, batch.size)
         for number in range(len(index)):
-            start, stop = index.extent(number)
+            start, stop = index.byte_range(number)
             head = self.store.get(batch.key, start, min(stop, start + _MOST_HEADER))
             try:
                 yield number, parse_message_header(head, index.place(number), whole=False)

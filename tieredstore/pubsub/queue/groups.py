@@ -47,7 +47,8 @@ class _Owned:
 class StoreGroup(GroupMember):
     """One member of a group. ``tick``, ``commit`` and ``leave`` are for one thread; beats come from another, its own.
 
-    A process that stands still for ``PATIENCE_S`` loses its partitions, and its later commits are Fenced.
+    A process that stands still for ``PATIENCE_S`` loses its partitions, and its later commits are Fenced. The clock and
+    what goes by it are parameters for tests, on top of group, topic and where both lie.
     """
 
     def __init__(

@@ -67,7 +67,7 @@ class Hedge:
             self._pool = self._pool or ThreadPool(self._threads, self._name)
             pool = self._pool
 
-        def timed() -> _Result:
+        def run_timed() -> _Result:
             begin_s = self._monotonic()
             result = attempt()
             self._usual.note(self._monotonic() - begin_s)
@@ -76,7 +76,7 @@ class Hedge:
         ended: SimpleQueue[Future[_Result]] = SimpleQueue()
 
         def begin() -> Future[_Result]:
-            future = pool.submit(timed)
+            future = pool.submit(run_timed)
             future.add_done_callback(ended.put)
             return future
 

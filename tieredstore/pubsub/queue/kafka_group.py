@@ -1,7 +1,8 @@
 """Groups of Kafka's for a queue in Kafka: the client shares the partitions out, and positions are committed offsets.
 
 The offset is that of the notification whose batch comes next, as a consumer of MemQ's commits it; the place within the
-batch is the commit's metadata, ``message/record``, which MemQ passes over.
+batch is the commit's metadata, ``message/record``, which MemQ passes over. Beside ``kafka_queue``, which reads and
+writes: who reads what is another subject.
 """
 
 from __future__ import annotations

@@ -270,7 +270,7 @@ def _check_bodies(body: bytes, key: str) -> list[tuple[int, MessageHeader | Mess
     for number, header in headers_in(body, key):
         outcome = header
         if isinstance(header, MessageHeader):
-            start, stop = index.extent(number)
+            start, stop = index.byte_range(number)
             try:
                 check_crc(header, memoryview(body)[start + header.size : stop], index.place(number))
             except MessageCorrupt as error:

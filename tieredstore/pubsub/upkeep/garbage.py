@@ -82,7 +82,7 @@ class GarbageCollection:
             for step in self._delete_retired(log, partitions, frozenset(known)):
                 known.add(_digest(step.item.key))
                 yield step
-            forgotten_ms = self._forgotten_before(queue)
+            forgotten_ms = self._find_forgotten_ms(queue)
             for info in objects:
                 if _digest(info.key) not in known:
                     yield self._end(queue, info, forgotten_ms)
@@ -114,23 +114,23 @@ class GarbageCollection:
         kept = set(referenced)
         for partition in partitions:
             start = log.queue.start(partition)
-            for retired in retired_of(log, partition):
+            for retired in list_retired(log, partition):
                 if self._now_ms - retired.retired_ms >= delay_ms:
                     due.append((partition, retired))
                     continue
-                for offset, key in self._freed(retired, start, referenced):
+                for offset, key in self._list_freed(retired, start, referenced):
                     # A batch may be notified twice, and its other notification was freed just now.
                     kept.add(_digest(key))
                     yield Step(Found(key, None, partition, offset), Outcome.WAITING)
         for partition, retired in due:
-            gone = self._freed(retired, log.queue.start(partition), kept)
+            gone = self._list_freed(retired, log.queue.start(partition), kept)
             if not self.dry_run:
                 self.topics.store.delete([key for _, key in gone])
                 self.topics.store.delete([retired.record])
             for offset, key in gone:
                 yield Step(Found(key, None, partition, offset), Outcome.DELETED)
 
-    def _freed(self, retired: Retired, start: int, kept: AbstractSet[bytes]) -> list[tuple[int, str]]:
+    def _list_freed(self, retired: Retired, start: int, kept: AbstractSet[bytes]) -> list[tuple[int, str]]:
         """What of a record is freed and not referred to elsewhere. What lies behind the start was recorded, and its run
         killed before it freed it."""
         path = self.topic.path
@@ -145,7 +145,7 @@ class GarbageCollection:
     def _objects(self) -> Iterator[ObjectInfo]:
         return (info for info, _ in self.topics.objects(self.topic))
 
-    def _forgotten_before(self, queue: NotificationQueue) -> int | None:
+    def _find_forgotten_ms(self, queue: NotificationQueue) -> int | None:
         """Objects before this moment may have been notified by what the queue itself has dropped since."""
         if self.topic.queue == STORE:
             return None
@@ -252,7 +252,7 @@ def free_expired(log: BatchLog, expired: Sequence[QueuedBatch], until: int, now_
         log.queue.free(partition, rest[0].offset if rest else until)
 
 
-def retired_of(log: BatchLog, partition: int) -> Iterator[Retired]:
+def list_retired(log: BatchLog, partition: int) -> Iterator[Retired]:
     """What was retired of a partition and is not deleted yet."""
     for info in log.store.list(log.topics.folder.key("retired", log.topic.name, str(partition), "")):
         raw = log.store.get_small(info.key, _MOST_RECORD_BYTES)

@@ -42,7 +42,7 @@ class InspectedMessage:
 def inspect_messages(source: BatchSource, index: BatchIndex, decoder: BatchDecoder) -> Iterator[InspectedMessage]:
     """Each Message in its order, by one read each. Only what was decoded to its last record counts as undamaged."""
     for number in range(len(index)):
-        start, stop = index.extent(number)
+        start, stop = index.byte_range(number)
         place, header, damage = index.place(number), None, None
         message = source.read(start, stop)
         try:
@@ -57,4 +57,4 @@ def inspect_messages(source: BatchSource, index: BatchIndex, decoder: BatchDecod
 def decode_messages(source: BatchSource, index: BatchIndex, decoder: BatchDecoder) -> Iterator[pa.RecordBatch]:
     """The records of the object, a Message held at a time."""
     for number in range(len(index)):
-        yield from decoder.decode_message(source.read(*index.extent(number)), index.place(number))
+        yield from decoder.decode_message(source.read(*index.byte_range(number)), index.place(number))

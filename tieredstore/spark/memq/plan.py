@@ -155,16 +155,16 @@ def tasks_of(
     tasks: list[tuple[PlannedBatch, ...]] = []
     task: list[PlannedBatch] = []
     for batch in sorted(batches, key=lambda each: -1 if each.partition is None else each.partition):
-        for piece in _pieces(batch, max_bytes, index_of):
-            is_full = sum(each.size for each in task) + piece.size > max_bytes
-            if task and (is_full or task[-1].partition != piece.partition):
+        for split in _splits(batch, max_bytes, index_of):
+            is_full = sum(each.size for each in task) + split.size > max_bytes
+            if task and (is_full or task[-1].partition != split.partition):
                 tasks.append(tuple(task))
                 task = []
-            task.append(piece)
+            task.append(split)
     return [*tasks, tuple(task)] if task else tasks
 
 
-def _pieces(
+def _splits(
     batch: PlannedBatch, max_bytes: int, index_of: Callable[[PlannedBatch], BatchIndex]
 ) -> Iterator[PlannedBatch]:
     if batch.size <= max_bytes or (batch.queued is not None and batch.queued.notification.message_count == 1):
@@ -173,10 +173,10 @@ def _pieces(
     index = index_of(batch)
     first = 0
     for number in range(len(index)):
-        begin = index.extent(first)[0]
+        begin = index.byte_range(first)[0]
         is_last = number + 1 == len(index)
-        if is_last or index.extent(number + 1)[1] - begin > max_bytes:
-            yield replace(batch, size=index.extent(number)[1] - begin, first=first, stop=number + 1)
+        if is_last or index.byte_range(number + 1)[1] - begin > max_bytes:
+            yield replace(batch, size=index.byte_range(number)[1] - begin, first=first, stop=number + 1)
             first = number + 1
 
 

@@ -1,4 +1,7 @@
-"""Queries that write to a topic of batches: tasks store objects, the driver notifies of each epoch once."""
+"""Queries that write to a topic of batches: tasks store objects, the driver notifies of each epoch once.
+
+Beside ``data_source``, which Spark imports wherever a data source is looked up, and which imports it for such queries.
+"""
 
 from __future__ import annotations
 

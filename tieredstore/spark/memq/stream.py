@@ -1,7 +1,8 @@
 """The stream reader of a topic of batches: what came since, as much of it as a trigger may take.
 
 A checkpoint has ``{"version": 1, "topic": "orders", "offsets": {"0": 512, "1": 256}}``, the offset that comes next of
-each read partition; the first batch has ``initialOffsets`` too, since Spark asks again where that one began.
+each read partition; the first batch has ``initialOffsets`` too, since Spark asks again where that one began. Beside
+``data_source``, which imports it for streams alone.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def read_task(task: InputPartition, options: TopicOptions) -> Iterator[pa.Record
     if not isinstance(task, MemqTask):
         return iter(())
     reading = _Reading(options)
-    return reading.sorted(task) if options.sort_by_key else reading.rows(task)
+    return reading.sort(task) if options.sort_by_key else reading.rows(task)
 
 
 class _Reading:
@@ -92,7 +92,7 @@ class _Reading:
         for batch, records in self._records(task):
             yield self._convert(batch, records)
 
-    def sorted(self, task: MemqTask) -> Iterator[pa.RecordBatch]:
+    def sort(self, task: MemqTask) -> Iterator[pa.RecordBatch]:
         """By key, those without one first; equal keys in the order of the queue."""
         tables: list[pa.Table] = []
         for place, (batch, records) in enumerate(self._records(task)):
@@ -143,7 +143,7 @@ class _Reading:
         store = self._topics.store
         if batch.stop is not None:
             index = index_in(self._topics, batch)
-            return index, store.get(batch.key, index.extent(batch.first)[0], index.extent(batch.stop - 1)[1])
+            return index, store.get(batch.key, index.byte_range(batch.first)[0], index.byte_range(batch.stop - 1)[1])
         body = store.get(batch.key)
         index = BatchIndex(body, batch.key, len(body))
         if batch.queued is not None:
@@ -155,7 +155,7 @@ class _Reading:
         self, batch: PlannedBatch, index: BatchIndex, body: bytes, seen: SeenMessages | None
     ) -> Iterator[pa.RecordBatch]:
         stop = len(index) if batch.stop is None else batch.stop
-        begin = 0 if batch.stop is None else index.extent(batch.first)[0]
+        begin = 0 if batch.stop is None else index.byte_range(batch.first)[0]
         repeated_numbers: frozenset[int] = frozenset()
         if seen is not None and batch.queued is not None:
             repeated_numbers = seen.doubles(batch.queued, body if batch.stop is None else None)
@@ -165,7 +165,7 @@ class _Reading:
             return
         for number in range(batch.first, stop):
             if number not in repeated_numbers:
-                first, last = index.extent(number)
+                first, last = index.byte_range(number)
                 yield from self._decoder.decode_message(view[first - begin : last - begin], index.place(number))
 
     def _open_seen(self, task: MemqTask) -> SeenMessages | None:
