@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 from confluent_kafka import OFFSET_END, OFFSET_STORED, KafkaError, KafkaException, TopicPartition
 
-from tests.consumer.buckets import ORDERS, OTHERS, offsets_of, raised, read, reader_of, until
+from tests.consumer.buckets import ORDERS, OTHERS, offsets_of, raised, read, until
 from tests.support.kafka.scripted_member import ScriptedBroker, ScriptedLog, parts_of
 from tests.support.records.topic_buckets import Bucket
 from tieredstore.consumer import Consumer
@@ -199,12 +199,6 @@ def test_a_count_from_the_end(bucket: Bucket, mode: str) -> None:
             assert offsets_of(read(consumer, min(count, 40))) == list(range(max(0, 40 - count), 40))
             consumer.seek(TopicPartition(*ORDERS, tail(count)))
             assert offsets_of(read(consumer, min(count, 40))) == list(range(max(0, 40 - count), 40))
-
-
-def test_a_count_from_the_buckets_end(bucket: Bucket) -> None:
-    bucket.write(20)
-    with reader_of(bucket, TopicPartition(*ORDERS, tail(3))) as consumer:
-        assert offsets_of(read(consumer, 3)) == [17, 18, 19]
 
 
 def test_the_end_is_the_last_stable_offset(bucket: Bucket) -> None:

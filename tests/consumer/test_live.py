@@ -246,29 +246,6 @@ def test_paused_in_the_bucket_and_mixed_calls(tiered: TieredTopic) -> None:
     assert offsets == list(range(100, 600))
 
 
-def test_without_a_place_to_start_that_is_told(tiered: TieredTopic) -> None:
-    own = {"auto.offset.reset": "error", "tiered.storage.mode": "remote_preferred"}
-    with Consumer(properties(tiered) | own) as consumer:
-        consumer.assign([TopicPartition(tiered.topic, 0)])
-        end, codes = time.monotonic() + DEADLINE_S, list[int]()
-        while not codes:
-            assert time.monotonic() < end
-            codes = [message.error().code() for message in consumer.consume(1, 0.5)]
-    assert codes == [confluent_kafka.KafkaError._AUTO_OFFSET_RESET]
-
-
-def test_batches_go_on_until_the_consumer_is_closed(tiered: TieredTopic) -> None:
-    consumer = Consumer(properties(tiered))
-    consumer.assign([TopicPartition(tiered.topic, 0, 0)])
-    rows = 0
-    for batch in consumer.batches():
-        assert batch.start_offset == rows
-        rows = batch.next_offset
-        if rows == 600:
-            consumer.close()
-    assert rows == 600
-
-
 def test_retention_overtakes_a_live_partition_that_goes_back(tiered: TieredTopic) -> None:
     with Consumer(properties(tiered)) as consumer:
         consumer.assign([TopicPartition(tiered.topic, 0, 250)])

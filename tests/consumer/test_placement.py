@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from tieredstore.catalog.lineage import Lineage, Span
@@ -41,80 +43,65 @@ def placed(
     return place(mode, position, live, lineage, None if stop is None else max(position, min(stop, undecided)))
 
 
-TENS = [(0, 10), (10, 20), (20, 30)]
+TENS = ((0, 10), (10, 20), (20, 30))
+WITH_HOLE = ((10, 20), (40, 50))
+ALL = 10**9
 
 
 @pytest.mark.parametrize(
-    ("mode", "position", "live", "expected"),
+    ("spans", "undecided", "mode", "position", "live", "expected"),
     [
-        (K, 0, (0, 50), OnBroker()),
-        (K, 50, (0, 50), OnBroker()),
-        (K, 5, (15, 50), InBucket(20)),  # to the end of the segment behind which the broker has the log
-        (K, 5, (10, 50), InBucket(10)),
-        (K, 5, (11, 50), InBucket(20)),
-        (K, 5, (30, 50), InBucket(30)),
-        (K, 15, (15, 50), OnBroker()),
-        (K, 30, (40, 50), Lost(40)),
-        (K, 35, (40, 50), Lost(40)),
-        (K, 51, (40, 50), OutOfRange()),
-        (K, 29, (0, 25), InBucket(30)),
-        (K, 30, (0, 25), EndsEarlier(25)),
-        (R, 5, (0, 50), InBucket(30)),
-        (R, 30, (0, 50), OnBroker()),
-        (R, 30, (31, 50), Lost(31)),
-        (ONLY, 5, (0, 50), InBucket(30)),
-        (ONLY, 5, None, InBucket(30)),
-        (ONLY, 30, None, Waits()),
-        (ONLY, 31, None, Waits()),
+        (TENS, ALL, K, 0, (0, 50), OnBroker()),
+        (TENS, ALL, K, 50, (0, 50), OnBroker()),
+        (TENS, ALL, K, 5, (15, 50), InBucket(20)),  # to the end of the segment behind which the broker has the log
+        (TENS, ALL, K, 5, (10, 50), InBucket(10)),
+        (TENS, ALL, K, 5, (11, 50), InBucket(20)),
+        (TENS, ALL, K, 5, (30, 50), InBucket(30)),
+        (TENS, ALL, K, 15, (15, 50), OnBroker()),
+        (TENS, ALL, K, 30, (40, 50), Lost(40)),
+        (TENS, ALL, K, 35, (40, 50), Lost(40)),
+        (TENS, ALL, K, 51, (40, 50), OutOfRange()),
+        (TENS, ALL, K, 29, (0, 25), InBucket(30)),
+        (TENS, ALL, K, 30, (0, 25), EndsEarlier(25)),
+        (TENS, ALL, R, 5, (0, 50), InBucket(30)),
+        (TENS, ALL, R, 30, (0, 50), OnBroker()),
+        (TENS, ALL, R, 30, (31, 50), Lost(31)),
+        (TENS, ALL, ONLY, 5, (0, 50), InBucket(30)),
+        (TENS, ALL, ONLY, 5, None, InBucket(30)),
+        (TENS, ALL, ONLY, 30, None, Waits()),
+        (TENS, ALL, ONLY, 31, None, Waits()),
+        (WITH_HOLE, ALL, K, 0, (5, 60), OutOfRange()),
+        (WITH_HOLE, ALL, ONLY, 0, None, OutOfRange()),
+        (WITH_HOLE, ALL, K, 15, (60, 70), InBucket(20)),
+        (WITH_HOLE, ALL, K, 20, (60, 70), Lost(40)),
+        (WITH_HOLE, ALL, K, 25, (60, 70), Lost(40)),
+        (WITH_HOLE, ALL, K, 20, (30, 70), Lost(30)),
+        (WITH_HOLE, ALL, R, 20, (0, 70), OnBroker()),  # the broker fills the hole
+        (WITH_HOLE, ALL, R, 40, (0, 70), InBucket(50)),
+        (WITH_HOLE, ALL, ONLY, 20, None, Lost(40)),
+        (WITH_HOLE, ALL, ONLY, 50, None, Waits()),
+        (TENS, 25, R, 20, (0, 50), InBucket(25)),
+        (TENS, 25, R, 25, (0, 50), OnBroker()),
+        (TENS, 25, R, 25, (28, 50), Waits()),
+        (TENS, 25, K, 25, (30, 50), Waits()),
+        (TENS, 25, ONLY, 25, None, Waits()),
+        (WITH_HOLE, 15, ONLY, 15, None, Lost(40)),
+        *(((), ALL, mode, position, (start, 9), placement)
+          for mode in (K, R)
+          for position, start, placement in ((5, 0, OnBroker()), (5, 6, OutOfRange()), (10, 6, OutOfRange()))),
+        ((), ALL, ONLY, 0, None, Waits()),
     ],
-)
-def test_a_bucket_without_holes(mode: Mode, position: int, live: LiveSpan | None, expected: Placement) -> None:
-    assert placed(mode, position, live, *TENS) == expected
-
-
-@pytest.mark.parametrize(
-    ("mode", "position", "live", "expected"),
-    [
-        (K, 0, (5, 60), OutOfRange()),
-        (ONLY, 0, None, OutOfRange()),
-        (K, 15, (60, 70), InBucket(20)),
-        (K, 20, (60, 70), Lost(40)),
-        (K, 25, (60, 70), Lost(40)),
-        (K, 20, (30, 70), Lost(30)),
-        (R, 20, (0, 70), OnBroker()),  # the broker fills the hole
-        (R, 40, (0, 70), InBucket(50)),
-        (ONLY, 20, None, Lost(40)),
-        (ONLY, 50, None, Waits()),
-    ],
-)
-def test_holes_and_a_beginning(mode: Mode, position: int, live: LiveSpan | None, expected: Placement) -> None:
-    assert placed(mode, position, live, (10, 20), (40, 50)) == expected
-
-
-@pytest.mark.parametrize(
-    ("mode", "position", "live", "expected"),
-    [
-        (R, 20, (0, 50), InBucket(25)),
-        (R, 25, (0, 50), OnBroker()),
-        (R, 25, (28, 50), Waits()),
-        (K, 25, (30, 50), Waits()),
-        (ONLY, 25, None, Waits()),
-    ],
-)
-def test_a_transaction_without_outcome(mode: Mode, position: int, live: LiveSpan | None, expected: Placement) -> None:
-    assert placed(mode, position, live, *TENS, undecided=25) == expected
-
-
-def test_what_a_hole_leaves_undecided_is_lost() -> None:
-    assert placed(ONLY, 15, None, (10, 20), (40, 50), undecided=15) == Lost(40)
-
-
-@pytest.mark.parametrize("mode", [K, R])
-def test_without_a_bucket(mode: Mode) -> None:
-    assert placed(mode, 5, (0, 9)) == OnBroker()
-    assert placed(mode, 5, (6, 9)) == OutOfRange()
-    assert placed(mode, 10, (6, 9)) == OutOfRange()
-    assert placed(ONLY, 0, None) == Waits()
+)  # fmt: skip
+def test_where_a_partition_goes_on(
+    spans: Sequence[tuple[int, int]],
+    undecided: int,
+    mode: Mode,
+    position: int,
+    live: LiveSpan | None,
+    expected: Placement,
+) -> None:
+    """By a bucket without holes, with one and a beginning, with a transaction without outcome at ``undecided``."""
+    assert placed(mode, position, live, *spans, undecided=undecided) == expected
 
 
 def test_sides_change_at_the_end_of_a_segment_at_the_earliest() -> None:

@@ -100,7 +100,7 @@ def test_times_are_looked_up_as_consumers_do(kafka: KafkaServer) -> None:
 
 
 def test_what_is_not_there_is_said(kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "_UNKNOWN_S", 1.0)
+    monkeypatch.setattr(faults, "_UNKNOWN_S", 0.3)
     topic = make_topic(kafka)
     properties = {"bootstrap.servers": kafka.bootstrap_servers}
     with LiveCluster(properties, isolation="read_uncommitted") as cluster:

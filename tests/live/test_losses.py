@@ -147,7 +147,7 @@ def test_a_topic_that_is_created_again_during_the_read_is_data_loss(kafka: Kafka
 
 
 def test_a_topic_or_partition_that_is_not_there_is_said(kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "_UNKNOWN_S", 1.0)
+    monkeypatch.setattr(faults, "_UNKNOWN_S", 0.3)
     with pytest.raises(ResourceNotFound, match="there is no nobody at"):
         list(reading(kafka, "nobody", 0, 1, topic_id=Uuid.random()))
     properties = {"bootstrap.servers": kafka.bootstrap_servers}
