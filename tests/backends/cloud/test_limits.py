@@ -20,56 +20,8 @@ from tests.support.stores.clouds import (
     quick,
     until_answered,
 )
-from tieredstore.backends.azure.options import AzureOptions
 from tieredstore.backends.base import ObjectStore, find_abandoned_writes
-from tieredstore.backends.gcs.options import GcsOptions
-from tieredstore.backends.s3.options import S3Options
-from tieredstore.config import Settings, settings_from
 from tieredstore.errors import StoreError, StoreUnavailable
-
-
-def times(cloud: str) -> dict[str, str]:
-    """Properties of two time limits."""
-    return {f"storage.{cloud}.api.call.timeout": "1500", f"storage.{cloud}.api.call.attempt.timeout": "250"}
-
-
-def settings_of(cloud: str, **others: str) -> Settings:
-    """Settings of a cloud with these properties and the smallest set beside them."""
-    name = "bucket" if cloud == "gcs" else "container"
-    properties = {"storage.backend.class": cloud, "chunk.size": "4194304", f"storage.{cloud}.{name}.name": "place"}
-    properties |= (
-        {"storage.gcs.credentials.default": "false"} if cloud == "gcs" else {"storage.azure.account.name": "a"}
-    )
-    return settings_from(properties | others)
-
-
-def test_the_settings_set_the_limits() -> None:
-    gcs, azure = GcsOptions.from_settings(settings_of("gcs")), AzureOptions.from_settings(settings_of("azure"))
-    assert (gcs.call_timeout_s, gcs.attempt_timeout_s) == (300, None)
-    assert (azure.call_timeout_s, azure.attempt_timeout_s) == (300, None)
-    assert (azure.upload_parallelism, azure.send_md5) == (4, True)
-    gcs = GcsOptions.from_settings(settings_of("gcs", **times("gcs")))
-    assert (gcs.call_timeout_s, gcs.attempt_timeout_s) == (1.5, 0.25)
-    uploads = {"storage.azure.upload.parallelism": "7", "storage.azure.upload.md5.enabled": "false"}
-    azure = AzureOptions.from_settings(settings_of("azure", **times("azure"), **uploads))
-    assert (azure.call_timeout_s, azure.attempt_timeout_s) == (1.5, 0.25)
-    assert (azure.upload_parallelism, azure.send_md5) == (7, False)
-
-
-def test_there_are_connections_for_all_requests_that_a_reader_makes_at_once() -> None:
-    s3 = {
-        "storage.backend.class": "s3",
-        "chunk.size": "4194304",
-        "storage.s3.bucket.name": "b",
-        "storage.s3.region": "r",
-    }
-    more = {"fetch.parallelism": "40", "fetch.manifest.cache.thread.pool.size": "9"}
-    for expected, given in ((16, {"fetch.manifest.cache.thread.pool.size": "2"}), (49, more)):
-        s3_settings = settings_from(s3 | given)
-        assert S3Options.from_settings(s3_settings).concurrency == expected
-        for cloud, options in (("gcs", GcsOptions), ("azure", AzureOptions)):
-            assert options.from_settings(settings_of(cloud, **given)).concurrency == expected
-
 
 FAR_TOO_LONG_S = 40.0
 """Longer than a call with a short time limit takes on any machine, and shorter than one without it does."""

@@ -12,8 +12,21 @@ import pytest
 from tests.support.network.fault_proxy import Answer, CutRequest, CutResponse, Fault, FaultProxy, LoseAnswer, wait_until
 from tests.support.stores.clouds import ATTEMPTS, LARGE, Cloud, OnEveryCloud, Operation, count, operations, plan
 from tieredstore.backends.base import ObjectStore
-from tieredstore.errors import AccessDenied, StoreError, StoreUnavailable, TieredStoreError
+from tieredstore.errors import AccessDenied, InvalidKey, StoreError, StoreUnavailable, TieredStoreError
 from tieredstore.process.retry import RetryPolicy
+
+RIGHT_HASHES = {
+    "gcs": {"X-Goog-Generation": "1", "X-Goog-Hash": "crc32c=OFKvfQ==,md5=AAAA"},
+    "azure": {"Content-Range": "bytes 0-4/5", "x-ms-blob-content-md5": "fpGixGMvoxf1mCNv72bsxA==", "ETag": '"0x1"'},
+}
+"""What is told of the object ``right``; S3 is asked for no checksums unless a setting says so."""
+
+IMPOSSIBLE_KEYS = {
+    "s3": ["a/../b", "..", "./a", "a/.", "nul\0"],
+    "gcs": [".", "..", "a\nb", "a\rb", ".well-known/acme-challenge/x"],
+    "azure": ["../other", "a/../b", "a/.", "./a", "..", "a\\b", "a\x01", "a\x7f", "a\nb", "\ufffe"],
+}
+"""Keys that the service refuses, or would not give back as they were."""
 
 
 class TestRetries(OnEveryCloud):
@@ -107,6 +120,38 @@ class TestRetries(OnEveryCloud):
         with pytest.raises(StoreUnavailable):
             store.get_into("object", 0, bytearray(len(LARGE)))
         assert wait_until(lambda: count(cloud, proxy, "read") == 2 * ATTEMPTS)
+
+    def test_a_whole_object_that_was_damaged_on_its_way_is_fetched_again(
+        self, cloud: Cloud, proxy: FaultProxy, store: ObjectStore
+    ) -> None:
+        if cloud.name == "s3":
+            pytest.skip("its checksums are those of the SDK")
+        store.put("object", b"right")
+        damaged = Answer(206 if cloud.name == "azure" else 200, b"wrong", RIGHT_HASHES[cloud.name])
+        plan(proxy, cloud, damaged, "read", times=2)
+        assert store.get("object") == b"right"
+        plan(proxy, cloud, damaged, "read", times=2)
+        buffer = bytearray(5)
+        store.get_into("object", 0, buffer)
+        assert buffer == b"right"
+        plan(proxy, cloud, damaged, "read", times=3)
+        with pytest.raises(StoreUnavailable, match="damaged"):
+            store.get("object")
+
+    def test_a_key_that_would_not_come_back_as_it_was_is_invalid(
+        self, cloud: Cloud, proxy: FaultProxy, store: ObjectStore
+    ) -> None:
+        operations: list[Callable[[str], object]] = [
+            *(store.get, store.head),
+            lambda key: store.put(key, b"x"),
+            lambda key: store.delete([key]),
+            lambda key: store.replace(key, b"x", "1"),
+        ]
+        for key in IMPOSSIBLE_KEYS[cloud.name]:
+            for operation in operations:
+                with pytest.raises(InvalidKey):
+                    operation(key)
+        assert proxy.seen == []
 
     def test_what_could_be_deleted_is_when_some_could_not(
         self, cloud: Cloud, proxy: FaultProxy, store: ObjectStore, direct: ObjectStore

@@ -1,4 +1,4 @@
-"""What the S3 store does when the network or the server fails: throttling, refusals, cut connections, lost answers."""
+"""Faults that are S3's alone: keys, an absent bucket of SeaweedFS, and the three requests of a multipart upload."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from tests.support.network.fault_proxy import Answer, CutRequest, CutResponse, FaultProxy, LoseAnswer, Stall, Trickle
+from tests.support.network.fault_proxy import Answer, FaultProxy, LoseAnswer
 from tests.support.servers.s3_server import S3Server
 from tests.support.stores.s3_stores import MIB, impatient_store, options_for
 from tieredstore.backends.s3.options import AccessKeys
 from tieredstore.backends.s3.store import S3ObjectStore
 from tieredstore.errors import AccessDenied, PreconditionFailed, StoreError, StoreUnavailable
-
-SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Reduce your request rate.</Message></Error>"
 
 
 @dataclass
@@ -59,16 +57,6 @@ def large(parts: int = 3) -> Iterator[bytes]:
 LARGE = b"".join(large())
 
 
-# Throttling
-
-
-def test_a_throttled_part_is_sent_again_whole(faulty: Faulty) -> None:
-    faulty.proxy.plan(Answer(503, SLOW_DOWN), method="PUT", path="partNumber=2", times=2)
-    faulty.store.put("object", large())
-    assert faulty.content("object") == LARGE
-    assert faulty.proxy.count("PUT", "partNumber=2") == 3
-
-
 # Refusals
 
 
@@ -108,65 +96,11 @@ def test_an_absent_bucket_of_seaweedfs_is_not_an_absent_object(seaweedfs: S3Serv
             assert not caught.value.retryable
 
 
-# Cut connections
-
-
-@pytest.mark.parametrize("after", [0, 1000, MIB])
-def test_an_upload_that_is_cut_is_sent_again(faulty: Faulty, after: int) -> None:
-    faulty.proxy.plan(CutRequest(after), method="PUT")
-    faulty.store.put("object", LARGE[: 2 * MIB])
-    assert faulty.content("object") == LARGE[: 2 * MIB]
-
-
-@pytest.mark.parametrize("after", [0, 1, 1000, MIB + 1])
-def test_a_download_that_is_cut_is_asked_for_again(faulty: Faulty, after: int) -> None:
-    faulty.store.put("object", LARGE[: 2 * MIB])
-    faulty.proxy.plan(CutResponse(after), method="GET")
-    assert faulty.store.get("object") == LARGE[: 2 * MIB]
-    faulty.proxy.plan(CutResponse(after), method="GET")
-    assert faulty.store.get("object", 7, MIB + 1007) == LARGE[7 : MIB + 1007]
-    faulty.proxy.plan(CutResponse(after), method="GET")
-    buffer = bytearray(MIB + 1000)
-    faulty.store.get_into("object", 7, buffer)
-    assert buffer == LARGE[7 : MIB + 1007]
-    assert faulty.proxy.count("GET") == 6
-
-
 def test_a_damaged_part_is_not_stored(faulty: Faulty) -> None:
     damaged = b"<Error><Code>XAmzContentChecksumMismatch</Code></Error>"
     faulty.proxy.plan(Answer(400, damaged), method="PUT", path="partNumber=1")
     faulty.store.put("object", large())
     assert faulty.content("object") == LARGE
-
-
-# Time
-
-
-def test_a_server_that_does_not_answer_is_given_up(minio: S3Server) -> None:
-    bucket = minio.make_bucket()
-    with FaultProxy(minio.endpoint_url) as proxy:
-        proxy.plan(Stall(60), times=None)
-        options = replace(options_for(minio, bucket, url=proxy.url), read_timeout_s=0.2)
-        with closing(impatient_store(options)) as store, pytest.raises(StoreUnavailable):
-            store.head("object")
-        assert proxy.count("HEAD") <= 3
-
-
-@pytest.mark.parametrize("limits", [(0.5, None), (300.0, 0.5)], ids=["call", "attempt"])
-def test_a_server_that_sends_a_byte_now_and_then_does_not_outlive_the_deadline(
-    minio: S3Server, limits: tuple[float, float | None]
-) -> None:
-    bucket = minio.make_bucket()
-    minio.plain.put_object(Bucket=bucket, Key="object", Body=bytes(10_000))
-    with FaultProxy(minio.endpoint_url) as proxy:
-        proxy.plan(Trickle(1, 0.02), times=None)
-        options = options_for(minio, bucket, url=proxy.url)
-        options = replace(options, attempts=2, call_timeout_s=limits[0], attempt_timeout_s=limits[1])
-        with closing(S3ObjectStore(options)) as store:
-            with pytest.raises(StoreUnavailable, match="deadline"):
-                store.get("object")
-            with pytest.raises(StoreUnavailable, match="deadline"):
-                store.get_into("object", 0, bytearray(10_000))
 
 
 # Lost answers

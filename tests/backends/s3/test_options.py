@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from tests.support.servers.s3_server import REGION, S3Server
 from tests.support.stores.s3_stores import impatient_store, options_for
-from tieredstore.backends.registry import settings_at
 from tieredstore.backends.s3.client import client_config
 from tieredstore.backends.s3.credentials import parse_credentials
 from tieredstore.backends.s3.options import AccessKeys, Compatibility, ListingOrder, S3Options
@@ -102,31 +101,6 @@ def test_settings_of_another_store_are_refused(tmp_path: Path) -> None:
     other = settings_from({"storage.backend.class": "filesystem", "chunk.size": "1", "storage.root": str(tmp_path)})
     with pytest.raises(ConfigError, match=r"storage\.s3\.bucket\.name"):
         S3ObjectStore.from_settings(other)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"bucket": ""},
-        {"part_size": 5242879},
-        {"concurrency": 0},
-        {"upload_parallelism": 0},
-        {"endpoint_url": f"http://user:{SECRET}@127.0.0.1/"},
-    ],
-)
-def test_options_that_cannot_be_kept_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError) as caught:
-        S3Options(**dict[str, Any]({"bucket": "logs"}, **wrong))
-    assert SECRET not in str(caught.value)
-
-
-def test_a_url_names_the_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_REGION", REGION)
-    assert S3ObjectStore.from_settings(settings_at("s3://logs")).identity == "s3://logs"
-    for wrong in (f"s3://user:{SECRET}@logs", "s3://logs?region=x", "s3:///prefix"):
-        with pytest.raises(ConfigError) as caught:
-            settings_at(wrong)
-        assert SECRET not in str(caught.value)
 
 
 @pytest.mark.parametrize("compatibility", list(Compatibility))

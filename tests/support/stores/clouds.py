@@ -82,7 +82,9 @@ def make_s3(url: str, place: str, retries: RetryPolicy | None = None, **options:
     """A store of a bucket of MinIO behind ``url``."""
     keys = AccessKeys(ACCESS_KEY, SECRET_KEY)
     made_of: dict[str, Any] = {"region": REGION, "endpoint_url": url, "path_style": True, "credentials": keys}
-    return S3ObjectStore(S3Options(place, part_size=MIN_PART_SIZE, **made_of, **options), retries=retries or quick())
+    return S3ObjectStore(
+        S3Options(place, **{"part_size": MIN_PART_SIZE, **made_of, **options}), retries=retries or quick()
+    )
 
 
 def s3_cloud(server: S3Server) -> Cloud:
@@ -281,11 +283,3 @@ class OnEveryCloud:
     @pytest.fixture(params=OPERATION_NAMES)
     def operation(self, request: pytest.FixtureRequest, cloud: Cloud) -> Operation:
         return operations(cloud)[request.param]
-
-
-class OnClouds(OnEveryCloud):
-    """As ``OnEveryCloud``, on the two whose tests of this are alike; S3 has its own."""
-
-    @pytest.fixture(params=["gcs", "azure"])
-    def cloud(self, request: pytest.FixtureRequest) -> Cloud:
-        return shared_cloud(request)
