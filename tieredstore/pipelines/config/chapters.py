@@ -39,10 +39,15 @@ def _path_prefix(text: str) -> str:
     return text
 
 
-def _ids(text: str) -> str:
-    if not re.fullmatch(r"[1-9]\d{0,4}(\.[1-9]\d{0,4}){0,15}", text):
-        raise ValueError
-    return text
+def matcher(pattern: str) -> Callable[[str], str]:
+    """What takes a text that matches all of an expression."""
+
+    def parse(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError
+        return text
+
+    return parse
 
 
 def read_name(names: Mapping[str, str], *, own: bool = False) -> Callable[[str], str]:
@@ -141,7 +146,9 @@ class FilingSettings(SettingsGroup):
         description="Of directories by a field; unset, the field's name and `=` (`by_` before it where files have "
         "`columns`); there and empty, none, as Secor's `split-by-field`.",
     )
-    timestamp_id: Annotated[str, string("a field's id, or several with dots", _ids)] = Field(
+    timestamp_id: Annotated[
+        str, string("a field's id, or several with dots", matcher(r"[1-9]\d{0,4}(\.[1-9]\d{0,4}){0,15}"))
+    ] = Field(
         default="1",
         alias="message.timestamp.id",
         description="Of `thrift`: the id of the field that has the time, behind those of the structs that hold it.",
@@ -255,28 +262,12 @@ class NamingSettings(SettingsGroup):
     )
 
 
-def _iceberg_name(text: str) -> str:
-    if not re.fullmatch(r"(\w+\.)+\w+", text, re.ASCII):
-        raise ValueError
-    return text
-
-
-def _catalog_name(text: str) -> str:
-    if not re.fullmatch(r"[\w-]+", text, re.ASCII):
-        raise ValueError
-    return text
-
-
-def _table_prefix(text: str) -> str:
-    if not re.fullmatch(r"(\w+\.)?\w*", text, re.ASCII):
-        raise ValueError
-    return text
-
-
 class TableSettings(SettingsGroup):
     """Which table has the files."""
 
-    hive_prefix: Annotated[str, string("letters, digits and _, behind a database and a dot", _table_prefix)] = Field(
+    hive_prefix: Annotated[
+        str, string("letters, digits and _, behind a database and a dot", matcher(r"(?a)(\w+\.)?\w*"))
+    ] = Field(
         default="",
         alias="hive.table.prefix",
         description="Begins the names of Hive's tables of topics that no `hive.table.name.TOPIC` names one for.",
@@ -287,10 +278,10 @@ class TableSettings(SettingsGroup):
         alias="table",
         description=f"iceberg: each batch's files are added to a table of Iceberg; `{CATALOG}*` says in which catalog.",
     )
-    name: Annotated[str, string("namespace.table", _iceberg_name)] = Field(
+    name: Annotated[str, string("namespace.table", matcher(r"(?a)(\w+\.)+\w+"))] = Field(
         default="", alias="table.iceberg.name", description="That table, made if it is not there."
     )
-    catalog: Annotated[str, string("letters, digits, _ and -", _catalog_name)] = Field(
+    catalog: Annotated[str, string("letters, digits, _ and -", matcher(r"(?a)[\w-]+"))] = Field(
         default="default",
         alias="table.iceberg.catalog",
         description="The catalog's name: that of an entry of pyiceberg's own settings, or any.",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,6 +33,7 @@ from tieredstore.pipelines.config.chapters import (
     catalog_properties,
     find_table_fault,
     hive_tables,
+    matcher,
     read_name,
     regex,
 )
@@ -61,26 +61,8 @@ _SOURCE: Final = ("storage.", "key.prefix", "chunk.size", "encryption.", "fetch.
 _CHUNK_SIZE: Final = {"chunk.size": "4194304"}
 
 
-def _name(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", text):
-        raise ValueError
-    return text
-
-
 def _delimiter(text: str) -> str:
     secor.delimiter_bytes(text)
-    return text
-
-
-def _function(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", text):
-        raise ValueError
-    return text
-
-
-def _extension(text: str) -> str:
-    if not re.fullmatch(r"\.[A-Za-z0-9._-]{1,40}", text):
-        raise ValueError
     return text
 
 
@@ -99,7 +81,7 @@ class PipelineSettings(SettingsGroup):
     schemas: str = ""
     """Of what the files say that settings name: no property of its own, and part of the fingerprint."""
 
-    name: Annotated[str, string("letters, digits, ., _ and -", _name)] = Field(
+    name: Annotated[str, string("letters, digits, ., _ and -", matcher(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"))] = Field(
         alias="pipeline.name", description="The group's name: its commit log lies under it."
     )
     generation: Annotated[int, integer(0, 999999999)] = Field(
@@ -147,7 +129,7 @@ class PipelineSettings(SettingsGroup):
     ] = Field(
         default="zstd", alias="secor.compression.codec", description="How files are compressed; there and empty: not."
     )
-    extension: Annotated[str, string("begins with a dot", _extension)] = Field(
+    extension: Annotated[str, string("begins with a dot", matcher(r"\.[A-Za-z0-9._-]{1,40}"))] = Field(
         default="", alias="secor.file.extension", description="What files end with; unset, by format and codec."
     )
     delimiter: Annotated[str, string("a text; \\n, \\t, \\r, \\s, \\f and \\uXXXX are escapes", _delimiter)] = Field(
@@ -183,7 +165,7 @@ class PipelineSettings(SettingsGroup):
         alias="secor.message.transformer.class",
         description="Changes messages, or leaves them out, before they are filed.",
     )
-    frame: Annotated[str, string("module:function", _function)] = Field(
+    frame: Annotated[str, string("module:function", matcher(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"))] = Field(
         default="",
         alias="frame",
         description="A function that makes of the records as a DataFrame another one, on Spark alone.",

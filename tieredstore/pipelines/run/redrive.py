@@ -48,13 +48,6 @@ class Redriven:
     entry: Entry | None
 
 
-def describe_redriven(written: Written, aside: Aside, entry: Entry | None) -> Redriven:
-    """As the entry says, or as before."""
-    window, reasons = written
-    renewed = next((file.key for file in window.files if file.kind == "quarantine"), None)
-    return Redriven(window, reasons, aside.file.key if entry is None else renewed, entry)
-
-
 def asides(logs: Mapping[int, CommitLog]) -> list[Aside]:
     """Those that are committed and were not redriven since, in the order of their entries.
 

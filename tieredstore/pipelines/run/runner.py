@@ -18,7 +18,7 @@ from tieredstore.pipelines.run.generation import Generation
 from tieredstore.pipelines.run.planner import Planner, log_of
 from tieredstore.pipelines.run.progress import Counts, GroupProgress
 from tieredstore.pipelines.run.recipes import recipe_of
-from tieredstore.pipelines.run.redrive import Aside, Redriven, asides, describe_redriven, redrive_file
+from tieredstore.pipelines.run.redrive import Aside, Redriven, asides, redrive_file
 from tieredstore.pipelines.run.selection import check_topics
 from tieredstore.pipelines.run.stores import COLUMNS, Parts
 from tieredstore.pipelines.run.window_writing import (
@@ -207,24 +207,24 @@ class Runner:
         committed = Committed.of(self.driver.log).files.keys()
         for aside in self._asides():
             try:
-                written = self.aside(aside.window, aside.file.key, self.driver.generation)
+                window, reasons = self.aside(aside.window, aside.file.key, self.driver.generation)
             except ObjectNotFound:
                 # Of who slept meanwhile it may be another one that has filed these.
                 self.driver.log.check_alone()
                 raise
-            window = written[0]
             if not committed.isdisjoint(file.key for file in window.files):
                 discard_files(self._parts.store, window.files)
                 raise ConfigError(
                     f"{aside.file.key} was put aside under name.offset=window, and what is good in it has the name of "
                     "another file otherwise: redrive it with that"
                 )
-            entry: Entry | None = None
             if window.records or window.filtered:
                 entry = self.driver.redrive(window, aside)
+                renewed = next((file.key for file in window.files if file.kind == "quarantine"), None)
+                yield Redriven(window, reasons, renewed, entry)
             else:
                 discard_files(self._parts.store, window.files)
-            yield describe_redriven(written, aside, entry)
+                yield Redriven(window, reasons, aside.file.key, None)
         self.driver.mark_published()
 
     def _note(self, entry: Entry | None, state: LogState) -> None:

@@ -293,42 +293,27 @@ def pipeline_service(
     ``/healthz`` and ``/readyz``: ready while none of them waits.
     """
     health = Health({_STARTED: "not all of the pipelines are started yet"})
-    running = _Running(spark, files, checkpoint, health, take_over)
-    return Service("pipeline", {_QUERIES: running.work}, drain_s=drain_s, health=health, listen=listen)
 
-
-class _Running:
-    def __init__(
-        self,
-        spark: SparkSession,
-        files: Sequence[Path | str],
-        checkpoint: str | None,
-        health: Health,
-        take_over: int | None,
-    ) -> None:
-        self._spark, self._files, self._checkpoint, self._health = spark, files, checkpoint, health
-        self._take_over = take_over
-
-    def work(self, stop: Stop) -> None:
+    def work(stop: Stop) -> None:
         with ExitStack() as open_runs:
             runs: list[PipelineRun] = []
-            for file in self._files:
+            for file in files:
                 if stop.is_asked:
                     return
-                run = PipelineRun(
-                    self._spark, file, checkpoint=self._checkpoint, take_over=self._take_over, health=self._health
-                )
+                run = PipelineRun(spark, file, checkpoint=checkpoint, take_over=take_over, health=health)
                 open_runs.callback(run.close)
                 _counted.add(run)
                 open_runs.callback(_counted.remove, run)
                 runs.append(run)
-                self._health.fails(run.name, "it was not looked at yet")
-            self._health.holds(_STARTED)
+                health.fails(run.name, "it was not looked at yet")
+            health.holds(_STARTED)
             try:
-                _watch(runs, stop, self._health)
+                _watch(runs, stop, health)
             finally:
-                self._health.rest(_QUERIES)
+                health.rest(_QUERIES)
                 _drain(runs, stop)
+
+    return Service("pipeline", {_QUERIES: work}, drain_s=drain_s, health=health, listen=listen)
 
 
 def _watch(runs: Sequence[PipelineRun], stop: Stop, health: Health) -> None:
