@@ -3,7 +3,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -180,58 +182,79 @@ def test_finding_opens_no_log_and_describing_opens_one(log_dir: Path) -> None:
         describe(found_in(log_dir, 0))
 
 
-@pytest.mark.parametrize("suffix", ["index", "timeindex", "log"])
-def test_a_missing_file_is_named(log_dir: Path, suffix: str) -> None:
-    segment = found_in(log_dir, 0)
-    segment.path(suffix).unlink()
-    with pytest.raises(InvalidSegment, match=rf"{0:020d}\.{suffix},"):
+def unlink(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink()
+
+
+def append(name: str, data: bytes) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        with (folder / name).open("ab") as file:
+            file.write(data)
+
+    return change
+
+
+def replace_metadata_by_a_folder(folder: Path) -> None:
+    (folder / "partition.metadata").unlink()
+    (folder / "partition.metadata").mkdir()
+
+
+FIRST, LAST = f"{0:020d}", f"{4:020d}"
+# Which segment, what happens to its folder, and what the error says.
+INVALID: dict[str, tuple[int, Callable[[Path], object], str]] = {
+    **{
+        f"no {name}": (0, unlink(name), name)
+        for name in (
+            f"{FIRST}.index", f"{FIRST}.timeindex", f"{FIRST}.log", f"{LAST}.snapshot", "partition.metadata",
+            "leader-epoch-checkpoint",
+        )
+    },
+    "a file that cannot be read": (0, replace_metadata_by_a_folder, "cannot be read"),
+    "a log that reaches into the next": (
+        0, append(f"{FIRST}.log", batch(4)), "ends at offset 5, but 4 begins the next",
+    ),
+    "a batch before the base": (
+        4, lambda folder: (folder / f"{LAST}.log").write_bytes(batch(3)), "offset 3, before its base",
+    ),
+    "a closed log that ends in zeros": (0, append(f"{FIRST}.log", bytes(5000)), "5000 bytes of zeros"),
+    "no leader epoch": (
+        0, lambda folder: (folder / "leader-epoch-checkpoint").write_bytes(b"0\n1\n3 4\n"), "has deleted the records",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", INVALID)
+def test_an_invalid_segment_is_refused_with_a_reason(log_dir: Path, case: str) -> None:
+    base_offset, change, words = INVALID[case]
+    segment = found_in(log_dir, base_offset)
+    change(segment.directory)
+    with pytest.raises(InvalidSegment, match=re.escape(words)):
         describe(segment)
 
 
-@pytest.mark.parametrize("name", [f"{4:020d}.snapshot", "partition.metadata", "leader-epoch-checkpoint"])
-def test_a_missing_file_of_the_partition_is_named(log_dir: Path, name: str) -> None:
-    segment = found_in(log_dir, 0)
-    (segment.directory / name).unlink()
-    with pytest.raises(InvalidSegment, match=name):
-        describe(segment)
+ACTIVE: dict[str, Callable[[Path], object]] = {
+    "preallocated index": append(f"{LAST}.index", bytes(24 * 100)),
+    "preallocated timeindex": append(f"{LAST}.timeindex", bytes(24 * 100)),
+    "its log is not read, since it may end anywhere": lambda folder: (
+        (folder / f"{LAST}.index").write_bytes(bytes(10 * 1024 * 1024)), append(f"{LAST}.log", batch(8)[:-3])(folder),
+    ),
+    "a producer snapshot of another offset": lambda folder: (
+        (folder / f"{8:020d}.snapshot").rename(folder / f"{7:020d}.snapshot")
+    ),
+    "no producer snapshot": unlink(f"{8:020d}.snapshot"),
+}  # fmt: skip
 
 
-def test_a_file_that_cannot_be_read_is_an_invalid_segment(log_dir: Path) -> None:
-    segment = found_in(log_dir, 0)
-    (segment.directory / "partition.metadata").unlink()
-    (segment.directory / "partition.metadata").mkdir()
-    with pytest.raises(InvalidSegment, match="cannot be read"):
-        describe(segment)
-
-
-@pytest.mark.parametrize("suffix", ["index", "timeindex"])
-def test_preallocated_indexes_make_the_last_segment_active(log_dir: Path, suffix: str) -> None:
+@pytest.mark.parametrize("case", ACTIVE)
+def test_the_last_segment_is_active_until_it_is_closed(log_dir: Path, case: str) -> None:
     segment = found_in(log_dir, 4)
-    with segment.path(suffix).open("ab") as index:
-        index.write(bytes(24 * 100))
+    assert not describe(segment).active
+    ACTIVE[case](segment.directory)
     described = describe(segment)
     assert described.active
     assert (described.end_offset, described.max_timestamp_ms, described.segment_leader_epochs) == (-1, -1, ())
     with pytest.raises(InvalidSegment, match="is active"):
         _ = described.files
-
-
-def test_an_active_log_is_not_read_since_it_may_end_anywhere(log_dir: Path) -> None:
-    segment = found_in(log_dir, 4)
-    segment.path("index").write_bytes(bytes(10 * 1024 * 1024))
-    with segment.path("log").open("ab") as log:
-        log.write(batch(8)[:-3])
-    assert describe(segment).active
-
-
-def test_without_its_producer_snapshot_the_last_segment_is_active(log_dir: Path) -> None:
-    segment = found_in(log_dir, 4)
-    snapshot = segment.directory / f"{8:020d}.snapshot"
-    assert not describe(segment).active
-    snapshot.rename(segment.directory / f"{7:020d}.snapshot")
-    assert describe(segment).active
-    (segment.directory / f"{7:020d}.snapshot").unlink()
-    assert describe(segment).active
 
 
 def test_an_empty_last_log_is_active(log_dir: Path) -> None:
@@ -254,34 +277,8 @@ def test_the_greatest_timestamp_may_be_in_the_middle(tmp_path: Path) -> None:
     assert write_segment(tmp_path, [batch(0, 5), batch(2, 900), batch(4, 7)]).max_timestamp_ms == 905
 
 
-def test_a_log_that_reaches_into_the_next_segment_is_refused(log_dir: Path) -> None:
-    segment = found_in(log_dir, 0)
-    with segment.path("log").open("ab") as log:
-        log.write(batch(4))
-    with pytest.raises(InvalidSegment, match="ends at offset 5, but 4 begins the next"):
-        describe(segment)
-
-
-def test_a_batch_before_the_base_offset_is_refused(log_dir: Path) -> None:
-    segment = found_in(log_dir, 4)
-    segment.path("log").write_bytes(batch(3))
-    with pytest.raises(InvalidSegment, match="offset 3, before its base"):
-        describe(segment)
-
-
-def test_a_closed_log_that_ends_in_zeros_is_refused(log_dir: Path) -> None:
-    segment = found_in(log_dir, 0)
-    with segment.path("log").open("ab") as log:
-        log.write(bytes(5000))
-    with pytest.raises(InvalidSegment, match="5000 bytes of zeros"):
-        describe(segment)
-
-
-def test_a_segment_without_a_leader_epoch_is_refused(log_dir: Path) -> None:
-    segment = found_in(log_dir, 0)
-    (segment.directory / "leader-epoch-checkpoint").write_bytes(b"0\n1\n3 4\n")
-    with pytest.raises(InvalidSegment, match="has deleted the records"):
-        describe(segment)
+def test_a_segment_behind_the_start_of_the_log_keeps_its_epoch(log_dir: Path) -> None:
+    (log_dir / "events-0" / "leader-epoch-checkpoint").write_bytes(b"0\n1\n3 4\n")
     assert describe(found_in(log_dir, 4)).segment_leader_epochs == ((3, 4),)
 
 
@@ -289,10 +286,8 @@ def test_an_empty_transaction_index_is_a_file_and_empty(log_dir: Path) -> None:
     segment = found_in(log_dir, 0)
     assert (describe(segment).files.transaction_index, describe(segment).txn_idx_empty) == (None, True)
     segment.path("txnindex").write_bytes(b"")
-    assert (describe(segment).files.transaction_index, describe(segment).txn_idx_empty) == (
-        segment.path("txnindex"),
-        True,
-    )
+    described = describe(segment)
+    assert (described.files.transaction_index, described.txn_idx_empty) == (segment.path("txnindex"), True)
     segment.path("txnindex").write_bytes(bytes(34))
     assert not describe(segment).txn_idx_empty
 

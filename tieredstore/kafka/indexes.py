@@ -15,18 +15,21 @@ from __future__ import annotations
 
 import struct
 import sys
+from abc import abstractmethod
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import le, lt
-from typing import Final, TypeAlias, overload
+from typing import Final, TypeAlias, TypeVar, overload
 
 from tieredstore.errors import BatchCorrupt
 
 Column: TypeAlias = "array[int]"
 """A field of all entries: of 32 bits, timestamps of 64."""
+
+_Entry = TypeVar("_Entry")
 
 _OFFSET_ENTRY: Final = struct.Struct(">ii")
 _TIME_ENTRY: Final = struct.Struct(">qi")
@@ -66,81 +69,66 @@ class AbortedTransaction:
     last_stable_offset: int
 
 
-class OffsetIndex(Sequence[OffsetIndexEntry]):
-    """The entries of an ``.index`` file, both columns strictly increasing; look-ups by bisection."""
+class _Entries(Sequence[_Entry]):
+    """Two columns of one length, and their entries as they are asked for; look-ups by bisection."""
 
-    def __init__(self, base_offset: int, offsets: Column, positions: Column) -> None:
+    def __init__(self, base_offset: int, first: Column, second: Column) -> None:
         self.base_offset = base_offset
-        self._offsets = offsets
-        self._positions = positions
+        self.columns: Final = first, second
+        """As the file has them, offsets relative to the base offset: for who goes through all of a large index."""
 
     def __len__(self) -> int:
-        return len(self._offsets)
+        return len(self.columns[0])
 
     @overload
-    def __getitem__(self, index: int) -> OffsetIndexEntry: ...
+    def __getitem__(self, index: int) -> _Entry: ...
     @overload
-    def __getitem__(self, index: slice) -> list[OffsetIndexEntry]: ...
-    def __getitem__(self, index: int | slice) -> OffsetIndexEntry | list[OffsetIndexEntry]:
+    def __getitem__(self, index: slice) -> list[_Entry]: ...
+    def __getitem__(self, index: int | slice) -> _Entry | list[_Entry]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        return OffsetIndexEntry(self.base_offset + self._offsets[index], self._positions[index])
+        return self._entry(self.columns[0][index], self.columns[1][index])
 
-    @property
-    def columns(self) -> tuple[Column, Column]:
-        """Offsets relative to the base offset, and positions, for who goes through all of a large index."""
-        return self._offsets, self._positions
+    @abstractmethod
+    def _entry(self, first: int, second: int) -> _Entry:
+        """The entry that the columns have there."""
+
+    def _second_at_or_before(self, first: int) -> int:
+        """The second column of the last entry whose first one is at most that; 0 before all entries."""
+        at_or_before = bisect_right(self.columns[0], first)
+        return self.columns[1][at_or_before - 1] if at_or_before else 0
+
+
+class OffsetIndex(_Entries[OffsetIndexEntry]):
+    """The entries of an ``.index`` file: offsets and positions, both strictly increasing."""
+
+    def _entry(self, first: int, second: int) -> OffsetIndexEntry:
+        return OffsetIndexEntry(self.base_offset + first, second)
 
     def position_for_offset(self, offset: int) -> int:
         """Where to begin reading to meet ``offset``: the batch of the last entry at or before it, else byte 0."""
         # An entry names the last offset of its batch, so the batch that holds `offset` is the one of the last entry
         # at or before it, or follows that one: reading from there never starts too late.
-        at_or_before = bisect_right(self._offsets, offset - self.base_offset)
-        return self._positions[at_or_before - 1] if at_or_before else 0
+        return self._second_at_or_before(offset - self.base_offset)
 
 
-class TimeIndex(Sequence[TimeIndexEntry]):
-    """The entries of a ``.timeindex`` file, timestamps strictly increasing; look-ups by bisection."""
+class TimeIndex(_Entries[TimeIndexEntry]):
+    """The entries of a ``.timeindex`` file: timestamps, strictly increasing, and offsets."""
 
-    def __init__(self, base_offset: int, timestamps: Column, offsets: Column) -> None:
-        self.base_offset = base_offset
-        self._timestamps = timestamps
-        self._offsets = offsets
-
-    def __len__(self) -> int:
-        return len(self._timestamps)
-
-    @overload
-    def __getitem__(self, index: int) -> TimeIndexEntry: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[TimeIndexEntry]: ...
-    def __getitem__(self, index: int | slice) -> TimeIndexEntry | list[TimeIndexEntry]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        return TimeIndexEntry(self._timestamps[index], self.base_offset + self._offsets[index])
-
-    @property
-    def columns(self) -> tuple[Column, Column]:
-        """Timestamps, and offsets relative to the base offset, likewise."""
-        return self._timestamps, self._offsets
+    def _entry(self, first: int, second: int) -> TimeIndexEntry:
+        return TimeIndexEntry(first, self.base_offset + second)
 
     def offset_for_timestamp(self, timestamp: int) -> int:
         """An offset that no record of ``timestamp`` or later precedes: begin there and read on to the first such."""
-        # bisect_right, not left: the entry of exactly `timestamp` names the offset that first reached it.
-        at_or_before = bisect_right(self._timestamps, timestamp)
-        return self.base_offset + (self._offsets[at_or_before - 1] if at_or_before else 0)
+        # The entry of exactly `timestamp` names the offset that first reached it.
+        return self.base_offset + self._second_at_or_before(timestamp)
 
 
 def read_offset_index(raw: bytes, base_offset: int) -> OffsetIndex:
     """Parse an ``.index`` file; BatchCorrupt for a size or order that Kafka never writes."""
     words = _words(_used(raw, _OFFSET_ENTRY, "offset index"))
     offsets, positions = words[::2], words[1::2]
-    if not (_increases(offsets, -1) and _increases(positions, -1)):
-        last = (-1, -1)
-        for number, entry in enumerate(zip(offsets, positions, strict=True)):
-            if entry[0] <= last[0] or entry[1] <= last[1]:
-                raise BatchCorrupt(f"entry {number} of the offset index, {entry}, does not increase on {last}")
-            last = entry
+    _check_order("offset index", offsets, positions)
     return OffsetIndex(base_offset, offsets, positions)
 
 
@@ -150,12 +138,7 @@ def read_time_index(raw: bytes, base_offset: int) -> TimeIndex:
     timestamps = array("q", (timestamp for timestamp, _ in _TIME_ENTRY.iter_unpack(used)))
     offsets = _words(used)[2::3]
     # Equal offsets pass: Kafka's writer, too, refuses only an offset below the last one.
-    if not (_increases(timestamps, -1) and _increases(offsets, 0, or_stays=True)):
-        last = (-1, 0)
-        for number, entry in enumerate(zip(timestamps, offsets, strict=True)):
-            if entry[0] <= last[0] or entry[1] < last[1]:
-                raise BatchCorrupt(f"entry {number} of the time index, {entry}, does not increase on {last}")
-            last = entry
+    _check_order("time index", timestamps, offsets, may_stay=True)
     return TimeIndex(base_offset, timestamps, offsets)
 
 
@@ -197,9 +180,20 @@ def _words(raw: bytes) -> Column:
     return words
 
 
-def _increases(column: Column, before: int, *, or_stays: bool = False) -> bool:
+def _check_order(name: str, first: Column, second: Column, *, may_stay: bool = False) -> None:
+    """BatchCorrupt unless both columns increase from 0 or above; the second ``may_stay`` as it is."""
+    ordered = le if may_stay else lt
+    last = (-1, 0 if may_stay else -1)
+    if _increases(first, last[0], lt) and _increases(second, last[1], ordered):
+        return
+    for number, entry in enumerate(zip(first, second, strict=True)):
+        if entry[0] <= last[0] or not ordered(last[1], entry[1]):
+            raise BatchCorrupt(f"entry {number} of the {name}, {entry}, does not increase on {last}")
+        last = entry
+
+
+def _increases(column: Column, before: int, ordered: Callable[[int, int], bool]) -> bool:
     """Whether a column begins behind ``before`` and goes on so: there may be millions in it."""
-    ordered = le if or_stays else lt
     return not column or (ordered(before, column[0]) and all(map(ordered, column, islice(column, 1, None))))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from types import ModuleType
 from typing import Any, Final, TypeAlias
 
@@ -58,7 +58,6 @@ class Decompressor:
         self._limit = limit
         self._memory = memoryview(b"")
         self._zstd: Any = zstandard.ZstdDecompressor()
-        self._lz4_context: Any = None
 
     def decompress(self, compression: CompressionType, magic: int, body: memoryview) -> Body:
         """The bytes of the records of one batch, which stay what they are until the next call.
@@ -76,7 +75,7 @@ class Decompressor:
             case CompressionType.SNAPPY:
                 return self._decompress_snappy(body)
             case CompressionType.LZ4:
-                return self._decompress_lz4(_with_true_lz4_checksum(body) if magic == 0 else body)
+                return self._decompress_lz4(memoryview(_with_true_lz4_checksum(body)) if magic == 0 else body)
             case _:
                 return body
 
@@ -108,46 +107,18 @@ class Decompressor:
     def _decompress_gzip(self, body: memoryview) -> bytes:
         # ISA-L is faster than zlib, and can be told where to stop just as well.
         gzip = _library("isal.igzip_lib")
-
-        def member() -> Any:
-            return gzip.IgzipDecompressor(gzip.DECOMP_GZIP)
-
+        make = partial(gzip.IgzipDecompressor, gzip.DECOMP_GZIP)
         try:
-            pieces = list(self._pieces("gzip", member, memoryview(body), 16 * len(body) + _LEAST_STEP))
+            return b"".join(self._pieces("gzip", make, body, 16 * len(body) + _LEAST_STEP))
         except (gzip.error, EOFError, ValueError) as error:
             raise _malformed("gzip", error) from error
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def _decompress_lz4(self, body: Body) -> bytes:
-        lz4 = _library("lz4.frame")
-        if self._lz4_context is None:
-            self._lz4_context = lz4.create_decompression_context()
+    def _decompress_lz4(self, body: memoryview) -> bytes:
+        make = _library("lz4.frame").LZ4FrameDecompressor
         try:
-            pieces = list(self._lz4_pieces(lz4, memoryview(body), 4 * len(body) + _LEAST_STEP))
+            return b"".join(self._pieces("lz4", make, body, 4 * len(body) + _LEAST_STEP))
         except (RuntimeError, EOFError, ValueError) as error:
             raise _malformed("lz4", error) from error
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    def _lz4_pieces(self, lz4: Any, body: memoryview, step: int) -> Iterator[bytes]:
-        """What comes out of one or more frames, in pieces that double from ``step`` on."""
-        left, at, frames, is_whole = self._max_bytes, 0, 0, True
-        while at < len(body):
-            if is_whole:
-                frames += 1
-                if frames > _FREE_STREAMS + (self._max_bytes - left) // _LEAST_BYTES_OF_A_STREAM:
-                    raise _malformed("lz4", f"{frames} streams for {self._max_bytes - left} bytes")
-                lz4.reset_decompression_context(self._lz4_context)
-            piece, used, is_whole = lz4.decompress_chunk(
-                self._lz4_context, body[at:] if at else body, max_length=min(step, left + 1)
-            )
-            if len(piece) > left:
-                raise self._too_large()
-            if not used and not piece:
-                break
-            yield piece
-            left, step, at = left - len(piece), 2 * step, at + used
-        if not is_whole:
-            raise EOFError("it is cut off")
 
     def _pieces(self, codec: str, make: Callable[[], Any], body: memoryview, step: int) -> Iterator[bytes]:
         """What comes out of one or more streams, in pieces that double from ``step`` on."""
@@ -176,13 +147,6 @@ class Decompressor:
     def _decompress_snappy(self, body: memoryview) -> memoryview:
         """Blocks framed as by snappy-java, or the one block that other clients write."""
         snappy = _library("cramjam")
-        if (block := _only_snappy_block(body)) is not None:
-            size = _snappy_size(block)
-            if size > self._max_bytes:
-                raise self._too_large()
-            room = self._room(size + 1)
-            _decompress_block(snappy, block, room[:size])
-            return room[:size]
         # Twice over the blocks, whose number is the stream's to choose: a list of them could be larger than the bytes.
         room, filled = self._room(self._snappy_total(body) + 1), 0
         for block in _snappy_blocks(body):
@@ -222,15 +186,6 @@ def _decompress_block(library: Any, block: memoryview, room: memoryview) -> None
         raise _malformed("snappy", error) from error
     if written != len(room):
         raise _malformed("snappy", f"a block has {written} bytes, not {len(room)}")
-
-
-def _only_snappy_block(body: memoryview) -> memoryview | None:
-    """The block that fills the body, as it mostly does; None where there may be several."""
-    if bytes(body[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
-        return body
-    start = _XERIAL_HEADER_SIZE + 4
-    is_only = int.from_bytes(body[_XERIAL_HEADER_SIZE:start], "big") == len(body) - start > 0
-    return body[start:] if is_only else None
 
 
 def _snappy_blocks(body: memoryview) -> Iterator[memoryview]:
