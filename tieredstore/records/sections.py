@@ -21,7 +21,7 @@ from tieredstore.errors import BatchCorrupt, DataLoss, IndexesCorrupt
 from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader, walk_batch_headers
 from tieredstore.kafka.indexes import AbortedTransaction, OffsetIndex
 from tieredstore.kafka.records import RecordDecoder
-from tieredstore.kafka.records.log_reading import OnCorrupt
+from tieredstore.kafka.records.decoder import OnCorrupt
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.records.report import LostOffsets
 from tieredstore.records.settings import ReadSettings

@@ -15,7 +15,7 @@ from tieredstore.catalog.lineage import Lineage, Span
 from tieredstore.catalog.log_sections import LogSection, SectionEnd, offset_since
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.indexes import AbortedTransaction
-from tieredstore.kafka.records.log_reading import OnCorrupt
+from tieredstore.kafka.records.decoder import OnCorrupt
 from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tieredstore.kafka.records.columns import COLUMNS
-from tieredstore.kafka.records.decoder import RecordDecoder
-from tieredstore.kafka.records.log_reading import SkippedBatch
+from tieredstore.kafka.records.decoder import RecordDecoder, SkippedBatch
 
 __all__ = ["COLUMNS", "RecordDecoder", "SkippedBatch"]

@@ -12,7 +12,7 @@ from tieredstore.kafka.arrow_values import array_of
 from tieredstore.kafka.batches import Buffer, CompressionType
 from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.kafka.records.codecs import Decompressor
-from tieredstore.kafka.records.slab_arrays import array_over, buffer_of
+from tieredstore.kafka.records.columns import array_over, buffer_of
 from tieredstore.pubsub.errors import MessageCorrupt
 from tieredstore.pubsub.format._reading import RecordReader
 from tieredstore.pubsub.format.batches import BatchIndex
