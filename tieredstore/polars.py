@@ -58,7 +58,7 @@ def scan(
     Columns that a query does not use are not decoded, and what its predicates exclude by partition, offset and time is
     not fetched. ``settings`` are those of the store, their file, properties, or a manager that is open, and has to
     stay so; else one is opened for each ``collect``. The others are as in ``read_topic``. What is wrong with a read is
-    an error of Polars that has ours as text.
+    an error of Polars that has ours as text. Options are keywords: a caller names the few that it sets.
     """
     check_topic(topic)
     check_client(client)
@@ -71,7 +71,7 @@ def scan(
         del batch_size  # those that there are are of a few MiB
         manager, is_own = manager_of(settings)
         with manager if is_own else nullcontext():
-            yield from _frames(manager, topic, options, with_columns, predicate, n_rows)
+            yield from _frames(*_table(manager, topic, options), with_columns, predicate, n_rows)
 
     of_batches = batch_tables() if topic.endswith(BATCHES) else None
     empty: Any = topic_schema(types=types) if of_batches is None else of_batches.schema(key, value)
@@ -79,14 +79,12 @@ def scan(
 
 
 def _frames(
-    manager: RemoteStorageManager,
-    topic: str,
-    options: TableOptions,
+    table: TopicTable | BatchTable,
+    names: Sequence[str],
     with_columns: Sequence[str] | None,
     predicate: Any,
     n_rows: int | None,
 ) -> Iterator[pl.DataFrame]:
-    table, names = _table(manager, topic, options)
     wanted = list(names if with_columns is None else with_columns)
     looked_at: list[str] = [] if predicate is None else predicate.meta.root_names()
     columns = list(dict.fromkeys((*wanted, *looked_at))) or ["offset"]

@@ -53,12 +53,21 @@ class Bucket:
         return dict(Counter(operation.name for operation in self.store.operations))
 
 
+@pytest.fixture
+def bucket() -> Bucket:
+    return Bucket()
+
+
+@pytest.fixture
+def segment() -> MadeSegment:
+    return MadeSegment(EVENTS, 0, 9)
+
+
 def identity_of(segment: MadeSegment) -> SegmentIdentity:
     return SegmentIdentity.of_stored(segment.metadata)
 
 
-def test_one_listing_answers_for_a_partition_and_each_manifest_is_read_once() -> None:
-    bucket = Bucket()
+def test_one_listing_answers_for_a_partition_and_each_manifest_is_read_once(bucket: Bucket) -> None:
     segments = run_of(20, EVENTS)
     bucket.put(*segments)
     for expected in ({"list": 1, "get": 20}, {}):
@@ -68,16 +77,13 @@ def test_one_listing_answers_for_a_partition_and_each_manifest_is_read_once() ->
     assert all(bucket.finds(segment) for segment in segments)
 
 
-def test_a_segment_without_a_copy_costs_no_request_while_the_listing_is_new() -> None:
-    bucket = Bucket()
+def test_a_segment_without_a_copy_costs_no_request_while_the_listing_is_new(bucket: Bucket) -> None:
     segments = run_of(3, EVENTS)
     assert bucket.requests(lambda: bucket.finds(segments[0])) == {"list": 1}
     assert bucket.requests(lambda: [bucket.finds(segment) for segment in segments]) == {}
 
 
-def test_what_another_process_commits_is_noticed_at_that_age() -> None:
-    bucket = Bucket()
-    (segment,) = run_of(1, EVENTS)
+def test_what_another_process_commits_is_noticed_at_that_age(bucket: Bucket, segment: MadeSegment) -> None:
     assert not bucket.finds(segment)
     bucket.put(segment)
     bucket.now_s = AGE_S - 0.1
@@ -86,8 +92,7 @@ def test_what_another_process_commits_is_noticed_at_that_age() -> None:
     assert bucket.finds(segment)
 
 
-def test_what_another_process_deletes_is_noticed_at_that_age() -> None:
-    bucket = Bucket()
+def test_what_another_process_deletes_is_noticed_at_that_age(bucket: Bucket) -> None:
     first, second = run_of(2, EVENTS)
     bucket.put(first, second)
     assert bucket.finds(first)
@@ -98,8 +103,7 @@ def test_what_another_process_deletes_is_noticed_at_that_age() -> None:
     assert not bucket.finds(first)
 
 
-def test_a_segment_that_was_tried_is_asked_for_anew_and_the_others_are_not() -> None:
-    bucket = Bucket()
+def test_a_segment_that_was_tried_is_asked_for_anew_and_the_others_are_not(bucket: Bucket) -> None:
     first, second = run_of(2, EVENTS)
     assert not bucket.finds(first)
     bucket.put(first)
@@ -110,9 +114,7 @@ def test_a_segment_that_was_tried_is_asked_for_anew_and_the_others_are_not() -> 
     assert bucket.requests(lambda: bucket.finds(first)) == {}
 
 
-def test_a_change_of_a_partition_that_is_not_known_is_nothing() -> None:
-    bucket = Bucket()
-    (segment,) = run_of(1, EVENTS)
+def test_a_change_of_a_partition_that_is_not_known_is_nothing(bucket: Bucket, segment: MadeSegment) -> None:
     bucket.committed.changed(identity_of(segment))
     assert not bucket.finds(segment)
 
@@ -135,8 +137,7 @@ def test_what_lies_before_the_first_segment_asked_for_is_not_listed() -> None:
         assert len(keys) == 3 * listed
 
 
-def test_partitions_side_by_side_keep_their_listings() -> None:
-    bucket = Bucket()
+def test_partitions_side_by_side_keep_their_listings(bucket: Bucket) -> None:
     partitions = [run_of(3, partition_of(partition=number)) for number in range(4)]
     for segments in partitions:
         bucket.put(*segments)
@@ -174,10 +175,8 @@ def test_a_partition_larger_than_all_room_is_still_answered_for() -> None:
 
 @pytest.mark.parametrize("suffix", [Suffix.LOG, Suffix.INDEXES])
 def test_a_copy_that_lost_an_object_does_not_count_and_is_named_once(
-    suffix: Suffix, caplog: pytest.LogCaptureFixture
+    bucket: Bucket, segment: MadeSegment, suffix: Suffix, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bucket = Bucket()
-    (segment,) = run_of(1, EVENTS)
     bucket.put(segment)
     assert bucket.finds(segment)
     bucket.delete(segment, suffix)
@@ -192,9 +191,9 @@ def test_a_copy_that_lost_an_object_does_not_count_and_is_named_once(
     assert bucket.finds(segment)
 
 
-def test_a_damaged_manifest_does_not_count_and_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
-    bucket = Bucket()
-    (segment,) = run_of(1, EVENTS)
+def test_a_damaged_manifest_does_not_count_and_is_named_once(
+    bucket: Bucket, segment: MadeSegment, caplog: pytest.LogCaptureFixture
+) -> None:
     bucket.put(segment)
     bucket.store.inner.put(segment.key(prefix=PREFIX), b"{}")
     for expected in ({"list": 1, "get": 1}, {}):
@@ -207,8 +206,7 @@ def test_a_damaged_manifest_does_not_count_and_is_named_once(caplog: pytest.LogC
     assert bucket.finds(segment)
 
 
-def test_a_second_copy_stands_in_for_one_that_does_not_count() -> None:
-    bucket = Bucket()
+def test_a_second_copy_stands_in_for_one_that_does_not_count(bucket: Bucket) -> None:
     lost, whole = (MadeSegment(EVENTS, 0, 9, number=number) for number in range(2))
     bucket.put(lost, whole)
     bucket.delete(lost, Suffix.LOG)
@@ -224,15 +222,13 @@ def test_a_second_copy_stands_in_for_one_that_does_not_count() -> None:
         MadeSegment(partition_of("events-2"), 0, 9),
     ],
 )
-def test_a_segment_of_another_identity_is_another_one(other: MadeSegment) -> None:
-    bucket = Bucket()
+def test_a_segment_of_another_identity_is_another_one(bucket: Bucket, other: MadeSegment) -> None:
     bucket.put(other)
     assert not bucket.finds(MadeSegment(EVENTS, 0, 9))
     assert bucket.finds(other)
 
 
-def test_offsets_that_a_jvm_wrote_in_its_locales_digits_are_known() -> None:
-    bucket = Bucket()
+def test_offsets_that_a_jvm_wrote_in_its_locales_digits_are_known(bucket: Bucket) -> None:
     plain, arabic = run_of(2, EVENTS)
     bucket.put(plain)
     digits = str.maketrans("0123456789", "٠١٢٣٤٥٦٧٨٩")
@@ -244,9 +240,9 @@ def test_offsets_that_a_jvm_wrote_in_its_locales_digits_are_known() -> None:
     assert bucket.finds(plain)
 
 
-def test_a_listing_that_fails_is_raised_and_made_again() -> None:
-    (segment,) = run_of(1, EVENTS)
-    store = FaultyStore(MemoryObjectStore(), 0)
+@pytest.mark.parametrize("number", [0, 1], ids=["the listing", "the manifest"])
+def test_a_request_that_fails_is_raised_and_made_again(number: int, segment: MadeSegment) -> None:
+    store = FaultyStore(MemoryObjectStore(), number)
     segment.put(store.inner)
     committed = CommittedSegments(store)
     with pytest.raises(StoreUnavailable):
@@ -254,18 +250,7 @@ def test_a_listing_that_fails_is_raised_and_made_again() -> None:
     assert committed.find(identity_of(segment)) is not None
 
 
-def test_a_manifest_that_cannot_be_read_now_is_raised_and_read_again() -> None:
-    (segment,) = run_of(1, EVENTS)
-    store = FaultyStore(MemoryObjectStore(), 1)
-    segment.put(store.inner)
-    committed = CommittedSegments(store)
-    with pytest.raises(StoreUnavailable):
-        committed.find(identity_of(segment))
-    assert committed.find(identity_of(segment)) is not None
-
-
-def test_many_threads_share_a_partitions_one_listing() -> None:
-    bucket = Bucket()
+def test_many_threads_share_a_partitions_one_listing(bucket: Bucket) -> None:
     partitions: list[TopicIdPartition] = [partition_of(partition=number) for number in range(3)]
     segments = [segment for partition in partitions for segment in run_of(8, partition)]
     bucket.put(*segments)

@@ -79,11 +79,6 @@ def test_without_keys_a_segment_that_has_to_be_opened_is_a_problem() -> None:
     assert catalog.topics() == ()
 
 
-@pytest.fixture
-def store() -> CountingStore:
-    return CountingStore(MemoryObjectStore())
-
-
 def copied(store: CountingStore, folder: Path, batches: list[bytes], **options: object) -> RemoteLogSegmentMetadata:
     """A stored segment of these batches from offset 100 on, its manifest stripped."""
     segment = write_segment(folder, batches, base_offset=100, **options)  # type: ignore[arg-type]  # its own names

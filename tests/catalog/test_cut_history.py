@@ -8,7 +8,6 @@ import pytest
 
 from tests.support.stores.doubles import CountingStore
 from tests.support.uploader.uploader_disk import STORE, BrokerDisk, run_once
-from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import Lineage, load_catalog
 from tieredstore.catalog.committed import CommittedSegments
 from tieredstore.config import settings_from
@@ -23,11 +22,6 @@ from tieredstore.testing.segments import PARTITION
 @pytest.fixture
 def disk(tmp_path: Path) -> BrokerDisk:
     return BrokerDisk(tmp_path / "logs")
-
-
-@pytest.fixture
-def store() -> CountingStore:
-    return CountingStore(MemoryObjectStore())
 
 
 def copy(disk: BrokerDisk, store: CountingStore) -> None:

@@ -32,30 +32,32 @@ EVENTS = partition_of()
 ORIGIN = Origin("memory://x", "p/")
 
 
-@pytest.fixture
-def store() -> CountingStore:
-    return CountingStore(MemoryObjectStore())
+class Planner:
+    """Plans with the file beside a store, or with another one, its requests counted from zero."""
+
+    def __init__(self, store: CountingStore, manager: RemoteStorageManager) -> None:
+        self.store = store
+        self.manager = manager
+        self.file = CatalogFile.beside(store, "")
+
+    def plan(self, **scope: Any) -> Catalog:
+        self.store.reset()
+        return load_catalog(self.manager, file=self.file, **scope)
+
+    @property
+    def manifests_read(self) -> list[str]:
+        return [key for key in self.store.keys_of("get") if key.endswith(Suffix.MANIFEST.value)]
+
+    @property
+    def paths(self) -> list[str]:
+        """The segments that the file has."""
+        return list(self.file.load(Origin(self.store.identity, "")).rows.paths())
 
 
 @pytest.fixture
-def manager(store: CountingStore) -> Iterator[RemoteStorageManager]:
+def planner(store: CountingStore) -> Iterator[Planner]:
     with manager_of(store) as manager:
-        yield manager
-
-
-@pytest.fixture
-def file(store: CountingStore) -> CatalogFile:
-    return CatalogFile.beside(store, "")
-
-
-def manifests_read(store: CountingStore) -> list[str]:
-    return [key for key in store.keys_of("get") if key.endswith(Suffix.MANIFEST.value)]
-
-
-def planned(manager: RemoteStorageManager, store: CountingStore, file: CatalogFile, **scope: Any) -> Catalog:
-    """A planning with the file, its requests counted from zero."""
-    store.reset()
-    return load_catalog(manager, file=file, **scope)
+        yield Planner(store, manager)
 
 
 def row_of(segment: MadeSegment, etag: str | None = "e1") -> SegmentRow:
@@ -67,90 +69,76 @@ def encoded(*segments: MadeSegment, origin: Origin = ORIGIN) -> bytes:
 
 
 @pytest.mark.parametrize("count", [0, 1, 10_000])
-def test_a_second_planning_is_one_listing_and_no_manifest(
-    count: int, store: CountingStore, manager: RemoteStorageManager, file: CatalogFile
-) -> None:
+def test_a_second_planning_is_one_listing_and_no_manifest(count: int, store: CountingStore, planner: Planner) -> None:
     for segment in run_of(count, EVENTS):
         segment.put(store)
-    first = planned(manager, store, file)
+    first = planner.plan()
     assert store.requests["list"] == 1
-    assert len(manifests_read(store)) == count
-    assert planned(manager, store, file) == first
+    assert len(planner.manifests_read) == count
+    assert planner.plan() == first
     # The file itself is one more of each; without any segment none was written.
     assert store.requests == ({"head": 1, "list": 1, "get": 1} if count else {"head": 1, "list": 1})
-    assert manifests_read(store) == []
+    assert planner.manifests_read == []
 
 
-def test_a_second_planning_does_not_read_the_rulers_index_again(
-    store: CountingStore, manager: RemoteStorageManager, file: CatalogFile
-) -> None:
+def test_a_second_planning_does_not_read_the_rulers_index_again(store: CountingStore, planner: Planner) -> None:
     MadeSegment(EVENTS, 0, 9, ((0, 0),)).put(store)
     MadeSegment(EVENTS, 10, 19, ((1, 10),), history=((0, 0), (1, 8))).put(store)
-    first = planned(manager, store, file)
+    first = planner.plan()
     with manager_of(store) as another:
-        assert planned(another, store, file) == first
+        planner.manager = another
+        assert planner.plan() == first
     assert store.requests == {"head": 1, "list": 1, "get": 1}
 
 
-def test_only_what_is_new_or_rewritten_is_read(
-    store: CountingStore, manager: RemoteStorageManager, file: CatalogFile
-) -> None:
+def test_only_what_is_new_or_rewritten_is_read(store: CountingStore, planner: Planner) -> None:
     stored = [segment.put(store) for segment in run_of(5, EVENTS)]
-    planned(manager, store, file)
+    planner.plan()
     new = MadeSegment(EVENTS, 50, 59).put(store)
     store.put(stored[2].key(), stored[2].manifest(max_timestamp_ms=77))
-    catalog = planned(manager, store, file)
-    assert sorted(manifests_read(store)) == [stored[2].key(), new.key()]
+    catalog = planner.plan()
+    assert sorted(planner.manifests_read) == [stored[2].key(), new.key()]
     assert catalog.lineage("events", 0).spans[2].segment.max_timestamp_ms == 77
-    planned(manager, store, file)
-    assert manifests_read(store) == []
+    planner.plan()
+    assert planner.manifests_read == []
 
 
-def test_deleted_segments_leave_the_catalog_and_its_file(
-    store: CountingStore, manager: RemoteStorageManager, file: CatalogFile
-) -> None:
+def test_deleted_segments_leave_the_catalog_and_its_file(store: CountingStore, planner: Planner) -> None:
     stored = [segment.put(store) for segment in run_of(4, EVENTS)]
-    planned(manager, store, file)
+    planner.plan()
     store.delete([stored[0].key(suffix) for suffix in Suffix])
     store.delete([stored[3].key(Suffix.LOG)])
-    catalog = planned(manager, store, file)
+    catalog = planner.plan()
     assert (catalog.lineage("events", 0).earliest_offset, catalog.lineage("events", 0).end_offset) == (10, 30)
-    kept = file.load(Origin(store.identity, "")).rows
-    assert list(kept.paths()) == [segment.path for segment in stored[1:3]]
+    assert planner.paths == [segment.path for segment in stored[1:3]]
 
 
-def test_a_planning_of_a_part_keeps_the_rows_of_the_rest(
-    store: CountingStore, manager: RemoteStorageManager, file: CatalogFile
-) -> None:
+def test_a_planning_of_a_part_keeps_the_rows_of_the_rest(store: CountingStore, planner: Planner) -> None:
     for topic in ("a", "a-b", "b"):
         for partition in (0, 1):
             MadeSegment(partition_of(topic, partition), 0, 9).put(store)
-    planned(manager, store, file)
+    planner.plan()
     gone = MadeSegment(partition_of("a", 1), 0, 9)
     store.delete([gone.key(suffix) for suffix in Suffix])
     new = MadeSegment(partition_of("a", 0), 10, 19).put(store)
     for scope in ({"topic": "a"}, {"topic": "b", "partition": 1}, {}):
-        planned(manager, store, file, **scope)
-        assert manifests_read(store) == ([new.key()] if scope == {"topic": "a"} else [])
-    assert len(file.load(Origin(store.identity, "")).rows) == 6
+        planner.plan(**scope)
+        assert planner.manifests_read == ([new.key()] if scope == {"topic": "a"} else [])
+    assert len(planner.paths) == 6
 
 
-def test_a_read_only_planning_leaves_the_file_alone(
-    store: CountingStore, manager: RemoteStorageManager, file: CatalogFile
-) -> None:
+def test_a_read_only_planning_leaves_the_file_alone(store: CountingStore, planner: Planner) -> None:
     MadeSegment(EVENTS, 0, 9).put(store)
-    planned(manager, store, file, update_file=False)
+    planner.plan(update_file=False)
     assert set(store.requests) == {"head", "list", "get"}
 
 
-def test_a_file_in_a_folder_serves_a_store_elsewhere(
-    store: CountingStore, manager: RemoteStorageManager, tmp_path: Path
-) -> None:
+def test_a_file_in_a_folder_serves_a_store_elsewhere(store: CountingStore, planner: Planner, tmp_path: Path) -> None:
     for segment in run_of(3, EVENTS):
         segment.put(store)
-    local = CatalogFile(FilesystemObjectStore(tmp_path), "plans/events.arrows")
-    first = planned(manager, store, local)
-    assert planned(manager, store, local) == first
+    planner.file = CatalogFile(FilesystemObjectStore(tmp_path), "plans/events.arrows")
+    first = planner.plan()
+    assert planner.plan() == first
     assert store.requests == {"list": 1}
     assert (tmp_path / "plans" / "events.arrows").exists()
 
@@ -159,16 +147,16 @@ def test_on_a_file_system_size_and_time_tell_a_rewritten_manifest(tmp_path: Path
     store = CountingStore(FilesystemObjectStore(tmp_path))
     stored = [segment.put(store) for segment in run_of(3, EVENTS)]
     with manager_of(store) as manager:
-        file = CatalogFile.beside(store, "")
-        planned(manager, store, file)
-        planned(manager, store, file)
-        assert manifests_read(store) == []
+        planner = Planner(store, manager)
+        planner.plan()
+        planner.plan()
+        assert planner.manifests_read == []
         path = tmp_path / stored[1].key()
         written = path.stat().st_mtime_ns
         path.write_bytes(stored[1].manifest(broker_id=2))  # the same size
         os.utime(path, ns=(written, written + 1_000_000))
-        assert planned(manager, store, file).lineage("events", 0).spans[1].segment.broker_id == 2
-        assert manifests_read(store) == [stored[1].key()]
+        assert planner.plan().lineage("events", 0).spans[1].segment.broker_id == 2
+        assert planner.manifests_read == [stored[1].key()]
 
 
 @pytest.mark.parametrize(
@@ -280,18 +268,14 @@ def test_a_file_of_another_version_or_schema_is_not_believed(monkeypatch: pytest
 
 @pytest.mark.parametrize("content", [b"", b"x" * 31, b"x" * 100, b"\x80\x04cos\nsystem\n(S'false'\ntR."])
 def test_whatever_lies_at_the_key_is_replaced_by_a_new_file(
-    content: bytes,
-    store: CountingStore,
-    manager: RemoteStorageManager,
-    file: CatalogFile,
-    caplog: pytest.LogCaptureFixture,
+    content: bytes, store: CountingStore, planner: Planner, caplog: pytest.LogCaptureFixture
 ) -> None:
     MadeSegment(EVENTS, 0, 9).put(store)
-    store.put(file.key, content)
-    assert planned(manager, store, file).partitions("events") == (0,)
+    store.put(planner.file.key, content)
+    assert planner.plan().partitions("events") == (0,)
     assert "is made anew" in caplog.text
-    planned(manager, store, file)
-    assert manifests_read(store) == []
+    planner.plan()
+    assert planner.manifests_read == []
 
 
 def test_a_row_that_contradicts_itself_is_read_again() -> None:

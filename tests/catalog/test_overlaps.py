@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -19,12 +16,6 @@ from tieredstore.records.columns import int64_values
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.batches import Producer
 from tieredstore.testing.segments import PARTITION, Record, build_batch, build_end_marker
-
-
-@pytest.fixture
-def topic(tmp_path: Path) -> Iterator[StoredTopic]:
-    with closing(StoredTopic(tmp_path)) as topic:
-        yield topic
 
 
 def alter(topic: StoredTopic, number: int, **fields: object) -> None:

@@ -24,11 +24,6 @@ EVENTS = partition_of()
 
 
 @pytest.fixture
-def store() -> CountingStore:
-    return CountingStore(MemoryObjectStore())
-
-
-@pytest.fixture
 def manager(store: CountingStore) -> Iterator[RemoteStorageManager]:
     with manager_of(store) as manager:
         yield manager

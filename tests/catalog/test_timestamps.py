@@ -110,11 +110,6 @@ def test_a_range_of_times_gives_the_offsets_that_a_seek_by_time_would(first: int
 
 
 @pytest.fixture
-def store() -> CountingStore:
-    return CountingStore(MemoryObjectStore())
-
-
-@pytest.fixture
 def manager(store: CountingStore) -> Iterator[RemoteStorageManager]:
     with RemoteStorageManager(memory_settings(64 * 1024), store=store) as manager:
         yield manager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import duckdb
@@ -25,12 +24,10 @@ Query: TypeAlias = Callable[[StoredTopic], Any]
 
 
 @pytest.fixture
-def topic(tmp_path: Path) -> Iterator[StoredTopic]:
-    topic = StoredTopic(tmp_path)
+def topic(topic: StoredTopic) -> StoredTopic:
     for base in (0, 100):
         topic.copy_plain(base, 100, size=10)
-    yield topic
-    topic.close()
+    return topic
 
 
 @pytest.fixture

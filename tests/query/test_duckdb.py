@@ -183,8 +183,7 @@ def test_names_that_are_given_once_are_enough(connection: duckdb.DuckDBPyConnect
         assert attached.topics == ("orders", "marked")
 
 
-def test_a_result_that_is_not_read_to_its_end_is_an_error_behind_the_detaching(tmp_path: Path) -> None:
-    topic = StoredTopic(tmp_path)
+def test_a_result_that_is_not_read_to_its_end_is_an_error_behind_the_detaching(topic: StoredTopic) -> None:
     for base in range(0, 3000, 1000):
         topic.copy_plain(base, 1000, size=10_000)
     topic.catalog()
@@ -202,13 +201,11 @@ def test_a_result_that_is_not_read_to_its_end_is_an_error_behind_the_detaching(t
     with attach(connection, topic.manager):
         assert connection.sql("SELECT count(*) FROM events").fetchall() == [(3000,)]
         connection.close()
-    topic.close()
 
 
 def test_conditions_keep_what_they_exclude_from_being_fetched(
-    tmp_path: Path, connection: duckdb.DuckDBPyConnection
+    topic: StoredTopic, connection: duckdb.DuckDBPyConnection
 ) -> None:
-    topic = StoredTopic(tmp_path)
     for base in range(0, 10_000, 1000):
         topic.copy_plain(base, 1000, size=1000)
     topic.catalog()
@@ -230,13 +227,11 @@ def test_conditions_keep_what_they_exclude_from_being_fetched(
         assert asked("timestamp < make_timestamptz(1000000)", most_bytes=20_000_000) == ((1000,), 10)
         # A column that the query does not give is read for a condition on it.
         assert asked("value LIKE '77%' AND \"offset\" < 1000", most_bytes=1_100_000) == ((11,), 1)
-    topic.close()
 
 
 def test_a_lost_segment_is_our_sentence_in_duckdbs_error_and_our_error_from_the_block(
-    tmp_path: Path, connection: duckdb.DuckDBPyConnection
+    topic: StoredTopic, connection: duckdb.DuckDBPyConnection
 ) -> None:
-    topic = StoredTopic(tmp_path)
     for base in (0, 200):
         topic.copy_plain(base, 100)
     with pytest.raises(DataLoss, match="100 to 199"), attach(connection, topic.manager):
@@ -247,7 +242,6 @@ def test_a_lost_segment_is_our_sentence_in_duckdbs_error_and_our_error_from_the_
         assert isinstance(attached.error, DataLoss)
     with QueryTables(topic.manager, TableOptions()) as tables, pytest.raises(DataLoss):
         tables.run("SELECT count(*) FROM events")
-    topic.close()
 
 
 def test_names_that_sql_takes_for_one_are_refused(tmp_path: Path, connection: duckdb.DuckDBPyConnection) -> None:
@@ -314,8 +308,7 @@ def test_one_query_sees_one_moment_of_a_topic(tmp_path: Path) -> None:
     bucket.close()
 
 
-def test_values_of_a_topic_may_have_a_schema(bucket: Bucket, tmp_path: Path) -> None:
-    topic = StoredTopic(tmp_path)
+def test_values_of_a_topic_may_have_a_schema(bucket: Bucket, topic: StoredTopic) -> None:
     topic.copy_plain(0, 5, size=0)
     number = ColumnTypes(Binary(), Json(pa.schema([("a", pa.int64())]), on_invalid="null"))
     with QueryTables(topic.manager, TableOptions(), {"events": number}.__getitem__) as tables:
@@ -326,7 +319,6 @@ def test_values_of_a_topic_may_have_a_schema(bucket: Bucket, tmp_path: Path) -> 
     json = TableOptions(ColumnTypes(Text(), Json(pa.schema([("a", pa.int64())]))))
     with QueryTables(topic.manager, json) as tables, pytest.raises(InvalidValue, match="offset 0 of events-0"):
         rows(tables, "SELECT value.a FROM events")
-    topic.close()
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def bucket(tmp_path: Path) -> Iterator[Bucket]:
-    topics = Bucket(tmp_path / "made")
-    fill(topics)
-    yield topics
-    topics.close()
+def bucket(bucket: Bucket) -> Bucket:
+    fill(bucket)
+    return bucket
 
 
 def export(bucket: Bucket, *arguments: object) -> Result:

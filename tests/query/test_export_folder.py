@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,11 +25,9 @@ NOTE = "_tieredstore/export/orders.parquet.json"
 
 
 @pytest.fixture
-def bucket(tmp_path: Path) -> Iterator[Bucket]:
-    topics = Bucket(tmp_path / "made")
-    topics.write(10)
-    yield topics
-    topics.close()
+def bucket(bucket: Bucket) -> Bucket:
+    bucket.write(10)
+    return bucket
 
 
 def exported(bucket: Bucket, folder: Path, plan: ReadPlan | None = None, **options: Any) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import reduce
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -103,8 +102,7 @@ def everything(bucket: Bucket) -> tuple[Any, Any]:
     return frame, frame.collect()
 
 
-def test_predicates_keep_what_they_exclude_from_being_fetched(tmp_path: Path) -> None:
-    topic = StoredTopic(tmp_path)
+def test_predicates_keep_what_they_exclude_from_being_fetched(topic: StoredTopic) -> None:
     for base in range(0, 10_000, 1000):
         topic.copy_plain(base, 1000, size=1000)
     topic.catalog()
@@ -125,7 +123,6 @@ def test_predicates_keep_what_they_exclude_from_being_fetched(tmp_path: Path) ->
     assert asked(col("partition") == 7, most_bytes=10_000) == (0, 0)
     # Kafka keeps no least time of a segment, so that an upper bound leaves none out: docs/compute.md.
     assert asked(col("timestamp") < datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), most_bytes=20_000_000) == (1000, 10)
-    topic.close()
 
 
 def test_what_is_not_understood_narrows_nothing() -> None:
@@ -136,10 +133,8 @@ def test_what_is_not_understood_narrows_nothing() -> None:
     assert arrow_condition(col("offset") + 1 > 3) is None
 
 
-def test_a_lost_segment_is_our_sentence_in_polars_error(tmp_path: Path) -> None:
-    topic = StoredTopic(tmp_path)
+def test_a_lost_segment_is_our_sentence_in_polars_error(topic: StoredTopic) -> None:
     for base in (0, 200):
         topic.copy_plain(base, 100)
     with pytest.raises(Exception, match="offsets 100 to 199 of events-0"):
         scan(topic.manager, "events").collect()
-    topic.close()

@@ -150,8 +150,7 @@ def filtered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StoredT
     topic.close()
 
 
-def test_what_a_filter_excludes_is_not_fetched(tmp_path: Path) -> None:
-    topic = StoredTopic(tmp_path)
+def test_what_a_filter_excludes_is_not_fetched(topic: StoredTopic) -> None:
     for base in range(0, 10_000, 1000):
         topic.copy_plain(base, 1000, size=1000)
 
@@ -170,11 +169,9 @@ def test_what_a_filter_excludes_is_not_fetched(tmp_path: Path) -> None:
     assert topic.store.bytes_down < 20_000
     fetched((offset >= 5000) & (offset < 5010))
     assert topic.store.bytes_down < 150_000
-    topic.close()
 
 
-def test_a_lower_bound_of_time_is_sought_and_an_upper_one_is_a_stop(tmp_path: Path) -> None:
-    topic = StoredTopic(tmp_path)
+def test_a_lower_bound_of_time_is_sought_and_an_upper_one_is_a_stop(topic: StoredTopic) -> None:
     for base in range(0, 5000, 1000):
         topic.copy_plain(base, 1000, size=1000)
     a_segment = 1000 * 1000
@@ -192,11 +189,9 @@ def test_a_lower_bound_of_time_is_sought_and_an_upper_one_is_a_stop(tmp_path: Pa
     assert (rows, size > 5 * a_segment) == (10, True), size
     rows, size = fetched(stop=AtTime(10))
     assert (rows, size < a_segment / 4) == (10, True), size
-    topic.close()
 
 
-def test_unordered_and_side_by_side_are_the_same_records(tmp_path: Path) -> None:
-    topic = StoredTopic(tmp_path)
+def test_unordered_and_side_by_side_are_the_same_records(topic: StoredTopic) -> None:
     for base in range(0, 12_000, 3000):
         topic.copy_plain(base, 3000, size=2000)
     topic.catalog()
@@ -204,7 +199,6 @@ def test_unordered_and_side_by_side_are_the_same_records(tmp_path: Path) -> None
         read = read_topic(topic.manager, "events", columns=("offset",), ordered=ordered, parallelism=4, max_bytes=1000)
         offsets = [offset for batch in read for offset in batch.to_pydict()["offset"]]
         assert (offsets if ordered else sorted(offsets)) == list(range(12_000))
-    topic.close()
 
 
 @pytest.fixture
@@ -289,8 +283,7 @@ def read_batches(read: Any) -> list[Any]:
     return list(read.reader())
 
 
-def test_a_read_that_is_forgotten_ends(tmp_path: Path) -> None:
-    topic = StoredTopic(tmp_path)
+def test_a_read_that_is_forgotten_ends(topic: StoredTopic) -> None:
     for base in range(0, 3000, 500):
         topic.copy_plain(base, 500, size=2000)
     topic.catalog()
@@ -300,7 +293,6 @@ def test_a_read_that_is_forgotten_ends(tmp_path: Path) -> None:
             break
     next(read_topic(topic.manager, "events", parallelism=2, max_bytes=1000))
     assert eventually(lambda: {thread.ident for thread in readers()} <= before)
-    topic.close()
 
 
 def readers() -> list[threading.Thread]:

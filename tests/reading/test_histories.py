@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import cast
@@ -64,13 +64,11 @@ class Broker:
 
 
 @pytest.fixture
-def bucket(tmp_path: Path) -> Iterator[Bucket]:
+def bucket(bucket: Bucket) -> Bucket:
     """Three segments: 0 to 19 of epoch 0, and 20 to 39 and 40 to 59 of epoch 3."""
-    topics = Bucket(tmp_path)
     for _ in range(3):
-        topics.write(20, epochs=LOST)
-    yield topics
-    topics.close()
+        bucket.write(20, epochs=LOST)
+    return bucket
 
 
 def taken(

@@ -6,7 +6,6 @@ import logging
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
@@ -26,13 +25,6 @@ from tieredstore.records import ReadSettings
 ORDERS = TopicIdPartition(FIRST_ID, "orders", 0)
 QUERY = LogQuery(Subscribe(("orders",)), client={"bootstrap.servers": "localhost:1"}, on_data_loss="report")
 OFFSETS = ReadSettings(columns=("offset",))
-
-
-@pytest.fixture
-def bucket(tmp_path: Path) -> Iterator[Bucket]:
-    topics = Bucket(tmp_path)
-    yield topics
-    topics.close()
 
 
 class HurriedBroker:

@@ -43,13 +43,6 @@ def tiered(kafka: KafkaServer, tmp_path: Path) -> Iterator[TieredTopic]:
     topic.close()
 
 
-@pytest.fixture
-def bucket(tmp_path: Path) -> Iterator[Bucket]:
-    topics = Bucket(tmp_path)
-    yield topics
-    topics.close()
-
-
 def numbered(start: int, stop: int) -> list[Produced]:
     return [Produced(b"k" * 100, b"%d" % at) for at in range(start, stop)]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -24,14 +23,13 @@ WHO = Producer(7, 0, 0, transactional=True)
 
 
 @pytest.fixture
-def topic(tmp_path: Path) -> Iterator[StoredTopic]:
+def topic(topic: StoredTopic) -> StoredTopic:
     """Ten records, of which the last five are of a transaction that is open; in partition 1 all are decided."""
-    with closing(StoredTopic(tmp_path)) as topic:
-        records = [Record(b"v") for _ in range(5)]
-        is_open = ProducerState(7, 0, 4, 9, 4, 0, 0, 5)
-        topic.copy(0, [build_batch(records, 0), build_batch(records, 5, producer=WHO)], producers=[is_open])
-        topic.copy(0, [build_batch(records, 0)], partition=replace(PARTITION, partition=1))
-        yield topic
+    records = [Record(b"v") for _ in range(5)]
+    is_open = ProducerState(7, 0, 4, 9, 4, 0, 0, 5)
+    topic.copy(0, [build_batch(records, 0), build_batch(records, 5, producer=WHO)], producers=[is_open])
+    topic.copy(0, [build_batch(records, 0)], partition=replace(PARTITION, partition=1))
+    return topic
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -21,11 +19,9 @@ ASKED = LogQuery(Subscribe(("orders",)), on_data_loss="report", client={"bootstr
 
 
 @pytest.fixture
-def bucket(tmp_path: Path) -> Iterator[Bucket]:
-    topics = Bucket(tmp_path)
-    topics.write(10)
-    yield topics
-    topics.close()
+def bucket(bucket: Bucket) -> Bucket:
+    bucket.write(10)
+    return bucket
 
 
 class Noted(Broker):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,13 +27,6 @@ from tieredstore.records.partition import RunRead
 ORDERS, BILLS = ("orders", 0), ("bills", 0)
 SETTINGS = ReadSettings(columns=("offset",))
 ALONE = LogQuery(Subscribe(("orders",)), on_data_loss="report")
-
-
-@pytest.fixture
-def bucket(tmp_path: Path) -> Iterator[Bucket]:
-    topics = Bucket(tmp_path)
-    yield topics
-    topics.close()
 
 
 class Broker:

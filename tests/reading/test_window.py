@@ -33,13 +33,6 @@ def tiered(kafka: KafkaServer, tmp_path: Path) -> Iterator[TieredTopic]:
     topic.close()
 
 
-@pytest.fixture
-def bucket(tmp_path: Path) -> Iterator[Bucket]:
-    topics = Bucket(tmp_path)
-    yield topics
-    topics.close()
-
-
 def query_of(tiered: TieredTopic, **more: Any) -> LogQuery:
     return LogQuery(Subscribe((tiered.topic,)), client={"bootstrap.servers": tiered.server.bootstrap_servers}, **more)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -22,12 +21,6 @@ from tieredstore.testing.segments import Record, build_batch
 COMMITTED = ReadSettings(isolation="read_committed")
 OPEN: list[Step] = [("plain", 0, 2), ("send", 1, 3)]
 PLAIN: list[Step] = [("plain", 0, 4)]
-
-
-@pytest.fixture
-def topic(tmp_path: Path) -> Iterator[StoredTopic]:
-    with closing(StoredTopic(tmp_path)) as topic:
-        yield topic
 
 
 def offsets_of(topic: StoredTopic, start: int = 0, stop: int | None = None) -> list[int]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -20,12 +18,6 @@ from tieredstore.records import AtTime, ReadSettings, RecordReader
 from tieredstore.testing.segments import PARTITION
 
 REPORT = ReadSettings(on_data_loss="report")
-
-
-@pytest.fixture
-def topic(tmp_path: Path) -> Iterator[StoredTopic]:
-    with closing(StoredTopic(tmp_path)) as topic:
-        yield topic
 
 
 def read_offsets(topic: StoredTopic, start: int | None, stop: int | None, chosen: ReadSettings) -> list[int]:

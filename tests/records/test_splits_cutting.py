@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -30,12 +29,6 @@ pytestmark = pytest.mark.slow
 KIB = 1024
 PLAIN = ReadSettings(isolation="read_uncommitted", on_data_loss="report")
 COMMITTED = ReadSettings(isolation="read_committed", on_data_loss="report")
-
-
-@pytest.fixture
-def topic(tmp_path: Path) -> Iterator[StoredTopic]:
-    with closing(StoredTopic(tmp_path)) as topic:
-        yield topic
 
 
 def whole(topic: StoredTopic, lineage: Lineage, max_split_bytes: int, records: int | None = None) -> SplitPlan:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -25,12 +23,6 @@ BORDERS = [sum(map(len, BATCHES[:number])) for number in range(len(BATCHES))]
 LOG_SIZE = sum(map(len, BATCHES))
 ENTRIES = broker_index(BATCHES)
 Entries = list[tuple[int, int]]
-
-
-@pytest.fixture
-def topic(tmp_path: Path) -> Iterator[StoredTopic]:
-    with closing(StoredTopic(tmp_path)) as topic:
-        yield topic
 
 
 def offsets_in_splits(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -22,12 +21,6 @@ from tieredstore.testing.segments import Record, build_batch, write_segment
 pytestmark = pytest.mark.slow
 
 COMMITTED = ReadSettings(isolation="read_committed", on_data_loss="report")
-
-
-@pytest.fixture
-def topic(tmp_path: Path) -> Iterator[StoredTopic]:
-    with closing(StoredTopic(tmp_path)) as topic:
-        yield topic
 
 
 @settings(max_examples=40, deadline=None)

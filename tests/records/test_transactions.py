@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -26,12 +25,6 @@ from tieredstore.remote import RemoteStorageManager
 COMMITTED = ReadSettings(isolation="read_committed")
 TXN_CASES = ["07-txn", "07-zstd-enc-txn"]
 SHORTENED = [(case, left) for case in TXN_CASES for left in range(1, len(segments(case)))]
-
-
-@pytest.fixture
-def topic(tmp_path: Path) -> Iterator[StoredTopic]:
-    with closing(StoredTopic(tmp_path)) as topic:
-        yield topic
 
 
 def first_open(case: str, left: int) -> int | None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 
 import pyarrow.dataset as ds
 import pytest
@@ -23,12 +21,6 @@ from tieredstore.testing.segments import PARTITION
 
 REPORT = ReadSettings(columns=["offset"], on_data_loss="report")
 FAIL = ReadSettings(columns=["offset"])
-
-
-@pytest.fixture
-def topic(tmp_path: Path) -> Iterator[StoredTopic]:
-    with closing(StoredTopic(tmp_path)) as topic:
-        yield topic
 
 
 def four_segments(topic: StoredTopic, *damaged: int) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -27,12 +26,6 @@ from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION, build_segment
 
 MIB = 1 << 20
-
-
-@pytest.fixture
-def topic(tmp_path: Path) -> Iterator[StoredTopic]:
-    with closing(StoredTopic(tmp_path)) as topic:
-        yield topic
 
 
 def offsets_of(topic: StoredTopic, start: int | AtTime | None = None, stop: int | AtTime | None = None) -> list[int]:

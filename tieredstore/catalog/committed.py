@@ -94,7 +94,7 @@ class CommittedSegments:
         rules: ManifestRules = DEFAULT_RULES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``prefix`` is ``key.prefix``; the store stays the caller's to close."""
+        """``prefix`` is ``key.prefix``; the store stays the caller's to close. Keywords are bounds, and for tests."""
         self._store, self._prefix, self._rules = store, prefix, rules
         self._max_age_s, self._max_segments, self._clock = max_age_s, max_segments, clock
         self._lock = threading.Lock()

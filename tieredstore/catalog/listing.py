@@ -71,7 +71,7 @@ def list_segments(
     """The segments under ``key.prefix``, in key order, incomplete ones too; objects that are not ours are passed over.
 
     One listing, consumed page by page. With ``first_offset`` come segments that begin there or later; of one partition
-    (all three of its parts given) the earlier ones cost no requests.
+    (all three of its parts given) the earlier ones cost no requests. Keywords narrow it, few of them at a time.
     """
     return list_in_scope(store, prefix, Scope(topic, topic_id, partition, first_offset=first_offset))
 

@@ -44,7 +44,10 @@ def topic_ids(store: ObjectStore, prefix: str, topic: str) -> list[Uuid]:
 def base_offsets(
     store: ObjectStore, prefix: str, topic: str, partition: int, *, most: int, until: float = math.inf
 ) -> list[int]:
-    """The offsets that segments of a partition begin at, ascending, of all ids of the topic; ``most`` at most."""
+    """The offsets that segments of a partition begin at, ascending, of all ids of the topic.
+
+    Keywords bound what it costs: ``most`` offsets, and no request after ``until``.
+    """
     offsets: set[int] = set()
     for topic_id in partition_numbers(store, prefix, topic, until=until):
         for info in store.list(listing_prefix(prefix, topic, topic_id, partition)):

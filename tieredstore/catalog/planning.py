@@ -51,7 +51,8 @@ def load_catalog(
     up to date unless ``update_file`` is False. A manifest without segment metadata takes a few requests more, a
     partition with older leader epochs than its newest segment two, a segment that overlaps others three. Keys are
     needed for these alone. Segments that do not count are among the catalog's ``problems``. StoreError if the store
-    fails; not if it will not take the new catalog file, which is logged.
+    fails; not if it will not take the new catalog file, which is logged. Options are keywords: a caller names the few
+    that it sets.
     """
     scope = Scope(topic, topic_id, partition, None if topics is None else frozenset(topics))
     origin = Origin(source.store.identity, source.layout.prefix)

@@ -49,7 +49,7 @@ class Problem:
 
 def unreadable_between(
     problems: Iterable[Problem],
-    extents: Sequence[tuple[int, int]],
+    readable: Sequence[tuple[int, int]],
     start: int,
     stop: int,
     *,
@@ -58,22 +58,22 @@ def unreadable_between(
 ) -> Iterator[Problem]:
     """Those problems that may hide records of the offsets ``start`` up to ``stop`` (half-open).
 
-    ``extents`` are the offsets (half-open) that can be read, ascending. A segment of which nothing is told but where it
-    begins may reach to the next of them. One beside the window hides records as well, unless somebody said that the
+    ``readable`` are the offsets (half-open) that can be read, ascending. A segment of which nothing is told but where
+    it begins may reach to the next of them. One beside the window hides records as well, unless somebody said that the
     window ``starts_there``, or ``stops_there``: who asks for a log's beginning or its end, or for a time, would get
     those too if they could be read. One that has lost objects counts only at the log's end: before other segments it
     may be one that retention is about to take, and within them it leaves a hole.
     """
     for problem in problems:
         first = problem.start_offset
-        if not problem.is_loss or any(low <= first < high for low, high in extents):
+        if not problem.is_loss or any(low <= first < high for low, high in readable):
             continue
-        end = min((low for low, _ in extents if low > first), default=MAX_OFFSET)
+        end = min((low for low, _ in readable if low > first), default=MAX_OFFSET)
         if problem.has_manifest and end < MAX_OFFSET:
             continue
         is_within = first < stop and start < end
         is_before = not starts_there and end == start
         # Nothing that can be read lies between the window's end and the segment.
-        is_behind = not stops_there and first >= stop and not any(stop < high and low < first for low, high in extents)
+        is_behind = not stops_there and first >= stop and not any(stop < high and low < first for low, high in readable)
         if is_within or is_before or is_behind:
             yield problem

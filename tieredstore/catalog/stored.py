@@ -134,7 +134,7 @@ def load_each(
     """The results of ``job``, which is given each segment and what was loaded of it, in the order listed.
 
     ``at_once`` requests, or batches where the store reads several objects together, are with the pool; the listing goes
-    on meanwhile. What is in flight is bounded by bytes too.
+    on meanwhile. What is in flight is bounded by bytes too. The pool is the caller's, who has more to do with it.
     """
 
     def run(batch: _Batch) -> list[_Result]:

@@ -130,6 +130,7 @@ def attach(
     topics, unless they are given. ConfigError for topics whose names differ in case only, which DuckDB takes for one,
     and for one whose name a table or a view of the connection has already: it would be hidden. A table that is made
     later under such a name has its database's before it, ``memory.orders``, until the topics are taken out again.
+    Options are keywords: a caller names the few that it sets.
     """
     topics = _checked_arguments(connection, topics, types, client)
     manager, is_own = manager_of(settings)

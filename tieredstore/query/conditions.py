@@ -1,4 +1,7 @@
-"""What a filter proves of records that nobody has read yet: which partitions, offsets and times it leaves out."""
+"""What a filter proves of records that nobody has read yet: which partitions, offsets and times it leaves out.
+
+Apart from the scan, which alone asks it: it knows expressions of Arrow, and neither logs nor readers.
+"""
 
 from __future__ import annotations
 

@@ -57,8 +57,9 @@ def read_topic(
 
     ``client`` are the properties of the Kafka client that reads on where the bucket ends. Offsets that were asked for,
     that the filter does not exclude and that nobody holds are DataLoss, before the first record; with
-    ``on_data_loss="report"`` a warning is logged for each extent. ResourceNotFound for a topic or partition that is not
-    there; ConfigError for what cannot be. Errors of reading are raised where the records would come.
+    ``on_data_loss="report"`` a warning is logged for each gap. ResourceNotFound for a topic or partition that is not
+    there; ConfigError for what cannot be. Errors of reading are raised where the records would come. Options are
+    keywords: a caller names the few that it sets.
     """
     check_source(source)
     check_topic(topic)

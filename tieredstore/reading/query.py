@@ -75,7 +75,7 @@ class LogQuery:
         topic_id: Uuid | None = None,
         words: QueryWords | None = None,
     ) -> LogQuery:
-        """A query of one topic, or of some of its partitions."""
+        """A query of one topic, or of some of its partitions; by keywords, as front ends have its options."""
         return cls(
             Subscribe((topic,)) if partitions is None else Assign(tuple((topic, number) for number in partitions)),
             isolation=isolation,

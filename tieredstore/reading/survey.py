@@ -99,7 +99,8 @@ def survey_logs(
     nothing tells which one is meant.
 
     ``before`` is an earlier snapshot by the same isolation: of a lineage that is as it was nothing is asked for again,
-    since segments never change. ``moves`` are the watermarks that earlier looks have read.
+    since segments never change. ``moves`` are the watermarks that earlier looks have read. These are
+    keywords, for a single look has none of them.
     """
     own = query.open_cluster() if cluster is None else None
     with nullcontext() if own is None else closing(own):

@@ -134,7 +134,8 @@ def plan_splits(
 
     A segment that is read whole by one split costs no request, any other two for its indexes, ``readers`` at once.
     read_committed takes two more for each segment with aborted transactions and for the last one. ConfigError for what
-    is no window, and for bounds that would make more than a million splits; DataLoss by the settings.
+    is no window, and for bounds that would make more than a million splits; DataLoss by the settings. Bounds are
+    keywords: a caller names the few that it sets.
     """
     if not 0 <= start <= stop:
         raise ConfigError(f"there are no offsets from {start} up to {stop} of {lineage.partition}")

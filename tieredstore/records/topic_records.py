@@ -88,7 +88,7 @@ def read_records(
     """The records of one partition from ``start`` up to ``stop``, which is out: see :meth:`RecordReader.read`.
 
     Without a ``catalog`` the partition is listed here; ``settings`` are those beside ``columns``, ``isolation`` and
-    ``on_data_loss``.
+    ``on_data_loss``. Options are keywords: a caller names the few that it sets.
     """
     known = load_catalog(source, topic=topic, partition=partition) if catalog is None else catalog
     chosen = replace(

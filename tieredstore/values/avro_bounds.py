@@ -1,5 +1,7 @@
 """Bounds on schemas of Avro and on their data, held before fastavro sees either.
 
+Apart from `avro`, which alone needs them: they know neither Arrow nor fastavro, and both together would be too long.
+
 Its decoder is C code that calls itself for each level of the data, and makes an object of each value before anybody
 counts them: data of a schema that names itself, or of types that take no bytes, can end the process.
 https://avro.apache.org/docs/1.12.0/specification/#data-serialization-and-deserialization

@@ -74,7 +74,7 @@ def by_parts(
 
     ``convert`` gives None for what it cannot convert. The first such row is an InvalidValue, ``is not <what>``, with
     the ``reason`` for it and the ``way_out``; or all are null by the policy. Only a column with wrong rows costs more
-    than one conversion.
+    than one conversion. What is said of a wrong row are keywords, apart from how a column is converted.
     """
 
     def converted(start: int, count: int) -> list[Any]:

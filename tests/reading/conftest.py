@@ -1,0 +1,7 @@
+"""What the tests of this room fill and read."""
+
+from __future__ import annotations
+
+from tests.support.records.fixtures import bucket, topic
+
+__all__ = ["bucket", "topic"]

@@ -1,0 +1,31 @@
+"""Buckets that a test fills, closed behind it. A room's conftest imports those that its tests ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.support.records.stored_records import StoredTopic
+from tests.support.records.topic_buckets import Bucket
+from tests.support.stores.doubles import CountingStore
+from tieredstore.backends.memory import MemoryObjectStore
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Iterator[Bucket]:
+    with closing(Bucket(tmp_path / "made")) as bucket:
+        yield bucket
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> Iterator[StoredTopic]:
+    with closing(StoredTopic(tmp_path / "made")) as topic:
+        yield topic
+
+
+@pytest.fixture
+def store() -> CountingStore:
+    return CountingStore(MemoryObjectStore())
