@@ -10,9 +10,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.support.examples import examples
 from tests.support.pipelines.pipeline_runs import (
     NUMBER,
     TOPIC,
@@ -31,7 +33,8 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, DataLoss, Fenced, StoreError, StoreUnavailable
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.pipelines import Parts, Runner
-from tieredstore.pipelines.log.entries import OutputFile, WrittenWindow
+from tieredstore.pipelines.log.commit_log import CommitLog, Life, LogState
+from tieredstore.pipelines.log.entries import EntryKind, OutputFile, WrittenWindow
 from tieredstore.pipelines.log.holdings import Committed
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.upkeep.inspection import verify_output
@@ -339,3 +342,77 @@ def committed_file(number: int) -> OutputFile:
     place, part = f"{number:0128}", f'"{number:032x}"'
     prepared = Prepared(key, number, sha256, place, (part,), f"{number:032x}")
     return OutputFile("data", key, number, sha256, number, number, 1, 1_700_000_000_000, 1_700_000_000_000, prepared)
+
+
+FOLLOWS: dict[Life, dict[EntryKind, Life]] = {
+    Life.FREE: {"begin": Life.FOLLOWING, "take-over": Life.FOLLOWING},
+    Life.FOLLOWING: {"backfill": Life.FILLING, "seal": Life.SEALED, "drop": Life.DROPPED},
+    Life.FILLING: {"published": Life.FILLED, "seal": Life.SEALED, "drop": Life.DROPPED},
+    Life.FILLED: {"backfill": Life.FILLING, "seal": Life.SEALED, "drop": Life.DROPPED},
+    Life.SEALED: {"drop": Life.DROPPED},
+    Life.DROPPED: {},
+}
+"""The table of :class:`Life`; no other entry changes what a generation is."""
+STAYS: tuple[EntryKind, ...] = ("begin", "batch", "published", "finalize", "replacing", "replaced")
+DIRECTORIES = tuple(f"out/orders/dt={number}" for number in range(3))
+
+
+class LogMachine(RuleBasedStateMachine):
+    """A log beside a model of what its generation is, which directories are complete, and which are withheld."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = MemoryObjectStore()
+        self.log = CommitLog(self.store, "out/", "kept", 1)
+        self.life, self.stop, self.giving_to = Life.FREE, 0, -1
+        self.finalized, self.withheld = set[str](), set[str]()
+
+    @rule(kind=st.sampled_from(["begin", "take-over", "backfill", "published"]))
+    def change(self, kind: EntryKind) -> None:
+        """An entry of the table, where it leads somewhere."""
+        if kind in FOLLOWS[self.life]:
+            window = WrittenWindow("orders", "id", 0, self.stop, self.stop + 9, 0, 0, 0, ())
+            self.log.append(kind, "f", [window] if kind == "backfill" else ())
+            self.life = FOLLOWS[self.life][kind]
+
+    @precondition(lambda self: self.log.state.number >= 6)
+    @rule(kind=st.sampled_from(["seal", "drop"]))
+    def end(self, kind: EntryKind) -> None:
+        """An entry behind which nobody runs the generation."""
+        if kind in FOLLOWS[self.life]:
+            self.log.append(kind, "f", other=7 if kind == "seal" else -1)
+            self.life = FOLLOWS[self.life][kind]
+
+    @rule(kind=st.sampled_from(STAYS), paths=st.sets(st.sampled_from(DIRECTORIES), min_size=1))
+    def stay(self, kind: EntryKind, paths: set[str]) -> None:
+        """An entry that changes nothing of that, where there may be one."""
+        if self.life in {Life.FREE, Life.DROPPED} or kind in FOLLOWS[self.life]:
+            return
+        match kind:
+            case "batch":
+                self.log.append(kind, "f", [WrittenWindow("orders", "id", 0, self.stop, self.stop + 2, 0, 0, 0, ())])
+                self.stop += 2
+            case "finalize":
+                self.log.append(kind, "f", directories=sorted(paths))
+                self.finalized |= paths
+            case "replacing":
+                self.log.append(kind, "f", directories=sorted(paths), other=5)
+                self.withheld, self.giving_to = self.withheld | paths, 5
+            case "replaced":
+                self.log.append(kind, "f", directories=sorted(paths), other=5)
+                self.withheld, self.giving_to = self.withheld - paths, -1
+            case _:
+                self.log.append(kind, "f")
+
+    @invariant()
+    def is_what_the_model_says(self) -> None:
+        """Also to who reads the log anew, and by a snapshot."""
+        state = self.log.state
+        assert (state.life, state.giving_to) == (self.life, self.giving_to)
+        assert (state.finalized, state.withheld) == (self.finalized, self.withheld)
+        assert CommitLog(self.store, "out/", "kept", 1).read() == state
+        assert LogState.from_bytes(state.to_bytes(), "a snapshot") == state
+
+
+LogMachine.TestCase.settings = settings(max_examples=examples(30), stateful_step_count=20)
+TestLogs = LogMachine.TestCase

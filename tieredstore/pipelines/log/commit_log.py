@@ -78,9 +78,9 @@ class Life(enum.StrEnum):
 
     | life | means | entries that lead out of it |
     |---|---|---|
-    | free | there is no entry | any first one: following; ``backfill``: filling |
-    | following | it goes on with its topics | ``seal``, ``drop`` |
-    | filling | windows of a backfill are to be written, not all are | ``published``: filled |
+    | free | there is no entry | ``begin``, ``take-over``: following |
+    | following | it goes on with its topics | ``backfill`` of what is not written: filling; ``seal``, ``drop`` |
+    | filling | windows of a backfill are to be written, not all are | ``published``: filled; ``seal``, ``drop`` |
     | filled | it holds chosen offsets and does not go on | ``backfill``: filling; ``seal``, ``drop`` |
     | sealed | the generation ``other`` goes on where it ends, and nobody runs it | ``drop`` |
     | dropped | its number is used up; the log stays | none: ``drop`` again completes the deletion |
@@ -98,7 +98,7 @@ class Life(enum.StrEnum):
 
 @dataclass(slots=True)
 class LogState:
-    """What the entries up to ``number`` say together.
+    """What the entries up to ``number`` say together: a field for each of a snapshot's.
 
     ``written`` is the last that publishes anything, -1 without any; ``is_published`` if all of that is known to have
     been published. ``other`` is the generation that went before, or of one that is sealed the one that goes on.

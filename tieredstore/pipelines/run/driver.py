@@ -46,8 +46,18 @@ class Driver:
     Truth is the commit log alone. At any moment at most the last batch is committed and not wholly published: it is
     published before the next one is committed, and by whoever starts first.
 
-    A window that a task has prepared is committed, or discarded if the log is another driver's by now; then published,
-    on a loss of what was prepared written again under the same keys (``rewrite``) and published; seen from then on.
+    | driver | means | what leads out of it |
+    |---|---|---|
+    | new | its log is not read | ``begin``: complete |
+    | complete | all that is committed is published | ``commit``, ``redrive``, ``finalize``: committed, then complete |
+    | committed | a failure left it so: the last entry is perhaps not wholly published | ``resume``: complete |
+    | fenced | another driver has written an entry | none: each verb raises Fenced |
+
+    | window | means | what leads out of it |
+    |---|---|---|
+    | prepared | a task has uploaded its files, in no listing | ``commit``: committed; Fenced, bad messages: discarded |
+    | committed | the log names its files | published; what the store has dropped first: rewritten, and published |
+    | published | its files are listed | none here: they give way in ``upkeep`` |
     """
 
     def __init__(self, generation: Generation, writer: WindowWriter, after: Listener | None = None) -> None:

@@ -73,7 +73,15 @@ def _time_ms(log: PartitionLog | None, progress: Progress | None, now_ms: int, d
 
 
 class Finalizer:
-    """Knows which directories of a generation are over, and writes what says so. For one thread; a driver's own."""
+    """Knows which directories of a generation are over, and writes what says so. For one thread; a driver's own.
+
+    | directory | means | what leads out of it |
+    |---|---|---|
+    | open | its time is not over, or nothing lies in it | the topic's watermark: over |
+    | over | no entry says that it is complete | ``finalize``: complete |
+    | complete | its ``_SUCCESS`` tells what it has | late files: the same, told anew; ``replacing``: withheld |
+    | withheld | files of it give way: it has no ``_SUCCESS`` | ``replaced``: complete again, where files are left |
+    """
 
     def __init__(self, generation: Generation) -> None:
         self._generation, self._store, self._log = generation, generation.store, generation.log

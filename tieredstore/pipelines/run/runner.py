@@ -46,7 +46,10 @@ if TYPE_CHECKING:
 
 
 class Runner:
-    """One pipeline at work in this process. For one thread; to be closed."""
+    """One pipeline at work in this process. For one thread; to be closed.
+
+    All that it has is given or made at its start, but whether its driver has begun.
+    """
 
     def __init__(
         self,
