@@ -1,4 +1,4 @@
-"""A broker by its packets: MemQ's own ones byte for byte, what is refused and how, what is stored and when."""
+"""A broker by its packets: MemQ's own ones byte for byte, what is refused and how, what is stored, copied, and when."""
 
 from __future__ import annotations
 
@@ -18,7 +18,16 @@ from tests.support.pubsub.pubsub_brokers import (
     running_broker,
     write_of,
 )
-from tests.support.pubsub.pubsub_topics import entries_of, facts_of, orders_on, read_values, topics_on
+from tests.support.pubsub.pubsub_topics import (
+    batch_keys,
+    entries_of,
+    facts_of,
+    fresh_topics,
+    orders_on,
+    read_values,
+    topics_on,
+)
+from tests.support.records.counted_checksums import counted_checksums
 from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore
 from tieredstore.backends.base import Body
 from tieredstore.backends.memory import MemoryObjectStore
@@ -26,6 +35,7 @@ from tieredstore.errors import StoreUnavailable
 from tieredstore.pubsub.broker.authorization import Authorizer, Client
 from tieredstore.pubsub.broker.broker import Broker
 from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.format.batches import BatchIndex
 from tieredstore.pubsub.format.messages import Compression, MessageHeader, ProducerRequest
 from tieredstore.pubsub.format.notifications import parse_notification
 from tieredstore.pubsub.format.packets import (
@@ -381,3 +391,38 @@ def test_a_broker_that_is_no_server_says_so() -> None:
         with pytest.raises(Exception, match="no broker can listen"):
             other.begin()
         other.kill()
+
+
+# Frames that come in one read of the socket, and such as have a buffer of their own.
+@pytest.mark.parametrize(("size", "count"), [(20_000, 30), (300_000, 8)])
+def test_messages_are_read_once_and_are_not_copied_together(size: int, count: int) -> None:
+    topics = fresh_topics(batch_ms="60000", batch_messages=str(count))
+    sent = [message_of([bytes([number]) * size], number) for number in range(count)]
+    writes = [write_of(message) for message in sent]
+    with (
+        running_broker(topics) as running,
+        PacketClient(running.place) as client,
+        counted_checksums(copies=False) as read,
+    ):
+        for number, write in enumerate(writes):
+            client.send(write, number)
+        assert {client.answer().code for _ in writes} == {Code.OK}
+    (key,) = batch_keys(topics)
+    stored = topics.store.get(key)
+    assert [bytes(message) for _, message in BatchIndex(stored, key, len(stored)).messages(stored)] == sent
+    headers = sum(len(message) - size for message in sent)
+    assert sum(map(len, sent)) <= sum(read) <= len(stored) + headers
+
+
+def test_batches_grow_to_what_comes_and_begin_as_large_as_the_last() -> None:
+    topics = fresh_topics(batch_ms="60000", batch_messages="40")
+    sent = [message_of([bytes([number]) * 50_000], number) for number in range(80)]
+    with running_broker(topics) as running, PacketClient(running.place) as client:
+        for number, message in enumerate(sent):
+            client.send(write_of(message), number)
+        assert {client.answer().code for _ in sent} == {Code.OK}
+    read: list[bytes] = []
+    for key in batch_keys(topics):
+        stored = topics.store.get(key)
+        read += [bytes(message) for _, message in BatchIndex(stored, key, len(stored)).messages(stored)]
+    assert sorted(read) == sorted(sent)

@@ -1,25 +1,34 @@
-"""Connections of a broker: frames in pieces of any size, many clients at once, and what ends a connection."""
+"""Connections of a broker: frames in pieces of any size, damaged packets by the thousand, the room that they take, and
+what ends one; good clients are served all the while."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import socket
 import threading
+from collections import Counter
 from functools import partial
 from zlib import crc32
 
 import pytest
 
+from tests.support.damage.damaged_packets import damaged_packet
+from tests.support.pubsub.memq_batches import GOLDEN
 from tests.support.pubsub.pubsub_brokers import (
     LONG_S,
     PacketClient,
+    RunningBroker,
     listening_anywhere,
     message_of,
     running_broker,
     write_of,
 )
 from tests.support.pubsub.pubsub_topics import orders_on, read_values
-from tieredstore.pubsub.format.packets import Code, MetadataRequest, Request, request_bytes
+from tieredstore.pubsub.broker.connection import Room, Waiter
+from tieredstore.pubsub.broker.processor import StoredHeaders
+from tieredstore.pubsub.format.packets import Code, MetadataRequest, Request, parse_response, request_bytes
 
 fresh = partial(orders_on, batch_ms="20")
 
@@ -130,3 +139,141 @@ def test_what_many_connections_send_in_pieces_stays_apart(buffer: str) -> None:
             packets.socket.close()
         assert running.broker.room.taken == 0
     assert sorted(read_values(topics, 40)) == sorted(values.values())
+
+
+GOOD = b"a good one"
+
+
+def originals() -> list[bytes]:
+    written = request_bytes(Request(5, 7, write_of(message_of([b"some", b"records"], 7))))
+    old = request_bytes(Request(2, 8, write_of(message_of([b"x" * 300], 8, compression="zstd"))))
+    golden = [(GOLDEN / f"wire/{name}-request-v5.bin").read_bytes() for name in ("write", "metadata")]
+    return [written, old, *golden, request_bytes(Request(5, 9, MetadataRequest()))]
+
+
+def fire(running: RunningBroker, count: int, seed: int) -> Counter[str]:
+    """Each damaged packet on a connection of its own; what became of it."""
+    source, outcomes = random.Random(seed), Counter[str]()
+    for packet in (damaged_packet(source, source.choice(originals()), framed=0.8) for _ in range(count)):
+        with PacketClient(running.place) as client:
+            with contextlib.suppress(ConnectionError):
+                client.socket.sendall(packet)
+                client.socket.shutdown(socket.SHUT_WR)
+            answer = b""
+            with contextlib.suppress(ConnectionError):
+                while part := client.socket.recv(65536):
+                    answer += part
+        if not answer:
+            outcomes["ended"] += 1
+            continue
+        size = 4 + int.from_bytes(answer[:4], "big")
+        outcomes[parse_response(answer[:size]).code.name] += 1
+    return outcomes
+
+
+def shoot(count: int, seed: int) -> None:
+    topics = orders_on(batch_ms="1")
+    with running_broker(topics) as running, PacketClient(running.place) as good:
+        outcomes = fire(running, count, seed)
+        assert good.ask(write_of(message_of([GOOD]))).code.name == "OK"
+        assert {"ended", "BAD_REQUEST", "OK"} <= outcomes.keys()
+        running.until(lambda: not running.broker.room.taken and running.broker.connections == 1)
+        running.drain()
+    # What was stored decodes: none of it is damaged.
+    values = read_values(topics, 1)
+    assert GOOD in values
+    assert set(values) <= {GOOD, b"some", b"records", b"x" * 300}
+
+
+def test_damaged_packets_are_refused_and_nothing_of_them_is_kept() -> None:
+    shoot(150, 1)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(10, 20))
+def test_ten_thousand_damaged_packets_at_a_broker(seed: int) -> None:
+    shoot(1000, seed)
+
+
+def test_messages_that_never_come_whole_take_the_buffer_and_give_it_back() -> None:
+    topics = orders_on(batch_ms="1", broker_buffer_bytes=str(16 << 20))
+    head = request_bytes(Request(5, 1, write_of(bytes(4_000_000))))[:100]
+    with running_broker(topics) as running:
+        slow = [PacketClient(running.place) for _ in range(10)]
+        for client in slow:
+            client.socket.sendall(head)
+        room = running.broker.room
+        running.until(lambda: room.waiting == 6)
+        assert room.taken <= 16 << 20
+        for client in slow:
+            client.socket.close()
+        with PacketClient(running.place) as good:
+            assert good.ask(write_of(message_of([GOOD]))).code.name == "OK"
+        running.until(lambda: (room.taken, room.waiting) == (0, 0))
+
+
+def test_who_waits_is_served_in_order_and_a_large_one_is_not_passed_by() -> None:
+    room, served = Room(10), list[str]()
+    assert room.take(8, lambda: None) is None
+    assert room.take(5, lambda: served.append("large")) is not None
+    assert room.take(1, lambda: served.append("small")) is not None  # there is room, and others were first
+    room.give_back(2)
+    assert served == []
+    room.give_back(1)
+    assert (served, room.taken) == (["large"], 10)
+    room.give_back(5)
+    assert (served, room.taken, room.waiting) == (["large", "small"], 6, 0)
+
+
+def test_one_that_is_gone_gives_back_what_it_was_granted() -> None:
+    room = Room(10)
+    room.take(10, lambda: None)
+    first, second = room.take(4, lambda: None), room.take(4, lambda: None)
+    assert first is not None
+    assert second is not None
+    room.forget(first)
+    room.give_back(10)
+    assert room.taken == 4
+    room.forget(second)
+    assert (room.taken, room.waiting) == (0, 0)
+
+
+def test_whatever_comes_and_goes_the_room_is_never_over_full_and_empty_in_the_end() -> None:
+    source = random.Random(7)
+    for _ in range(50):
+        room, held, waiting = Room(100), list[int](), list[Waiter]()
+        for _ in range(200):
+            size = source.randrange(1, 101)
+            action = source.random()
+            if action < 0.5:
+                waiter = room.take(size, lambda: None)
+                if waiter is None:
+                    held.append(size)
+                else:
+                    waiting.append(waiter)
+            elif action < 0.8 and held:
+                room.give_back(held.pop(source.randrange(len(held))))
+            elif waiting:
+                room.forget(waiting.pop(source.randrange(len(waiting))))
+            held += [waiter.size for waiter in waiting if waiter.is_granted]
+            waiting = [waiter for waiter in waiting if not waiter.is_granted]
+            assert room.taken == sum(held) <= 100
+        for waiter in waiting:
+            room.forget(waiter)
+        for size in held:
+            room.give_back(size)
+        assert (room.taken, room.waiting) == (0, 0)
+
+
+def test_seen_messages_are_forgotten_by_time_and_by_number() -> None:
+    now = 0.0
+    seen = StoredHeaders(window_s=10, most=3, monotonic=lambda: now)
+    for name in (b"a", b"b", b"c", b"d"):
+        seen.add(name)
+    assert [name in seen for name in (b"a", b"b", b"c", b"d")] == [False, True, True, True]
+    now = 9.0
+    seen.add(b"b")
+    now = 12.0
+    assert (b"c" in seen, b"b" in seen) == (False, True)
+    seen.add(b"e")
+    assert len(seen) == 2

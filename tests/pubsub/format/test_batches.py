@@ -1,11 +1,14 @@
-"""What a batch may be, and what is refused: the index, each field of a Message, each field of a record."""
+"""What a batch may be, and what is refused: the index, each field of a Message, each field of a record, bodies of other
+compressors, checksums."""
 
 from __future__ import annotations
 
 import gzip
 import random
 import struct
+import zlib
 from collections.abc import Callable
+from typing import Any, Final
 from zlib import crc32
 
 import pytest
@@ -16,16 +19,28 @@ from hypothesis import strategies as st
 from tests.support.examples import examples
 from tests.support.pubsub.memq_batches import REQUEST, Row, message_of, random_record, row_of, rows_of
 from tieredstore.errors import ConfigError, InvalidRange
+from tieredstore.pubsub.broker.processor import check_message
 from tieredstore.pubsub.errors import MessageCorrupt
-from tieredstore.pubsub.format.batches import BatchIndex, build_batch, index_size, parse_index_size
+from tieredstore.pubsub.format._checksums import joined_crc
+from tieredstore.pubsub.format.batches import (
+    BatchIndex,
+    batch_checksum,
+    build_batch,
+    index_size,
+    parse_index_size,
+    split_checksums,
+)
 from tieredstore.pubsub.format.decoder import BatchDecoder
 from tieredstore.pubsub.format.messages import (
     Compression,
     MessageHeader,
     MessagePlace,
     RecordFields,
+    message_checksum,
     parse_message_header,
+    split_checksum,
 )
+from tieredstore.pubsub.format.packets import WriteRequest
 
 RECORD: RecordFields = (b"v", b"k", None, b"\0\0\0\0\0\0\0\7", 1_700_000_000_000)
 BINARY = st.binary(max_size=40)
@@ -231,3 +246,116 @@ def test_a_damaged_message_alone_is_left_out_and_counted() -> None:
 
 def test_the_size_of_an_index_is_known_from_its_first_bytes() -> None:
     assert parse_index_size(build_batch([message_of([RECORD])] * 3)[:8], "batch") == index_size(3) == 44
+
+
+RECORD_BYTES: Final = 31
+zstd: Any = zstandard
+
+
+def flushed(body: bytes, compressor: Any, mode: int) -> bytes:
+    """As MemQ's writers do it: the compressor is flushed at each record."""
+    parts: list[bytes] = []
+    for at in range(0, len(body), RECORD_BYTES):
+        parts += (compressor.compress(body[at : at + RECORD_BYTES]), compressor.flush(mode))
+    return b"".join([*parts, compressor.flush()])
+
+
+def zstd_flushed(body: bytes) -> bytes:
+    return flushed(body, zstd.ZstdCompressor().compressobj(), zstd.COMPRESSOBJ_FLUSH_BLOCK)
+
+
+def zstd_behind_what_is_skipped(body: bytes) -> bytes:
+    return b"\x50\x2a\x4d\x18\4\0\0\0skip" + zstandard.ZstdCompressor().compress(body)
+
+
+def zstd_of_a_large_window(body: bytes) -> bytes:
+    """128 MiB, the most that Java's reader takes."""
+    whole: bytes = zstd.ZstdCompressor(
+        compression_params=zstd.ZstdCompressionParameters.from_level(3, window_log=27)
+    ).compress(body)
+    return whole
+
+
+def gzip_flushed(body: bytes) -> bytes:
+    return flushed(body, zlib.compressobj(6, zlib.DEFLATED, 16 + zlib.MAX_WBITS), zlib.Z_SYNC_FLUSH)
+
+
+def gzip_in_members(body: bytes) -> bytes:
+    return gzip.compress(body[:20]) + gzip.compress(body[20:])
+
+
+def gzip_with_a_name(body: bytes) -> bytes:
+    return b"\x1f\x8b\x08\x08" + bytes(6) + b"name\0" + gzip.compress(body)[10:]
+
+
+@pytest.mark.parametrize(
+    "compress",
+    [
+        zstd_flushed, zstd_behind_what_is_skipped, zstd_of_a_large_window, gzip_flushed, gzip_in_members,
+        gzip_with_a_name,
+    ],
+)  # fmt: skip
+def test_bodies_of_other_compressors(compress: Callable[[bytes], bytes]) -> None:
+    compression = Compression.ZSTD if "zstd" in compress.__name__ else Compression.GZIP
+    stored = compress(message_of([RECORD] * 3)[40:])
+    header = MessageHeader(REQUEST, crc32(stored), compression, 3, len(stored))
+    batch = build_batch([header.to_bytes() + stored])
+    assert rows_of(batch) == [row_of(RECORD, 0, number) for number in range(3)]
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_a_message_without_records_and_without_a_body_is_read(compression: Compression) -> None:
+    """MemQ's producer sends some of 40 bytes, with and without compression."""
+    empty = MessageHeader(REQUEST, 0, compression, 0, 0).to_bytes()
+    assert len(empty) == 40
+    batch = build_batch([message_of([RECORD]), empty, message_of([RECORD])])
+    assert [row["message"] for row in rows_of(batch)] == [0, 2]
+
+
+@given(first=st.binary(max_size=300), second=st.binary(max_size=300), zeros=st.integers(0, 1 << 18))
+def test_the_crc_of_both_parts_is_that_of_the_whole(first: bytes, second: bytes, zeros: int) -> None:
+    second += bytes(zeros)
+    assert joined_crc(zlib.crc32(first), zlib.crc32(second), len(second)) == zlib.crc32(first + second)
+
+
+@pytest.mark.parametrize("size", [0, 100, 50_000])
+def test_a_message_and_a_batch_have_the_crc_of_their_bytes(size: int) -> None:
+    sealed = [message_of([(bytes([number]) * size, b"k", None, None, 0)]) for number in range(3)]
+    assert [message_checksum(each) for each in sealed] == [zlib.crc32(each) for each in sealed]
+    assert message_checksum(sealed[1], zlib.crc32(sealed[0])) == zlib.crc32(sealed[0] + sealed[1])
+    batch = build_batch(sealed)
+    assert batch_checksum(batch, sealed) == zlib.crc32(batch)
+
+
+@given(data=st.binary(max_size=100))
+def test_a_split_believes_nothing(data: bytes) -> None:
+    whole, body = split_checksum(data)
+    assert whole == zlib.crc32(data)
+    assert body in {zlib.crc32(data[at:]) for at in range(len(data) + 1)}
+
+
+def test_each_damaged_byte_of_a_message_is_seen() -> None:
+    message = message_of([(b"value", b"k", None, None, 0)])
+    assert check_message(WriteRequest("orders", zlib.crc32(message), message), 1000).record_count == 1
+    for at in range(len(message)):
+        damaged = message[:at] + bytes([message[at] ^ 1]) + message[at + 1 :]
+        with pytest.raises(MessageCorrupt, match="the request says"):
+            check_message(WriteRequest("orders", zlib.crc32(message), damaged), 1000)
+    body = bytearray(message)
+    body[-1] ^= 1
+    with pytest.raises(MessageCorrupt, match="its body has the CRC-32"):
+        check_message(WriteRequest("orders", zlib.crc32(body), bytes(body)), 1000)
+
+
+@pytest.mark.parametrize("size", [0, 100, 100_000])
+def test_an_object_is_split_into_what_a_reader_checks(size: int) -> None:
+    sealed = [message_of([(bytes([number]) * size, b"k", None, None, 0)]) for number in range(3)]
+    batch = build_batch(sealed)
+    whole, bodies = split_checksums(batch, "a batch")
+    assert whole == zlib.crc32(batch)
+    if size < 65_536:
+        assert bodies is None
+    else:
+        headers = [int.from_bytes(message[:2]) for message in sealed]
+        assert bodies == [zlib.crc32(message[header:]) for message, header in zip(sealed, headers, strict=True)]
+    assert split_checksums(batch[:-1], "a batch") == (zlib.crc32(batch[:-1]), None)

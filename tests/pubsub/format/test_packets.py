@@ -67,25 +67,6 @@ def test_memqs_responses(name: str) -> None:
     assert response_bytes(GOLDEN_RESPONSES[name]) == golden(name)
 
 
-@pytest.mark.parametrize("version", [2, 3, 4, 5])
-def test_each_version_comes_back_without_what_it_does_not_know(version: int) -> None:
-    old_write = WriteRequest("orders", 7, DATA, no_acks=True)
-    for request in (old_write, MetadataRequest(), MetadataRequest(("a", "ü")), ReadRequest("orders", "{}", True, 4, 9)):
-        assert parse_request(request_bytes(Request(version, -1, request))) == Request(version, -1, request)
-    sent = parse_request(request_bytes(Request(version, 1, WRITE))).payload
-    assert isinstance(sent, WriteRequest)
-    assert sent.connections == (WRITE.connections if version >= 4 else ())
-    answered = parse_response(
-        response_bytes(Response(version, 1, PacketType.METADATA, Code.OK, payload=METADATA))
-    ).payload
-    assert isinstance(answered, MetadataAnswer)
-    assert answered.topics[0].read_brokers == ((BROKER,) if version >= 3 else ())
-    ack = parse_response(
-        response_bytes(Response(version, 1, PacketType.WRITE, Code.OK, payload=WriteAnswer("b", 1, 2, 5)))
-    )
-    assert ack.payload == (WriteAnswer("b", 1, 2, 5) if version >= 4 else None)
-
-
 def head(version: int, request_id: int, kind: int, payload: bytes) -> bytes:
     """A packet as MemQ's table of fields has it."""
     fields = version.to_bytes(2, "big") + request_id.to_bytes(8, "big", signed=True) + bytes([kind]) + payload
@@ -131,13 +112,6 @@ def test_each_versions_responses_are_laid_out_as_memqs(version: int) -> None:
         packet = head(version, 9, number, code + rest)
         assert response_bytes(response) == packet
         assert response_bytes(parse_response(packet)) == packet
-
-
-def test_errors_have_words_and_no_payload_and_bytes_come_back() -> None:
-    error = Response(5, 9, PacketType.WRITE, Code.SERVICE_UNAVAILABLE, "full")
-    assert parse_response(response_bytes(error)) == error
-    read = Response(5, 9, PacketType.READ, Code.OK, payload=ReadAnswer(b"\0" * 99))
-    assert parse_response(response_bytes(read)) == read
 
 
 @pytest.mark.parametrize("version", [2, 5])

@@ -1,11 +1,15 @@
-"""A producer of brokers: what arrives, and what becomes of a Message when brokers go, move, or refuse."""
+"""A producer of brokers: what arrives, whom it asks, and what becomes of a Message when brokers go, move, or refuse."""
 
+# pyright: reportPrivateUsage=false
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
+import random
 import socket
 import threading
+import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -15,11 +19,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.pubsub.pubsub_brokers import LONG_S, RunningBroker, listening_anywhere, running_broker
-from tests.support.pubsub.pubsub_topics import orders_on, read_values, request_ids
+from tests.support.pubsub.pubsub_topics import orders_on, read_values, request_ids, topics_on
 from tests.support.servers.kafka_certificates import issue, make_authority
 from tests.support.servers.process import free_port
 from tieredstore.config import Settings
-from tieredstore.errors import ConfigError
+from tieredstore.errors import BrokerUnavailable, ConfigError
 from tieredstore.pubsub.broker.authorization import Authorizer, Client
 from tieredstore.pubsub.broker.broker import Broker
 from tieredstore.pubsub.errors import DeliveryFailed
@@ -37,7 +41,7 @@ from tieredstore.pubsub.format.packets import (
     response_bytes,
 )
 from tieredstore.pubsub.governor.directory import Assignment
-from tieredstore.pubsub.produce.broker_producer import BrokerProducer
+from tieredstore.pubsub.produce.broker_producer import BrokerLink, BrokerProducer, Place, TopicBrokers
 from tieredstore.pubsub.produce.futures import UNTOLD, RecordPlace
 from tieredstore.pubsub.produce.outbox import Acks
 from tieredstore.pubsub.queue.topics import Topics
@@ -354,3 +358,65 @@ def test_brokers_that_speak_tls_and_know_their_clients_by_certificates(tmp_path:
 class OnlyTheWriter(Authorizer):
     def allows(self, client: Client, operation: PacketType, topic: str) -> bool:
         return client.principal == "CN=writer"
+
+
+PLACES: list[Place] = [(f"10.0.0.{number}", 9092) for number in range(4)]
+
+
+class Cluster:
+    """Brokers of which one is cut off from the others: it says for ever that it has the topic, and takes nothing."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 0.0
+        self.asked: list[Place] = []
+        self.cut_off = PLACES[0]
+        self.has_topic = PLACES[0]
+        monkeypatch.setattr(time, "monotonic", lambda: self.now_s)
+        topics = topics_on(bootstrap=",".join(f"{host}:{port}" for host, port in PLACES))
+        self.brokers = TopicBrokers("orders", topics.settings.section(BatchClientSettings))
+        monkeypatch.setattr(self.brokers, "_ask", self.ask)
+        monkeypatch.setattr(self.brokers, "_connect", self.connected)
+
+    async def ask(self, place: Place) -> tuple[BrokerAddress, ...]:
+        self.asked.append(place)
+        host, port = place if place == self.cut_off else self.has_topic
+        return (BrokerAddress("", host, port),)
+
+    async def connected(self, place: Place) -> BrokerLink:
+        return _Link(place)
+
+    def sends(self, tries: int) -> bool:
+        """Whether a Message comes to who has the topic."""
+        for _ in range(tries):
+            self.now_s += 1.0
+            try:
+                link = asyncio.run(self.brokers.link())
+            except BrokerUnavailable:
+                continue
+            if link.place == self.has_topic != self.cut_off:
+                self.brokers.settle(link.place)
+                return True
+            self.brokers.left(link, "no answer")
+        return False
+
+
+class _Link(BrokerLink):
+    def __init__(self, place: Place) -> None:
+        self.place = place
+
+    def lose(self, why: str) -> None:
+        assert why
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_who_is_cut_off_is_left_though_all_have_failed_before(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    random.seed(seed)
+    cluster = Cluster(monkeypatch)
+    for place in PLACES[1:]:
+        cluster.now_s += 10.0
+        cluster.brokers.left(_Link(place), "it was killed some time ago")
+    cluster.brokers._brokers = (BrokerAddress("", *PLACES[0]),)
+    cluster.has_topic = PLACES[2]
+    assert cluster.sends(20)
+    cluster.cut_off, cluster.has_topic = PLACES[2], PLACES[1]
+    assert cluster.sends(20)

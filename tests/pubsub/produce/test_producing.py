@@ -1,22 +1,30 @@
-"""Producer and consumer on a store: order, places, limits, losses, and a death at every operation."""
+"""Producer and consumer on a store: order, places, limits, futures, very many producers, a death at every operation."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import threading
+import weakref
 from collections import deque
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, as_completed, wait
+from functools import partial
 
 import pytest
 
 from tests.support.pubsub.pubsub_topics import (
     batch_keys,
+    facts_of,
     fresh_topics,
     notified,
     orders_on,
     publish,
+    read_values,
     records_of,
+    request_ids,
+    run_together,
+    sealed_message,
     topics_on,
     values_of,
 )
@@ -24,11 +32,14 @@ from tests.support.stores.doubles import FaultyStore, Moment, Operation, Scripte
 from tests.support.stores.operation_sweep import OperationSweep
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import AlreadyClosed, ConfigError, PreconditionFailed, StoreUnavailable
+from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.consume.partition_state import ConsumedRecord
 from tieredstore.pubsub.errors import BufferFull, DeliveryFailed, InvalidRecord, TopicNotFound
+from tieredstore.pubsub.format.messages import ProducerRequest
 from tieredstore.pubsub.format.notifications import parse_batch_key
-from tieredstore.pubsub.produce.futures import RecordPlace
+from tieredstore.pubsub.produce.batch_writer import BatchWriter
+from tieredstore.pubsub.produce.futures import MessageOutcome, RecordFuture, RecordPlace
 from tieredstore.pubsub.produce.producer import Producer, StoreDelivery
 from tieredstore.pubsub.produce.sink import SinkBatches, SinkCommits
 
@@ -313,3 +324,119 @@ def test_acks() -> None:
 def test_a_store_without_conditional_writes_is_refused() -> None:
     with pytest.raises(ConfigError, match="of which one of racing writers wins"):
         topics_on(ScriptedStore(MemoryObjectStore(), conditional_writes=False))
+
+
+@pytest.mark.parametrize(("of", "count"), [("producers", 9_000), ("runs", 26_000)])
+def test_a_batch_whose_producers_no_notification_holds_is_read_all_the_same(of: str, count: int) -> None:
+    topics = fresh_topics()
+    topic = topics.get("orders")
+    requests = [
+        ProducerRequest(number.to_bytes(16, "big"), 1_700_000_000_000, 7)
+        if of == "producers"
+        else ProducerRequest(b"\x7f\0\0\1", 1_700_000_000_000, 1_000_000_000 + 2 * number)
+        for number in range(count)
+    ]
+    writer = BatchWriter(topics, topic, topics.queue(topic))
+    writer.write([sealed_message(request, b"v") for request in requests], Deadline.after(LONG_S))
+    writer.write([sealed_message(requests[0], b"v")], Deadline.after(LONG_S))  # sent again
+    writer.close()
+    first, second = facts_of(topics)
+    assert (first.records, first.producers, len(second.producers)) == (count, (), 1)
+    with Consumer(topics, "orders", delivery="effectively-once") as consumer:
+        assert len(values_of(consumer, at_least=count)) == count
+        assert consumer.doubles == 1
+
+
+def test_threads_share_a_producer() -> None:
+    topics = orders_on(None, 2, message_bytes="1024", batch_messages="5", compression="none")
+    threads, each = 8, 100
+    with Producer(topics, "orders") as producer:
+
+        def send(thread: int) -> None:
+            for number in range(each):
+                producer.send(b"%d/%d" % (thread, number) + bytes(100))
+
+        run_together(*(partial(send, thread) for thread in range(threads)))
+        producer.flush()
+    values = [value.rstrip(b"\0") for value in read_values(topics, threads * each)]
+    assert sorted(values) == sorted(b"%d/%d" % (thread, number) for thread in range(threads) for number in range(each))
+    ids = request_ids(topics, 2)
+    assert ids == list(range(len(ids)))
+
+
+def futures_of_a_message(count: int) -> tuple[list[RecordFuture], MessageOutcome]:
+    outcome = MessageOutcome()
+    return [RecordFuture(outcome, number) for number in range(count)], outcome
+
+
+def places_of(count: int) -> list[RecordPlace]:
+    return [RecordPlace(1, 2, 3, number) for number in range(count)]
+
+
+def test_each_way_of_waiting_hears_of_it_whether_it_began_before_or_after() -> None:
+    futures, outcome = futures_of_a_message(5)
+    heard: list[RecordPlace] = []
+    futures[0].add_done_callback(lambda future: heard.append(future.result()))
+    assert not futures[1].done()
+    assert wait(futures, timeout=0, return_when=FIRST_COMPLETED).not_done == set(futures)
+    waiting = threading.Thread(target=lambda: heard.extend(each.result(60) for each in futures[2:4]))
+    waiting.start()
+    outcome.stands_at(1, 2, 3)
+    waiting.join(60)
+    futures[4].add_done_callback(lambda future: heard.append(future.result()))
+    assert sorted(heard) == [place for place in places_of(5) if place.record != 1]
+    assert set(as_completed(futures, timeout=60)) == wait(futures, timeout=60).done == set(futures)
+
+
+def test_nobody_who_begins_to_wait_meanwhile_is_forgotten() -> None:
+    for _ in range(50):
+        futures, outcome = futures_of_a_message(40)
+        places: list[RecordPlace] = []
+        waiting = threading.Thread(target=lambda: places.extend([each.result(60) for each in reversed(futures)]))  # noqa: B023  joined in its turn
+        waiting.start()
+        outcome.stands_at(1, 2, 3)
+        waiting.join(60)
+        assert places == places_of(40)[::-1]
+
+
+def test_a_failure_is_raised_from_those_that_were_looked_at_and_those_that_were_not() -> None:
+    futures, outcome = futures_of_a_message(2)
+    assert futures[0].running()
+    outcome.fail(DeliveryFailed("gone", maybe_stored=False))
+    for future in futures:
+        with pytest.raises(DeliveryFailed, match="gone"):
+            future.result(0)
+    assert "raised DeliveryFailed" in repr(futures[1])
+
+
+def test_a_loop_can_wait_for_one() -> None:
+    async def waited() -> RecordPlace:
+        (future,), outcome = futures_of_a_message(1)
+        asyncio.get_running_loop().call_soon(outcome.stands_at, 1, 2, 3)
+        return await asyncio.wrap_future(future)
+
+    assert asyncio.run(waited()) == RecordPlace(1, 2, 3, 0)
+
+
+def test_what_was_sent_cannot_be_taken_back_and_is_stored_with_the_others() -> None:
+    topics = orders_on()
+    with Producer(topics, "orders") as producer:
+        futures = [producer.send(b"value") for _ in range(3)]
+        assert not futures[1].cancel()
+        producer.flush()
+    assert [future.result(0).record for future in futures] == [0, 1, 2]
+
+
+def test_a_future_has_no_other_attribute() -> None:
+    (future,), _ = futures_of_a_message(1)
+    assert not hasattr(future, "place")
+
+
+def test_what_the_caller_drops_is_gone_at_once() -> None:
+    topics = orders_on()
+    with Producer(topics, "orders") as producer:
+        dropped = weakref.ref(producer.send(b"value"))
+        kept = producer.send(b"value")
+        assert dropped() is None
+        producer.flush()
+    assert kept.result(0).record == 1
