@@ -11,7 +11,7 @@ from tests.support.cli.cli_process import Result, tieredstore, write_settings
 from tests.support.damage import hostile_folders, hostile_manifests, hostile_objects
 from tests.support.damage.hostile_buckets import Case, make_bucket
 from tests.support.damage.planted_bucket import CHUNK, EVENTS, SEGMENTS, PlantedBucket
-from tests.support.damage.planted_faults import DATA_FAULTS, LISTING_FAULTS, PlantedFault
+from tests.support.damage.planted_faults import fault_named
 from tests.support.kafka.kafka_topics import make_topic
 from tests.support.records.metadata_records import segment_record, update_record
 from tests.support.servers.kafka import KafkaServer
@@ -47,11 +47,6 @@ def test_a_clean_bucket_ends_with_0(tmp_path: Path, level: Level) -> None:
         Level.DATA: f"{count} of {count} segments read in full ({size.split()[0]} of {size})",
     }
     assert done.text == f"{read[level]}: no problems found\n"
-
-
-def fault_named(name: str) -> PlantedFault:
-    (fault,) = (fault for fault in (*LISTING_FAULTS, *DATA_FAULTS) if fault.name == name)
-    return fault
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,6 @@ processes that die; the source stays as it was."""
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -13,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.golden.segments import GoldenSegment, segments, settings_text
-from tests.support.golden.stored import metadata_of, original_indexes
-from tests.support.paths import GOLDEN
+from tests.support.golden.segments import segments, settings_text
+from tests.support.golden.stored import metadata_of
+from tests.support.ops.tools import assert_no_half, assert_read_back, content, die_at, golden_store, outcomes
 from tests.support.records.small_segments import ENC, ZSTD
 from tests.support.stores.catalog_stores import MadeSegment, partition_of, run_of
-from tests.support.stores.doubles import CountingStore, FaultyStore, Moment, Operation, ScriptedStore
+from tests.support.stores.doubles import CountingStore, Moment, Operation, ScriptedStore
+from tests.support.stores.operation_sweep import OperationSweep
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
@@ -52,15 +51,6 @@ def golden_texts(case: str, *, alone: str | None = None) -> dict[str, str]:
     return {**kept, "encryption.key.pairs": alone, "encryption.key.pair.id": alone}
 
 
-def golden(case: str) -> ObjectStore:
-    store = MemoryObjectStore()
-    folder = GOLDEN / case / "store"
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            store.put(str(path.relative_to(folder)), path.read_bytes())
-    return store
-
-
 def made(segments: Iterable[MadeSegment] = MADE) -> ObjectStore:
     store = MemoryObjectStore()
     for segment in segments:
@@ -68,42 +58,30 @@ def made(segments: Iterable[MadeSegment] = MADE) -> ObjectStore:
     return store
 
 
-def content(store: ObjectStore) -> dict[str, bytes]:
-    return {info.key: store.get(info.key) for info in store.list()}
-
-
 def run(source: Bucket, target: Bucket, **options: object) -> list[CopyStep]:
     return list(copy_segments(source, target, **options))  # type: ignore[arg-type]  # the function's own
-
-
-def outcomes(steps: Iterable[CopyStep]) -> Counter[Outcome]:
-    return Counter(step.outcome for step in steps)
 
 
 def errors(steps: Iterable[CopyStep]) -> list[str]:
     return [str(step.error) for step in steps if step.error is not None]
 
 
-def assert_read_back(target: Bucket, segment: GoldenSegment) -> None:
-    """The segment's log and indexes are the broker's, under whatever id it has."""
-    where = metadata_of(segment).topic_id_partition
-    (objects,) = [
-        objects
-        for objects in list_segments(target.store, target.prefix, topic=where.topic, partition=where.partition)
-        if objects.start_offset == segment.base_offset
-    ]
-    metadata = load_segment(target.store, objects).metadata
+def assert_all_read_back(target: Bucket, case: str) -> None:
+    """The segments' logs and indexes are the broker's, under whatever id they have."""
     with RemoteStorageManager(target.settings, store=target.store) as manager:
-        with manager.open(metadata) as log:
-            assert log.read() == segment.original("log").read_bytes()
-        originals = original_indexes(segment)
-        read = manager.fetch_indexes(metadata, originals)
-        assert {kind: file.read() for kind, file in read.items()} == originals
+        for segment in segments(case):
+            where = metadata_of(segment).topic_id_partition
+            (objects,) = [
+                objects
+                for objects in list_segments(target.store, target.prefix, topic=where.topic, partition=where.partition)
+                if objects.start_offset == segment.base_offset
+            ]
+            assert_read_back(manager, load_segment(target.store, objects).metadata, segment)
 
 
 @pytest.mark.parametrize("case", ["01-none", "04-zstd-enc", "07-txn", KEYRING, "10-prefix-masked-custommeta"])
 def test_where_nothing_changes_the_same_bytes_stand_under_the_same_ids(case: str) -> None:
-    source = golden(case)
+    source = golden_store(case)
     before, texts = content(source), golden_texts(case)
     target = MemoryObjectStore()
     steps = run(bucket(source, texts), bucket(target, texts))
@@ -124,7 +102,7 @@ def test_under_another_prefix_nothing_else_changes() -> None:
 
 def test_without_keys_and_with_a_target_of_other_chunks_what_both_say_alike_stays() -> None:
     """The settings are the same, and those of the segments are others: nobody asked for them to change."""
-    source, target = golden("04-zstd-enc"), MemoryObjectStore()
+    source, target = golden_store("04-zstd-enc"), MemoryObjectStore()
     steps = run(bucket(source), bucket(target))
     assert {step.way for step in steps} == {CopyWay.VERBATIM}
     assert content(target) == content(source)
@@ -169,15 +147,14 @@ ENCODINGS: dict[str, dict[str, str]] = {
 @pytest.mark.parametrize("name", ENCODINGS)
 @pytest.mark.parametrize("case", ["01-none", "07-txn"])
 def test_transcoded_segments_have_the_same_records_and_indexes(case: str, name: str) -> None:
-    source, target = bucket(golden(case), golden_texts(case)), MemoryObjectStore()
+    source, target = bucket(golden_store(case), golden_texts(case)), MemoryObjectStore()
     before = content(source.store)
     other = bucket(target, {**golden_texts(case), **ENCODINGS[name]}, "copy/")
     steps = run(source, other)
     assert outcomes(steps) == {Outcome.COPIED: len(segments(case))}, errors(steps)
     assert {step.way for step in steps} == {CopyWay.TRANSCODED}
     assert content(source.store) == before
-    for segment in segments(case):
-        assert_read_back(other, segment)
+    assert_all_read_back(other, case)
     for objects in list_segments(target, "copy/"):
         manifest = load_segment(target, objects).manifest
         assert manifest.chunk_index.original_chunk_size == other.settings.chunk_size
@@ -190,18 +167,17 @@ def test_transcoded_segments_have_the_same_records_and_indexes(case: str, name: 
 
 def test_what_is_encrypted_is_written_plain_only_if_somebody_asks_for_it() -> None:
     case = "04-zstd-enc"
-    source, target = bucket(golden(case), golden_texts(case)), MemoryObjectStore()
+    source, target = bucket(golden_store(case), golden_texts(case)), MemoryObjectStore()
     plain = {name: text for name, text in golden_texts(case).items() if not name.startswith("encryption.")}
     with pytest.raises(ConfigError, match="--decrypt"):
         run(source, bucket(target, plain))
     assert content(target) == {}
     run(source, bucket(target, plain), decrypt=True)
-    for segment in segments(case):
-        assert_read_back(bucket(target, plain), segment)
+    assert_all_read_back(bucket(target, plain), case)
 
 
 def test_for_another_ring_data_keys_are_wrapped_anew_and_data_stay() -> None:
-    source, target = bucket(golden(KEYRING), golden_texts(KEYRING)), MemoryObjectStore()
+    source, target = bucket(golden_store(KEYRING), golden_texts(KEYRING)), MemoryObjectStore()
     alone = bucket(target, golden_texts(KEYRING, alone="key2"))
     steps = run(source, alone)
     old = [segment for segment in segments(KEYRING) if b'"key1:' in segment.stored("rsm-manifest").read_bytes()]
@@ -209,8 +185,7 @@ def test_for_another_ring_data_keys_are_wrapped_anew_and_data_stay() -> None:
         CopyWay.REWRAPPED: len(old),
         CopyWay.VERBATIM: len(segments(KEYRING)) - len(old),
     }
-    for segment in segments(KEYRING):
-        assert_read_back(alone, segment)
+    assert_all_read_back(alone, KEYRING)
     stored = content(target)
     different = {key for key, data in content(source.store).items() if stored[key] != data}
     assert different == {f"{segment.main_path}.rsm-manifest" for segment in old}
@@ -219,7 +194,7 @@ def test_for_another_ring_data_keys_are_wrapped_anew_and_data_stay() -> None:
 
 
 def test_segments_whose_pair_the_source_has_not_are_named_and_the_others_copied() -> None:
-    source = bucket(golden(KEYRING), golden_texts(KEYRING, alone="key2"))
+    source = bucket(golden_store(KEYRING), golden_texts(KEYRING, alone="key2"))
     target = bucket(MemoryObjectStore(), {**golden_texts(KEYRING, alone="key2"), "chunk.size": "70000"})
     steps = run(source, target)
     assert outcomes(steps)[Outcome.FAILED] > 0
@@ -228,7 +203,7 @@ def test_segments_whose_pair_the_source_has_not_are_named_and_the_others_copied(
 
 
 def test_what_is_rotated_in_the_target_is_there() -> None:
-    source, target = bucket(golden(KEYRING), golden_texts(KEYRING)), MemoryObjectStore()
+    source, target = bucket(golden_store(KEYRING), golden_texts(KEYRING)), MemoryObjectStore()
     run(source, bucket(target, golden_texts(KEYRING, alone="key2")))
     both = bucket(target, golden_texts(KEYRING))
     assert outcomes(run(source, both)) == {Outcome.THERE: len(segments(KEYRING))}
@@ -319,7 +294,7 @@ def test_a_store_that_writes_something_else_is_found_out(suffix: Suffix, change:
 WAYS: dict[str, dict[str, str]] = {"verbatim": {}, "transcoded": {"chunk.size": "600"}}
 
 
-def assert_complete(target: ObjectStore, texts: dict[str, str]) -> None:
+def assert_complete(target: ObjectStore, texts: Mapping[str, str]) -> None:
     """Each segment stands once, whole; nothing else stands that has a manifest."""
     committed = [objects for objects in list_segments(target) if Suffix.MANIFEST not in objects.missing]
     assert [objects.missing for objects in committed] == [(), ()]
@@ -331,28 +306,33 @@ def assert_complete(target: ObjectStore, texts: dict[str, str]) -> None:
             assert manager.open(load_segment(target, objects).metadata).read() == segment.log
 
 
+def assert_completes(source: ObjectStore, target: ObjectStore, texts: Mapping[str, str]) -> None:
+    """Whatever happened before, another run ends with each segment there."""
+    steps = run(bucket(source), bucket(target, texts))
+    assert not outcomes(steps).keys() - {Outcome.COPIED, Outcome.THERE}, errors(steps)
+    assert_complete(target, texts)
+
+
 @pytest.mark.parametrize("side", ["source", "target"])
 @pytest.mark.parametrize("texts", WAYS.values(), ids=list(WAYS))
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
 def test_whichever_request_fails_a_second_run_completes_the_work(
     moment: Moment, texts: dict[str, str], side: str
 ) -> None:
-    source = made()
-    quiet = {"source": FaultyStore(source), "target": FaultyStore(MemoryObjectStore())}
-    run(bucket(quiet["source"]), bucket(quiet["target"], texts), parallel=1)
-    assert len(quiet[side].operations) > 4
-    for number in range(len(quiet[side].operations)):
-        target = MemoryObjectStore()
-        stores: dict[str, ObjectStore] = {"source": source, "target": target}
-        stores[side] = FaultyStore(stores[side], fail_at=number, moment=moment)
+    others: list[ObjectStore] = []
+
+    def copy(store: ObjectStore) -> None:
+        others.append(MemoryObjectStore() if side == "source" else made())
+        source, target = (store, others[-1]) if side == "source" else (others[-1], store)
+        run(bucket(source), bucket(target, texts), parallel=1)
+
+    for _, store, faulty in OperationSweep(made if side == "source" else MemoryObjectStore, copy).fail(moment):
         with contextlib.suppress(StoreUnavailable):
-            run(bucket(stores["source"]), bucket(stores["target"], texts), parallel=1)
-        for objects in list_segments(target):
-            assert objects.missing == () or Suffix.MANIFEST in objects.missing, number
-        steps = run(bucket(source), bucket(target, texts))
-        assert not outcomes(steps).keys() - {Outcome.COPIED, Outcome.THERE}, (number, errors(steps))
-        assert_complete(target, texts)
-    assert content(source) == content(made())
+            copy(faulty)
+        source, target = (store, others[-1]) if side == "source" else (others[-1], store)
+        assert_no_half(target)
+        assert_completes(source, target, texts)
+        assert content(source) == content(made())
 
 
 @pytest.mark.parametrize("texts", WAYS.values(), ids=list(WAYS))
@@ -361,40 +341,21 @@ def test_whichever_request_fails_a_second_run_completes_the_work(
 def test_killed_at_any_operation_a_second_run_completes_the_work(
     moment: Moment, texts: dict[str, str], tmp_path: Path
 ) -> None:
-    source = tmp_path / "source"
-    source.mkdir()
+    def folder(name: object) -> ObjectStore:
+        (tmp_path / str(name)).mkdir()
+        return FilesystemObjectStore(tmp_path / str(name))
+
+    def copy(target: ObjectStore) -> None:
+        run(bucket(source), bucket(target, texts), parallel=1)
+
+    source = folder("source")
     for segment in MADE:
-        segment.put(FilesystemObjectStore(source))
-    before = content(FilesystemObjectStore(source))
-    (tmp_path / "quiet").mkdir()
-    quiet = FaultyStore(FilesystemObjectStore(tmp_path / "quiet"))
-    run(bucket(FilesystemObjectStore(source)), bucket(quiet, texts), parallel=1)
-    for number in range(len(quiet.operations)):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        _die_at(FilesystemObjectStore(source), FilesystemObjectStore(folder), texts, number, moment)
-        target = FilesystemObjectStore(folder)
-        steps = run(bucket(FilesystemObjectStore(source)), bucket(target, texts))
-        assert not outcomes(steps).keys() - {Outcome.COPIED, Outcome.THERE}, (number, errors(steps))
-        assert_complete(target, texts)
-        shutil.rmtree(folder)
-    assert content(FilesystemObjectStore(source)) == before
-
-
-def _die_at(source: ObjectStore, target: ObjectStore, texts: dict[str, str], number: int, moment: Moment) -> None:
-    """Copy in a child that dies, without another word, at one of the target's operations."""
-
-    def die() -> BaseException:
-        os._exit(9)
-
-    child = os.fork()
-    if child == 0:
-        try:
-            faulty = FaultyStore(target, fail_at=number, moment=moment, error=die)
-            run(bucket(source), bucket(faulty, texts), parallel=1)
-        finally:
-            os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) in {0, 9}
+        segment.put(source)
+    for number in range(len(OperationSweep(lambda: folder("quiet"), copy).operations)):
+        target = folder(number)
+        die_at(target, number, moment, copy)
+        assert_completes(source, target, texts)
+    assert content(source) == content(made())
 
 
 def test_what_stands_and_is_equal_is_not_sent_again() -> None:
@@ -481,7 +442,7 @@ def test_a_manifest_that_was_written_too_late_stays_only_over_what_stands(stands
 
 @pytest.mark.parametrize("texts", [{}, {"chunk.size": "70000"}], ids=["verbatim", "transcoded"])
 def test_a_manifest_that_is_rotated_before_it_was_read_back_stays(texts: dict[str, str]) -> None:
-    source, target = bucket(golden(KEYRING), golden_texts(KEYRING)), MemoryObjectStore()
+    source, target = bucket(golden_store(KEYRING), golden_texts(KEYRING)), MemoryObjectStore()
 
     def rotate(operation: Operation) -> None:
         (key,) = operation.keys

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from tests.support.ops.tools import assert_no_half, content, die_at
 from tests.support.stores.catalog_stores import OTHER_ID, TOPIC_ID, MadeSegment, partition_of, run_of
 from tests.support.stores.doubles import CountingStore, FaultyStore, Moment, ScriptedStore
 from tests.support.stores.operation_sweep import OperationSweep
@@ -26,6 +25,7 @@ from tieredstore.errors import (
     StoreUnavailable,
 )
 from tieredstore.format.keys import Suffix
+from tieredstore.ops.garbage.collection import delete_objects
 from tieredstore.ops.garbage.holds import Holds, LegalHold, list_holds, place_hold, release_hold
 from tieredstore.ops.garbage.removal import Before, Removal, topic_ids
 from tieredstore.ops.listing import ListedSegment
@@ -64,6 +64,13 @@ def left(store: ObjectStore) -> list[tuple[int, int]]:
         for objects in list_segments(store)
         if not objects.missing
     ]
+
+
+def assert_completes(store: ObjectStore) -> None:
+    """Whatever happened before: no half is visible, and another run leaves nothing."""
+    assert_no_half(store)
+    run(store)
+    assert left(store) == []
 
 
 def test_a_topic_goes_and_a_dry_run_says_exactly_that(store: MemoryObjectStore) -> None:
@@ -230,37 +237,39 @@ def test_whichever_request_fails_no_half_is_visible_and_a_second_run_goes_on(mom
     for _, store, faulty in OperationSweep(lambda: filled(MemoryObjectStore()), run).fail(moment):
         with suppress(StoreUnavailable):
             run(faulty)
-        for objects in list_segments(store):
-            assert objects.find(Suffix.MANIFEST) is None or not objects.missing
-        run(store)
-        assert left(store) == []
+        assert_completes(store)
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_killed_at_any_operation_no_half_is_visible_and_a_second_run_goes_on(moment: Moment, tmp_path: Path) -> None:
-    original = tmp_path / "original"
-    original.mkdir()
-    for segment in run_of(2, FIRST):
-        segment.put(FilesystemObjectStore(original))
     for number in range(8):
-        folder = tmp_path / str(number)
-        shutil.copytree(original, folder)
+        (folder := tmp_path / str(number)).mkdir()
         store = FilesystemObjectStore(folder)
+        for segment in run_of(2, FIRST):
+            segment.put(store)
+        die_at(store, number, moment, run)
+        assert_completes(store)
 
-        def die() -> BaseException:
-            os._exit(9)
 
-        child = os.fork()
-        if child == 0:
-            try:
-                run(FaultyStore(store, fail_at=number, moment=moment, error=die))
-            finally:
-                os._exit(0)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) in {0, 9}
-        for objects in list_segments(store):
-            assert objects.find(Suffix.MANIFEST) is None or not objects.missing
-        run(store)
-        assert left(store) == []
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_manifest_goes_first_wherever_the_store_fails(number: int) -> None:
+    segment, inner = MadeSegment(FIRST, 0, 9), MemoryObjectStore()
+    segment.put(inner)
+    (objects,) = list_segments(inner)
+    with pytest.raises(StoreUnavailable, match="told to fail"):
+        delete_objects(FaultyStore(inner, number), objects)
+    suffixes = list(Suffix) if number == 0 else [Suffix.LOG, Suffix.INDEXES]
+    assert content(inner).keys() == {segment.key(suffix) for suffix in suffixes}
+
+
+@pytest.mark.parametrize("absent", list(Suffix))
+def test_what_is_left_of_a_segment_goes(absent: Suffix) -> None:
+    segment, store = MadeSegment(FIRST, 0, 9), MemoryObjectStore()
+    segment.put(store)
+    store.delete([segment.key(absent)])
+    (objects,) = list_segments(store)
+    delete_objects(store, objects)
+    assert content(store) == {}
 
 
 def test_a_topic_that_was_created_again_has_two_ids(store: MemoryObjectStore) -> None:

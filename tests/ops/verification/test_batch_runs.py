@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.damage.planted_bucket import PlantedBucket
 from tests.support.damage.planted_faults import PLANTED_FAULTS, PlantedFault
+from tests.support.ops.tools import findings_of
 from tests.support.records.small_segments import memory_settings
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import BatchCorrupt
@@ -27,19 +28,13 @@ from tieredstore.testing.segments import build_segment
 Damage = Callable[[PlantedBucket, random.Random], None]
 
 
-def findings_of(planted: PlantedBucket) -> list[Finding]:
-    return [
-        finding for checked in verify(planted.bucket, selection=Selection(Level.DATA)) for finding in checked.findings
-    ]
-
-
 def one_by_one(planted: PlantedBucket) -> list[Finding]:
     def nothing(_: BatchChecks, __: LogWalk, position: int, last_offset: int) -> tuple[int, int]:
         return position, last_offset
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BatchChecks, "take_run", nothing)
-        return findings_of(planted)
+        return findings_of(planted.bucket)
 
 
 def plain_bucket() -> PlantedBucket:
@@ -89,9 +84,8 @@ DAMAGES: tuple[Damage, ...] = (change_header, change_byte, change_frame, swap_ba
     "fault", [fault for fault in PLANTED_FAULTS if fault.level is Level.DATA], ids=lambda fault: fault.name
 )
 def test_planted_faults(fault: PlantedFault) -> None:
-    planted = PlantedBucket.of(fault.mode)
-    fault.plant(planted)
-    assert findings_of(planted) == one_by_one(planted)
+    planted = fault.planted()
+    assert findings_of(planted.bucket) == one_by_one(planted)
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
@@ -104,7 +98,7 @@ def test_damage_at_random(damage: Damage) -> None:
                 damage(planted, source)
             except (ValueError, BatchCorrupt):  # the first one has left no batches to choose from
                 break
-        findings = findings_of(planted)
+        findings = findings_of(planted.bucket)
         assert findings == one_by_one(planted), f"seed {seed}"
         kinds |= {finding.kind for finding in findings}
     assert kinds
@@ -120,7 +114,7 @@ def test_every_number_of_the_indexes(kind: IndexType) -> None:
             planted = plain_bucket()
             byte = planted.get(Suffix.INDEXES)[entry.position + place]
             planted.patch_index(kind, place, bytes([(byte + change) % 256]))
-            findings = findings_of(planted)
+            findings = findings_of(planted.bucket)
             assert findings == one_by_one(planted)
             kinds |= {finding.kind for finding in findings}
     assert kinds & {FindingKind.OFFSET_INDEX, FindingKind.TIME_INDEX}

@@ -8,6 +8,7 @@ from typing import Final
 import pytest
 
 from tests.support.damage.planted_bucket import EVENTS, OFFSETS, SEGMENTS, PlantedBucket
+from tests.support.ops.tools import kinds_of
 from tests.support.records.small_segments import memory_settings
 from tieredstore.catalog import load_catalog
 from tieredstore.catalog.timestamps import OffsetAndTimestamp, offset_for_time
@@ -51,11 +52,7 @@ def check(bits: list[int]) -> set[FindingKind]:
         damaged = bytearray(indexes)
         damaged[bit // 8] ^= 1 << bit % 8
         planted.put(Suffix.INDEXES, bytes(damaged))
-        findings = [
-            finding.kind
-            for checked in verify(planted.bucket, selection=Selection(Level.DATA), parallel=1)
-            for finding in checked.findings
-        ]
+        findings = kinds_of(verify(planted.bucket, selection=Selection(Level.DATA), parallel=1))
         kinds.update(findings)
         assert findings or outcome(planted) == whole, f"bit {bit}"
     return kinds

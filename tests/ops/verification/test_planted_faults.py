@@ -5,26 +5,39 @@ from __future__ import annotations
 import pytest
 
 from tests.support.damage.planted_bucket import MODES, PlantedBucket
-from tests.support.damage.planted_faults import PLANTED_FAULTS, PlantedFault
+from tests.support.damage.planted_faults import PLANTED_FAULTS, PlantedFault, fault_named
 from tests.support.golden.segments import CASES, segments
 from tests.support.golden.stored import settings_of
+from tests.support.ops.tools import findings_of, found_in
 from tests.support.paths import REPOSITORY
-from tieredstore.ops.bucket import Bucket, open_bucket
-from tieredstore.ops.verification import Finding, FindingKind, Level, Selection, verify
+from tieredstore.catalog.listing import list_segments
+from tieredstore.ops.bucket import open_bucket
+from tieredstore.ops.verification import (
+    Finding,
+    FindingKind,
+    Level,
+    Selection,
+    plan_parts,
+    verify,
+    verify_part,
+)
 from tieredstore.ops.verification.table import BEGIN, END, table_of_kinds
 
 assert len(PLANTED_FAULTS) >= 40
 
 
-def findings_of(bucket: Bucket, level: Level) -> list[Finding]:
-    return [finding for checked in verify(bucket, selection=Selection(level)) for finding in checked.findings]
+K = FindingKind
+
+
+def in_parts(planted: PlantedBucket, level: Level, most_segments: int) -> list[Finding]:
+    parts = list(plan_parts(list_segments(planted.store), most_segments))
+    findings = [finding for part in parts for finding in part.known]
+    return findings + [finding for part in parts for finding in verify_part(planted.bucket, part, Selection(level))]
 
 
 @pytest.mark.parametrize("fault", PLANTED_FAULTS, ids=lambda fault: fault.name)
 def test_a_planted_fault_is_one_finding(fault: PlantedFault) -> None:
-    planted = PlantedBucket.of(fault.mode)
-    fault.plant(planted)
-    (finding,) = findings_of(planted.bucket, fault.level)
+    (finding,) = findings_of(fault.planted().bucket, fault.level)
     assert finding.kind is fault.kind
     assert finding.meaning
     assert finding.advice
@@ -49,21 +62,36 @@ def test_a_golden_bucket_has_no_findings(case: str) -> None:
     with open_bucket(settings_of(case)) as bucket:
         checked = list(verify(bucket, selection=Selection(Level.DATA)))
     assert len(checked) == len(segments(case))
-    assert [finding for segment in checked for finding in segment.findings] == []
+    assert found_in(checked) == []
 
 
 def test_every_kind_is_planted_but_for_those_of_other_tests() -> None:
     elsewhere = {
-        FindingKind.UNCOMMITTED,
-        FindingKind.LEFT_BEHIND_COVERED,
-        FindingKind.ENDS_EARLY,
-        FindingKind.MANY_MORE,
-        FindingKind.NOT_IN_BUCKET,
-        FindingKind.UNKNOWN_TO_BROKERS,
-        FindingKind.BROKERS_DIFFER,
-        FindingKind.BROKERS_RECORD,
-    }
+        K.UNCOMMITTED, K.LEFT_BEHIND_COVERED, K.ENDS_EARLY, K.MANY_MORE,
+        K.NOT_IN_BUCKET, K.UNKNOWN_TO_BROKERS, K.BROKERS_DIFFER, K.BROKERS_RECORD,
+    }  # fmt: skip
     assert {fault.kind for fault in PLANTED_FAULTS} | elsewhere == set(FindingKind)
+
+
+@pytest.mark.parametrize("most_segments", [1, 3])
+@pytest.mark.parametrize("fault", PLANTED_FAULTS[::3], ids=lambda fault: fault.name)
+def test_a_verification_in_parts_finds_what_one_run_finds(fault: PlantedFault, most_segments: int) -> None:
+    planted = fault.planted()
+    assert in_parts(planted, fault.level, most_segments) == findings_of(planted.bucket, fault.level)
+
+
+@pytest.mark.parametrize("name", ["key in Arabic digits", "topic created again", "segment is gone"])
+def test_what_the_plan_of_parts_tells_is_told_once(name: str) -> None:
+    fault = fault_named(name)
+    assert [finding.kind for finding in in_parts(fault.planted(), Level.INDEX, 1)] == [fault.kind]
+
+
+def test_segments_at_one_offset_are_of_one_part() -> None:
+    (fault,) = (fault for fault in PLANTED_FAULTS if fault.kind is FindingKind.COPIED_TWICE)
+    parts = [part for part in plan_parts(list_segments(fault.planted().store), 1) if not part.is_between]
+    assert [(part.first_offset, part.stop_offset) for part in parts] == [
+        (0, 32), (32, 64), (64, 96), (96, None), (0, None),
+    ]  # fmt: skip
 
 
 def test_the_document_has_the_table_of_kinds() -> None:

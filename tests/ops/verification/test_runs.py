@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.damage.planted_bucket import CHUNK, EVENTS, OFFSETS, SEGMENTS, PlantedBucket
+from tests.support.ops.tools import findings_of
 from tests.support.records.small_segments import memory_settings
 from tests.support.stores.catalog_stores import partition_of, run_of
 from tests.support.stores.doubles import CountingStore, ScriptedStore
@@ -19,7 +20,7 @@ from tieredstore.format.keys import Suffix
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.model import Uuid
 from tieredstore.ops.bucket import Bucket
-from tieredstore.ops.verification import Finding, FindingKind, Level, Selection, verify
+from tieredstore.ops.verification import FindingKind, Level, verify
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.batches import Record, build_batch
 from tieredstore.testing.segments import write_segment
@@ -32,11 +33,7 @@ def planted() -> PlantedBucket:
     return PlantedBucket.of("plain")
 
 
-def findings_of(bucket: Bucket, level: Level = Level.LISTING) -> list[Finding]:
-    return [finding for checked in verify(bucket, selection=Selection(level)) for finding in checked.findings]
-
-
-def kinds_of(bucket: Bucket, level: Level = Level.LISTING) -> list[FindingKind]:
+def kinds_in(bucket: Bucket, level: Level = Level.LISTING) -> list[FindingKind]:
     return [finding.kind for finding in findings_of(bucket, level)]
 
 
@@ -51,7 +48,7 @@ def test_a_segment_that_is_deleted_meanwhile_is_no_finding_and_leaves_no_gap(
         return iter(listed)
 
     retained = ScriptedStore(planted.store).change("list", change=delete_behind)
-    assert kinds_of(Bucket(planted.settings, retained), level) == []
+    assert kinds_in(Bucket(planted.settings, retained), level) == []
 
 
 def list_while_committing(infos: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
@@ -66,12 +63,12 @@ def list_while_committing(infos: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
 
 def test_what_a_listing_shows_as_missing_or_short_is_asked_for_once_more(planted: PlantedBucket) -> None:
     committing = ScriptedStore(planted.store).change("list", change=list_while_committing)
-    assert kinds_of(Bucket(planted.settings, committing), Level.DATA) == []
+    assert kinds_in(Bucket(planted.settings, committing), Level.DATA) == []
 
 
 def test_objects_without_a_manifest_are_a_notice_beside_the_gap(planted: PlantedBucket) -> None:
     planted.delete(Suffix.MANIFEST)
-    leftover, gap = findings_of(planted.bucket)
+    leftover, gap = findings_of(planted.bucket, Level.LISTING)
     assert (leftover.kind, gap.kind, gap.offsets) == (K.UNCOMMITTED, K.GAP, (OFFSETS, 2 * OFFSETS - 1))
     assert "objects without a manifest" in gap.detail
 
@@ -95,7 +92,7 @@ def test_of_many_findings_of_a_segment_a_hundred_are_listed(tmp_path: Path) -> N
     for header in read_batch_headers(bytes(log)):
         log[header.position + header.size_in_bytes - 3] ^= 1
     store.put(key, log)
-    kinds = kinds_of(Bucket(settings, store), Level.DATA)
+    kinds = kinds_in(Bucket(settings, store), Level.DATA)
     assert kinds == [K.BATCH_CRC] * 100 + [K.MANY_MORE]
 
 
@@ -114,7 +111,7 @@ def test_what_lies_behind_a_damaged_length_is_checked_too(planted: PlantedBucket
     headers = planted.headers()
     planted.patch(Suffix.LOG, headers[2].position + 8, b"\xff\xff\xff\xff")
     planted.flip(Suffix.LOG, headers[8].position + 300)
-    assert kinds_of(planted.bucket, Level.DATA) == [K.BATCH_STRUCTURE, K.BATCH_CRC]
+    assert kinds_in(planted.bucket, Level.DATA) == [K.BATCH_STRUCTURE, K.BATCH_CRC]
 
 
 def test_the_listing_is_taken_as_segments_are_checked_and_is_not_held() -> None:
@@ -137,14 +134,14 @@ def test_the_listing_is_taken_as_segments_are_checked_and_is_not_held() -> None:
 
 def test_level_listing_costs_a_listing_and_a_read_for_each_segment(planted: PlantedBucket) -> None:
     counted = CountingStore(planted.store)
-    assert not kinds_of(Bucket(planted.settings, counted))
+    assert not kinds_in(Bucket(planted.settings, counted))
     assert dict(counted.requests) == {"list": 1, "get": SEGMENTS + 1}
 
 
 def test_a_store_that_fails_ends_the_run(planted: PlantedBucket) -> None:
     failing = ScriptedStore(planted.store).on("get", do=StoreUnavailable("it does not come"))
     with pytest.raises(StoreUnavailable):
-        findings_of(Bucket(planted.settings, failing))
+        findings_of(Bucket(planted.settings, failing), Level.LISTING)
 
 
 def test_what_a_disk_cache_holds_says_nothing_of_the_store(planted: PlantedBucket, tmp_path: Path) -> None:
@@ -157,4 +154,4 @@ def test_what_a_disk_cache_holds_says_nothing_of_the_store(planted: PlantedBucke
     with RemoteStorageManager(settings, store=planted.store) as manager, manager.open(planted.segments[1]) as log:
         assert log.read() == planted.get(Suffix.LOG)
     planted.flip(Suffix.LOG, planted.headers()[5].position + 200)
-    assert kinds_of(Bucket(settings, planted.store), Level.DATA) == [K.BATCH_CRC]
+    assert kinds_in(Bucket(settings, planted.store), Level.DATA) == [K.BATCH_CRC]

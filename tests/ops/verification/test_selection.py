@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.damage.planted_bucket import OFFSETS, SEGMENTS, PlantedBucket
+from tests.support.ops.tools import kinds_of
 from tests.support.stores.catalog_stores import MadeSegment, partition_of, run_of
 from tests.support.stores.doubles import CountingStore, ScriptedStore
 from tieredstore.backends.base import ObjectInfo
@@ -45,10 +46,6 @@ def run(planted: PlantedBucket, selection: Selection) -> list[CheckedSegment]:
 
 def levels(checked: list[CheckedSegment]) -> list[Level | None]:
     return [segment.level for segment in checked]
-
-
-def kinds(checked: list[CheckedSegment]) -> list[FindingKind]:
-    return [finding.kind for segment in checked for finding in segment.findings]
 
 
 def reads(planted: PlantedBucket) -> int:
@@ -102,7 +99,7 @@ def test_what_is_damaged_is_told_each_time_and_so_is_a_gap(planted: PlantedBucke
     for known in (Level.DATA, None):
         with state_of(planted, tmp_path) as state:
             checked = run(planted, Selection(Level.DATA, state=state))
-        assert kinds(checked) == [FindingKind.BATCH_CRC, FindingKind.GAP]
+        assert kinds_of(checked) == [FindingKind.BATCH_CRC, FindingKind.GAP]
         assert levels(checked) == [Level.DATA, known, known, known]
 
 
@@ -179,14 +176,14 @@ def test_since_checks_what_is_new_and_the_segment_before_it_for_what_lies_betwee
     checked = run(dated, Selection(Level.DATA, since_ms=2000))
     events = [segment for segment in checked if segment.objects.main_path.startswith("events")]
     assert levels(events) == [None, None, Level.LISTING, Level.DATA]
-    assert kinds(checked) == []
+    assert kinds_of(checked) == []
     dated.edit_metadata(2, endOffset=3 * OFFSETS - 5)
-    assert kinds(run(dated, Selection(Level.DATA, since_ms=2000))) == [FindingKind.GAP]
+    assert kinds_of(run(dated, Selection(Level.DATA, since_ms=2000))) == [FindingKind.GAP]
 
 
 def test_since_looks_whether_the_objects_of_old_segments_are_there(dated: PlantedBucket) -> None:
     dated.delete(Suffix.LOG, number=0)
-    assert kinds(run(dated, Selection(since_ms=2000))) == [FindingKind.LOG_MISSING]
+    assert kinds_of(run(dated, Selection(since_ms=2000))) == [FindingKind.LOG_MISSING]
 
 
 def test_a_store_that_tells_no_time_has_all_checked(planted: PlantedBucket) -> None:

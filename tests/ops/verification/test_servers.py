@@ -10,26 +10,19 @@ import pytest
 
 from tests.support.damage.planted_bucket import PlantedBucket
 from tests.support.damage.planted_faults import PLANTED_FAULTS, PlantedFault
+from tests.support.ops.tools import findings_of
 from tests.support.stores.clouds import Cloud, shared_cloud
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
-from tieredstore.ops.verification import Finding, FindingKind, Level, Selection, verify
+from tieredstore.ops.verification import Finding, FindingKind
 
 pytestmark = pytest.mark.server
 
-SOME = [
-    fault
-    for fault in PLANTED_FAULTS
-    if fault.name
-    in {
-        "log is gone",
-        "log is a byte short",
-        "segment is gone",
-        "bit of an encrypted index",
-        "bit of a record",
-        "bit of a compressed and encrypted chunk",
-    }
-]
+NAMES = {
+    "log is gone", "log is a byte short", "segment is gone",
+    "bit of an encrypted index", "bit of a record", "bit of a compressed and encrypted chunk",
+}  # fmt: skip
+SOME = [fault for fault in PLANTED_FAULTS if fault.name in NAMES]
 assert len(SOME) == 6
 
 
@@ -44,18 +37,12 @@ def store(cloud: Cloud) -> Iterator[ObjectStore]:
         yield store
 
 
-def findings_of(planted: PlantedBucket, level: Level) -> list[Finding]:
-    return [finding for checked in verify(planted.bucket, selection=Selection(level)) for finding in checked.findings]
-
-
 def planted_in(store: ObjectStore, faults: list[PlantedFault]) -> list[Finding]:
     """What is found of each fault, planted one after the other in one place, which is made whole in between."""
     findings: list[Finding] = []
     for fault in faults:
         store.delete([info.key for info in store.list()])
-        planted = PlantedBucket.of(fault.mode, store)
-        fault.plant(planted)
-        findings += findings_of(planted, fault.level)
+        findings += findings_of(fault.planted(store).bucket, fault.level)
     return findings
 
 
@@ -66,7 +53,7 @@ def test_the_findings_of_a_server_are_those_of_a_folder(store: ObjectStore, tmp_
 
 
 def test_a_clean_bucket_on_a_server_has_no_findings(store: ObjectStore) -> None:
-    assert findings_of(PlantedBucket.of("zstd+enc", store), Level.DATA) == []
+    assert findings_of(PlantedBucket.of("zstd+enc", store).bucket) == []
 
 
 @pytest.mark.soak

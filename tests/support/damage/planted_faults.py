@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tests.support.damage.planted_bucket import OFFSETS, PlantedBucket
+from tieredstore.backends.base import ObjectStore
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import MAX_MANIFEST_SIZE
 from tieredstore.kafka.checkpoints import ProducerState, format_producer_snapshot
@@ -32,6 +33,12 @@ class PlantedFault:
     suffix: Suffix | None = None
     byte: int | None = None
     offsets: tuple[int, int] | None = None
+
+    def planted(self, store: ObjectStore | None = None) -> PlantedBucket:
+        """A bucket that has it."""
+        bucket = PlantedBucket.of(self.mode, store)
+        self.plant(bucket)
+        return bucket
 
 
 def _listing(name: str, kind: FindingKind, plant: Plant, suffix: Suffix | None = None, **more: Any) -> PlantedFault:
@@ -463,3 +470,9 @@ DATA_FAULTS: Final = (
 )
 
 PLANTED_FAULTS: Final = (*LISTING_FAULTS, *INDEX_FAULTS, *DATA_FAULTS)
+
+
+def fault_named(name: str) -> PlantedFault:
+    """The one fault of this name."""
+    (fault,) = (fault for fault in PLANTED_FAULTS if fault.name == name)
+    return fault
