@@ -1,19 +1,23 @@
-"""Azure's client of one container, on a session of ours: its time-outs, pool, proxy and credentials."""
+"""Azure's client of one container, on a session of ours: its time-outs, pool, proxy and credentials.
+
+It asks with the identity that the settings name, and never another. Apart from the store, which alone uses it: together
+they would come to 600 lines.
+"""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import requests
+from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential, TokenCredential
 from azure.core.pipeline import transport as untyped_transport
 from azure.storage.blob import BlobClient, ContainerClient
 
-from tieredstore.backends.azure.credentials import Transport, described, sdk_credential
 from tieredstore.backends.azure.errors import translated
-from tieredstore.backends.azure.options import AzureOptions, ConnectionString
+from tieredstore.backends.azure.options import AccountKey, AzureOptions, ConnectionString, Credentials, SasToken
 from tieredstore.backends.http.ranges import check_lengths
 from tieredstore.backends.http.session import (
     BoundedAdapter,
@@ -23,6 +27,42 @@ from tieredstore.backends.http.session import (
     configured,
 )
 from tieredstore.errors import ConfigError
+
+
+class Transport(Protocol):
+    """``azure.core.pipeline.transport.RequestsTransport``: what sends the SDK's requests."""
+
+    def close(self) -> None:
+        """Close its session."""
+        ...
+
+
+def described(credentials: Credentials) -> str:
+    """Whose requests they are, without any secret."""
+    match credentials:
+        case ConnectionString():
+            return "the connection string of the settings"
+        case AccountKey(account=account):
+            return f"the shared key of the account {account}"
+        case SasToken():
+            return "the shared access signature of the settings"
+        case _:
+            return "Azure's default credentials; azure.identity logs which of them has a token"
+
+
+def sdk_credential(
+    credentials: Credentials, login: Transport
+) -> AzureNamedKeyCredential | AzureSasCredential | TokenCredential:
+    """What the SDK signs with; not for a connection string, which it reads itself."""
+    if isinstance(credentials, AccountKey):
+        return AzureNamedKeyCredential(credentials.account, credentials.key)
+    if isinstance(credentials, SasToken):
+        return AzureSasCredential(credentials.token.lstrip("?"))
+    # Not needed, and slow to import, where there is a key or a token.
+    from azure.identity import DefaultAzureCredential  # noqa: PLC0415
+
+    return DefaultAzureCredential(transport=login)
+
 
 _logger: Final = logging.getLogger(__name__)
 

@@ -16,8 +16,7 @@ from azure.core import MatchConditions
 from azure.core.pipeline import PipelineResponse
 from azure.storage.blob import BlobBlock, BlobClient, BlobProperties
 
-from tieredstore.backends.azure.client import AzureClient, container_url, open_client
-from tieredstore.backends.azure.credentials import described
+from tieredstore.backends.azure.client import AzureClient, container_url, described, open_client
 from tieredstore.backends.azure.errors import answer_error, translated
 from tieredstore.backends.azure.options import AzureOptions
 from tieredstore.backends.base import AbandonedWrite, ObjectInfo

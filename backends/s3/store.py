@@ -16,8 +16,7 @@ from tieredstore.backends.cloud.upload import Call
 from tieredstore.backends.contract.keys import checked_key
 from tieredstore.backends.http.ranges import answered_size, range_header
 from tieredstore.backends.s3.body import S3Answer
-from tieredstore.backends.s3.client import open_client
-from tieredstore.backends.s3.credentials import described
+from tieredstore.backends.s3.client import described, open_client
 from tieredstore.backends.s3.errors import NotSupported, error_of, translated
 from tieredstore.backends.s3.lifecycle import S3Lifecycle, kept_sentences, rule_sentences
 from tieredstore.backends.s3.options import ListingOrder, S3Options

@@ -24,7 +24,7 @@ from tests.support.servers.process import unanswered_port
 from tests.support.stores.clouds import quick
 from tieredstore.backends.azure.options import AccountKey, AzureDefault, AzureOptions, ConnectionString, SasToken
 from tieredstore.backends.azure.store import AzureObjectStore
-from tieredstore.backends.gcs.credentials import parse_credentials
+from tieredstore.backends.gcs.client import parse_credentials
 from tieredstore.backends.gcs.options import (
     Anonymous,
     ApplicationDefault,

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from tests.support.servers.s3_server import REGION, S3Server
 from tests.support.stores.s3_stores import impatient_store, options_for
-from tieredstore.backends.s3.client import client_config
-from tieredstore.backends.s3.credentials import parse_credentials
+from tieredstore.backends.s3.client import client_config, parse_credentials
 from tieredstore.backends.s3.options import AccessKeys, Compatibility, ListingOrder, S3Options
 from tieredstore.backends.s3.store import S3ObjectStore
 from tieredstore.config import settings_from
