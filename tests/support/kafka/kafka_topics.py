@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib
 import itertools
 import os
@@ -71,6 +72,7 @@ def make_topic(
 def delete_topic(server: KafkaServer, topic: str) -> None:
     """The broker does not tell of it any more afterwards, which is a moment after it has said that it is deleted."""
     admin = admin_of(server)
+    _kept_producer.cache_clear()  # it would go on behind what it has written to the topic of that name
     admin.delete_topics([topic])[topic].result(TIMEOUT_S)
     give_up = time.monotonic() + TIMEOUT_S
     while topic in admin.list_topics(timeout=TIMEOUT_S).topics:
@@ -81,6 +83,7 @@ def delete_topic(server: KafkaServer, topic: str) -> None:
 def add_partitions(server: KafkaServer, topic: str, partitions: int) -> None:
     """So many there are afterwards."""
     admin = admin_of(server)
+    _kept_producer.cache_clear()  # it would not know of them for a while
     admin.create_partitions([_admin.NewPartitions(topic, partitions)])[topic].result(TIMEOUT_S)
 
 
@@ -100,13 +103,21 @@ def allow_to_read(server: KafkaServer, user: str, topic: str) -> None:
     admin.create_acls([rule])[rule].result(TIMEOUT_S)
 
 
+@functools.cache
+def _kept_producer(servers: str, codec: str) -> Producer:
+    """One for the whole run: each new one waits half a second before it sends."""
+    return Producer({"bootstrap.servers": servers, **_ORDERED, "compression.type": codec})
+
+
+_ORDERED: Final = {"enable.idempotence": "true", "linger.ms": "20", "log_level": "2"}
+
+
 def producer_of(server: KafkaServer, **config: str) -> Producer:
     """A producer that writes what it is given together, once, and in the order in which it is given.
 
     Others may not: the first batch to a topic just created may be refused, and come again behind the next.
     """
-    ordered = {"enable.idempotence": "true", "linger.ms": "20", "log_level": "2"}
-    return Producer({"bootstrap.servers": server.bootstrap_servers, **ordered, **config})
+    return Producer({"bootstrap.servers": server.bootstrap_servers, **_ORDERED, **config})
 
 
 def send(producer: Producer, topic: str, records: Iterable[Produced], *, partition: int = 0) -> None:
@@ -125,7 +136,11 @@ def produce(
     server: KafkaServer, topic: str, records: Iterable[Produced], *, codec: str = "none", partition: int = 0
 ) -> None:
     """Write records without a transaction."""
-    send(producer_of(server, **{"compression.type": codec}), topic, records, partition=partition)
+    if server.process is None:
+        producer = _kept_producer(server.bootstrap_servers, codec)
+    else:  # the test's own, which may end
+        producer = producer_of(server, **{"compression.type": codec})
+    send(producer, topic, records, partition=partition)
 
 
 def end_offset(server: KafkaServer, topic: str, *, partition: int = 0) -> int:
