@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.fresh_python import run_fresh
-from tieredstore.kafka.arrow_values import array_of, repeated
+from tieredstore.kafka.arrow_values import array_of, repeat_value
 
 SOURCE = random.Random(3)
 
@@ -50,7 +50,7 @@ def test_arrays_are_pyarrows(kind: Any) -> None:
         built.validate(full=True)
         assert built.equals(pa.array(values, kind)), values
     for value in (None, VALUES[kind]()):
-        assert repeated(value, 3, kind).to_pylist() == pa.array([value] * 3, kind).to_pylist()
+        assert repeat_value(value, 3, kind).to_pylist() == pa.array([value] * 3, kind).to_pylist()
 
 
 def test_integers_that_the_type_does_not_hold_are_an_error() -> None:

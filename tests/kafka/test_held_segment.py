@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.open_files import open_below
 from tieredstore.errors import BatchCorrupt, InvalidSegment
-from tieredstore.kafka.checkpoints import LeaderEpochs, joined_epochs, parse_leader_epochs
+from tieredstore.kafka.checkpoints import LeaderEpochs, join_epochs, parse_leader_epochs
 from tieredstore.kafka.held_segment import OpenSegment, SegmentIncomplete, describe_open, open_segment
 from tieredstore.kafka.logdir import LEADER_EPOCH_CHECKPOINT as CHECKPOINT
 from tieredstore.kafka.logdir import PARTITION_METADATA, FoundSegment, RecordsDeleted, describe, discover_deleted
@@ -168,7 +168,7 @@ def test_by_name_a_segment_below_the_start_of_the_log_has_been_deleted(folder: P
 def test_epochs_are_kept_that_a_checkpoint_forgets(
     kept: LeaderEpochs, checkpoint: LeaderEpochs, joined: LeaderEpochs
 ) -> None:
-    assert joined_epochs(kept, checkpoint) == joined
+    assert join_epochs(kept, checkpoint) == joined
 
 
 def test_records_are_damaged_only_where_checksums_are_looked_at(folder: Path, opened: Opener) -> None:

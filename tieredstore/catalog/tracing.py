@@ -39,7 +39,7 @@ from tieredstore.errors import (
     UnknownKey,
     WrongKey,
 )
-from tieredstore.kafka.checkpoints import LeaderEpochs, joined_epochs, segment_leader_epochs
+from tieredstore.kafka.checkpoints import LeaderEpochs, join_epochs, segment_leader_epochs
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
 from tieredstore.process.parallel import in_parallel
 
@@ -167,8 +167,8 @@ class _Tracing:
             earlier = own
             # Its metadata name its own epochs, and the index those before them as well.
             with self._untold(own[-1], segment):
-                earlier = joined_epochs(self._index(segment), own)
-            history = joined_epochs(earlier, history)
+                earlier = join_epochs(self._index(segment), own)
+            history = join_epochs(earlier, history)
 
     def _bridged(self, history: LeaderEpochs, asked: set[RemoteLogSegmentId]) -> LeaderEpochs:
         """The history with what was cut from its front, as far as segments tell that reach over the cuts."""
@@ -180,7 +180,7 @@ class _Tracing:
             asked.add(older.remote_log_segment_id)
             tries += 1
             with self._untold(history[0], older):
-                reaching = joined_epochs(self._index(older), history)
+                reaching = join_epochs(self._index(older), history)
                 if reaching[0][0] < history[0][0]:
                     tries = 0
                 history = reaching

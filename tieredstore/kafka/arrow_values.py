@@ -50,7 +50,7 @@ def scalar_of(value: Any, kind: Any) -> Any:
     return array_of([value], kind)[0]
 
 
-def repeated(value: Any, count: int, kind: Any) -> Any:
+def repeat_value(value: Any, count: int, kind: Any) -> Any:
     """The same value ``count`` times."""
     arrow = _arrow()
     return arrow.nulls(count, kind) if value is None else arrow.repeat(scalar_of(value, kind), count)

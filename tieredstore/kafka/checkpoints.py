@@ -88,7 +88,7 @@ def epoch_at(epochs: LeaderEpochs, offset: int) -> int | None:
     return next((epoch for epoch, start in reversed(epochs) if start <= offset), None)
 
 
-def joined_epochs(kept: LeaderEpochs, checkpoint: LeaderEpochs) -> LeaderEpochs:
+def join_epochs(kept: LeaderEpochs, checkpoint: LeaderEpochs) -> LeaderEpochs:
     """The epochs of ``checkpoint``, and before them those of ``kept`` that the broker has cut since.
 
     Where its log begins later than it did, a broker forgets the epochs before, and has the first one left begin there.

@@ -17,7 +17,7 @@ from tieredstore.errors import InvalidSegment
 from tieredstore.kafka.checkpoints import (
     LeaderEpochs,
     format_leader_epochs,
-    joined_epochs,
+    join_epochs,
     segment_leader_epochs,
     truncate_from_end,
 )
@@ -69,36 +69,36 @@ def open_segment(segment: FoundSegment) -> OpenSegment:
     """
     with contextlib.ExitStack() as undone:
 
-        def opened(path: Path) -> OpenFile:
-            file = _opened(path, segment)
+        def open_file(path: Path) -> OpenFile:
+            file = _open(path, segment)
             undone.callback(os.close, file.descriptor)
             return file
 
-        log = opened(segment.path("log"))
-        indexes = [opened(segment.path(suffix)) for suffix, _ in _TRIMMED]
+        log = open_file(segment.path("log"))
+        indexes = [open_file(segment.path(suffix)) for suffix, _ in _TRIMMED]
         for index, (_, entry_size) in zip(indexes, _TRIMMED, strict=True):
             if not is_trimmed(_last_entry(index, entry_size), entry_size):
                 raise SegmentIncomplete(f"the broker has not closed {index.path} yet")
         transaction = None
         with contextlib.suppress(SegmentIncomplete):  # most segments have none
-            transaction = opened(segment.path("txnindex"))
-        snapshot = opened(segment.snapshot_path(_end_offset(segment, log)))
+            transaction = open_file(segment.path("txnindex"))
+        snapshot = open_file(segment.snapshot_path(_end_offset(segment, log)))
         undone.pop_all()
     return OpenSegment(segment, log, indexes[0], indexes[1], transaction, snapshot)
 
 
-def opened_again(segment: OpenSegment) -> OpenSegment:
+def reopen_segment(segment: OpenSegment) -> OpenSegment:
     """The same files under descriptors of their own, which stay when the others are closed; close them as well."""
     with contextlib.ExitStack() as undone:
 
-        def again(file: OpenFile) -> OpenFile:
+        def duplicate(file: OpenFile) -> OpenFile:
             descriptor = os.dup(file.descriptor)
             undone.callback(os.close, descriptor)
             return OpenFile(file.path, descriptor)
 
-        transaction = None if segment.transaction_index is None else again(segment.transaction_index)
-        files = [again(file) for file in (segment.log, segment.offset_index, segment.time_index)]
-        snapshot = again(segment.producer_snapshot)
+        transaction = None if segment.transaction_index is None else duplicate(segment.transaction_index)
+        files = [duplicate(file) for file in (segment.log, segment.offset_index, segment.time_index)]
+        snapshot = duplicate(segment.producer_snapshot)
         undone.pop_all()
     return OpenSegment(segment.place, files[0], files[1], files[2], transaction, snapshot)
 
@@ -164,7 +164,7 @@ def _history(place: FoundSegment, epochs: LeaderEpochs, extent: LogExtent, end_o
     # The segment may begin before its first batch, with the same leader: nobody else has written in between.
     (first_epoch, _), *later = extent.leader_epochs
     of_batches = ((first_epoch, place.base_offset), *later)
-    return joined_epochs(of_batches, epochs) if epochs else of_batches
+    return join_epochs(of_batches, epochs) if epochs else of_batches
 
 
 def _last_entry(index: OpenFile, entry_size: int) -> bytes:
@@ -180,18 +180,18 @@ def _end_offset(segment: FoundSegment, log: OpenFile) -> int:
     return scan_log(log.descriptor, size, segment.base_offset, str(segment)).last_offset
 
 
-def _opened(path: Path, segment: FoundSegment) -> OpenFile:
+def _open(path: Path, segment: FoundSegment) -> OpenFile:
     with contextlib.suppress(FileNotFoundError):
         return OpenFile(path, os.open(path, _TO_READ))
     plain = path.with_name(path.name.removesuffix(DELETED))
     # The names change one after the other, and only in this direction: what has its plain name is looked for once.
-    for name in (plain, _marked(plain)) if segment.is_deleted else (_marked(plain),):
+    for name in (plain, _mark(plain)) if segment.is_deleted else (_mark(plain),):
         with contextlib.suppress(FileNotFoundError):
             return OpenFile(name, os.open(name, _TO_READ))
     raise SegmentIncomplete(f"segment {segment} has no file {plain}, and cannot be copied without it")
 
 
-def _marked(path: Path) -> Path:
+def _mark(path: Path) -> Path:
     return path.with_name(path.name + DELETED)
 
 

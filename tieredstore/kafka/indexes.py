@@ -126,7 +126,7 @@ class TimeIndex(_Entries[TimeIndexEntry]):
 
 def read_offset_index(raw: bytes, base_offset: int) -> OffsetIndex:
     """Parse an ``.index`` file; BatchCorrupt for a size or order that Kafka never writes."""
-    words = _words(_used(raw, _OFFSET_ENTRY, "offset index"))
+    words = _words(_cut_padding(raw, _OFFSET_ENTRY, "offset index"))
     offsets, positions = words[::2], words[1::2]
     _check_order("offset index", offsets, positions)
     return OffsetIndex(base_offset, offsets, positions)
@@ -134,7 +134,7 @@ def read_offset_index(raw: bytes, base_offset: int) -> OffsetIndex:
 
 def read_time_index(raw: bytes, base_offset: int) -> TimeIndex:
     """Parse a ``.timeindex`` file; BatchCorrupt for a size or order that Kafka never writes."""
-    used = _used(raw, _TIME_ENTRY, "time index")
+    used = _cut_padding(raw, _TIME_ENTRY, "time index")
     timestamps = array("q", (timestamp for timestamp, _ in _TIME_ENTRY.iter_unpack(used)))
     offsets = _words(used)[2::3]
     # Equal offsets pass: Kafka's writer, too, refuses only an offset below the last one.
@@ -146,7 +146,9 @@ def read_txn_index(raw: bytes, base_offset: int) -> tuple[AbortedTransaction, ..
     """Parse a ``.txnindex`` file, in the order of the abort markers; BatchCorrupt for what Kafka never writes."""
     transactions: list[AbortedTransaction] = []
     last = base_offset - 1
-    for number, (version, *fields) in enumerate(_TXN_ENTRY.iter_unpack(_used(raw, _TXN_ENTRY, "transaction index"))):
+    for number, (version, *fields) in enumerate(
+        _TXN_ENTRY.iter_unpack(_cut_padding(raw, _TXN_ENTRY, "transaction index"))
+    ):
         entry = AbortedTransaction(*fields)
         if version != 0:
             raise BatchCorrupt(f"entry {number} of the transaction index has the unknown version {version}")
@@ -197,7 +199,7 @@ def _increases(column: Column, before: int, ordered: Callable[[int, int], bool])
     return not column or (ordered(before, column[0]) and all(map(ordered, column, islice(column, 1, None))))
 
 
-def _used(raw: bytes, layout: struct.Struct, name: str) -> bytes:
+def _cut_padding(raw: bytes, layout: struct.Struct, name: str) -> bytes:
     """The entries, without the zeros behind them."""
     if len(raw) % layout.size:
         raise BatchCorrupt(f"the {name} has {len(raw)} bytes, not a multiple of {layout.size}")

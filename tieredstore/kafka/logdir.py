@@ -177,7 +177,7 @@ def discover(path: Path, *, topics: Collection[str] = ()) -> Discovery:
     if not path.is_dir():
         raise ConfigError(f"{path} is neither a directory nor a .log file")
     # The contents decide, not the name: a log directory may well be called data-0.
-    if any(_LOG.fullmatch(entry.name) or entry.name == PARTITION_METADATA for entry in _listed(path)):
+    if any(_LOG.fullmatch(entry.name) or entry.name == PARTITION_METADATA for entry in _list(path)):
         return _discover_partition(path)
     return _discover_log_dir(path, topics)
 
@@ -253,7 +253,7 @@ def _discover_file(path: Path) -> Discovery:
 def _discover_log_dir(path: Path, topics: Collection[str]) -> Discovery:
     segments: list[FoundSegment] = []
     left: list[LeftAlone] = []
-    for directory in (entry for entry in _listed(path) if entry.is_dir()):
+    for directory in (entry for entry in _list(path) if entry.is_dir()):
         reason = _reason_to_leave(directory.name, topics)
         if reason:
             left.append(LeftAlone(directory, reason))
@@ -277,7 +277,7 @@ def _reason_to_leave(name: str, topics: Collection[str]) -> str | None:
 
 def _discover_partition(directory: Path) -> Discovery:
     topic, partition = partition_of(directory)
-    entries = _listed(directory)
+    entries = _list(directory)
     bases = _base_offsets(directory, _LOG, [entry.name for entry in entries])
     following = [*bases[1:], None]
     return Discovery(
@@ -331,7 +331,7 @@ def _indexes_are_trimmed(segment: FoundSegment) -> bool:
 
 
 def _has_later_snapshot(segment: FoundSegment) -> bool:
-    snapshots = (_SNAPSHOT.fullmatch(entry.name) for entry in _listed(segment.directory))
+    snapshots = (_SNAPSHOT.fullmatch(entry.name) for entry in _list(segment.directory))
     return any(int(snapshot[1]) > segment.base_offset for snapshot in snapshots if snapshot)
 
 
@@ -384,7 +384,7 @@ def _present(path: Path, segment: FoundSegment) -> Path:
     return path
 
 
-def _listed(directory: Path) -> list[Path]:
+def _list(directory: Path) -> list[Path]:
     return [directory / name for name in sorted(_names(directory))]
 
 

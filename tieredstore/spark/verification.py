@@ -68,6 +68,8 @@ def verify(
     each time that the DataFrame is computed: write it somewhere, or cache it. A task looks into about
     ``segments_per_task`` segments of one partition, ``parallel`` at once; one more for each partition looks at how its
     segments follow each other. A task fails where the store does; a segment that is damaged is a row.
+
+    Named arguments, as many as the command has options that mean something here: a user writes the few that matter.
     """
     source = store_source(settings)
     if segments_per_task < 1 or parallel < 1:

@@ -63,7 +63,7 @@ def decompress_into(frame: bytes | bytearray | memoryview, out: memoryview, want
     try:
         declared = zstandard.get_frame_parameters(frame).content_size
         if declared != len(out):
-            raise CorruptData(f"the zstd frame declares {_declared(declared)}, not the {len(out)} bytes expected")
+            raise CorruptData(f"the zstd frame declares {_describe_size(declared)}, not the {len(out)} bytes expected")
         # readinto with room for the whole content makes libzstd decode in one pass, straight into `out`: measured
         # 1.7 times ZstdDecompressor.decompress, which pays for fresh memory.
         with _contexts.decompressor.stream_reader(frame, closefd=False) as reader:
@@ -74,7 +74,7 @@ def decompress_into(frame: bytes | bytearray | memoryview, out: memoryview, want
         raise CorruptData(f"the zstd frame ends after {written} of {size} bytes")
 
 
-def _declared(content_size: int) -> str:
+def _describe_size(content_size: int) -> str:
     if content_size == zstandard.CONTENTSIZE_UNKNOWN:
         return "no content size"
     return f"{content_size} bytes"

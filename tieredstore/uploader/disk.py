@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tieredstore.errors import ConfigError, TieredStoreError
 from tieredstore.installation import install_command
-from tieredstore.kafka.checkpoints import joined_epochs, parse_leader_epochs, parse_partition_metadata
+from tieredstore.kafka.checkpoints import join_epochs, parse_leader_epochs, parse_partition_metadata
 from tieredstore.kafka.logdir import (
     LEADER_EPOCH_CHECKPOINT,
     PARTITION_METADATA,
@@ -277,7 +277,7 @@ class Disk:
         # it: a broker that was away takes the log up where its leader's begins. Readers follow a history that is cut,
         # by what other brokers have shipped; one that is wrong would have them pass over just that.
         is_whole = not epochs or any(epoch == epochs[0][0] for epoch, _ in partition.epochs)
-        partition.take(listed, joined_epochs(partition.epochs, epochs) if is_whole else epochs, self._monotonic())
+        partition.take(listed, join_epochs(partition.epochs, epochs) if is_whole else epochs, self._monotonic())
 
     def _warn(self, folder: _Folder, sentence: str) -> None:
         # Said the second time: most such folders are whole a moment later.

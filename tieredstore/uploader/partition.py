@@ -32,7 +32,7 @@ from typing import Final
 from tieredstore.catalog.watermark import Watermark
 from tieredstore.errors import TieredStoreError
 from tieredstore.kafka.checkpoints import LeaderEpochs, have_same_leaders
-from tieredstore.kafka.held_segment import OpenSegment, open_segment, opened_again
+from tieredstore.kafka.held_segment import OpenSegment, open_segment, reopen_segment
 from tieredstore.kafka.logdir import FoundSegment, LogSegment
 from tieredstore.model import TopicIdPartition, TopicPartition
 from tieredstore.uploader.links import Link
@@ -177,7 +177,7 @@ class Segment:
     def open(self) -> OpenSegment:
         """Open its files under descriptors of the caller's own, who closes them. Hold the partition's lock."""
         if self.held is not None:
-            return opened_again(self.held)
+            return reopen_segment(self.held)
         return open_segment(self.place if self.link is None else self.link.place(self.place))
 
     def has_come(self) -> bool:

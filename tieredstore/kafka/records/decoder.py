@@ -82,7 +82,7 @@ class LogReading:
                 # follows is decoded where it lies, without a copy.
                 consumed = 0
                 while rest and consumed < len(view):
-                    taken = min(_needed(rest), len(view) - consumed)
+                    taken = min(_count_missing(rest), len(view) - consumed)
                     rest += view[consumed : consumed + taken]
                     consumed += taken
                     if len(rest) >= _LEAST_FRAME:
@@ -162,7 +162,7 @@ class LogReading:
         self.ended_in_zeros = self.ended_in_zeros or bool(rest)
 
 
-def _needed(rest: bytearray) -> int:
+def _count_missing(rest: bytearray) -> int:
     """How many bytes are missing until the batch that ``rest`` begins with can be judged, or is whole."""
     size = first_batch_size(rest)
     return max(size or 0, _LEAST_FRAME) - len(rest)

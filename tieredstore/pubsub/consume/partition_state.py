@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tieredstore.backends.base import Buffer
 from tieredstore.errors import ObjectNotFound, RangeNotSatisfiable
-from tieredstore.kafka.arrow_values import repeated
+from tieredstore.kafka.arrow_values import repeat_value
 from tieredstore.process.futures import is_done, outcome
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.consume.seen_messages import SeenMessages
@@ -448,8 +448,8 @@ def with_places(rows: pa.RecordBatch, partition: int, offset: int) -> pa.RecordB
     """The same rows with columns for their partition and offset."""
     columns = [
         *rows.columns,
-        repeated(partition, rows.num_rows, pa.int32()),
-        repeated(offset, rows.num_rows, pa.int64()),
+        repeat_value(partition, rows.num_rows, pa.int32()),
+        repeat_value(offset, rows.num_rows, pa.int64()),
     ]
     return pa.RecordBatch.from_arrays(columns, names=[*rows.schema.names, "partition", "offset"])
 

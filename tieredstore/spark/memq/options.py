@@ -178,7 +178,7 @@ def _topic_and_store(
     named = texts.get(_TOPIC)
     if named is None or len(named) != 1:
         raise ConfigError("name one topic of batches with the option topic")
-    return named[0], StoreSource.named(texts.get(SETTINGS), properties)
+    return named[0], StoreSource.from_options(texts.get(SETTINGS), properties)
 
 
 def _check_listing(texts: OptionTexts, *, streaming: bool, by_listing: bool) -> None:

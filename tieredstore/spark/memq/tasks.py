@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from tieredstore.errors import DataLoss, ObjectNotFound
-from tieredstore.kafka.arrow_values import repeated
+from tieredstore.kafka.arrow_values import repeat_value
 from tieredstore.process.futures import outcome
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.consume.seen_messages import SeenMessages
@@ -98,7 +98,7 @@ class _Reading:
         for place, (batch, records) in enumerate(self._records(task)):
             rows = pa.Table.from_batches([self._convert(batch, records)])
             key = records.column("key")
-            order = [key.is_valid(), key, repeated(place, records.num_rows, pa.int64())]
+            order = [key.is_valid(), key, repeat_value(place, records.num_rows, pa.int64())]
             order += [records.column(name) for name in _PLACE]
             for name, column in zip(_ORDER, order, strict=True):
                 rows = rows.append_column(f"by {name}", column)

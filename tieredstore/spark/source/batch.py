@@ -62,7 +62,7 @@ class BatchReader(DataSourceReader):
             lookup = reader.lookup(snapshot)
             windows = lookup.exact(options.starting, options.ending, if_too_late=options.timestamp_strategy)
         lookup.check_readable(windows, options.starting, options.ending)
-        windows = self._narrowed(windows)
+        windows = self._narrow(windows)
         since = None if self._bounds is None else self._bounds.since_ms
         options = replace(options, max_split_bytes=self._split_bytes(snapshot, windows))
         return plan_tasks(open_source(), snapshot, windows, options, since_ms=since)
@@ -71,7 +71,7 @@ class BatchReader(DataSourceReader):
         """How much of a log one task reads at most."""
         return self._options.max_split_bytes
 
-    def _narrowed(self, windows: dict[TopicPartition, OffsetWindow]) -> dict[TopicPartition, OffsetWindow]:
+    def _narrow(self, windows: dict[TopicPartition, OffsetWindow]) -> dict[TopicPartition, OffsetWindow]:
         """What Spark's filters leave of the windows."""
         bounds = self._bounds
         if bounds is None:

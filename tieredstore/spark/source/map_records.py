@@ -12,7 +12,7 @@ from tieredstore.errors import ConfigError
 from tieredstore.spark.source.batch import BatchReader
 from tieredstore.spark.source.data_source import TieredStoreDataSource
 from tieredstore.spark.source.options import SourceOptions, parse_options
-from tieredstore.spark.source.rows import MappedRows, RecordFunction, rows_given, schema_of
+from tieredstore.spark.source.rows import MappedRows, RecordFunction, apply_function, schema_of
 from tieredstore.spark.source.tasks import read_task
 from tieredstore.spark.source.workers import one_sentence, spare_modules
 
@@ -107,7 +107,7 @@ class MappedReader(BatchReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The function's rows for one task."""
-        return rows_given(read_task(partition, self._options), self._mapped)
+        return apply_function(read_task(partition, self._options), self._mapped)
 
 
 def _check_options(options: SourceOptions) -> SourceOptions:

@@ -243,7 +243,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         starting=starting,
         ending=ending,
         columns=columns_of(options),
-        store=StoreSource.named(texts.get(SETTINGS), properties),
+        store=StoreSource.from_options(texts.get(SETTINGS), properties),
         timestamp_strategy=texts.get(_STRATEGY),
         isolation=_isolation(texts),
         fail_on_data_loss=texts.get(_FAIL_ON_DATA_LOSS),

@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 )
 
 from tieredstore.errors import ConfigError, TieredStoreError, excerpt
-from tieredstore.kafka.arrow_values import repeated, scalar_of
+from tieredstore.kafka.arrow_values import repeat_value, scalar_of
 from tieredstore.spark.source.workers import each_in_one_sentence, one_sentence
 
 HEADERS: Final = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
@@ -170,7 +170,7 @@ class RowShape:
         """``value`` in every row: a slice of one array that grows with the largest batch."""
         known, constants = self._constants.get(name, (None, None))
         if constants is None or known != value or len(constants) < count:
-            constants = repeated(value, count, self.arrow_schema.field(name).type)
+            constants = repeat_value(value, count, self.arrow_schema.field(name).type)
             self._constants[name] = value, constants
         return constants.slice(0, count)
 
@@ -217,7 +217,7 @@ def schema_of(schema: StructType | pa.Schema | str) -> StructType:
             )
 
 
-def rows_given(rows: Iterator[pa.RecordBatch], mapped: MappedRows | None) -> Iterator[pa.RecordBatch]:
+def apply_function(rows: Iterator[pa.RecordBatch], mapped: MappedRows | None) -> Iterator[pa.RecordBatch]:
     """The rows, or what a function makes of them, of exactly the types that Spark wants.
 
     An error of ours in ``rows`` is one sentence; one of the function's own has no frame of ours in its traceback.

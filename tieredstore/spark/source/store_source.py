@@ -41,7 +41,7 @@ class StoreSource:
     properties: tuple[tuple[str, str], ...]
 
     @classmethod
-    def named(cls, settings_file: str | None, properties: Mapping[str, str]) -> StoreSource:
+    def from_options(cls, settings_file: str | None, properties: Mapping[str, str]) -> StoreSource:
         """What the option ``settings`` and those of the store name; ConfigError if they name none."""
         if settings_file is None and "storage.backend.class" not in properties:
             raise ConfigError(
@@ -60,7 +60,7 @@ class StoreSource:
             name: _locate(name, text) for name, text in own_properties(dict(self.properties), "options").texts.items()
         }
         if self.settings_file is None:
-            return settings_from(_readable(given, ""), source="options")
+            return settings_from(_complete(given, ""), source="options")
         path = _find(self.settings_file)
         if path is None:
             raise ConfigError(
@@ -71,13 +71,13 @@ class StoreSource:
         prefix = own_properties(in_file, str(path)).prefix
         merged = {**in_file, **{prefix + name: text for name, text in given.items()}}
         source = f"{path} with options" if given else str(path)
-        return settings_from(_readable(merged, prefix), base_dir=path.absolute().parent, source=source)
+        return settings_from(_complete(merged, prefix), base_dir=path.absolute().parent, source=source)
 
     def __repr__(self) -> str:
         return f"StoreSource({self.settings_file!r}, {[name for name, _ in self.properties]})"
 
 
-def _readable(properties: Properties, prefix: str) -> Properties:
+def _complete(properties: Properties, prefix: str) -> Properties:
     name, text = _CHUNK_SIZE
     return {prefix + name: text, **properties}
 

@@ -32,7 +32,7 @@ from tieredstore.model import (
 )
 from tieredstore.records.partition import PartitionRead
 from tieredstore.records.settings import ReadSettings
-from tieredstore.spark.source.rows import COLUMNS, MappedRows, RecordFunction, RowShape, rows_given, schema_of
+from tieredstore.spark.source.rows import COLUMNS, MappedRows, RecordFunction, RowShape, apply_function, schema_of
 from tieredstore.spark.source.store_source import StoreSource, manager_of
 from tieredstore.spark.source.workers import each_in_one_sentence
 
@@ -74,6 +74,8 @@ def decode_segments(
     ``df`` and a few MiB; each log or segment is decoded by one task, so have as many partitions as tasks are wanted.
     ConfigError for what cannot be; tasks fail with BatchCorrupt, SegmentNotFound or what else is wrong with a segment,
     which they name. Rows are in the order of ``df``, those of a segment by offset.
+
+    Six parameters, all but ``df`` by name: each is a choice of its own that a user leaves out as a rule.
     """
     shape = RowShape(columns)
     mapped = _map_with(function, schema)
@@ -123,7 +125,7 @@ def _map_with(function: RecordFunction | None, schema: StructType | pa.Schema | 
 
 def _log_task(columns: tuple[str, ...], mapped: MappedRows | None) -> Callable[[_Batches], _Batches]:
     def decode_segments(batches: _Batches) -> _Batches:
-        return rows_given(rows_of_logs(batches, RowShape(columns)), mapped)
+        return apply_function(rows_of_logs(batches, RowShape(columns)), mapped)
 
     return decode_segments
 
@@ -137,7 +139,7 @@ def _segment_task(
         yield from StoredSegments(manager, reading).rows(keys, RowShape(columns))
 
     def decode_segments(batches: _Batches) -> _Batches:
-        return rows_given(rows(batches), mapped)
+        return apply_function(rows(batches), mapped)
 
     return decode_segments
 

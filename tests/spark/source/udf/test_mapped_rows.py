@@ -19,7 +19,7 @@ from tieredstore.records.splits import RecordSplit
 from tieredstore.spark.source import map_records
 from tieredstore.spark.source.map_records import MappedReader
 from tieredstore.spark.source.options import SourceOptions, parse_options
-from tieredstore.spark.source.rows import MappedRows, rows_given, schema_of
+from tieredstore.spark.source.rows import MappedRows, apply_function, schema_of
 from tieredstore.spark.source.tasks import SplitTask
 
 SCHEMA = StructType([StructField("n", LongType())])
@@ -42,7 +42,7 @@ def giving(result: Any) -> Any:
 
 
 def given(function: Any, schema: StructType = SCHEMA) -> list[pa.RecordBatch]:
-    return list(rows_given(iter([ROWS]), MappedRows(function, schema)))
+    return list(apply_function(iter([ROWS]), MappedRows(function, schema)))
 
 
 @pytest.mark.parametrize("schema", [SCHEMA, pa.schema([("n", pa.int64())])])
@@ -57,7 +57,7 @@ def test_what_is_no_schema_is_told_of(schema: Any) -> None:
 
 
 def test_rows_pass_as_they_are_or_in_the_types_of_the_schema() -> None:
-    assert list(rows_given(iter([ROWS]), None)) == [ROWS]
+    assert list(apply_function(iter([ROWS]), None)) == [ROWS]
     assert given(identity) == [ROWS]
     narrow = pa.RecordBatch.from_arrays([pa.array([1, 2], pa.int32())], names=["n"])
     assert given(giving(iter([narrow]))) == [ROWS]
@@ -94,7 +94,7 @@ def test_no_frame_of_ours_is_in_the_traceback_of_a_function() -> None:
         raise ValueError("of mine")
 
     for function in (at_once, later):
-        rows = rows_given(iter([ROWS]), MappedRows(function, SCHEMA))
+        rows = apply_function(iter([ROWS]), MappedRows(function, SCHEMA))
         with pytest.raises(ValueError, match="of mine") as caught:
             list(rows)
         assert [entry.frame.code.path for entry in caught.traceback] == [Path(__file__)] * 2
@@ -102,7 +102,7 @@ def test_no_frame_of_ours_is_in_the_traceback_of_a_function() -> None:
 
 def test_a_next_of_no_batch_is_no_end_of_the_rows() -> None:
     with pytest.raises(ConfigError, match="StopIteration"):
-        list(rows_given(iter(()), MappedRows(first_batch, SCHEMA)))
+        list(apply_function(iter(()), MappedRows(first_batch, SCHEMA)))
 
 
 def test_an_error_of_the_records_passes_through_the_function() -> None:
@@ -115,7 +115,7 @@ def test_an_error_of_the_records_passes_through_the_function() -> None:
             yield from batches
 
     for function in (identity, swallowing):
-        rows = rows_given(damaged(), MappedRows(function, SCHEMA))
+        rows = apply_function(damaged(), MappedRows(function, SCHEMA))
         assert next(rows) == ROWS
         with pytest.raises(CorruptData, match="a chunk is damaged"):
             next(rows)
