@@ -17,7 +17,7 @@ from tests.support.records.small_segments import PLAIN, ZSTD, memory_settings
 from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import CatalogFile, ProblemKind, load_catalog
-from tieredstore.catalog.log_batches import LogBatches
+from tieredstore.catalog.log_sections import LogBatches
 from tieredstore.errors import BatchCorrupt
 from tieredstore.format.manifest import SegmentManifest
 from tieredstore.kafka.batches import HEADER_SIZE, read_batch_headers

@@ -18,10 +18,9 @@ from tests.support.stores.doubles import CountingStore, ScriptedStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog import Catalog, CatalogFile, arrow_rows, load_catalog
-from tieredstore.catalog.arrow_rows import Origin, StoredRows, decode_rows
+from tieredstore.catalog import Catalog, CatalogFile, catalog_file, load_catalog
+from tieredstore.catalog.catalog_file import Origin, SegmentRow, Stamp, StoredRows, decode_rows
 from tieredstore.catalog.listing import Scope
-from tieredstore.catalog.rows import SegmentRow, Stamp
 from tieredstore.errors import AccessDenied
 from tieredstore.format.keys import Suffix, parse_key
 from tieredstore.remote import RemoteStorageManager
@@ -254,12 +253,12 @@ def test_a_file_of_other_objects_is_not_believed(origin: Origin) -> None:
 
 
 def test_a_file_of_another_version_or_schema_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrow_rows, "VERSION", "0")
+    monkeypatch.setattr(catalog_file, "VERSION", "0")
     older = encoded(*run_of(5, EVENTS))
     monkeypatch.undo()
     assert decode_rows(older, ORIGIN) is None
     sink = pa.BufferOutputStream()
-    fields: Any = arrow_rows._origin_fields(ORIGIN)  # pyright: ignore[reportPrivateUsage]
+    fields: Any = catalog_file._origin_fields(ORIGIN)  # pyright: ignore[reportPrivateUsage]
     with pa.ipc.new_stream(sink, pa.schema([("path", pa.string())], metadata=fields)):
         pass
     content = sink.getvalue().to_pybytes()

@@ -61,7 +61,7 @@ def test_every_signature_has_the_one_default(module: str) -> None:
 
 
 def test_the_readers_are_among_those() -> None:
-    readers = {"polars", "duckdb", "query.topics", "records.topic_records", "records.settings", "reading.query"}
+    readers = {"polars", "duckdb", "query.topic_scan", "records.topic_records", "records.settings", "reading.query"}
     assert {f"tieredstore.{name}" for name in readers} < FOUND.keys()
 
 

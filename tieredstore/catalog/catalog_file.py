@@ -1,16 +1,31 @@
-"""The catalog file: what earlier plannings read, so that the next one reads only what is new."""
+"""The catalog file: what earlier plannings read, so that the next one reads only what is new.
+
+It is one Arrow IPC stream of record batches, sorted by path, none compressed, and after its end 32 bytes: the SHA-256
+of all bytes before them (a reader of Arrow streams does not look at what follows the end). The schema's metadata names
+the version of this layout, and the store and key prefix that the rows are of. Bytes that do not hold up in any of this
+are no catalog file: there is nothing in it that cannot be read from the store again.
+
+pyarrow is imported on first use; it ships no types, so that its values are ``Any`` here and nowhere else.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import importlib
+import itertools
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from functools import cache
+from typing import Any, Final, TypeAlias
 
-from tieredstore.backends.base import ObjectStore
-from tieredstore.catalog.arrow_rows import Origin, StoredRows, decode_rows
-from tieredstore.catalog.rows import SegmentRow
-from tieredstore.errors import ObjectNotFound, PreconditionFailed
+from tieredstore.backends.base import ObjectInfo, ObjectStore
+from tieredstore.catalog.lineage import check_segment
+from tieredstore.errors import ConfigError, CorruptData, ObjectNotFound, PreconditionFailed
+from tieredstore.installation import install_command
+from tieredstore.kafka.arrow_values import array_of
+from tieredstore.kafka.checkpoints import LeaderEpochs
+from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -84,3 +99,242 @@ class LoadedRows:
 def _name(key: str) -> str:
     """The key without what may be a prefix that has to stay out of logs."""
     return key.rpartition("/")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Which version of a manifest was read: its etag where listings tell it, else its size and time."""
+
+    size: int
+    etag: str | None
+    modified_ms: int | None
+
+    @classmethod
+    def of(cls, info: ObjectInfo) -> Stamp:
+        """The version that a listing tells of."""
+        return cls(info.size, info.etag, info.modified_ms)
+
+    def matches(self, listed: Stamp) -> bool:
+        """Whether ``listed`` is surely this version; a store that tells neither etag nor time never is."""
+        if self.etag is not None and listed.etag is not None:
+            return self.etag == listed.etag and self.size == listed.size
+        return self.modified_ms is not None and (self.modified_ms, self.size) == (listed.modified_ms, listed.size)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRow:
+    """One segment that counts.
+
+    ``path`` is the main path of its objects as it was listed. ``history`` is its leader-epoch index, read only of
+    segments that rule a partition. ``is_proven`` says that end and epochs were held against what the segment holds.
+    """
+
+    path: str
+    stamp: Stamp
+    metadata: RemoteLogSegmentMetadata
+    history: LeaderEpochs | None = None
+    is_proven: bool = False
+
+
+VERSION: Final = "2"
+
+_VERSION_NAME: Final = b"tieredstore.catalog.version"
+_STORE_NAME: Final = b"tieredstore.catalog.store"
+_PREFIX_NAME: Final = b"tieredstore.catalog.prefix"
+_DIGEST_SIZE: Final = 32
+_BATCH_ROWS: Final = 4096
+
+_Values: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Which objects rows are of: the store's identity and the key prefix."""
+
+    store: str
+    prefix: str
+
+
+class StoredRows:
+    """The rows of a catalog file, or none, sorted by path; decoded batch by batch as they are asked for."""
+
+    def __init__(self, batches: Iterable[Any] = ()) -> None:
+        self._batches = tuple(batches)
+
+    def __len__(self) -> int:
+        return sum(batch.num_rows for batch in self._batches)
+
+    def paths(self) -> Iterator[str]:
+        """The main paths of all rows."""
+        for batch in self._batches:
+            yield from batch.column("path").to_pylist()
+
+    def cursor(self) -> RowCursor:
+        """A way to look rows up in ascending order of their paths."""
+        return RowCursor(self._batches)
+
+    def merged(self, rows: Iterable[SegmentRow], gone: set[str], origin: Origin) -> bytes:
+        """The bytes of a new catalog file: these rows without those of ``gone``, and ``rows`` over them."""
+        pa, pc = _arrow(), importlib.import_module("pyarrow.compute")
+        columns = _columns(rows)
+        new = pa.Table.from_arrays([array_of(columns[field.name], field.type) for field in _schema()], schema=_schema())
+        old = pa.Table.from_batches([_bare(batch) for batch in self._batches], schema=_schema())
+        replaced = pa.concat_arrays([*new.column("path").chunks, array_of(sorted(gone), pa.string())])
+        kept = old.filter(pc.invert(pc.is_in(old.column("path"), value_set=replaced)))
+        return _encode(pa.concat_tables([kept, new]).sort_by("path"), origin)
+
+
+class RowCursor:
+    """Looks rows up by paths that ascend, in one pass. For one thread."""
+
+    def __init__(self, batches: Iterable[Any]) -> None:
+        self._batches = iter(batches)
+        self._rows: _Values = {"path": []}
+        self._at = 0
+
+    def find(self, path: str, segment_id: RemoteLogSegmentId, start_offset: int) -> SegmentRow | None:
+        """The row of a segment; None if there is none, or one that contradicts itself."""
+        while not self._rows["path"] or self._rows["path"][-1] < path:
+            batch = next(self._batches, None)
+            if batch is None:
+                return None
+            # Batches of other topics are passed over without decoding them.
+            if batch.num_rows and batch.column("path")[-1].as_py() >= path:
+                self._rows, self._at = batch.to_pydict(), 0
+        paths = self._rows["path"]
+        while paths[self._at] < path:
+            self._at += 1
+        return self._row(segment_id, start_offset) if paths[self._at] == path else None
+
+    def _row(self, segment_id: RemoteLogSegmentId, start_offset: int) -> SegmentRow | None:
+        values = {name: column[self._at] for name, column in self._rows.items()}
+        metadata = RemoteLogSegmentMetadata(
+            segment_id,
+            start_offset,
+            values["end_offset"],
+            values["segment_size"],
+            values["max_timestamp_ms"],
+            values["broker_id"],
+            values["event_timestamp_ms"],
+            _pairs(values["leader_epochs"]) or (),
+            values["txn_index_empty"],
+        )
+        history = _pairs(values["history"])
+        try:
+            check_segment(metadata)
+        except CorruptData:
+            return None
+        if metadata.segment_size_in_bytes < 0 or not _ascends(history or ()):
+            return None
+        stamp = Stamp(values["manifest_size"], values["manifest_etag"], values["manifest_modified_ms"])
+        return SegmentRow(values["path"], stamp, metadata, history, values["proven"])
+
+
+def decode_rows(raw: bytes, origin: Origin) -> StoredRows | None:
+    """The rows of a catalog file; None if it is damaged, of another version, or of other objects."""
+    pa = _arrow()
+    with memoryview(raw) as view, view[:-_DIGEST_SIZE] as content:
+        if hashlib.sha256(content).digest() != raw[-_DIGEST_SIZE:]:
+            return None
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(raw)) as reader:
+            if reader.schema.metadata != _origin_fields(origin) or not reader.schema.equals(_schema()):
+                return None
+            batches = [batch for batch in reader if _is_sound(batch)]
+    except (pa.ArrowException, OSError, MemoryError):
+        return None
+    ends = [batch.column("path")[at].as_py() for batch in batches if batch.num_rows for at in (0, -1)]
+    return StoredRows(batches) if ends == sorted(ends) else None
+
+
+def _encode(table: Any, origin: Origin) -> bytes:
+    pa = _arrow()
+    sink = pa.BufferOutputStream()
+    table = table.replace_schema_metadata(_origin_fields(origin))
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=_BATCH_ROWS)
+    content = sink.getvalue()
+    return b"".join((content, hashlib.sha256(content).digest()))
+
+
+def _is_sound(batch: Any) -> bool:
+    """True, or ArrowInvalid for a batch whose buffers contradict it, or that has nulls where none can be."""
+    batch.validate(full=True)
+    for column, field in zip(batch.columns, batch.schema, strict=True):
+        if column.null_count and not field.nullable:
+            raise _arrow().ArrowInvalid(f"{field.name} is null")
+    return True
+
+
+def _columns(rows: Iterable[SegmentRow]) -> _Values:
+    columns: _Values = {name: [] for name in _schema().names}
+    for row in rows:
+        metadata, stamp = row.metadata, row.stamp
+        values: Mapping[str, object] = {
+            "path": row.path,
+            "manifest_size": stamp.size,
+            "manifest_etag": stamp.etag,
+            "manifest_modified_ms": stamp.modified_ms,
+            "end_offset": metadata.end_offset,
+            "segment_size": metadata.segment_size_in_bytes,
+            "max_timestamp_ms": metadata.max_timestamp_ms,
+            "broker_id": metadata.broker_id,
+            "event_timestamp_ms": metadata.event_timestamp_ms,
+            "leader_epochs": metadata.segment_leader_epochs,
+            "txn_index_empty": metadata.txn_idx_empty,
+            "history": row.history,
+            "proven": row.is_proven,
+        }
+        for name, value in values.items():
+            columns[name].append(value)
+    return columns
+
+
+def _pairs(epochs: list[tuple[int, int]] | None) -> LeaderEpochs | None:
+    return None if epochs is None else tuple(epochs)
+
+
+def _ascends(epochs: LeaderEpochs) -> bool:
+    return all(a[0] < b[0] and a[1] < b[1] for a, b in itertools.pairwise(epochs))
+
+
+def _bare(batch: Any) -> Any:
+    return batch.replace_schema_metadata(None)
+
+
+def _origin_fields(origin: Origin) -> dict[bytes, bytes]:
+    return {
+        _VERSION_NAME: VERSION.encode(),
+        _STORE_NAME: origin.store.encode(),
+        _PREFIX_NAME: origin.prefix.encode(),
+    }
+
+
+@cache
+def _schema() -> Any:
+    pa = _arrow()
+    epochs = pa.map_(pa.int32(), pa.int64())
+    return pa.schema(
+        [
+            pa.field("path", pa.string(), nullable=False),
+            pa.field("manifest_size", pa.int64(), nullable=False),
+            pa.field("manifest_etag", pa.string()),
+            pa.field("manifest_modified_ms", pa.int64()),
+            pa.field("end_offset", pa.int64(), nullable=False),
+            pa.field("segment_size", pa.int64(), nullable=False),
+            pa.field("max_timestamp_ms", pa.int64(), nullable=False),
+            pa.field("broker_id", pa.int32(), nullable=False),
+            pa.field("event_timestamp_ms", pa.int64(), nullable=False),
+            pa.field("leader_epochs", epochs, nullable=False),
+            pa.field("txn_index_empty", pa.bool_()),
+            pa.field("history", epochs),
+            pa.field("proven", pa.bool_(), nullable=False),
+        ]
+    )
+
+
+def _arrow() -> Any:
+    try:
+        return importlib.import_module("pyarrow")
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"a catalog file needs pyarrow: {install_command('arrow')}, or plan without one") from error

@@ -7,8 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.catalog.lineage import check_segment, epochs_fit
-from tieredstore.catalog.log_batches import open_log
-from tieredstore.catalog.log_sections import offset_index_of
+from tieredstore.catalog.log_sections import offset_index_of, open_log
 from tieredstore.errors import BatchCorrupt, IndexesCorrupt, SegmentCorrupt
 from tieredstore.kafka.checkpoints import LeaderEpochs, parse_leader_epochs, segment_leader_epochs
 from tieredstore.kafka.indexes import read_offset_index, read_time_index

@@ -9,14 +9,12 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.catalog.arrow_rows import Origin, RowCursor
 from tieredstore.catalog.catalog import Catalog
-from tieredstore.catalog.catalog_file import CatalogFile, LoadedRows
+from tieredstore.catalog.catalog_file import CatalogFile, LoadedRows, Origin, RowCursor, SegmentRow, Stamp
 from tieredstore.catalog.completion import describe_segment
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope
 from tieredstore.catalog.metadata_topic import SegmentStates
 from tieredstore.catalog.problems import Problem, ProblemKind
-from tieredstore.catalog.rows import SegmentRow, Stamp
 from tieredstore.catalog.stored import StoredSegment, load_each
 from tieredstore.catalog.tracing import KnownProofs, Traced, catalog_of, trace_partitions
 from tieredstore.errors import CorruptData, SegmentNotFound, StoreError, TieredStoreError, UnknownKey, WrongKey

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tieredstore.catalog.lineage import Lineage, Span
-from tieredstore.catalog.log_batches import open_log
-from tieredstore.catalog.log_sections import LogSection, section_for_time, time_index_of
+from tieredstore.catalog.log_sections import LogSection, open_log, section_for_time, time_index_of
 from tieredstore.errors import BatchCorrupt, ConfigError
 from tieredstore.installation import install_command
 from tieredstore.kafka.batches import BatchHeader, TimestampType

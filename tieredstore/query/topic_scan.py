@@ -1,31 +1,37 @@
-"""What is read of a topic, cut into pieces that are read side by side, and without what a filter leaves out."""
+"""From a topic's name to its records: cut into splits that are read side by side, without what a filter leaves out."""
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Self, SupportsIndex, TypeAlias
 
 import pyarrow as pa
 
-from tieredstore.model import Earliest, Latest, Place, Places
+from tieredstore.model import DEFAULT_ISOLATION, Earliest, Latest, Place, Places
+from tieredstore.query.arguments import check_client, check_source, check_topic, several_of
 from tieredstore.query.conditions import Condition, PartitionSpan
-from tieredstore.query.topic_columns import TopicColumns, topic_schema
+from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes, TopicColumns, topic_schema
 from tieredstore.query.topic_read import GivenPlaces, ReadPlan, TopicRead
 from tieredstore.reading.losses import Losses, losses_between
 from tieredstore.reading.plan import SplitLimits, WindowSplit
+from tieredstore.reading.query import LogQuery
+from tieredstore.reading.reader import TopicReader
 from tieredstore.reading.windows import place_of
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.splits import RecordSplit
+from tieredstore.values import Binary, ValueType
 
 if TYPE_CHECKING:
-    from tieredstore.model import TopicPartition
+    from tieredstore.model import Isolation, TopicPartition, Uuid
     from tieredstore.partitions.log import OffsetWindow, PartitionLog
+    from tieredstore.query.topic_read import GivenPlaces
     from tieredstore.reading.log_snapshot import LogSnapshot
-    from tieredstore.reading.reader import TopicReader
+    from tieredstore.records.settings import OnDataLoss
+    from tieredstore.remote.source import SegmentSource
 
 _MIB: Final = 1024 * 1024
 _LEAST_SPLIT: Final = 2 * _MIB
@@ -197,3 +203,60 @@ def _span_of(split: WindowSplit) -> PartitionSpan:
 def _selected(batch: Any, names: list[str]) -> pa.RecordBatch:
     selected: pa.RecordBatch = batch if batch.schema.names == names else batch.select(names)
     return selected
+
+
+_BINARY: Final = Binary()
+
+
+def read_topic(
+    source: SegmentSource,
+    topic: str,
+    *,
+    partitions: Sequence[int] | None = None,
+    start: GivenPlaces = None,
+    stop: GivenPlaces = None,
+    columns: Sequence[str] = TOPIC_COLUMNS,
+    filter: Any = None,
+    key: ValueType = _BINARY,
+    value: ValueType = _BINARY,
+    isolation: Isolation = DEFAULT_ISOLATION,
+    on_data_loss: OnDataLoss = "fail",
+    ordered: bool = True,
+    parallelism: int | None = None,
+    max_bytes: int = 64 * _MIB,
+    client: Mapping[str, str] | None = None,
+    topic_id: Uuid | None = None,
+    settings: ReadSettings | None = None,
+) -> TopicRead:
+    """The records of a topic, of bucket and broker as one log, as they are now.
+
+    ``partitions`` are some of them, or all. ``start`` and ``stop``, which is out, are an offset, an ``AtTime``, or None
+    for the first record there is and for the end: for each partition, or by its number. ``filter`` is an expression of
+    pyarrow over any columns; what it says of ``partition``, ``offset`` and ``timestamp`` keeps what it excludes from
+    being fetched. ``key`` and ``value`` say what they are read as.
+
+    Splits are read ``parallelism`` at a time (as many as there are cores): by partition and offset, or with
+    ``ordered=False`` as they come, and then there is no order between batches. What is decoded and not yet taken has
+    ``max_bytes`` at most, and one record batch more.
+
+    ``client`` are the properties of the Kafka client that reads on where the bucket ends. Offsets that were asked for,
+    that the filter does not exclude and that nobody holds are DataLoss, before the first record; with
+    ``on_data_loss="report"`` a warning is logged for each gap. ResourceNotFound for a topic or partition that is not
+    there; ConfigError for what cannot be. Errors of reading are raised where the records would come. Options are
+    keywords: a caller names the few that it sets.
+    """
+    check_source(source)
+    check_topic(topic)
+    check_client(client)
+    partitions = None if partitions is None else several_of("partitions", partitions, SupportsIndex, "numbers")
+    columns = several_of("columns", columns, str, "names")
+    plan = ReadPlan(start, stop, columns, filter, ColumnTypes(key, value), ordered, parallelism, max_bytes, settings)
+    query = LogQuery.of_topic(
+        topic, partitions, isolation=isolation, on_data_loss=on_data_loss, client=client, topic_id=topic_id
+    )
+    reader, snapshot = TopicReader(lambda: source, query).begin()
+    try:
+        return begin_read(reader, snapshot, plan)
+    except BaseException:
+        reader.close()
+        raise

@@ -24,10 +24,10 @@ from tieredstore.kafka.records import RecordDecoder
 from tieredstore.kafka.records.decoder import OnCorrupt
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.records.report import LostOffsets
-from tieredstore.records.settings import ReadSettings
 
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Span
+    from tieredstore.records.settings import ReadSettings
     from tieredstore.remote.fetch.stream import SegmentStream
     from tieredstore.remote.source import NextSegment, SegmentSource
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, Final
 
+from tieredstore.catalog.catalog_file import Stamp
 from tieredstore.catalog.listing import SegmentObjects
-from tieredstore.catalog.rows import Stamp
 from tieredstore.errors import ConfigError
 from tieredstore.ops.verification.subject import Extent, Level, SoundSegment
 from tieredstore.process.closing import Closing
