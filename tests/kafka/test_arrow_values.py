@@ -64,7 +64,7 @@ def test_what_a_task_of_spark_does_imports_no_pandas() -> None:
 import sys
 import pyarrow as pa
 from confluent_kafka import Message
-from tieredstore.catalog import arrow_rows
+from tieredstore.catalog import catalog_file
 from tieredstore.kafka.records import COLUMNS
 from tieredstore.live.messages import MessageColumns
 from tieredstore.spark.source.rows import RowShape
@@ -73,7 +73,7 @@ message = Message(topic="t", partition=0, offset=1, value=b"v", headers=[("h", b
 records = MessageColumns(COLUMNS).build([message])
 columns = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 rows = RowShape(columns).convert(records, "t", 0)
-arrow_rows.StoredRows(()).merged([], {"gone"}, arrow_rows.Origin("store", "prefix"))
+catalog_file.StoredRows(()).merged([], {"gone"}, catalog_file.Origin("store", "prefix"))
 print(rows.num_rows, "pandas" in sys.modules)
 """)
     assert printed == "1 False\n"
