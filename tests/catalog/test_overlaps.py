@@ -20,14 +20,10 @@ from tieredstore.testing.segments import PARTITION, Record, build_batch, build_e
 
 def alter(topic: StoredTopic, number: int, **fields: object) -> None:
     """Fields of the segment metadata in one manifest of a topic, as damage or an older writer leaves them."""
-    key = manifest_keys(topic)[number]
+    key = topic.keys(".rsm-manifest")[number]
     document = json.loads(topic.store.get(key))
     document["remoteLogSegmentMetadata"].update(fields)
     topic.store.put(key, json.dumps(document, separators=(",", ":")).encode())
-
-
-def manifest_keys(topic: StoredTopic) -> list[str]:
-    return sorted(info.key for info in topic.store.list() if info.key.endswith(".rsm-manifest"))
 
 
 def extents(lineage: Lineage) -> list[tuple[int, int]]:
@@ -96,7 +92,7 @@ def test_copies_that_overlap_rightly_stay_as_they_are(topic: StoredTopic) -> Non
 def test_a_claim_whose_log_cannot_be_walked_is_a_problem(topic: StoredTopic) -> None:
     three_segments(topic)
     alter(topic, 1, endOffset=899)
-    key = manifest_keys(topic)[1].replace(".rsm-manifest", ".log")
+    key = topic.keys(".rsm-manifest")[1].replace(".rsm-manifest", ".log")
     topic.store.put(key, b"x" * len(topic.store.get(key)))
     catalog = topic.catalog()
     assert [(problem.kind, problem.start_offset) for problem in catalog.problems] == [(ProblemKind.DAMAGED, 100)]
@@ -108,7 +104,7 @@ def test_a_damaged_offset_index_keeps_no_claim_from_being_checked(topic: StoredT
     topic.copy_plain(0, 100, size=1000)
     topic.copy_plain(100, 100, size=1000)
     alter(topic, 0, endOffset=899)
-    key = manifest_keys(topic)[0].replace(".rsm-manifest", ".indexes")
+    key = topic.keys(".rsm-manifest")[0].replace(".rsm-manifest", ".indexes")
     indexes = bytearray(topic.store.get(key))
     indexes[:8] = b"\x7f" * 8
     topic.store.put(key, bytes(indexes))

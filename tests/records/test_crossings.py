@@ -23,10 +23,6 @@ OPEN: list[Step] = [("plain", 0, 2), ("send", 1, 3)]
 PLAIN: list[Step] = [("plain", 0, 4)]
 
 
-def offsets_of(topic: StoredTopic, start: int = 0, stop: int | None = None) -> list[int]:
-    return [row["offset"] for row in rows_of(topic.reader(COMMITTED).read("events", 0, start, stop))]
-
-
 def offsets_of_splits(topic: StoredTopic, start: int = 0) -> list[int]:
     lineage = lineage_of(topic)
     plan = plan_splits(topic.manager, lineage, start, lineage.end_offset, COMMITTED, max_split_bytes=300)
@@ -48,9 +44,9 @@ def test_records_are_left_out_that_a_broker_aborts_without_having_seen_them(
     partition, ends = store(topic, plan, [0, *[1] * (between + 1)])
     seen, _ = partition.visible(ends[-1], ends[-1])
     assert not {2, 3, 4} & set(seen)
-    assert offsets_of(topic) == seen
-    assert offsets_of(topic, 0, 5) == [0, 1]
-    assert offsets_of(topic, 3) == [offset for offset in seen if offset >= 3]
+    assert topic.offsets(COMMITTED) == seen
+    assert topic.offsets(COMMITTED, 0, 5) == [0, 1]
+    assert topic.offsets(COMMITTED, 3) == [offset for offset in seen if offset >= 3]
     assert offsets_of_splits(topic) == seen
     lineage = lineage_of(topic)
     assert decided_end(topic.manager, lineage, 0, ends[-1]) == ends[-1]
@@ -72,8 +68,8 @@ def test_a_transaction_is_undecided_until_its_marker_is_stored_though_later_segm
 
 def test_committed_records_stay_where_the_broker_of_their_marker_has_not_seen_them(topic: StoredTopic) -> None:
     partition, ends = store(topic, [OPEN, PLAIN, [("commit", 1, 1), ("plain", 0, 1)]], [0, 1, 1])
-    assert offsets_of(topic) == partition.visible(ends[-1], ends[-1])[0]
-    assert set(range(2, 5)) <= set(offsets_of(topic))
+    assert topic.offsets(COMMITTED) == partition.visible(ends[-1], ends[-1])[0]
+    assert set(range(2, 5)) <= set(topic.offsets(COMMITTED))
 
 
 def test_of_an_overlap_the_marker_is_paired_with_what_is_open_at_its_end(topic: StoredTopic) -> None:
@@ -89,7 +85,7 @@ def test_of_an_overlap_the_marker_is_paired_with_what_is_open_at_its_end(topic: 
         partition.play(step, second)
     entry = AbortedTransaction(1, 7, 8, 9)  # its log begins at offset 5
     topic.copy(5, second.batches, aborted=[entry], leader_epochs=((0, 5),), broker_id=2)
-    assert offsets_of(topic) == [0, 1, 5, 6, 9]
+    assert topic.offsets(COMMITTED) == [0, 1, 5, 6, 9]
     assert offsets_of_splits(topic) == [0, 1, 5, 6, 9]
 
 
@@ -109,7 +105,7 @@ def test_where_a_history_was_cut_off_its_batches_tell_what_is_open(topic: Stored
     lineage = lineage_of(topic)
     assert [(span.start, span.stop) for span in lineage.spans] == [(0, cut), (cut, cut + 2)]
     assert decided_end(topic.manager, lineage, 0, cut + 2) == 2
-    assert offsets_of(topic) == [0, 1]
+    assert topic.offsets(COMMITTED) == [0, 1]
 
 
 def test_a_marker_that_another_broker_wrote_last_counts_for_a_read_from_the_middle(topic: StoredTopic) -> None:
@@ -123,7 +119,7 @@ def test_a_marker_that_another_broker_wrote_last_counts_for_a_read_from_the_midd
     ]
     _, ends = store(topic, plan, [0, 1, 0, 0, 1])
     for stop in (2, 3, 4, ends[-1]):
-        assert offsets_of(topic, 1, stop) == []
+        assert topic.offsets(COMMITTED, 1, stop) == []
 
 
 SHORT: list[Step] = [("send", 2, 1), ("abort", 2, 1)]
@@ -142,7 +138,7 @@ def test_indexes_are_asked_for_only_where_another_brokers_segments_begin(
     topic: StoredTopic, plan: Sequence[Sequence[Step]], begins: Sequence[int], asked: list[int]
 ) -> None:
     store(topic, plan, begins)
-    offsets_of(topic)
+    topic.offsets(COMMITTED)
     keys = {key.rpartition("/")[2][:20] for key in topic.store.keys_of("get") if key.endswith(".indexes")}
     assert keys == {f"{topic.copied[number].start_offset:020}" for number in asked}
     assert topic.requests(".indexes") == len(asked)
@@ -160,7 +156,7 @@ def test_a_broker_whose_log_reaches_back_is_believed(topic: StoredTopic) -> None
             for step in steps:
                 partition.play(step, segment)
             others.copy(segment.base, segment.batches, producers=partition.snapshot(), broker_id=number)
-        assert offsets_of(others) == offsets_of(topic)
+        assert others.offsets(COMMITTED) == topic.offsets(COMMITTED)
         assert others.requests(".indexes") == len(segments) - 1  # no snapshot of the first one
         assert others.requests(".log") == len(segments)
 
@@ -176,12 +172,12 @@ def test_any_interleaving_over_any_brokers_is_read_as_a_consumer_of_the_whole_lo
         stop = data.draw(st.integers(0, ends[-1]))
         start = data.draw(st.integers(0, stop))
         seen, limit = partition.visible(ends[-1], stop)
-        assert offsets_of(topic, 0, stop) == seen
+        assert topic.offsets(COMMITTED, 0, stop) == seen
         lineage = lineage_of(topic)
         split_plan = plan_splits(topic.manager, lineage, 0, stop, COMMITTED, max_split_bytes=200)
         assert [row["offset"] for row in read_plan(topic.manager, split_plan, COMMITTED)] == seen
         assert decided_end(topic.manager, lineage, 0, stop) == limit == split_plan.stop
-        late = offsets_of(topic, start, stop)
+        late = topic.offsets(COMMITTED, start, stop)
     committed = [at for at, (is_committed, _) in partition.outcome.items() if is_committed and start <= at < stop]
     assert late == sorted(committed)[: len(late)]
     assert set(late) >= {offset for offset in seen if offset >= start}

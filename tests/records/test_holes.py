@@ -20,11 +20,6 @@ from tieredstore.testing.segments import PARTITION
 REPORT = ReadSettings(on_data_loss="report")
 
 
-def read_offsets(topic: StoredTopic, start: int | None, stop: int | None, chosen: ReadSettings) -> list[int]:
-    read = topic.reader(chosen).read("events", 0, start, stop)
-    return [row["offset"] for row in rows_of(read)]
-
-
 @pytest.mark.parametrize(
     ("start", "stop", "lost"),
     [
@@ -65,7 +60,7 @@ def test_a_hole_outside_of_the_window_does_not_matter(topic: StoredTopic, start:
         topic.copy_plain(base, count, size=10)
     there = [*range(100, 110), *range(120, 140), *range(150, 160)]
     wanted = range(start, 160 if stop is None else stop)
-    assert read_offsets(topic, start, stop, ReadSettings()) == [offset for offset in there if offset in wanted]
+    assert topic.offsets(ReadSettings(), start, stop) == [offset for offset in there if offset in wanted]
 
 
 @settings(max_examples=25, deadline=None)
@@ -90,20 +85,17 @@ def test_borders_and_compacted_offsets_lose_and_repeat_nothing(
             topic.copy(base, [plain_batch(offsets, 300) for offsets in kept], end_offset=base + size - 1)
             there += [offset for offsets in kept for offset in offsets]
             base += size
-        assert read_offsets(topic, start, stop, ReadSettings(isolation="read_uncommitted")) == [
+        assert topic.offsets(ReadSettings(isolation="read_uncommitted"), start, stop) == [
             o for o in there if start <= o < stop
         ]
-        assert read_offsets(topic, None, None, ReadSettings(isolation="read_committed")) == there
+        assert topic.offsets(ReadSettings(isolation="read_committed")) == there
 
 
 def rewrite_index(topic: StoredTopic, entries: list[tuple[int, int]]) -> None:
     """Another offset index, of as many entries, in the place of the only segment's own."""
-    (key,) = [info.key for info in topic.store.list() if info.key.endswith(".indexes")]
-    stored = bytearray(topic.store.get(key))
     entry = topic.manager.fetch_manifest(topic.copied[0]).segment_indexes.offset
     assert entry.size == 8 * len(entries)
-    stored[entry.position : entry.position + entry.size] = b"".join(struct.pack(">ii", *pair) for pair in entries)
-    topic.store.put(key, bytes(stored))
+    topic.overwrite(".indexes", b"".join(struct.pack(">ii", *pair) for pair in entries), entry.position)
 
 
 def index_of(topic: StoredTopic) -> list[tuple[int, int]]:
@@ -111,23 +103,16 @@ def index_of(topic: StoredTopic) -> list[tuple[int, int]]:
     return list(struct.iter_unpack(">ii", path.read_bytes()))
 
 
-@pytest.mark.parametrize("shift", [13, 200])
-def test_an_offset_index_that_leads_too_far_on_is_an_error_and_loses_nothing_in_silence(
-    topic: StoredTopic, shift: int
+@pytest.mark.parametrize(
+    ("shift", "start"), [(-13, 500), (-200, 500), (200, 0)], ids=["too far on", "much too far on", "ends too early"]
+)
+def test_an_offset_index_that_leads_elsewhere_is_an_error_and_loses_nothing_in_silence(
+    topic: StoredTopic, shift: int, start: int
 ) -> None:
     topic.copy_plain(0, 1000, batch=5)
-    entries = index_of(topic)
-    rewrite_index(topic, [(offset - shift, position) for offset, position in entries])
+    rewrite_index(topic, [(offset + shift, position) for offset, position in index_of(topic)])
     with pytest.raises(IndexesCorrupt, match="events-0"):
-        read_offsets(topic, 500, 600, ReadSettings())
-
-
-def test_an_offset_index_that_ends_a_part_too_early_is_an_error(topic: StoredTopic) -> None:
-    topic.copy_plain(0, 1000, batch=5)
-    entries = index_of(topic)
-    rewrite_index(topic, [(offset + 200, position) for offset, position in entries])
-    with pytest.raises(IndexesCorrupt, match="events-0"):
-        read_offsets(topic, 0, 600, ReadSettings())
+        topic.offsets(ReadSettings(), start, 600)
 
 
 @pytest.mark.parametrize("position", [2, 10**9])
@@ -142,49 +127,39 @@ def test_an_offset_index_that_points_into_a_batch_or_past_the_log_is_an_error(
     # Behind the entry's own batch: a read begins at an entry that lies before what it is to give.
     first = entries[place][0] + (place == 0)
     with pytest.raises(CorruptData, match="events-0"):
-        read_offsets(topic, first, first + 1, ReadSettings())
+        topic.offsets(ReadSettings(), first, first + 1)
 
 
-def overwrite_log(topic: StoredTopic, change: bytes, at: int = 0) -> None:
-    (key,) = [info.key for info in topic.store.list() if info.key.endswith(".log")]
-    stored = bytearray(topic.store.get(key))
-    stored[at : at + len(change)] = change
-    topic.store.put(key, bytes(stored))
-
-
-def test_records_that_are_not_the_segments_own_are_an_error(topic: StoredTopic) -> None:
+@pytest.mark.parametrize(
+    ("base", "at", "sentence"),
+    [(90, 0, "begins at offset 90"), (115, 1, "events-0 at offset 100")],
+    ids=["before the segment", "behind its end"],
+)
+def test_records_that_are_not_the_segments_own_are_an_error(
+    topic: StoredTopic, base: int, at: int, sentence: str
+) -> None:
+    """Base offsets are not covered by the CRC."""
     topic.copy_plain(100, 20)
-    overwrite_log(topic, (90).to_bytes(8, "big"))  # base offsets are not covered by the CRC
-    with pytest.raises(BatchCorrupt, match="begins at offset 90"):
-        read_offsets(topic, None, None, ReadSettings())
-
-
-def test_records_behind_the_segments_end_are_an_error(topic: StoredTopic) -> None:
-    topic.copy_plain(100, 20)
-    size = topic.copied[0].segment_size_in_bytes // 2
-    overwrite_log(topic, (115).to_bytes(8, "big"), at=size)
-    with pytest.raises(BatchCorrupt, match="events-0 at offset 100"):
-        read_offsets(topic, None, None, ReadSettings())
+    topic.overwrite(".log", base.to_bytes(8, "big"), at * topic.copied[0].segment_size_in_bytes // 2)
+    with pytest.raises(BatchCorrupt, match=sentence):
+        topic.offsets(ReadSettings())
 
 
 def test_chunks_in_another_order_are_an_error(topic: StoredTopic) -> None:
     topic.copy_plain(0, 40, batch=10)
-    size = topic.copied[0].segment_size_in_bytes
-    (key,) = [info.key for info in topic.store.list() if info.key.endswith(".log")]
-    stored = topic.store.get(key)
+    stored = topic.store.get(topic.keys(".log")[0])
     quarter = len(plain_batch(range(10)))
     swapped = stored[2 * quarter : 3 * quarter] + stored[quarter : 2 * quarter] + stored[:quarter]
-    overwrite_log(topic, swapped)
-    assert size == len(stored)
+    topic.overwrite(".log", swapped)
     with pytest.raises(CorruptData):
-        read_offsets(topic, None, None, ReadSettings())
+        topic.offsets(ReadSettings())
 
 
 def test_a_damaged_batch_fails_or_is_left_out_and_reported(
     topic: StoredTopic, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic.copy_plain(0, 40)
-    overwrite_log(topic, b"XX", at=topic.copied[0].segment_size_in_bytes // 2 - 20)
+    topic.overwrite(".log", b"XX", at=topic.copied[0].segment_size_in_bytes // 2 - 20)
     catalog = topic.catalog()
     failing = RecordReader(topic.manager, catalog, ReadSettings()).read("events", 0)
     with pytest.raises(BatchCorrupt, match=r"events-0 at offset 0 .*CRC"):
@@ -202,12 +177,12 @@ def test_a_wrong_base_offset_never_ends_a_read_early(topic: StoredTopic, bit: in
     """No checksum covers it, and one behind the end of what is read looks like that end."""
     topic.copy_plain(0, 200, batch=5)
     catalog = topic.catalog()
-    (log_key,) = [info.key for info in topic.store.list() if info.key.endswith(".log")]
+    (log_key,) = topic.keys(".log")
     whole = topic.store.get(log_key)
     reader = RecordReader(topic.manager, catalog, ReadSettings(columns=["offset"]))
     for header in list(read_batch_headers(whole))[::2]:
         byte = header.position + 7 - bit // 8
-        overwrite_log(topic, bytes([whole[byte] ^ 1 << bit % 8]), at=byte)
+        topic.overwrite(".log", bytes([whole[byte] ^ 1 << bit % 8]), at=byte)
         for start, stop in ((32, 151), (35, 150), (AtTime(32), 151), (150, None)):
             wanted = range(start.timestamp_ms if isinstance(start, AtTime) else start, stop or 200)
             try:

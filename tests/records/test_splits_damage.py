@@ -159,16 +159,9 @@ def test_a_broken_length_is_found_at_planning_where_batches_have_to_be_walked(to
     broken = bytearray(BATCHES[20])
     broken[8:12] = (5).to_bytes(4, "big")
     copy_with_index(topic, BATCHES, [])
-    overwrite_log(topic, bytes(broken), BORDERS[20])
+    topic.overwrite(".log", bytes(broken), BORDERS[20])
     with pytest.raises(BatchCorrupt, match=r"events-0 .*impossible length 5"):
         offsets_in_splits(topic, (0, 300), 9000)
-
-
-def overwrite_log(topic: StoredTopic, change: bytes, at: int) -> None:
-    (key,) = [info.key for info in topic.store.list() if info.key.endswith(".log")]
-    stored = bytearray(topic.store.get(key))
-    stored[at : at + len(change)] = change
-    topic.store.put(key, bytes(stored))
 
 
 @pytest.mark.parametrize("batches", range(1, 6))
@@ -176,7 +169,7 @@ def test_zeros_within_a_log_do_not_pass_for_its_end(topic: StoredTopic, batches:
     topic.copy(0, BATCHES)
     _, border = ENTRIES[15]
     zeros_from = BORDERS[BORDERS.index(border) - batches]
-    overwrite_log(topic, bytes(border - zeros_from), zeros_from)
+    topic.overwrite(".log", bytes(border - zeros_from), zeros_from)
     lineage = lineage_of(topic)
     plan = plan_splits(topic.manager, lineage, 0, 300, CHOSEN, max_split_bytes=4400)
     failed = 0
@@ -192,7 +185,7 @@ def test_zeros_within_a_log_do_not_pass_for_its_end(topic: StoredTopic, batches:
 def test_zeros_at_the_end_of_a_log_that_others_follow_lose_nothing_in_silence(topic: StoredTopic, batches: int) -> None:
     """A log of which the disk lost the end, or all: nothing that its manifest claims may pass for compacted."""
     topic.copy(0, BATCHES)
-    overwrite_log(topic, bytes(LOG_SIZE - BORDERS[batches]), BORDERS[batches])
+    topic.overwrite(".log", bytes(LOG_SIZE - BORDERS[batches]), BORDERS[batches])
     topic.copy(300, [plain_batch(range(300, 310), 40)])
     for size in (1 << 20, 9000):
         with pytest.raises(CorruptData, match=r"events-0 .*zeros"):
@@ -202,7 +195,7 @@ def test_zeros_at_the_end_of_a_log_that_others_follow_lose_nothing_in_silence(to
 def test_chunks_in_another_order_are_an_error(topic: StoredTopic) -> None:
     topic.copy(0, BATCHES)
     third = BATCHES[10] + BATCHES[11]
-    overwrite_log(topic, BATCHES[12] + BATCHES[13] + third, BORDERS[10])
+    topic.overwrite(".log", BATCHES[12] + BATCHES[13] + third, BORDERS[10])
     with pytest.raises(CorruptData, match="events-0"):
         offsets_in_splits(topic, (0, 300), 9000)
 
@@ -213,7 +206,7 @@ def test_a_damaged_batch_fails_or_is_left_out_and_logged(
     topic: StoredTopic, number: int, entries: Entries, caplog: pytest.LogCaptureFixture
 ) -> None:
     copy_with_index(topic, BATCHES, entries)
-    overwrite_log(topic, b"XX", BORDERS[number] + 300)
+    topic.overwrite(".log", b"XX", BORDERS[number] + 300)
     with pytest.raises(BatchCorrupt, match=r"events-0 at offset 0 .*CRC"):
         offsets_in_splits(topic, (0, 300), 9000)
     lost = range(5 * number, 5 * number + 5)
@@ -226,7 +219,7 @@ def test_a_damaged_batch_fails_or_is_left_out_and_logged(
 
 def test_headers_that_do_not_hold_keep_a_log_whole_where_damage_is_to_be_left_out(topic: StoredTopic) -> None:
     copy_with_index(topic, BATCHES, [])
-    overwrite_log(topic, (1000).to_bytes(4, "big"), BORDERS[30] + 57)  # more records than offsets
+    topic.overwrite(".log", (1000).to_bytes(4, "big"), BORDERS[30] + 57)  # more records than offsets
     skipping = ReadSettings(isolation="read_uncommitted", on_corrupt="skip")
     offsets = offsets_in_splits(topic, (0, 300), 9000, chosen=skipping)
     assert offsets == [offset for offset in range(300) if offset not in range(150, 155)]

@@ -164,12 +164,10 @@ def test_a_hole_hides_outcomes_so_that_the_read_ends_before_it(topic: StoredTopi
 def test_damaged_indexes_are_named(suffix: bytes, topic: StoredTopic) -> None:
     store(topic, [[("send", 1, 5), ("abort", 1, 1), ("send", 1, 1)]])
     catalog = topic.catalog()
-    (key,) = [info.key for info in topic.store.list() if info.key.endswith(".indexes")]
-    stored = bytearray(topic.store.get(key))
     manifest = topic.manager.fetch_manifest(topic.copied[0]).segment_indexes
     entry = manifest.transaction if suffix == b".txnindex" else manifest.producer_snapshot
     assert entry is not None
-    stored[entry.position + 1] ^= 0x7F
-    topic.store.put(key, bytes(stored))
+    stored = topic.store.get(topic.keys(".indexes")[0])
+    topic.overwrite(".indexes", bytes([stored[entry.position + 1] ^ 0x7F]), entry.position + 1)
     with pytest.raises(IndexesCorrupt, match="events-0"):
         rows_of(RecordReader(topic.manager, catalog, COMMITTED).read("events", 0))

@@ -27,16 +27,9 @@ def four_segments(topic: StoredTopic, *damaged: int) -> None:
     """Offsets 0 to 399, timestamps like them; the manifests of some of the four are no manifests."""
     for base in (0, 100, 200, 300):
         topic.copy_plain(base, 100, size=10)
-    manifests = sorted(info.key for info in topic.store.list() if info.key.endswith(".rsm-manifest"))
+    manifests = topic.keys(".rsm-manifest")
     for number in damaged:
         topic.store.put(manifests[number], b"{}")
-
-
-def offsets(
-    topic: StoredTopic, start: int | AtTime | None, stop: int | AtTime | None, chosen: ReadSettings
-) -> list[int]:
-    with topic.reader(chosen).read("events", 0, start, stop) as read:
-        return [offset for batch in read for offset in int64_values(batch, "offset")]
 
 
 LOSSES = [
@@ -67,7 +60,7 @@ def test_an_unreadable_segment_fails_the_read_that_asks_for_it_or_is_reported(
 ) -> None:
     four_segments(topic, damaged)
     with pytest.raises(DataLoss, match=rf"at offset {100 * damaged} does not count: .*on_data_loss") as raised:
-        offsets(topic, start, stop, FAIL)
+        topic.offsets(FAIL, start, stop)
     assert raised.value.exit_code == 3
     with caplog.at_level(logging.WARNING), topic.reader(REPORT).read("events", 0, start, stop) as read:
         assert [problem.start_offset for problem in read.report.unreadable] == [100 * damaged]
@@ -101,23 +94,23 @@ def test_an_unreadable_segment_elsewhere_is_nobodys_loss(
 @pytest.mark.parametrize("suffix", [".log", ".indexes"])
 def test_a_last_segment_that_has_lost_an_object_is_lost_data(topic: StoredTopic, suffix: str) -> None:
     four_segments(topic)
-    topic.store.delete([max(info.key for info in topic.store.list() if info.key.endswith(suffix))])
+    topic.store.delete(topic.keys(suffix)[-1:])
     with pytest.raises(DataLoss, match=rf"at offset 300 does not count: it has no {suffix}"):
-        offsets(topic, None, None, FAIL)
-    assert offsets(topic, None, None, REPORT) == offsets(topic, None, 300, FAIL) == list(range(300))
+        topic.offsets(FAIL)
+    assert topic.offsets(REPORT) == topic.offsets(FAIL, None, 300) == list(range(300))
 
 
 def test_a_copy_that_is_under_way_and_a_first_segment_that_is_being_deleted_are_none(topic: StoredTopic) -> None:
     four_segments(topic)
-    manifests = sorted(info.key for info in topic.store.list() if info.key.endswith(".rsm-manifest"))
+    manifests = topic.keys(".rsm-manifest")
     topic.store.delete([manifests[3], manifests[0].replace(".rsm-manifest", ".log")])
-    assert offsets(topic, None, None, FAIL) == list(range(100, 300))
+    assert topic.offsets(FAIL) == list(range(100, 300))
 
 
 def test_one_whose_offsets_another_copy_holds_is_no_loss(topic: StoredTopic) -> None:
     four_segments(topic, 3)
     topic.copy_plain(300, 100, size=10)
-    assert offsets(topic, None, None, FAIL) == list(range(400))
+    assert topic.offsets(FAIL) == list(range(400))
 
 
 @pytest.mark.parametrize("damaged", [0, 1, 3])

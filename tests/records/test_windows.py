@@ -26,10 +26,7 @@ from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION, build_segment
 
 MIB = 1 << 20
-
-
-def offsets_of(topic: StoredTopic, start: int | AtTime | None = None, stop: int | AtTime | None = None) -> list[int]:
-    return [row["offset"] for row in rows_of(read_records(topic.manager, "events", 0, start, stop))]
+OFFSETS = ReadSettings(columns=("offset",))
 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
@@ -88,11 +85,11 @@ def test_an_empty_window_and_one_behind_the_end_ask_for_nothing(topic: StoredTop
 def test_offsets_and_times_may_be_mixed(topic: StoredTopic) -> None:
     topic.copy_plain(0, 100)
     topic.copy_plain(100, 100)
-    assert offsets_of(topic, 95, AtTime(105)) == list(range(95, 105))
-    assert offsets_of(topic, AtTime(95), 105) == list(range(95, 105))
-    assert offsets_of(topic, AtTime(195)) == [195, 196, 197, 198, 199]
-    assert offsets_of(topic, AtTime(200)) == offsets_of(topic, AtTime(150), AtTime(149)) == []
-    assert offsets_of(topic, None, AtTime(3)) == [0, 1, 2]
+    assert topic.offsets(OFFSETS, 95, AtTime(105)) == list(range(95, 105))
+    assert topic.offsets(OFFSETS, AtTime(95), 105) == list(range(95, 105))
+    assert topic.offsets(OFFSETS, AtTime(195)) == [195, 196, 197, 198, 199]
+    assert topic.offsets(OFFSETS, AtTime(200)) == topic.offsets(OFFSETS, AtTime(150), AtTime(149)) == []
+    assert topic.offsets(OFFSETS, None, AtTime(3)) == [0, 1, 2]
 
 
 def test_closing_a_read_early_ends_it(topic: StoredTopic) -> None:
@@ -111,7 +108,7 @@ def test_closing_a_read_early_ends_it(topic: StoredTopic) -> None:
 def test_what_is_no_window_is_refused(topic: StoredTopic, start: int | None, stop: int | None) -> None:
     topic.copy_plain(0, 10)
     with pytest.raises(ConfigError):
-        offsets_of(topic, start, stop)
+        topic.offsets(OFFSETS, start, stop)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +133,7 @@ def test_of_a_topic_that_was_created_again_the_newer_is_read_and_the_older_by_it
     newer = TopicIdPartition(Uuid(bytes(range(16))), "events", 0)
     topic.copy_plain(0, 30)
     topic.copy(0, [], end_offset=4, partition=newer)
-    assert offsets_of(topic) == []
+    assert topic.offsets(OFFSETS) == []
     old = read_records(topic.manager, "events", 0, topic_id=PARTITION.topic_id)
     assert [row["offset"] for row in rows_of(old)] == list(range(30))
 

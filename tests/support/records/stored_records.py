@@ -11,8 +11,9 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import Catalog, load_catalog
 from tieredstore.kafka.checkpoints import LeaderEpochs, ProducerState
 from tieredstore.kafka.indexes import AbortedTransaction
-from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition, Uuid
+from tieredstore.model import AtTime, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 from tieredstore.records import ReadSettings, RecordReader
+from tieredstore.records.columns import int64_values
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION, Record, build_batch, write_segment
 
@@ -70,6 +71,24 @@ class StoredTopic:
     def reader(self, settings: ReadSettings) -> RecordReader:
         catalog = self.catalog()
         return RecordReader(self.manager, catalog, settings)
+
+    def offsets(
+        self, settings: ReadSettings, start: int | AtTime | None = None, stop: int | AtTime | None = None
+    ) -> list[int]:
+        """The offsets that a read gives."""
+        with self.reader(settings).read("events", 0, start, stop) as read:
+            return [offset for batch in read for offset in int64_values(batch, "offset")]
+
+    def keys(self, suffix: str) -> list[str]:
+        """The objects of this suffix, in order."""
+        return sorted(info.key for info in self.store.list() if info.key.endswith(suffix))
+
+    def overwrite(self, suffix: str, change: bytes, at: int = 0) -> None:
+        """Change bytes of the only object of this suffix."""
+        (key,) = self.keys(suffix)
+        stored = bytearray(self.store.get(key))
+        stored[at : at + len(change)] = change
+        self.store.put(key, bytes(stored))
 
     def close(self) -> None:
         self.manager.close()
