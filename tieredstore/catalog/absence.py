@@ -44,14 +44,14 @@ def absence(
     for topic, partitions in missing.items():
         ids = partition_numbers(store, prefix, topic, until=until)
         if topic_id is not None and ids and topic_id not in ids:
-            sentences.append(f"topic {_quoted(topic)} has no id {topic_id} {_IN_BUCKET}: it is {_texts(ids)}")
+            sentences.append(f"topic {_quote(topic)} has no id {topic_id} {_IN_BUCKET}: it is {_texts(ids)}")
             continue
         own = ids if topic_id is None else {topic_id: ids.get(topic_id, [])}
         there = {*(live or {}).get(topic, ()), *(number for numbers in own.values() for number in numbers)}
         if not there:
             absent.append(topic)
         elif not partitions:
-            sentences.append(f"topic {_quoted(topic)} has objects {where}, and no segment that counts")
+            sentences.append(f"topic {_quote(topic)} has objects {where}, and no segment that counts")
         else:
             # One that is there counts no more than one that is not, or another life of the topic has it.
             sentences.append(_absent_partitions(topic, partitions, there - set(partitions), where))
@@ -76,11 +76,11 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def _absent_topics(absent: Sequence[str], known: Iterable[str], where: str) -> str:
-    names = ", ".join(map(_quoted, absent[:_SHOWN]))
+    names = ", ".join(map(_quote, absent[:_SHOWN]))
     more = f" and {len(absent) - _SHOWN} more" if len(absent) > _SHOWN else ""
     subject = f"there is no topic {names}" if len(absent) == 1 else f"there are no topics {names}{more}"
     like = sorted({name for topic in absent[:_SHOWN] for name in _like(topic, set(known) - set(absent))})
-    meant = f"did you mean {' or '.join(map(_quoted, like))}?" if like else "check the name and key.prefix"
+    meant = f"did you mean {' or '.join(map(_quote, like))}?" if like else "check the name and key.prefix"
     return f"{subject} {where}; {meant}"
 
 
@@ -94,10 +94,10 @@ def _like(topic: str, known: Iterable[str]) -> list[str]:
 def _absent_partitions(topic: str, missing: Sequence[int], there: Iterable[int], where: str) -> str:
     numbers = ranges(missing)
     noun = "partition" if numbers.isdecimal() else "partitions"
-    return f"topic {_quoted(topic)} has no {noun} {numbers} {where}: it has {ranges(there) or 'none that counts'}"
+    return f"topic {_quote(topic)} has no {noun} {numbers} {where}: it has {ranges(there) or 'none that counts'}"
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return repr(excerpt(name, 249))
 
 

@@ -29,7 +29,7 @@ def describe_segment(source: SegmentSource, stored: StoredSegment) -> RemoteLogS
     """
     metadata = stored.metadata
     if stored.manifest.metadata is None:
-        metadata = _completed(source, metadata)
+        metadata = _complete(source, metadata)
     elif not epochs_fit(metadata):
         epochs = segment_leader_epochs(read_history(source, metadata), metadata.start_offset, metadata.end_offset)
         metadata = dataclasses.replace(metadata, segment_leader_epochs=epochs)
@@ -49,7 +49,7 @@ def read_history(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> Le
     () for an empty one. IndexesCorrupt for one that does not hold together.
     """
     with source.fetch_index(segment, IndexType.LEADER_EPOCH) as stream:
-        return _parsed_epochs(segment, stream.read())
+        return _parse_epochs(segment, stream.read())
 
 
 def last_batch(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> BatchHeader | None:
@@ -70,7 +70,7 @@ def _last_from(source: SegmentSource, segment: RemoteLogSegmentMetadata, positio
         return next(iter(deque(batches.headers(), maxlen=1)), None)
 
 
-def _completed(source: SegmentSource, known: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
+def _complete(source: SegmentSource, known: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
     """``known`` with end offset, greatest timestamp and leader epochs.
 
     The end is the last record's offset, since nothing tells of the next segment. Reads the indexes, and the log from
@@ -89,7 +89,7 @@ def _completed(source: SegmentSource, known: RemoteLogSegmentMetadata) -> Remote
             end_offset, max_timestamp = header.last_offset, max(max_timestamp, header.max_timestamp)
     if end_offset < known.start_offset:
         raise SegmentCorrupt(f"no batch tells where {known} ends, and its manifest does not either")
-    epochs = _parsed_epochs(known, indexes[IndexType.LEADER_EPOCH])
+    epochs = _parse_epochs(known, indexes[IndexType.LEADER_EPOCH])
     return dataclasses.replace(
         known,
         end_offset=end_offset,
@@ -98,7 +98,7 @@ def _completed(source: SegmentSource, known: RemoteLogSegmentMetadata) -> Remote
     )
 
 
-def _parsed_epochs(segment: RemoteLogSegmentMetadata, raw: bytes) -> LeaderEpochs:
+def _parse_epochs(segment: RemoteLogSegmentMetadata, raw: bytes) -> LeaderEpochs:
     try:
         return parse_leader_epochs(raw) if raw else ()
     except BatchCorrupt as error:

@@ -278,7 +278,7 @@ def trace_lineage(
     spans = _side_by_side(segments, reigns)
     if spans is not None:
         return Lineage(ruler.topic_id_partition, epochs, spans)
-    kept = {segment: _kept(segment, reigns) for segment in segments}
+    kept = {segment: _keep(segment, reigns) for segment in segments}
     # All of the ruler is of its own epochs; an index that says otherwise cannot be its own.
     if kept.get(ruler) != [(ruler.start_offset, ruler.end_offset + 1)]:
         raise IndexesCorrupt(f"the leader-epoch index of {ruler} does not hold the epochs that its metadata names")
@@ -288,7 +288,7 @@ def trace_lineage(
         partition=ruler.topic_id_partition,
         epochs=epochs,
         spans=spans,
-        superseded=tuple(part for segment, pieces in kept.items() for part in _superseded(segment, pieces)),
+        superseded=tuple(part for segment, pieces in kept.items() for part in _find_superseded(segment, pieces)),
         covered=tuple(segment for segment, pieces in kept.items() if pieces and segment not in used),
     )
 
@@ -306,7 +306,7 @@ def _side_by_side(
             return None
         reign = reigns.get(named[0][0]) if len(named) == 1 else None
         is_whole = reign is not None and named[0][1] <= start and reign[0] <= start and stop <= reign[1]
-        if not is_whole and _kept(segment, reigns) != [(start, stop)]:
+        if not is_whole and _keep(segment, reigns) != [(start, stop)]:
             return None
         spans.append(Span(segment, start, stop))
         position = stop
@@ -333,7 +333,7 @@ def _reigns(epochs: LeaderEpochs) -> dict[int, OffsetSpan]:
     return {epoch: extent for (epoch, _), extent in zip(epochs, itertools.pairwise([*starts, _END]), strict=True)}
 
 
-def _kept(segment: RemoteLogSegmentMetadata, reigns: Mapping[int, OffsetSpan]) -> list[OffsetSpan]:
+def _keep(segment: RemoteLogSegmentMetadata, reigns: Mapping[int, OffsetSpan]) -> list[OffsetSpan]:
     """The offsets of the segment whose epoch is the one that ruled there, neighbours joined."""
     own = _epochs_of(segment)
     if len(own) == 1:  # as nearly all
@@ -353,7 +353,7 @@ def _kept(segment: RemoteLogSegmentMetadata, reigns: Mapping[int, OffsetSpan]) -
     return pieces
 
 
-def _superseded(segment: RemoteLogSegmentMetadata, pieces: Sequence[OffsetSpan]) -> Iterator[Superseded]:
+def _find_superseded(segment: RemoteLogSegmentMetadata, pieces: Sequence[OffsetSpan]) -> Iterator[Superseded]:
     position = segment.start_offset
     for start, stop in (*pieces, (segment.end_offset + 1, 0)):
         if position < start:

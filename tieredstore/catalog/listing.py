@@ -81,7 +81,7 @@ def list_in_scope(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[Seg
     key: ObjectKey | None = None
     path = foreign = ""
     objects: list[tuple[Suffix, ObjectInfo]] = []
-    for info in _listed(store, prefix, scope):
+    for info in _list(store, prefix, scope):
         # The three keys of a segment differ in their suffixes only, so that a sorted listing has them side by side:
         # what they say is parsed once.
         own, _, ending = info.key.rpartition(".")
@@ -100,7 +100,7 @@ def list_in_scope(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[Seg
         yield SegmentObjects(key.segment_id, key.start_offset, tuple(objects), key.main_path)
 
 
-def _listed(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[ObjectInfo]:
+def _list(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[ObjectInfo]:
     """The objects in scope and some beside them, in key order.
 
     Of several topics the keys are listed together: one request has a thousand of them, and a request for each topic
@@ -109,10 +109,10 @@ def _listed(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[ObjectInf
     """
     if scope.topics is None:
         return store.list(scope.listing_prefix(prefix), scope.start_after(prefix))
-    return _listed_together(store, [listing_prefix(prefix, topic) for topic in scope.topics])
+    return _list_together(store, [listing_prefix(prefix, topic) for topic in scope.topics])
 
 
-def _listed_together(store: ObjectStore, prefixes: Iterable[str]) -> Iterator[ObjectInfo]:
+def _list_together(store: ObjectStore, prefixes: Iterable[str]) -> Iterator[ObjectInfo]:
     """What starts with one of ``prefixes`` in key order, and less than a page at a time of what lies between them.
 
     By prefixes alone: a listing that starts behind a key still asks some services for all pages before it.

@@ -79,7 +79,7 @@ def load_batch(
 ) -> list[StoredSegment | TieredStoreError]:
     """:func:`load_segment` of each, read together; an error takes the place of its segment."""
     segments = list(batch)
-    return list(map(partial(_loaded, rules=rules), segments, _manifests(store, segments)))
+    return list(map(partial(_load, rules=rules), segments, _manifests(store, segments)))
 
 
 def _manifests(store: ObjectStore, segments: list[SegmentObjects]) -> list[_Manifest]:
@@ -104,7 +104,7 @@ def _absent(objects: SegmentObjects, info: ObjectInfo | None) -> TieredStoreErro
     return ManifestCorrupt(f"{_name_of(objects)} is damaged: it has {info.size} bytes, more than any manifest")
 
 
-def _loaded(objects: SegmentObjects, read: _Manifest, rules: ManifestRules) -> StoredSegment | TieredStoreError:
+def _load(objects: SegmentObjects, read: _Manifest, rules: ManifestRules) -> StoredSegment | TieredStoreError:
     if isinstance(read, ObjectNotFound):
         return SegmentNotFound(f"{_name_of(objects)} was deleted while it was listed")
     if isinstance(read, TieredStoreError):
@@ -188,10 +188,10 @@ def load_segments(
 
     A segment that cannot be loaded takes its place as the error, for the caller to report.
     """
-    return load_each(store, listed, rules, pool, _reported, at_once=at_once)
+    return load_each(store, listed, rules, pool, _report, at_once=at_once)
 
 
-def _reported(
+def _report(
     _: SegmentObjects, loaded: StoredSegment | TieredStoreError
 ) -> StoredSegment | SegmentNotFound | CorruptData:
     if not isinstance(loaded, StoredSegment | SegmentNotFound | CorruptData):

@@ -144,7 +144,7 @@ class _Tracing:
                 doubtful = [part.segment for part in lineage.superseded]
             # Trouble with one partition is told where it is asked for; the others are as good as before.
             except (CorruptData, UnknownKey, WrongKey, IndexNotRecorded, SegmentNotFound) as error:
-                lineage, doubtful = _explained(ruler, error), [ruler]
+                lineage, doubtful = _explain(ruler, error), [ruler]
             # Each is asked once, so that this ends.
             if not self._prove(doubtful):
                 segments = PartitionSegments.of(self._segments.values(), lineage)
@@ -158,7 +158,7 @@ class _Tracing:
             return None
         history, asked = self._index(ruler), {ruler.remote_log_segment_id}
         while True:
-            history = with_earliest_start(self._segments.values(), self._bridged(history, asked))
+            history = with_earliest_start(self._segments.values(), self._bridge(history, asked))
             before = last_before(self._segments.values(), history)
             if before is None:
                 return history
@@ -170,7 +170,7 @@ class _Tracing:
                 earlier = join_epochs(self._index(segment), own)
             history = join_epochs(earlier, history)
 
-    def _bridged(self, history: LeaderEpochs, asked: set[RemoteLogSegmentId]) -> LeaderEpochs:
+    def _bridge(self, history: LeaderEpochs, asked: set[RemoteLogSegmentId]) -> LeaderEpochs:
         """The history with what was cut from its front, as far as segments tell that reach over the cuts."""
         tries = 0
         while tries < _INDEXES_OF_AN_EPOCH:
@@ -223,7 +223,7 @@ class _Tracing:
             pass
 
 
-def _explained(ruler: RemoteLogSegmentMetadata, error: TieredStoreError) -> TieredStoreError:
+def _explain(ruler: RemoteLogSegmentMetadata, error: TieredStoreError) -> TieredStoreError:
     """The same error, saying what cannot be known without the index."""
     return type(error)(f"which segments make up {ruler.topic_id_partition} cannot be told: {error}")
 

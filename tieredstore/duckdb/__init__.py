@@ -132,7 +132,7 @@ def attach(
     later under such a name has its database's before it, ``memory.orders``, until the topics are taken out again.
     Options are keywords: a caller names the few that it sets.
     """
-    topics = _checked_arguments(connection, topics, types, client)
+    topics = _check_arguments(connection, topics, types, client)
     manager, is_own = manager_of(settings)
     own = manager if is_own else None
     try:
@@ -159,7 +159,7 @@ def attach(
     return attached
 
 
-def _checked_arguments(
+def _check_arguments(
     connection: object, topics: Any, types: Mapping[str, object] | None, client: object
 ) -> Sequence[str] | None:
     """The topics; ConfigError for arguments of other kinds."""

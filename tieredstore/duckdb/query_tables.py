@@ -234,14 +234,14 @@ class QueryTables(Closing):
             names = set(self._connection.get_table_names(sql))
         except _DUCK.BinderException:
             # It binds columns of tables that it does not know yet, and ``value.*`` can only be bound to one it knows.
-            names = set(self._parsed_names(sql))
+            names = set(self._parse_names(sql))
         else:
             # Of its own views it does not tell, and they must not answer in the place of a topic of that name.
-            own = set(self._parsed_names(sql)) - names
+            own = set(self._parse_names(sql)) - names
             names |= own & set(self._topics()) if own else own
         return sorted(names)
 
-    def _parsed_names(self, sql: str) -> Iterator[str]:
+    def _parse_names(self, sql: str) -> Iterator[str]:
         ((tree,),) = self._connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()
         return tables_in(json.loads(tree))
 

@@ -60,7 +60,7 @@ def plan_export(snapshot: LogSnapshot, folder: Path, ending: str, *, file_bytes:
         raise ConfigError(f"{ending!r} is no format of an export: there are {', '.join(WRITERS)}")
     files: list[ExportFile] = []
     for _, one in sorted(snapshot.logs.items()):
-        there = _covered(folder, one, ending)
+        there = _cover(folder, one, ending)
         for window in _missing(one.earliest, one.end_from(one.earliest), there):
             files += (_file(folder, one, piece, ending) for piece in _pieces(one, window, file_bytes))
     return files
@@ -106,7 +106,7 @@ def _file(folder: Path, log: PartitionLog, window: OffsetWindow, ending: str) ->
     return ExportFile(log.partition, start, stop, folder / name)
 
 
-def _covered(folder: Path, log: PartitionLog, ending: str) -> list[OffsetWindow]:
+def _cover(folder: Path, log: PartitionLog, ending: str) -> list[OffsetWindow]:
     """The offsets of the files that are there, ascending."""
     name = re.compile(rf"{re.escape(f'{log.topic}-{log.partition}')}-(\d{{20}})-(\d{{20}})\.{re.escape(ending)}")
     names = (name.fullmatch(path.name) for path in folder.iterdir()) if folder.is_dir() else ()

@@ -48,7 +48,7 @@ def export_folder(folder: Path, query: LogQuery, snapshot: LogSnapshot, plan: Re
         file.seek(0)
         loss, there = query.on_data_loss, dict[str, object]()
         if noted := file.read():
-            there.update(_parsed(noted, note))
+            there.update(_parse(noted, note))
             _compare(there, kind, folder)
             if there.get(_LOSS) == "report" and loss == "fail":
                 raise ConfigError(
@@ -91,7 +91,7 @@ def _lock(file: BinaryIO, folder: Path, topic: str) -> None:
         _logger.debug("%s is on a file system without locks", folder, exc_info=True)
 
 
-def _parsed(noted: bytes, note: Path) -> Mapping[str, object]:
+def _parse(noted: bytes, note: Path) -> Mapping[str, object]:
     try:
         kind: Any = json.loads(noted)
     except ValueError:

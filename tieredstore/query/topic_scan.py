@@ -68,7 +68,9 @@ class TopicScan:
 
     def narrowed(self, windows: Mapping[TopicPartition, OffsetWindow]) -> Self:
         """The same of what the condition leaves of these windows: of each one window, several, or none."""
-        left = {where: self._left(self.snapshot.logs[where], *window) for where, window in sorted(windows.items())}
+        left = {
+            where: self._narrow_log(self.snapshot.logs[where], *window) for where, window in sorted(windows.items())
+        }
         return replace(self, windows=left)
 
     def streams(self) -> Iterator[Callable[[], _Batches]]:
@@ -85,9 +87,9 @@ class TopicScan:
             for window in of_log:
                 for unit in _units(self.snapshot.logs[where], *window):
                     splits = self.reader.splits(self.snapshot, {where: unit}, limits)
-                    yield from (partial(self._read, split) for split in self._wanted(splits))
+                    yield from (partial(self._read, split) for split in self._choose(splits))
 
-    def _wanted(self, splits: list[WindowSplit]) -> list[WindowSplit]:
+    def _choose(self, splits: list[WindowSplit]) -> list[WindowSplit]:
         if self.condition is None:
             return splits
         spans = [_span_of(split) for split in splits]
@@ -109,11 +111,11 @@ class TopicScan:
         """What takes the rows and columns that are wanted out of a batch."""
         names = self.schema.names
         if self.condition is None or self.condition.holds_for_all(_span_of(split)):
-            return lambda batch: _selected(batch, names)
+            return lambda batch: _select(batch, names)
         condition = self.condition
-        return lambda batch: _selected(condition.filtered(batch), names)
+        return lambda batch: _select(condition.filtered(batch), names)
 
-    def _left(self, log: PartitionLog, start: int, stop: int) -> list[OffsetWindow]:
+    def _narrow_log(self, log: PartitionLog, start: int, stop: int) -> list[OffsetWindow]:
         if self.condition is None or start >= stop:
             return [(start, stop)] if start < stop else []
         runs: list[list[PartitionSpan]] = []
@@ -200,7 +202,7 @@ def _span_of(split: WindowSplit) -> PartitionSpan:
     return PartitionSpan(where, split.start_offset, split.stop_offset, latest if is_known else None)
 
 
-def _selected(batch: Any, names: list[str]) -> pa.RecordBatch:
+def _select(batch: Any, names: list[str]) -> pa.RecordBatch:
     selected: pa.RecordBatch = batch if batch.schema.names == names else batch.select(names)
     return selected
 

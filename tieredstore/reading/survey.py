@@ -163,7 +163,7 @@ class _Survey:
             self._live_topics |= self._cluster.describe([topic for topic in topics if topic not in self._live_topics])
         known = [partition for topic in topics for partition in self._partitions(catalog, topic)]
         spans = self._live_spans(partition.where for partition in known if partition.on_broker)
-        known = self._joined([partition._replace(live=spans.get(partition.where)) for partition in known])
+        known = self._join([partition._replace(live=spans.get(partition.where)) for partition in known])
         ends = {partition.where: end for partition in known if (end := self._end_before(partition)) is not None}
         asked = [partition for partition in known if partition.where not in ends]
         with ThreadPool(READERS, "tieredstore-logs") as pool:
@@ -208,7 +208,7 @@ class _Survey:
             self._lose(OtherLife(topic, live_id, life.others))
         return life
 
-    def _joined(self, known: list[_FoundPartition]) -> list[_FoundPartition]:
+    def _join(self, known: list[_FoundPartition]) -> list[_FoundPartition]:
         """Each with what its broker's log left of the bucket's, and without a bucket's log that is none of its own."""
         before = {log.stored_partition: log.history for log in self._before.values() if log.history is not None}
         both = {one.where: one.both for one in known if one.both is not None}

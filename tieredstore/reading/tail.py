@@ -383,7 +383,7 @@ class LogTail(Closing):
             followed.at = phase.log.position(phase.window.position)
             followed.lost = sorted([*followed.lost, *phase.window.take_lost()], key=lambda span: span.start)
             if records is not None:
-                return self._given(where, records)
+                return self._give(where, records)
             self._go_on_behind(followed, phase.log)
         return None
 
@@ -415,14 +415,14 @@ class LogTail(Closing):
             return None
         if event.records is not None:
             self._followed[event.where].at = Position(event.next_offset, event.leader_epoch)
-            return self._given(event.where, event.records)
+            return self._give(event.where, event.records)
         # The broker deletes what is in the bucket, so that is where the records may be now; or the log was cut.
         followed = self._followed[event.where]
         followed.refused = followed.phase.leader if isinstance(followed.phase, _Live) else None
         self._look_at_soon(event.where)
         return None
 
-    def _given(self, where: TopicPartition, records: pa.RecordBatch) -> TailRecords:
+    def _give(self, where: TopicPartition, records: pa.RecordBatch) -> TailRecords:
         followed = self._followed[where]
         lost = tuple(span for span in followed.lost if span.start < followed.offset)
         # The others are behind these records.

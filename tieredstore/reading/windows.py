@@ -88,7 +88,7 @@ class PlaceLookup:
         logs = [log for _, log in sorted(self.snapshot.logs.items())]
         # Times and last records are looked up, several at once.
         with ThreadPool(READERS, "tieredstore-windows") as pool:
-            found = in_parallel(pool, lambda log: self._clamped(log, starts, stops), logs, at_once=2 * READERS)
+            found = in_parallel(pool, lambda log: self._clamp(log, starts, stops), logs, at_once=2 * READERS)
             return {log.where: window for log, window in zip(logs, found, strict=True)}
 
     def starting(
@@ -123,7 +123,7 @@ class PlaceLookup:
         for where, start in starts.items():
             # An end that somebody names stays theirs, for planning to judge; one that was looked up may move.
             if where not in named:
-                ends[where] = self._decided(where, start, ends[where])
+                ends[where] = self._end_before_undecided(where, start, ends[where])
             if ends[where] < start:
                 raise ConfigError(
                     f"{name_of(where)} would start at offset {start} and end before offset {ends[where]}: its starting "
@@ -142,15 +142,15 @@ class PlaceLookup:
             self.snapshot, asked, starts_there=with_offsets(starts, asked), stops_there=with_offsets(stops, asked)
         )
 
-    def _clamped(self, log: PartitionLog, starts: Places, stops: Places) -> OffsetWindow:
+    def _clamp(self, log: PartitionLog, starts: Places, stops: Places) -> OffsetWindow:
         start, stop = place_of(starts, log.where, Earliest()), place_of(stops, log.where)
         if isinstance(start, int) and isinstance(stop, int) and start > stop:
             raise ConfigError(f"there are no offsets from {start} up to {stop}: the window ends before it begins")
-        last = self._reached(log, stop)
+        last = self._reach(log, stop)
         if isinstance(start, Last) and self.start_of_last is not None:
             last = min(last, log.end_from(log.earliest))
             return self.start_of_last(log, start.count, last), last
-        first = self._reached(log, start)
+        first = self._reach(log, start)
         # An offset beyond the end of this log is not there yet, and times need not ascend with offsets.
         return first, max(first, min(last, log.end_from(first)))
 
@@ -170,7 +170,7 @@ class PlaceLookup:
             losses.accept(StartsBeyond(log.where, start, log.end))
         return min(start, log.end)
 
-    def _decided(self, where: TopicPartition, start: int, stop: int) -> int:
+    def _end_before_undecided(self, where: TopicPartition, start: int, stop: int) -> int:
         """End before a transaction that only a segment to come decides; with a warning: it is not the log's end."""
         end = self.snapshot.logs[where].end_from(start)
         if not start <= end < stop:
@@ -183,7 +183,7 @@ class PlaceLookup:
         )
         return end
 
-    def _reached(self, log: PartitionLog, place: Place) -> int:
+    def _reach(self, log: PartitionLog, place: Place) -> int:
         offset = self._offset(log, place)
         return log.end if offset is None else offset
 
@@ -199,7 +199,7 @@ class PlaceLookup:
             case Last(count=count):
                 raise ConfigError(f"-{count} counts records from the end, and a read can only begin there")
             case _:
-                return _checked_offset(place)
+                return _check_offset(place)
 
     def _check_there(self, places: Places) -> None:
         missing = [where for where in places if where not in self.snapshot.logs] if isinstance(places, Mapping) else []
@@ -231,7 +231,7 @@ class PlaceLookup:
             raise ConfigError(f"{word} names {_names(surplus)}: there is no such partition to read")
 
 
-def _checked_offset(place: int) -> int:
+def _check_offset(place: int) -> int:
     try:
         is_offset = 0 <= operator.index(place) <= MAX_OFFSET
     except TypeError:

@@ -238,10 +238,10 @@ class _Planner:
             return [SplitSection(segment, *ends, start, span.stop, is_followed=is_followed)]
         return [
             SplitSection(segment, begin, end, max(first, begin.low), min(last, end.high), is_followed=is_followed)
-            for begin, end, first, last in self._divided(left)
+            for begin, end, first, last in self._divide(left)
         ]
 
-    def _divided(self, span: Span) -> Iterator[tuple[SectionEnd, SectionEnd, int, int]]:
+    def _divide(self, span: Span) -> Iterator[tuple[SectionEnd, SectionEnd, int, int]]:
         ends = load_section_ends(self.source, span, self.bounds.size, on_corrupt=self.bounds.on_corrupt)
         # In memory: whoever has read the index has read the manifest.
         chunk_bytes = self.source.fetch_manifest(span.segment).chunk_index.original_chunk_size
