@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from pathlib import Path
 
-from tests.support.module_imports import import_graph, longest_chain, product_sources
+from tests.support.module_imports import import_graph, importers, longest_chain, product_sources, tree_of
 from tests.support.paths import REPOSITORY
 
 MOST_MODULES_IN_A_CHAIN = 17
@@ -53,6 +54,23 @@ def test_files_have_at_most_600_lines() -> None:
     assert not {name: count for name, count in lines.items() if count > MOST_LINES}
 
 
+WITHOUT_A_REASON = {"tieredstore.pipelines.run.iceberg", "tieredstore.spark.pipelines.window_sink"}
+"""Modules that one neighbour alone imports, and that do not say why they lie apart. The list may only get shorter."""
+
+REASON = re.compile(r"\b([Aa]part from|[Bb]eside|[Ii]mport(s|ed)|its one user)\b")
+
+
+def test_a_module_that_one_neighbour_alone_imports_says_why_it_lies_apart() -> None:
+    sources = product_sources()
+    apart: set[str] = set()
+    for name, users in importers(sources).items():
+        folders = {user.rpartition(".")[0] for user in users}
+        if len(users) == 1 and folders == {name.rpartition(".")[0]} and sources[name].suffix == ".py":
+            docstring = ast.get_docstring(tree_of(sources[name])) or ""
+            apart |= set() if REASON.search(docstring) else {name}
+    assert apart <= WITHOUT_A_REASON
+
+
 WAIT_FOR_FUTURES = {
     "tieredstore.process.futures",
     "tieredstore.transform.pipeline",
@@ -69,10 +87,13 @@ def test_futures_are_waited_for_in_one_place() -> None:
         if path.suffix != ".py" or name in WAIT_FOR_FUTURES or ".testing" in name:
             continue
         text = path.read_text()
-        names = {node.attr for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)}
+        if "concurrent.futures" not in text:
+            continue
+        nodes = list(ast.walk(tree_of(path)))
+        names = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
         imported = {
             alias.name
-            for node in ast.walk(ast.parse(text))
+            for node in nodes
             if isinstance(node, ast.ImportFrom) and node.module == "concurrent.futures"
             for alias in node.names
         }

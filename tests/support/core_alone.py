@@ -74,7 +74,7 @@ def make_interpreter(tree: Path) -> Path:
 def tied_tests() -> set[str]:
     """Return the core's test files that import from a wing, by way of support too, and so are left out."""
     around = tuple(f"{folder}/" for folder in AROUND)
-    core = (path for path in imports_of_tests() if not (is_of_a_wing(path) or str(path).startswith(around)))
+    core = (path for path in imports_of_tests() if not str(path).startswith(around))
     return {str(path) for path in core if path.name.startswith("test_") and asks_a_wing(path)}
 
 
@@ -100,13 +100,13 @@ def asks_a_wing(path: Path) -> bool:
 
 @functools.cache
 def imports_of_tests() -> Mapping[Path, set[Path]]:
-    """Return what each file of the tests imports, within functions too."""
-    paths = (REPOSITORY / "tests").rglob("*.py")
-    return {path.relative_to(REPOSITORY): set(map(_file_of, _imported_names(path))) for path in paths}
+    """Return what each file of the core's tests imports, within functions too."""
+    paths = [path.relative_to(REPOSITORY) for path in (REPOSITORY / "tests").rglob("*.py")]
+    return {path: set(map(_file_of, _imported_names(path))) for path in paths if not is_of_a_wing(path)}
 
 
 def _imported_names(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse((REPOSITORY / path).read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -36,6 +37,25 @@ def import_graph(sources: Mapping[str, Path]) -> ImportGraph:
     return {name: frozenset(_imported(path, sources) - {name}) for name, path in sources.items()}
 
 
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    """Return the syntax tree of a file, parsed once."""
+    return ast.parse(path.read_text())
+
+
+def importers(sources: Mapping[str, Path]) -> dict[str, set[str]]:
+    """Return for each module those that import it, within functions and for types too."""
+    users: dict[str, set[str]] = {name: set() for name in sources}
+    for name, path in sources.items():
+        statements = ast.walk(tree_of(path)) if path.suffix == ".py" else ()
+        for statement in statements:
+            if isinstance(statement, ast.Import | ast.ImportFrom):
+                for imported in _names(statement, sources):
+                    if imported in users and imported != name:
+                        users[imported].add(name)
+    return users
+
+
 def longest_chain(graph: ImportGraph) -> tuple[str, ...]:
     """The longest run of modules of which each imports the next; CycleError, which names them, for a circle."""
     chains: dict[str, tuple[str, ...]] = {}
@@ -48,7 +68,7 @@ def longest_chain(graph: ImportGraph) -> tuple[str, ...]:
 def _imported(path: Path, sources: Mapping[str, Path]) -> set[str]:
     if path.suffix != ".py":
         return set()
-    statements = _run_at_import(ast.parse(path.read_text()).body)
+    statements = _run_at_import(tree_of(path).body)
     return {name for statement in statements for name in _names(statement, sources) if name in sources}
 
 
