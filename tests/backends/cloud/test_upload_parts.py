@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Generator, Iterator
 
 import pytest
@@ -126,6 +125,7 @@ def test_memory_that_was_given_back_is_used_again() -> None:
 def test_results_come_in_order_and_memory_is_bounded(parallelism: int) -> None:
     lock = threading.Lock()
     out, most, buffers = 0, 0, set[int]()
+    is_sent = [threading.Event() for _ in range(25)]
 
     def send(part: Part) -> bytes:
         nonlocal out, most
@@ -133,7 +133,10 @@ def test_results_come_in_order_and_memory_is_bounded(parallelism: int) -> None:
             out += 1
             most = max(most, out)
             buffers.add(id(part.pages))
-        time.sleep(0.001 * (part.number % 3))
+        if parallelism > 1 and part.number % 2 == 0 and not part.is_last:
+            # Each second one ends before the one that it follows.
+            assert is_sent[part.number + 1].wait(60)
+        is_sent[part.number].set()
         with lock:
             out -= 1
         return bytes(part.data)
@@ -165,12 +168,15 @@ def test_the_part_that_was_taken_already_is_sent_first() -> None:
 def test_after_a_failed_part_no_other_is_begun_and_those_underway_are_waited_for(error: type[BaseException]) -> None:
     begun: list[int] = []
     ended: list[int] = []
+    failed = threading.Event()
 
     def send(part: Part) -> None:
         begun.append(part.number)
         if part.number == 3:
+            failed.set()
             raise error("part 3")
-        time.sleep(0.05)
+        # Those after it are underway while it fails.
+        assert part.number < 3 or failed.wait(60)
         ended.append(part.number)
 
     with cut((b"x" for _ in range(100)), 1) as cutter, pytest.raises(error, match="part 3"):
@@ -199,14 +205,16 @@ def test_a_signal_that_ends_the_process_waits_for_no_part() -> None:
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, GeneratorExit])
 def test_what_the_body_raises_is_raised_on_after_those_underway(error: type[BaseException]) -> None:
     ended: list[int] = []
+    raising = threading.Event()
 
     def body() -> Iterator[bytes]:
         yield b"x"
         yield b"x"
+        raising.set()
         raise error("body")
 
     def send(part: Part) -> None:
-        time.sleep(0.02)
+        assert raising.wait(60)
         ended.append(part.number)
 
     with pytest.raises(error, match="body"), cut(body(), 1) as cutter:
