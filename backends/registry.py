@@ -118,7 +118,7 @@ def store_from_settings(settings: Settings) -> ObjectStore:
     and has the class method ``from_settings``.
     """
     name = settings.storage_backend
-    store_class = _loaded(BY_SETTING.get(name) or _own_class(name))
+    store_class = _load(BY_SETTING.get(name) or _own_class(name))
     if not callable(getattr(store_class, "from_settings", None)):
         raise ConfigError(
             f"storage.backend.class {excerpt(redacted(name))!r} has no class method from_settings(settings) to open "
@@ -129,12 +129,12 @@ def store_from_settings(settings: Settings) -> ObjectStore:
 
 def _own_class(name: str) -> StoreClass:
     try:
-        return _dotted(installed_class(STORES, name) or name)
+        return _parse_dotted(installed_class(STORES, name) or name)
     except ValueError as error:
         raise ConfigError(f"storage.backend.class {excerpt(redacted(name))!r}: {error}") from error
 
 
-def _dotted(path: str) -> StoreClass:
+def _parse_dotted(path: str) -> StoreClass:
     """``package.module:Class`` or ``package.module.Class``."""
     module, _, name = path.rpartition(":" if ":" in path else ".")
     if not module or not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
@@ -145,7 +145,7 @@ def _dotted(path: str) -> StoreClass:
     return StoreClass(module, name)
 
 
-def _loaded(entry: StoreClass) -> type[ObjectStore]:
+def _load(entry: StoreClass) -> type[ObjectStore]:
     store_class: object = getattr(_module(entry), entry.name, None)
     if not (isinstance(store_class, type) and issubclass(store_class, ObjectStore)):
         raise ConfigError(f"{entry.module}:{entry.name} is not a class that derives from ObjectStore")

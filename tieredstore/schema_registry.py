@@ -18,7 +18,7 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 import requests
 
 from tieredstore.backends.http.deadlines import within
-from tieredstore.backends.http.session import BoundedAdapter, HttpLimits, configured
+from tieredstore.backends.http.session import BoundedAdapter, HttpLimits, configure
 from tieredstore.errors import (
     ConfigError,
     RegistryDenied,
@@ -243,7 +243,7 @@ def _keep(table: OrderedDict[int, _Kept], number: int, content: _Kept) -> None:
 
 
 def _session(settings: RegistrySettings) -> requests.Session:
-    session = configured(requests.Session(), BoundedAdapter(_LIMITS), None)
+    session = configure(requests.Session(), BoundedAdapter(_LIMITS), None)
     session.headers["Accept"] = _ACCEPT
     if settings.token is not None:
         session.headers["Authorization"] = f"Bearer {settings.token}"

@@ -16,7 +16,7 @@ from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential, 
 from azure.core.pipeline import transport as untyped_transport
 from azure.storage.blob import BlobClient, ContainerClient
 
-from tieredstore.backends.azure.errors import translated
+from tieredstore.backends.azure.errors import translate_errors
 from tieredstore.backends.azure.options import AccountKey, AzureOptions, ConnectionString, Credentials, SasToken
 from tieredstore.backends.http.ranges import check_lengths
 from tieredstore.backends.http.session import (
@@ -24,7 +24,7 @@ from tieredstore.backends.http.session import (
     HttpLimits,
     StoreAdapter,
     certificates,
-    configured,
+    configure,
 )
 from tieredstore.errors import ConfigError
 
@@ -37,7 +37,7 @@ class Transport(Protocol):
         ...
 
 
-def described(credentials: Credentials) -> str:
+def describe_credentials(credentials: Credentials) -> str:
     """Whose requests they are, without any secret."""
     match credentials:
         case ConnectionString():
@@ -101,16 +101,16 @@ def open_client(options: AzureOptions) -> AzureClient:
     transport = _transport(StoreAdapter(limits), options)
     # A session of its own for tokens: here a failed request makes the SDK look elsewhere.
     login = _transport(BoundedAdapter(limits), options)
-    with translated(f"opening the container {options.container}"):
+    with translate_errors(f"opening the container {options.container}"):
         container = _container(options, transport, login)
-    _logger.info("%s: requests are made with %s", container_url(options), described(options.credentials))
+    _logger.info("%s: requests are made with %s", container_url(options), describe_credentials(options.credentials))
     return AzureClient(container, (transport, login))
 
 
 def _transport(adapter: BoundedAdapter, options: AzureOptions) -> Transport:
-    session = configured(requests.Session(), adapter, options.proxy)
+    session = configure(requests.Session(), adapter, options.proxy)
     if isinstance(adapter, StoreAdapter):
-        session.hooks["response"].append(_closed_unless_understood)
+        session.hooks["response"].append(_close_unless_understood)
     # The SDK passes this on with every request, and would overrule the session's.
     module: Any = untyped_transport
     transport: Transport = module.RequestsTransport(
@@ -119,7 +119,7 @@ def _transport(adapter: BoundedAdapter, options: AzureOptions) -> Transport:
     return transport
 
 
-def _closed_unless_understood(response: requests.Response, **_: object) -> None:
+def _close_unless_understood(response: requests.Response, **_: object) -> None:
     """The SDK calculates with these before anybody gets the answer, and leaves its connection open if it cannot."""
     if response.status_code < HTTPStatus.MULTIPLE_CHOICES:
         try:

@@ -45,7 +45,7 @@ _NO_CONTAINER: Final = frozenset({"ContainerNotFound", "ContainerBeingDeleted", 
 
 
 @contextmanager
-def translated(what: str) -> Generator[None]:
+def translate_errors(what: str) -> Generator[None]:
     """Raise errors of the SDK and of the network as ours; the only place that knows their classes."""
     try:
         yield
@@ -53,7 +53,7 @@ def translated(what: str) -> Generator[None]:
         # An answer without a length that was cut short: it is not whole XML.
         raise StoreUnavailable(f"{what}: the answer could not be read: {error.message[:300]}") from error
     except azure.HttpResponseError as error:
-        raise _responded(what, error) from error
+        raise _error_of_response(what, error) from error
     except (azure.ServiceRequestError, azure.ServiceResponseError) as error:
         failure = connection_failure(error)
         raise type(failure)(f"{what}: {failure}") from None
@@ -74,17 +74,17 @@ def answer_error(what: str, status: int, code: str, message: str) -> TieredStore
     return error_class(f"{what}: the store answered with status {status}{f', {reason}' if reason else ''}")
 
 
-def _responded(what: str, error: azure.HttpResponseError) -> TieredStoreError:
+def _error_of_response(what: str, error: azure.HttpResponseError) -> TieredStoreError:
     status = error.status_code
     if status is None:
-        return _unanswered(what, error)
+        return _error_without_answer(what, error)
     code: Any = cast("Any", error).__dict__.get("error_code") or ""
     # The SDK adds the request's id, the time and the whole answer, line by line.
     message = redacted(error.message).partition("\n")[0].strip().rstrip(".")[:300]
     return answer_error(what, status, str(getattr(code, "value", code)), message)
 
 
-def _unanswered(what: str, error: azure.HttpResponseError) -> TieredStoreError:
+def _error_without_answer(what: str, error: azure.HttpResponseError) -> TieredStoreError:
     text = redacted(error.message).partition("\n")[0][:300]
     if isinstance(error, azure.ClientAuthenticationError):
         return AccessDenied(f"{what}: there are no usable credentials: {text}")

@@ -16,8 +16,8 @@ from azure.core import MatchConditions
 from azure.core.pipeline import PipelineResponse
 from azure.storage.blob import BlobBlock, BlobClient, BlobProperties
 
-from tieredstore.backends.azure.client import AzureClient, container_url, described, open_client
-from tieredstore.backends.azure.errors import answer_error, translated
+from tieredstore.backends.azure.client import AzureClient, container_url, describe_credentials, open_client
+from tieredstore.backends.azure.errors import answer_error, translate_errors
 from tieredstore.backends.azure.options import AzureOptions
 from tieredstore.backends.base import AbandonedWrite, ObjectInfo
 from tieredstore.backends.cloud.answers import breaks_off, shown_body, stated, stated_ms, stated_size
@@ -76,8 +76,8 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
         return open_client(options)
 
     @staticmethod
-    def _translated(what: str) -> AbstractContextManager[None]:
-        return translated(what)
+    def _translate_errors(what: str) -> AbstractContextManager[None]:
+        return translate_errors(what)
 
     def _check_key(self, key: str) -> None:
         # On the way to the service, ``.`` and ``..`` are resolved as in a path, and could leave the container; the
@@ -96,7 +96,7 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
     def _date(self, client: AzureClient) -> str | None:
         return listing_date(client)
 
-    def _kept(self, client: AzureClient) -> list[str]:
+    def _ask_what_stays(self, client: AzureClient) -> list[str]:
         return kept_sentences(client)
 
     def _rules(self, _client: AzureClient, _prefix: str, /) -> None:
@@ -111,7 +111,7 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
         )
 
     def _caller(self, _client: AzureClient, /) -> str:
-        return described(self.options.credentials)
+        return describe_credentials(self.options.credentials)
 
     def _read(
         self, client: AzureClient, key: str, start: int, stop: int | None, take: Callable[[Answer], Result], what: str
@@ -124,7 +124,7 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
             raise ValueError("there is no time of the last write")
         return info
 
-    def _listed(self, prefix: str, _: str | None, /) -> Iterator[ObjectInfo]:
+    def _list_objects(self, prefix: str, _: str | None, /) -> Iterator[ObjectInfo]:
         # The service starts at no key: the pages before it are asked for as well.
         listing = partial(info_page, prefix=prefix, size=self.options.page_size)
         return in_key_order(self.pages(self.identity, listing))
@@ -320,7 +320,7 @@ def abandoned_at(client: AzureClient, blob: BlobProperties) -> AbandonedWrite | 
     name = blob.name or ""
     untyped: Any = client.blob(name)
     try:
-        with translated(name):
+        with translate_errors(name):
             committed, uncommitted = untyped.get_block_list("all")
     except ObjectNotFound:
         return None
@@ -397,7 +397,7 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
     def take_back(self, client: AzureClient, stored: Stored) -> None:
         """By its etag."""
         try:
-            with translated(self.what):
+            with translate_errors(self.what):
                 client.blob(self.key).delete_blob(**_condition(Condition(etag=stored.etag)))
         except (PreconditionFailed, ObjectNotFound):
             _logger.info("%s: the damaged object was gone already", self.what)

@@ -69,7 +69,7 @@ class PartCutter(Iterator[Part]):
     def __next__(self) -> Part:
         if self._ended:
             raise StopIteration
-        part = self._copied() if self._copies else self._sliced()
+        part = self._take_copy() if self._copies else self._take_slice()
         self._number += 1
         self._ended = part.is_last
         return part
@@ -84,12 +84,12 @@ class PartCutter(Iterator[Part]):
         while self._free:
             POOL.give(self._free.pop())
 
-    def _sliced(self) -> Part:
+    def _take_slice(self) -> Part:
         self._has_more()
         taken, self._rest = self._rest[: self._part_size], self._rest[self._part_size :]
         return Part(self._number, taken, is_last=not self._rest)
 
-    def _copied(self) -> Part:
+    def _take_copy(self) -> Part:
         pages = self._free.pop() if self._free else POOL.take(self._part_size)
         buffer = pages.view
         filled = 0
@@ -132,7 +132,7 @@ def send_parts(
 
     pool = ThreadPool(parallelism, "tieredstore-upload")
     try:
-        parts = _chained(first, cutter)
+        parts = _chain(first, cutter)
         results = dict(in_parallel(pool, send_one, parts, at_once=parallelism, ordered=False))
     except Interrupted:
         # The process ends, and these with it: what time it has is for taking back what was sent.
@@ -145,7 +145,7 @@ def send_parts(
     return [results[number] for number in sorted(results)]
 
 
-def _chained(first: Part | None, cutter: PartCutter) -> Iterator[Part]:
+def _chain(first: Part | None, cutter: PartCutter) -> Iterator[Part]:
     if first is not None:
         yield first
     yield from cutter

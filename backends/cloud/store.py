@@ -16,10 +16,10 @@ from tieredstore.backends.cloud.errors import MalformedAnswer, MaybeNoBucket, no
 from tieredstore.backends.cloud.options import CloudOptions
 from tieredstore.backends.cloud.parts import cut
 from tieredstore.backends.cloud.upload import ANY, IF_ABSENT, Condition, HeldUpload, Upload
-from tieredstore.backends.contract.bodies import Digest, byte_view, closed_body
+from tieredstore.backends.contract.bodies import Digest, byte_view, closing_body
 from tieredstore.backends.contract.deletions import raise_failures
 from tieredstore.backends.contract.ranges import TooLargeError, check_small, check_whole, is_empty_request
-from tieredstore.backends.contract.staging import checked_mark
+from tieredstore.backends.contract.staging import check_mark
 from tieredstore.backends.http.deadlines import within
 from tieredstore.errors import (
     AccessDenied,
@@ -120,7 +120,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
 
     @staticmethod
     @abstractmethod
-    def _translated(what: str) -> AbstractContextManager[None]:
+    def _translate_errors(what: str) -> AbstractContextManager[None]:
         """Raises errors of the SDK and of the network as ours, about ``what``."""
 
     @abstractmethod
@@ -142,7 +142,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         """One object's metadata."""
 
     @abstractmethod
-    def _listed(self, prefix: str, start_after: str | None, /) -> Iterator[ObjectInfo]:
+    def _list_objects(self, prefix: str, start_after: str | None, /) -> Iterator[ObjectInfo]:
         """The objects below ``prefix`` in the order of their keys; some before ``start_after`` do no harm."""
 
     @abstractmethod
@@ -162,7 +162,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         """The ``Date`` of an answer to a listing of one key: of the service itself, since a listing was checked."""
 
     @abstractmethod
-    def _kept(self, client: Client) -> list[str]:
+    def _ask_what_stays(self, client: Client) -> list[str]:
         """What of a deleted object the bucket keeps, a sentence each."""
 
     @abstractmethod
@@ -178,7 +178,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
     def __reduce__(
         self,
     ) -> tuple[Callable[..., object], tuple[type[CloudStore[Client, Options]], Options, RetryPolicy]]:
-        return _restored, (type(self), self.options, self._retries)
+        return _restore, (type(self), self.options, self._retries)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.identity!r})"
@@ -197,7 +197,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         """As ``put``; where the key is taken, a HEAD tells whose the object is."""
         self._check_key(key)
         with byte_view(body) as view, cut(view, self.options.part_size) as cutter:
-            replace(self._writing(key, IF_ABSENT), mark=checked_mark(mark), is_shared=True).write(cutter)
+            replace(self._writing(key, IF_ABSENT), mark=check_mark(mark), is_shared=True).write(cutter)
 
     def replace(self, key: str, body: Buffer, etag: str) -> str:
         """As ``put``."""
@@ -216,7 +216,9 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         self._have_client("write")
         stall = Stall(self.options.stall_timeout_s, self._retries.monotonic)
         exists, deadline = partial(self._exists, key), self._retries.deadline
-        return kind(self.options, key, self.named(key), condition, self.call, self._translated, exists, deadline, stall)
+        return kind(
+            self.options, key, self.named(key), condition, self.call, self._translate_errors, exists, deadline, stall
+        )
 
     def _exists(self, key: str) -> bool:
         try:
@@ -273,7 +275,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         """One request for each page."""
         # Some services begin at the key itself, or know no beginning at all; some servers do not keep to the prefix.
-        infos = self._listed(prefix, start_after)
+        infos = self._list_objects(prefix, start_after)
         wanted = (
             info for info in infos if info.key.startswith(prefix) and (start_after is None or info.key > start_after)
         )
@@ -323,7 +325,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
     def kept_after_delete(self) -> Sequence[str]:
         """Ask the bucket, by one or two requests; a refusal is a sentence too: not everybody may ask."""
         try:
-            return self.call("look", self.identity, self._kept)
+            return self.call("look", self.identity, self._ask_what_stays)
         except StoreUnavailable:
             raise
         except (StoreError, ObjectNotFound) as error:
@@ -359,18 +361,20 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         self._have_client(operation)
         end = Deadline.after(self._retries.timeout_s, self._retries.monotonic).sooner(deadline)
         try:
-            return self._tried(operation, what, request, end)
+            return self._try_request(operation, what, request, end)
         except MaybeNoBucket as error:
             raise self._absence(error, end) from error
         except MalformedAnswer as error:
             raise StoreError(str(error)) from error
 
-    def _tried(self, operation: str, what: str, request: Callable[[Client], Result], deadline: Deadline) -> Result:
+    def _try_request(
+        self, operation: str, what: str, request: Callable[[Client], Result], deadline: Deadline
+    ) -> Result:
         def once(attempt: Attempt) -> Result:
             with within(attempt.deadline):
                 client = self._clients.get()
                 try:
-                    with understood(what), self._translated(what):
+                    with understood(what), self._translate_errors(what):
                         return request(client)
                 except StoreUnavailable as error:
                     # The network's own words ("timed out") do not say which time was up.
@@ -408,7 +412,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         now = self._retries.monotonic()
         if now >= self._bucket_stands_until_s:
             try:
-                self._tried("look", self.identity, self._ask_for_bucket, deadline)
+                self._try_request("look", self.identity, self._ask_for_bucket, deadline)
             except ObjectNotFound:
                 return no_bucket(self.identity, self.bucket_setting)
             except AccessDenied:
@@ -453,7 +457,7 @@ def _page_at(
     return page(client, token)
 
 
-def _restored(
+def _restore(
     store_class: type[CloudStore[Client, Options]], options: Options, retries: RetryPolicy
 ) -> CloudStore[Client, Options]:
     return store_class(options, retries=retries)
@@ -474,7 +478,7 @@ class HoldingStore(CloudStore[Client, Options]):
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:  # noqa: ARG002  the cloud holds it back
         """A request for each part, and one to begin where the cloud needs it."""
         digest = Digest()
-        with closed_body(body), cut(digest.of(body), self.options.part_size) as cutter:
+        with closing_body(body), cut(digest.of(body), self.options.part_size) as cutter:
             self._check_key(key)
             upload = self._upload_of(self._upload, key, IF_ABSENT)
             place, parts = upload.prepare(cutter)

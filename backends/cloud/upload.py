@@ -176,7 +176,7 @@ class Upload(ABC, Generic[Client, Options]):
         can_take_back = not is_lost
 
         def look(client: Client, *, by_content: bool) -> Stored | None:
-            return self._stored_if_ours(client, size, is_content if by_content else None, can_take_back=can_take_back)
+            return self._find_ours(client, size, is_content if by_content else None, can_take_back=can_take_back)
 
         def once(client: Client) -> Stored:
             nonlocal is_lost
@@ -187,7 +187,7 @@ class Upload(ABC, Generic[Client, Options]):
                 stored = look(client, by_content=is_lost)
                 if stored is None:
                     if is_publication and isinstance(refusal, PartsGone):
-                        raise self._unpublished() from refusal
+                        raise self._publication_error() from refusal
                     raise
                 _logger.info("%s: was written by a request that came before (%s)", self.what, refusal)
             except MalformedAnswer as answer:
@@ -202,7 +202,7 @@ class Upload(ABC, Generic[Client, Options]):
 
         return self.step(once, deadline=deadline)
 
-    def _unpublished(self) -> PreconditionFailed | PreparedGone:
+    def _publication_error(self) -> PreconditionFailed | PreparedGone:
         if self.exists():
             return PreconditionFailed(f"{self.what} exists already, and is another object than the one to be published")
         return PreparedGone(
@@ -210,7 +210,7 @@ class Upload(ABC, Generic[Client, Options]):
             "since; prepare it again"
         )
 
-    def _stored_if_ours(
+    def _find_ours(
         self,
         client: Client,
         size: int,

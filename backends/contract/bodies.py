@@ -25,12 +25,12 @@ def open_body(body: Body) -> Generator[Iterator[memoryview]]:
     A body that is a generator is closed at the end of the block, also if nothing was taken from it, so that what it
     holds (threads, files) is given back at once.
     """
-    with closed_body(body), closing(_views(body)) as views:
+    with closing_body(body), closing(_views(body)) as views:
         yield views
 
 
 @contextmanager
-def closed_body(body: Body) -> Generator[None]:
+def closing_body(body: Body) -> Generator[None]:
     """At the end of the block a body that is a generator is closed: for who hands on another one that takes from it."""
     try:
         yield
@@ -69,9 +69,9 @@ class Digest:
         if isinstance(body, bytes | bytearray | memoryview):
             self.take(memoryview(body))
             return body
-        return self._noted(body)
+        return self._note(body)
 
-    def _noted(self, body: Iterable[Buffer]) -> Generator[memoryview]:
+    def _note(self, body: Iterable[Buffer]) -> Generator[memoryview]:
         with open_body(body) as parts:
             for part in parts:
                 self.take(part)

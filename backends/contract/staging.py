@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Generator, Iterator
 from typing import Final, Protocol
 
-from tieredstore.backends.contract.bodies import Digest, byte_view, closed_body
+from tieredstore.backends.contract.bodies import Digest, byte_view, closing_body
 from tieredstore.backends.contract.keys import checked_key
 from tieredstore.backends.values import Body, Buffer, ObjectInfo, Prepared
 from tieredstore.errors import ObjectNotFound, PreconditionFailed, PreparedGone, RangeNotSatisfiable, StoreError
@@ -57,7 +57,7 @@ def prepare(store: Verbs, key: str, body: Body, prefix: str) -> Prepared:
     mark = uuid.uuid4().hex
     digest = Digest()
     place = f"{prefix}{mark}"
-    with closed_body(body):
+    with closing_body(body):
         checked_key(key)
         store.put(place, digest.of(body), if_absent=True)
     return Prepared(key, digest.size, digest.sha256, place, (), mark)
@@ -67,15 +67,15 @@ def publish(store: Verbs, prepared: Prepared, copy: Callable[[Prepared], None] |
     """Copy it to its key, and delete it where it was; ``copy`` is the store's own way of doing the former."""
     try:
         if copy is None:
-            _copied(store, prepared)
+            _copy(store, prepared)
         else:
             copy(prepared)
     except PreconditionFailed as refusal:
         if not holds(store, prepared):
-            raise another(store, prepared) from refusal
+            raise conflict_error(store, prepared) from refusal
     except (ObjectNotFound, RangeNotSatisfiable) as error:
         if not holds(store, prepared):
-            raise gone(store, prepared) from error
+            raise gone_error(store, prepared) from error
     store.delete([prepared.place])
 
 
@@ -100,14 +100,14 @@ def holds(store: Verbs, prepared: Prepared) -> bool:
     return sha256.hexdigest() == prepared.sha256
 
 
-def another(store: Verbs, prepared: Prepared) -> PreconditionFailed:
+def conflict_error(store: Verbs, prepared: Prepared) -> PreconditionFailed:
     """The error for a key that somebody else's object has."""
     return PreconditionFailed(
         f"{prepared.key!r} of {store.identity} exists already, and is another object than the one to be published"
     )
 
 
-def gone(store: Verbs, prepared: Prepared) -> PreparedGone:
+def gone_error(store: Verbs, prepared: Prepared) -> PreparedGone:
     """The error for bytes that are no more there."""
     return PreparedGone(
         f"{prepared.key!r} of {store.identity} cannot be published: what was prepared for it was discarded, or the "
@@ -115,7 +115,7 @@ def gone(store: Verbs, prepared: Prepared) -> PreparedGone:
     )
 
 
-def _copied(store: Verbs, prepared: Prepared) -> None:
+def _copy(store: Verbs, prepared: Prepared) -> None:
     digest = Digest()
 
     def body() -> Generator[bytes]:
@@ -134,7 +134,7 @@ def _pieces(store: Verbs, key: str, size: int) -> Generator[bytes]:
         yield store.get(key, start, min(start + PIECE, size))
 
 
-def checked_mark(mark: str) -> str:
+def check_mark(mark: str) -> str:
     """``mark`` as it is; ValueError for what cannot name a write everywhere."""
     if not _MARK.fullmatch(mark):
         raise ValueError(f"{mark!r:.60} names no write: 32 hexadecimal digits do")

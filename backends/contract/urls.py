@@ -55,7 +55,7 @@ def bucket_of(parts: SplitResult) -> str:
         raise ConfigError(
             f"{shown_url(parts.geturl())} names no bucket: write {parts.scheme}://name or {parts.scheme}://name/prefix"
         )
-    return exact(parts.netloc)
+    return check_exact(parts.netloc)
 
 
 def prefix_of(parts: SplitResult) -> dict[str, str]:
@@ -63,10 +63,10 @@ def prefix_of(parts: SplitResult) -> dict[str, str]:
     path = parts.path.removeprefix("/")
     if not path:
         return {}
-    return {"key.prefix": exact(path if path.endswith("/") else f"{path}/")}
+    return {"key.prefix": check_exact(path if path.endswith("/") else f"{path}/")}
 
 
-def exact(text: str) -> str:
+def check_exact(text: str) -> str:
     """``text``, if a property can have it as it is: blanks and quotes around it would be taken off."""
     if not text or plain(text) != text:
         raise ConfigError(f"{redacted(text)!r} cannot be part of a store's URL: set it in the settings file")

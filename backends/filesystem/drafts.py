@@ -91,7 +91,7 @@ class Draft:
         stands already: as with any store whose answer was lost.
         """
         draft = self._name or b""
-        if not (if_absent and _linked(self.folder, draft, self._path.name)):
+        if not (if_absent and _link(self.folder, draft, self._path.name)):
             os.rename(draft, self._path.name, src_dir_fd=self.folder.descriptor, dst_dir_fd=self.folder.descriptor)
         self._name = None
 
@@ -122,7 +122,7 @@ def publish_kept(folder: Folder, draft: bytes, name: bytes, size: int) -> bool:
         return False
     standing = _status(folder, name)
     if standing is None:
-        if not _linked(folder, draft, name):
+        if not _link(folder, draft, name):
             os.rename(draft, name, src_dir_fd=folder.descriptor, dst_dir_fd=folder.descriptor)
     elif (standing.st_dev, standing.st_ino) != (status.st_dev, status.st_ino):
         raise FileExistsError
@@ -139,7 +139,7 @@ def _status(folder: Folder, name: bytes) -> os.stat_result | None:
         return None
 
 
-def _linked(folder: Folder, draft: bytes, name: bytes) -> bool:
+def _link(folder: Folder, draft: bytes, name: bytes) -> bool:
     """Publish by a hard link, which even a writer that knows no locks cannot race; False if there are no links."""
     try:
         os.link(draft, name, src_dir_fd=folder.descriptor, dst_dir_fd=folder.descriptor)
@@ -188,7 +188,7 @@ def _if_abandoned(folder: Folder, name: bytes) -> os.stat_result | None:
         os.close(descriptor)
 
 
-def was_published(root: str, prepared: Prepared) -> bool:
+def publish_prepared(root: str, prepared: Prepared) -> bool:
     """Link the hidden file to its key, durably; False if that cannot be: it is gone, or the key is taken."""
     path, draft = KeyPath.of(prepared.key), draft_path(prepared).rpartition("/")[2]
     with (

@@ -81,9 +81,9 @@ class OsErrors:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, OSError):
-            raise self._translated(error) from error
+            raise self._translate(error) from error
 
-    def _translated(self, error: OSError) -> TieredStoreError:
+    def _translate(self, error: OSError) -> TieredStoreError:
         number = error.errno or 0
         kind = (_ON_WRITES if self._writing else _ON_READS).get(number, StoreError)
         if kind is ObjectNotFound:

@@ -69,10 +69,10 @@ class Folder:
 
     def __init__(self, root: str, names: tuple[bytes, ...], *, create: bool = False) -> None:
         self._names = names
-        self._descriptors = [_opened_root(root)]
+        self._descriptors = [_open_root(root)]
         try:
             for name in names:
-                self._descriptors.append(_opened_child(self._descriptors[-1], name, create=create))
+                self._descriptors.append(_open_child(self._descriptors[-1], name, create=create))
         except BaseException:
             self._close()
             raise
@@ -168,7 +168,7 @@ class Folder:
                 return
 
 
-def _opened_root(root: str) -> int:
+def _open_root(root: str) -> int:
     try:
         return os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -176,7 +176,7 @@ def _opened_root(root: str) -> int:
         raise StoreError(f"the store's root folder {root} is gone; create or mount it") from error
 
 
-def _opened_child(parent: int, name: bytes, *, create: bool) -> int:
+def _open_child(parent: int, name: bytes, *, create: bool) -> int:
     if create:
         with suppress(FileExistsError):
             os.mkdir(name, dir_fd=parent)

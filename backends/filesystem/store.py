@@ -19,11 +19,17 @@ from typing import TYPE_CHECKING, Final
 
 from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore, Prepared, StoreAdmin
 from tieredstore.backends.contract import staging
-from tieredstore.backends.contract.bodies import Digest, byte_view, closed_body, open_body
+from tieredstore.backends.contract.bodies import Digest, byte_view, closing_body, open_body
 from tieredstore.backends.contract.deletions import raise_failures
 from tieredstore.backends.contract.ranges import is_empty_request, resolved_range
 from tieredstore.backends.filesystem._files import look_at_files, names_of_files, read_files
-from tieredstore.backends.filesystem.drafts import Draft, abandoned_drafts, draft_path, remove_abandoned, was_published
+from tieredstore.backends.filesystem.drafts import (
+    Draft,
+    abandoned_drafts,
+    draft_path,
+    publish_prepared,
+    remove_abandoned,
+)
 from tieredstore.backends.filesystem.errors import OsErrors
 from tieredstore.backends.filesystem.folders import DRAFT_MARK, Folder, KeyPath, is_component, is_on_nfs
 from tieredstore.errors import (
@@ -207,7 +213,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:  # noqa: ARG002  it lies beside the key
         """A hidden file in the object's folder, synced to disk."""
         digest = Digest()
-        with closed_body(body), open_body(digest.of(body)) as parts, self._new_draft(key) as draft:
+        with closing_body(body), open_body(digest.of(body)) as parts, self._new_draft(key) as draft:
             for part in parts:
                 with self._writing(key):
                     draft.write(part)
@@ -218,14 +224,14 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
 
     def publish(self, prepared: Prepared) -> None:
         """By a link, and the hidden name goes; an object that stands already is read, to be known by its digest."""
-        if was_published(self._root, prepared):
+        if publish_prepared(self._root, prepared):
             return
         try:
             standing = self.head(prepared.key)
         except ObjectNotFound as error:
-            raise staging.gone(self, prepared) from error
+            raise staging.gone_error(self, prepared) from error
         if (standing.size, standing.etag) != (prepared.size, prepared.sha256):
-            raise staging.another(self, prepared)
+            raise staging.conflict_error(self, prepared)
         self.discard(prepared)
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:

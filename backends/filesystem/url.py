@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import SplitResult, unquote
 
-from tieredstore.backends.contract.urls import exact, shown_url
+from tieredstore.backends.contract.urls import check_exact, shown_url
 from tieredstore.errors import ConfigError
 from tieredstore.model import Properties
 
@@ -15,4 +15,4 @@ def properties_of(parts: SplitResult, _: Properties) -> dict[str, str]:
         raise ConfigError(
             f"{shown_url(parts.geturl())} is not the URL of a local folder; write file:///path/of/the/folder"
         )
-    return {"storage.backend.class": "filesystem", "storage.root": exact(unquote(parts.path))}
+    return {"storage.backend.class": "filesystem", "storage.root": check_exact(unquote(parts.path))}

@@ -24,9 +24,9 @@ from google.auth.transport.requests import AuthorizedSession, Request
 from tieredstore.backends.base import ObjectInfo
 from tieredstore.backends.cloud.answers import stated, stated_ms, stated_size
 from tieredstore.backends.cloud.watched_file import WatchedFile
-from tieredstore.backends.gcs.errors import raise_first, raise_for, translated
+from tieredstore.backends.gcs.errors import raise_first, raise_for, translate_errors
 from tieredstore.backends.gcs.options import Anonymous, CredentialsFile, CredentialsJson, GcsOptions
-from tieredstore.backends.http.session import BoundedAdapter, HttpLimits, StoreAdapter, configured
+from tieredstore.backends.http.session import BoundedAdapter, HttpLimits, StoreAdapter, configure
 from tieredstore.errors import ConfigError, StoreError
 from tieredstore.redaction import redacted
 
@@ -38,7 +38,7 @@ SCOPES: Final = ("https://www.googleapis.com/auth/devstorage.read_write",)
 _AWS_TOKEN: Final = "urn:ietf:params:aws:token-type:aws4_request"  # noqa: S105  the name of a kind of token
 
 
-def chosen_credentials(options: GcsOptions, request: object) -> Credentials:
+def choose_credentials(options: GcsOptions, request: object) -> Credentials:
     """The credentials for ``options``; what was chosen is logged, without any secret.
 
     ``request`` is Google's transport for requests that look for credentials. ConfigError for a text or file that holds
@@ -51,7 +51,9 @@ def chosen_credentials(options: GcsOptions, request: object) -> Credentials:
     if isinstance(chosen, CredentialsJson):
         credentials = parse_credentials(chosen.text.encode())
         _logger.info(
-            "%s: requests are made with the credentials of the settings: %s", options.url, described(credentials)
+            "%s: requests are made with the credentials of the settings: %s",
+            options.url,
+            describe_credentials(credentials),
         )
         return credentials
     if isinstance(chosen, CredentialsFile):
@@ -59,11 +61,13 @@ def chosen_credentials(options: GcsOptions, request: object) -> Credentials:
         _logger.info("%s: requests are made with the credentials in %s", options.url, chosen.path)
         return WatchedCredentials(file)
     credentials = _application_default(request)
-    _logger.info("%s: requests are made with application default credentials: %s", options.url, described(credentials))
+    _logger.info(
+        "%s: requests are made with application default credentials: %s", options.url, describe_credentials(credentials)
+    )
     return credentials
 
 
-def described(credentials: Credentials) -> str:
+def describe_credentials(credentials: Credentials) -> str:
     """The kind of credentials and, where they tell it, whose they are."""
     kind = f"{type(credentials).__module__.rpartition('.')[2]}.{type(credentials).__name__}"
     whose = getattr(credentials, "service_account_email", None)
@@ -354,14 +358,14 @@ def open_client(options: GcsOptions) -> GcsClient:
     connections = options.concurrency + options.delete_parallelism
     limits = HttpLimits(connections, options.connect_timeout_s, options.read_timeout_s)
     # A session of its own for tokens: here a failed request makes the SDK look elsewhere.
-    login = configured(requests.Session(), BoundedAdapter(limits), options.proxy)
+    login = configure(requests.Session(), BoundedAdapter(limits), options.proxy)
     make_request: Any = Request
     make_session: Any = AuthorizedSession
     request = make_request(login)
-    with translated(f"opening {options.url}"), _usable():
-        credentials = chosen_credentials(options, request)
+    with translate_errors(f"opening {options.url}"), _usable():
+        credentials = choose_credentials(options, request)
         signing = cast("requests.Session", make_session(credentials, auth_request=request))
-        session = configured(signing, StoreAdapter(limits), options.proxy)
+        session = configure(signing, StoreAdapter(limits), options.proxy)
         session.hooks["response"].append(raise_first)
         client = _sdk_client(options, credentials, session)
     return GcsClient(

@@ -34,17 +34,17 @@ _NO_OBJECT: Final = "No such object"
 
 
 @contextmanager
-def translated(what: str) -> Generator[None]:
+def translate_errors(what: str) -> Generator[None]:
     """Raise errors of the SDK and of the network as ours; the only place that knows their classes."""
     try:
         yield
     except RefusedError as error:
-        raise _answered(what, error.response) from None
+        raise _error_of_answer(what, error.response) from None
     except api.GoogleAPICallError as error:
         # The SDK's sentence begins with the URL, which for an upload is a key to it.
         response = cast("requests.Response | None", cast("Any", error).response)
         if response is not None:
-            raise _answered(what, response) from None
+            raise _error_of_answer(what, response) from None
         raise StoreError(f"{what}: the SDK failed: {redacted(error)[:300]}") from None
     except auth.GoogleAuthError as error:
         raise _unauthenticated(what, error) from error
@@ -77,9 +77,9 @@ def raise_first(response: requests.Response, **_: object) -> None:
         raise_for(response)
 
 
-def _answered(what: str, response: requests.Response) -> TieredStoreError:
+def _error_of_answer(what: str, response: requests.Response) -> TieredStoreError:
     status = response.status_code
-    message, reasons = _told(response)
+    message, reasons = _read_reasons(response)
     if status == 404 and _NO_BUCKET in message:
         return no_bucket(what, "storage.gcs.bucket.name")
     error_class = _BY_STATUS.get(status, StoreError)
@@ -90,7 +90,7 @@ def _answered(what: str, response: requests.Response) -> TieredStoreError:
     return error_class(f"{what}: the store answered with status {status}{f' ({message})' if message else ''}")
 
 
-def _told(response: requests.Response) -> tuple[str, set[str]]:
+def _read_reasons(response: requests.Response) -> tuple[str, set[str]]:
     """What the server said of an error, in words and as its reasons; a body that is not JSON as it stands."""
     text, reasons = response.text, set[str]()
     with suppress(ValueError, RecursionError):

@@ -34,10 +34,10 @@ from tieredstore.backends.cloud.parts import Part, PartCutter, send_parts
 from tieredstore.backends.cloud.store import Answer, CloudStore, concerns, delete_singly
 from tieredstore.backends.cloud.upload import WRITE_MARK, Stored, Upload
 from tieredstore.backends.contract import staging
-from tieredstore.backends.contract.bodies import closed_body
+from tieredstore.backends.contract.bodies import closing_body
 from tieredstore.backends.contract.keys import checked_key
-from tieredstore.backends.gcs.client import CONTENT_TYPE, GcsClient, described, info_of, open_client
-from tieredstore.backends.gcs.errors import RefusedError, raise_for, translated
+from tieredstore.backends.gcs.client import CONTENT_TYPE, GcsClient, describe_credentials, info_of, open_client
+from tieredstore.backends.gcs.errors import RefusedError, raise_for, translate_errors
 from tieredstore.backends.gcs.options import GcsOptions
 from tieredstore.backends.http.body import HttpAnswer
 from tieredstore.backends.http.ranges import answered_size, is_whole, range_header
@@ -112,7 +112,7 @@ class GcsUpload(Upload[GcsClient, GcsOptions]):
             if not _is_of(stored, len(data), crc):
                 # The next try sends it all once more; chunks of a session that has ended cannot be.
                 self.take_back(client, stored)
-                raise self._damaged()
+                raise self._damage_error()
             return stored
 
         return self.finished(send, len(data), crc)
@@ -147,17 +147,17 @@ class GcsUpload(Upload[GcsClient, GcsOptions]):
         stored = self.finish(send, size, lambda _, stored: _is_of(stored, size, crc), deadline)
         if not _is_of(stored, size, crc):
             self.step(lambda client: self.take_back(client, stored))
-            raise self._damaged()
+            raise self._damage_error()
         return stored.etag
 
-    def _damaged(self) -> StoreUnavailable:
+    def _damage_error(self) -> StoreUnavailable:
         return StoreUnavailable(f"{self.what}: the object was damaged on its way to the server")
 
     def take_back(self, client: GcsClient, stored: Stored) -> None:
         """By its generation."""
         try:
-            with translated(self.what):
-                deleted(client, self.what, self.key, int(stored.etag))
+            with translate_errors(self.what):
+                delete_object(client, self.what, self.key, int(stored.etag))
         except (PreconditionFailed, ObjectNotFound):
             _logger.info("%s: the damaged object was gone already", self.what)
 
@@ -197,7 +197,9 @@ class _Session:
             return
         try:
             deadline = Deadline.after(_CANCEL_TIMEOUT_S)
-            status = self._upload.call("cancel", self._what, lambda client: _cancelled(client, url), deadline=deadline)
+            status = self._upload.call(
+                "cancel", self._what, lambda client: _cancel_session(client, url), deadline=deadline
+            )
         except TieredStoreError as error:
             _logger.warning("%s: the failed upload could not be cancelled: %s", self._what, error)
         else:
@@ -237,7 +239,7 @@ class _Session:
             # With it the server refuses what was damaged on the way before anybody can see it.
             headers["X-Goog-Hash"] = f"crc32c={crc32c_text(self._crc)}"
         try:
-            with translated(self._what):
+            with translate_errors(self._what):
                 response = client.session.put(self._url or "", data=data, headers=headers)
                 raise_for(response)
         except ObjectNotFound as error:
@@ -268,7 +270,7 @@ def describe_stored(what: str, response: requests.Response) -> Stored:
         return Stored(str(int(answer["generation"])), int(answer["size"]), str(answer["crc32c"]))
 
 
-def copied(client: GcsClient, what: str, prepared: Prepared) -> None:
+def copy_staged(client: GcsClient, what: str, prepared: Prepared) -> None:
     """Have the server copy what is staged to its key, which must be free; of a large object it does so bit by bit."""
     token: str | None = None
     while True:
@@ -283,7 +285,7 @@ def copied(client: GcsClient, what: str, prepared: Prepared) -> None:
             token = stated("the token of the rest", answer["rewriteToken"])
 
 
-def deleted(client: GcsClient, what: str, key: str, generation: int | None = None) -> None:
+def delete_object(client: GcsClient, what: str, key: str, generation: int | None = None) -> None:
     """Delete an object, if it has this generation. The SDK's own way takes any answer for a success."""
     response = client.session.delete(client.deletion_url(key, generation))
     raise_for(response)
@@ -300,7 +302,7 @@ def _is_of(stored: Stored, size: int, crc: int) -> bool:
     return (stored.size, stored.digest) == (size, crc32c_text(crc))
 
 
-def _cancelled(client: GcsClient, url: str) -> int:
+def _cancel_session(client: GcsClient, url: str) -> int:
     try:
         return client.session.delete(url).status_code
     except RefusedError as error:
@@ -338,8 +340,8 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
         return open_client(options)
 
     @staticmethod
-    def _translated(what: str) -> AbstractContextManager[None]:
-        return translated(what)
+    def _translate_errors(what: str) -> AbstractContextManager[None]:
+        return translate_errors(what)
 
     def _check_key(self, key: str) -> None:
         checked_key(key)
@@ -355,7 +357,7 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
         """An object under the prefix: an upload session cannot be ended by another process."""
-        with closed_body(body):
+        with closing_body(body):
             self._check_key(key)
             return staging.prepare(self, key, body, staging_prefix)
 
@@ -375,9 +377,9 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
     def _copy(self, prepared: Prepared) -> None:
         # There are servers that pass over the condition of a copy: of what stands already they are not asked.
         if self._exists(prepared.key):
-            raise staging.another(self, prepared)
+            raise staging.conflict_error(self, prepared)
         what = self.named(prepared.key)
-        self.call("write", what, lambda client: copied(client, what, prepared))
+        self.call("write", what, lambda client: copy_staged(client, what, prepared))
 
     def _read(
         self, client: GcsClient, key: str, start: int, stop: int | None, take: Callable[[Answer], Result], what: str
@@ -398,7 +400,7 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
     def _date(self, client: GcsClient) -> str | None:
         return client.listing_date()
 
-    def _kept(self, client: GcsClient) -> list[str]:
+    def _ask_what_stays(self, client: GcsClient) -> list[str]:
         return kept_sentences(client.bucket_properties("versioning,softDeletePolicy,retentionPolicy"))
 
     def _rules(self, client: GcsClient, prefix: str, /) -> list[str]:
@@ -409,13 +411,13 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
         return GcsLifecycle(self.identity, partial(self.call, "look", self.identity))
 
     def _caller(self, client: GcsClient, /) -> str:
-        return described(client.credentials)
+        return describe_credentials(client.credentials)
 
     def _ask_for_bucket(self, client: GcsClient) -> None:
         # Google's service says which of the two is absent, but other servers have to be asked.
         client.page(prefix="", start=None, token=None, size=1)
 
-    def _listed(self, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
+    def _list_objects(self, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
         return self.pages(
             self.identity,
             lambda client, token: client.page(
@@ -430,7 +432,7 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
 
     def _delete(self, key: str, deadline: Deadline) -> None:
         what = self.named(key)
-        self.call("delete", what, lambda client: deleted(client, what, key), deadline=deadline)
+        self.call("delete", what, lambda client: delete_object(client, what, key), deadline=deadline)
 
 
 def _check_crc(response: requests.Response, what: str, data: bytes | memoryview) -> None:

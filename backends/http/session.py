@@ -165,7 +165,7 @@ class _PiecewiseBody:
         return piece
 
 
-def configured(session: AnySession, adapter: HTTPAdapter, proxy: SocksProxy | None) -> AnySession:
+def configure(session: AnySession, adapter: HTTPAdapter, proxy: SocksProxy | None) -> AnySession:
     """``session`` with this adapter for everything, behind ``proxy`` or, without one, the environment's."""
     session.mount("https://", adapter)
     session.mount("http://", adapter)
@@ -173,8 +173,8 @@ def configured(session: AnySession, adapter: HTTPAdapter, proxy: SocksProxy | No
     untyped: Any = session
     untyped.get_redirect_target = _nowhere
     # Otherwise a password for the host in ~/.netrc would take the place of the chosen credentials.
-    session.auth = _unchanged
-    session.hooks["response"].append(_taken_if_refused)
+    session.auth = _keep_request
+    session.hooks["response"].append(_read_if_refused)
     if proxy is not None:
         # The environment's proxy would win over the one that is set.
         session.trust_env = False
@@ -193,7 +193,7 @@ def certificates() -> str | bool:
     return os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or True
 
 
-def _taken_if_refused(response: requests.Response, **_: object) -> None:
+def _read_if_refused(response: requests.Response, **_: object) -> None:
     """Read the body of a refusal or redirection: the SDKs do not, and leave its connection open."""
     if response.status_code == requests.codes.unauthorized or response.is_redirect:
         response.content  # noqa: B018  a property that reads
@@ -203,5 +203,5 @@ def _nowhere(_: requests.Response) -> None:
     return None
 
 
-def _unchanged(request: requests.PreparedRequest) -> requests.PreparedRequest:
+def _keep_request(request: requests.PreparedRequest) -> requests.PreparedRequest:
     return request

@@ -86,7 +86,7 @@ def _bounded_class(kind: type[socket.socket]) -> type[socket.socket]:
     return type(f"Bounded{kind.__name__}", (_BoundedSocket, kind), {"__slots__": ()})
 
 
-def bounded(sock: Any) -> Any:
+def bound_socket(sock: Any) -> Any:
     """``sock``, TLS or not, which from now on keeps to the deadline of the thread that uses it."""
     # A socket that has shaken hands can be wrapped no more: its class is exchanged. TLS within TLS is no socket, but
     # lies over one that is bounded.
@@ -129,9 +129,11 @@ def first_connected(
         failures.clear()
 
 
-def opened(address: Any, timeout_s: float | None, options: Iterable[Any] | None, source: Any = None) -> socket.socket:
+def open_socket(
+    address: Any, timeout_s: float | None, options: Iterable[Any] | None, source: Any = None
+) -> socket.socket:
     """A bounded socket that is connected to ``address``, which is an entry of ``getaddrinfo``."""
-    sock: socket.socket = bounded(socket.socket(*address[:3]))
+    sock: socket.socket = bound_socket(socket.socket(*address[:3]))
     try:
         for option in options or ():
             sock.setsockopt(*option)
@@ -150,7 +152,7 @@ class BoundedConnection(_Connection):
 
     def _new_conn(self) -> socket.socket:
         def connect(address: Any, timeout_s: float | None) -> socket.socket:
-            return opened(address, timeout_s, self.socket_options, self.source_address)
+            return open_socket(address, timeout_s, self.socket_options, self.source_address)
 
         try:
             sock = first_connected(self._dns_host, self.port or 0, allowed_gai_family(), connect, self.timeout)
@@ -164,12 +166,12 @@ class BoundedConnection(_Connection):
         return sock
 
     def _connect_tls_proxy(self, hostname: str, sock: socket.socket) -> Any:
-        return bounded(_plain(super())._connect_tls_proxy(hostname, sock))
+        return bound_socket(_plain(super())._connect_tls_proxy(hostname, sock))
 
     def connect(self) -> None:
         """Connect; the proxy and TLS included."""
         super().connect()
-        bounded(self.sock)
+        bound_socket(self.sock)
 
 
 class BoundedAnswers(_Pool):

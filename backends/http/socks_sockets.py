@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib3.contrib.socks import SOCKSConnection, SOCKSHTTPSConnection
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
-from tieredstore.backends.http.sockets import BoundedConnection, bounded, first_connected, pools
+from tieredstore.backends.http.sockets import BoundedConnection, bound_socket, first_connected, pools
 
 # It has no types.
 _socks: Final[Any] = importlib.import_module("socks")
@@ -40,7 +40,7 @@ class BoundedSocksConnection(_Connection):
 
     def _through_proxy(self, address: Any, timeout_s: float | None) -> Any:
         options: Any = self._socks_options
-        sock: Any = bounded(_socks.socksocket(*address[:3]))
+        sock: Any = bound_socket(_socks.socksocket(*address[:3]))
         try:
             for option in self.socket_options or ():
                 sock.setsockopt(*option)

@@ -26,7 +26,7 @@ from tieredstore.backends.cloud.errors import MalformedAnswer
 from tieredstore.backends.cloud.watched_file import WatchedFile
 from tieredstore.backends.http.proxies import SocksProxy
 from tieredstore.backends.s3.connections import bound_chain, open_session
-from tieredstore.backends.s3.errors import translated
+from tieredstore.backends.s3.errors import translate_errors
 from tieredstore.backends.s3.options import AccessKeys, Compatibility, S3Options
 from tieredstore.config.properties import joined_lines
 from tieredstore.errors import AccessDenied, ConfigError
@@ -75,7 +75,7 @@ class FileCredentials(Credentials):
         return ReadOnlyCredentials(keys.key_id, keys.secret, keys.token)
 
 
-def chosen_credentials(options: S3Options, session: Session) -> Credentials:
+def choose_credentials(options: S3Options, session: Session) -> Credentials:
     """The credentials for ``options``; what was chosen is logged, without any secret.
 
     AccessDenied if the SDK's chain finds none: requests are never sent unsigned.
@@ -90,10 +90,10 @@ def chosen_credentials(options: S3Options, session: Session) -> Credentials:
     return _of_chain(options, session)
 
 
-def described(options: S3Options) -> str:
+def describe_credentials(options: S3Options) -> str:
     """Whose requests those of ``options`` are: where the key comes from, and the end of its id. May ask for a token."""
     session = open_session()
-    credentials = chosen_credentials(options, session)
+    credentials = choose_credentials(options, session)
     match options.credentials:
         case AccessKeys():
             source = "the settings"
@@ -137,9 +137,9 @@ class _Chosen(CredentialProvider):
 
 def open_client(options: S3Options) -> S3Client:
     """A new client; AccessDenied or ConfigError if its credentials cannot be had."""
-    with translated(f"opening {options.url}"):
+    with translate_errors(f"opening {options.url}"):
         session = open_session()
-        credentials = chosen_credentials(options, session)
+        credentials = choose_credentials(options, session)
         session.register_component("credential_provider", CredentialResolver([_Chosen(credentials)]))
         # The stubs of one service do not cover this method, which has an overload for each of some 400.
         factory: Any = boto3.Session(botocore_session=session, region_name=options.region)

@@ -119,12 +119,12 @@ def error_of(what: str, code: str, message: str, status: int) -> TieredStoreErro
 
 
 @contextmanager
-def translated(what: str) -> Generator[None, None, None]:
+def translate_errors(what: str) -> Generator[None, None, None]:
     """Raise errors of the SDK and of the network as ours; the only place that knows their classes."""
     try:
         yield
     except aws.ClientError as error:
-        raise _answered(what, error) from error
+        raise _error_of_answer(what, error) from error
     except _IDENTITY as error:
         raise AccessDenied(f"{what}: the request could not be signed: {redacted(error)}") from error
     except _NETWORK as error:
@@ -133,7 +133,7 @@ def translated(what: str) -> Generator[None, None, None]:
         raise StoreError(f"{what}: the SDK refused: {redacted(error)}") from error
 
 
-def _answered(what: str, error: aws.ClientError) -> TieredStoreError:
+def _error_of_answer(what: str, error: aws.ClientError) -> TieredStoreError:
     answer = error.response.get("Error", {})
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     # Of an answer with several of them the SDK makes lists.

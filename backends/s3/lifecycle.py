@@ -19,7 +19,7 @@ from xml.sax.saxutils import escape
 
 from tieredstore.backends.base import BucketLifecycle, LifecycleRule, LifecycleState
 from tieredstore.backends.cloud.store import concerns
-from tieredstore.backends.s3.errors import NotSupported, translated
+from tieredstore.backends.s3.errors import NotSupported, translate_errors
 from tieredstore.errors import ObjectNotFound, StoreError, excerpt
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def rule_sentences(client: S3Client, bucket: str, prefix: str) -> list[str]:
     """A sentence for each enabled rule that deletes or archives objects under ``prefix``; errors are ours."""
     answer: Mapping[str, Any] = {}
     # Without any rule the answer is an error of its own, of status 404.
-    with suppress(ObjectNotFound, NotSupported), translated(bucket):
+    with suppress(ObjectNotFound, NotSupported), translate_errors(bucket):
         answer = cast("Mapping[str, Any]", client.get_bucket_lifecycle_configuration(Bucket=bucket))
     return [
         f"the rule {rule.get('ID') or '(without a name)'} {effect}"
@@ -85,7 +85,7 @@ class S3Lifecycle(BucketLifecycle):
 
     def read(self) -> LifecycleState:
         """One request. Without any rule the service answers by an error of its own, of status 404."""
-        text, least_size = self._run(self._asked)
+        text, least_size = self._run(self._ask)
         return LifecycleState(tuple(map(_rule_of, self._rules_in(text))), text, least_size)
 
     def add_abort_rule(self, name: str, prefix: str, days: int, state: LifecycleState) -> None:
@@ -93,7 +93,7 @@ class S3Lifecycle(BucketLifecycle):
         changed = self._with_rule(state.text or _EMPTY, name, prefix, days)
         before, after = (Counter(map(_canonical, self._rules_in(text))) for text in (state.text, changed))
         # What is to be written says what was there and the one rule, by a reading of its own.
-        if after != before + Counter([_canonical(_parsed(_rule_text("", name, prefix, days)))]):
+        if after != before + Counter([_canonical(_parse(_rule_text("", name, prefix, days)))]):
             raise self._not_understood(state.text)
 
         def write(client: S3Client) -> None:
@@ -108,18 +108,18 @@ class S3Lifecycle(BucketLifecycle):
 
         self._run(write)
 
-    def _asked(self, client: S3Client) -> tuple[str, str | None]:
+    def _ask(self, client: S3Client) -> tuple[str, str | None]:
         texts: list[bytes] = []
 
         def keep(response_dict: dict[str, Any], **_: object) -> None:
             texts.append(response_dict["body"])
 
-        with suppress(ObjectNotFound), _handling(client, _READ, keep), translated(self._identity):
+        with suppress(ObjectNotFound), _handling(client, _READ, keep), translate_errors(self._identity):
             answer: dict[str, Any] = dict(client.get_bucket_lifecycle_configuration(Bucket=self._bucket))
-            return self._checked(texts[-1]), answer.get(_LEAST_SIZE)
+            return self._check(texts[-1]), answer.get(_LEAST_SIZE)
         return "", None
 
-    def _checked(self, raw: bytes) -> str:
+    def _check(self, raw: bytes) -> str:
         try:
             text = raw.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -132,7 +132,7 @@ class S3Lifecycle(BucketLifecycle):
         if not text:
             return
         try:
-            root = _parsed(text)
+            root = _parse(text)
         except (ValueError, ET.ParseError) as error:
             raise self._not_understood(text) from error
         if _name(root) != "LifecycleConfiguration":
@@ -154,7 +154,7 @@ class S3Lifecycle(BucketLifecycle):
         )
 
 
-def _parsed(text: str) -> ET.Element:
+def _parse(text: str) -> ET.Element:
     """ParseError, or ValueError for a document with a DTD: without one there is nothing in it that expands."""
     if "<!DOCTYPE" in text:
         raise ValueError("a document type")
@@ -207,7 +207,7 @@ def _rule_of(element: ET.Element) -> LifecycleRule:
         is_enabled=_text(fields.get("Status")) == "Enabled",
         prefixes=(prefix,) if prefix else (),
         is_limited=is_limited,
-        action="; ".join(map(_shown, actions)) or "nothing",
+        action="; ".join(map(_show_action, actions)) or "nothing",
         aborts_after_days=int((days or "").strip()[:9]) if is_days else None,
         content=repr(_canonical(element)),
     )
@@ -226,7 +226,7 @@ def _text(element: ET.Element | None) -> str:
     return "" if element is None else (element.text or "").strip()
 
 
-def _shown(action: ET.Element) -> str:
+def _show_action(action: ET.Element) -> str:
     leaves = [f"{_name(leaf)} {_text(leaf)}" for leaf in action.iter() if not len(leaf) and leaf is not action]
     return f"{_name(action)} ({', '.join(leaves)})" if leaves else _name(action)
 
@@ -241,13 +241,13 @@ _LOCK: Final = "the bucket has Object Lock{}: versions under retention or legal 
 def kept_sentences(client: S3Client, bucket: str) -> list[str]:
     """A sentence each; errors are ours. A server that knows no versions keeps nothing."""
     status = None
-    with suppress(NotSupported), translated(bucket):
+    with suppress(NotSupported), translate_errors(bucket):
         status = client.get_bucket_versioning(Bucket=bucket).get("Status")
     if status is None:
         return []
     kept = [_VERSIONS.format(status.lower())]
     # Without a lock the answer is an error of its own, of status 404.
-    with suppress(ObjectNotFound, NotSupported), translated(bucket):
+    with suppress(ObjectNotFound, NotSupported), translate_errors(bucket):
         answer: Any = client.get_object_lock_configuration(Bucket=bucket)
         kept.append(_LOCK.format(_terms(answer["ObjectLockConfiguration"].get("Rule", {}).get("DefaultRetention"))))
     return kept

@@ -16,11 +16,11 @@ from tieredstore.backends.cloud.upload import Call
 from tieredstore.backends.contract.keys import checked_key
 from tieredstore.backends.http.ranges import answered_size, range_header
 from tieredstore.backends.s3.body import S3Answer
-from tieredstore.backends.s3.client import described, open_client
-from tieredstore.backends.s3.errors import NotSupported, error_of, translated
+from tieredstore.backends.s3.client import describe_credentials, open_client
+from tieredstore.backends.s3.errors import NotSupported, error_of, translate_errors
 from tieredstore.backends.s3.lifecycle import S3Lifecycle, kept_sentences, rule_sentences
 from tieredstore.backends.s3.options import ListingOrder, S3Options
-from tieredstore.backends.s3.upload import S3Upload, aborted
+from tieredstore.backends.s3.upload import S3Upload, abort_upload
 from tieredstore.errors import AccessDenied, InvalidKey, StoreError, TieredStoreError
 from tieredstore.process.deadline import Deadline, Stall
 
@@ -58,8 +58,8 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
         return open_client(options)
 
     @staticmethod
-    def _translated(what: str) -> AbstractContextManager[None]:
-        return translated(what)
+    def _translate_errors(what: str) -> AbstractContextManager[None]:
+        return translate_errors(what)
 
     def _check_key(self, key: str) -> None:
         check_key(key)
@@ -95,7 +95,7 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
         answer = client.list_objects_v2(Bucket=self.options.bucket, MaxKeys=1)
         return answer["ResponseMetadata"]["HTTPHeaders"].get("date")
 
-    def _kept(self, client: S3Client) -> list[str]:
+    def _ask_what_stays(self, client: S3Client) -> list[str]:
         return kept_sentences(client, self.options.bucket)
 
     def _rules(self, client: S3Client, prefix: str, /) -> list[str]:
@@ -106,13 +106,13 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
         return S3Lifecycle(self.options.bucket, self.identity, partial(self.call, "look", self.identity))
 
     def _caller(self, _client: S3Client, /) -> str:
-        return described(self.options)
+        return describe_credentials(self.options)
 
     def _ask_for_bucket(self, client: S3Client) -> None:
-        with suppress(NotSupported), translated(self.identity):
+        with suppress(NotSupported), translate_errors(self.identity):
             client.head_bucket(Bucket=self.options.bucket)
 
-    def _listed(self, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
+    def _list_objects(self, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
         listing = Listing(self.options, self.pages)
         return listing.objects(prefix, start_after or "")
 
@@ -141,7 +141,7 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
         """Abort the upload. A writer that is at work on it fails by that."""
         upload_id = write.place if isinstance(write, Prepared) else write.id
         target = {"Bucket": self.options.bucket, "Key": write.key, "UploadId": upload_id}
-        return self.call("abort", self.named(write.key), lambda client: aborted(client, target))
+        return self.call("abort", self.named(write.key), lambda client: abort_upload(client, target))
 
 
 _LISTS_BY_FOLDER: Final = ("seaweedfs",)
@@ -225,7 +225,7 @@ class Listing:
         def page(client: S3Client, token: str | None) -> tuple[list[_Page], str | None]:
             at: dict[str, Any] = first if token is None else {"ContinuationToken": token}
             try:
-                with translated(what):
+                with translate_errors(what):
                     answer: Any = client.list_objects_v2(**asked, **at)
             except InvalidKey:
                 # The server cannot hold a key that starts so, and says so.

@@ -21,7 +21,7 @@ from tieredstore.backends.cloud.errors import MalformedAnswer, PartsGone
 from tieredstore.backends.cloud.parts import Part, PartCutter, send_parts
 from tieredstore.backends.cloud.upload import WRITE_MARK, Condition, HeldUpload, Stored
 from tieredstore.backends.s3.body import sendable
-from tieredstore.backends.s3.errors import translated
+from tieredstore.backends.s3.errors import translate_errors
 from tieredstore.backends.s3.options import Compatibility, S3Options
 from tieredstore.backends.values import Prepared
 from tieredstore.errors import ObjectNotFound, PreconditionFailed, StoreError
@@ -106,11 +106,11 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
         """A multipart upload, also of a small object, that is not completed; after any failure it is aborted."""
         with self._multipart_upload() as upload_id:
             sent = send_parts(cutter, lambda part: self._send(upload_id, part), self.options.upload_parallelism)
-        return upload_id, tuple(_described(part) for part, _ in sent)
+        return upload_id, tuple(_describe_part(part) for part, _ in sent)
 
     def publish(self, prepared: Prepared) -> None:
         """Complete the upload."""
-        parts = [_listed(number, text) for number, text in enumerate(prepared.parts, start=1)]
+        parts = [_part_entry(number, text) for number, text in enumerate(prepared.parts, start=1)]
         self._complete(prepared.place, parts, prepared.size, is_publication=True)
 
     def stored(self, client: S3Client) -> Stored:
@@ -122,7 +122,7 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
     def take_back(self, client: S3Client, stored: Stored) -> None:
         """By its etag, where the server looks at that."""
         try:
-            with translated(self.what):
+            with translate_errors(self.what):
                 client.delete_object(**self._target(), IfMatch=stored.etag)
         except (PreconditionFailed, ObjectNotFound):
             _logger.info("%s: the damaged object was gone already", self.what)
@@ -186,7 +186,7 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
             # what failed the upload: these requests have their own.
             deadline = self.call_deadline()
             for _ in range(_ABORTS):
-                self.call("abort", self.what, lambda client: aborted(client, target), deadline=deadline)
+                self.call("abort", self.what, lambda client: abort_upload(client, target), deadline=deadline)
                 if self.call("abort", self.what, lambda client: _is_gone(client, target), deadline=deadline):
                     return
             _logger.warning("%s: parts of upload %s are still there", self.what, upload_id)
@@ -219,22 +219,22 @@ def _headers(condition: Condition) -> dict[str, Any]:
     return {} if condition.etag is None else {"IfMatch": condition.etag}
 
 
-def _described(part: Mapping[str, Any]) -> str:
+def _describe_part(part: Mapping[str, Any]) -> str:
     """A part of an upload as text: its etag, and its checksum where one was sent."""
     return " ".join(filter(None, (part["ETag"], part.get("ChecksumCRC32C"))))
 
 
-def _listed(number: int, text: str) -> dict[str, Any]:
+def _part_entry(number: int, text: str) -> dict[str, Any]:
     """What the list of parts says of the part that ``_described`` told of."""
     etag, _, checksum = text.partition(" ")
     return {"PartNumber": number, "ETag": etag, **({"ChecksumCRC32C": checksum} if checksum else {})}
 
 
-def aborted(client: S3Client, target: Mapping[str, str]) -> bool:
+def abort_upload(client: S3Client, target: Mapping[str, str]) -> bool:
     """Abort the upload that ``target`` names; False if there is none."""
     untyped: Any = client
     try:
-        with translated("aborting"):
+        with translate_errors("aborting"):
             untyped.abort_multipart_upload(**target)
     except (PartsGone, ObjectNotFound):
         return False
@@ -244,7 +244,7 @@ def aborted(client: S3Client, target: Mapping[str, str]) -> bool:
 def _is_gone(client: S3Client, target: Mapping[str, str]) -> bool:
     untyped: Any = client
     try:
-        with translated("aborting"):
+        with translate_errors("aborting"):
             untyped.list_parts(**target, MaxParts=1)
     except (PartsGone, ObjectNotFound):
         return True

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tieredstore.config import Settings
 
 
-def wrapped(store: ObjectStore, settings: Settings) -> ObjectStore:
+def wrap(store: ObjectStore, settings: Settings) -> ObjectStore:
     """``store``, counted, and limited where the settings limit: what waits for the limit is not counted as time.
 
     It is counted under its short name in the settings, or, a user's own, under the name of its class.
@@ -33,7 +33,7 @@ def wrapped(store: ObjectStore, settings: Settings) -> ObjectStore:
 
 def open_wrapped(settings: Settings) -> ObjectStore:
     """The store of the settings with all its wrappers."""
-    return wrapped(store_from_settings(settings), settings)
+    return wrap(store_from_settings(settings), settings)
 
 
 class TokenBucket:
@@ -74,7 +74,7 @@ class TokenBucket:
         return TokenBucket, (self.bytes_per_s,)
 
 
-def limited(body: Body, bucket: TokenBucket) -> Generator[Buffer, None, None]:
+def limit_rate(body: Body, bucket: TokenBucket) -> Generator[Buffer, None, None]:
     """The buffers of ``body``, each passed on when the bucket lets it; buffers longer than the burst are cut."""
     with open_body(body) as buffers:
         for view in buffers:
@@ -111,14 +111,14 @@ class LimitedStore(DelegatingStore):
     def __reduce__(self) -> tuple[Callable[..., LimitedStore], tuple[ObjectStore, int | None, int | None]]:
         up = None if self._up is None else self._up.bytes_per_s
         down = None if self._down is None else self._down.bytes_per_s
-        return _restored, (self.inner, up, down)
+        return _restore, (self.inner, up, down)
 
     def __repr__(self) -> str:
         return f"LimitedStore({self.inner!r})"
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
         """The body flows at the limit's rate."""
-        self._sent(body, lambda taken: self.inner.put(key, taken, if_absent=if_absent))
+        self._send(body, lambda taken: self.inner.put(key, taken, if_absent=if_absent))
 
     def put_once(self, key: str, body: Buffer, mark: str) -> None:
         """As ``put``, each try; the whole body is waited for first."""
@@ -128,9 +128,9 @@ class LimitedStore(DelegatingStore):
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
         """As ``put``."""
-        return self._sent(body, lambda taken: self.inner.prepare(key, taken, staging_prefix=staging_prefix))
+        return self._send(body, lambda taken: self.inner.prepare(key, taken, staging_prefix=staging_prefix))
 
-    def _sent(self, body: Body, send: Callable[[Body], Result]) -> Result:
+    def _send(self, body: Body, send: Callable[[Body], Result]) -> Result:
         bucket = self._up
         if bucket is None:
             return send(body)
@@ -140,7 +140,7 @@ class LimitedStore(DelegatingStore):
             return send(body)
         # Opened here too: a store that refuses before it takes anything does not begin, nor end, the limited body.
         with open_body(body) as parts:
-            return send(limited(parts, bucket))
+            return send(limit_rate(parts, bucket))
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
         """Waits before the request where the range says how much comes, else for what came."""
@@ -186,7 +186,7 @@ class LimitedStore(DelegatingStore):
             bucket.take(count)
 
 
-def _restored(inner: ObjectStore, up: int | None, down: int | None) -> LimitedStore:
+def _restore(inner: ObjectStore, up: int | None, down: int | None) -> LimitedStore:
     return LimitedStore(inner, shared_bucket("up", up), shared_bucket("down", down))
 
 
@@ -211,36 +211,36 @@ class MeteredStore(DelegatingStore):
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
         """One object up; the time that its body takes to come is not the store's."""
-        self._sent("put", body, lambda taken: self.inner.put(key, taken, if_absent=if_absent))
+        self._send("put", body, lambda taken: self.inner.put(key, taken, if_absent=if_absent))
 
     def put_once(self, key: str, body: Buffer, mark: str) -> None:
         """As ``put``, each try."""
-        self._sent("put", body, lambda _: self.inner.put_once(key, body, mark))
+        self._send("put", body, lambda _: self.inner.put_once(key, body, mark))
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
         """As ``put``, for the bytes; ``publish`` moves none."""
-        return self._sent("prepare", body, lambda taken: self.inner.prepare(key, taken, staging_prefix=staging_prefix))
+        return self._send("prepare", body, lambda taken: self.inner.prepare(key, taken, staging_prefix=staging_prefix))
 
     def publish(self, prepared: Prepared) -> None:
         """One call."""
         with metrics.store_call(self._kind, "publish"):
             self.inner.publish(prepared)
 
-    def _sent(self, operation: str, body: Body, send: Callable[[Body], Result]) -> Result:
+    def _send(self, operation: str, body: Body, send: Callable[[Body], Result]) -> Result:
         if isinstance(body, bytes | bytearray | memoryview):
             # As it is: stores send a buffer without a copy.
             size = memoryview(body).nbytes
             with metrics.store_call(self._kind, operation):
                 result = send(body)
         else:
-            result, size = self._sent_stream(operation, body, send)
+            result, size = self._send_stream(operation, body, send)
         metrics.count_objects(self._kind, "up", 1, size)
         return result
 
-    def _sent_stream(self, operation: str, body: Body, send: Callable[[Body], Result]) -> tuple[Result, int]:
+    def _send_stream(self, operation: str, body: Body, send: Callable[[Body], Result]) -> tuple[Result, int]:
         size = 0
 
-        def counted(parts: Iterator[memoryview]) -> Generator[memoryview, None, None]:
+        def count(parts: Iterator[memoryview]) -> Generator[memoryview, None, None]:
             nonlocal size
             while True:
                 asked = perf_counter()
@@ -254,7 +254,7 @@ class MeteredStore(DelegatingStore):
                 yield part
 
         with metrics.store_call(self._kind, operation) as call, open_body(body) as parts:
-            result = send(counted(parts))
+            result = send(count(parts))
         return result, size
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
@@ -305,9 +305,9 @@ class MeteredStore(DelegatingStore):
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         """One call, begun when its first object is asked for; the time between its objects is not the store's."""
-        return self._listed(partial(self.inner.list, prefix, start_after))
+        return self._measure_listing(partial(self.inner.list, prefix, start_after))
 
-    def _listed(self, begin: Callable[[], Iterator[Listed]]) -> Iterator[Listed]:
+    def _measure_listing(self, begin: Callable[[], Iterator[Listed]]) -> Iterator[Listed]:
         with metrics.store_call(self._kind, "list") as call:
             for listed in begin():
                 passed_on = perf_counter()
@@ -320,14 +320,14 @@ class MeteredStore(DelegatingStore):
         """One call; its keys count as deleted if it succeeds, present or not."""
         deleted = 0
 
-        def counted() -> Generator[str, None, None]:
+        def count() -> Generator[str, None, None]:
             nonlocal deleted
             for key in keys:
                 deleted += 1
                 yield key
 
         with metrics.store_call(self._kind, "delete"):
-            self.inner.delete(counted())
+            self.inner.delete(count())
         metrics.count_objects(self._kind, "deleted", deleted)
 
     def head(self, key: str) -> ObjectInfo:
@@ -345,7 +345,7 @@ class MeteredStore(DelegatingStore):
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite] | None:
         """A ``list``, as of objects."""
         writes = super().abandoned_writes(prefix)
-        return None if writes is None else self._listed(lambda: writes)
+        return None if writes is None else self._measure_listing(lambda: writes)
 
     def discard(self, write: AbandonedWrite | Prepared) -> bool:
         """A ``delete``; no object counts as deleted."""

@@ -23,7 +23,7 @@ from tieredstore.backends.gcs.options import Anonymous, GcsOptions
 from tieredstore.backends.gcs.store import GcsObjectStore
 from tieredstore.backends.http.deadlines import within
 from tieredstore.backends.http.proxies import SocksProxy
-from tieredstore.backends.http.sockets import BoundedConnection, bounded, first_connected
+from tieredstore.backends.http.sockets import BoundedConnection, bound_socket, first_connected
 from tieredstore.backends.s3.connections import WholeContinue, bound_chain, http_session, open_session
 from tieredstore.backends.s3.options import AccessKeys, S3Options
 from tieredstore.backends.s3.store import S3ObjectStore
@@ -159,7 +159,7 @@ class TestASocket:
         one, other = socket.socketpair()
         with one, other:
             one.settimeout(30)
-            yield bounded(one)
+            yield bound_socket(one)
 
     def test_waits_as_long_as_the_deadline_and_then_again_as_long_as_its_own_time_out(
         self, ours: socket.socket
@@ -184,7 +184,7 @@ class TestASocket:
 
     def test_is_bounded_once(self, ours: socket.socket) -> None:
         kind = type(ours)
-        assert type(bounded(ours)) is kind
+        assert type(bound_socket(ours)) is kind
         assert kind.__mro__.count(socket.socket) == 1
 
 

@@ -23,7 +23,7 @@ from tieredstore.backends.http.session import (
     HttpLimits,
     StoreAdapter,
     certificates,
-    configured,
+    configure,
     connection_failure,
     proxies_of,
 )
@@ -74,7 +74,7 @@ def echo() -> Iterator[Echo]:
 
 @contextmanager
 def session_of(limits: HttpLimits | None = None, proxy: SocksProxy | None = None) -> Generator[requests.Session]:
-    with configured(requests.Session(), StoreAdapter(limits or HttpLimits()), proxy) as session:
+    with configure(requests.Session(), StoreAdapter(limits or HttpLimits()), proxy) as session:
         yield session
 
 

@@ -17,7 +17,7 @@ from tieredstore.backends.filesystem.store import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.backends.registry import BY_SETTING
 from tieredstore.backends.wrappers import stack
-from tieredstore.backends.wrappers.stack import MeteredStore, wrapped
+from tieredstore.backends.wrappers.stack import MeteredStore, wrap
 from tieredstore.config import Settings, settings_from
 from tieredstore.errors import AccessDenied
 from tieredstore.testing.object_store_tests import ObjectStoreTests
@@ -160,7 +160,7 @@ class OwnStore(MemoryObjectStore):
 
 def labelled(store: ObjectStore, settings: Settings) -> str:
     """The label under which the wrapped store is counted."""
-    metered_store = wrapped(store, settings)
+    metered_store = wrap(store, settings)
     assert isinstance(metered_store, MeteredStore)
     return str(metered_store.__reduce__()[1][1])
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tieredstore.backends.base import Body
-from tieredstore.backends.wrappers.stack import TokenBucket, limited
+from tieredstore.backends.wrappers.stack import TokenBucket, limit_rate
 from tieredstore.errors import ConfigError
 
 
@@ -57,7 +57,7 @@ def test_all_transfers_share_the_rate() -> None:
     clock = Clock()
     tokens = bucket(clock, 1000)
     bodies: list[Body] = [b"x" * 3000, [b"y" * 700] * 4, bytearray(200)]
-    passed = sum(len(bytes(piece)) for body in bodies for piece in limited(body, tokens))
+    passed = sum(len(bytes(piece)) for body in bodies for piece in limit_rate(body, tokens))
     assert passed == 6000
     assert clock.now == pytest.approx(5.0)
 
@@ -65,7 +65,7 @@ def test_all_transfers_share_the_rate() -> None:
 @given(st.lists(st.binary(max_size=40), max_size=6), st.integers(1, 7))
 def test_a_limited_body_is_the_body(pieces: list[bytes], rate: int) -> None:
     tokens = bucket(Clock(), rate)
-    passed_on = [bytes(piece) for piece in limited(pieces, tokens)]
+    passed_on = [bytes(piece) for piece in limit_rate(pieces, tokens)]
     assert b"".join(passed_on) == b"".join(pieces)
     assert all(len(piece) <= rate for piece in passed_on)
 

@@ -23,7 +23,7 @@ from tieredstore.backends.wrappers.stack import (
     TokenBucket,
     open_wrapped,
     shared_bucket,
-    wrapped,
+    wrap,
 )
 from tieredstore.config import settings_from
 from tieredstore.errors import AccessDenied, ObjectNotFound, PreconditionFailed, StoreThrottled, StoreUnavailable
@@ -186,10 +186,10 @@ def test_every_store_of_the_settings_is_counted_and_limited_ones_are_limited(tmp
     texts = {"storage.backend.class": "filesystem", "storage.root": str(tmp_path), "chunk.size": "100"}
     plain = open_wrapped(settings_from(texts))
     assert isinstance(plain, MeteredStore)
-    limited = open_wrapped(settings_from(texts | LIMITS))
-    assert isinstance(limited, LimitedStore)
-    assert limited.identity == plain.identity == FilesystemObjectStore(tmp_path).identity
-    again = pickle.loads(pickle.dumps(limited))
+    limit_rate = open_wrapped(settings_from(texts | LIMITS))
+    assert isinstance(limit_rate, LimitedStore)
+    assert limit_rate.identity == plain.identity == FilesystemObjectStore(tmp_path).identity
+    again = pickle.loads(pickle.dumps(limit_rate))
     again.put("a", b"123")
     assert again.get("a") == plain.get("a") == b"123"
 
@@ -205,7 +205,7 @@ def test_the_exporter_serves_the_metrics_and_stops() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    wrapped(MemoryObjectStore(), memory_settings()).put("a", b"1")
+    wrap(MemoryObjectStore(), memory_settings()).put("a", b"1")
     stop = metrics.serve_metrics(port)
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
