@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,13 +29,14 @@ from tieredstore.errors import ConfigError, StoreError, StoreUnavailable
 from tieredstore.format.data_key_field import with_data_key
 from tieredstore.format.keys import Suffix
 from tieredstore.ops.bucket import Bucket
-from tieredstore.ops.copies.copying import CopyStep, Pair, copy_segments, pair_up
+from tieredstore.ops.copies.copying import BucketCopy, CopyStep, Pair, pair_up
 from tieredstore.ops.copies.recoding import CopyWay
 from tieredstore.ops.steps import Outcome
 from tieredstore.remote import RemoteStorageManager
 
 KEYRING = "08-keyring"
 MADE = run_of(2, partition_of())
+ALL = Scope()
 
 
 def bucket(store: ObjectStore, texts: Mapping[str, str] | None = None, prefix: str = "") -> Bucket:
@@ -58,8 +60,8 @@ def made(segments: Iterable[MadeSegment] = MADE) -> ObjectStore:
     return store
 
 
-def run(source: Bucket, target: Bucket, **options: object) -> list[CopyStep]:
-    return list(copy_segments(source, target, **options))  # type: ignore[arg-type]  # the function's own
+def run(source: Bucket, target: Bucket, scope: Scope = ALL, **options: Any) -> list[CopyStep]:
+    return list(BucketCopy(source, target, **options).run(scope))
 
 
 def errors(steps: Iterable[CopyStep]) -> list[str]:

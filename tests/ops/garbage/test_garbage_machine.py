@@ -26,7 +26,7 @@ from tieredstore.errors import StoreUnavailable, TieredStoreError
 from tieredstore.format.keys import Suffix
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.ops.bucket import Bucket as StoreBucket
-from tieredstore.ops.copies.copying import CopyStep, copy_segments
+from tieredstore.ops.copies.copying import BucketCopy, CopyStep
 from tieredstore.ops.garbage.collection import GarbageCollection, delete_objects, find_garbage, least_age_ms
 from tieredstore.ops.garbage.holds import Holds, LegalHold, place_hold
 from tieredstore.ops.garbage.removal import Before, Removal
@@ -143,7 +143,7 @@ class Bucket(RuleBasedStateMachine):
 
         def work(store: ObjectStore) -> list[CopyStep]:
             target = StoreBucket(settings, store)
-            return list(copy_segments(source, target, parallel=1, clock=self.clock.seconds))
+            return list(BucketCopy(source, target, parallel=1, clock=self.clock.seconds).run())
 
         self.copies.append(self._start(work))
 

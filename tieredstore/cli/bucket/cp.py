@@ -85,7 +85,7 @@ def cp(
 
     Example: tieredstore cp -c store.properties --to-store s3://backup/kafka/ --dry-run
     """
-    from tieredstore.ops.copies.copying import copy_segments
+    from tieredstore.ops.copies.copying import BucketCopy
 
     if to is None and to_store is None:
         raise ConfigError("no target is named: give --to SETTINGS or --to-store URL")
@@ -102,16 +102,11 @@ def cp(
     ):
         for bucket in (source_bucket, target_bucket):
             bucket.refuse_raw("cp", "its objects are the broker's files; tieredstore copy stores them from a disk")
-        steps = copy_segments(
-            source_bucket,
-            target_bucket,
-            scope,
-            decrypt=decrypt,
-            read_back=not no_read_back,
-            dry_run=dry_run,
-            parallel=parallel,
-        )
-        for step in steps:
+        copy = BucketCopy(
+            source_bucket, target_bucket,
+            decrypt=decrypt, read_back=not no_read_back, dry_run=dry_run, parallel=parallel,
+        )  # fmt: skip
+        for step in copy.run(scope):
             tally.add(step.outcome, step.sent)
             first_error = first_error or step.error
             teller.tell(_ROW.json(step), _line(step, tally))

@@ -16,7 +16,7 @@ import dataclasses
 import itertools
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -50,7 +50,7 @@ from tieredstore.format.data_key_field import same_but_for_data_key, with_data_k
 from tieredstore.format.keys import Suffix, object_key
 from tieredstore.format.manifest import MAX_MANIFEST_SIZE, SegmentManifest
 from tieredstore.model import Uuid
-from tieredstore.ops.copies.recoding import CopyWay, Recoding, Transcoder
+from tieredstore.ops.copies.recoding import CopyWay, Recoding, Route, Transcoder
 from tieredstore.ops.steps import Outcome, Step, require_conditional_writes
 from tieredstore.places.record import refuse_other_layout
 from tieredstore.process.deadline import boot_clock_s
@@ -91,26 +91,12 @@ class VerbatimSegment:
 class VerbatimCopies:
     """Writes into the target what it has not of segments. Thread-safe."""
 
-    def __init__(
-        self,
-        source: Bucket,
-        target: Bucket,
-        recoding: Recoding,
-        store: ObjectStore,
-        *,
-        dry_run: bool,
-        clock: Callable[[], float],
-    ) -> None:
-        """``store`` is the target's, or one that proves what is written into it."""
-        self._source = source
-        self._target = target
-        self._recoding = recoding
-        self._store = store
+    def __init__(self, route: Route, *, dry_run: bool) -> None:
+        self._route = route
         self._dry_run = dry_run
-        self._clock = clock
-        self._began_s = clock()
-        self._began_ms = admin_of(target.store).now_ms()
-        self._max_age_s = target.settings.upload_max_age_ms / 1000
+        self._began_s = route.clock()
+        self._began_ms = admin_of(route.target.store).now_ms()
+        self._max_age_s = route.target.settings.upload_max_age_ms / 1000
 
     def write(self, segment: VerbatimSegment, listed: SegmentObjects | None) -> int:
         """The bytes that were sent, 0 if all of it stood; ``listed`` is what the target has under the segment's id.
@@ -137,10 +123,10 @@ class VerbatimCopies:
         sent = sum(segment.sizes[suffix] for suffix in missing) + len(manifest)
         if self._dry_run:
             return sent
-        age = AttemptAge(self._clock, self._max_age_s, segment.stored.metadata, before_s=before_s)
+        age = AttemptAge(self._route.clock, self._max_age_s, segment.stored.metadata, before_s=before_s)
         for suffix in missing:
             _check(age)
-            self._store.put(self._target_key(segment, suffix), self._body(segment, suffix), if_absent=True)
+            self._route.store.put(self._target_key(segment, suffix), self._body(segment, suffix), if_absent=True)
         if not is_committed:
             self._commit(segment, manifest, age)
         return sent
@@ -150,7 +136,7 @@ class VerbatimCopies:
             self._require(segment, suffix)
         _check(age)
         key = self._target_key(segment, Suffix.MANIFEST)
-        self._store.put(key, manifest, if_absent=True)
+        self._route.store.put(key, manifest, if_absent=True)
         try:
             _check(age)
         except LeftAlone:
@@ -163,7 +149,7 @@ class VerbatimCopies:
             for suffix in _DATA:
                 self._require(segment, suffix)
         except LeftAlone:
-            self._store.delete([manifest_key])
+            self._route.store.delete([manifest_key])
             raise
 
     def _age_of_what_stands(
@@ -187,12 +173,12 @@ class VerbatimCopies:
 
     def _leftover_age_s(self, info: ObjectInfo) -> float:
         if self._began_ms is None or info.modified_ms is None:
-            raise LeftAlone(f"{self._target.shown(info.key)} has no manifest, and nobody knows how old it is")
-        now_ms = self._began_ms + (self._clock() - self._began_s) * 1000
+            raise LeftAlone(f"{self._route.target.shown(info.key)} has no manifest, and nobody knows how old it is")
+        now_ms = self._began_ms + (self._route.clock() - self._began_s) * 1000
         age_s = max(0.0, (now_ms - info.modified_ms) / 1000)
         if age_s >= self._max_age_s:
             raise LeftAlone(
-                f"{self._target.shown(info.key)} has no manifest and is older than {self._max_age_s:g} s "
+                f"{self._route.target.shown(info.key)} has no manifest and is older than {self._max_age_s:g} s "
                 "(upload.max.age.ms), so that a clean-up may be about to take it: let `tieredstore gc` do so, and "
                 "copy again"
             )
@@ -203,7 +189,7 @@ class VerbatimCopies:
         the target's ring opens that."""
         name = self._shown(segment, Suffix.MANIFEST)
         try:
-            raw = read_manifest_text(self._target.store, self._target_key(segment, Suffix.MANIFEST), name)
+            raw = read_manifest_text(self._route.target.store, self._target_key(segment, Suffix.MANIFEST), name)
         except ObjectNotFound as error:
             raise LeftAlone(f"{name} was deleted from the target a moment ago; copy again") from error
         if raw == segment.raw and segment.way is CopyWay.VERBATIM:
@@ -213,7 +199,7 @@ class VerbatimCopies:
         wrapped = SegmentManifest.from_bytes(raw).encryption
         if wrapped is None:
             return
-        if self._recoding.changes_encryption and not self._recoding.opens(wrapped):
+        if self._route.recoding.changes_encryption and not self._route.recoding.opens(wrapped):
             raise SegmentAlreadyExists(
                 f"{name} stands in the target under a key pair that is not on its ring; `tieredstore keys rotate` "
                 "puts it under another one"
@@ -223,16 +209,16 @@ class VerbatimCopies:
         wrapped = segment.stored.manifest.encryption
         if segment.way is CopyWay.VERBATIM or wrapped is None:
             return segment.raw
-        return with_data_key(segment.raw, *self._recoding.rewrapped(wrapped), self._source.manifest_rules)
+        return with_data_key(segment.raw, *self._route.recoding.rewrapped(wrapped), self._route.source.manifest_rules)
 
     def _body(self, segment: VerbatimSegment, suffix: Suffix) -> Generator[bytes]:
         """The object's bytes; SegmentNotFound if the segment is deleted meanwhile."""
         objects = segment.stored.objects
         try:
-            yield from parts_of(self._source.store, self._source_key(segment, suffix), segment.sizes[suffix])
+            yield from parts_of(self._route.source.store, self._source_key(segment, suffix), segment.sizes[suffix])
         except (ObjectNotFound, RangeNotSatisfiable) as error:
             try:
-                self._source.store.head(self._source_key(segment, Suffix.MANIFEST))
+                self._route.source.store.head(self._source_key(segment, Suffix.MANIFEST))
             except ObjectNotFound:
                 raise SegmentNotFound(f"{objects.main_path} was deleted while it was copied") from error
             raise SegmentCorrupt(
@@ -242,7 +228,7 @@ class VerbatimCopies:
 
     def _is_equal(self, segment: VerbatimSegment, suffix: Suffix) -> bool:
         """Whether what stands has the source's bytes, as many of which it has."""
-        stored = parts_of(self._target.store, self._target_key(segment, suffix), segment.sizes[suffix])
+        stored = parts_of(self._route.target.store, self._target_key(segment, suffix), segment.sizes[suffix])
         try:
             return all(ours == theirs for ours, theirs in zip(self._body(segment, suffix), stored, strict=True))
         except (ObjectNotFound, RangeNotSatisfiable) as error:
@@ -252,8 +238,8 @@ class VerbatimCopies:
         """LeftAlone if what was written, or stood, is gone."""
         key, size = self._target_key(segment, suffix), segment.sizes[suffix]
         try:
-            is_whole = len(self._store.get(key, max(0, size - 1), size)) == min(1, size) and ends_at(
-                self._store, key, size
+            is_whole = len(self._route.store.get(key, max(0, size - 1), size)) == min(1, size) and ends_at(
+                self._route.store, key, size
             )
         except (ObjectNotFound, RangeNotSatisfiable):
             is_whole = False
@@ -268,16 +254,16 @@ class VerbatimCopies:
         standing: dict[Suffix, ObjectInfo] = {}
         for suffix in Suffix:
             try:
-                standing[suffix] = self._target.store.head(self._target_key(segment, suffix))
+                standing[suffix] = self._route.target.store.head(self._target_key(segment, suffix))
             except ObjectNotFound:
                 continue
         return standing
 
     def _source_key(self, segment: VerbatimSegment, suffix: Suffix) -> str:
-        return object_key(self._source.prefix, segment.stored.objects.main_path, suffix)
+        return object_key(self._route.source.prefix, segment.stored.objects.main_path, suffix)
 
     def _target_key(self, segment: VerbatimSegment, suffix: Suffix) -> str:
-        return object_key(self._target.prefix, segment.stored.objects.main_path, suffix)
+        return object_key(self._route.target.prefix, segment.stored.objects.main_path, suffix)
 
     @staticmethod
     def _shown(segment: VerbatimSegment, suffix: Suffix) -> str:
@@ -326,46 +312,54 @@ class CopyStep(Step[SegmentObjects]):
     error: TieredStoreError | None = None
 
 
-def copy_segments(
-    source: Bucket,
-    target: Bucket,
-    scope: Scope = _ALL,
-    *,
-    decrypt: bool = False,
-    read_back: bool = True,
-    dry_run: bool = False,
-    parallel: int = SEGMENTS_AT_ONCE,
-    clock: Callable[[], float] = boot_clock_s,
-) -> Iterator[CopyStep]:
-    """Copy the segments in scope, one step each, in the order of the source's listing; nothing is written if
-    ``dry_run``.
+@dataclass(frozen=True, slots=True)
+class BucketCopy:
+    """Copies segments into another bucket; nothing is written if ``dry_run``.
 
     What changes on the way is what the settings of the two buckets say differently (see ``Recoding``). A segment's
-    manifest is written last; with ``read_back`` every object is read back and compared before that. Neither listings
-    nor manifests are held. Stopped or killed anywhere, a second run completes it.
-
-    ConfigError if both are one place, or the target's conditional writes are not atomic; errors of a store end the run.
+    manifest is written last; with ``read_back`` every object is read back and compared before that. Stopped or killed
+    anywhere, a second run completes it.
     """
-    if (source.store.identity, source.prefix) == (target.store.identity, target.prefix):
-        raise ConfigError("source and target are the same place: nothing would be copied")
-    require_conditional_writes(target.store, "cp")
-    refuse_other_layout(target.store, target.prefix)
-    threads = target.settings.transform_thread_pool_size or os.cpu_count() or 1
-    recoding = Recoding.between(source.settings, target.settings, threads, decrypt=decrypt)
-    store: ObjectStore = ProvenStore(target.store) if read_back else target.store
-    listed = (list_in_scope(bucket.store, bucket.prefix, scope) for bucket in (source, target))
-    with contextlib.ExitStack() as opened:
-        transcoder = opened.enter_context(contextlib.closing(Transcoder(source, target, recoding, store, clock=clock)))
-        verbatim = VerbatimCopies(source, target, recoding, store, dry_run=dry_run, clock=clock)
-        pool = opened.enter_context(ThreadPool(parallel, "tieredstore-cp"))
-        yield from in_parallel(
-            pool,
-            _Copying(source, recoding, verbatim, transcoder, dry_run=dry_run).copy,
-            pair_up(*listed),
-            at_once=2 * parallel,
-            weigh=lambda pair: manifest_size(pair.objects),
-            max_weight=MAX_MANIFESTS_IN_FLIGHT,
-        )
+
+    source: Bucket
+    target: Bucket
+    _: KW_ONLY
+    decrypt: bool = False
+    read_back: bool = True
+    dry_run: bool = False
+    parallel: int = SEGMENTS_AT_ONCE
+    clock: Callable[[], float] = boot_clock_s
+
+    def run(self, scope: Scope = _ALL) -> Iterator[CopyStep]:
+        """A step for each segment in scope, in the order of the source's listing; neither listings nor manifests are
+        held.
+
+        ConfigError if both are one place, or the target's conditional writes are not atomic; errors of a store end the
+        run.
+        """
+        source, target = self.source, self.target
+        if (source.store.identity, source.prefix) == (target.store.identity, target.prefix):
+            raise ConfigError("source and target are the same place: nothing would be copied")
+        require_conditional_writes(target.store, "cp")
+        refuse_other_layout(target.store, target.prefix)
+        threads = target.settings.transform_thread_pool_size or os.cpu_count() or 1
+        recoding = Recoding.between(source.settings, target.settings, threads, decrypt=self.decrypt)
+        store: ObjectStore = ProvenStore(target.store) if self.read_back else target.store
+        route = Route(source, target, recoding, store, self.clock)
+        listed = (list_in_scope(bucket.store, bucket.prefix, scope) for bucket in (source, target))
+        with (
+            contextlib.closing(Transcoder(route)) as transcoder,
+            ThreadPool(self.parallel, "tieredstore-cp") as pool,
+        ):
+            verbatim = VerbatimCopies(route, dry_run=self.dry_run)
+            yield from in_parallel(
+                pool,
+                _Copying(route, verbatim, transcoder, self.dry_run).copy,
+                pair_up(*listed),
+                at_once=2 * self.parallel,
+                weigh=lambda pair: manifest_size(pair.objects),
+                max_weight=MAX_MANIFESTS_IN_FLIGHT,
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,23 +388,14 @@ def _place(objects: SegmentObjects) -> str:
     return objects.main_path[:-_ID_LENGTH]
 
 
+@dataclass(frozen=True, slots=True)
 class _Copying:
     """What is done with each segment. Thread-safe."""
 
-    def __init__(
-        self,
-        source: Bucket,
-        recoding: Recoding,
-        verbatim: VerbatimCopies,
-        transcoder: Transcoder,
-        *,
-        dry_run: bool,
-    ) -> None:
-        self._source = source
-        self._recoding = recoding
-        self._verbatim = verbatim
-        self._transcoder = transcoder
-        self._dry_run = dry_run
+    route: Route
+    verbatim: VerbatimCopies
+    transcoder: Transcoder
+    dry_run: bool
 
     def copy(self, pair: Pair) -> CopyStep:
         """One segment; what concerns it alone is a step."""
@@ -426,32 +411,32 @@ class _Copying:
     def _copied(self, pair: Pair) -> CopyStep:
         objects = pair.objects
         raw, segment = self._read(objects)
-        way = self._recoding.way_of(segment.manifest, partial(self._transcoder.is_uncompressed, segment))
+        way = self.route.recoding.way_of(segment.manifest, partial(self.transcoder.is_uncompressed, segment))
         step = CopyStep(objects, Outcome.COPIED, way=way, last_offset=segment.last_offset)
         if way is CopyWay.TRANSCODED:
             return self._transcoded(step, segment, pair.beside)
         there = next((other for other in pair.beside if other.segment_id == objects.segment_id), None)
-        sent = self._verbatim.write(VerbatimSegment(segment, raw, way), there)
+        sent = self.verbatim.write(VerbatimSegment(segment, raw, way), there)
         outcome = Outcome.COPIED if sent else Outcome.THERE
         return dataclasses.replace(step, outcome=outcome, segment_id=objects.segment_id.id, sent=sent)
 
     def _transcoded(self, step: CopyStep, segment: StoredSegment, beside: Iterable[SegmentObjects]) -> CopyStep:
-        existing = self._transcoder.existing(segment, beside)
+        existing = self.transcoder.existing(segment, beside)
         if existing is not None:
             return dataclasses.replace(step, outcome=Outcome.THERE, segment_id=existing)
-        if self._dry_run:
+        if self.dry_run:
             return dataclasses.replace(step, sent=segment.objects.stored_size)
-        segment_id, sent = self._transcoder.transcode(segment)
+        segment_id, sent = self.transcoder.transcode(segment)
         return dataclasses.replace(step, segment_id=segment_id, sent=sent)
 
     def _read(self, objects: SegmentObjects) -> tuple[bytes, StoredSegment]:
         """The manifest and what it says; SegmentCorrupt unless the other two objects are there with their sizes."""
         name = f"{objects.main_path}.{Suffix.MANIFEST.value}"
         try:
-            raw = read_manifest_text(self._source.store, manifest_info(objects).key, name)
+            raw = read_manifest_text(self.route.source.store, manifest_info(objects).key, name)
         except ObjectNotFound as error:
             raise SegmentNotFound(f"{name} was deleted while it was listed") from error
-        manifest = parse_manifest(raw, name, known_segment(objects), self._source.manifest_rules)
+        manifest = parse_manifest(raw, name, known_segment(objects), self.route.source.manifest_rules)
         segment = VerbatimSegment(StoredSegment(objects, manifest), raw, CopyWay.VERBATIM)
         for suffix, size in segment.sizes.items():
             info = objects.find(suffix)

@@ -174,22 +174,27 @@ def _compression(settings: Settings) -> tuple[int, bool] | None:
     return settings.compression_level, settings.compression_heuristic_enabled
 
 
+@dataclass(frozen=True, slots=True)
+class Route:
+    """From where to where, and what changes on the way; ``store`` is the target's, or one that proves what is written
+    into it."""
+
+    source: Bucket
+    target: Bucket
+    recoding: Recoding
+    store: ObjectStore
+    clock: Callable[[], float]
+
+
 class Transcoder:
     """Writes segments of one bucket into another as a ``Recoding`` says. Safe from several threads; close it."""
 
-    def __init__(
-        self, source: Bucket, target: Bucket, recoding: Recoding, store: ObjectStore, *, clock: Callable[[], float]
-    ) -> None:
-        """``store`` is the target's, or one that proves what is written into it."""
-        self._source = source
-        self._target = target
-        self._recoding = recoding
-        self._store = store
-        self._clock = clock
+    def __init__(self, route: Route) -> None:
+        self._route = route
         self._lock = threading.Lock()
         self._opened = contextlib.ExitStack()
         self._manager: RemoteStorageManager | None = None
-        threads = target.settings.transform_thread_pool_size or os.cpu_count() or 1
+        threads = route.target.settings.transform_thread_pool_size or os.cpu_count() or 1
         self._pool = self._opened.enter_context(ThreadPool(threads, "tieredstore-transcode"))
 
     def close(self) -> None:
@@ -213,7 +218,7 @@ class Transcoder:
             if objects.missing:
                 continue
             try:
-                copy = load_segment(self._target.store, objects, self._target.manifest_rules)
+                copy = load_segment(self._route.target.store, objects, self._route.target.manifest_rules)
             except (CorruptData, SegmentNotFound):
                 continue
             if _identity(copy) != _identity(segment):
@@ -230,9 +235,9 @@ class Transcoder:
         """Write the segment under a fresh id: that, and the bytes written."""
         manager = self._reading()
         metadata = segment.metadata
-        options = self._recoding.options_of(segment.manifest, partial(self.is_uncompressed, segment))
-        layout = KeyLayout(self._target.prefix, self._target.settings.key_prefix_mask)
-        writer = SegmentWriter(self._store, layout, options, pool=self._pool, clock=self._clock)
+        options = self._route.recoding.options_of(segment.manifest, partial(self.is_uncompressed, segment))
+        layout = KeyLayout(self._route.target.prefix, self._route.target.settings.key_prefix_mask)
+        writer = SegmentWriter(self._route.store, layout, options, pool=self._pool, clock=self._route.clock)
         new_id = RemoteLogSegmentId(metadata.topic_id_partition, Uuid.random())
         copy = dataclasses.replace(metadata, remote_log_segment_id=new_id, custom_metadata=None)
         name = f"{segment.objects.main_path}.{Suffix.LOG.value}"
@@ -250,14 +255,14 @@ class Transcoder:
         """The source's manager, past all caches of chunks; the first that asks for it reads the keys."""
         with self._lock:
             if self._manager is None:
-                settings = self._source.settings
+                settings = self._route.source.settings
                 fetch = settings.fetch.model_copy(update={"chunk_cache": None})
-                bucket = dataclasses.replace(self._source, settings=settings.model_copy(update={"fetch": fetch}))
+                bucket = dataclasses.replace(self._route.source, settings=settings.model_copy(update={"fetch": fetch}))
                 self._manager = self._opened.enter_context(bucket.manager())
             return self._manager
 
     def _is_as_wanted(self, segment: StoredSegment, copy: StoredSegment) -> bool:
-        options = self._recoding.options_of(segment.manifest, partial(self.is_uncompressed, segment))
+        options = self._route.recoding.options_of(segment.manifest, partial(self.is_uncompressed, segment))
         manifest = copy.manifest
         return (
             manifest.chunk_index.original_chunk_size == options.chunk_size
