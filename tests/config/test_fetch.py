@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.settings_texts import BASE
 from tieredstore.config import FetchSettings, settings_from
 from tieredstore.config.effects import Effect, effect_of
 from tieredstore.config.names import KNOWN
 from tieredstore.errors import ConfigError
 
-BASE = {"storage.backend.class": "memory", "chunk.size": "4194304"}
 AHEAD = "fetch.chunk.cache.prefetch.max.size"
 MEMORY = {"fetch.chunk.cache.class": "memory", "fetch.chunk.cache.size": "1"}
 DISK = {"fetch.chunk.cache.class": "disk", "fetch.chunk.cache.size": "-1", "fetch.chunk.cache.path": "/c"}

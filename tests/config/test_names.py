@@ -10,28 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.paths import REPOSITORY
+from tests.support.settings_texts import AZURE, BASE, GCS, S3, error_of
 from tieredstore.config import load_settings, settings_from
 from tieredstore.config.effects import REFUSED, WITHOUT_EFFECT, Effect, effect_of
 from tieredstore.config.fields import property_names
 from tieredstore.config.names import GROUPS, KNOWN, known_names
 from tieredstore.config.reference import all_sections, reference
 from tieredstore.config.sections import wing_groups
-from tieredstore.errors import ConfigError
 
-BASE = {"storage.backend.class": "memory", "chunk.size": "4194304"}
 JAVA = "io.aiven.kafka.tieredstorage.storage."
-
-
-@pytest.fixture(autouse=True)
-def _nothing_said_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: set[str] = set()
-    monkeypatch.setattr("tieredstore.config.loading._SAID", said)
-
-
-def error_of(properties: dict[str, str]) -> str:
-    with pytest.raises(ConfigError) as caught:
-        settings_from(properties)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -120,24 +107,14 @@ def test_names_that_are_handed_on_are_known(family: str) -> None:
         (f" {JAVA}s3.S3Storage ", "s3"),
         (f"{JAVA}gcs.GcsStorage", "gcs"),
         (f"{JAVA}azure.AzureBlobStorage", "azure"),
-        ("memory", "memory"),
-        ("filesystem", "filesystem"),
-        ("my_package.stores:MyStore", "my_package.stores:MyStore"),
-        ("my_package.stores.MyStore", "my_package.stores.MyStore"),
-        ("stores:MyStore", "stores:MyStore"),
+        *((name, name) for name in (
+            "memory", "filesystem", "my_package.stores:MyStore", "my_package.stores.MyStore", "stores:MyStore",
+        )),
     ],
-)
+)  # fmt: skip
 def test_stores_are_named_by_java_class_short_name_or_python_class(given: str, name: str) -> None:
-    every = {
-        "storage.root": "r",
-        "storage.s3.bucket.name": "b",
-        "storage.s3.region": "r",
-        "storage.gcs.bucket.name": "b",
-        "storage.gcs.credentials.default": "true",
-        "storage.azure.container.name": "c",
-        "storage.azure.account.name": "a",
-    }
-    assert settings_from({**BASE, **every, "storage.backend.class": given}).storage_backend == name
+    every = S3 | GCS | AZURE | {"storage.root": "r", "storage.backend.class": given}
+    assert settings_from(every).storage_backend == name
 
 
 @pytest.mark.parametrize(
@@ -146,12 +123,7 @@ def test_stores_are_named_by_java_class_short_name_or_python_class(given: str, n
         (f"{JAVA}s3.S3Storag", f"the plugin has no such class, the nearest is {JAVA}s3.S3Storage"),
         ("io.aiven.Other", "is 'io.aiven.Other'; "),
         ("S3", "expected is class: filesystem, s3, gcs, azure, memory"),
-        ("", "expected is class"),
-        ("a..b", "expected is class"),
-        ("a.b:", "expected is class"),
-        ("a:b:c", "expected is class"),
-        ("a/b.py:C", "expected is class"),
-        ("1a.B", "expected is class"),
+        *((text, "expected is class") for text in ("", "a..b", "a.b:", "a:b:c", "a/b.py:C", "1a.B")),
     ],
 )
 def test_a_wrong_store_is_an_error(wrong: str, sentence: str) -> None:

@@ -11,20 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.settings_texts import BASE, error_of
 from tieredstore.config import load_settings, read_properties, settings_from
 from tieredstore.config.properties import joined_lines
 from tieredstore.errors import ConfigError
 
-BASE = {"storage.backend.class": "memory", "chunk.size": "4194304"}
+PREFIXED = {f"rsm.config.{name}": value for name, value in BASE.items()}
 
 # what Java can hold in a file: no halves of surrogate pairs
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
-
-
-@pytest.fixture(autouse=True)
-def _nothing_said_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: set[str] = set()
-    monkeypatch.setattr("tieredstore.config.loading._SAID", said)
 
 
 def write(folder: Path, content: str | bytes) -> Path:
@@ -106,19 +101,14 @@ def test_values_that_are_no_text_are_refused_by_name() -> None:
         settings_from({**BASE, "chunk.size": 5})  # type: ignore[dict-item]  # what an untyped caller does
 
 
-def test_with_and_without_prefix_mean_the_same() -> None:
-    assert settings_from({f"rsm.config.{name}": value for name, value in BASE.items()}) == settings_from(BASE)
-
-
-def test_other_names_are_not_read_beside_prefixed_ones() -> None:
-    own = {f"rsm.config.{name}": value for name, value in BASE.items()}
-    assert settings_from({**own, "broker.id": "1", "key.prefix": "not read"}).key_prefix == ""
+def test_with_and_without_prefix_mean_the_same_and_beside_it_nothing_else_is_read() -> None:
+    assert settings_from(PREFIXED) == settings_from(BASE)
+    assert settings_from({**PREFIXED, "broker.id": "1", "key.prefix": "not read"}).key_prefix == ""
 
 
 def test_names_of_ours_that_the_prefix_hides_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    own = {f"rsm.config.{name}": value for name, value in BASE.items()}
     for _ in range(2):
-        settings_from({**own, "encryption.enabled": "true", "metrics.num.samples": "2"}, source="x.properties")
+        settings_from({**PREFIXED, "encryption.enabled": "true", "metrics.num.samples": "2"}, source="x.properties")
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
         "x.properties: encryption.enabled are not read: they do not start with rsm.config. as others do"
     ]
@@ -141,20 +131,16 @@ def test_a_prefix_that_covers_its_own_property_works() -> None:
 
 
 def test_errors_name_source_property_value_and_what_is_expected() -> None:
-    with pytest.raises(ConfigError) as caught:
-        settings_from(
-            {"rsm.config.chunk.size": "0", "rsm.config.storage.backend.class": "memory"}, source="s.properties"
-        )
-    assert str(caught.value) == (
-        "s.properties: rsm.config.chunk.size is '0'; expected is int: 1..1073741823 (4194304 is the recommended value)"
+    assert error_of(PREFIXED | {"rsm.config.chunk.size": "0"}) == (
+        "settings: rsm.config.chunk.size is '0'; expected is int: 1..1073741823 (4194304 is the recommended value)"
     )
+    with pytest.raises(ConfigError, match=r"^s\.properties: "):
+        settings_from({}, source="s.properties")
 
 
 def test_all_problems_are_told_at_once_one_a_line_in_the_order_of_the_file() -> None:
-    wrong = {"compression.level": "99", "chunk.size": "0", "nonsense": "1"}
-    with pytest.raises(ConfigError) as caught:
-        settings_from(wrong)
-    assert [line.split(";")[0].split(",")[0] for line in str(caught.value).splitlines()] == [
+    lines = error_of({"compression.level": "99", "chunk.size": "0", "nonsense": "1"}).splitlines()
+    assert [line.split(";")[0].split(",")[0] for line in lines] == [
         "settings: 4 settings are wrong:",
         "  compression.level is '99'",
         "  chunk.size is '0'",
@@ -164,9 +150,8 @@ def test_all_problems_are_told_at_once_one_a_line_in_the_order_of_the_file() -> 
 
 
 def test_of_thousands_of_problems_the_first_are_told() -> None:
-    with pytest.raises(ConfigError) as caught:
-        settings_from({**{f"nonsense{at}": "1" for at in range(3000)}, "storage.backend.class": "memory"})
-    lines = str(caught.value).splitlines()
+    nonsense = {f"nonsense{at}": "1" for at in range(3000)}
+    lines = error_of({**nonsense, "storage.backend.class": "memory"}).splitlines()
     assert (len(lines), lines[0], lines[-1]) == (22, "settings: 3001 settings are wrong:", "  … and 2981 more")
 
 
@@ -181,9 +166,9 @@ def test_blanks_around_a_value_are_trimmed_as_java_trims(inner: str, blanks: str
     assert settings_from({**BASE, "key.prefix": f"{blanks}{inner}{blanks}"}).key_prefix == java_trimmed
 
 
-def test_a_lone_quote_is_text() -> None:
-    assert settings_from({**BASE, "key.prefix": '"'}).key_prefix == '"'
-    assert settings_from({**BASE, "key.prefix": '""'}).key_prefix == ""
+@pytest.mark.parametrize(("given", "prefix"), [('"', '"'), ('""', "")])
+def test_a_lone_quote_is_text(given: str, prefix: str) -> None:
+    assert settings_from({**BASE, "key.prefix": given}).key_prefix == prefix
 
 
 def test_quotes_of_the_key_prefix_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -6,35 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.settings_texts import AZURE, BASE, GCS, S3, error_of
 from tieredstore.config import S3Settings, Settings, settings_from
 from tieredstore.config.encryption import EncryptionProperties
 from tieredstore.config.fetch import ChunkCacheSettings, FetchSettings, IndexCacheSettings, ManifestCacheSettings
 from tieredstore.config.fields import SettingsGroup, property_fields
 from tieredstore.config.jvm import JvmProperties
 from tieredstore.config.storage import AwsCredentials, AzureSettings, GcsSettings, ProxySettings
-from tieredstore.errors import ConfigError
 
-BASE = {"storage.backend.class": "memory", "chunk.size": "4194304"}
-S3 = {**BASE, "storage.backend.class": "s3", "storage.s3.bucket.name": "b", "storage.s3.region": "r"}
-GCS = {
-    **BASE,
-    "storage.backend.class": "gcs",
-    "storage.gcs.bucket.name": "b",
-    "storage.gcs.credentials.default": "true",
-}
-AZURE = {
-    **BASE,
-    "storage.backend.class": "azure",
-    "storage.azure.container.name": "c",
-    "storage.azure.account.name": "a",
-}
 PROXY = {**S3, "storage.proxy.host": "h", "storage.proxy.port": "1080"}
-DISK = {
-    **BASE,
-    "fetch.chunk.cache.class": "disk",
-    "fetch.chunk.cache.size": "1",
-    "fetch.chunk.cache.path": "/c",
-}
+DISK = BASE | {"fetch.chunk.cache.class": "disk", "fetch.chunk.cache.size": "1", "fetch.chunk.cache.path": "/c"}
 RING = {
     **BASE,
     "encryption.enabled": "true",
@@ -58,12 +39,6 @@ WHERE: list[tuple[dict[str, str], tuple[type[SettingsGroup], ...]]] = [
 PROPERTIES = [
     (base, name, kind) for base, groups in WHERE for group in groups for name, _, kind in property_fields(group)
 ]
-
-
-def error_of(properties: dict[str, str]) -> str:
-    with pytest.raises(ConfigError) as caught:
-        settings_from(properties)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize(("name", "low", "high"), [
@@ -174,17 +149,9 @@ def test_words_have_exactly_their_case(base: dict[str, str], name: str, right: s
 def test_endpoints_are_urls_with_a_host(base: dict[str, str], name: str) -> None:
     for right in ("http://h", "https://h.example:9000/path", "http://[::1]:80", "http://127.0.0.1:1"):
         settings_from({**base, name: right})
-    for wrong in (
-        "",
-        "h:9000",
-        "ftp://h",
-        "http://",
-        "http://h:x",
-        "http://h:99999",
-        "http://h:0",
-        "http://[",
-        "http://a b",
-    ):
+    for end in ("x", "99999", "0"):
+        assert "http:// or https:// and a host" in error_of({**base, name: f"http://h:{end}"})
+    for wrong in ("", "h:9000", "ftp://h", "http://", "http://[", "http://a b"):
         assert "http:// or https:// and a host" in error_of({**base, name: wrong})
 
 
@@ -201,14 +168,9 @@ def test_required_properties_are_named_with_what_they_take(missing: str) -> None
     assert missing != "chunk.size" or "4194304 is the recommended value" in error
 
 
-def test_the_heuristic_needs_compression() -> None:
-    given = {**BASE, "compression.heuristic.enabled": "true"}
-    assert "compression.heuristic.enabled is true, which needs compression.enabled" in error_of(given)
-    assert settings_from({**given, "compression.enabled": "true"}).compression_heuristic_enabled
-
-
-def test_the_file_system_store_needs_a_root() -> None:
-    assert "storage.root is missing" in error_of({**BASE, "storage.backend.class": "filesystem"})
+def test_the_heuristic_is_on_where_compression_is() -> None:
+    given = {**BASE, "compression.heuristic.enabled": "true", "compression.enabled": "true"}
+    assert settings_from(given).compression_heuristic_enabled
 
 
 def test_the_key_ring_is_read_whole() -> None:
@@ -251,38 +213,26 @@ def test_each_rule_of_the_key_ring(change: dict[str, str], sentence: str) -> Non
 @pytest.mark.parametrize(
     ("base", "change", "sentence"),
     [
-        (
-            S3,
-            {"storage.aws.access.key.id": "x"},
-            "storage.aws.access.key.id is set without storage.aws.secret.access.key",
-        ),
+        (S3, {"storage.aws.access.key.id": "x"}, "aws.access.key.id is set without storage.aws.secret.access.key"),
         (S3, {"storage.aws.secret.access.key": "x"}, "secret.access.key is set without storage.aws.access.key.id"),
         (S3, {"storage.aws.session.token": "x"}, "storage.aws.session.token is set without the access key"),
-        (
-            S3,
-            {
-                "storage.aws.access.key.id": "x",
-                "storage.aws.secret.access.key": "x",
-                "storage.aws.credentials.file": "x",
-            },
-            "storage.aws.credentials.file excludes storage.aws.access.key.id",
-        ),
+        (S3 | {"storage.aws.access.key.id": "x", "storage.aws.secret.access.key": "x"},
+         {"storage.aws.credentials.file": "x"}, "storage.aws.credentials.file excludes storage.aws.access.key.id"),
         (BASE, {"storage.aws.credentials.provider.class": "com.x.Y"}, "a Java credentials provider cannot run here"),
         (BASE, {"segment.format": "iceberg"}, "Iceberg tables are not written or read here"),
+        (BASE, {"storage.backend.class": "filesystem"}, "storage.root is missing"),
+        (BASE, {"storage.s3.bucket.nam": "x"}, "the nearest is storage.s3.bucket.name"),
+        (BASE, {"compression.heuristic.enabled": "true"}, "heuristic.enabled is true, which needs compression.enabled"),
         (GCS, {"storage.gcs.credentials.json": "{}"}, "exactly one of these three"),
         (GCS, {"storage.gcs.credentials.path": "x"}, "exactly one of these three"),
-        (
-            AZURE,
-            {"storage.azure.connection.string": "x"},
-            "account.name is excluded by storage.azure.connection.string",
-        ),
+        (AZURE, {"storage.azure.connection.string": "x"}, "name is excluded by storage.azure.connection.string"),
         (PROXY, {"storage.proxy.username": "x"}, "storage.proxy.username is set without storage.proxy.password"),
         (PROXY, {"storage.proxy.password": "x"}, "storage.proxy.password is set without storage.proxy.username"),
         (S3, {"storage.proxy.port": "1"}, "storage.proxy.host is missing"),
         (BASE, {"fetch.chunk.cache.class": "memory"}, "fetch.chunk.cache.size is missing"),
         (BASE, {"fetch.chunk.cache.class": "disk", "fetch.chunk.cache.size": "1"}, "fetch.chunk.cache.path is missing"),
     ],
-)
+)  # fmt: skip
 def test_each_rule_of_stores_and_caches(base: dict[str, str], change: dict[str, str], sentence: str) -> None:
     settings_from(base)
     assert sentence in error_of({**base, **change})
@@ -326,7 +276,3 @@ def test_only_the_selected_store_has_settings() -> None:
     assert (s3.s3 is not None, s3.gcs, s3.azure, s3.proxy is not None) == (True, None, None, True)
     memory = settings_from({**cloud, "storage.backend.class": "memory", "storage.azure.endpoint.url": "no url"})
     assert (memory.s3, memory.gcs, memory.azure, memory.proxy) == (None, None, None, None)
-
-
-def test_names_of_stores_that_are_not_selected_are_checked() -> None:
-    assert "the nearest is storage.s3.bucket.name" in error_of({**BASE, "storage.s3.bucket.nam": "x"})

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr, ValidationError
 
+from tests.support.settings_texts import BASE
 from tieredstore.config import AwsCredentials, settings_from
 from tieredstore.config.fields import property_fields
 from tieredstore.config.names import GROUPS
@@ -19,7 +20,6 @@ from tieredstore.config.properties import own_properties
 from tieredstore.config.sections import wing_groups
 from tieredstore.errors import ConfigError
 
-BASE = {"storage.backend.class": "memory", "chunk.size": "4194304"}
 STORES = {
     "s3": {"storage.s3.bucket.name": "b", "storage.s3.region": "r"},
     "gcs": {"storage.gcs.bucket.name": "b"},

@@ -21,6 +21,7 @@ from tests.support.cli.cli_process import (
     tieredstore,
     write_settings,
 )
+from tests.support.records.small_segments import ENC
 from tieredstore.format.custom_metadata import CustomMetadata
 from tieredstore.kafka.logdir import FoundSegment, LogSegment, describe
 from tieredstore.model import RemoteLogSegmentMetadata, Uuid
@@ -112,19 +113,9 @@ def test_the_broker_id_is_recorded(
 
 
 def test_dry_run_writes_nothing_and_needs_no_key(log_dir: Path, tmp_path: Path) -> None:
-    settings = write_settings(
-        tmp_path,
-        {
-            "encryption.enabled": "true",
-            "encryption.key.pair.id": "k",
-            "encryption.key.pairs": "k",
-            "encryption.key.pairs.k.public.key.file": "absent",
-            "encryption.key.pairs.k.private.key.file": "absent",
-        },
-    )
+    settings = write_settings(tmp_path, {name: "absent" if "file" in name else text for name, text in ENC.items()})
     done = tieredstore("copy", "-c", settings, log_dir, "--dry-run", "--json")
-    assert done.code == 0
-    assert statuses(done) == ["would_copy"] * 8
+    assert (done.code, statuses(done)) == (0, ["would_copy"] * 8)
     assert stored_files(tmp_path) == []
     assert tieredstore("copy", "-c", settings, log_dir, "--dry-run").text.endswith("\n8 would copy\n")
 
@@ -174,37 +165,32 @@ def test_what_kafka_marked_for_deletion_is_named_and_left_alone(settings: Path, 
     assert len(tieredstore("copy", "-c", settings, log_dir, "--json").json["left_alone"]) == 1
 
 
-def test_a_segment_of_other_leader_epochs_is_another_one(settings: Path, log_dir: Path) -> None:
-    assert tieredstore("copy", "-c", settings, log_dir / SINGLE).code == 0
-    (log_dir / SINGLE / "leader-epoch-checkpoint").write_text("0\n1\n9 0\n")
-    assert statuses(tieredstore("copy", "-c", settings, log_dir / SINGLE, "--json")) == ["copied"] * 3
-
-
-def test_a_segment_of_another_end_offset_is_another_one(settings: Path, log_dir: Path) -> None:
-    assert tieredstore("copy", "-c", settings, log_dir / SINGLE).code == 0
-    for path in (log_dir / SINGLE).glob("00000000000000000001.*"):
+def test_a_segment_of_other_leader_epochs_or_of_another_end_is_another_one(settings: Path, log_dir: Path) -> None:
+    single = log_dir / SINGLE
+    assert tieredstore("copy", "-c", settings, single).code == 0
+    for path in single.glob("00000000000000000001.*"):
         path.unlink()  # now the first segment ends where the second one did
-    assert statuses(tieredstore("copy", "-c", settings, log_dir / SINGLE, "--json")) == ["copied", "skipped"]
+    assert statuses(tieredstore("copy", "-c", settings, single, "--json")) == ["copied", "skipped"]
     assert sorted(row["last_offset"] for row in rows(settings) if row["base_offset"] == 0) == [0, 1]
+    (single / "leader-epoch-checkpoint").write_text("0\n1\n9 0\n")
+    assert statuses(tieredstore("copy", "-c", settings, single, "--json")) == ["copied"] * 2
 
 
-@pytest.mark.parametrize("suffix", ["log", "indexes", "rsm-manifest"])
-def test_a_stored_segment_that_lost_an_object_is_copied_anew(suffix: str, settings: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("suffix", "is_told"), [("log", True), ("indexes", True), ("rsm-manifest", False), ("damaged", True)]
+)
+def test_a_stored_segment_that_is_not_whole_is_copied_anew(
+    suffix: str, is_told: bool, settings: Path, tmp_path: Path
+) -> None:
     assert tieredstore("copy", "-c", settings, ORIGINALS).code == 0
-    stored_files(tmp_path, suffix)[1].unlink()
+    if suffix == "damaged":
+        stored_files(tmp_path, "rsm-manifest")[1].write_bytes(b"")
+    else:
+        stored_files(tmp_path, suffix)[1].unlink()
     done = tieredstore("copy", "-c", settings, ORIGINALS, "--json")
     assert statuses(done) == ["skipped", "copied", "skipped"]
-    assert ("counts as not copied" in done.stderr) == (suffix != "rsm-manifest")
-    whole = [row for row in rows(settings) if row["complete"]]
-    assert [row["base_offset"] for row in whole] == [0, 1, 2]
-
-
-def test_a_stored_segment_with_a_damaged_manifest_is_copied_anew(settings: Path, tmp_path: Path) -> None:
-    assert tieredstore("copy", "-c", settings, ORIGINALS).code == 0
-    stored_files(tmp_path, "rsm-manifest")[0].write_bytes(b"")
-    done = tieredstore("copy", "-c", settings, ORIGINALS, "--json")
-    assert statuses(done) == ["copied", "skipped", "skipped"]
-    assert "counts as not copied" in done.stderr
+    assert ("counts as not copied" in done.stderr) == is_told
+    assert [row["base_offset"] for row in rows(settings) if row["complete"]] == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -224,15 +210,12 @@ def test_a_store_that_fails_stops_the_run(
 
 @pytest.mark.parametrize("path", ["absent", "store.properties"])
 def test_a_path_that_holds_no_segments_is_an_error(path: str, settings: Path, tmp_path: Path) -> None:
-    done = tieredstore("copy", "-c", settings, tmp_path / path)
-    assert (done.code, done.stdout) == (2, b"")
-    assert done.stderr.startswith(f"tieredstore: {tmp_path / path} is ")
+    tieredstore("copy", "-c", settings, tmp_path / path).fails(2, f"tieredstore: {tmp_path / path} is ")
 
 
 def test_an_empty_log_dir_is_none(settings: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    done = tieredstore("copy", "-c", settings, tmp_path / "empty")
-    assert (done.code, done.text, done.stderr) == (0, "no segments found\n", "")
+    assert tieredstore("copy", "-c", settings, tmp_path / "empty").clean().text == "no segments found\n"
 
 
 @pytest.mark.parametrize("arguments", [("copy", TXN), ("fetch", "txn", 0, 605)])
@@ -322,11 +305,9 @@ def test_errors_that_differ_are_all_told(settings: Path, log_dir: Path) -> None:
 
 
 def test_one_topic_id_is_not_given_to_several_topics(settings: Path, log_dir: Path) -> None:
-    refused = tieredstore("copy", "-c", settings, log_dir, "--topic-id", "bG9nh4bAQgeQott-WhQBoA")
-    assert (refused.code, refused.text) == (2, "")
-    assert refused.stderr == (
-        f"tieredstore: --topic-id is that of one topic, and {log_dir} holds 2 (single, txn): copy the folders of each "
-        "by themselves\n"
+    tieredstore("copy", "-c", settings, log_dir, "--topic-id", "bG9nh4bAQgeQott-WhQBoA").fails(
+        2,
+        f"--topic-id is that of one topic, and {log_dir} holds 2 (single, txn): copy the folders of each by themselves",
     )
     assert rows(settings) == []
 

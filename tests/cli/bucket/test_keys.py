@@ -9,31 +9,37 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli.cli_process import ORIGINALS, spawn, tieredstore, write_settings
+from tests.support.cli.cli_process import ORIGINALS, Result, spawn, tieredstore, write_settings
 from tieredstore.config import load_settings, read_properties
 from tieredstore.transform.keyring import KeyRing
 
 
+def generate(folder: Path) -> Result:
+    return tieredstore("keys", "generate", "k", "-d", folder, "--bits", 2048)
+
+
+def add(settings: Path, key_id: str = "k1", *more: object) -> Result:
+    return tieredstore("keys", "add", key_id, "-c", settings, "--bits", 2048, *more)
+
+
 def test_a_new_pair_lies_where_the_files_other_pairs_do(tmp_path: Path) -> None:
     settings = write_settings(tmp_path)
-    more = ("-c", settings, "--bits", 2048)
-    assert tieredstore("keys", "add", "k1", *more).code == 0
-    assert tieredstore("keys", "add", "k2", *more, "-d", tmp_path / "keys").code == 0
-    assert tieredstore("keys", "add", "k3", *more).code == 0
+    for key_id, more in (("k1", ()), ("k2", ("-d", tmp_path / "keys")), ("k3", ())):
+        assert add(settings, key_id, *more).code == 0
     folders = {path.name: path.parent for path in tmp_path.rglob("*.private.pem")}
     assert folders == {f"k{n}.private.pem": tmp_path / ("keys" if n > 1 else "") for n in (1, 2, 3)}
 
 
-def test_the_folder_of_new_keys_is_their_owners_alone(tmp_path: Path) -> None:
+def test_a_folder_that_is_made_for_new_keys_is_their_owners_alone(tmp_path: Path) -> None:
+    made, shared = tmp_path / "a" / "keys", tmp_path / "shared"
+    shared.mkdir(mode=0o755)
     mask = os.umask(0o002)
     try:
-        assert tieredstore("keys", "generate", "k1", "-d", tmp_path / "a" / "keys", "--bits", 2048).code == 0
+        assert [generate(folder).code for folder in (made, shared)] == [0, 0]
     finally:
         os.umask(mask)
-    assert stat.S_IMODE((tmp_path / "a" / "keys").stat().st_mode) == 0o700
-    (tmp_path / "shared").mkdir(mode=0o755)
-    assert tieredstore("keys", "generate", "k1", "-d", tmp_path / "shared", "--bits", 2048).code == 0
-    assert stat.S_IMODE((tmp_path / "shared").stat().st_mode) == 0o755
+    assert [stat.S_IMODE(folder.stat().st_mode) for folder in (made, shared)] == [0o700, 0o755]
+    assert {path.name for path in made.iterdir()} == {"k.private.pem", "k.public.pem"}
 
 
 def test_a_pair_that_the_key_ring_takes_is_made(tmp_path: Path) -> None:
@@ -50,7 +56,7 @@ def test_a_pair_that_the_key_ring_takes_is_made(tmp_path: Path) -> None:
 def test_what_is_printed_is_the_settings_to_paste(tmp_path: Path) -> None:
     folder = tmp_path / "a = odd: folder#é"
     folder.mkdir()
-    printed = tieredstore("keys", "generate", "k", "-d", folder, "--bits", 2048)
+    printed = generate(folder)
     assert "PRIVATE KEY" not in printed.text
     settings = write_settings(tmp_path)
     with settings.open("ab") as file:
@@ -65,7 +71,7 @@ def test_what_is_printed_is_the_settings_to_paste(tmp_path: Path) -> None:
 def test_a_key_is_never_overwritten(name: str, tmp_path: Path) -> None:
     there = tmp_path / f"k.{name}.pem"
     there.write_text("precious")
-    tieredstore("keys", "generate", "k", "-d", tmp_path, "--bits", 2048).fails(2, "never overwritten")
+    generate(tmp_path).fails(2, "never overwritten")
     assert [path.read_text() for path in tmp_path.iterdir()] == ["precious"]
 
 
@@ -82,15 +88,9 @@ def test_sizes_that_are_weak_or_absurd_are_refused(bits: str, tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_is_not_there_is_made(tmp_path: Path) -> None:
-    folder = tmp_path / "etc" / "keys"
-    assert tieredstore("keys", "generate", "k", "-d", folder, "--bits", 2048).code == 0
-    assert {path.name for path in folder.iterdir()} == {"k.private.pem", "k.public.pem"}
-
-
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    done = tieredstore("keys", "generate", "k", "-d", tmp_path / "file" / "keys", "--bits", 2048)
+    done = generate(tmp_path / "file" / "keys")
     assert (done.code, done.stdout) == (2, b"")
     assert done.stderr == f"tieredstore: folder {tmp_path / 'file' / 'keys'} cannot be made: Not a directory\n"
 
@@ -107,7 +107,7 @@ def test_a_pair_that_was_not_finished_leaves_no_file(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "fsync", interrupted_sync)
-    assert tieredstore("keys", "generate", "k", "-d", tmp_path, "--bits", 2048).code == 130
+    assert generate(tmp_path).code == 130
     assert list(tmp_path.iterdir()) == []
 
 
@@ -119,54 +119,50 @@ def test_keys_go_to_the_current_folder_without_d(tmp_path: Path, monkeypatch: py
     assert f"={tmp_path / 'k.private.pem'}\n" in done.text
 
 
-def test_a_settings_file_keeps_its_mode_and_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Those that files are given to. The settings' owner is somebody else than we are."""
+    own_stat, given = Path.stat, list[tuple[int, int]]()
+
+    def stat_as_of_another(path: Path, **options: bool) -> os.stat_result:
+        values = list(own_stat(path, **options))
+        values[stat.ST_UID] += path.name == "store.properties"
+        return os.stat_result(values)
+
+    def give(_: Path, uid: int, gid: int) -> None:
+        given.append((uid, gid))
+
+    monkeypatch.setattr(Path, "stat", stat_as_of_another)
+    monkeypatch.setattr(os, "chown", give)
+    return given
+
+
+def test_a_settings_file_keeps_its_mode_and_owner(tmp_path: Path, owners: list[tuple[int, int]]) -> None:
     """A broker that runs as somebody else than the operator still has to read it."""
     settings = write_settings(tmp_path)
     settings.chmod(0o664)
-    owners: list[tuple[int, int]] = []
-    own, own_stat = os.getuid(), Path.stat
-
-    def stat_as_of_another(path: Path, **options: bool) -> os.stat_result:
-        status = own_stat(path, **options)
-        if path.name != settings.name:
-            return status
-        values = list(status)
-        values[stat.ST_UID] = own + 1
-        return os.stat_result(values)
-
-    def changed(_: Path, uid: int, gid: int) -> None:
-        owners.append((uid, gid))
-
-    monkeypatch.setattr(Path, "stat", stat_as_of_another)
-    monkeypatch.setattr(os, "chown", changed)
-    mask = os.umask(0o077)
+    before, mask = settings.stat(), os.umask(0o077)
     try:
-        assert tieredstore("keys", "add", "k1", "-c", settings, "--bits", 2048).code == 0
+        assert add(settings).code == 0
     finally:
         os.umask(mask)
-    assert owners == [(own + 1, own_stat(settings).st_gid)]
-    assert stat.S_IMODE(own_stat(settings).st_mode) == 0o664
+    assert owners == [(os.getuid() + 1, before.st_gid)]
+    assert stat.S_IMODE(settings.stat().st_mode) == 0o664
 
 
+@pytest.mark.usefixtures("owners")
 def test_a_settings_file_whose_owner_cannot_be_kept_stays_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = write_settings(tmp_path)
-    before, own_stat = settings.read_bytes(), Path.stat
+    before = settings.read_bytes()
 
-    def stat_as_of_another(path: Path, **options: bool) -> os.stat_result:
-        values = list(own_stat(path, **options))
-        values[stat.ST_GID] += path.name == settings.name
-        return os.stat_result(values)
-
-    def refused(_: Path, _uid: int, _gid: int) -> None:
+    def refuse(_: Path, _uid: int, _gid: int) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(Path, "stat", stat_as_of_another)
-    monkeypatch.setattr(os, "chown", refused)
-    done = tieredstore("keys", "add", "k1", "-c", settings, "--bits", 2048)
-    assert (done.code, settings.read_bytes()) == (2, before)
-    assert "would be another owner's" in done.stderr
+    monkeypatch.setattr(os, "chown", refuse)
+    add(settings).fails(2, "would be another owner's")
+    assert settings.read_bytes() == before
 
 
 def test_a_second_pair_joins_the_first_and_other_lines_stay(tmp_path: Path) -> None:
@@ -174,15 +170,15 @@ def test_a_second_pair_joins_the_first_and_other_lines_stay(tmp_path: Path) -> N
     settings.write_bytes(b"# our bucket\n! \xe9\n" + settings.read_bytes())
     settings.chmod(0o640)
     before = settings.read_bytes()
-    assert tieredstore("keys", "add", "k1", "-c", settings, "--bits", 2048).code == 0
+    assert add(settings).code == 0
     assert tieredstore("copy", "-c", settings, ORIGINALS).code == 0
-    added = tieredstore("keys", "add", "k2", "-c", settings, "-d", tmp_path, "--bits", 2048)
+    added = add(settings, "k2", "-d", tmp_path)
     assert (added.code, added.text.splitlines()[-1]) == (0, f"{settings} lists k1, k2")
     assert settings.read_bytes().startswith(before)
     assert stat.S_IMODE(settings.stat().st_mode) == 0o640
     properties = read_properties(settings)
     assert (properties["encryption.key.pair.id"], properties["encryption.key.pairs"]) == ("k1", "k1,k2")
-    assert tieredstore("keys", "add", "k3", "-c", settings, "--bits", 2048, "--activate").code == 0
+    assert add(settings, "k3", "--activate").code == 0
     assert read_properties(settings)["encryption.key.pair.id"] == "k3"
     assert tieredstore("fetch", "-c", settings, "single", 0, 0).code == 0
     assert tieredstore("keys", "rotate", "-c", settings, "--yes").code == 0
@@ -195,17 +191,17 @@ def test_a_brokers_own_file_gets_the_pair_under_its_prefix(tmp_path: Path) -> No
         "node.id=1\nremote.log.storage.manager.impl.prefix=tiered.\ntiered.storage.backend.class=memory\n"
         "tiered.chunk.size=100\n"
     )
-    assert tieredstore("keys", "add", "k1", "-c", settings, "--bits", 2048).code == 0
+    assert add(settings).code == 0
     assert read_properties(settings)["tiered.encryption.key.pairs"] == "k1"
     assert load_settings(settings).encryption is not None
 
 
 def test_a_pair_that_is_listed_already_is_not_made(tmp_path: Path) -> None:
     settings = write_settings(tmp_path)
-    assert tieredstore("keys", "add", "k1", "-c", settings, "--bits", 2048).code == 0
+    assert add(settings).code == 0
     before, folder = settings.read_bytes(), tmp_path / "other"
     folder.mkdir()
-    again = tieredstore("keys", "add", "k1", "-c", settings, "-d", folder, "--bits", 2048)
+    again = add(settings, "k1", "-d", folder)
     assert (again.code, settings.read_bytes(), list(folder.iterdir())) == (2, before, [])
     assert "lists the key pair 'k1' already" in again.stderr
 
@@ -252,7 +248,7 @@ def test_two_runs_never_change_one_file_at_once(tmp_path: Path) -> None:
     settings = write_settings(tmp_path)
     with settings.open("rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        refused = tieredstore("keys", "add", "k1", "-c", settings, "--bits", 2048)
+        refused = add(settings)
     assert refused.code == 2
     assert "is being changed by another process" in refused.stderr
-    assert tieredstore("keys", "add", "k1", "-c", settings, "--bits", 2048).code == 0
+    assert add(settings).code == 0

@@ -68,10 +68,7 @@ def test_rows_are_sorted_by_number_and_not_by_text(tmp_path: Path) -> None:
 def test_the_table_has_a_line_a_partition_and_totals() -> None:
     shown = tieredstore("ls", "-c", case_path("01-none") / "rsm.properties").clean()
     lines = [line.split() for line in shown.text.splitlines() if line.strip()]
-    assert [line[:4] for line in lines if line[0] == "none"] == [
-        ["none", "0", "0", "…"],
-        ["none", "1", "0", "…"],
-    ]
+    assert [line[:4] for line in lines if line[0] == "none"] == [["none", part, "0", "…"] for part in ("0", "1")]
     assert lines[-1][:2] == ["total", "4"]
     assert "  2026-01-01 00:00:13  2026-01-01 00:00:26\n" in shown.text
 
@@ -137,12 +134,8 @@ def test_inspect_knows_a_segment_without_recorded_metadata(settings: Path, tmp_p
     assert (done.code, done.json["metadata"]) == (0, None)
     assert "0 to ?" in tieredstore("inspect", "-c", settings, "single", 0, 0).text
     row = tieredstore("ls", "-c", settings, "--json").json[0]
-    assert (row["last_offset"], row["leader_epochs"], row["max_timestamp_ms"], row["complete"]) == (
-        None,
-        None,
-        None,
-        True,
-    )
+    assert {row[name] for name in ("last_offset", "leader_epochs", "max_timestamp_ms")} == {None}
+    assert row["complete"]
 
 
 def test_json_is_ascii_whatever_the_names(settings: Path, tmp_path: Path) -> None:
@@ -214,10 +207,6 @@ def test_a_partition_is_given_behind_its_topic_or_by_its_option(settings: Path) 
     for arguments in (["single", "--partition", 0], ["single", 0, "--partition", 0]):
         assert tieredstore("ls", "-c", settings, *arguments).stdout == by_argument.stdout
     both = tieredstore("ls", "-c", settings, "single", 0, "--partition", 1)
-    assert (both.code, both.stdout, both.stderr) == (
-        2,
-        b"",
-        "tieredstore: two partitions are given: 0 behind the topic, and --partition 1\n",
-    )
+    both.fails(2, "tieredstore: two partitions are given: 0 behind the topic, and --partition 1\n")
     alone = tieredstore("ls", "-c", settings, "--partition", 1)
-    assert (alone.code, alone.stderr) == (2, "tieredstore: --partition narrows a topic: give TOPIC too\n")
+    alone.fails(2, "tieredstore: --partition narrows a topic: give TOPIC too\n")

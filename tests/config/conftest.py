@@ -1,0 +1,11 @@
+"""What is said once in a process is said anew in each test."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _nothing_said_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: set[str] = set()
+    monkeypatch.setattr("tieredstore.config.loading._SAID", said)
