@@ -28,7 +28,7 @@ from tieredstore.backends.http.proxies import SocksProxy
 from tieredstore.backends.s3.connections import bound_chain, open_session
 from tieredstore.backends.s3.errors import translate_errors
 from tieredstore.backends.s3.options import AccessKeys, Compatibility, S3Options
-from tieredstore.config.properties import joined_lines
+from tieredstore.config.properties import join_lines
 from tieredstore.errors import AccessDenied, ConfigError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def parse_credentials(raw: bytes) -> AccessKeys:
     value, if one of the first two is missing.
     """
     try:
-        properties = javaproperties.loads(joined_lines(raw.decode("latin-1")))
+        properties = javaproperties.loads(join_lines(raw.decode("latin-1")))
     except ValueError as error:
         raise ConfigError("it is not a properties file") from error
     key_id, secret, token = (_value(properties, name) for name in _NAMES)

@@ -7,7 +7,7 @@ import pytest
 from tests.support.paths import REPOSITORY
 from tieredstore.config import settings_from
 from tieredstore.config.loading import uploader_settings_from
-from tieredstore.config.pinterest import TABLE, table, translated
+from tieredstore.config.pinterest import TABLE, table, translate
 from tieredstore.errors import ConfigError
 from tieredstore.uploader.retention import RemoteRetention
 
@@ -116,9 +116,9 @@ def test_more_bits_than_sixteen_stay_refused() -> None:
 
 
 def test_our_names_count_and_other_files_are_left_alone() -> None:
-    assert translated({**FILE, "endpoint.cluster": "other"}, "x")["endpoint.cluster"] == "other"
+    assert translate({**FILE, "endpoint.cluster": "other"}, "x")["endpoint.cluster"] == "other"
     own = {"storage.backend.class": "memory"}
-    assert translated(own, "x") is own
+    assert translate(own, "x") is own
 
 
 def test_the_page_has_the_table() -> None:

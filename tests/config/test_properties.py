@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.support.settings_texts import BASE, error_of
 from tieredstore.config import load_settings, read_properties, settings_from
-from tieredstore.config.properties import joined_lines
+from tieredstore.config.properties import join_lines
 from tieredstore.errors import ConfigError
 
 PREFIXED = {f"rsm.config.{name}": value for name, value in BASE.items()}
@@ -222,9 +222,9 @@ def test_joined_lines_are_what_the_library_reads(text: str) -> None:
         expected = javaproperties.loads(text)
     except javaproperties.InvalidUEscapeError:
         with pytest.raises(javaproperties.InvalidUEscapeError):
-            javaproperties.loads(joined_lines(text))
+            javaproperties.loads(join_lines(text))
         return
-    assert {name: value for name, value in javaproperties.loads(joined_lines(text)).items() if name or value} == {
+    assert {name: value for name, value in javaproperties.loads(join_lines(text)).items() if name or value} == {
         name: value for name, value in expected.items() if name or value
     }
 

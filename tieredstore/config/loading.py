@@ -17,7 +17,7 @@ from tieredstore.config.fetch import read_fetch
 from tieredstore.config.fields import SettingsGroup
 from tieredstore.config.jvm import JvmProperties
 from tieredstore.config.names import check_names, forgotten_names, groups_named
-from tieredstore.config.pinterest import translated
+from tieredstore.config.pinterest import translate
 from tieredstore.config.properties import OwnProperties, own_properties, read_properties, shown_name
 from tieredstore.config.settings import Settings
 from tieredstore.config.source import SettingsReader
@@ -61,7 +61,7 @@ def settings_from(properties: Properties, *, base_dir: Path | None = None, sourc
     Raises ConfigError with all that is wrong, one a line.
     """
     _check_texts(properties, source)
-    properties = translated(properties, source)
+    properties = translate(properties, source)
     own = own_properties(properties, source)
     reader = SettingsReader(own, base_dir or Path())
     beside = (name for name in own.others if name.startswith(ENDPOINT) or name == UPLOADER_LAYOUT)
@@ -98,7 +98,7 @@ def uploader_settings_from(
 ) -> UploaderSettings:
     """The same of a mapping; ConfigError with all that is wrong with them, one a line."""
     _check_texts(properties, source)
-    properties = translated(properties, source)
+    properties = translate(properties, source)
     own = own_properties(properties, source)
     beside = {name: properties[name] for name in own.others if name.startswith(_UPLOADER)}
     reader = SettingsReader(OwnProperties(source, "", {**own.texts, **beside}), base_dir or Path())

@@ -131,7 +131,7 @@ TABLE: Final = (
 """All names, those that are honoured first."""
 
 
-def translated(properties: Properties, source: str) -> Properties:
+def translate(properties: Properties, source: str) -> Properties:
     """``properties`` with Pinterest's names turned into ours, which count where both are there; the very same without
     any. ConfigError for what is refused, and for names that Pinterest's uploader does not know either."""
     foreign = [name for name in properties if name.startswith((_UPLOADER, _ENDPOINT))]

@@ -42,14 +42,14 @@ def read_properties(path: Path | str) -> dict[str, str]:
             properties[name] = text
 
     try:
-        javaproperties.loads(joined_lines(raw.decode("latin-1")), object_pairs_hook=keep)
+        javaproperties.loads(join_lines(raw.decode("latin-1")), object_pairs_hook=keep)
     except javaproperties.InvalidUEscapeError:
         where = f"after {shown_name(next(reversed(properties)))}" if properties else "before the first property"
         raise ConfigError(f"{path}: a \\u {where} is not followed by four hexadecimal digits") from None
     return properties
 
 
-def joined_lines(text: str) -> str:
+def join_lines(text: str) -> str:
     """The text with each logical line on one line: the library's time grows with the square of continued ones."""
     joined: list[str] = []
     parts: list[str] = []

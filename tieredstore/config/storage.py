@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from pydantic import Field, SecretStr, model_validator
 
@@ -70,6 +70,18 @@ def backend_name(text: str) -> str | None:
         return None
 
 
+def _time_limit(name: str, of_what: str) -> Any:
+    own = "" if name.startswith("s3.") else " Not of the plugin."
+    return Field(default=None, alias=f"storage.{name}", description=f"Time limit in ms of one {of_what}.{own}")
+
+
+def _require_both(first: tuple[str, object], second: tuple[str, object]) -> None:
+    """A broken rule if one of the two is set without the other."""
+    if (first[1] is None) != (second[1] is None):
+        (absent, _), (present, _) = (first, second) if first[1] is None else (second, first)
+        raise broken_rule(f"storage.{present}", f"is set without storage.{absent}: set both or neither")
+
+
 class AwsCredentials(SettingsGroup):
     """How requests to S3 are signed; with nothing set, the SDK's own chain decides."""
 
@@ -92,11 +104,7 @@ class AwsCredentials(SettingsGroup):
 
     @model_validator(mode="after")
     def _one_identity(self) -> AwsCredentials:
-        if (self.access_key_id is None) != (self.secret_access_key is None):
-            present, absent = "access.key.id", "secret.access.key"
-            if self.access_key_id is None:
-                present, absent = absent, present
-            raise broken_rule(f"storage.aws.{present}", f"is set without storage.aws.{absent}: set both or neither")
+        _require_both(("aws.access.key.id", self.access_key_id), ("aws.secret.access.key", self.secret_access_key))
         if self.session_token is not None and self.access_key_id is None:
             raise broken_rule("storage.aws.session.token", "is set without the access key that it belongs to")
         if self.credentials_file is not None and self.access_key_id is not None:
@@ -153,13 +161,9 @@ class S3Settings(SettingsGroup):
         alias="storage.s3.storage.class",
         description="Storage class of new objects; the archive classes make reads fail.",
     )
-    api_call_timeout_ms: Annotated[int | None, long(1)] = Field(
-        default=None, alias="storage.s3.api.call.timeout", description="Time limit in ms of one call with its retries."
-    )
-    api_call_attempt_timeout_ms: Annotated[int | None, long(1)] = Field(
-        default=None,
-        alias="storage.s3.api.call.attempt.timeout",
-        description="Time limit in ms of one attempt of a call.",
+    api_call_timeout_ms: Annotated[int | None, long(1)] = _time_limit("s3.api.call.timeout", "call with its retries")
+    api_call_attempt_timeout_ms: Annotated[int | None, long(1)] = _time_limit(
+        "s3.api.call.attempt.timeout", "attempt of a call"
     )
     legacy_md5: Annotated[bool, BOOLEAN] = Field(
         default=False,
@@ -209,15 +213,9 @@ class GcsSettings(SettingsGroup):
         alias="storage.gcs.credentials.path",
         description="File with the credentials as JSON, read again when it changes.",
     )
-    api_call_timeout_ms: Annotated[int | None, long(1)] = Field(
-        default=None,
-        alias="storage.gcs.api.call.timeout",
-        description="Time limit in ms of one call with its retries. Not of the plugin.",
-    )
-    api_call_attempt_timeout_ms: Annotated[int | None, long(1)] = Field(
-        default=None,
-        alias="storage.gcs.api.call.attempt.timeout",
-        description="Time limit in ms of one attempt of a call. Not of the plugin.",
+    api_call_timeout_ms: Annotated[int | None, long(1)] = _time_limit("gcs.api.call.timeout", "call with its retries")
+    api_call_attempt_timeout_ms: Annotated[int | None, long(1)] = _time_limit(
+        "gcs.api.call.attempt.timeout", "attempt of a call"
     )
 
     @model_validator(mode="after")
@@ -271,15 +269,9 @@ class AzureSettings(SettingsGroup):
         description="Send an MD5 with each body, which the service checks; false: TLS alone guards it. Not of the "
         "plugin.",
     )
-    api_call_timeout_ms: Annotated[int | None, long(1)] = Field(
-        default=None,
-        alias="storage.azure.api.call.timeout",
-        description="Time limit in ms of one call with its retries. Not of the plugin.",
-    )
-    api_call_attempt_timeout_ms: Annotated[int | None, long(1)] = Field(
-        default=None,
-        alias="storage.azure.api.call.attempt.timeout",
-        description="Time limit in ms of one attempt of a call. Not of the plugin.",
+    api_call_timeout_ms: Annotated[int | None, long(1)] = _time_limit("azure.api.call.timeout", "call with its retries")
+    api_call_attempt_timeout_ms: Annotated[int | None, long(1)] = _time_limit(
+        "azure.api.call.attempt.timeout", "attempt of a call"
     )
 
     @model_validator(mode="after")
@@ -319,7 +311,5 @@ class ProxySettings(SettingsGroup):
 
     @model_validator(mode="after")
     def _both_or_neither(self) -> ProxySettings:
-        if (self.username is None) != (self.password is None):
-            present, absent = ("password", "username") if self.username is None else ("username", "password")
-            raise broken_rule(f"storage.proxy.{present}", f"is set without storage.proxy.{absent}: set both or neither")
+        _require_both(("proxy.username", self.username), ("proxy.password", self.password))
         return self

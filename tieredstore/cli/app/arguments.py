@@ -112,7 +112,7 @@ def one_partition(argument: int | None, option: int | None) -> int | None:
     return option if argument is None else argument
 
 
-def chosen_scope(topic: str | None, topic_id: str | None, partition: int | None) -> Scope:
+def choose_scope(topic: str | None, topic_id: str | None, partition: int | None) -> Scope:
     """The segments that --topic, --topic-id and --partition leave; ConfigError for a partition of no topic."""
     if topic is None and (partition is not None or topic_id is not None):
         raise ConfigError("--partition and --topic-id narrow a topic: give --topic too")

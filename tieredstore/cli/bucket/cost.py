@@ -22,7 +22,7 @@ from tieredstore.cli.app.arguments import (
     StoreUrl,
     TopicId,
     Wide,
-    chosen_scope,
+    choose_scope,
 )
 from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
 from tieredstore.cli.bucket.du import key_row, order_of
@@ -132,7 +132,7 @@ def cost(
         raise ConfigError("no prices are given: write a price file (docs/cost.md), and name it by --prices FILE")
     prices = read_prices(prices_path)
     picture = None if plot is None else CostPlot(plot, prices)
-    scope = chosen_scope(topic, topic_id, partition)
+    scope = choose_scope(topic, topic_id, partition)
     now_ms = time.time_ns() // 1_000_000
     with open_chosen_bucket(settings, store) as bucket, counting("reading", "segments") as advance:
         listed = list_in_scope(bucket.store, bucket.prefix, scope)
@@ -211,9 +211,9 @@ class CostPlot:
         if not costs:
             complain(f"{self._picture.path} was not drawn: there are no segments")
             return
-        self._picture.save(self._drawn(_rows(costs), total))
+        self._picture.save(self._draw(_rows(costs), total))
 
-    def _drawn(self, rows: Mapping[str, MonthlyCost], total: MonthlyCost) -> Any:
+    def _draw(self, rows: Mapping[str, MonthlyCost], total: MonthlyCost) -> Any:
         ticker = module("matplotlib.ticker")
         axes = self._picture.axes(height=1.6 + 0.6 * len(rows))
         has_brokers = total.brokers is not None

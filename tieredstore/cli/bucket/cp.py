@@ -17,7 +17,7 @@ from tieredstore.cli.app.arguments import (
     SettingsPath,
     StoreUrl,
     TopicId,
-    chosen_scope,
+    choose_scope,
 )
 from tieredstore.cli.app.chosen_bucket import choose_settings
 from tieredstore.cli.app.steps import Report, Tally, telling
@@ -89,9 +89,9 @@ def cp(
 
     if to is None and to_store is None:
         raise ConfigError("no target is named: give --to SETTINGS or --to-store URL")
-    scope = chosen_scope(topic, topic_id, partition)
-    source = _limited(choose_settings(settings, store), rate)
-    target = _limited(choose_settings(to or settings, to_store), rate)
+    scope = choose_scope(topic, topic_id, partition)
+    source = _limit_rate(choose_settings(settings, store), rate)
+    target = _limit_rate(choose_settings(to or settings, to_store), rate)
     tally = Tally(Outcome.COPIED, _WORDS, "segment", "copied", dry_run=dry_run)
     first_error: TieredStoreError | None = None
     with (
@@ -120,7 +120,7 @@ def cp(
         raise typer.Exit(first_error.exit_code)
 
 
-def _limited(settings: Settings, rate: str | None) -> Settings:
+def _limit_rate(settings: Settings, rate: str | None) -> Settings:
     if rate is None:
         return settings
     match = _RATE.fullmatch(rate.strip())

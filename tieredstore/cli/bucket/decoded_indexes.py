@@ -14,7 +14,7 @@ from tieredstore.model import IndexType
 Row: TypeAlias = dict[str, JsonValue]
 
 
-def decoded_rows(kind: IndexType, content: bytes, base_offset: int) -> list[Row]:
+def decode_rows(kind: IndexType, content: bytes, base_offset: int) -> list[Row]:
     """The entries of one index of the segment at ``base_offset``; BatchCorrupt if they do not hold together."""
     return _DECODERS[kind](content, base_offset)
 

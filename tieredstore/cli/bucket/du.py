@@ -18,7 +18,7 @@ from tieredstore.cli.app.arguments import (
     StoreUrl,
     TopicId,
     Wide,
-    chosen_scope,
+    choose_scope,
 )
 from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
 from tieredstore.cli.terminal.output import complain, print_json_line, print_table, ratio_of
@@ -76,7 +76,7 @@ def du(
 
     Example: tieredstore du -c store.properties --by partition
     """
-    scope = chosen_scope(topic, topic_id, partition)
+    scope = choose_scope(topic, topic_id, partition)
     if listing and by is UsageBy.DAY:
         raise ConfigError("--by day needs the manifests: leave --listing out")
     with open_chosen_bucket(settings, store) as bucket, counting("reading", "segments") as advance:

@@ -22,7 +22,7 @@ from tieredstore.cli.app.arguments import (
 )
 from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
 from tieredstore.cli.bucket.addresses import parse_address, segment_at
-from tieredstore.cli.bucket.decoded_indexes import decoded_rows
+from tieredstore.cli.bucket.decoded_indexes import decode_rows
 from tieredstore.cli.terminal.output import json_array, table_of_rows, terminal_width
 from tieredstore.cli.terminal.output_file import binary_output_to, output_to, write_all
 from tieredstore.cli.terminal.progress import progress
@@ -148,5 +148,5 @@ def _fetch_range(bucket: Bucket, segment: StoredSegment, inside: ByteRange, file
 
 
 def _shown(kind: IndexType, content: bytes, base_offset: int, *, as_json: bool, width: int | None) -> bytes:
-    rows = decoded_rows(kind, content, base_offset)
+    rows = decode_rows(kind, content, base_offset)
     return ("".join(json_array(rows)) if as_json else table_of_rows(rows, width=width)).encode()

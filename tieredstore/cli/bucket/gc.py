@@ -15,7 +15,7 @@ from tieredstore.cli.app.arguments import (
     SettingsPath,
     StoreUrl,
     TopicId,
-    chosen_scope,
+    choose_scope,
 )
 from tieredstore.cli.app.broker_options import (
     KafkaConfig,
@@ -86,7 +86,7 @@ def gc(
     Example: tieredstore gc -c store.properties --min-age 48h
     """
     dry_run = is_dry_run(yes=yes, dry_run=dry_run)
-    scope, min_age_ms = chosen_scope(topic, topic_id, partition), parse_duration_ms("--min-age", min_age)
+    scope, min_age_ms = choose_scope(topic, topic_id, partition), parse_duration_ms("--min-age", min_age)
     client = client_properties(metadata_topic, kafka_config, kafka_property)
     if unknown_too and client is None:
         raise ConfigError("--unknown-too is for what brokers do not name: name them by --metadata-topic HOST:PORT")

@@ -23,7 +23,7 @@ from tieredstore.cli.app.arguments import (
     StoreUrl,
     TopicId,
     Wide,
-    chosen_scope,
+    choose_scope,
 )
 from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
 from tieredstore.cli.app.steps import Tally, Yes, is_dry_run, way_to_apply
@@ -45,8 +45,8 @@ from tieredstore.config.encryption import PAIRS
 from tieredstore.errors import ConfigError, PreconditionFailed, ResourceNotFound, StoreUnavailable, UnknownKey
 from tieredstore.model import human_bytes
 from tieredstore.ops.keys.pairs import KeyPairFiles, generate_key_pair, passphrase_from
-from tieredstore.ops.keys.sealing import KmsKey, sealed_pair
-from tieredstore.ops.keys.settings import add_key_pair, folder_of_pairs, listed_pairs
+from tieredstore.ops.keys.sealing import KmsKey, seal_pair
+from tieredstore.ops.keys.settings import add_key_pair, folder_of_pairs, list_pairs
 from tieredstore.ops.keys.use import KeyNeed, NeedReason, cached_until_ms, key_totals, needs_of, note_rotated
 from tieredstore.ops.listing import ListedSegment, SegmentTotals, list_encrypted, load_stream
 from tieredstore.ops.steps import Outcome
@@ -129,7 +129,7 @@ def rotate(
     from tieredstore.ops.keys.rotation import FAILURES, Rotation
 
     dry_run = is_dry_run(yes=yes, dry_run=dry_run)
-    scope = chosen_scope(topic, topic_id, partition)
+    scope = choose_scope(topic, topic_id, partition)
     tally = Tally(Outcome.ROTATED, _WORDS, "segment", "rotated", dry_run=dry_run)
     old_keys: set[str] = set()
     with open_chosen_bucket(settings, store) as bucket:
@@ -138,7 +138,7 @@ def rotate(
         listed = list_encrypted(bucket.store, bucket.prefix, scope)
         rotation = Rotation(bucket.store, ring, rules=bucket.manifest_rules, dry_run=dry_run, parallel=parallel)
         with (
-            tell_if_stopped(lambda: _stopped(tally)),
+            tell_if_stopped(lambda: _tell_stopped(tally)),
             counting("checking" if dry_run else "rotating", "segments") as advance,
         ):
             for step in rotation.run(listed):
@@ -183,10 +183,10 @@ def list_keys(
 
     Example: tieredstore keys list -c store.properties
     """
-    scope = chosen_scope(topic, topic_id, partition)
+    scope = choose_scope(topic, topic_id, partition)
     with open_chosen_bucket(settings, store) as bucket, counting("reading", "manifests") as advance:
         bucket.refuse_raw("keys list", _NOTHING)
-        totals = key_totals(_loaded(bucket, scope, parallel, advance))
+        totals = key_totals(_load(bucket, scope, parallel, advance))
         encryption = bucket.settings.encryption
     rows = sorted(totals.items(), key=lambda entry: (entry[0] is None, entry[0] or ""))
     _key_row(encryption).show(rows, as_json=as_json, empty="no segments found", wide=wide)
@@ -220,7 +220,7 @@ def check(
             listed += 1
             advance()
 
-        loaded = _loaded(bucket, Scope(), parallel, count)
+        loaded = _load(bucket, Scope(), parallel, count)
         cached_ms = bucket.settings.fetch.manifest_cache.retention_ms
         for need in needs_of(bucket.store, bucket.prefix, loaded, retire, cached_ms=cached_ms):
             reasons[need.reason] += 1
@@ -304,13 +304,13 @@ def add(
     """
     if settings is None:
         raise ConfigError("no settings file is named: give --settings FILE (-c)")
-    if key_id in listed_pairs(settings):
+    if key_id in list_pairs(settings):
         raise ConfigError(f"{settings} lists the key pair {key_id!r} already; choose another id")
     passphrase = passphrase_from(passphrase_env, passphrase_file)
     folder = folder_of_pairs(settings) if directory is None else directory
     files = generate_key_pair(key_id, folder, bits, passphrase=passphrase, resumes=True)
     add_key_pair(settings, files, activate=activate)
-    print_lines([f"{files.private}", f"{files.public}", f"{settings} lists {', '.join(listed_pairs(settings))}"])
+    print_lines([f"{files.private}", f"{files.public}", f"{settings} lists {', '.join(list_pairs(settings))}"])
 
 
 @app.command()
@@ -347,7 +347,7 @@ def seal(
     if settings is None:
         raise ConfigError("no settings file is named: give --settings FILE (-c)")
     path = settings.absolute().parent / f"{key_id}.private.sealed" if output is None else output
-    pair = sealed_pair(load_settings(settings), key_id, KmsKey(service, service_key, endpoint_url), path)
+    pair = seal_pair(load_settings(settings), key_id, KmsKey(service, service_key, endpoint_url), path)
     sys.stdout.write(_as_properties(pair))
 
 
@@ -394,7 +394,7 @@ def _print_rotation(
         print_lines([_until(sorted(old_keys), cached_ms, until_ms)])
 
 
-def _stopped(tally: Tally) -> str:
+def _tell_stopped(tally: Tally) -> str:
     rotated = f"{tally.counts[Outcome.ROTATED]} segments {tally.verb_of(Outcome.ROTATED)}"
     return f"stopped; {rotated}; run again to go on"
 
@@ -458,7 +458,7 @@ def _sum_of(reasons: Mapping[NeedReason, int]) -> str:
     return ", ".join(f"{count} {_NEEDS[reason]}" for reason, count in sorted(reasons.items()))
 
 
-def _loaded(bucket: Bucket, scope: Scope, parallel: int, advance: Callable[[], None]) -> Iterator[ListedSegment]:
+def _load(bucket: Bucket, scope: Scope, parallel: int, advance: Callable[[], None]) -> Iterator[ListedSegment]:
     """The segments in scope, listed once the first is asked for; ``advance`` is called for each."""
     listed = list_encrypted(bucket.store, bucket.prefix, scope)
     for segment in load_stream(bucket.store, listed, rules=bucket.manifest_rules, parallel=parallel):

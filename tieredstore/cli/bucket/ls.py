@@ -95,7 +95,7 @@ def ls(
             # Of nothing in particular an empty store has none; a name that is not there was mistyped.
             objects = at_least_one(objects, bucket, {topic: [] if partition is None else [partition]}, incarnation)
         damage: list[CorruptData] = []
-        listed = _noting(damage, load_listing(bucket.store, objects, bucket.manifest_rules))
+        listed = _note_damage(damage, load_listing(bucket.store, objects, bucket.manifest_rules))
         if picture is not None:
             listed = picture.watching(listed)
         if as_json:
@@ -175,7 +175,7 @@ _SUMS: Final[Row[SegmentTotals]] = Row(
 )
 
 
-def _noting(damage: list[CorruptData], listed: Iterable[ListedSegment]) -> Iterator[ListedSegment]:
+def _note_damage(damage: list[CorruptData], listed: Iterable[ListedSegment]) -> Iterator[ListedSegment]:
     """``listed``, with the damaged manifests gathered on the way."""
     for segment in listed:
         if isinstance(segment.loaded, CorruptData):
@@ -198,7 +198,7 @@ def _print_partitions(listed: Iterable[ListedSegment], *, wide: bool) -> None:
                 total.add(segment.whole)
         ids.setdefault(partition.topic, set()).add(partition.topic_id)
         place = [partition.topic, str(partition.topic_id), str(partition.partition)]
-        rows.append([*place, _held(offsets), *_SUMS.cells(totals)])
+        rows.append([*place, _show_spans(offsets), *_SUMS.cells(totals)])
     if not rows:
         complain("no segments found")
         return
@@ -258,7 +258,7 @@ def _report(segment: ListedSegment) -> None:
     complain(f"{name} cannot be read: {fault}")
 
 
-def _held(offsets: HeldOffsets) -> str:
+def _show_spans(offsets: HeldOffsets) -> str:
     """``0 … 99, 150 … 199`` around a hole; of many holes their number."""
     spans = offsets.spans
     if len(spans) > _MOST_SPANS:
@@ -306,7 +306,7 @@ class StoredPlot:
             complain(f"{self._picture.path} was not drawn: no segment has a time")
             return
         bands = _bands({topic: sorted(stored) for topic, stored in self._stored.items()})
-        self._picture.save(self._drawn(bands))
+        self._picture.save(self._draw(bands))
 
     def _take(self, segment: ListedSegment) -> None:
         # A time that is none, as of producers that count in other units, would leave everything else in one spot.
@@ -315,7 +315,7 @@ class StoredPlot:
             return
         self._stored[segment.partition.topic].append((segment.max_timestamp_ms, segment.objects.stored_size))
 
-    def _drawn(self, bands: Mapping[str, Stored]) -> Any:
+    def _draw(self, bands: Mapping[str, Stored]) -> Any:
         dates = module("matplotlib.dates")
         ticker = module("matplotlib.ticker")
         axes = self._picture.axes()

@@ -11,7 +11,7 @@ from tieredstore.catalog.absence import absence
 from tieredstore.cli.app.arguments import Json, SettingsPath, SomePartition, SomePartitions, StoreUrl, Topic, TopicId
 from tieredstore.cli.app.broker_options import BootstrapServer, KafkaConfig, KafkaProperties, client_properties
 from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
-from tieredstore.cli.records.record_places import chosen_partitions
+from tieredstore.cli.records.record_places import choose_partitions
 from tieredstore.cli.terminal.output import complain, human_time
 from tieredstore.cli.terminal.plots import COLORS, RED, Picture, PlotFile, label, module
 from tieredstore.cli.terminal.rows import Field, Row, column, field
@@ -48,7 +48,7 @@ def offsets(
     """
     picture = None if plot is None else OffsetsPlot(plot)
     client = client_properties(bootstrap_server, kafka_config, kafka_properties)
-    chosen = chosen_partitions(partition, partitions)
+    chosen = choose_partitions(partition, partitions)
     with open_chosen_bucket(settings, store) as place, place.manager() as manager:
         catalog, incarnation = _catalog(manager, topic, topic_id)
         rows = partition_offsets(catalog, topic, incarnation)

@@ -22,7 +22,7 @@ from tieredstore.cli.app.arguments import (
     SettingsPath,
     StoreUrl,
     TopicId,
-    chosen_scope,
+    choose_scope,
 )
 from tieredstore.cli.app.broker_options import KafkaConfig, KafkaProperties, client_properties
 from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
@@ -119,7 +119,7 @@ def verify(
     )
     from tieredstore.ops.verification import verify as verify_bucket
 
-    scope = chosen_scope(topic, topic_id, partition)
+    scope = choose_scope(topic, topic_id, partition)
     chosen = Sample(percent(sample), seed) if sample is not None else None
     since_ms = None if since is None else parse_since_ms("--since", since, time.time_ns() // 1_000_000)
     selection = Selection(Level(level), chosen, since_ms)

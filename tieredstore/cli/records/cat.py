@@ -15,7 +15,7 @@ from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
 from tieredstore.cli.app.completion import complete_offset
 from tieredstore.cli.records.record_filter import Pattern, first_of
 from tieredstore.cli.records.record_output import AsJson, AsText, CodedBytes, Format, record_writer
-from tieredstore.cli.records.record_places import check_window, chosen_partitions, parse_place
+from tieredstore.cli.records.record_places import check_window, choose_partitions, parse_place
 from tieredstore.cli.records.uncommitted import LeftOut
 from tieredstore.cli.terminal.output import complain
 from tieredstore.errors import ConfigError
@@ -126,7 +126,7 @@ def cat(
     from tieredstore.records.settings import ReadSettings
 
     query = LogQuery.of_topic(
-        topic, chosen_partitions(partition, partitions), isolation=isolation.value, on_data_loss=data_loss.value,
+        topic, choose_partitions(partition, partitions), isolation=isolation.value, on_data_loss=data_loss.value,
         client=client, topic_id=None if topic_id is None else Uuid.parse(topic_id),
         words=QueryWords(accept_loss=ACCEPT_LOSS, topic_ids="--topic-id", choose_topic_id="--topic-id"),
     )  # fmt: skip

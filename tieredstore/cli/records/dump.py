@@ -15,7 +15,7 @@ from typing import Annotated, BinaryIO, Final
 import typer
 
 from tieredstore.cli.app.arguments import Wide
-from tieredstore.cli.bucket.decoded_indexes import decoded_rows
+from tieredstore.cli.bucket.decoded_indexes import decode_rows
 from tieredstore.cli.records.record_rows import SHOWN, TABLE, json_lines, rows_of, table_cells
 from tieredstore.cli.terminal.output import (
     JsonValue,
@@ -74,7 +74,7 @@ def dump(
         if len(files) > 1 and not as_json:
             print_lines([*([""] if place else []), f"{file}:"])
         try:
-            with _explained(file):
+            with _explain(file):
                 _dump_file(_Dump(file, as_json=as_json, wide=wide), records=records, base_offset=base_offset)
         except StandardOutputFailed:
             raise
@@ -119,7 +119,7 @@ def _dump_file(dump_of: _Dump, *, records: bool, base_offset: int | None) -> Non
 
 
 @contextlib.contextmanager
-def _explained(file: Path) -> Generator[None]:
+def _explain(file: Path) -> Generator[None]:
     try:
         yield
     except BrokenPipeError:
@@ -139,13 +139,13 @@ def _index_rows(file: Path, base_offset: int | None) -> Sequence[Mapping[str, Js
         base = int(file.stem) if _BASE_OFFSET.fullmatch(file.stem) else None
     if base is None and kind in _RELATIVE:
         raise ConfigError(f"the name of {file} does not tell its segment's first offset: give it by --base-offset")
-    return decoded_rows(kind, file.read_bytes(), base or 0)
+    return decode_rows(kind, file.read_bytes(), base or 0)
 
 
 def _dump_batches(dump_of: _Dump) -> None:
     # Closed before the file is: it holds views of it.
     with (
-        _mapped(dump_of.file) as log,
+        _map(dump_of.file) as log,
         contextlib.closing(batch for batch in read_batch_headers(log, check_crc=True)) as batches,
     ):
         if dump_of.as_json:
@@ -155,7 +155,7 @@ def _dump_batches(dump_of: _Dump) -> None:
 
 
 @contextlib.contextmanager
-def _mapped(file: Path) -> Generator[mmap.mmap | bytes]:
+def _map(file: Path) -> Generator[mmap.mmap | bytes]:
     with file.open("rb") as opened:
         if not file.stat().st_size:
             yield b""

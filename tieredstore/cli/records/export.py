@@ -27,7 +27,7 @@ from tieredstore.cli.records.message_types import (
     table_options,
 )
 from tieredstore.cli.records.query_output import ENDINGS, check_name, write_rows
-from tieredstore.cli.records.record_places import chosen_partitions
+from tieredstore.cli.records.record_places import choose_partitions
 from tieredstore.cli.terminal.output import complain, counted, print_lines
 from tieredstore.errors import ConfigError
 from tieredstore.model import Uuid, human_bytes
@@ -101,7 +101,7 @@ def export(
     ending = _ending(output, file_format)
     with open_chosen_bucket(settings, store) as place, place.manager() as manager:
         query = LogQuery.of_topic(
-            topic, chosen_partitions(None, partitions), isolation=options.isolation,
+            topic, choose_partitions(None, partitions), isolation=options.isolation,
             on_data_loss=options.on_data_loss, client=client, words=options.words,
             topic_id=None if topic_id is None else Uuid.parse(topic_id),
         )  # fmt: skip

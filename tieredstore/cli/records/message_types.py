@@ -109,8 +109,8 @@ class _TypesOfTopics:
 
         value = self._of_topic.get(topic, self._of_topic.get(""))
         return ColumnTypes(
-            self._chosen(self._messages.key_type, f"{topic}-key"),
-            self._chosen(self._messages.value_type, f"{topic}-value") if value is None else value,
+            self._choose(self._messages.key_type, f"{topic}-key"),
+            self._choose(self._messages.value_type, f"{topic}-value") if value is None else value,
         )
 
     def _add(self, text: str, make: Callable[[str], Any]) -> None:
@@ -119,7 +119,7 @@ class _TypesOfTopics:
             raise ConfigError(f"the values of {topic or 'all topics'} are given two schemas: give one of them")
         self._of_topic[topic] = make(_text_of(Path(file)))
 
-    def _chosen(self, chosen: MessageType, subject: str) -> Any:
+    def _choose(self, chosen: MessageType, subject: str) -> Any:
         from tieredstore import values
 
         match chosen:

@@ -162,7 +162,7 @@ def parse_format(text: str) -> RecordFormat:
             if column is not None:
                 columns[column] = None
         else:
-            parts.append(_constant(_unescaped(token, text) if kind == "escape" else _encoded(token)))
+            parts.append(_constant(_unescape(token, text) if kind == "escape" else _encode(token)))
     return RecordFormat(tuple(parts), tuple(columns))
 
 
@@ -191,7 +191,7 @@ def _number(name: str) -> _Part:
 def _headers(record: Record) -> bytes:
     pairs = record["headers"] or ()
     return b",".join(
-        _encoded(pair["key"]) + b"=" + (b"NULL" if pair["value"] is None else pair["value"]) for pair in pairs
+        _encode(pair["key"]) + b"=" + (b"NULL" if pair["value"] is None else pair["value"]) for pair in pairs
     )
 
 
@@ -199,7 +199,7 @@ def _length_of(data: bytes | None) -> int:
     return -1 if data is None else len(data)
 
 
-def _encoded(text: str) -> bytes:
+def _encode(text: str) -> bytes:
     # What the shell gave that is no text in the locale's encoding stays the bytes that it was.
     return text.encode(errors="surrogateescape")
 
@@ -220,7 +220,7 @@ _LETTERS: Final[Mapping[str, tuple[str | None, _Part]]] = {
     "k": ("key", _bytes("key")),
     "K": ("key", _length("key")),
     "h": ("headers", _headers),
-    "t": (None, lambda record: _encoded(record["topic"])),
+    "t": (None, lambda record: _encode(record["topic"])),
     "p": (None, _number("partition")),
     "o": ("offset", _number("offset")),
     "T": ("timestamp", _number("timestamp")),
@@ -235,7 +235,7 @@ def _letter(token: str, text: str) -> tuple[str | None, _Part]:
     return _LETTERS[token[1:]]
 
 
-def _unescaped(token: str, text: str) -> bytes:
+def _unescape(token: str, text: str) -> bytes:
     character = token[1:2]
     if len(token) > 2:
         return bytes.fromhex(token[2:].zfill(2))
@@ -245,4 +245,4 @@ def _unescaped(token: str, text: str) -> bytes:
         raise ConfigError(
             rf"the format {excerpt(text)!r} cannot be used: {token} means nothing; there are \n \r \t \0 \xHH and \\"
         )
-    return _encoded(character or "\\")
+    return _encode(character or "\\")

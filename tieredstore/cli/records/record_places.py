@@ -50,7 +50,7 @@ def check_window(start: Place | None, stop: Place | None) -> None:
         raise ConfigError(f"there are no offsets from {start} up to {stop}: the window ends before it begins")
 
 
-def chosen_partitions(argument: str | None, options: Sequence[str] | None) -> tuple[int, ...] | None:
+def choose_partitions(argument: str | None, options: Sequence[str] | None) -> tuple[int, ...] | None:
     """The partitions behind a topic and those of --partition together; None for all."""
     return parse_partitions([*([] if argument is None else [argument]), *(options or ())])
 

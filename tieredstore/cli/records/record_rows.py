@@ -52,7 +52,7 @@ def json_lines(
     place = {name: value for name, value in known.items() if value is not None}
     for row in rows_of(records):
         headers: list[JsonValue] = [
-            {"key": header["key"], **_coded("value", header["value"], coding)} for header in row["headers"] or ()
+            {"key": header["key"], **_encode("value", header["value"], coding)} for header in row["headers"] or ()
         ]
         yield (
             json.dumps(
@@ -63,8 +63,8 @@ def json_lines(
                     "timestamp": iso_utc(row["timestamp"]),
                     "timestamp_type": row["timestampType"],
                     "bytes": coding.value,
-                    **_coded("key", row["key"], coding),
-                    **_coded("value", row["value"], coding),
+                    **_encode("key", row["key"], coding),
+                    **_encode("value", row["value"], coding),
                     "headers": headers,
                 }
             )
@@ -89,7 +89,7 @@ def shown_text(data: bytes | None) -> str:
     return f"0x{data.hex()}" if decoded is None else decoded
 
 
-def _coded(name: str, data: bytes | None, coding: JsonBytes) -> dict[str, str | None]:
+def _encode(name: str, data: bytes | None, coding: JsonBytes) -> dict[str, str | None]:
     """``name`` has the bytes in base64, ``name_text`` the same as text.
 
     Beside base64 the text is null where the bytes are none; asked for alone it is replaced by base64 there.

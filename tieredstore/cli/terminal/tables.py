@@ -93,7 +93,7 @@ def table_lines(
     shown = [at for at in _fitting(every, needed, width) if is_wide or every[at].rank < WIDE]
     is_short = width is not None and _lacks_wanted(every, needed, shown, width)
     if is_short:
-        needed = _needed(every, [_shortened(every, row) for row in first])
+        needed = _needed(every, [_shorten(every, row) for row in first])
         shown = _fitting(every, needed, width)
     layout = _Layout([every[at] for at in shown], _widths(every, needed, shown, width), width, is_short)
     yield layout.names()
@@ -120,12 +120,12 @@ class _Layout:
 
     def line(self, cells: Sequence[str]) -> str:
         """One row; a last column of text has the rest of the line, however long its name and its first cells were."""
-        return self._line(_shortened(self.columns, cells) if self.is_short else cells)
+        return self._line(_shorten(self.columns, cells) if self.is_short else cells)
 
     def _line(self, cells: Sequence[str]) -> str:
         *others, (last, end, end_width) = zip(cells, self.columns, self.widths, strict=True)
-        padded = [_padded(self._cut(cell, column, width), width, column) for cell, column, width in others]
-        line = GAP.join([*padded, _padded(last, end_width, end)]).rstrip()
+        padded = [_pad(self._cut(cell, column, width), width, column) for cell, column, width in others]
+        line = GAP.join([*padded, _pad(last, end_width, end)]).rstrip()
         return line if self.width is None else cut(line, self.width)
 
     def _cut(self, cell: str, column: Column, width: int) -> str:
@@ -164,7 +164,7 @@ def _cells_of(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
-def _padded(words: str, width: int, column: Column) -> str:
+def _pad(words: str, width: int, column: Column) -> str:
     padding = " " * (width - cell_count(words))
     return padding + words if column.is_right else words + padding
 
@@ -173,7 +173,7 @@ def _day_of(cell: str) -> str:
     return cell[:_DAY]
 
 
-def _shortened(columns: Sequence[Column], row: Row) -> Row:
+def _shorten(columns: Sequence[Column], row: Row) -> Row:
     return [cell if column.short is None else column.short(cell) for column, cell in zip(columns, row, strict=True)]
 
 

@@ -108,7 +108,7 @@ class VerbatimCopies:
             try:
                 return self._write(segment, standing)
             except PreconditionFailed:
-                standing = self._looked_at(segment)
+                standing = self._look_again(segment)
         raise LeftAlone(f"{segment.stored.objects.main_path} is being written and deleted by others; copy it again")
 
     def _write(self, segment: VerbatimSegment, standing: dict[Suffix, ObjectInfo]) -> int:
@@ -209,7 +209,7 @@ class VerbatimCopies:
         wrapped = segment.stored.manifest.encryption
         if segment.way is CopyWay.VERBATIM or wrapped is None:
             return segment.raw
-        return with_data_key(segment.raw, *self._route.recoding.rewrapped(wrapped), self._route.source.manifest_rules)
+        return with_data_key(segment.raw, *self._route.recoding.rewrap(wrapped), self._route.source.manifest_rules)
 
     def _body(self, segment: VerbatimSegment, suffix: Suffix) -> Generator[bytes]:
         """The object's bytes; SegmentNotFound if the segment is deleted meanwhile."""
@@ -249,7 +249,7 @@ class VerbatimCopies:
                 "again, and see what deletes young objects there (a clean-up, or a rule of the bucket)"
             )
 
-    def _looked_at(self, segment: VerbatimSegment) -> dict[Suffix, ObjectInfo]:
+    def _look_again(self, segment: VerbatimSegment) -> dict[Suffix, ObjectInfo]:
         """What the target has by now."""
         standing: dict[Suffix, ObjectInfo] = {}
         for suffix in Suffix:
@@ -402,26 +402,26 @@ class _Copying:
         if pair.objects.find(Suffix.MANIFEST) is None:
             return CopyStep(pair.objects, Outcome.LEFTOVER)
         try:
-            return self._copied(pair)
+            return self._copy(pair)
         except SegmentNotFound:
             return CopyStep(pair.objects, Outcome.GONE)
         except _OF_ONE_SEGMENT as error:
             return CopyStep(pair.objects, Outcome.FAILED, error=error)
 
-    def _copied(self, pair: Pair) -> CopyStep:
+    def _copy(self, pair: Pair) -> CopyStep:
         objects = pair.objects
         raw, segment = self._read(objects)
         way = self.route.recoding.way_of(segment.manifest, partial(self.transcoder.is_uncompressed, segment))
         step = CopyStep(objects, Outcome.COPIED, way=way, last_offset=segment.last_offset)
         if way is CopyWay.TRANSCODED:
-            return self._transcoded(step, segment, pair.beside)
+            return self._transcode(step, segment, pair.beside)
         there = next((other for other in pair.beside if other.segment_id == objects.segment_id), None)
         sent = self.verbatim.write(VerbatimSegment(segment, raw, way), there)
         outcome = Outcome.COPIED if sent else Outcome.THERE
         return dataclasses.replace(step, outcome=outcome, segment_id=objects.segment_id.id, sent=sent)
 
-    def _transcoded(self, step: CopyStep, segment: StoredSegment, beside: Iterable[SegmentObjects]) -> CopyStep:
-        existing = self.transcoder.existing(segment, beside)
+    def _transcode(self, step: CopyStep, segment: StoredSegment, beside: Iterable[SegmentObjects]) -> CopyStep:
+        existing = self.transcoder.find_existing(segment, beside)
         if existing is not None:
             return dataclasses.replace(step, outcome=Outcome.THERE, segment_id=existing)
         if self.dry_run:

@@ -126,7 +126,7 @@ class Recoding:
             return False
         return True
 
-    def rewrapped(self, wrapped: WrappedDataKey) -> tuple[str, bytes]:
+    def rewrap(self, wrapped: WrappedDataKey) -> tuple[str, bytes]:
         """The target's active pair, and the data key under it. UnknownKey and WrongKey if the source's ring does not
         open it."""
         ring = self.options.key_ring
@@ -209,7 +209,7 @@ class Transcoder:
             head += log.read(max(0, min(size, segment.manifest.chunk_index.original_file_size) - len(head)))
         return first_batch_compression(head) is CompressionType.NONE
 
-    def existing(self, segment: StoredSegment, beside: Iterable[SegmentObjects]) -> Uuid | None:
+    def find_existing(self, segment: StoredSegment, beside: Iterable[SegmentObjects]) -> Uuid | None:
         """The whole copy of the segment's records among what the target has at its offset.
 
         SegmentAlreadyExists if there is one that is written in another way than is wanted.

@@ -120,7 +120,7 @@ def read_prices(path: Path) -> PriceFile:
     if len(raw) > _MOST_BYTES:
         raise ConfigError(f"the price file {str(path)!r} has more than {_MOST_BYTES} bytes: it is another file")
     try:
-        document: object = _parsed(raw, is_json=path.suffix.lower() == ".json")
+        document: object = _parse(raw, is_json=path.suffix.lower() == ".json")
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"the price file {str(path)!r} cannot be parsed: {excerpt(str(error), 200)}") from error
     reader = _Reader()
@@ -130,7 +130,7 @@ def read_prices(path: Path) -> PriceFile:
     return prices
 
 
-def _parsed(raw: bytes, *, is_json: bool) -> object:
+def _parse(raw: bytes, *, is_json: bool) -> object:
     text = raw.decode("utf-8")
     return json.loads(text) if is_json else tomllib.loads(text)
 

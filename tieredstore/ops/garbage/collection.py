@@ -144,13 +144,13 @@ class GarbageCollection:
         if hold is not None:
             return Step(garbage, Outcome.HELD, f"legal hold {hold.name!r}")
         try:
-            return self._removed(garbage)
+            return self._remove(garbage)
         except StoreError as error:
             if error.retryable:
                 raise
             return Step(garbage, Outcome.REFUSED, str(error))
 
-    def _removed(self, garbage: Garbage) -> Step[Garbage]:
+    def _remove(self, garbage: Garbage) -> Step[Garbage]:
         if isinstance(garbage.what, SegmentObjects) and garbage.forgotten is not None:
             if not self.dry_run:
                 delete_objects(self.store, garbage.what)

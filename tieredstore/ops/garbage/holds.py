@@ -76,7 +76,7 @@ def find_hold(store: ObjectStore, prefix: str, name: str) -> LegalHold | None:
     """Return the hold of this name, None if it cannot be read; raise ObjectNotFound if there is none."""
     LegalHold(name)
     try:
-        return _parsed(name, store.get_small(_key(prefix, name), _MOST_BYTES))
+        return _parse(name, store.get_small(_key(prefix, name), _MOST_BYTES))
     except CorruptData:
         return None
 
@@ -97,7 +97,7 @@ def list_holds(store: ObjectStore, prefix: str) -> Iterator[LegalHold]:
                 raw = store.get_small(info.key, _MOST_BYTES)
             except ObjectNotFound:
                 continue  # released meanwhile
-            yield _parsed(info.key.removeprefix(f"{prefix}{_FOLDER}").removesuffix(_ENDING), raw)
+            yield _parse(info.key.removeprefix(f"{prefix}{_FOLDER}").removesuffix(_ENDING), raw)
 
 
 class Holds:
@@ -142,7 +142,7 @@ class _Document:
 _DOCUMENT: Final = TypeAdapter(_Document)
 
 
-def _parsed(name: str, raw: bytes | None) -> LegalHold:
+def _parse(name: str, raw: bytes | None) -> LegalHold:
     fault = "it is that of another hold"
     try:
         hold = LegalHold(**asdict(_DOCUMENT.validate_json(raw or b"", strict=True)))

@@ -70,7 +70,7 @@ def add_abort_rule(
         return LifecycleReport(Outcome.NO_RULES, lifecycle)
     for look in range(_LOOKS):
         try:
-            return _added(store, lifecycle, prefix, days, dry_run=dry_run)
+            return _add(store, lifecycle, prefix, days, dry_run=dry_run)
         except PreconditionFailed:
             # The write may have been ours, its answer lost: the next look tells.
             if look + 1 == _LOOKS:
@@ -78,7 +78,7 @@ def add_abort_rule(
     raise AssertionError
 
 
-def _added(store: ObjectStore, lifecycle: BucketLifecycle, prefix: str, days: int, *, dry_run: bool) -> LifecycleReport:
+def _add(store: ObjectStore, lifecycle: BucketLifecycle, prefix: str, days: int, *, dry_run: bool) -> LifecycleReport:
     before = lifecycle.read()
     there = aborting_rule(before, prefix)
     if there is not None:

@@ -101,14 +101,14 @@ class Rotation:
         if wrapped.key_id == self.key_ring.active_id:
             return RotationStep(objects, Outcome.ACTIVE, key_id=wrapped.key_id)
         try:
-            changed = with_data_key(raw, self.key_ring.active_id, self._rewrapped(wrapped), self.rules)
+            changed = with_data_key(raw, self.key_ring.active_id, self._rewrap(wrapped), self.rules)
         except (UnknownKey, WrongKey, CorruptData) as error:
             return RotationStep(objects, _left_alone(error), f"{name}: {error}", wrapped.key_id)
         if not self.dry_run:
             self._replace(key, changed, etag)
         return RotationStep(objects, Outcome.ROTATED, key_id=wrapped.key_id)
 
-    def _rewrapped(self, old: WrappedDataKey) -> bytes:
+    def _rewrap(self, old: WrappedDataKey) -> bytes:
         data_key = self.key_ring.unwrap(old.key_id, old.wrapped)
         rewrapped = self.key_ring.wrap(data_key)
         # The old wrapping is about to be the past: the new one has to open, and to the same key.

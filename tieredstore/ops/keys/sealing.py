@@ -20,7 +20,7 @@ class KmsKey:
     endpoint_url: str | None = None
 
 
-def sealed_pair(settings: Settings, key_id: str, kms: KmsKey, path: Path) -> dict[str, str]:
+def seal_pair(settings: Settings, key_id: str, kms: KmsKey, path: Path) -> dict[str, str]:
     """Write the private key of the listed pair ``key_id``, sealed, to the new file ``path``.
 
     Gives the settings that open it. It is sealed, opened again and compared before anything is written. ConfigError if

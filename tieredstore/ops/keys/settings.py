@@ -21,7 +21,7 @@ _ENABLED: Final = "encryption.enabled"
 _ACTIVE: Final = "encryption.key.pair.id"
 
 
-def listed_pairs(path: Path) -> tuple[str, ...]:
+def list_pairs(path: Path) -> tuple[str, ...]:
     """The ids of the pairs that a settings file lists; ConfigError if it cannot be read."""
     ours = own_properties(read_properties(path), str(path)).values
     return tuple(key_id for key_id in (part.strip() for part in ours.get(PAIRS, "").split(",")) if key_id)
@@ -31,7 +31,7 @@ def folder_of_pairs(path: Path) -> Path:
     """Return the folder where the last pair of a settings file has its keys: beside the file if it lists none."""
     ours = own_properties(read_properties(path), str(path)).values
     beside = path.absolute().parent
-    for key_id in reversed(listed_pairs(path)):
+    for key_id in reversed(list_pairs(path)):
         for kind in ("private", "public"):
             if file := ours.get(f"{PAIRS}.{key_id}.{kind}.key.file", "").strip():
                 return (beside / file).parent
@@ -46,7 +46,7 @@ def add_key_pair(path: Path, files: KeyPairFiles, *, activate: bool = False) -> 
     file lists the id already, or cannot be read or written.
     """
     own = own_properties(read_properties(path), str(path))
-    listed = listed_pairs(path)
+    listed = list_pairs(path)
     if files.key_id in listed:
         raise ConfigError(f"{path} lists the key pair {files.key_id!r} already; choose another id")
     lines = {

@@ -123,13 +123,13 @@ class _IndexCheck:
 
     def take(self, contents: dict[IndexType, bytes]) -> None:
         result, start = self.result, self._metadata.start_offset
-        result.offsets = self._parsed(contents, IndexType.OFFSET, lambda raw: read_offset_index(raw, start))
-        result.times = self._parsed(contents, IndexType.TIMESTAMP, lambda raw: read_time_index(raw, start))
-        result.epochs = self._parsed(
+        result.offsets = self._parse(contents, IndexType.OFFSET, lambda raw: read_offset_index(raw, start))
+        result.times = self._parse(contents, IndexType.TIMESTAMP, lambda raw: read_time_index(raw, start))
+        result.epochs = self._parse(
             contents, IndexType.LEADER_EPOCH, lambda raw: parse_leader_epochs(raw) if raw else ()
         )
-        result.aborted = self._parsed(contents, IndexType.TRANSACTION, lambda raw: read_txn_index(raw, start))
-        snapshot = self._parsed(
+        result.aborted = self._parse(contents, IndexType.TRANSACTION, lambda raw: read_txn_index(raw, start))
+        snapshot = self._parse(
             contents, IndexType.PRODUCER_SNAPSHOT, lambda raw: parse_producer_snapshot(raw) if raw else ()
         )
         if snapshot is not None:
@@ -186,7 +186,7 @@ class _IndexCheck:
                 IndexType.LEADER_EPOCH, f"it has the epochs {indexed[:3]} for the segment, and the manifest {said[:3]}"
             )
 
-    def _parsed(
+    def _parse(
         self, contents: dict[IndexType, bytes], kind: IndexType, parse: Callable[[bytes], _Parsed]
     ) -> _Parsed | None:
         if kind not in contents:
