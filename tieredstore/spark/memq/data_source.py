@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
+from tieredstore.errors import ConfigError
+from tieredstore.spark.source.workers import one_sentence
+
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
         DataSourceReader,
@@ -31,7 +34,6 @@ class MemqDataSource(DataSource):
         from tieredstore.spark.memq.options import COLUMNS  # noqa: PLC0415
         from tieredstore.spark.source.options import columns_of  # noqa: PLC0415
         from tieredstore.spark.source.rows import MEMQ_ROWS, RowShape  # noqa: PLC0415
-        from tieredstore.spark.source.workers import one_sentence  # noqa: PLC0415
 
         with one_sentence():
             return RowShape(columns_of(self.options, COLUMNS, MEMQ_ROWS.columns), MEMQ_ROWS).schema
@@ -39,7 +41,6 @@ class MemqDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads a batch."""
         from tieredstore.spark.memq.tasks import MemqReader  # noqa: PLC0415
-        from tieredstore.spark.source.workers import one_sentence  # noqa: PLC0415
 
         with one_sentence():
             return MemqReader(self._options(schema, streaming=False))
@@ -47,17 +48,14 @@ class MemqDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Reads a stream."""
         from tieredstore.spark.memq.stream import MemqStreamReader  # noqa: PLC0415
-        from tieredstore.spark.source.workers import one_sentence  # noqa: PLC0415
 
         with one_sentence():
             return MemqStreamReader(self._options(schema, streaming=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Writes a batch, behind what is there."""
-        from tieredstore.errors import ConfigError  # noqa: PLC0415
         from tieredstore.spark.memq.options import parse_sink_options  # noqa: PLC0415
         from tieredstore.spark.memq.sink import MemqWriter  # noqa: PLC0415
-        from tieredstore.spark.source.workers import one_sentence  # noqa: PLC0415
 
         with one_sentence():
             if overwrite:
@@ -66,10 +64,8 @@ class MemqDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Writes a stream; in the output modes append and update, whose rows are records alike."""
-        from tieredstore.errors import ConfigError  # noqa: PLC0415
         from tieredstore.spark.memq.options import parse_sink_options  # noqa: PLC0415
         from tieredstore.spark.memq.sink import MemqStreamWriter  # noqa: PLC0415
-        from tieredstore.spark.source.workers import one_sentence  # noqa: PLC0415
 
         with one_sentence():
             if overwrite:
@@ -77,7 +73,6 @@ class MemqDataSource(DataSource):
             return MemqStreamWriter(*parse_sink_options(self.options), schema)
 
     def _options(self, schema: StructType, *, streaming: bool) -> TopicOptions:
-        from tieredstore.errors import ConfigError  # noqa: PLC0415
         from tieredstore.spark.memq.options import parse_options  # noqa: PLC0415
         from tieredstore.spark.source.rows import MEMQ_ROWS, RowShape  # noqa: PLC0415
 

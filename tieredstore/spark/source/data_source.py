@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from pyspark.sql.datasource import DataSource
 
+from tieredstore.errors import ConfigError
+from tieredstore.spark.source.workers import one_sentence, spare_modules
+
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
     from pyspark.sql.types import StructType
@@ -28,7 +31,6 @@ class TieredStoreDataSource(DataSource):
         """That of Spark's Kafka source, or the columns asked for."""
         from tieredstore.spark.source.options import columns_of  # noqa: PLC0415
         from tieredstore.spark.source.rows import RowShape  # noqa: PLC0415
-        from tieredstore.spark.source.workers import one_sentence, spare_modules  # noqa: PLC0415
 
         spare_modules()
         with one_sentence():
@@ -37,7 +39,6 @@ class TieredStoreDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads a batch."""
         from tieredstore.spark.source.batch import BatchReader, PushdownBatchReader  # noqa: PLC0415
-        from tieredstore.spark.source.workers import one_sentence  # noqa: PLC0415
 
         with one_sentence():
             options = self._options(schema, streaming=False)
@@ -47,7 +48,6 @@ class TieredStoreDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Reads a stream."""
         from tieredstore.spark.source.streaming import StreamReader  # noqa: PLC0415
-        from tieredstore.spark.source.workers import one_sentence  # noqa: PLC0415
 
         with one_sentence():
             return StreamReader(self._options(schema, streaming=True))
@@ -61,9 +61,6 @@ class TieredStoreDataSource(DataSource):
         self._refuse_to_write()
 
     def _refuse_to_write(self) -> NoReturn:
-        from tieredstore.errors import ConfigError  # noqa: PLC0415
-        from tieredstore.spark.source.workers import one_sentence  # noqa: PLC0415
-
         with one_sentence():
             raise ConfigError(
                 "the format tieredstore reads only; to write to a topic use Spark's format kafka: the broker stores "
@@ -71,7 +68,6 @@ class TieredStoreDataSource(DataSource):
             )
 
     def _options(self, schema: StructType, *, streaming: bool) -> SourceOptions:
-        from tieredstore.errors import ConfigError  # noqa: PLC0415
         from tieredstore.spark.source.options import parse_options  # noqa: PLC0415
         from tieredstore.spark.source.rows import RowShape  # noqa: PLC0415
 
