@@ -95,7 +95,7 @@ class MessageParser(Parser):
 
     def file(self, records: pa.RecordBatch) -> Filed:
         """Row by row."""
-        filed, untyped = Filed(), cast("Any", records)
+        filed, untyped = Filed(), records
         columns = [untyped.column(name).to_pylist() for name in ("key", "value", "timestamp", "offset")]
         for row in zip(*columns, strict=True):
             try:
@@ -120,7 +120,7 @@ class OffsetParser(Parser):
     def file(self, records: pa.RecordBatch) -> Filed:
         """By the offset alone, so that nothing is bad."""
         filed = Filed()
-        numbers = pc.divide(cast("Any", records).column("offset"), self.per_directory)
+        numbers = pc.divide(records.column("offset"), self.per_directory)
         for number, rows in runs_of(numbers):
             filed.add_run(f"{self.prefix}{number * self.per_directory}", rows)
         return filed
@@ -141,7 +141,7 @@ class TimeParser(Parser):
 
     def file(self, records: pa.RecordBatch) -> Filed:
         """By minutes, of which a batch has few."""
-        filed, untyped = Filed(), cast("Any", records)
+        filed, untyped = Filed(), records
         times = untyped.column("timestamp") if self.time_of is None else self.time_of.quick(untyped.column("value"))
         if times is None:
             times = pa.nulls(untyped.num_rows, pa.int64())
@@ -163,7 +163,7 @@ class TimeParser(Parser):
             directory = known[second] = self.directories.of_second(second)
         return directory
 
-    def _file_one_by_one(self, filed: Filed, records: Any, known: dict[int, str]) -> None:
+    def _file_one_by_one(self, filed: Filed, records: pa.RecordBatch, known: dict[int, str]) -> None:
         offsets = _integers(records, "offset")
         for row, time_ms in enumerate(self._times(records)):
             second = None if isinstance(time_ms, str) else self.directories.second_of(time_ms)
@@ -258,9 +258,9 @@ def _some(value: bytes | None) -> bytes:
     return value
 
 
-def _integers(records: Any, name: str) -> list[int]:
+def _integers(records: pa.RecordBatch, name: str) -> list[int]:
     return cast("list[int]", records.column(name).to_pylist())
 
 
-def _values(records: Any) -> list[bytes | None]:
+def _values(records: pa.RecordBatch) -> list[bytes | None]:
     return cast("list[bytes | None]", records.column("value").to_pylist())

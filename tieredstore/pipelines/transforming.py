@@ -67,7 +67,7 @@ def of_batches(function: _Function) -> _Function:
 class Transformed:
     """What has become of a batch: the rows that stay, how many are left out, and why rows are bad, by number."""
 
-    records: Any
+    records: pa.RecordBatch
     filtered: int
     faults: Mapping[int, str]
 
@@ -81,7 +81,7 @@ class Transforming:
     def __post_init__(self) -> None:
         self._function()
 
-    def apply(self, records: Any, topic: str, partition: int) -> Transformed:
+    def apply(self, records: pa.RecordBatch, topic: str, partition: int) -> Transformed:
         """Of a batch; ConfigError for a transformer that does not keep to offsets."""
         function, is_of_batches = self._function()
         if not is_of_batches:
@@ -105,8 +105,8 @@ class Transforming:
             raise ConfigError(f"{_SETTING} is {self.name!r:.120}, which is neither a function nor a transformer")
         return known, bool(getattr(known, _OF_BATCHES, False))
 
-    def _whole(self, records: Any, function: Callable[..., Any]) -> Transformed:
-        changed: Any = function(records)
+    def _whole(self, records: pa.RecordBatch, function: Callable[..., Any]) -> Transformed:
+        changed: pa.RecordBatch | None = function(records)
         if changed is None or changed.num_rows == 0:
             return Transformed(records.slice(0, 0), records.num_rows, {})
         places = {offset: row for row, offset in enumerate(records.column("offset").to_pylist())}
@@ -116,7 +116,7 @@ class Transforming:
             raise ConfigError(f"{_SETTING}, {self.name}, gives other offsets than it was given, or in another order")
         return Transformed(_with(records.take(pa.array(rows)), changed), records.num_rows - len(rows), {})
 
-    def _row_by_row(self, records: Any, function: Callable[..., Any]) -> Transformed:
+    def _row_by_row(self, records: pa.RecordBatch, function: Callable[..., Any]) -> Transformed:
         kept: list[Any] = []
         faults: dict[int, str] = {}
         for row in range(records.num_rows):
@@ -129,7 +129,9 @@ class Transforming:
         whole = _join(kept, records)
         return Transformed(whole, records.num_rows - whole.num_rows - len(faults), faults)
 
-    def _one_by_one(self, records: Any, function: Callable[..., Any], topic: str, partition: int) -> Transformed:
+    def _one_by_one(
+        self, records: pa.RecordBatch, function: Callable[..., Any], topic: str, partition: int
+    ) -> Transformed:
         kept: list[int] = []
         changed: list[Message] = []
         faults: dict[int, str] = {}
@@ -154,7 +156,7 @@ class Transforming:
         batch = self._columns(records, kept, changed)
         return Transformed(batch, records.num_rows - len(kept) - len(faults), faults)
 
-    def _columns(self, records: Any, kept: list[int], changed: list[Message]) -> Any:
+    def _columns(self, records: pa.RecordBatch, kept: list[int], changed: list[Message]) -> Any:
         rows = records.take(pa.array(kept, pa.int64()))
         was_null = rows.column("headers").is_null().to_pylist()
         headers = [
@@ -173,18 +175,18 @@ class Transforming:
         return _replace(rows, arrays)
 
 
-def _with(rows: Any, changed: Any) -> Any:
+def _with(rows: pa.RecordBatch, changed: pa.RecordBatch) -> Any:
     """Rows with the columns that were changed."""
     arrays = {name: changed.column(name).cast(rows.schema.field(name).type) for name in _CHANGED}
     return _replace(rows, arrays)
 
 
-def _replace(rows: Any, arrays: Mapping[str, Any]) -> Any:
+def _replace(rows: pa.RecordBatch, arrays: Mapping[str, Any]) -> Any:
     columns = [arrays.get(name, rows.column(name)) for name in rows.schema.names]
     return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
 
 
-def _join(batches: list[Any], like: Any) -> Any:
+def _join(batches: list[Any], like: pa.RecordBatch) -> Any:
     whole = pa.Table.from_batches(batches, like.schema).combine_chunks().to_batches()
     return whole[0] if whole else like.slice(0, 0)
 

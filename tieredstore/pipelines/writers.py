@@ -41,7 +41,7 @@ KAFKA: Final = "kafka"
 """The column of files of decoded values that is a struct of what Kafka tells of each."""
 
 
-def envelope(records: Any, topic: str, partition: int) -> pa.RecordBatch:
+def envelope(records: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
     """Records as they came, with all that Kafka tells of them."""
     rows = records.num_rows
     columns = {
@@ -149,8 +149,7 @@ class GroupedFile(FileWriter):
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Append, group by group."""
-        untyped: Any = rows
-        self.append(rows, rows if "value" in untyped.schema.names else None)
+        self.append(rows, rows if "value" in rows.schema.names else None)
 
     def append(self, rows: pa.RecordBatch, records: pa.RecordBatch | None) -> None:
         """The same of rows that are made of these records, by whose bytes a group ends too."""
@@ -193,7 +192,7 @@ class _JsonFile(FileWriter):
     def write(self, rows: pa.RecordBatch) -> None:
         lines = [
             json.dumps(self._plain(row), ensure_ascii=False, separators=(",", ":"))
-            for row in cast("Any", rows).to_pylist(maps_as_pydicts="strict")
+            for row in rows.to_pylist(maps_as_pydicts="strict")
         ]
         self._stream.write(("\n".join(lines) + "\n").encode("utf-8", "replace") if lines else b"")
 

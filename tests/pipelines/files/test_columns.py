@@ -247,8 +247,7 @@ def test_columns_are_read_by_others_and_back(inner: Format) -> None:
         case "parquet":
             rows = parquet_rows(data)
         case "orc":
-            orc: Any = arrow_orc
-            rows = orc.ORCFile(io.BytesIO(data)).read().to_pylist()
+            rows = arrow_orc.ORCFile(io.BytesIO(data)).read().to_pylist()
         case "avro":
             avro: Any = fastavro
             rows = list(avro.reader(io.BytesIO(data)))

@@ -247,8 +247,7 @@ class _LengthFirstFile(FileWriter):
         file.write(bytes(8))
 
     def write(self, rows: pa.RecordBatch) -> None:
-        untyped: Any = rows
-        self._file.write(b"".join(value or b"" for value in untyped.column("value").to_pylist()))
+        self._file.write(b"".join(value or b"" for value in rows.column("value").to_pylist()))
 
     def close(self) -> None:
         size = self._file.tell()

@@ -46,17 +46,16 @@ ROWS: Sequence[dict[str, Any]] = [
 
 
 def batch(start: int = 0, rows: Sequence[dict[str, Any]] = ROWS) -> Any:
-    arrow: Any = pa
-    header = arrow.list_(arrow.struct([("key", arrow.string()), ("value", arrow.binary())]))
+    header = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     columns = [
-        arrow.array([row["key"] for row in rows], arrow.binary()),
-        arrow.array([row["value"] for row in rows], arrow.binary()),
-        arrow.array([row["headers"] for row in rows], header),
-        arrow.array(range(start, start + len(rows)), arrow.int64()),
-        arrow.array([1_000 + start + number for number in range(len(rows))], arrow.int64()),
-        arrow.array([0] * len(rows), arrow.int8()),
+        pa.array([row["key"] for row in rows], pa.binary()),
+        pa.array([row["value"] for row in rows], pa.binary()),
+        pa.array([row["headers"] for row in rows], header),
+        pa.array(range(start, start + len(rows)), pa.int64()),
+        pa.array([1_000 + start + number for number in range(len(rows))], pa.int64()),
+        pa.array([0] * len(rows), pa.int8()),
     ]
-    return arrow.RecordBatch.from_arrays(
+    return pa.RecordBatch.from_arrays(
         columns, names=["key", "value", "headers", "offset", "timestamp", "timestampType"]
     )
 
@@ -73,8 +72,7 @@ def write(how: Format, *batches: Any, file_bytes: int = 1 << 30, file_records: i
 
 
 def parquet_rows(data: bytes) -> list[dict[str, Any]]:
-    read: Any = pq
-    rows: list[dict[str, Any]] = read.read_table(io.BytesIO(data)).to_pylist()
+    rows: list[dict[str, Any]] = pq.read_table(io.BytesIO(data)).to_pylist()
     return rows
 
 
@@ -207,10 +205,9 @@ def test_a_file_that_breaks_off_is_damaged(how: Format) -> None:
 
 
 def test_a_file_of_avro_whose_data_have_no_bound_is_not_decoded() -> None:
-    avro: Any = fastavro
     for schema, row in ((LINKED, {"id": 7, "r": None}), (READER, {"id": 7})):
         file = io.BytesIO()
-        avro.writer(file, avro.parse_schema(schema), [row])
+        fastavro.writer(file, fastavro.parse_schema(schema), [row])
         if schema is READER:
             assert len(read(file.getvalue())) == 1
         else:

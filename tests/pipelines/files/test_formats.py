@@ -68,8 +68,7 @@ def test_what_is_written_is_read_whole(how: Format) -> None:
 
 def test_others_read_the_whole_envelope() -> None:
     data, _ = data_of(write(Orc("snappy"), batch()))
-    orc: Any = arrow_orc
-    table: Any = orc.ORCFile(io.BytesIO(data)).read()
+    table: Any = arrow_orc.ORCFile(io.BytesIO(data)).read()
     assert table.column("value").to_pylist() == [row["value"] for row in ROWS]
     data, _ = data_of(write(AvroContainer("snappy"), batch()))
     reader: Any = fastavro.reader(io.BytesIO(data))

@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -55,13 +55,12 @@ def parser(**properties: str) -> Parser:
 
 
 def records(*values: bytes | None, timestamps: list[int] | None = None, start: int = 0) -> Any:
-    arrow: Any = pa
     count = len(values)
-    return arrow.RecordBatch.from_arrays(
+    return pa.RecordBatch.from_arrays(
         [
-            arrow.array(list(values), arrow.binary()),
-            arrow.array(range(start, start + count), arrow.int64()),
-            arrow.array(timestamps or [DAY] * count, arrow.int64()),
+            pa.array(list(values), pa.binary()),
+            pa.array(range(start, start + count), pa.int64()),
+            pa.array(timestamps or [DAY] * count, pa.int64()),
         ],
         names=["value", "offset", "timestamp"],
     )
@@ -297,7 +296,7 @@ class ByParity(Parser):
     columns = ("offset", "value")
 
     def file(self, records: pa.RecordBatch) -> Filed:
-        filed, untyped = Filed(), cast("Any", records)
+        filed, untyped = Filed(), records
         for offset, value in zip(
             untyped.column("offset").to_pylist(), untyped.column("value").to_pylist(), strict=True
         ):

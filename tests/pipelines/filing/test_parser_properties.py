@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Final
 from urllib.parse import unquote
 from zoneinfo import ZoneInfo
 
@@ -71,13 +71,12 @@ def outcome(
     how: Parser, *values: bytes | None, offset: int = 0, times: Sequence[int] | None = None
 ) -> list[str | None]:
     """The directories of records, None for what is bad; what holds of all of them is checked."""
-    arrow: Any = pa
     columns = [
-        arrow.array(list(values), arrow.binary()),
-        arrow.array(range(offset, offset + len(values)), arrow.int64()),
-        arrow.array([DAY_MS * 365] * len(values) if times is None else list(times), arrow.int64()),
+        pa.array(list(values), pa.binary()),
+        pa.array(range(offset, offset + len(values)), pa.int64()),
+        pa.array([DAY_MS * 365] * len(values) if times is None else list(times), pa.int64()),
     ]
-    filed = how.file(arrow.RecordBatch.from_arrays(columns, names=["value", "offset", "timestamp"]))
+    filed = how.file(pa.RecordBatch.from_arrays(columns, names=["value", "offset", "timestamp"]))
     assert len(filed.codes) == len(values)
     assert filed.reasons.keys() == {row for row, code in enumerate(filed.codes) if code < 0}
     assert all(filed.reasons.values())

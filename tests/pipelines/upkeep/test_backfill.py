@@ -335,8 +335,7 @@ def test_files_by_day_and_bad_messages_are_read_in_the_order_of_offsets(topic: S
 
 
 def rows(store: ObjectStore, key: str, left_out: set[str]) -> list[dict[str, Any]]:
-    read: Any = pq
-    table = read.read_table(io.BytesIO(store.get(key)))
+    table = pq.read_table(io.BytesIO(store.get(key)))
     return list(table.drop_columns(list(left_out)).to_pylist())
 
 

@@ -114,8 +114,7 @@ def test_what_is_still_bad_stays_aside_with_its_reason(topic: StoredTopic, store
     assert (one.key, list(one.reasons), one.window) == (rest, [0], entry.windows[0])
     assert rest.endswith(f"1_{NUMBER}_{0:020}.r1.parquet")
     assert offsets_of(store, rest) == [0]
-    read: Any = pq
-    assert "time" in read.read_table(io.BytesIO(store.get(rest))).column("reason")[0].as_py()
+    assert "time" in pq.read_table(io.BytesIO(store.get(rest))).column("reason")[0].as_py()
     assert list(verify_output(partly, store)) == []
     refile(topic, store, LENIENT)
     assert aside(store) == []

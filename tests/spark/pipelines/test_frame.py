@@ -44,8 +44,7 @@ def named(function: Any) -> str:
 
 
 def table_of(kept: Kept, key: str) -> Any:
-    read: Any = pq
-    return read.read_table(io.BytesIO(kept.store.get(key)))
+    return pq.read_table(io.BytesIO(kept.store.get(key)))
 
 
 def test_rows_are_filed_by_windows_with_the_columns_that_the_function_gives(spark: SparkSession, kept: Kept) -> None:

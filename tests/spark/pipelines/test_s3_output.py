@@ -73,10 +73,9 @@ def registry() -> Iterator[tuple[RegistryService, str]]:
 
 def files_of(store: ObjectStore, root: str, generation: int = 1) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    parquet: Any = pq
     for key in listed(store, root):
         if key.rpartition("/")[2].startswith(f"{generation}_"):
-            rows += parquet.read_table(io.BytesIO(store.get(key))).to_pylist()
+            rows += pq.read_table(io.BytesIO(store.get(key))).to_pylist()
     return rows
 
 

@@ -174,17 +174,16 @@ def write(folder: Path, properties: Mapping[str, str], *values: bytes, topic: st
 
 
 def batch(values: list[bytes]) -> Any:
-    arrow: Any = pa
-    header = arrow.list_(arrow.struct([("key", arrow.string()), ("value", arrow.binary())]))
+    header = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     columns = {
-        "key": arrow.array([b"k"] * ROWS, arrow.binary()),
-        "value": arrow.array(values, arrow.binary()),
-        "headers": arrow.array([None] * ROWS, header),
-        "offset": arrow.array(OFFSETS, arrow.int64()),
-        "timestamp": arrow.array([DAY] * ROWS, arrow.int64()),
-        "timestampType": arrow.array([0] * ROWS, arrow.int8()),
+        "key": pa.array([b"k"] * ROWS, pa.binary()),
+        "value": pa.array(values, pa.binary()),
+        "headers": pa.array([None] * ROWS, header),
+        "offset": pa.array(OFFSETS, pa.int64()),
+        "timestamp": pa.array([DAY] * ROWS, pa.int64()),
+        "timestampType": pa.array([0] * ROWS, pa.int8()),
     }
-    return arrow.RecordBatch.from_pydict(columns)
+    return pa.RecordBatch.from_pydict(columns)
 
 
 @pytest.fixture(scope="module")

@@ -76,8 +76,7 @@ def tasks_between(reader: WindowReader, start: Offset, end: Offset) -> list[Wind
 def reports_of(kept: Kept, tasks: list[WindowTask], **changes: str) -> list[Any]:
     file = kept.file(**changes)
     job = pickle.loads(pickle.dumps(Job(str(file), fingerprint_of(load_pipeline(file).own), tuple(tasks))))
-    untyped: Any = pa
-    numbers = untyped.RecordBatch.from_pydict({"id": list(range(len(tasks)))})
+    numbers = pa.RecordBatch.from_pydict({"id": list(range(len(tasks)))})
     batches: list[Any] = list(job.run([numbers]))
     return [unpack(report) for batch in batches for report in batch.column(REPORT).to_pylist()]
 
@@ -212,14 +211,12 @@ def test_errors_of_ours_come_back_as_reports_and_others_are_sparks(kept: Kept, r
     assert [report.written[0].files[0].first_offset, report.written[0].records] == [7, 13]
     assert [inner.written[0].files[0].first_offset, inner.written[0].records] == [3, 2]
     changed = Job(str(kept.file()), "of other settings", (first,))
-    untyped: Any = pa
-    (batch,) = changed.run([untyped.RecordBatch.from_pydict({"id": [0]})])
-    untyped_batch: Any = batch
-    answer = unpack(untyped_batch.column(0)[0].as_py())
+    (batch,) = changed.run([pa.RecordBatch.from_pydict({"id": [0]})])
+    answer = unpack(batch.column(0)[0].as_py())
     with pytest.raises(ConfigError, match="has changed since the pipeline was started"):
         raise error_named(*answer.error)
     unknown = error_named("Exception", "of a later version")
     assert type(unknown) is TieredStoreError
     kept.bucket.write(5, TOPIC, 0, topic_id=SECOND_ID)
     with pytest.raises(TypeError):
-        list(replace(changed, tasks=(None,)).run([untyped.RecordBatch.from_pydict({"id": ["x"]})]))  # type: ignore[arg-type]
+        list(replace(changed, tasks=(None,)).run([pa.RecordBatch.from_pydict({"id": ["x"]})]))  # type: ignore[arg-type]

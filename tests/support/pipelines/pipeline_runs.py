@@ -73,16 +73,14 @@ def content_of(store: ObjectStore) -> dict[str, bytes]:
 
 def offsets_of(store: ObjectStore, key: str) -> list[int]:
     """The offsets in a file of Parquet."""
-    read: Any = pq
-    table: Any = read.read_table(io.BytesIO(store.get(key)))
+    table: Any = pq.read_table(io.BytesIO(store.get(key)))
     offsets: list[int] = table.column("offset").to_pylist()
     return offsets
 
 
 def rows_of(store: ObjectStore, key: str) -> list[dict[str, Any]]:
     """The rows in a file of Parquet."""
-    read: Any = pq
-    rows: list[dict[str, Any]] = read.read_table(io.BytesIO(store.get(key))).to_pylist()
+    rows: list[dict[str, Any]] = pq.read_table(io.BytesIO(store.get(key))).to_pylist()
     return rows
 
 

@@ -51,8 +51,7 @@ class SeenOutput:
                 self._last = {file.key for file in entry.files if file.kind == "data"}
 
     def _take(self, key: str, ends: dict[int, int]) -> None:
-        read: Any = pq
-        table: Any = read.read_table(io.BytesIO(self._store.get(key)), columns=["offset", "value"])
+        table: Any = pq.read_table(io.BytesIO(self._store.get(key)), columns=["offset", "value"])
         partition = int(key.rpartition("/")[2].split("_")[1])
         records = self.records[partition]
         for offset, value in zip(*(table.column(name).to_pylist() for name in ("offset", "value")), strict=True):

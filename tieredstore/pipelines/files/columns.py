@@ -146,9 +146,8 @@ class ColumnsFile(FileWriter):
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Append; a group ends by the bytes of keys and values."""
-        untyped: Any = rows
-        beside = pa.StructArray.from_arrays([untyped.column(name) for name in _BESIDE], fields=_BESIDE_FIELDS)
-        arrays = [*untyped.column(DECODED).flatten(), beside]
+        beside = pa.StructArray.from_arrays([rows.column(name) for name in _BESIDE], fields=_BESIDE_FIELDS)
+        arrays = [*cast("pa.StructArray", rows.column(DECODED)).flatten(), beside]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         try:
             if isinstance(self._inner, GroupedFile):
@@ -253,11 +252,10 @@ class _UnitedFile(FileWriter):
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Note the schemas, and keep the rows."""
-        untyped: Any = rows
-        for value in untyped.column("value").to_pylist():
+        for value in rows.column("value").to_pylist():
             if value is not None:
                 self._numbers[schema_id(value)] = None
-        self._rows.write_batch(untyped)
+        self._rows.write_batch(rows)
 
     def close(self) -> None:
         """Decode all by the schema that reads each of them."""
@@ -323,8 +321,7 @@ class Columns(_OfAnother):
 
     def decode(self, records: pa.RecordBatch) -> tuple[Any, dict[int, str]]:
         """What of records is no row of columns."""
-        untyped: Any = records
-        return self.decoder.decode(untyped.column("value"))
+        return self.decoder.decode(records.column("value"))
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
         """Rows have a column more than the envelope, where the type of that is known."""
@@ -349,7 +346,7 @@ def frame_function(name: str) -> Callable[[Any], Any]:
     return cast("Callable[[Any], Any]", function)
 
 
-def as_records(rows: Any) -> Any:
+def as_records(rows: pa.RecordBatch) -> Any:
     """Rows of Spark's with Kafka's columns in the types of records; InvalidValue for what is none."""
     check_columns(rows.schema)
     kept = [rows.column(field.name).cast(field.type) for field in ENVELOPE]
@@ -386,9 +383,8 @@ class FrameColumns(_OfAnother):
 
     def decode(self, records: pa.RecordBatch) -> tuple[Any, dict[int, str]]:
         """The columns, as one of structs."""
-        untyped: Any = records
         fields: list[Any] = list(self.own)
-        arrays = [untyped.column(field.name) for field in fields]
+        arrays = [records.column(field.name) for field in fields]
         return pa.StructArray.from_arrays(arrays, fields=fields), {}
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none

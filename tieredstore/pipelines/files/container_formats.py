@@ -8,7 +8,7 @@ import importlib
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, BinaryIO, ClassVar, Final, cast
+from typing import Any, BinaryIO, ClassVar, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -94,7 +94,7 @@ class _OrcFile(GroupedFile):
 
     def put(self, table: pa.Table) -> None:
         # It cuts rows by its own count, which begins anew with each piece.
-        self._writer.write(cast("Any", table).combine_chunks())
+        self._writer.write(table.combine_chunks())
 
     def end(self) -> None:
         self._writer.close()
@@ -122,9 +122,8 @@ class _AvroFile(FileWriter):
         self._writer = _AvroWriter(file, codec, AVRO_SCHEMA)
 
     def write(self, rows: pa.RecordBatch) -> None:
-        untyped: Any = rows
-        place = untyped.schema.get_field_index("timestamp")
-        plain = untyped.set_column(place, "timestamp", untyped.column(place).cast("int64"))
+        place = rows.schema.get_field_index("timestamp")
+        plain = rows.set_column(place, "timestamp", rows.column(place).cast(pa.int64()))
         for row in plain.to_pylist():
             seed = b"%d %d %b %b" % (row["offset"], row["timestamp"], row["key"] or b"", row["value"] or b"")
             self._writer.write(row, seed)
@@ -157,8 +156,7 @@ class _AvroColumnsFile(FileWriter):
         self._writer = _AvroWriter(file, codec, schema)
 
     def write(self, rows: pa.RecordBatch) -> None:
-        untyped: Any = rows
-        for row in untyped.to_pylist(maps_as_pydicts="strict"):
+        for row in rows.to_pylist(maps_as_pydicts="strict"):
             kafka = row["kafka"]
             seed = b"%d %b %b" % (kafka["offset"], str(kafka["timestamp"]).encode(), kafka["key"] or b"")
             self._writer.write(row, seed)
@@ -264,9 +262,8 @@ class Sidecar:
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Of rows of the envelope."""
-        untyped: Any = rows
-        values = untyped.column("value")
-        arrays = [*(untyped.column(name) for name in _BESIDE_TEXT[:-1]), values.is_null()]
+        values = rows.column("value")
+        arrays = [*(rows.column(name) for name in _BESIDE_TEXT[:-1]), values.is_null()]
         if len(self._schema) > len(arrays):
             arrays.append(pc.fill_null(pc.binary_length(values), 0))
         self._file.write(pa.RecordBatch.from_arrays(arrays, schema=self._schema))

@@ -83,7 +83,7 @@ def parquet_records(file: BinaryIO, _: BinaryIO | None) -> Iterator[pa.RecordBat
         yield as_records(batch)
 
 
-def as_records(batch: Any) -> pa.RecordBatch:
+def as_records(batch: pa.RecordBatch) -> pa.RecordBatch:
     """A batch of the envelope as records; of any other columns each row is a value of JSON."""
     if not {"key", "value", "offset"} <= set(batch.schema.names):
         return _records([_of_columns(row) for row in batch.to_pylist(maps_as_pydicts="lossy")])

@@ -30,7 +30,7 @@ class RowGroups:
         """Less than a piece, out of one batch or several."""
         self._edge_rows = self._rows = self._bytes = 0
 
-    def add(self, rows: Any, records: Any) -> Iterator[pa.Table]:
+    def add(self, rows: pa.RecordBatch, records: pa.RecordBatch | None) -> Iterator[pa.Table]:
         """Take in rows, and give the groups that they fill.
 
         A group ends by the bytes of keys and values of ``records``, which the rows are made of; None: by rows alone.
@@ -52,7 +52,7 @@ class RowGroups:
         """The last group; None if there are no more rows."""
         return self._group() if self._rows else None
 
-    def _take(self, rows: Any, size: int) -> None:
+    def _take(self, rows: pa.RecordBatch, size: int) -> None:
         count, start = int(rows.num_rows), 0
         self._rows += count
         self._bytes += size
@@ -65,7 +65,7 @@ class RowGroups:
         if start < count:
             self._add_to_edge(rows.slice(start))
 
-    def _add_to_edge(self, rows: Any) -> None:
+    def _add_to_edge(self, rows: pa.RecordBatch) -> None:
         self._edge.append(rows)
         self._edge_rows += rows.num_rows
         if self._edge_rows >= PIECE_ROWS:
@@ -86,7 +86,7 @@ class RowGroups:
 _BINARY: Final = pa.binary()
 
 
-def total_size(records: Any) -> int:
+def total_size(records: pa.RecordBatch) -> int:
     """How many bytes of keys and values there are; without a look at each record, as batches nearly always come."""
     return sum(_bytes_of(records.column(name)) for name in ("key", "value"))
 
@@ -100,7 +100,7 @@ def _bytes_of(column: Any) -> int:
     return ends[first + len(column)] - ends[first]
 
 
-def running_sizes(records: Any) -> Sequence[int]:
+def running_sizes(records: pa.RecordBatch) -> Sequence[int]:
     """Of each record how many bytes of key and value there are up to it, with its own."""
     if not records.num_rows:
         return ()

@@ -411,9 +411,8 @@ class _SequenceFile(FileWriter):
         self._writer: SequenceFileWriter | None = None
 
     def write(self, rows: pa.RecordBatch) -> None:
-        untyped: Any = rows
-        times = untyped.column("timestamp").cast("int64").to_pylist()
-        columns = (untyped.column(name).to_pylist() for name in ("offset", "key", "value"))
+        times = rows.column("timestamp").cast(pa.int64()).to_pylist()
+        columns = (rows.column(name).to_pylist() for name in ("offset", "key", "value"))
         for time, offset, key, value in zip(times, *columns, strict=True):
             if self._writer is None:
                 # It begins with the first record, of which its marker is made.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, ClassVar, cast
+from typing import BinaryIO, ClassVar, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,7 +30,7 @@ class Text(BuiltIn):
         """A value with the delimiter inside would be two."""
         if not self.delimiter:
             return {}
-        values = cast("Any", records).column("value")
+        values = records.column("value")
         # A value's end may complete the delimiter before it begins ("|" before "||"), so look in both together.
         ended = pc.binary_join_element_wise(values, self.delimiter, b"")
         first = pc.find_substring(ended, self.delimiter)
@@ -51,7 +51,7 @@ class _TextFile(FileWriter):
         self._beside = Sidecar(sidecar, has_lengths=not delimiter)
 
     def write(self, rows: pa.RecordBatch) -> None:
-        values = cast("Any", rows).column("value").to_pylist()
+        values = rows.column("value").to_pylist()
         self._stream.write(b"".join(part for value in values for part in (value or b"", self._delimiter)))
         self._beside.write(rows)
 

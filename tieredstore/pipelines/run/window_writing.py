@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -102,7 +102,7 @@ def write_window(
         for batch in records:
             writing.take(batch)
             if reached is not None:
-                reached.offset = cast("Any", batch).column("offset")[-1].as_py() + 1
+                reached.offset = batch.column("offset")[-1].as_py() + 1
         return writing.finish(), writing.reasons
 
 
@@ -200,7 +200,7 @@ class _WindowWriting:
             with suppress(Exception):
                 file.writer.abandon()
 
-    def take(self, batch: Any) -> None:
+    def take(self, batch: pa.RecordBatch) -> None:
         self._read_bytes += total_size(batch)
         if self._reached_input is None:
             self._take(batch)
@@ -212,7 +212,7 @@ class _WindowWriting:
                 self._begun.clear()
                 self._start = piece.column("offset")[-1].as_py() + 1
 
-    def _take(self, batch: Any) -> None:
+    def _take(self, batch: pa.RecordBatch) -> None:
         if self._recipe.transforming is None:
             faults = self._write_good(batch)
         else:
@@ -224,7 +224,7 @@ class _WindowWriting:
             # As they came: a transformer's work is not kept.
             self._put_aside(envelope(batch, self._window.topic, self._window.partition), dict(sorted(faults.items())))
 
-    def _write_good(self, batch: Any) -> dict[int, str]:
+    def _write_good(self, batch: pa.RecordBatch) -> dict[int, str]:
         """Write what is good; why the others are not, by their numbers."""
         filed = self._parser.file(batch)
         # Those of a class of somebody's own too, over batches, which escapes nothing.
@@ -233,7 +233,7 @@ class _WindowWriting:
         faults |= filed.reasons
         rows = envelope(batch, self._window.topic, self._window.partition)
         if beside is not None:
-            rows = cast("Any", rows).append_column(DECODED, beside)
+            rows = rows.append_column(DECODED, beside)
         if len(filed.directories) == 1 and not faults:
             self._write(filed.directories[0], rows)
             return faults
@@ -263,7 +263,7 @@ class _WindowWriting:
             window.leader_epoch,
         )  # fmt: skip
 
-    def _write(self, directory: str, rows: Any) -> None:
+    def _write(self, directory: str, rows: pa.RecordBatch) -> None:
         """A file ends at the record that reaches one of the limits."""
         self.records += rows.num_rows
         file, size = self._file_for(directory, rows), total_size(rows)
@@ -280,7 +280,7 @@ class _WindowWriting:
                 self._end(self._open.pop(directory))
             start, before = stop, running[stop - 1]
 
-    def _file_for(self, directory: str, rows: Any) -> _OpenFile:
+    def _file_for(self, directory: str, rows: pa.RecordBatch) -> _OpenFile:
         """The file that the first of these rows belongs to."""
         file = self._open.get(directory)
         if file is None:
@@ -315,7 +315,7 @@ class _WindowWriting:
             stalest = min(self._open, key=lambda directory: self._open[directory].last)
             self._end(self._open.pop(stalest))
 
-    def _put_aside(self, rows: Any, faults: dict[int, str]) -> None:
+    def _put_aside(self, rows: pa.RecordBatch, faults: dict[int, str]) -> None:
         bad = rows.take(pa.array(list(faults)))
         offsets = bad.column("offset").to_pylist()
         self.reasons.update(zip(offsets, faults.values(), strict=True))
@@ -377,7 +377,7 @@ class _OpenFile:
     earliest: int = -1
     latest: int = -1
 
-    def write(self, rows: Any, size: int) -> None:
+    def write(self, rows: pa.RecordBatch, size: int) -> None:
         """Append rows with so many bytes of keys and values."""
         self.records += rows.num_rows
         self.bytes += size
@@ -399,7 +399,7 @@ class _OpenFile:
             self.latest = max(self.latest, latest)
 
 
-def _of_originals(batch: Any, changed: Any, faults: dict[int, str]) -> dict[int, str]:
+def _of_originals(batch: pa.RecordBatch, changed: pa.RecordBatch, faults: dict[int, str]) -> dict[int, str]:
     """Faults of rows that a transformer left, by the numbers of the rows that it was given."""
     if not faults:
         return {}
@@ -426,7 +426,7 @@ class Reached:
         self._limits = limits
         self._bytes, self._earliest_ms, self._latest_ms = 0, -1, -1
 
-    def pieces(self, batch: Any) -> Iterator[tuple[Any, bool]]:
+    def pieces(self, batch: pa.RecordBatch) -> Iterator[tuple[Any, bool]]:
         """The batch, cut behind the records with which files end, and whether they do."""
         sizes = pc.fill_null(pc.binary_length(batch.column("value")), 0).to_pylist()
         times = batch.column("timestamp").cast(pa.int64()).to_pylist()

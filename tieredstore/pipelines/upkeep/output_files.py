@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tieredstore.errors import CorruptData, ObjectNotFound
 from tieredstore.pipelines.config.secor import delimiter_bytes
@@ -73,8 +73,7 @@ def find_topics(pipeline: Pipeline, store: ObjectStore) -> set[str]:
 def offsets_in(pipeline: Pipeline, store: ObjectStore, key: str) -> Iterator[list[int]]:
     """Those of a file, batch by batch; none of records whose offset it does not tell."""
     for batch in read_records(pipeline, store, key):
-        untyped: Any = batch
-        yield [offset for offset in untyped.column("offset").to_pylist() if offset is not None]
+        yield [offset for offset in batch.column("offset").to_pylist() if offset is not None]
 
 
 def find_faults(pipeline: Pipeline, store: ObjectStore, uploads: Iterable[Upload]) -> Iterator[tuple[str, str, str]]:
