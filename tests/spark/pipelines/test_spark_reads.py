@@ -18,8 +18,7 @@ import pyarrow.parquet as pa_parquet
 import pytest
 from pyspark.sql import DataFrame, SparkSession, functions
 
-from tests.pipelines.filing.test_parser_properties import VALID
-from tests.pipelines.filing.test_schema_parsers import AVRO, IDL, avro
+from tests.pipelines.filing.test_schema_parsers import AVRO, IDL, VALID, avro
 from tests.support.pipelines.pipeline_runs import NUMBER, TOPIC, listed, pipeline_of, run_once, texts
 from tests.support.records.protobuf_messages import EVENT, descriptor_set
 from tests.support.records.stored_records import StoredTopic
