@@ -5,6 +5,7 @@ none is given by a member that has lost its partition; partitions that come are 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Generator, Iterator
 
 import pytest
@@ -306,6 +307,34 @@ def test_a_member_of_a_group_in_kafka_has_nothing_when_it_was_fenced(code: int) 
                 member.commit({0: Position(1), 1: Position(1)})
             assert member.claims() == {}
             member.leave()
+
+
+@pytest.mark.parametrize("is_counted", [True, False])
+def test_a_member_is_asked_for_its_claims_when_they_have_changed(*, is_counted: bool) -> None:
+    """Before each record only if nobody counts changes."""
+    topics, places = published(2)
+    consumer, _ = with_member(topics)
+    asked: list[int] = []
+
+    class Counted(Told):
+        @property
+        def version(self) -> int | None:
+            return self.term if is_counted else None
+
+        def claims(self) -> dict[int, Claim]:
+            asked.append(self.term)
+            return super().claims()
+
+    member = Counted()
+    consumer._member = member
+    member.take(0, None)
+    member.take(1, None)
+    for record in itertools.islice(consumer.records(WAIT_S), RECORDS):
+        assert place_of(record) in places[record.partition]
+    assert len(asked) == (1 if is_counted else RECORDS)
+    member.take(1, None)  # in another term both are read from the commit, and there is none
+    assert sorted(rest_of(consumer)) == sorted(places[0] + places[1])
+    consumer.close()
 
 
 def test_rows_of_a_loop_are_made_once() -> None:

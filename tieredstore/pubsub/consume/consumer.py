@@ -23,10 +23,9 @@ from tieredstore.pubsub.counts import CONSUMERS, export
 from tieredstore.pubsub.format.batches import BatchIndex
 from tieredstore.pubsub.format.decoder import BatchDecoder, OnCorrupt
 from tieredstore.pubsub.queue.auditor import auditor_of
-from tieredstore.pubsub.queue.batch_log import BatchLog
 from tieredstore.pubsub.queue.groups import StoreGroup
 from tieredstore.pubsub.queue.queues import Claim, GroupMember, Position
-from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.pubsub.queue.topics import BatchLog, Topics
 
 Start: TypeAlias = Literal["earliest", "latest"]
 OnDataLoss: TypeAlias = Literal["fail", "report"]
@@ -88,6 +87,7 @@ class Consumer(Closing):
         self._partitions: dict[int, PartitionState] = {}
         self._turn = 0
         self._member: GroupMember | None = None
+        self._version: int | None = None  # of the claims that the partitions follow
         self._is_closed = False
         self.losses: list[str] = []
         self.skipped = self._shared.skipped
@@ -227,7 +227,9 @@ class Consumer(Closing):
         if self._member is None:
             return
         self._member.tick()
-        claims = self._member.claims()
+        if (version := self._member.version) is not None and version == self._version:
+            return
+        claims, self._version = self._member.claims(), version
         self._let_go(claims)
         for partition, claim in claims.items():
             if partition not in self._partitions:

@@ -22,8 +22,8 @@ from tieredstore.pubsub.errors import MessageCorrupt
 from tieredstore.pubsub.format.batches import BatchIndex, split_checksums
 from tieredstore.pubsub.format.decoder import BatchDecoder
 from tieredstore.pubsub.queue.auditor import ReadMessages
-from tieredstore.pubsub.queue.batch_log import BatchLog, QueuedBatch
 from tieredstore.pubsub.queue.queues import Position, QueuedNotification
+from tieredstore.pubsub.queue.topics import BatchLog, QueuedBatch
 
 if TYPE_CHECKING:
     from tieredstore.pubsub.queue.kafka_audit import Auditor

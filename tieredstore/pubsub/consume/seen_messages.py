@@ -15,7 +15,7 @@ from tieredstore.errors import CorruptData, ObjectNotFound
 from tieredstore.pubsub.errors import MessageCorrupt
 from tieredstore.pubsub.format.batches import BatchIndex, headers_in
 from tieredstore.pubsub.format.messages import MessageHeader, ProducerRequest, check_crc, parse_message_header
-from tieredstore.pubsub.queue.batch_log import BatchLog, QueuedBatch
+from tieredstore.pubsub.queue.topics import BatchLog, QueuedBatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,8 @@ from tieredstore.process.futures import outcome
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.format.decoder import BatchDecoder
 from tieredstore.pubsub.format.messages import checksum
-from tieredstore.pubsub.queue.batch_log import BatchLog, QueuedBatch
 from tieredstore.pubsub.queue.memq_topics import open_topics
-from tieredstore.pubsub.queue.topics import Topic, Topics
+from tieredstore.pubsub.queue.topics import BatchLog, QueuedBatch, Topic, Topics
 from tieredstore.records.arrow_stream import stream_reader
 from tieredstore.values import Text, ValueType
 from tieredstore.values.filters import refused_filter

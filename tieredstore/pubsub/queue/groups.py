@@ -72,6 +72,7 @@ class StoreGroup(GroupMember):
         self._beat_s = beat_s
         self._patience_s = patience_s
         self._owned: dict[int, _Owned] = {}
+        self._version = 0
         self._beats: dict[str, tuple[int, float]] = {}  # of other members: the beat, and since when it is that
         self._ticked_s = self._next_tick_s = monotonic()
         self._beat_number = 0
@@ -82,6 +83,11 @@ class StoreGroup(GroupMember):
     def claims(self) -> dict[int, Claim]:
         """The partitions that this member has, each in the term of its generation."""
         return {partition: Claim(owned.generation, owned.position) for partition, owned in self._owned.items()}
+
+    @property
+    def version(self) -> int:
+        """As the contract says."""
+        return self._version
 
     def tick(self) -> bool:
         """Take what nobody reads, give up what others should; at most every ``beat_s``. True if something changed."""
@@ -184,7 +190,7 @@ class StoreGroup(GroupMember):
         for partition, owned in list(self._owned.items()):
             stored = self._read_state(partition)
             if stored is None or (stored[0].owner, stored[0].generation) != (self.member, owned.generation):
-                del self._owned[partition]
+                self._drop(partition)
         return len(self._owned) < had
 
     def _take(self, partition: int, members: list[str]) -> bool:
@@ -196,8 +202,7 @@ class StoreGroup(GroupMember):
                 stored = self._read_state(partition)
                 if stored is None or stored[0] != GroupPartition(partition, self.member, 1, None):
                     return False
-                self._owned[partition] = _Owned(1, None, stored[1])
-                return True
+                return self._own(partition, _Owned(1, None, stored[1]))
             state = stored[0]
             if state.owner is not None and state.owner != self.member and state.owner in members:
                 return False  # it gives it up when it sees that it should
@@ -206,13 +211,21 @@ class StoreGroup(GroupMember):
             etag = self._folder.store.replace(key, json_body(document), stored[1])
         except PreconditionFailed:
             return False  # somebody else was quicker
-        self._owned[partition] = _Owned(generation, state.position, etag)
+        return self._own(partition, _Owned(generation, state.position, etag))
+
+    def _own(self, partition: int, owned: _Owned) -> bool:
+        self._owned[partition] = owned
+        self._version += 1
         return True
 
+    def _drop(self, partition: int) -> _Owned | None:
+        self._version += 1
+        return self._owned.pop(partition, None)
+
     def _give_up(self, partition: int) -> bool:
-        owned = self._owned.pop(partition)
-        with contextlib.suppress(Fenced):  # it was taken already
-            self._write(partition, owned, owned.position, None)
+        if (owned := self._drop(partition)) is not None:
+            with contextlib.suppress(Fenced):  # it was taken already
+                self._write(partition, owned, owned.position, None)
         return True
 
     def _write(self, partition: int, owned: _Owned, position: Position | None, owner: str | None) -> None:
@@ -224,7 +237,7 @@ class StoreGroup(GroupMember):
             # By another member, or by this one, when the answer to an earlier commit was lost.
             stored = self._read_state(partition)
             if stored is None or (stored[0].owner, stored[0].generation) != (self.member, owned.generation):
-                self._owned.pop(partition, None)
+                self._drop(partition)
                 raise Fenced(self._lost(partition)) from None
             owned.etag = self._folder.store.replace(key, body, stored[1])
         owned.position = position

@@ -66,10 +66,16 @@ class KafkaGroup(GroupMember):
         self._owned: dict[int, Position | None] = {}
         self._assigned: set[int] = set()  # some of them not looked up yet
         self._term = 0  # how often the client was assigned partitions, or lost them
+        self._version = 0
 
     def claims(self) -> dict[int, Claim]:
         """The partitions that this member has, each in the term of the last assignment."""
         return {partition: Claim(self._term, position) for partition, position in self._owned.items()}
+
+    @property
+    def version(self) -> int:
+        """As the contract says."""
+        return self._version
 
     def tick(self) -> bool:
         """Let the client take part, which its own threads do as long as somebody ticks."""
@@ -79,6 +85,7 @@ class KafkaGroup(GroupMember):
             places = _read_commits(self._cluster, self._group, [(self._name, number) for number in sorted(missing)])
             for number in missing:
                 self._owned[number] = places.get(number)
+            self._version += 1
         return before.keys() != self._owned.keys()
 
     def commit(self, positions: dict[int, Position]) -> None:
@@ -143,6 +150,7 @@ class KafkaGroup(GroupMember):
     def _forget(self) -> None:
         self._owned, self._assigned = {}, set()
         self._term += 1
+        self._version += 1
 
     def _lost(self, what: str) -> str:
         return (

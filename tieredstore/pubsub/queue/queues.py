@@ -73,6 +73,12 @@ class GroupMember(ABC):
     def claims(self) -> dict[int, Claim]:
         """The partitions that this member has."""
 
+    @property
+    def version(self) -> int | None:
+        """Another number whenever a claim came, went, or is in another term; None where nobody counts, so that
+        :meth:`claims` is asked for before each record."""
+        return None
+
     @abstractmethod
     def commit(self, positions: dict[int, Position]) -> None:
         """Make the positions durable; Fenced for one that another member has by now, which this member then has no

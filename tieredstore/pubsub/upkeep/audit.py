@@ -17,9 +17,8 @@ from tieredstore.errors import CorruptData, ObjectNotFound
 from tieredstore.pubsub.errors import MessageCorrupt, NotificationCorrupt
 from tieredstore.pubsub.format.batches import BatchIndex, headers_in
 from tieredstore.pubsub.format.messages import MessageHeader, ProducerRequest, check_crc, checksum, is_own_address
-from tieredstore.pubsub.queue.batch_log import BatchLog, QueuedBatch
 from tieredstore.pubsub.queue.queues import QueuedNotification
-from tieredstore.pubsub.queue.topics import Topic, Topics
+from tieredstore.pubsub.queue.topics import BatchLog, QueuedBatch, Topic, Topics
 
 LATE_MS: Final = 60_000
 """A request that was stored so long after a later one of its producer is late."""

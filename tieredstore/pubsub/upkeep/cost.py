@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from tieredstore.ops.cost.monthly import GIB, MONTH_DAYS, RequestSizes, growth_days
 from tieredstore.pubsub.consume.partition_state import BUSY_LOOK_S, IDLE_LOOK_S
-from tieredstore.pubsub.queue.batch_log import BatchLog
 from tieredstore.pubsub.queue.groups import BEAT_S
 from tieredstore.pubsub.queue.queues import STORE
-from tieredstore.pubsub.queue.topics import Topic, Topics
+from tieredstore.pubsub.queue.topics import BatchLog, Topic, Topics
 
 if TYPE_CHECKING:
     from tieredstore.ops.cost.prices import KafkaPrices, PriceFile

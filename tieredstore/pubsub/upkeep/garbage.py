@@ -25,10 +25,9 @@ from tieredstore.pubsub.errors import MessageCorrupt
 from tieredstore.pubsub.format.batches import read_index
 from tieredstore.pubsub.format.notifications import Notification, parse_batch_key
 from tieredstore.pubsub.produce.sink import list_finished_batch_queries, list_pending_keys
-from tieredstore.pubsub.queue.batch_log import BatchLog, QueuedBatch
 from tieredstore.pubsub.queue.own_objects import json_body, parse_own
 from tieredstore.pubsub.queue.queues import STORE, NotificationQueue
-from tieredstore.pubsub.queue.topics import Topic, Topics
+from tieredstore.pubsub.queue.topics import BatchLog, QueuedBatch, Topic, Topics
 
 DAY_MS: Final = 86_400_000
 _DELIVERIES: Final = 3

@@ -13,9 +13,8 @@ from tieredstore.model import AtTime, Earliest, Latest, Place, Places
 from tieredstore.pubsub.errors import TopicNotFound
 from tieredstore.pubsub.format.batches import BatchIndex, read_index
 from tieredstore.pubsub.format.notifications import check_path
-from tieredstore.pubsub.queue.batch_log import BatchLog, QueuedBatch
 from tieredstore.pubsub.queue.memq_topics import open_topics
-from tieredstore.pubsub.queue.topics import Topic, Topics
+from tieredstore.pubsub.queue.topics import BatchLog, QueuedBatch, Topic, Topics
 from tieredstore.pubsub.settings import BatchSettings
 from tieredstore.spark.memq.options import TopicOptions
 from tieredstore.spark.source.store_source import StoreSource, manager_of

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import (
 
 from tieredstore.errors import ConfigError
 from tieredstore.limits import MAX_OFFSET
-from tieredstore.pubsub.queue.batch_log import BatchLog
+from tieredstore.pubsub.queue.topics import BatchLog
 from tieredstore.spark.memq.plan import PlannedBatch, admit, batches_from, offset_of, topics_of
 from tieredstore.spark.memq.tasks import plan_tasks, read_task
 from tieredstore.spark.source.workers import each_in_one_sentence, one_sentence

@@ -20,8 +20,7 @@ from tieredstore.pubsub.consume.seen_messages import SeenMessages
 from tieredstore.pubsub.format.batches import BatchIndex
 from tieredstore.pubsub.format.decoder import BatchDecoder
 from tieredstore.pubsub.format.messages import checksum
-from tieredstore.pubsub.queue.batch_log import BatchLog
-from tieredstore.pubsub.queue.topics import Topics
+from tieredstore.pubsub.queue.topics import BatchLog, Topics
 from tieredstore.spark.memq.options import TopicOptions
 from tieredstore.spark.memq.plan import PlannedBatch, index_in, plan_batches, tasks_of, topics_of
 from tieredstore.spark.source.rows import MEMQ_ROWS, RowShape
