@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.pubsub.pubsub_topics import batch_keys, fresh_topics, notified, orders_on, publish, values_of
+from tests.support.pubsub.pubsub_topics import (
+    batch_keys,
+    eventually,
+    fresh_topics,
+    notified,
+    orders_on,
+    publish,
+    values_of,
+)
 from tests.support.records.counted_checksums import counted_checksums
 from tests.support.stores.doubles import FaultyStore
 from tieredstore.backends.memory import MemoryObjectStore
@@ -89,7 +97,7 @@ def test_the_latest_and_a_time() -> None:
     publish(topics, [b"before"])
     late = Consumer(topics, "orders", start="latest")
     between_ms = time.time_ns() // 1_000_000 + 1
-    time.sleep(0.01)
+    eventually(lambda: time.time_ns() // 1_000_000 > between_ms)
     publish(topics, [b"after"])
     assert values_of(late, at_least=1) == [b"after"]
     late.seek_to_time(0)

@@ -9,7 +9,6 @@ import os
 import random
 import socket
 import threading
-import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.pubsub.pubsub_brokers import LONG_S, RunningBroker, listening_anywhere, running_broker
-from tests.support.pubsub.pubsub_topics import orders_on, read_values, request_ids, topics_on
+from tests.support.pubsub.pubsub_topics import eventually, orders_on, read_values, request_ids, topics_on
 from tests.support.servers.kafka_certificates import issue, make_authority
 from tests.support.servers.process import free_port
 from tieredstore.config import Settings
@@ -249,10 +248,7 @@ def test_a_broker_that_is_cut_off_and_says_that_it_has_the_topic_is_left() -> No
         settings = client_of(topics, cut_off.place, other.place, request_timeout_ms=500)
         with BrokerProducer(settings, "orders") as producer:
             first = producer.send(b"v")
-            for _ in range(600):
-                if cut_off.requests:
-                    break
-                threading.Event().wait(0.1)
+            eventually(lambda: cut_off.requests)
             other.begin()
             first.result(LONG_S)
             # On a busy machine the other one may not answer in time either, and both are asked again.
@@ -366,24 +362,16 @@ PLACES: list[Place] = [(f"10.0.0.{number}", 9092) for number in range(4)]
 class Cluster:
     """Brokers of which one is cut off from the others: it says for ever that it has the topic, and takes nothing."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.now_s = 0.0
-        self.asked: list[Place] = []
         self.cut_off = PLACES[0]
         self.has_topic = PLACES[0]
-        monkeypatch.setattr(time, "monotonic", lambda: self.now_s)
         topics = topics_on(bootstrap=",".join(f"{host}:{port}" for host, port in PLACES))
-        self.brokers = TopicBrokers("orders", topics.settings.section(BatchClientSettings))
-        monkeypatch.setattr(self.brokers, "_ask", self.ask)
-        monkeypatch.setattr(self.brokers, "_connect", self.connected)
+        settings = topics.settings.section(BatchClientSettings)
+        self.brokers = TopicBrokers("orders", settings, open_link=self.open_link, monotonic=lambda: self.now_s)
 
-    async def ask(self, place: Place) -> tuple[BrokerAddress, ...]:
-        self.asked.append(place)
-        host, port = place if place == self.cut_off else self.has_topic
-        return (BrokerAddress("", host, port),)
-
-    async def connected(self, place: Place) -> BrokerLink:
-        return _Link(place)
+    async def open_link(self, place: Place) -> BrokerLink:
+        return _Link(place, self)
 
     def sends(self, tries: int) -> bool:
         """Whether a Message comes to who has the topic."""
@@ -401,20 +389,31 @@ class Cluster:
 
 
 class _Link(BrokerLink):
-    def __init__(self, place: Place) -> None:
+    """Tells which broker has the topic, as its own one sees it."""
+
+    def __init__(self, place: Place, cluster: Cluster) -> None:
         self.place = place
+        self.is_lost = False
+        self.cluster = cluster
+
+    async def ask(self, request: Request, kind: PacketType, timeout_s: float) -> Response:
+        assert timeout_s > 0
+        host, port = self.place if self.place == self.cluster.cut_off else self.cluster.has_topic
+        answer = MetadataAnswer((TopicMetadata("orders", (BrokerAddress("", host, port),), "s3v2", ()),))
+        return Response(request.version, request.request_id, kind, Code.OK, payload=answer)
 
     def lose(self, why: str) -> None:
         assert why
+        self.is_lost = True
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_who_is_cut_off_is_left_though_all_have_failed_before(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_cut_off_is_left_though_all_have_failed_before(seed: int) -> None:
     random.seed(seed)
-    cluster = Cluster(monkeypatch)
+    cluster = Cluster()
     for place in PLACES[1:]:
         cluster.now_s += 10.0
-        cluster.brokers.left(_Link(place), "it was killed some time ago")
+        cluster.brokers.left(_Link(place, cluster), "it was killed some time ago")
     cluster.brokers._brokers = (BrokerAddress("", *PLACES[0]),)
     cluster.has_topic = PLACES[2]
     assert cluster.sends(20)

@@ -27,7 +27,6 @@ from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.errors import NotificationCorrupt
 from tieredstore.pubsub.produce.producer import Producer
-from tieredstore.pubsub.queue import hedging
 from tieredstore.pubsub.queue import queues as queue_kinds
 from tieredstore.pubsub.queue.hedging import Hedge, UsualTime
 from tieredstore.pubsub.queue.queues import NotificationQueue
@@ -268,9 +267,8 @@ def test_the_first_that_succeeds_counts() -> None:
     hedge.close()
 
 
-def test_what_ends_in_time_is_tried_once_well_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hedging, "_LEAST_S", LONG_S)
-    hedge = Hedge("test", 4)
+def test_what_ends_in_time_is_tried_once_well_or_not() -> None:
+    hedge = Hedge("test", 4, least_s=LONG_S)
     quick = Tries(0, "quick")
     assert hedge.run(quick) == "quick"
     failing = Tries(0, StoreUnavailable("away"))

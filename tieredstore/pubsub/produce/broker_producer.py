@@ -11,8 +11,9 @@ import ssl
 import threading
 import time
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from tieredstore.config import Settings
@@ -225,10 +226,18 @@ class _Pause:
 class TopicBrokers:
     """Used on one loop. ``link`` gives a connection to the broker whose turn it is."""
 
-    def __init__(self, topic: str, settings: BatchClientSettings) -> None:
+    def __init__(
+        self,
+        topic: str,
+        settings: BatchClientSettings,
+        *,
+        open_link: Callable[[Place], Awaitable[BrokerLink]] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._topic = topic
         self._settings = settings
-        self._tls = client_tls(settings)
+        self._open_link = open_link or partial(BrokerLink.open, tls=client_tls(settings), timeout_s=_CONNECT_S)
+        self._monotonic = monotonic
         self._seeds = [_place(text) for text in settings.bootstrap]
         self._links: dict[Place, BrokerLink] = {}
         self._pauses: dict[Place, _Pause] = {}
@@ -273,7 +282,7 @@ class TopicBrokers:
         link = self._links.get(place)
         if link is None or link.is_lost:
             try:
-                link = self._links[place] = await BrokerLink.open(place, self._tls, _CONNECT_S)
+                link = self._links[place] = await self._open_link(place)
             except BrokerUnavailable:
                 self._pause(place)
                 self.stale()
@@ -286,7 +295,7 @@ class TopicBrokers:
 
     def _pause(self, place: Place) -> None:
         rest = self._pauses.setdefault(place, _Pause())
-        now_s = rest.failed_s = time.monotonic()
+        now_s = rest.failed_s = self._monotonic()
         if rest.until_s <= now_s:  # many Messages may tell of one loss
             rest.seconds = min(_MOST_REST_S, max(_FIRST_REST_S, 2 * rest.seconds))
             rest.until_s = now_s + rest.seconds * (0.5 + random.random() / 2)  # noqa: S311  jitter
@@ -296,7 +305,7 @@ class TopicBrokers:
 
     def _choose(self) -> list[Place]:
         """The brokers to write to: of the own zone if one of those is well, as many as wanted."""
-        now_s = time.monotonic()
+        now_s = self._monotonic()
         well = [
             broker
             for broker in self._brokers
@@ -310,12 +319,12 @@ class TopicBrokers:
     # --- metadata ---
 
     async def _ask_if_stale(self) -> None:
-        if time.monotonic() - self._asked_s < _STALE_S:
+        if self._monotonic() - self._asked_s < _STALE_S:
             return
         async with self._asking:
-            if time.monotonic() - self._asked_s < _STALE_S:
+            if self._monotonic() - self._asked_s < _STALE_S:
                 return
-            if self._failure is not None and time.monotonic() - self._failure[0] < _FIRST_REST_S:
+            if self._failure is not None and self._monotonic() - self._failure[0] < _FIRST_REST_S:
                 raise self._failure[1]  # asked for another Message, a moment ago
             known = [(broker.ip, broker.port) for broker in self._brokers]
             seeds = random.sample(self._seeds, len(self._seeds))
@@ -329,17 +338,17 @@ class TopicBrokers:
                     error = failure
                 else:
                     # A topic that nobody has yet is assigned in a moment.
-                    self._asked_s = time.monotonic() - (0.0 if self._brokers else _STALE_S - _MOST_REST_S / 10)
+                    self._asked_s = self._monotonic() - (0.0 if self._brokers else _STALE_S - _MOST_REST_S / 10)
                     return
             if error is not None:
-                self._failure = (time.monotonic(), error)
+                self._failure = (self._monotonic(), error)
                 raise error
 
     async def _ask(self, place: Place) -> tuple[BrokerAddress, ...]:
         link = self._links.get(place)
         own = link is None or link.is_lost
         if link is None or link.is_lost:
-            link = await BrokerLink.open(place, self._tls, _CONNECT_S)
+            link = await self._open_link(place)
         try:
             request = Request(VERSION, next(self._ids), MetadataRequest((self._topic,)))
             response = await link.ask(request, PacketType.METADATA, _CONNECT_S)
@@ -351,7 +360,7 @@ class TopicBrokers:
     def _writers_in(self, response: Response, place: Place) -> tuple[BrokerAddress, ...]:
         where = f"broker {place[0]}:{place[1]}"
         if response.code is Code.NOT_FOUND:
-            now_s = time.monotonic()
+            now_s = self._monotonic()
             self._unknown_since_s = now_s if self._unknown_since_s is None else self._unknown_since_s
             if now_s - self._unknown_since_s >= _NOT_FOUND_S:
                 raise TopicNotFound(f"{where}: there is no topic {self._topic}")

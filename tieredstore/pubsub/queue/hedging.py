@@ -27,7 +27,8 @@ _Result = TypeVar("_Result")
 class UsualTime:
     """What tries took lately, and after how long another one is worth it."""
 
-    def __init__(self) -> None:
+    def __init__(self, least_s: float = _LEAST_S) -> None:
+        self._least_s = least_s
         self._seconds: deque[float] = deque(maxlen=_REMEMBERED)
 
     def note(self, seconds: float) -> None:
@@ -39,17 +40,19 @@ class UsualTime:
         """Three times what 95 in 100 took, and 300 ms at least; 1.5 s before anything is known."""
         recent = sorted(self._seconds)
         usual = recent[len(recent) * 95 // 100] if recent else _UNKNOWN_S
-        return max(_LEAST_S, _TIMES_USUAL * usual)
+        return max(self._least_s, _TIMES_USUAL * usual)
 
 
 class Hedge:
     """Runs something on a thread of its own, and once more beside it when that takes long. Thread-safe; a forked child
     begins anew."""
 
-    def __init__(self, name: str, threads: int, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, name: str, threads: int, *, monotonic: Callable[[], float] = time.monotonic, least_s: float = _LEAST_S
+    ) -> None:
         self._name, self._threads = name, threads
         self._monotonic = monotonic
-        self._usual = UsualTime()
+        self._usual = UsualTime(least_s)
         self._begin()
         begin_again_after_fork(self)
 
