@@ -12,7 +12,6 @@ from asyncio import sslproto
 from collections.abc import Generator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -35,8 +34,6 @@ from tieredstore.pubsub.broker.handshakes import (
     Handshakes,
 )
 from tieredstore.pubsub.format.packets import Code, MetadataRequest
-from tieredstore.pubsub.queue.topics import Topics
-from tieredstore.pubsub.settings import BatchBrokerSettings
 
 BUFFER = 16 << 20
 MOST_CONNECTIONS = BUFFER // 2 // TLS_COST
@@ -83,11 +80,9 @@ def release(client: socket.socket) -> bool:
     return True
 
 
-def running_with_tls(certificate: Path, **given: Any) -> contextlib.AbstractContextManager[RunningBroker]:
-    topics = fresh_topics(1, batch_ms="20")
-    update = {"certificate": certificate, "key": certificate, "buffer_bytes": BUFFER, **given}
-    own = topics.settings.section(BatchBrokerSettings).model_copy(update=update)
-    return running_broker(Topics(topics.store, topics.settings.with_section(own)))
+def running_with_tls(certificate: Path, buffer: int = BUFFER) -> contextlib.AbstractContextManager[RunningBroker]:
+    files = {"broker_tls_certificate": str(certificate), "broker_tls_key": str(certificate)}
+    return running_broker(fresh_topics(1, batch_ms="20", broker_buffer_bytes=str(buffer), **files))
 
 
 def of(running: RunningBroker) -> Handshakes:
@@ -160,7 +155,7 @@ def test_handshakes_in_progress_are_few_of_each_address_and_in_all(
 ) -> None:
     monkeypatch.setattr(handshakes, "WAIT_S", LONG_S)
     monkeypatch.setattr(handshakes, "HANDSHAKE_S", LONG_S)
-    with running_with_tls(certificate, buffer_bytes=4 * BUFFER) as running, ExitStack() as stack:
+    with running_with_tls(certificate, 4 * BUFFER) as running, ExitStack() as stack:
         for _ in range(2 * HANDSHAKES):
             stack.enter_context(begun(running.place))
         running.until(lambda: of(running).in_progress == HANDSHAKES_AN_ADDRESS)

@@ -11,7 +11,14 @@ from functools import partial
 
 import pytest
 
-from tests.support.pubsub.pubsub_brokers import LONG_S, PacketClient, listening_anywhere, message_of, write_of
+from tests.support.pubsub.pubsub_brokers import (
+    LONG_S,
+    PacketClient,
+    client_of,
+    listening_anywhere,
+    message_of,
+    write_of,
+)
 from tests.support.pubsub.pubsub_topics import eventually, orders_on, read_values, topics_on
 from tests.support.servers.zookeeper import ZooKeeperServer
 from tests.support.stores.doubles import Operation, ScriptedStore
@@ -26,7 +33,6 @@ from tieredstore.pubsub.format.packets import Code, MetadataAnswer, MetadataRequ
 from tieredstore.pubsub.governor.zookeeper_governor import ZooKeeperGovernor
 from tieredstore.pubsub.produce.broker_producer import BrokerProducer
 from tieredstore.pubsub.queue.topics import Topics
-from tieredstore.pubsub.settings import BatchClientSettings
 
 
 @dataclass
@@ -71,9 +77,7 @@ def served(topics: Topics) -> Generator[Served]:
 
 
 def published(topics: Topics, place: str, count: int) -> None:
-    client = topics.settings.section(BatchClientSettings).model_copy(update={"bootstrap": (place,), "linger_ms": 1})
-    settings = topics.settings.with_section(client)
-    with BrokerProducer(settings, "orders") as producer:
+    with BrokerProducer(client_of(topics, place), "orders") as producer:
         futures = [producer.send(b"%d" % number) for number in range(count)]
     for future in futures:
         future.result(LONG_S)

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from tests.support.pubsub.pubsub_brokers import LONG_S, RunningBroker, listening_anywhere
+from tests.support.pubsub.pubsub_brokers import LONG_S, RunningBroker, client_of, listening_anywhere
 from tests.support.pubsub.pubsub_topics import orders_on, values_of
 from tests.support.servers.zookeeper import ZooKeeperServer, end_session
 from tests.support.stores.doubles import DelegatingObjectStore
@@ -29,7 +29,6 @@ from tieredstore.pubsub.governor.zookeeper_governor import ZooKeeperGovernor
 from tieredstore.pubsub.produce.broker_producer import BrokerProducer
 from tieredstore.pubsub.produce.futures import UNTOLD, RecordPlace
 from tieredstore.pubsub.queue.topics import Topics
-from tieredstore.pubsub.settings import BatchClientSettings
 
 # A broker that is killed while clients come leaves a connection to the collector now and then, as kill -9 would.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -189,14 +188,8 @@ def orders() -> Topics:
 
 
 def producer_to(members: list[Member], topics: Topics, *, request_timeout_ms: int) -> BrokerProducer:
-    client = topics.settings.section(BatchClientSettings).model_copy(
-        update={
-            "bootstrap": tuple(member.running.place for member in members),
-            "linger_ms": 1,
-            "request_timeout_ms": request_timeout_ms,
-        }
-    )
-    return BrokerProducer(topics.settings.with_section(client), "orders")
+    places = (member.running.place for member in members)
+    return BrokerProducer(client_of(topics, *places, request_timeout_ms=request_timeout_ms), "orders")
 
 
 def holder(members: list[Member]) -> Member:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pubsub.pubsub_brokers import LONG_S, RunningBroker, listening_anywhere, running_broker
+from tests.support.pubsub.pubsub_brokers import LONG_S, RunningBroker, client_of, listening_anywhere, running_broker
 from tests.support.pubsub.pubsub_topics import eventually, orders_on, read_values, request_ids, topics_on
 from tests.support.servers.kafka_certificates import issue, make_authority
 from tests.support.servers.process import free_port
@@ -47,13 +47,6 @@ from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.settings import BatchBrokerSettings, BatchClientSettings
 
 fresh = partial(orders_on, batch_ms="20")
-
-
-def client_of(topics: Topics, *places: str, **changes: object) -> Settings:
-    """Settings of a producer that knows these brokers."""
-    given = {"bootstrap": places, "linger_ms": 1, **changes}
-    client = topics.settings.section(BatchClientSettings).model_copy(update=given)
-    return topics.settings.with_section(client)
 
 
 @pytest.mark.parametrize("acks", ["all", "1", "0"])

@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar
 
 from tests.support.pubsub.pubsub_topics import eventually
 from tests.support.servers.process import free_port
+from tieredstore.config import Settings
 from tieredstore.process.futures import outcome
 from tieredstore.pubsub.broker.broker import Broker
 from tieredstore.pubsub.format.messages import Compression, ProducerRequest, checksum, seal_message
@@ -24,7 +25,7 @@ from tieredstore.pubsub.format.packets import (
     request_bytes,
 )
 from tieredstore.pubsub.queue.topics import Topics
-from tieredstore.pubsub.settings import BatchBrokerSettings
+from tieredstore.pubsub.settings import BatchBrokerSettings, BatchClientSettings
 
 LONG_S = 120.0
 _Answer = TypeVar("_Answer")
@@ -120,6 +121,13 @@ def listening_anywhere(topics: Topics, host: str = "127.0.0.1", **given: Any) ->
     """The same topics for a broker on the loopback interface, with whatever other settings of a broker."""
     own = topics.settings.section(BatchBrokerSettings).model_copy(update={"listen": (host, free_port()), **given})
     return Topics(topics.store, topics.settings.with_section(own))
+
+
+def client_of(topics: Topics, *places: str, **changes: object) -> Settings:
+    """Settings of a producer that knows these brokers."""
+    given = {"bootstrap": places, "linger_ms": 1, **changes}
+    client = topics.settings.section(BatchClientSettings).model_copy(update=given)
+    return topics.settings.with_section(client)
 
 
 class PacketClient:
