@@ -5,16 +5,19 @@ from __future__ import annotations
 import random
 import threading
 import time
-from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
 
-from tests.consumer.buckets import DEADLINE_S, PLACE, Fetches, at, offsets_of, raised, read, reader_of, until
+from tests.consumer.buckets import PLACE, Fetches, at, offsets_of, raised, read, reader_of, until
+from tests.support.kafka.scripted_member import parts_of
+from tests.support.network.fault_proxy import wait_until
 from tests.support.records.topic_buckets import FIRST_ID, Bucket
+from tieredstore.consumer import Consumer
+from tieredstore.consumer.partition import Bucket as InBucket
+from tieredstore.consumer.streams import Turn
 from tieredstore.errors import StoreUnavailable
 from tieredstore.model import TopicIdPartition
-from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import Record, build_batch
 
 
@@ -41,12 +44,18 @@ def test_two_partitions_take_turns(bucket: Bucket) -> None:
         assert offsets_of(messages, partition) == list(range(60))
 
 
+def rests(consumer: Consumer) -> bool:
+    """Whether as much is read as may wait."""
+    phase = parts_of(consumer).core.partitions["orders", 0].phase
+    return isinstance(phase, InBucket) and phase.stream.turn is Turn.RESTING
+
+
 def test_what_waits_is_bounded(bucket: Bucket) -> None:
     for _ in range(4):
         bucket.write(2000)
     with reader_of(bucket, PLACE, tiered_storage_queued_max_kbytes=64) as consumer:
         read(consumer, 1)
-        time.sleep(0.3)
+        assert wait_until(lambda: rests(consumer))
         assert consumer.tiered_stats()["orders", 0]["queued_bytes"] < 3 * 64 * 1024
         assert len(read(consumer, 7000)) >= 7000
 
@@ -61,11 +70,8 @@ def test_streams_share_what_is_read_ahead(bucket: Bucket) -> None:
     own = {"tiered_storage_settings": options, "tiered_storage_queued_max_kbytes": piece // 1024}
     with reader_of(bucket, *(at(0, partition=number) for number in range(4)), **own) as consumer:
         given = len(until(consumer, bool, count=1))
-        inside: Any = consumer
-        manager: RemoteStorageManager = inside._parts.manager
-        end = time.monotonic() + DEADLINE_S
-        while manager.fetch_stats.bytes_fetched < ahead and time.monotonic() < end:
-            time.sleep(0.01)
+        manager = parts_of(consumer).manager
+        assert wait_until(lambda: manager.fetch_stats.bytes_fetched >= ahead)
         time.sleep(0.2)
         # A piece a thread may wait, and one be given out; each stream has the chunk that it stands in.
         assert ahead <= manager.fetch_stats.bytes_fetched <= ahead + 5 * 2 * piece + 4 * 2 * 16384

@@ -89,7 +89,7 @@ def test_javas_properties_are_translated() -> None:
     assert (settings.is_eager, settings.reset, settings.poll_records) == (False, "error", 250)
     client = settings.member_properties()
     assert client["partition.assignment.strategy"] == "cooperative-sticky"
-    assert (client["fetch.wait.max.ms"], client["socket.receive.buffer.bytes"]) == ("100", 0)
+    assert (client["fetch.wait.max.ms"], client["socket.receive.buffer.bytes"]) == ("100", "0")
     assert not client.keys() & {"max.poll.records", "exclude.internal.topics"}
 
 

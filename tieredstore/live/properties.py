@@ -77,6 +77,7 @@ _ASSIGNORS: Final = {
     "org.apache.kafka.clients.consumer.RoundRobinAssignor": "roundrobin",
 }
 _STRATEGY: Final = "partition.assignment.strategy"
+_HOST_CHECK: Final = "ssl.endpoint.identification.algorithm"
 
 _NOT_FROM_TEXT: Final = frozenset({"default.topic.config", "logger", "on_commit", "on_delivery"})
 """What the Python binding takes, and takes objects for."""
@@ -110,14 +111,7 @@ def client_configuration(properties: Mapping[str, str], isolation: Isolation) ->
     _check(given, isolation)
     for name in sorted(properties.keys() & _WITHOUT_EFFECT):
         _logger.debug("the client property %s has no effect here", name)
-    settings = translate_stores(given) | _login(given)
-    renamed = {_RENAMED.get(name, name): value for name, value in given.items()}
-    for name in _OPERATING_SYSTEM:
-        if renamed.get(name) == "-1":
-            renamed[name] = "0"
-    if "ssl.endpoint.identification.algorithm" in renamed:
-        renamed["ssl.endpoint.identification.algorithm"] = _host_check(renamed["ssl.endpoint.identification.algorithm"])
-    return _with_defaults(renamed | settings) | _FIXED | {"isolation.level": isolation}
+    return _with_defaults(_translate(given)) | _FIXED | {"isolation.level": isolation}
 
 
 def member_configuration(properties: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,18 +127,25 @@ def member_configuration(properties: Mapping[str, Any]) -> dict[str, Any]:
             _logger.debug("the client property %s has no effect here", name)
         else:
             given[name] = value
-    settings = translate_stores(given) | _login(given)
-    renamed = {_RENAMED.get(name, name): value for name, value in given.items()}
-    for name in _OPERATING_SYSTEM:
-        if str(renamed.get(name)) == "-1":
-            renamed[name] = 0
-    if "ssl.endpoint.identification.algorithm" in renamed:
-        renamed["ssl.endpoint.identification.algorithm"] = _host_check(renamed["ssl.endpoint.identification.algorithm"])
+    renamed = _translate(given)
     if _STRATEGY in renamed:
         names = str(renamed[_STRATEGY]).split(",")
         renamed[_STRATEGY] = ",".join(_ASSIGNORS.get(name.strip(), name.strip()) for name in names)
     if renamed.get("auto.offset.reset") == "none":
         renamed["auto.offset.reset"] = "error"
+    return renamed
+
+
+def _translate(given: dict[str, Any]) -> dict[str, Any]:
+    """Java's stores, login and names as librdkafka has them."""
+    settings = translate_stores(given) | _login(given)
+    renamed = {_RENAMED.get(name, name): value for name, value in given.items()}
+    for name in _OPERATING_SYSTEM:
+        if str(renamed.get(name)) == "-1":
+            renamed[name] = "0"
+    if _HOST_CHECK in renamed:
+        # Java has no check of the host name where this is empty.
+        renamed[_HOST_CHECK] = renamed[_HOST_CHECK].lower() or "none"
     return renamed | settings
 
 
@@ -168,10 +169,7 @@ def shared_properties(properties: Mapping[str, Any]) -> dict[str, str]:
     return {
         name: ("true" if value else "false") if isinstance(value, bool) else str(value)
         for name, value in properties.items()
-        if isinstance(value, str | int | float)
-        and name not in _REFUSED
-        and name not in _NOT_FROM_TEXT
-        and not name.endswith("_cb")
+        if isinstance(value, str | int | float) and name not in _REFUSED and not is_never_text(name)
     }
 
 
@@ -198,11 +196,6 @@ def _login(given: dict[str, str]) -> dict[str, str]:
     if jaas is None:
         return {}
     return login_of_jaas(jaas, given.get("sasl.mechanism", given.get("sasl.mechanisms", "GSSAPI")))
-
-
-def _host_check(algorithm: str) -> str:
-    """Java has no check of the host name where this is empty."""
-    return algorithm.lower() or "none"
 
 
 def _with_defaults(given: Mapping[str, str]) -> dict[str, str]:
