@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
@@ -17,6 +17,17 @@ from tieredstore.partitions.position import Position
 _base: Final[Any] = confluent_kafka.Consumer
 NO_OFFSET: Final = -1001
 """librdkafka's OFFSET_INVALID."""
+
+
+class Received(Protocol):
+    """A message of either source, or what happened to a partition as a message that is an error."""
+
+    def topic(self) -> str: ...  # noqa: D102  as the library has them
+    def partition(self) -> int: ...  # noqa: D102
+    def offset(self) -> int: ...  # noqa: D102
+    def leader_epoch(self) -> int | None: ...  # noqa: D102
+    def error(self) -> KafkaError | None: ...  # noqa: D102
+    def __len__(self) -> int: ...
 
 
 class MemberClient:
@@ -32,14 +43,15 @@ class MemberClient:
             raise RuntimeError("Consumer closed")
         return consumer
 
-    def poll(self, timeout_s: float) -> Any:
+    def poll(self, timeout_s: float) -> Received | None:
         """The next message or event; callbacks run in it."""
-        return _base.poll(self._own(), timeout_s)
+        message: Received | None = _base.poll(self._own(), timeout_s)
+        return message
 
-    def consume(self, count: int, timeout_s: float) -> list[Any]:
+    def consume(self, count: int, timeout_s: float) -> list[Received]:
         """So many at most; an interrupt ends it as it ends anything else."""
         try:
-            messages: list[Any] = _base.consume(self._own(), count, timeout_s)
+            messages: list[Received] = _base.consume(self._own(), count, timeout_s)
         except SystemError as error:
             # About half of the times confluent-kafka 2.16 loses what a signal's handler raised while it waited.
             raise KeyboardInterrupt from error
@@ -109,14 +121,16 @@ def place_at(where: TopicPartition, at: Position, metadata: str | None = None) -
     return KafkaPartition(*where, at.offset, metadata or "", leader_epoch=at.epoch_number)
 
 
-def position_of(place: Any) -> Position:
+def position_of(place: KafkaPartition | Received) -> Position:
     """Return where a place, or a message, of the library's is.
 
     A message's own epoch is that of the record before it, or a later one. Unknown ones are -1 or None there.
     """
-    is_place = isinstance(place, KafkaPartition)
-    offset: int = place.offset if is_place else place.offset()
-    epoch: int | None = place.leader_epoch if is_place else place.leader_epoch()
+    epoch: int | None
+    if isinstance(place, KafkaPartition):
+        offset, epoch = place.offset, place.leader_epoch
+    else:
+        offset, epoch = place.offset(), place.leader_epoch()
     return Position(offset, None if epoch is None or epoch < 0 else epoch)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self, TypeAlias
 
@@ -11,7 +11,7 @@ import confluent_kafka
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from tieredstore.consumer.assembly import Makers, Parts
-from tieredstore.consumer.client import NO_OFFSET, check_place, check_places
+from tieredstore.consumer.client import NO_OFFSET, Received, check_place, check_places
 from tieredstore.consumer.delivery import PartitionBatch
 from tieredstore.consumer.group import Group
 from tieredstore.consumer.settings import Mode, parse_settings
@@ -78,7 +78,7 @@ class Consumer(confluent_kafka.Consumer):
 
         The errors are those of :meth:`poll`, whose messages that are errors are raised here as KafkaException.
         """
-        parts = self._opened()
+        parts = self._expect_open()
         end = _end(timeout)
         parts.commits.commit_when_due()
         # What the client has comes once to a call, so that it is served though the bucket has more and more.
@@ -88,9 +88,7 @@ class Consumer(confluent_kafka.Consumer):
             given = parts.delivery.take_batch(max_rows, columns)
             if given is not None:
                 return given
-            for event in parts.delivery.take_events():
-                if event.error().code() != confluent_kafka.KafkaError._PARTITION_EOF:
-                    raise confluent_kafka.KafkaException(event.error())
+            _raise_first_error(parts.delivery.take_events())
             wait = self._wait(parts, end)
             if wait is None:
                 return None
@@ -98,18 +96,18 @@ class Consumer(confluent_kafka.Consumer):
 
     def batches(self, max_rows: int | None = None, columns: Sequence[str] = COLUMNS) -> Iterator[PartitionBatch]:
         """Record batches as they come, until the consumer is closed; RuntimeError if that was before the first."""
-        self._opened()
+        self._expect_open()
         while not self._is_closed:
             given = self.poll_arrow(_LONGEST_SLICE_S, max_rows, columns)
             if given is not None:
                 yield given
 
-    def _collect(self, count: int, timeout: float | None) -> list[Any]:
+    def _collect(self, count: int, timeout: float | None) -> list[Received]:
         """Messages, until there are so many or the time is over."""
-        parts = self._opened()
+        parts = self._expect_open()
         end = _end(timeout)
         parts.commits.commit_when_due()
-        collected: list[Any] = []
+        collected: list[Received] = []
         parts.commits.in_call = collected
         wait: float | None = 0.0
         try:
@@ -131,13 +129,13 @@ class Consumer(confluent_kafka.Consumer):
         finally:
             parts.commits.in_call = ()
 
-    def _serve(self, parts: Parts, collected: list[Any], count: int, wait: float) -> None:
+    def _serve(self, parts: Parts, collected: list[Received], count: int, wait: float) -> None:
         messages, ended = self._consume(parts, count, wait)
         if ended:
             collected[:] = _without(collected, ended)
         collected += messages
 
-    def _consume(self, parts: Parts, count: int, wait: float) -> tuple[list[Any], set[tuple[str, int]]]:
+    def _consume(self, parts: Parts, count: int, wait: float) -> tuple[list[Received], set[tuple[str, int]]]:
         """What the client gives of assignments that go on, and the partitions whose assignment it has ended."""
         self._group.take_ended()
         messages = self._client.consume(count, wait)
@@ -147,15 +145,10 @@ class Consumer(confluent_kafka.Consumer):
 
     def _take_live(self, parts: Parts, wait: float, count: int) -> None:
         most = parts.delivery.room(count) if not wait else 1
-        events: list[Any] = []
-        for message in self._consume(parts, most, wait)[0]:
-            if message.error() is None:
-                parts.delivery.hold([message])
-            elif message.error().code() != confluent_kafka.KafkaError._PARTITION_EOF:
-                events.append(message)
+        messages = self._consume(parts, most, wait)[0]
+        parts.delivery.hold([message for message in messages if message.error() is None])
         # Only now: what came beside an error is given by later calls.
-        if events:
-            raise confluent_kafka.KafkaException(events[0].error())
+        _raise_first_error(messages)
 
     def _tick(self, parts: Parts, *, raises: bool = True) -> None:
         parts.core.tick()
@@ -194,7 +187,7 @@ class Consumer(confluent_kafka.Consumer):
         if self._parts is None:
             self._client.subscribe(topics, **callbacks)
             return
-        self._opened()
+        self._expect_open()
         self._expect_broker("subscribe")
         for callback in callbacks.values():
             if not callable(callback):
@@ -210,7 +203,7 @@ class Consumer(confluent_kafka.Consumer):
         if self._parts is None:
             self._client.assign(partitions)
             return
-        self._opened()
+        self._expect_open()
         self._group.assign(check_places(partitions))
 
     def unassign(self) -> None:
@@ -218,7 +211,7 @@ class Consumer(confluent_kafka.Consumer):
         if self._parts is None:
             self._client.unassign()
             return
-        self._opened()
+        self._expect_open()
         self._group.unassign()
 
     def incremental_assign(self, partitions: list[KafkaPartition]) -> None:
@@ -226,7 +219,7 @@ class Consumer(confluent_kafka.Consumer):
         if self._parts is None:
             self._client.incremental_assign(partitions)
             return
-        self._opened()
+        self._expect_open()
         self._group.incremental_assign(check_places(partitions))
 
     def incremental_unassign(self, partitions: list[KafkaPartition]) -> None:
@@ -234,7 +227,7 @@ class Consumer(confluent_kafka.Consumer):
         if self._parts is None:
             self._client.incremental_unassign(partitions)
             return
-        self._opened()
+        self._expect_open()
         self._group.incremental_unassign(check_places(partitions))
 
     def assignment(self) -> list[KafkaPartition]:
@@ -242,7 +235,7 @@ class Consumer(confluent_kafka.Consumer):
         if self._parts is None:
             assigned: list[KafkaPartition] = _base.assignment(self)
             return assigned
-        parts = self._opened()
+        parts = self._expect_open()
         return [KafkaPartition(*where) for where in sorted(parts.core.partitions)]
 
     def pause(self, partitions: list[KafkaPartition]) -> None:
@@ -250,7 +243,7 @@ class Consumer(confluent_kafka.Consumer):
         if self._parts is None:
             _base.pause(self, partitions)
             return
-        self._opened()
+        self._expect_open()
         self._group.pause(check_places(partitions))
 
     def resume(self, partitions: list[KafkaPartition]) -> None:
@@ -258,7 +251,7 @@ class Consumer(confluent_kafka.Consumer):
         if self._parts is None:
             _base.resume(self, partitions)
             return
-        self._opened()
+        self._expect_open()
         self._group.resume(check_places(partitions))
 
     def seek(self, partition: KafkaPartition) -> None:
@@ -266,7 +259,7 @@ class Consumer(confluent_kafka.Consumer):
         if self._parts is None:
             _base.seek(self, partition)
             return
-        self._opened()
+        self._expect_open()
         self._group.seek(check_place(partition))
 
     def position(self, partitions: list[KafkaPartition]) -> list[KafkaPartition]:
@@ -274,7 +267,7 @@ class Consumer(confluent_kafka.Consumer):
         if self._parts is None:
             places: list[KafkaPartition] = _base.position(self, partitions)
             return places
-        positions = self._opened().core.positions()
+        positions = self._expect_open().core.positions()
         wheres = [(place.topic, place.partition) for place in check_places(partitions)]
         return [KafkaPartition(*where, positions.get(where, NO_OFFSET)) for where in wheres]
 
@@ -289,7 +282,7 @@ class Consumer(confluent_kafka.Consumer):
         given = {name: value for name, value in given.items() if value is not None}
         if self._parts is None:
             return _base.commit(self, **given)
-        parts = self._opened()
+        parts = self._expect_open()
         self._expect_broker("commit")
         if message is not None or offsets is not None:
             if offsets is None and message is not None and _is_message(message) and message.error() is None:
@@ -305,7 +298,7 @@ class Consumer(confluent_kafka.Consumer):
             given = {"message": message, "offsets": offsets}
             _base.store_offsets(self, **{name: value for name, value in given.items() if value is not None})
             return
-        parts = self._opened()
+        parts = self._expect_open()
         if message is not None and offsets is not None:
             raise ValueError("message and offsets are mutually exclusive")
         if message is not None:
@@ -327,7 +320,7 @@ class Consumer(confluent_kafka.Consumer):
         seconds = -1.0 if timeout is None else timeout
         if self._parts is None:
             return self._client.watermarks(partition, seconds, cached=cached)
-        self._opened()
+        self._expect_open()
         return self._parts.offsets.watermarks(check_place(partition), seconds, cached=cached)
 
     def offsets_for_times(self, partitions: list[KafkaPartition], timeout: float | None = -1) -> list[KafkaPartition]:
@@ -336,7 +329,7 @@ class Consumer(confluent_kafka.Consumer):
         if self._parts is None:
             places: list[KafkaPartition] = _base.offsets_for_times(self, partitions, timeout=seconds)
             return places
-        self._opened()
+        self._expect_open()
         return self._parts.offsets.for_times(check_places(partitions), seconds)
 
     # ---- its life
@@ -375,7 +368,7 @@ class Consumer(confluent_kafka.Consumer):
     ) -> None:
         self.close()
 
-    def _opened(self) -> Parts:
+    def _expect_open(self) -> Parts:
         if self._is_closed:
             raise RuntimeError("Consumer closed")
         if self._parts is None:
@@ -394,15 +387,23 @@ def _end(timeout: float | None) -> float | None:
     return None if timeout is None or timeout < 0 else time.monotonic() + timeout
 
 
-def _without(messages: list[Any], ended: set[tuple[str, int]]) -> list[Any]:
+def _without(messages: list[Received], ended: set[tuple[str, int]]) -> list[Received]:
     return [message for message in messages if (message.topic(), message.partition()) not in ended]
 
 
-def _is_message(message: Any) -> bool:
+def _raise_first_error(messages: Iterable[Received]) -> None:
+    """KafkaException for a message that is an error, but for the end of a partition."""
+    for message in messages:
+        error = message.error()
+        if error is not None and error.code() != confluent_kafka.KafkaError._PARTITION_EOF:
+            raise confluent_kafka.KafkaException(error)
+
+
+def _is_message(message: object) -> bool:
     return _is_stored(message) or isinstance(message, confluent_kafka.Message)
 
 
-def _is_stored(message: Any) -> bool:
+def _is_stored(message: object) -> bool:
     return type(message).__module__.startswith("tieredstore.")
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, Message
 
 from tieredstore.consumer import _message
-from tieredstore.consumer.client import kafka_error, position_of
+from tieredstore.consumer.client import Received, kafka_error, position_of
 from tieredstore.consumer.core import was_cut
 from tieredstore.consumer.partition import Live, Partition
 from tieredstore.live.follower import Link
@@ -78,7 +78,7 @@ class Delivery:
         held = sum(len(partition.held) for partition in self._held)
         return max(1, min(count, self._held_bytes // self._usual_size - held))
 
-    def take(self, count: int) -> list[Any]:
+    def take(self, count: int) -> list[Received]:
         """Up to ``count`` messages that are there: what was held of the client, events, and the bucket's."""
         messages = self.take_events(count)
         while self._held and len(messages) < count:
@@ -106,7 +106,7 @@ class Delivery:
         assert partition.position is not None
         return PartitionBatch(*partition.where, first, partition.position, chosen)
 
-    def judge(self, messages: list[Any], asked: int) -> list[Any]:
+    def judge(self, messages: list[Received], asked: int) -> list[Received]:
         """Of what the client gave, asked for so many, what is to be given on: not what is no longer to come from it."""
         live = self._core.live
         if len(messages) < asked:
@@ -120,7 +120,7 @@ class Delivery:
         self._count_live(kept)
         return [message for message in kept if not self._has_to_wait(message)] if self._held else kept
 
-    def hold(self, messages: list[Any]) -> None:
+    def hold(self, messages: list[Received]) -> None:
         """Keep messages of the client until they are asked for."""
         for message in messages:
             partition = self._core.partitions.get((message.topic(), message.partition()))
@@ -128,7 +128,7 @@ class Delivery:
                 partition.phase.held.append(message)
                 self.hold_on(partition)
 
-    def put_back(self, messages: Sequence[Any]) -> None:
+    def put_back(self, messages: Sequence[Received]) -> None:
         """Messages that were taken, and that no call has returned: they come again."""
         firsts: dict[TopicPartition, Position] = {}
         for message in reversed(messages):
@@ -157,7 +157,7 @@ class Delivery:
                 self._turns.remove(opened)
         self._held = deque(partition for partition in self._held if partition.where not in wheres)
 
-    def _count_live(self, messages: Sequence[Any]) -> None:
+    def _count_live(self, messages: Sequence[Received]) -> None:
         # Of values alone: keys would cost as much again, a message a time.
         self._measures.records["broker"] += len(messages)
         size = sum(map(len, messages))
@@ -168,10 +168,10 @@ class Delivery:
     def _is_current(self, partition: Partition) -> bool:
         return self._core.partitions.get(partition.where) is partition and not partition.paused
 
-    def take_events(self, count: int = 1000) -> list[Any]:
+    def take_events(self, count: int = 1000) -> list[Received]:
         """What happened to partitions, as messages with an error."""
         events = self._core.events
-        given: list[Any] = []
+        given: list[Received] = []
         while events and len(given) < count:
             where, kind, offset = events.popleft()
             if where not in self._core.partitions:
@@ -187,9 +187,9 @@ class Delivery:
             given.append(_message.event(*where, offset, error))
         return given
 
-    def _take_held(self, count: int) -> list[Any]:
+    def _take_held(self, count: int) -> list[Received]:
         partition = self._held[0]
-        messages: list[Any] = []
+        messages: list[Received] = []
         if self._is_current(partition):
             while partition.held and len(messages) < count:
                 messages.append(partition.held.popleft())
@@ -208,9 +208,8 @@ class Delivery:
             self._held.popleft()
         partition.commit.has_given = True
         next_offset = messages[-1].offset() + 1
-        return PartitionBatch(
-            *partition.where, messages[0].offset(), next_offset, MessageColumns(columns).build(messages)
-        )  # fmt: skip
+        records = MessageColumns(columns).build(cast("list[Message]", messages))
+        return PartitionBatch(*partition.where, messages[0].offset(), next_offset, records)
 
     def _next_open(self) -> _OpenBatch | None:
         """The batch whose turn it is."""
@@ -232,7 +231,7 @@ class Delivery:
         self._turns.append(opened)
         return opened
 
-    def _take_rows(self, opened: _OpenBatch, count: int) -> list[Any]:
+    def _take_rows(self, opened: _OpenBatch, count: int) -> Sequence[Received]:
         start = opened.row
         stop = min(len(opened.messages), start + count)
         messages = opened.messages.take(start, stop)
@@ -254,7 +253,7 @@ class Delivery:
             self._turns.remove(opened)
             self._opened.pop(partition.where, None)
 
-    def _has_to_wait(self, message: Any) -> bool:
+    def _has_to_wait(self, message: Received) -> bool:
         """Whether it was put behind others of its partition that are still to be given."""
         partition = self._core.partitions.get((message.topic(), message.partition()))
         if partition is None or not partition.held or message.error() is not None:
@@ -262,7 +261,7 @@ class Delivery:
         partition.held.append(message)
         return True
 
-    def _is_wanted(self, message: Any) -> bool:
+    def _is_wanted(self, message: Received) -> bool:
         core, error = self._core, message.error()
         where = message.topic(), message.partition()
         partition = core.partitions.get(where)
@@ -285,7 +284,7 @@ class Delivery:
         core.lose_by_client(partition, was_cut=was_cut(error), reason=error.str())
         return False
 
-    def _is_wanted_record(self, message: Any, partition: Partition, live: Live) -> bool:
+    def _is_wanted_record(self, message: Received, partition: Partition, live: Live) -> bool:
         if live.link is Link.UNCHECKED:
             return False  # the seek that checks it has them come again
         if live.link is Link.SILENT:

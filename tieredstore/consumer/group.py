@@ -19,7 +19,7 @@ from tieredstore.partitions.position import Position
 
 if TYPE_CHECKING:
     from tieredstore.consumer.assembly import Parts
-    from tieredstore.consumer.client import MemberClient
+    from tieredstore.consumer.client import MemberClient, Received
     from tieredstore.consumer.core import Core
     from tieredstore.consumer.settings import ConsumerSettings
     from tieredstore.model import TopicPartition
@@ -175,7 +175,7 @@ class Group:
         self._parts.core.live.begin_silent(partition, live)
         return True
 
-    def _take_assigned(self, _: Any, places: list[KafkaPartition]) -> None:
+    def _take_assigned(self, _: object, places: list[KafkaPartition]) -> None:
         """The coordinator has assigned partitions: nothing of them is the client's before its place is known."""
         self._was_assigned = False
         try:
@@ -186,10 +186,10 @@ class Group:
             if not self._was_assigned:
                 (self.assign if self._parts.core.live.is_eager else self.incremental_assign)(places)
 
-    def _take_revoked(self, _: Any, places: list[KafkaPartition]) -> None:
+    def _take_revoked(self, _: object, places: list[KafkaPartition]) -> None:
         self._end(places, self._on_revoke, commits=True)
 
-    def _take_lost(self, _: Any, places: list[KafkaPartition]) -> None:
+    def _take_lost(self, _: object, places: list[KafkaPartition]) -> None:
         """Others may have them by now: nothing is committed."""
         self._end(places, self._on_lost or self._on_revoke, commits=False)
 
@@ -266,7 +266,7 @@ class Commits:
         self._due_at = time.monotonic() + (self._auto_s or 0.0)
         self._confirmed: dict[TopicPartition, int] = {}
         """What the coordinator has confirmed of the commits that were waited for, in whichever assignment."""
-        self.in_call: Sequence[Any] = ()
+        self.in_call: Sequence[Received] = ()
         """Messages that the call under way has taken: they are not given before it returns."""
 
     def places(self) -> dict[TopicPartition, KafkaPartition]:
@@ -291,7 +291,7 @@ class Commits:
         topic_id = None if partition is None else partition.log.topic_id
         return None if topic_id is None else f"{_METADATA}{topic_id}"
 
-    def place_behind(self, message: Any) -> KafkaPartition:
+    def place_behind(self, message: Received) -> KafkaPartition:
         """What a commit of a message commits."""
         where, at = (message.topic(), message.partition()), position_of(message)
         return place_at(where, Position(at.offset + 1, at.epoch), self.metadata(where))

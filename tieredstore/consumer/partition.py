@@ -38,7 +38,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, TypeAlias
 
 from tieredstore.consumer.settings import Reset
 from tieredstore.live.follower import Link
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from confluent_kafka import TopicPartition as KafkaPartition
 
     from tieredstore.catalog.lineage import Lineage
+    from tieredstore.consumer.client import Received
     from tieredstore.consumer.lookups import Look
     from tieredstore.consumer.placement import LiveSpan
     from tieredstore.consumer.streams import StoredStream
@@ -112,7 +113,7 @@ class Live:
     word: ClassVar[str] = "live"
     assigned_at: int
     link: Link = Link.SILENT
-    held: deque[Any] = field(default_factory=deque[Any])
+    held: deque[Received] = field(default_factory=deque["Received"])
     """Messages of the client that were taken and not given yet."""
     hole_at: int = -1
     """Where the client took what compaction left for too large."""
@@ -145,7 +146,7 @@ class Idle:
 
 Phase: TypeAlias = Looking | Backoff | Waiting | Bucket | Live | Parked | Failed | Idle
 
-_NONE_HELD: Final = deque[Any](maxlen=0)
+_NONE_HELD: Final = deque["Received"](maxlen=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +220,7 @@ class Partition:
         return self.at.epoch if isinstance(self.at, Position) else None
 
     @property
-    def held(self) -> deque[Any]:
+    def held(self) -> deque[Received]:
         """Messages of the client that were taken and not given yet."""
         return self.phase.held if isinstance(self.phase, Live) else _NONE_HELD
 
