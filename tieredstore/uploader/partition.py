@@ -1,17 +1,22 @@
 """One partition as the uploader sees it: its closed segments that are not shipped yet, what pins them, and its role.
 
-The state of a segment is derived: the broker's folder names it, under ``.deleted`` or not, and it is pinned or not.
+The state of a segment (``Segment.state``) is derived: the broker's folder names it, under ``.deleted`` or not, and it
+is pinned or not.
 
 ========== ======= ======== ====== =============================================================================
 state      named   deleted  pinned next
 ========== ======= ======== ====== =============================================================================
-seen       yes     no       no     pinned: held; renamed: doomed; truncated: forgotten
-held       yes     no       yes    renamed: doomed; other file, or a later epoch: forgotten
+seen       yes     no       no     pinned: held; renamed: doomed; file gone: doomed; truncated: forgotten
+held       yes     no       yes    renamed: doomed; file gone: only ours; ignored: seen; too many files: seen
 doomed     yes     yes      any    file gone: only ours if pinned, else gone
-only ours  no      -        yes    disk nearly full: lost; shipped: forgotten
+only ours  no      -        yes    disk nearly full: lost; ignored: doomed, and gone
 gone       no      -        no     (two listings agree) a hole
 lost       any     any      any    a missing file arrives: seen; else quarantine and a hole
 ========== ======= ======== ====== =============================================================================
+
+From each state a segment is forgotten once it is shipped or passed over, or if it is truncated: other files under its
+names, or a later epoch, say so. From each it is lost if others have led the log since, retention has passed it, and
+nothing has told that it was replicated.
 
 A pin is let go only if the segment is shipped, passed over as a hole, truncated (which a later leader epoch, or the
 broker's file under the same name, proves), or if a disk is nearly full.
@@ -45,7 +50,17 @@ _MAYBE_CUT: Final = (
 
 
 class Role(enum.Enum):
-    """What the uploader does with a partition. Only an answer of the leadership makes one."""
+    """What the uploader does with a partition. Only an answer of the leadership makes one, and the disk *leaving*.
+
+    ========  =================================================================================
+    role      next
+    ========  =================================================================================
+    ignored   led here: led; led elsewhere: followed; its folder is gone: leaving
+    followed  led here: led; the topic is refused: ignored; its folder is gone: leaving
+    led       led elsewhere: followed; the topic is refused: ignored; its folder is gone: leaving
+    leaving   a folder has come: led, followed or ignored; else it is forgotten
+    ========  =================================================================================
+    """
 
     IGNORED = "ignored"
     """Pins nothing."""
@@ -57,6 +72,17 @@ class Role(enum.Enum):
     LEAVING = "leaving"
     """No folder of it is on this broker any more, while its topic lives: what is pinned stays, and fills holes, until
     the store has it."""
+
+
+class SegmentState(enum.Enum):
+    """Where the bytes of a segment are, by the table above."""
+
+    SEEN = "seen"
+    HELD = "held"
+    DOOMED = "doomed"
+    ONLY_OURS = "only ours"
+    GONE = "gone"
+    LOST = "lost"
 
 
 @dataclass(slots=True, eq=False)
@@ -106,6 +132,19 @@ class Segment:
         One listing does not tell: it may miss a file that is renamed meanwhile.
         """
         return not self.is_pinned and self.absences > 1
+
+    @property
+    def state(self) -> SegmentState:
+        """Its state now."""
+        if self.lost is not None:
+            return SegmentState.LOST
+        if self.is_gone:
+            return SegmentState.GONE
+        if self.absences and self.is_pinned:
+            return SegmentState.ONLY_OURS
+        if self.place.is_deleted:
+            return SegmentState.DOOMED
+        return SegmentState.HELD if self.is_pinned else SegmentState.SEEN
 
     def may_be_cut(self, now: LeaderEpochs) -> bool:
         """Whether the log may have been cut before the segment's end: it begins anew, with a later leader."""
@@ -180,6 +219,22 @@ class Segment:
             return reopen_segment(self.held)
         return open_segment(self.place if self.link is None else self.link.place(self.place))
 
+    def hold(self) -> OpenSegment:
+        """Open its files and keep them open: OSError or TieredStoreError if that cannot be done."""
+        self.held = held = self.open()
+        self.incomplete_since_s = None
+        return held
+
+    def lose(self, reason: str) -> None:
+        """It cannot be shipped; the first reason stays."""
+        self.lost = self.lost or reason
+
+    def let_go(self, reason: str) -> None:
+        """Give it up for the room that it takes."""
+        self.unpin()
+        self.described = None
+        self.lose(reason)
+
     def has_come(self) -> bool:
         """Whether the file for which it was given up is there after all: it is no loss then."""
         if self.incomplete_since_s is None:
@@ -216,21 +271,30 @@ class Segment:
             link.remove()
 
 
+class ProgressState(enum.Enum):
+    """What is known of the store's object of a partition."""
+
+    UNKNOWN = "unknown"
+    SAVED = "saved"
+    AHEAD = "ahead"
+    IN_DOUBT = "in doubt"
+
+
 @dataclass(slots=True)
 class Progress:
     """How far a partition is shipped (``value``), and the object of the store that says so, as it was seen last.
 
-    ==========  =============================  ==================================================================
-    state       told by                        next
-    ==========  =============================  ==================================================================
-    unknown     ``stored`` is None             load: saved, ahead or moved by others
-    saved       ``unsaved_since_s`` is None    ship: ahead
-    ahead       ``unsaved_since_s``            save: saved, or in doubt
-    in doubt    ``attempt``, and unknown       load: the attempt was made (saved), was not (ahead), or others moved it
-    ==========  =============================  ==================================================================
+    ==========  ======================  =========================================================================
+    state       told by                 next
+    ==========  ======================  =========================================================================
+    in doubt    ``attempt``             load and advance: the attempt was made, was not, or others moved it: saved
+    unknown     ``stored`` is None      load: saved, or ahead where the object is damaged or was never made
+    ahead       ``unsaved_since_s``     save: saved, or in doubt; distrust: in doubt
+    saved       else                    ship: ahead; distrust: unknown; a later leader moved it: unknown
+    ==========  ======================  =========================================================================
 
-    ``attempt`` is what was seen, with all that was shipped since, and what it was to become.
-    ``must_reload``: others may have moved the object; the next step distrusts what is known.
+    The first row that holds is the state. ``attempt`` is what was seen, with all that was shipped since, and what it
+    was to become. ``must_reload``: others may have moved the object; the next step distrusts what is known.
     """
 
     value: Watermark | None = None
@@ -238,6 +302,33 @@ class Progress:
     unsaved_since_s: float | None = None
     attempt: tuple[StoredWatermark, Watermark] | None = None
     must_reload: bool = False
+
+    @property
+    def state(self) -> ProgressState:
+        """Its state now."""
+        if self.attempt is not None:
+            return ProgressState.IN_DOUBT
+        if self.stored is None:
+            return ProgressState.UNKNOWN
+        return ProgressState.SAVED if self.unsaved_since_s is None else ProgressState.AHEAD
+
+    def load(self, stored: StoredWatermark) -> None:
+        """The object was read."""
+        self.value, self.stored = stored.value, stored
+
+    def advance(self, value: Watermark, now_s: float) -> None:
+        """All before ``value`` is in the store; the object is to follow."""
+        self.value = value
+        self.fall_behind(now_s)
+
+    def fall_behind(self, now_s: float) -> None:
+        """The object does not say what is known."""
+        if self.unsaved_since_s is None:
+            self.unsaved_since_s = now_s
+
+    def forget(self) -> None:
+        """Nothing is known any more."""
+        self.value, self.stored, self.unsaved_since_s = None, None, None
 
     def save(self, stored: StoredWatermark) -> None:
         """The object says ``stored`` now."""
@@ -247,7 +338,7 @@ class Progress:
         """Whether the object was replaced by ``wanted`` is not known."""
         if self.stored is not None:
             self.attempt = StoredWatermark(self.value, self.stored.etag, self.stored.written), wanted
-        self.value, self.stored, self.unsaved_since_s = None, None, None
+        self.forget()
 
     def distrust(self) -> None:
         """Others may have moved the object, or the store is another one: look there for what was shipped."""
@@ -255,7 +346,8 @@ class Progress:
         wanted = self.attempt[1] if self.attempt is not None else shipped
         if wanted is not None:
             self.attempt = StoredWatermark(wanted, None), wanted
-        self.value, self.stored, self.unsaved_since_s = None, None, None
+        self.must_reload = False
+        self.forget()
 
 
 @dataclass(slots=True)
@@ -455,6 +547,10 @@ class Partition:
         """Ship it from now on, from where the store says."""
         with self.lock:
             self.role, self.progress.must_reload = Role.LED, True
+
+    def change_store(self) -> None:
+        """Ask how far the store has it, without a pause: it may be another store."""
+        self.progress.must_reload, self.turn.not_before_s = True, 0.0
 
     def follow(self) -> None:
         """Pin what its leader has not shipped."""

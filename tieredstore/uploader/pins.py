@@ -100,24 +100,23 @@ class Pins:
             if not partition.has(segment):
                 return 0
             try:
-                segment.held = segment.open()
+                held = segment.hold()
             except SegmentIncomplete as error:
                 if segment.incomplete_since_s is None:
                     segment.incomplete_since_s = now_s
                 elif now_s - segment.incomplete_since_s > INCOMPLETE_S and partition.role is Role.LED:
-                    segment.lost = str(error)
+                    segment.lose(str(error))
                 return 0
             except TieredStoreError as error:
-                segment.lost = str(error)
+                segment.lose(str(error))
                 return 0
             except OSError as error:
                 self._say_once(f"{segment.place} cannot be held: {error}; it is tried again")
                 return self._max_files if error.errno in _TOO_MANY else 0
-            segment.incomplete_since_s = None
             if segment.next_offset <= partition.replicated_to:
                 segment.mark_replicated()
             self._link(partition, segment)
-            return len(segment.held.files)
+            return len(held.files)
 
     def _link(self, partition: Partition, segment: Segment) -> None:
         if segment.held is not None and segment.link is None and partition.has(segment):
@@ -158,9 +157,7 @@ class Pins:
                 full[disk] = free_percent(disk) < self._min_free_percent
                 if full[disk]:
                     with partition.lock:
-                        segment.unpin()
-                        segment.described = None
-                        segment.lost = segment.lost or f"it was let go: the disk of {disk} is nearly full"
+                        segment.let_go(f"it was let go: the disk of {disk} is nearly full")
                     if partition.role is not Role.LED:
                         _logger.warning("%s was let go unshipped: the disk of %s is nearly full", segment.place, disk)
 

@@ -30,7 +30,7 @@ from tieredstore.model import LogSegmentData, Uuid
 from tieredstore.process.stopping import nothing_under_way
 from tieredstore.uploader.metrics import Counts
 from tieredstore.uploader.page_cache import cache_as_it_was
-from tieredstore.uploader.partition import Partition, Segment
+from tieredstore.uploader.partition import Partition, ProgressState, Segment
 from tieredstore.uploader.settled import Standing
 from tieredstore.uploader.target import Target
 from tieredstore.uploader.tries import Tries, TryLimit
@@ -154,9 +154,9 @@ class _Work:
     def step(self) -> Step:
         partition = self.partition
         if partition.progress.must_reload:
-            partition.progress.must_reload = False
             partition.progress.distrust()
-        if partition.first is None and not self.shipper.must_begin(partition) and partition.progress.attempt is None:
+        is_in_doubt = partition.progress.state is ProgressState.IN_DOUBT
+        if partition.first is None and not self.shipper.must_begin(partition) and not is_in_doubt:
             self._catch_up()
             return Step.IDLE
         watermark = self._know_progress()
@@ -237,10 +237,10 @@ class _Work:
             # It begins with what is here: one listing alone may miss a file that is renamed meanwhile.
             partition.shipped = None
             self.shipper.relist(partition)
-        progress.value, progress.stored = value, loaded
+        progress.load(loaded)
         if is_remade:
             # Whoever shipped that was killed before its first move, or the object was lost, or damaged.
-            self._fall_behind()
+            progress.fall_behind(self.shipper.monotonic())
 
     def _begin(self) -> int | None:
         """Where the log begins on this disk; None where only what is closed from now on counts."""
@@ -263,7 +263,7 @@ class _Work:
     def _refuse_deposed(self, value: Watermark) -> None:
         partition = self.partition
         if partition.epochs and partition.epochs[-1][0] < value.leader_epoch:
-            partition.progress.value = partition.progress.stored = partition.progress.unsaved_since_s = None
+            partition.progress.forget()
             raise Deposed(
                 f"{partition.where}: the watermark was moved by a leader of epoch {value.leader_epoch}, and the log "
                 f"here knows of epoch {partition.epochs[-1][0]}"
@@ -324,11 +324,6 @@ class _Work:
         if since_s is not None and self.shipper.monotonic() - since_s > _MOVES_S:
             self._catch_up()
 
-    def _fall_behind(self) -> None:
-        progress = self.partition.progress
-        if progress.unsaved_since_s is None:
-            progress.unsaved_since_s = self.shipper.monotonic()
-
     # What is shipped
 
     def _obstacle(self, segment: Segment) -> str | None:
@@ -385,8 +380,7 @@ class _Work:
         if epoch is None:
             epoch = described.segment_leader_epochs[-1][0]
         value = value.behind(shipped, described.end_offset + 1, epoch, uploads.broker_id, uploads.now_ms())
-        partition.progress.value = value
-        self._fall_behind()
+        partition.progress.advance(value, self.shipper.monotonic())
         # Of segments that are shipped one after the other one a second moves the object: it may stand before what is
         # shipped, since the store is looked at before anything is sent, but never behind it.
         if partition.ends_by(value.next_offset):

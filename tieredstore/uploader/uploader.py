@@ -25,7 +25,7 @@ from tieredstore.uploader.holes import Filler
 from tieredstore.uploader.leadership import LeadershipView, leadership_of
 from tieredstore.uploader.links import Links, lock_folder
 from tieredstore.uploader.metrics import Counts, levels_of
-from tieredstore.uploader.partition import Partition, Role, Segment
+from tieredstore.uploader.partition import Partition, ProgressState, Role, Segment
 from tieredstore.uploader.pins import INCOMPLETE_S, FollowedPartitions, Held, Pins
 from tieredstore.uploader.retention import Expired, RemoteRetention
 from tieredstore.uploader.roles import Roles
@@ -317,7 +317,7 @@ class Uploader(Closing):
         """
         old, self.target = self.target, Target.open(settings, self._given_store, self.tries, self._limit)
         for partition in self.disk.partitions:
-            partition.progress.must_reload, partition.turn.not_before_s = True, 0.0
+            partition.change_store()
         self.schedule.ring()
         busy = [partition for partition in self.disk.partitions if partition.turn.is_busy]
         old.close_later(lambda: any(partition.turn.is_busy for partition in busy), self.own.upload_timeout_ms / 1000)
@@ -339,7 +339,8 @@ class Uploader(Closing):
         """Whether there is something to ship of the partition, and it is this broker's to do so."""
         first = partition.first
         # First of all whether there is anything: of thousands of partitions there mostly is not.
-        if first is None and partition.progress.attempt is None and not self._shipper.must_begin(partition):
+        is_in_doubt = partition.progress.state is ProgressState.IN_DOUBT
+        if first is None and not is_in_doubt and not self._shipper.must_begin(partition):
             return False
         # What an earlier process has linked may be no part of the log any more: a listing tells.
         if partition.role is not Role.LED or partition.first_active is None:
@@ -356,7 +357,7 @@ class Uploader(Closing):
         some = (
             one
             for one in self.disk.partitions
-            if one.segments or one.progress.attempt is not None or (begins and one.progress.stored is None)
+            if one.segments or one.progress.state is ProgressState.IN_DOUBT or (begins and one.progress.stored is None)
         )
         return filter(self.may_ship, some)
 

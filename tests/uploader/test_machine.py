@@ -1,0 +1,279 @@
+"""A broker that writes, deletes, moves and cuts, leaders that change, and a store that fails, in any order.
+
+Whatever comes when: nothing that lay pinned or on the disk is missed, the watermark never stands behind what is
+neither stored nor a hole, and states change only as the tables of ``partition`` have it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+from typing import ClassVar, Final
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tests.support.examples import examples
+from tests.support.stores.doubles import FaultyStore, Operation
+from tests.support.uploader.uploader_disk import (
+    RECORDS,
+    BrokerDisk,
+    SaidSettling,
+    extents,
+    holes_of,
+    logs_of,
+    uploader_of,
+    watermark_of,
+)
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.errors import BrokerUnavailable, ObjectNotFound
+from tieredstore.limits import MAX_INT64
+from tieredstore.model import TopicPartition
+from tieredstore.testing.segments import PARTITION
+from tieredstore.uploader import Uploader
+from tieredstore.uploader.leadership import Leadership
+from tieredstore.uploader.partition import Partition, ProgressState, Role, Segment, SegmentState
+
+NAME: Final = (PARTITION.topic, PARTITION.partition)
+LONG_S: Final = 100.0
+"""After so long what was answered does not hold any more, and what failed is tried again."""
+
+SEEN, HELD, DOOMED, ONLY_OURS, GONE, LOST = SegmentState
+NEXT_OF_SEGMENTS: Final = {
+    # Gone within one rule: a step may list the folder twice.
+    SEEN: {HELD, DOOMED, ONLY_OURS, GONE, LOST},
+    HELD: {SEEN, DOOMED, ONLY_OURS, LOST},
+    DOOMED: {ONLY_OURS, GONE, LOST},
+    ONLY_OURS: {DOOMED, GONE, LOST},
+    GONE: {LOST},
+    LOST: {SEEN},
+}
+UNKNOWN, SAVED, AHEAD, IN_DOUBT = ProgressState
+NEXT_OF_PROGRESS: Final = {
+    UNKNOWN: {SAVED, AHEAD, IN_DOUBT},
+    SAVED: {AHEAD, UNKNOWN, IN_DOUBT},
+    AHEAD: {SAVED, IN_DOUBT},
+    IN_DOUBT: {SAVED, UNKNOWN, AHEAD},
+}
+
+
+class ScriptedLeadership(Leadership):
+    """Answers what the machine says; None: nobody answers."""
+
+    answer: ClassVar[Collection[TopicPartition] | None] = ()
+
+    def led(self) -> Collection[TopicPartition]:
+        if self.answer is None:
+            raise BrokerUnavailable("nobody says who leads")
+        return self.answer
+
+
+class UploaderMachine(RuleBasedStateMachine):
+    """One partition; ``high`` is its high watermark, before which nothing is ever cut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        self.disk = BrokerDisk(self.folder / "logs", segments=3)
+        self.store = MemoryObjectStore()
+        self.failing: int | None = None
+        """How many operations of the next step go well; each of the watermark's counts as five."""
+        self.faulty = FaultyStore(self.store, self._fails)
+        self.settling = SaidSettling(high=2 * RECORDS)
+        self.now_s = 0.0
+        self.epoch_of = dict.fromkeys(self.disk.bases, 0)
+        self.unpinned: set[int] = set()
+        """Segments that were deleted while nothing pinned them, and before they were stored; or of which nothing told
+        that they were replicated, and nothing tells any more whether the log was cut before."""
+        self.states: dict[Segment, SegmentState] = {}
+        self.progress = UNKNOWN
+        ScriptedLeadership.answer = (NAME,)
+        self.uploader = self._start()
+
+    def _fails(self, operation: Operation) -> bool:
+        if self.failing is None:
+            return False
+        self.failing -= 5 if "watermarks" in operation.keys[0] else 1
+        return self.failing < 0
+
+    def _start(self) -> Uploader:
+        uploader = uploader_of(
+            self.disk.log_dir,
+            self.faulty,
+            self.settling,
+            lambda: self.now_s,
+            leadership=f"{ScriptedLeadership.__module__}.{ScriptedLeadership.__name__}",
+        )
+        uploader.sweep()
+        uploader.ask_leadership()
+        uploader.ask_topics()
+        return uploader
+
+    @property
+    def partition(self) -> Partition | None:
+        return next(iter(self.uploader.disk.partitions), None)
+
+    @property
+    def is_led(self) -> bool:
+        return self.partition is not None and self.partition.role is Role.LED
+
+    # The broker
+
+    @rule(count=st.integers(1, 3))
+    def grow(self, count: int) -> None:
+        for _ in range(count):
+            self.epoch_of[self.disk.end] = self.disk.epochs[-1][0]
+            self.disk.grow()
+
+    @rule()
+    def elect(self) -> None:
+        if self.disk.epochs[-1][1] != self.disk.end:
+            self.disk.lead(self.disk.epochs[-1][0] + 1)
+
+    @rule(behind=st.integers(0, 3))
+    def replicate(self, behind: int) -> None:
+        self.settling.high = max(self.settling.high, self.disk.end - behind * RECORDS)
+
+    @precondition(lambda self: len(self.disk.bases) > 1)
+    @rule(count=st.integers(1, 2), are_gone=st.booleans())
+    def take_by_retention(self, count: int, are_gone: bool) -> None:
+        # Retention takes nothing that is not replicated.
+        old = [base for base in self.disk.bases[:-1] if base + RECORDS <= self.settling.high]
+        self.disk.mark_deleted(min(count, len(old)))
+        if are_gone:
+            self._forget_unpinned(set(self.disk.bases))
+            self.disk.delete()
+
+    def _forget_unpinned(self, named: set[int]) -> None:
+        segments = {} if self.partition is None else self.partition.segments
+        pinned = {base for base, segment in segments.items() if segment.is_pinned}
+        self.unpinned |= {base for base in self.epoch_of if base not in named | pinned and base >= self.stored_to}
+
+    @precondition(lambda self: not self.is_led and self.settling.high < self.disk.end)
+    @rule()
+    def cut(self) -> None:
+        """Another broker has led meanwhile: what was not replicated is gone, and written anew."""
+        base = max(self.settling.high, self.disk.bases[0])
+        if -(-base // RECORDS) * RECORDS != base or base == self.disk.bases[0] or base >= self.disk.end:
+            return
+        self.disk.cut(base)
+        self.epoch_of = {at: epoch for at, epoch in self.epoch_of.items() if at < base}
+        self.disk.epochs = tuple(entry for entry in self.disk.epochs if entry[1] < base)
+        self.disk.lead(max(epoch for epoch, _ in self.disk.epochs) + 2)
+        self.grow(1)
+
+    # Who leads
+
+    @rule(answer=st.sampled_from([(), (NAME,), None]))
+    def ask_leadership(self, answer: Collection[TopicPartition] | None) -> None:
+        ScriptedLeadership.answer = answer
+        self.now_s += LONG_S
+        self.uploader.ask_leadership()
+
+    # The uploader
+
+    @rule()
+    def sweep(self) -> None:
+        self.uploader.sweep()
+
+    @precondition(lambda self: self.is_led)
+    @rule(fails=st.one_of(st.none(), st.integers(0, 20)), answer_is_lost=st.booleans())
+    def ship(self, fails: int | None, answer_is_lost: bool) -> None:
+        self.faulty.moment = "after" if answer_is_lost else "before"
+        self.failing = fails
+        self.now_s += LONG_S
+        self.uploader.ask_leadership()
+        self.uploader.ask_settled()
+        for partition in self.uploader.schedule.take_all(lambda _: True):
+            self.uploader.ship(partition)
+        self.failing = None
+
+    @rule()
+    def follow(self) -> None:
+        self.now_s += 10 * LONG_S
+        self.uploader.follow()
+
+    @rule()
+    def restart(self) -> None:
+        """What was only held open is gone with the process."""
+        named = {base for base in self.epoch_of if self.disk.files(base)}
+        self.unpinned |= {base for base in self.epoch_of if base not in named and base >= self.stored_to}
+        self.uploader.close()
+        self.states, self.progress = {}, UNKNOWN
+        self.uploader = self._start()
+
+    # What holds
+
+    @property
+    def stored_to(self) -> int:
+        with suppress(ObjectNotFound):
+            return watermark_of(self.store).next_offset
+        return 0
+
+    @invariant()
+    def segments_are_in_order_and_change_as_the_table_has_it(self) -> None:
+        segments = [] if self.partition is None else self.partition.pending()
+        assert [segment.base_offset for segment in segments] == sorted(segment.base_offset for segment in segments)
+        states = {segment: segment.state for segment in segments}
+        for segment, state in states.items():
+            before = self.states.get(segment, state)
+            assert state is before or state in NEXT_OF_SEGMENTS[before], (segment.place, before, state)
+            if state is LOST and not segment.is_replicated:
+                assert "it may have been cut before" in str(segment.lost)
+                self.unpinned.add(segment.base_offset)
+        self.states = states
+
+    @invariant()
+    def progress_changes_as_the_table_has_it(self) -> None:
+        state = UNKNOWN if self.partition is None else self.partition.progress.state
+        assert state is self.progress or state in NEXT_OF_PROGRESS[self.progress], (self.progress, state)
+        self.progress = state
+
+    @invariant()
+    def what_the_watermark_has_passed_is_stored_or_a_hole(self) -> None:
+        with suppress(ObjectNotFound):
+            covered: set[int] = set()
+            for first, last in (*extents(self.store), *holes_of(self.store)):
+                covered.update(range(first, last, RECORDS))
+            assert covered.issuperset(range(min(covered, default=0), self.stored_to, RECORDS))
+        for first, last in holes_of(self.store) if self.stored_to else []:
+            assert self.unpinned.issuperset(range(first, last, RECORDS)), (first, last, self.unpinned)
+
+    def teardown(self) -> None:
+        try:
+            self._heal()
+        finally:
+            self.uploader.close()
+            shutil.rmtree(self.folder)
+
+    def _heal(self) -> None:
+        """In the end all is well for once, and everything is in the store, or was nobody's to keep."""
+        self.settling.high = MAX_INT64
+        for _ in range(3):
+            self.uploader.sweep()
+            self.ask_leadership((NAME,))
+        for _ in range(4 * len(self.epoch_of) + 4):
+            self.ship(None, answer_is_lost=False)
+            self.uploader.sweep()
+        active = self.disk.bases[-1]
+        # A log of which nothing that was closed is left has nothing to ship.
+        assert self.stored_to in (0, active)
+        self.what_the_watermark_has_passed_is_stored_or_a_hole()
+        kept = {base for base in self.epoch_of if base < active} - self.unpinned
+        stored = {first: log for (first, _), log in zip(extents(self.store), logs_of(self.store), strict=True)}
+        assert kept <= stored.keys()
+        for base in kept:
+            assert all(value in stored[base] for value in self.disk.values(base, self.epoch_of[base]))
+
+
+TestUploader = UploaderMachine.TestCase
+TestUploader.settings = settings(
+    max_examples=examples(60),
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
