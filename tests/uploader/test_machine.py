@@ -42,6 +42,8 @@ NAME: Final = (PARTITION.topic, PARTITION.partition)
 LONG_S: Final = 100.0
 """After so long what was answered does not hold any more, and what failed is tried again."""
 
+MAYBE_CUT: Final = "it may have been cut before"
+
 SEEN, HELD, DOOMED, ONLY_OURS, GONE, LOST = SegmentState
 NEXT_OF_SEGMENTS: Final = {
     # Gone within one rule: a step may list the folder twice.
@@ -223,8 +225,7 @@ class UploaderMachine(RuleBasedStateMachine):
             before = self.states.get(segment, state)
             assert state is before or state in NEXT_OF_SEGMENTS[before], (segment.place, before, state)
             if state is LOST and not segment.is_replicated:
-                assert "it may have been cut before" in str(segment.lost)
-                self.unpinned.add(segment.base_offset)
+                assert MAYBE_CUT in str(segment.lost)
         self.states = states
 
     @invariant()
@@ -240,8 +241,11 @@ class UploaderMachine(RuleBasedStateMachine):
             for first, last in (*extents(self.store), *holes_of(self.store)):
                 covered.update(range(first, last, RECORDS))
             assert covered.issuperset(range(min(covered, default=0), self.stored_to, RECORDS))
-        for first, last in holes_of(self.store) if self.stored_to else []:
-            assert self.unpinned.issuperset(range(first, last, RECORDS)), (first, last, self.unpinned)
+        for hole in watermark_of(self.store).holes if self.stored_to else ():
+            bases = range(hole.first_offset, hole.last_offset, RECORDS)
+            if MAYBE_CUT in hole.reason:
+                self.unpinned.update(bases)
+            assert self.unpinned.issuperset(bases), hole
 
     def teardown(self) -> None:
         try:
