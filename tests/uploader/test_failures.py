@@ -18,6 +18,7 @@ from tests.support.uploader.uploader_disk import (
     BrokerDisk,
     SaidSettling,
     extents,
+    logs_of,
     run_once,
     stored,
     uploader_of,
@@ -29,7 +30,7 @@ from tieredstore.catalog.watermark import watermark_key
 from tieredstore.config import settings_from
 from tieredstore.ops.listing import QUARANTINE
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.uploader import shipping
+from tieredstore.uploader import pins, shipping
 from tieredstore.uploader import uploader as module
 
 WHOLE = [(0, 9), (10, 19), (20, 29)]
@@ -45,18 +46,12 @@ def sweep_of(disk: BrokerDisk, numbers: slice = slice(None)) -> OperationSweep[M
     return OperationSweep(MemoryObjectStore, lambda store: run_once(disk.log_dir, store), numbers=numbers)
 
 
-def readable(store: ObjectStore, disk: BrokerDisk) -> list[bytes]:
-    """The logs of all whole segments, in order; each read back by the manager."""
-    with RemoteStorageManager(settings_from(STORE), store=store) as manager:
-        return [manager.open(segment.metadata).read() for segment in stored(store, disk.partition)]
-
-
 def check_whole(store: ObjectStore, disk: BrokerDisk) -> None:
     watermark = watermark_of(store)
     assert (watermark.next_offset, watermark.holes, watermark.moved_back) == (30, (), ())
     logs = [path.read_bytes() for path in sorted(disk.folder.glob("*.log"))[:3]]
     assert sorted(set(extents(store))) == WHOLE
-    assert sorted(set(readable(store, disk))) == sorted(logs)
+    assert sorted(set(logs_of(store))) == sorted(logs)
 
 
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
@@ -83,21 +78,16 @@ def test_the_process_may_die_in_each_operation_of_the_store(disk: BrokerDisk, mo
         assert len(extents(inner)) == 3
 
 
-def file_events() -> list[Callable[[BrokerDisk], None]]:
-    def rename(disk: BrokerDisk) -> None:
-        disk.mark_deleted()
-
-    def rename_two(disk: BrokerDisk) -> None:
-        disk.mark_deleted(2)
-
-    def rename_and_roll(disk: BrokerDisk) -> None:
-        disk.mark_deleted(2)
-        disk.grow()
-
-    return [rename, rename_two, rename_and_roll]
+def rename_and_roll(disk: BrokerDisk) -> None:
+    disk.mark_deleted(2)
+    disk.grow()
 
 
-@pytest.mark.parametrize("event", file_events(), ids=lambda event: event.__name__)
+@pytest.mark.parametrize(
+    "event",
+    [BrokerDisk.mark_deleted, lambda disk: disk.mark_deleted(2), rename_and_roll],
+    ids=["rename", "rename two", "rename and roll"],
+)
 @pytest.mark.parametrize("call", range(12))
 def test_files_may_be_renamed_at_any_opening(
     disk: BrokerDisk, event: Callable[[BrokerDisk], None], call: int, monkeypatch: pytest.MonkeyPatch
@@ -146,9 +136,8 @@ def test_a_damaged_segment_is_kept_aside_and_the_next_ones_are_shipped(
     assert (extents(store)[-1], len(watermark_of(store).holes)) == ((30, 39), 1)
 
 
-def test_checksums_are_not_looked_at_where_the_settings_say_so(disk: BrokerDisk) -> None:
+def test_checksums_are_not_looked_at_where_the_settings_say_so(disk: BrokerDisk, store: MemoryObjectStore) -> None:
     damage(disk.folder / f"{10:020d}.log")
-    store = MemoryObjectStore()
     assert run_once(disk.log_dir, store, check_crcs="false") == []
     assert extents(store) == WHOLE
 
@@ -163,51 +152,47 @@ def test_a_store_may_fail_while_a_segment_is_kept_aside(disk: BrokerDisk, moment
         assert stored(inner, prefix=QUARANTINE)
 
 
-def test_a_snapshot_that_never_comes_is_a_hole_after_a_while(disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tieredstore.uploader import pins  # noqa: PLC0415
+@pytest.fixture
+def snapshot(disk: BrokerDisk) -> Path:
+    """The name of a snapshot that the broker has not written yet; its bytes are ``late`` beside it."""
+    path = disk.folder / f"{20:020d}.snapshot"
+    path.rename(disk.log_dir / "late")
+    return path
 
+
+def test_a_snapshot_that_never_comes_is_a_hole_after_a_while(
+    disk: BrokerDisk, snapshot: Path, store: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pins, "INCOMPLETE_S", 0.02)
     monkeypatch.setattr(module, "INCOMPLETE_S", 0.3)
-    (disk.folder / f"{20:020d}.snapshot").unlink()
-    store = MemoryObjectStore()
     assert run_once(disk.log_dir, store) == []
     assert extents(store) == [(0, 9), (20, 29)]
     (hole,) = watermark_of(store).holes
     assert (hole.first_offset, hole.quarantine) == (10, QUARANTINE)
-    assert f"{20:020d}.snapshot" in hole.reason
+    assert snapshot.name in hole.reason
 
 
-def test_a_snapshot_that_comes_late_is_waited_for(disk: BrokerDisk) -> None:
-    snapshot = disk.folder / f"{20:020d}.snapshot"
-    raw = snapshot.read_bytes()
-    snapshot.unlink()
-    store = MemoryObjectStore()
+def test_a_snapshot_that_comes_late_is_waited_for(disk: BrokerDisk, snapshot: Path, store: MemoryObjectStore) -> None:
     with uploader_of(disk.log_dir, store) as shipping:
         shipping.ask_leadership()
         shipping.sweep()
         assert shipping.sweep().incomplete == 1
-        snapshot.write_bytes(raw)
+        (disk.log_dir / "late").rename(snapshot)
         assert shipping.run_once() == []
     assert extents(store) == WHOLE
 
 
 def test_a_snapshot_that_comes_after_it_was_given_up_and_before_its_turn_is_no_loss(
-    disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch
+    disk: BrokerDisk, snapshot: Path, store: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tieredstore.uploader import pins  # noqa: PLC0415
-
     monkeypatch.setattr(pins, "INCOMPLETE_S", -1.0)
     monkeypatch.setattr(module, "INCOMPLETE_S", 0.05)
-    snapshot = disk.folder / f"{20:020d}.snapshot"
-    raw = snapshot.read_bytes()
-    snapshot.unlink()
-    store, settling = MemoryObjectStore(), SaidSettling()
-    settling.high = 10
+    settling = SaidSettling(high=10)
     with uploader_of(disk.log_dir, store, settling) as shipping:
         assert len(shipping.run_once()) == 1
         (partition,) = shipping.disk.partitions
         assert [segment.lost is None for segment in partition.segments.values()] == [False, True]
-        snapshot.write_bytes(raw)
+        (disk.log_dir / "late").rename(snapshot)
         settling.high = 30
         partition.turn.not_before_s = 0.0
         shipping.ask_settled()
@@ -239,8 +224,7 @@ def test_a_log_that_cannot_be_opened_is_tried_again_and_again(
     assert watermark_of(store).holes == ()
 
 
-def test_too_many_files_are_held_one_after_the_other(disk: BrokerDisk) -> None:
-    store = MemoryObjectStore()
+def test_too_many_files_are_held_one_after_the_other(disk: BrokerDisk, store: MemoryObjectStore) -> None:
     with uploader_of(disk.log_dir, store, hold_max_files="10") as shipping:
         shipping.ask_leadership()
         assert shipping.sweep().files == 8
@@ -250,8 +234,8 @@ def test_too_many_files_are_held_one_after_the_other(disk: BrokerDisk) -> None:
 
 
 def test_what_is_about_to_be_deleted_takes_the_place_of_what_is_not(disk: BrokerDisk) -> None:
-    store, settling = MemoryObjectStore(), SaidSettling()
-    settling.high = 0
+    settling = SaidSettling(high=0)
+    store = MemoryObjectStore()
     with uploader_of(disk.log_dir, store, settling, hold_max_files="10") as shipping:
         shipping.ask_leadership()
         shipping.sweep()
@@ -274,16 +258,14 @@ def test_what_is_about_to_be_deleted_takes_the_place_of_what_is_not(disk: Broker
 def test_where_the_disk_is_full_the_oldest_deleted_files_are_let_go_and_told(
     disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tieredstore.uploader import pins  # noqa: PLC0415
-
     free = iter([9.0, 9.0, 50.0])
 
     def free_percent(_: Path) -> float:
         return next(free, 50.0)
 
     monkeypatch.setattr(pins, "free_percent", free_percent)
-    store, settling = MemoryObjectStore(), SaidSettling()
-    settling.high = 0
+    settling = SaidSettling(high=0)
+    store = MemoryObjectStore()
     with uploader_of(disk.log_dir, store, settling) as shipping:
         shipping.ask_leadership()
         shipping.sweep()
@@ -297,8 +279,7 @@ def test_where_the_disk_is_full_the_oldest_deleted_files_are_let_go_and_told(
     assert "nearly full" in hole.reason
 
 
-def test_a_try_that_takes_too_long_is_given_up(disk: BrokerDisk) -> None:
-    store = MemoryObjectStore()
+def test_a_try_that_takes_too_long_is_given_up(disk: BrokerDisk, store: MemoryObjectStore) -> None:
     waits: list[float] = []
     # Longer than a try may take, and shorter than it may need to come back.
     slow = ScriptedStore(store).on("put", "*.log", lambda _: waits.append(61.0))
