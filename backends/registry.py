@@ -29,9 +29,6 @@ from tieredstore.installation import install_command
 from tieredstore.model import Properties
 from tieredstore.redaction import redacted
 
-DEFAULT_CHUNK_SIZE: Final = 4194304
-"""``chunk.size`` where there is a URL and no file."""
-
 
 @dataclass(frozen=True, slots=True)
 class StoreClass:
@@ -85,7 +82,7 @@ def settings_at(url: str, settings_file: Path | str | None = None) -> Settings:
     folder. Raises ConfigError.
     """
     if settings_file is None:
-        return settings_with(url, {"chunk.size": str(DEFAULT_CHUNK_SIZE)})
+        return settings_with(url, {})
     base_dir = Path(settings_file).absolute().parent
     return settings_with(url, read_properties(settings_file), base_dir=base_dir, source=str(settings_file))
 

@@ -98,7 +98,7 @@ class TieredStoreError(Exception):
     """The exit code of the command line for this class of errors."""
 
 
-class ConfigError(TieredStoreError):
+class ConfigError(TieredStoreError, ValueError):
     """A user's setting, file or argument is wrong; the sentence names it and the way out."""
 
     exit_code = 2

@@ -8,7 +8,7 @@ import enum
 import io
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -305,6 +305,12 @@ class ByteRange:
 
 Properties = Mapping[str, str]
 """Settings as a file gives them: names to texts."""
+
+SettingValue: TypeAlias = "str | int | bool | os.PathLike[str] | timedelta | Sequence[str]"
+"""A setting as a program gives it: a duration is its milliseconds, a list its words with commas between."""
+
+GivenProperties: TypeAlias = Mapping[str, SettingValue]
+"""Settings as a program gives them."""
 
 
 def human_bytes(count: int) -> str:

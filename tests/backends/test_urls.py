@@ -206,12 +206,6 @@ def test_a_file_of_another_store_gives_the_rest(tmp_path: Path) -> None:
     assert (settings.storage_backend, settings.chunk_size) == ("gcs", 7)
 
 
-def test_a_file_without_a_chunk_size_is_wrong_with_a_url_too(tmp_path: Path) -> None:
-    error = refusal("gs://logs/secret-place", write(tmp_path, {"compression.enabled": "true"}))
-    assert "store.properties, with the store gs://logs: chunk.size is missing" in error
-    assert "secret-place" not in error
-
-
 # What is refused
 
 

@@ -61,7 +61,7 @@ def test_no_unknown_name_passes(name: str) -> None:
 
 def test_a_file_without_any_known_name_says_so() -> None:
     assert error_of({"broker.id": "1", "node.id": "2"}).startswith(
-        "settings: 4 settings are wrong:\n"
+        "settings: 3 settings are wrong:\n"
         "  broker.id is not known, nor is any other property here, and none starts with rsm.config.\n"
     )
 

@@ -161,11 +161,9 @@ def test_lists_are_split_trimmed_and_without_repeats() -> None:
     assert settings_from({**BASE, "custom.metadata.fields.include": " "}).custom_metadata_fields == ()
 
 
-@pytest.mark.parametrize("missing", ["storage.backend.class", "chunk.size"])
-def test_required_properties_are_named_with_what_they_take(missing: str) -> None:
-    error = error_of({name: text for name, text in BASE.items() if name != missing})
-    assert error.startswith(f"settings: {missing} is missing; expected is ")
-    assert missing != "chunk.size" or "4194304 is the recommended value" in error
+def test_the_store_is_what_no_default_names() -> None:
+    assert settings_from({"storage.backend.class": "memory"}).chunk_size == 4 << 20
+    assert error_of({"chunk.size": "7"}).startswith("settings: storage.backend.class is missing; expected is ")
 
 
 def test_the_heuristic_is_on_where_compression_is() -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pydantic import SecretStr
 
@@ -18,7 +17,7 @@ from tieredstore.config.fields import SettingsGroup
 from tieredstore.config.jvm import JvmProperties
 from tieredstore.config.names import check_names, forgotten_names, groups_named
 from tieredstore.config.pinterest import translate
-from tieredstore.config.properties import OwnProperties, own_properties, read_properties, shown_name
+from tieredstore.config.properties import OwnProperties, own_properties, read_properties, texts_of
 from tieredstore.config.settings import Settings
 from tieredstore.config.source import SettingsReader
 from tieredstore.config.storage import (
@@ -32,11 +31,9 @@ from tieredstore.config.storage import (
 )
 from tieredstore.config.uploader import UploaderSettings
 from tieredstore.config.values import is_quoted, plain
-from tieredstore.errors import ConfigError
-from tieredstore.model import Properties
+from tieredstore.model import GivenProperties
 
 _logger: Final = logging.getLogger(__name__)
-_SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 _BACKEND: Final = "storage.backend.class"
 _UPLOADER: Final = "uploader."
 
@@ -54,14 +51,13 @@ def load_settings(path: Path | str) -> Settings:
     return settings_from(read_properties(path), base_dir=Path(path).absolute().parent, source=str(path))
 
 
-def settings_from(properties: Properties, *, base_dir: Path | None = None, source: str = "settings") -> Settings:
-    """The settings of a mapping from names to texts, with or without the prefix ``rsm.config.``.
+def settings_from(properties: GivenProperties, *, base_dir: Path | None = None, source: str = "settings") -> Settings:
+    """The settings of a mapping from names to texts or plain values, with or without the prefix ``rsm.config.``.
 
     Relative paths start from ``base_dir``, or stay relative without it; errors name ``source``.
     Raises ConfigError with all that is wrong, one a line.
     """
-    _check_texts(properties, source)
-    properties = translate(properties, source)
+    properties = translate(texts_of(properties, source), source)
     own = own_properties(properties, source)
     reader = SettingsReader(own, base_dir or Path())
     beside = (name for name in own.others if name.startswith(ENDPOINT) or name == UPLOADER_LAYOUT)
@@ -94,26 +90,16 @@ def load_uploader_settings(path: Path | str) -> UploaderSettings:
 
 
 def uploader_settings_from(
-    properties: Properties, *, base_dir: Path | None = None, source: str = "settings"
+    properties: GivenProperties, *, base_dir: Path | None = None, source: str = "settings"
 ) -> UploaderSettings:
     """The same of a mapping; ConfigError with all that is wrong with them, one a line."""
-    _check_texts(properties, source)
-    properties = translate(properties, source)
+    properties = translate(texts_of(properties, source), source)
     own = own_properties(properties, source)
     beside = {name: properties[name] for name in own.others if name.startswith(_UPLOADER)}
     reader = SettingsReader(OwnProperties(source, "", {**own.texts, **beside}), base_dir or Path())
     check_names(reader, ("storage.",))
     reader.problems = [problem for problem in reader.problems if problem.name.startswith(_UPLOADER)]
     return reader.result(reader.read(UploaderSettings))
-
-
-def _check_texts(properties: Mapping[Any, Any], source: str) -> None:
-    for name, text in properties.items():
-        # a caller without a type checker may hand in numbers; a file may hold half of a surrogate pair
-        if not isinstance(name, str) or not isinstance(text, str):
-            raise ConfigError(f"{source}: the value of {name} must be a str, not {type(text).__name__}")
-        if _SURROGATE.search(name + text):
-            raise ConfigError(f"{source}: {shown_name(name)} holds a \\u escape that is half of a surrogate pair")
 
 
 def _read_store(reader: SettingsReader, backend: str | None) -> dict[str, SettingsGroup | None]:

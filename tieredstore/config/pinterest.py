@@ -138,7 +138,7 @@ def translate(properties: Properties, source: str) -> Properties:
     if not foreign:
         return properties
     _check_place(properties, source)
-    own = {"uploader.layout": "pinterest", "chunk.size": "4194304"}
+    own = {"uploader.layout": "pinterest"}
     if "storage.backend.class" not in properties:
         own |= {"storage.backend.class": "s3", "storage.s3.region": "us-east-1"}  # the region of their clients
     kept: dict[str, str] = {}

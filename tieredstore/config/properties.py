@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Final
 
@@ -12,7 +14,7 @@ import javaproperties
 
 from tieredstore.config.values import plain
 from tieredstore.errors import ConfigError
-from tieredstore.model import Properties
+from tieredstore.model import GivenProperties, Properties
 
 DEFAULT_PREFIX: Final = "rsm.config."
 """Kafka's default of :data:`PREFIX_PROPERTY`."""
@@ -21,8 +23,10 @@ PREFIX_PROPERTY: Final = "remote.log.storage.manager.impl.prefix"
 """The broker's own property that says under which prefix the plugin's properties stand."""
 
 _MAX_FILE_BYTES: Final = 1 << 20
+_MS: Final = timedelta(milliseconds=1)
 _USUAL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,32}(\.[A-Za-z0-9_-]{1,32})*")
 _SHOWN_OF_STRAY: Final = 8
+_SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
 _BLANKS: Final = " \t\f"
 
@@ -66,6 +70,44 @@ def join_lines(text: str) -> str:
         else:
             joined.append(line)
     return "\n".join([*joined, "".join(parts)])
+
+
+def texts_of(given: GivenProperties, source: str) -> dict[str, str]:
+    """The properties as a file would have them; ConfigError for what no file can hold, with its name and no value."""
+    return {_checked_name(name, source): _text_of(name, value, source) for name, value in given.items()}
+
+
+def _checked_name(name: object, source: str) -> str:
+    # A caller without a type checker may hand in what is none; a file may hold half of a surrogate pair.
+    if not isinstance(name, str):
+        raise ConfigError(f"{source}: a property's name must be a str, not {type(name).__name__}")
+    if _SURROGATE.search(name):
+        raise ConfigError(f"{source}: {shown_name(name)} holds a \\u escape that is half of a surrogate pair")
+    return name
+
+
+def _text_of(name: str, value: object, source: str) -> str:
+    match value:
+        case str():
+            text = value
+        case bool():
+            text = str(value).lower()
+        case int():
+            text = str(int(value))
+        case PathLike():
+            text = str(fspath(value))
+        case timedelta():
+            if value % _MS:
+                raise ConfigError(f"{source}: {shown_name(name)} is {value}; give whole milliseconds")
+            text = str(value // _MS)
+        case list() | tuple() if all(isinstance(word, str) and "," not in word for word in value):
+            text = ",".join(value)
+        case _:
+            kinds = "a str, int, bool, path, timedelta or list of words without commas"
+            raise ConfigError(f"{source}: {shown_name(name)} is of the type {type(value).__name__}; it must be {kinds}")
+    if _SURROGATE.search(text):
+        raise ConfigError(f"{source}: {shown_name(name)} holds a \\u escape that is half of a surrogate pair")
+    return text
 
 
 def shown_name(name: str) -> str:

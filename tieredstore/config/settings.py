@@ -37,7 +37,8 @@ class Settings(SettingsGroup):
         default=None, alias="storage.root", description="Folder of the file system store; it must exist."
     )
     # Half of Java's int at most: stored, a chunk that does not compress is larger, and its size still has to fit one.
-    chunk_size: Annotated[int, integer(1, 1073741823, hint="4194304 is the recommended value")] = Field(
+    chunk_size: Annotated[int, integer(1, 1073741823)] = Field(
+        default=4194304,
         alias="chunk.size",
         description="Bytes of a chunk before compression and encryption; may change, each manifest records its own.",
     )

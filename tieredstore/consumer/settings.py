@@ -178,7 +178,7 @@ def _store(own: Mapping[str, Any], mode: Mode) -> Settings | None:
     if isinstance(settings, str | Path):
         return load_settings(settings)
     if isinstance(settings, Mapping):
-        return settings_from(cast("Mapping[str, str]", settings))
+        return settings_from(settings)
     raise ConfigError(f"{PREFIX}settings is {quoted(settings)}: it must be a path, a mapping or Settings")
 
 

@@ -58,7 +58,6 @@ _KAFKA: Final = "kafka."
 _SERVERS: Final = "bootstrap.servers"
 _CONSUMER: Final = "kafka.new.consumer."
 _SOURCE: Final = ("storage.", "key.prefix", "chunk.size", "encryption.", "fetch.", "compression.", "rsm.config.")
-_CHUNK_SIZE: Final = {"chunk.size": "4194304"}
 
 
 def _delimiter(text: str) -> str:
@@ -323,13 +322,13 @@ def pipeline_from(properties: Mapping[str, str], *, base_dir: Path | None = None
         raise ConfigError(
             f"{source}: no source is named: give the bucket's storage.backend.class, kafka.bootstrap.servers, or both"
         )
-    written = settings_from({**_CHUNK_SIZE, **output}, base_dir=base_dir, source=f"{source}, output.*")
+    written = settings_from(output, base_dir=base_dir, source=f"{source}, output.*")
     if refusal := find_table_fault(settings.table, settings.naming, settings.format, written, tables):
         raise ConfigError(f"{source}: {refusal}")
     return Pipeline(
         settings,
         written,
-        settings_from({**_CHUNK_SIZE, **stored}, base_dir=base_dir, source=source) if stored else None,
+        settings_from(stored, base_dir=base_dir, source=source) if stored else None,
         tuple(sorted(client.items())) if _SERVERS in client else (),
         tables,
         schemas,

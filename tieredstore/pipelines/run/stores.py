@@ -31,7 +31,7 @@ class Parts:
 def open_parts(pipeline: Pipeline) -> Generator[Parts]:
     """Open both by the settings; they are closed again at the end."""
     # A pipeline of the broker alone reads a bucket that has nothing.
-    settings = pipeline.source or settings_from({"storage.backend.class": "memory", "chunk.size": "4194304"})
+    settings = pipeline.source or settings_from({"storage.backend.class": "memory"})
     with (
         open_bucket(pipeline.output) as output,
         open_bucket(settings) as bucket,

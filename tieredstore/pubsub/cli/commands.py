@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from tieredstore.pubsub.queue.queues import GroupPartition, NotificationQueue
 
 _GROUP_WAIT_S: Final = 30.0
-_NO_STORE: Final = {"storage.backend.class": "memory", "chunk.size": "4194304"}
+_NO_STORE: Final = {"storage.backend.class": "memory"}
 
 
 @contextlib.contextmanager

@@ -20,12 +20,8 @@ from tieredstore.config.names import GROUPS
 from tieredstore.config.properties import own_properties
 from tieredstore.config.values import PATH
 from tieredstore.errors import ConfigError
-from tieredstore.model import Properties
 from tieredstore.process.per_process import PerProcess
 from tieredstore.remote import RemoteStorageManager
-
-_CHUNK_SIZE: Final = "chunk.size", "4194304"
-"""Required by the settings, and of no meaning to who reads: each manifest records its own."""
 
 _PATHS: Final = frozenset(name for group in GROUPS for name, _, kind in property_fields(group) if kind is PATH)
 
@@ -60,7 +56,7 @@ class StoreSource:
             name: _locate(name, text) for name, text in own_properties(dict(self.properties), "options").texts.items()
         }
         if self.settings_file is None:
-            return settings_from(_complete(given, ""), source="options")
+            return settings_from(given, source="options")
         path = _find(self.settings_file)
         if path is None:
             raise ConfigError(
@@ -71,15 +67,10 @@ class StoreSource:
         prefix = own_properties(in_file, str(path)).prefix
         merged = {**in_file, **{prefix + name: text for name, text in given.items()}}
         source = f"{path} with options" if given else str(path)
-        return settings_from(_complete(merged, prefix), base_dir=path.absolute().parent, source=source)
+        return settings_from(merged, base_dir=path.absolute().parent, source=source)
 
     def __repr__(self) -> str:
         return f"StoreSource({self.settings_file!r}, {[name for name, _ in self.properties]})"
-
-
-def _complete(properties: Properties, prefix: str) -> Properties:
-    name, text = _CHUNK_SIZE
-    return {prefix + name: text, **properties}
 
 
 def _locate(name: str, text: str) -> str:
