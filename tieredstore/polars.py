@@ -20,10 +20,10 @@ from tieredstore.errors import ConfigError
 from tieredstore.model import DEFAULT_ISOLATION
 from tieredstore.query.arguments import check_client, check_topic
 from tieredstore.query.batch_tables import BatchTable, batch_tables, batches_beside
-from tieredstore.query.stores import StoreLike, manager_of
 from tieredstore.query.table_names import BATCHES
 from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes, topic_schema
 from tieredstore.query.topic_table import TableOptions, TopicTable
+from tieredstore.remote.stores import StoreLike, manager_of
 from tieredstore.values import Binary, ValueType
 
 if TYPE_CHECKING:

@@ -49,7 +49,7 @@ def test_modes_by_our_names_and_by_pinterests(name: object, mode: Mode) -> None:
     [
         (given(mode="both"), "tiered.storage.mode is 'both'; it must be one of kafka_only, kafka_preferred"),
         (given(modes="x"), "there is no property tiered.storage.modes; there is tiered.storage.mode"),
-        (BROKER, "no store is named, which tiered.storage.mode kafka_preferred needs: set tiered.storage.settings"),
+        (BROKER, "no store is named, which tiered.storage.mode kafka_preferred needs: give store="),
         (given(**{"refresh.ms": "soon"}), "tiered.storage.refresh.ms is 'soon': it must be a whole number"),
         (
             given(**{"partitions.at.once": 0}),
@@ -58,7 +58,7 @@ def test_modes_by_our_names_and_by_pinterests(name: object, mode: Mode) -> None:
         (given(**{"queued.max.kbytes": True}), "tiered.storage.queued.max.kbytes is True"),
         (given(**{"on.data.loss": "skip"}), "tiered.storage.on.data.loss is 'skip'; it must be fail or report"),
         (given(loss_cb="print"), "tiered.storage.loss_cb is no function"),
-        (given(settings=7), "tiered.storage.settings is 7: it must be a path, a mapping or Settings"),
+        (given(settings=7), "source is of the type int; give a path, a URL, a mapping of settings"),
         (given(store="ftp://x/y", settings=None), "the URL of a store starts with one of file://"),
         (given() | {"auto.offset.reset": "first"}, "auto.offset.reset is 'first'"),
         (given() | {"enable.auto.commit": "maybe"}, "enable.auto.commit is 'maybe'; it must be true or false"),

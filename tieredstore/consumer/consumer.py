@@ -18,6 +18,7 @@ from tieredstore.consumer.settings import Mode, parse_settings
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.records import COLUMNS
 from tieredstore.live.client_log import ClientLog, log_to
+from tieredstore.remote.stores import StoreLike
 
 RebalanceCallback: TypeAlias = Callable[[Any, list[KafkaPartition]], None]
 
@@ -41,11 +42,14 @@ class Consumer(confluent_kafka.Consumer):
 
     _makers: ClassVar = Makers()
 
-    def __init__(self, config: dict[str, Any] | None = None, /, **kwargs: Any) -> None:
-        """ConfigError for properties that cannot be used; nothing is connected to before the first call."""
+    def __init__(self, config: dict[str, Any] | None = None, /, *, store: StoreLike = None, **kwargs: Any) -> None:
+        """``store`` is the bucket, named in any way that people have it.
+
+        ConfigError for properties that cannot be used; nothing is connected to before the first call.
+        """
         given = {**(config or {}), **kwargs}
         logger = given.pop("logger", None)
-        self._settings = parse_settings(given)
+        self._settings = parse_settings(given, store)
         member = self._settings.member_properties()
         super().__init__(log_to(ClientLog(), member) if logger is None else {**member, "logger": logger})
         self._client = self._makers.client(self)

@@ -5,18 +5,17 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 
-from tieredstore.backends.registry import settings_at
-from tieredstore.config import Settings, load_settings, settings_from
 from tieredstore.config.nearest import nearest_name
 from tieredstore.config.pinterest import of_consumer
 from tieredstore.errors import ConfigError, quoted
 from tieredstore.live.properties import member_configuration, shared_properties
 from tieredstore.model import Isolation
+from tieredstore.remote.stores import StoreLike, settings_of
 
 if TYPE_CHECKING:
+    from tieredstore.config import Settings
     from tieredstore.records import LostOffsets, OnDataLoss
 
 PREFIX: Final = "tiered.storage."
@@ -106,10 +105,10 @@ class ConsumerSettings:
         return shared_properties(self.client)
 
 
-def parse_settings(properties: Mapping[str, Any]) -> ConsumerSettings:
-    """The settings of a consumer; ConfigError that names what is unknown, cannot be, or is missing.
+def parse_settings(properties: Mapping[str, Any], store: StoreLike = None) -> ConsumerSettings:
+    """The settings of a consumer of ``store``, or of the one that they name.
 
-    Nothing is connected to.
+    ConfigError that names what is unknown, cannot be, or is missing. Nothing is connected to.
     """
     properties = of_consumer(properties)
     own = {name: value for name, value in properties.items() if name.startswith(PREFIX)}
@@ -127,7 +126,7 @@ def parse_settings(properties: Mapping[str, Any]) -> ConsumerSettings:
     auto_commit = _flag(client, "enable.auto.commit", "auto.commit.enable", default=True)
     settings = ConsumerSettings(
         mode=mode,
-        store=_store(own, mode),
+        store=_store(own, mode, store),
         on_data_loss=cast("OnDataLoss", _choice(own, f"{PREFIX}on.data.loss", _POLICIES, "fail")),
         loss_cb=loss_cb,
         refresh_s=_number(own, f"{PREFIX}refresh.ms", 10, 86_400_000, 30_000) / 1000,
@@ -160,26 +159,16 @@ def _mode(given: object) -> Mode:
         raise ConfigError(f"{PREFIX}mode is {quoted(given)}; it must be one of {names}") from None
 
 
-def _store(own: Mapping[str, Any], mode: Mode) -> Settings | None:
-    settings, url = own.get(f"{PREFIX}settings"), own.get(f"{PREFIX}store")
+def _store(own: Mapping[str, Any], mode: Mode, given: StoreLike) -> Settings | None:
+    settings, url = own.get(f"{PREFIX}settings", given), own.get(f"{PREFIX}store")
     if mode is Mode.KAFKA_ONLY:
         return None
     if settings is None and url is None:
         raise ConfigError(
-            f"no store is named, which {PREFIX}mode {mode.value} needs: set {PREFIX}settings (a file, a mapping) or "
-            f"{PREFIX}store (a URL)"
+            f"no store is named, which {PREFIX}mode {mode.value} needs: give store=, {PREFIX}settings (a file, a "
+            f"mapping) or {PREFIX}store (a URL)"
         )
-    if url is not None:
-        if settings is not None and not isinstance(settings, str | Path):
-            raise ConfigError(f"beside {PREFIX}store, {PREFIX}settings must be the path of a file")
-        return settings_at(str(url), settings)
-    if isinstance(settings, Settings):
-        return settings
-    if isinstance(settings, str | Path):
-        return load_settings(settings)
-    if isinstance(settings, Mapping):
-        return settings_from(settings)
-    raise ConfigError(f"{PREFIX}settings is {quoted(settings)}: it must be a path, a mapping or Settings")
+    return settings_of(settings, store=None if url is None else str(url))
 
 
 def _number(given: Mapping[str, Any], name: str, least: int, most: int, default: int = 0) -> int:

@@ -20,10 +20,10 @@ from tieredstore.errors import ConfigError, TieredStoreError, excerpt
 from tieredstore.model import DEFAULT_ISOLATION
 from tieredstore.query.arguments import check_client, check_map, several_of, wrong_kind
 from tieredstore.query.batch_tables import BatchTable, BatchTables, batches_beside
-from tieredstore.query.stores import StoreLike, manager_of
 from tieredstore.query.table_names import BATCHES, check_distinct
 from tieredstore.query.topic_columns import ColumnTypes
 from tieredstore.query.topic_table import TableOptions, TopicDataset, TopicTable
+from tieredstore.remote.stores import StoreLike, manager_of
 from tieredstore.values import Text, ValueType
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 from tieredstore import metrics
 from tieredstore.backends.base import ObjectStore
-from tieredstore.config import Settings
 from tieredstore.format.custom_metadata import CustomMetadata, CustomMetadataField
 from tieredstore.format.keys import Suffix, main_path
 from tieredstore.format.manifest import SegmentManifest
@@ -32,6 +31,7 @@ from tieredstore.remote.manifest_object import delete_manifest_first, rules_of
 from tieredstore.remote.pools import Pools
 from tieredstore.remote.source import NextSegment
 from tieredstore.remote.statistics import FetchStats
+from tieredstore.remote.stores import StoreLike, settings_of
 
 if TYPE_CHECKING:
     from tieredstore.remote.copy.raw_writer import RawSegmentWriter
@@ -56,20 +56,21 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
 
     def __init__(
         self,
-        settings: Settings,
+        source: StoreLike,
         *,
         store: ObjectStore | None = None,
         random_bytes: RandomBytes = os.urandom,
         pools: Pools | None = None,
         shares_read_ahead: bool = False,
     ) -> None:
-        """The store is the settings' own unless one is given; ``random_bytes`` makes keys and IVs.
+        """``source`` names the store in any way that people have it; ``store`` is in place of the settings' own.
+        ``random_bytes`` makes keys and IVs.
 
         ``pools`` are the threads to use in place of those of the settings. A store and pools that are given remain
         their owner's: ``close`` leaves them alone. With ``shares_read_ahead`` what the settings have loaded ahead is
         for all readers of this manager together, not for each of them.
         """
-        self.settings = settings
+        self.settings = settings = settings_of(source)
         self.layout = KeyLayout(
             settings.key_prefix,
             settings.key_prefix_mask,

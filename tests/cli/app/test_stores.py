@@ -55,7 +55,7 @@ def test_a_store_goes_over_the_settings(tmp_path: Path) -> None:
     ("url", "said"),
     [
         ("memory://x", "in memory"),
-        ("nonsense", "starts with one of"),
+        ("nonsense", "there is no file or folder 'nonsense'; URLs begin with"),
         ("s3://key:password@bucket", "without credentials"),
         ("file:///no/such/folder/at/all", "not an existing folder"),
         ("/no/such/folder/at/all", "folder/at/all' is not an existing folder"),

@@ -16,20 +16,11 @@ if TYPE_CHECKING:
 
 def choose_settings(settings_path: Path | None, store_url: str | None) -> Settings:
     """The settings of a file, of a URL, or of a file for the store of a URL; ConfigError without both."""
-    if store_url is not None:
-        from tieredstore.backends.registry import settings_at
-
-        return settings_at(_url(store_url), settings_path)
-    if settings_path is None:
+    if settings_path is None and store_url is None:
         raise ConfigError("no store is named: give --settings FILE (-c) or --store URL")
-    from tieredstore.config import load_settings
+    from tieredstore.remote.stores import settings_of
 
-    return load_settings(settings_path)
-
-
-def _url(text: str) -> str:
-    """What --store says; a path that begins as one (``./store``, ``../store``, ``~/store``) becomes absolute."""
-    return str(Path(text).expanduser().absolute()) if text.partition("/")[0] in {".", "..", "~"} else text
+    return settings_of(settings_path, store=store_url)
 
 
 @contextlib.contextmanager
