@@ -1,21 +1,90 @@
 """Tiered storage for Kafka's log, without the broker.
 
-The public names are those of the rooms below; the usual ones to start from are
-:class:`tieredstore.remote.RemoteStorageManager` and :func:`tieredstore.config.load_settings`.
+:func:`open` gives a :class:`Bucket`, whose methods answer what people ask. Importing this package loads nothing else:
+each name is imported when it is first used.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__version__: str
+if TYPE_CHECKING:
+    from tieredstore import errors
+    from tieredstore.api.bucket import Bucket
+    from tieredstore.api.opening import open  # noqa: A004  the verb that people know
+    from tieredstore.api.outcomes import Outcome, Plan
+    from tieredstore.api.reads import Read
+    from tieredstore.api.rows import Segment, Topic
+    from tieredstore.config.settings import Settings
+    from tieredstore.consumer import Consumer
+    from tieredstore.errors import TieredStoreError
+    from tieredstore.remote.manager import RemoteStorageManager
 
-if not TYPE_CHECKING:  # to a type checker a name that is not there is not there
+    __version__: str
 
-    def __getattr__(name: str) -> str:
-        # Looked up when it is asked for: it takes as long as the rest of the package to import.
-        if name == "__version__":
+__all__ = [
+    "Bucket",
+    "Consumer",
+    "Outcome",
+    "Plan",
+    "Read",
+    "RemoteStorageManager",
+    "Segment",
+    "Settings",
+    "TieredStoreError",
+    "Topic",
+    "__version__",
+    "errors",
+    "open",
+]
+
+
+def __getattr__(name: str) -> object:  # noqa: C901  a table
+    match name:
+        case "open":
+            from tieredstore.api import opening  # noqa: PLC0415
+
+            return opening.open
+        case "Bucket":
+            from tieredstore.api import bucket  # noqa: PLC0415
+
+            return bucket.Bucket
+        case "Topic" | "Segment":
+            from tieredstore.api import rows  # noqa: PLC0415
+
+            return getattr(rows, name)
+        case "Read":
+            from tieredstore.api import reads  # noqa: PLC0415
+
+            return reads.Read
+        case "Outcome" | "Plan":
+            from tieredstore.api import outcomes  # noqa: PLC0415
+
+            return getattr(outcomes, name)
+        case "Settings":
+            from tieredstore.config import settings  # noqa: PLC0415
+
+            return settings.Settings
+        case "Consumer":
+            from tieredstore import consumer  # noqa: PLC0415
+
+            return consumer.Consumer
+        case "RemoteStorageManager":
+            from tieredstore.remote import manager  # noqa: PLC0415
+
+            return manager.RemoteStorageManager
+        case "errors" | "TieredStoreError":
+            from tieredstore import errors  # noqa: PLC0415
+
+            return errors if name == "errors" else errors.TieredStoreError
+        case "__version__":
+            # Looked up when it is asked for: it takes as long as the rest of the package to import.
             from tieredstore.installation import version  # noqa: PLC0415
 
             return version()
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        case _:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -38,6 +38,7 @@ Errors carry policy as class attributes, so that a caller decides by attribute a
     ├── BrokerError                       no         6   the Kafka broker said no
     │   ├── BrokerDenied                  no         6   credentials or a certificate that the broker or we refuse
     │   └── BrokerUnavailable             yes        75  no answer in time, connection lost: try again
+    ├── PartlyDoneError                   no         6   some items of a tool failed; the others are done
     ├── RegistryError                     no         6   the schema registry said no
     │   ├── RegistryDenied                no         6   credentials or a certificate that the registry or we refuse
     │   └── RegistryUnavailable           yes        75  no answer in time, server trouble: try again
@@ -256,6 +257,16 @@ class BrokerUnavailable(BrokerError):
 
     retryable = True
     exit_code = 75
+
+
+class PartlyDoneError(TieredStoreError):
+    """Some items of a tool failed, and the others are done: ``totals`` says how many, and which failed first."""
+
+    exit_code = 6
+
+    def __init__(self, sentence: str, totals: object = None) -> None:
+        super().__init__(sentence)
+        self.totals = totals
 
 
 class RegistryError(TieredStoreError):

@@ -20,13 +20,13 @@ from tieredstore.records.arrow_stream import ArrowStream
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tieredstore.model import AtTime
+    from tieredstore.model import Place
     from tieredstore.process.closing import Closing
     from tieredstore.records.settings import ReadSettings
 
 _MIB: Final = 1024 * 1024
 
-GivenPlaces: TypeAlias = "int | AtTime | Mapping[int, int | AtTime] | None"
+GivenPlaces: TypeAlias = "Place | Mapping[int, Place] | None"
 """Where a read begins or ends: in each partition, or by the partition's number; None for the log's own end."""
 
 

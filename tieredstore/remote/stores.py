@@ -80,6 +80,20 @@ def keyword_properties(given: Mapping[str, SettingValue]) -> dict[str, SettingVa
     return {names.get(name, name.replace("_", ".")): value for name, value in given.items()}
 
 
+def url_of(settings: Settings) -> str:
+    """Where the settings' store and prefix are, as a URL and without credentials; of a class of one's own its name."""
+    prefix = settings.key_prefix
+    if settings.s3 is not None:
+        return f"s3://{settings.s3.bucket_name}/{prefix}"
+    if settings.gcs is not None:
+        return f"gs://{settings.gcs.bucket_name}/{prefix}"
+    if settings.azure is not None:
+        return f"az://{settings.azure.container_name}/{prefix}"
+    if settings.storage_root is not None:
+        return f"{settings.storage_root.absolute().as_uri()}/{prefix}"
+    return f"{redacted(settings.storage_backend)}:{prefix}"
+
+
 def _as_they_are(settings: Settings, store: str | None, extra: GivenProperties) -> Settings:
     if store is not None or extra:
         raise ConfigError("settings that were read stay as they are: give their file, URL or mapping to change them")

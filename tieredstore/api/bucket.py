@@ -1,0 +1,501 @@
+"""A bucket of segments, and what people ask of it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final, Literal, TypedDict, Unpack
+
+from tieredstore.api import outcomes as found
+from tieredstore.api.outcomes import OnOutcome, Outcome, Plan, Totals, run
+from tieredstore.api.rows import Check, KeyUse, Partition, Segment, Topic, Usage, segment_of, time_of
+from tieredstore.api.scopes import Partitions, Scopes, TopicIdLike, check_names
+from tieredstore.api.tables import Table
+from tieredstore.errors import ConfigError, SegmentNotFound
+from tieredstore.model import AtTime, IndexType, RemoteLogSegmentMetadata, Uuid
+from tieredstore.ops.listing import HeldOffsets
+from tieredstore.positions import GivenPlace, place_of
+from tieredstore.process.closing import Closer, Closing
+from tieredstore.process.lifetime import Lifetime
+from tieredstore.process.parallel import READERS
+from tieredstore.process.per_process import PerProcess
+from tieredstore.redaction import redacted
+from tieredstore.remote.stores import url_of
+
+if TYPE_CHECKING:
+    from tieredstore.api.reading import ReadOptions
+    from tieredstore.api.reads import Read
+    from tieredstore.config import Settings
+    from tieredstore.ops.brokers import BrokersView
+    from tieredstore.ops.bucket import Bucket as OpenBucket
+    from tieredstore.ops.garbage.holds import LegalHold
+    from tieredstore.ops.listing import ListedSegment
+    from tieredstore.remote import RemoteStorageManager
+    from tieredstore.remote.fetch.stream import SegmentStream
+    from tieredstore.remote.stores import StoreLike
+
+By = Literal["topic", "partition", "day"]
+
+CLOSE_S: Final = 2.0
+"""Seconds that closing a bucket takes at most."""
+
+
+class Which(TypedDict, total=False):
+    """Which segments of the topics, and how many at once; the same in every method that has it."""
+
+    partitions: Partitions
+    topic_id: TopicIdLike
+    parallel: int
+
+
+class _Opened:
+    """The store of one process, and the manager over it once something is read, copied or decrypted."""
+
+    def __init__(self, settings: Settings) -> None:
+        from tieredstore.ops.bucket import Bucket as OpenBucket  # noqa: PLC0415  below: nothing asks a store yet
+        from tieredstore.places.opening import open_places  # noqa: PLC0415
+
+        self.bucket = OpenBucket(settings, open_places(settings))
+        self.managers: PerProcess[RemoteStorageManager] = PerProcess(self.bucket.manager, lambda one: one.close())
+
+    def close(self) -> None:
+        self.managers.close()
+        self.bucket.store.close()
+
+
+class Bucket(Closing):
+    """The segments under one prefix of a store. :func:`tieredstore.open` makes it.
+
+    It is for any thread. A forked child's begins anew, a pickled one is its settings. Close it, or use it as a context
+    manager: from then on what is asked of it raises AlreadyClosedError.
+    """
+
+    def __init__(self, settings: Settings, broker: Mapping[str, str] | None = None) -> None:
+        self.settings = settings
+        self.broker = broker
+        self._life = Lifetime("the bucket")
+        self._handles: PerProcess[_Opened] = PerProcess(partial(_Opened, settings), _Opened.close)
+        self._closer = Closer(self._life.end, self._handles.close)
+
+    # ---- what there is
+
+    def topics(self, *topics: str) -> Table[Topic]:
+        """The topics, by name or glob (all without one), with their partitions and sums over whole segments.
+
+        Reads the manifest of each segment, and needs no key. ResourceNotFound for a name that is not there.
+        """
+        rows: Table[Topic] = Table()
+        listed = self._listed(Scopes(topics))
+        for (topic, topic_id), of_topic in itertools.groupby(
+            listed, key=lambda one: (one.partition.topic, one.partition.topic_id)
+        ):
+            rows.append(_topic(topic, topic_id, of_topic))
+        return rows
+
+    def segments(
+        self,
+        topic: str,
+        partitions: Partitions = None,
+        *,
+        start: GivenPlace = None,
+        stop: GivenPlace = None,
+        topic_id: TopicIdLike = None,
+    ) -> Table[Segment]:
+        """The segments of a topic, in the order of partitions and offsets, incomplete and damaged ones too.
+
+        Those with records at ``start`` or later, and from before ``stop``. Reads their manifests, and needs no key.
+        """
+        scopes, first, last = Scopes((topic,), partitions, topic_id), place_of("start", start), place_of("stop", stop)
+        rows = (segment_of(one, self) for one in self._listed(scopes))
+        return Table(row for row in rows if _reaches(row, first) and not _begins_behind(row, last))
+
+    def read(
+        self,
+        topic: str,
+        partitions: Partitions = None,
+        *,
+        start: GivenPlace = None,
+        stop: GivenPlace = None,
+        last: int | None = None,
+        **how: Unpack[ReadOptions],
+    ) -> Read:
+        """The records of a topic, of the bucket and, with a broker, of what it has beyond, as one log.
+
+        From ``start`` up to ``stop``, which is out, each an offset or a time; or the ``last`` so many of each
+        partition; with ``follow=True`` also what comes, without an end. Aborted and open transactions are left out.
+        Offsets that were written and that nobody holds any more are DataLoss, before the first record.
+        """
+        from tieredstore.api.reading import read_records  # noqa: PLC0415  needs the extra `arrow`
+
+        self._life.check()
+        check_names([topic])
+        return read_records(self, topic, partitions, start=start, stop=stop, last=last, how=how)
+
+    def query(self, sql: str, **how: Unpack[ReadOptions]) -> Read:
+        """The rows of a query in DuckDB's SQL; each topic is a table. Keys and values are text unless ``how`` differs."""
+        from tieredstore.api.reading import query_rows  # noqa: PLC0415  needs the extra `query`
+
+        self._life.check()
+        return query_rows(self, sql, how)
+
+    def inspect(self, topic: str, partition: int, segment: int | Uuid) -> Segment:
+        """One segment, by the offset it begins at or by its id. SegmentNotFound names the nearest ones."""
+        rows = self.segments(topic, partition)
+        matching = [row for row in rows if segment in (row.base_offset, row.segment_id)]
+        if len(matching) == 1:
+            return matching[0]
+        if matching:
+            ids = ", ".join(str(row.segment_id) for row in matching)
+            raise ConfigError(f"several segments of {topic}-{partition} begin at {segment}: give the id, one of {ids}")
+        if isinstance(segment, Uuid):
+            raise SegmentNotFound(f"no segment of {topic}-{partition} has the id {segment}")
+        nearest = sorted({row.base_offset for row in rows}, key=lambda offset: abs(offset - segment))[:2]
+        shown = ", ".join(map(str, sorted(nearest)))
+        raise SegmentNotFound(f"no segment of {topic}-{partition} begins at {segment}; nearest {shown}")
+
+    def usage(self, *topics: str, by: By = "topic", **which: Unpack[Which]) -> Table[Usage]:
+        """How many bytes, segments and objects lie in the bucket, by topic, partition or day of the newest record."""
+        from tieredstore.ops.cost.usage import UsageBy, usage_of  # noqa: PLC0415
+
+        if by not in ("topic", "partition", "day"):
+            raise ConfigError(f"by is {by!r:.60}; it must be topic, partition or day")
+        sums = usage_of(self._listed(_scopes(topics, which)), UsageBy(by))
+        return Table(
+            Usage(
+                key.topic, key.topic_id, key.partition, key.day, one.segments, one.objects, one.leftovers, one.size,
+                one.stored_size, round(one.size / one.sized_stored, 2) if one.sized_stored else None,
+            )
+            for key, one in sorted(sums.items(), key=lambda row: -row[1].stored_size)
+        )  # fmt: skip
+
+    def keys(self, key_id: str | None = None) -> Table[KeyUse]:
+        """What is encrypted by which key pair, the quarantine too; or by ``key_id`` alone, and no row means: nothing."""
+        from tieredstore.catalog.listing import Scope  # noqa: PLC0415
+        from tieredstore.ops.keys.use import key_totals  # noqa: PLC0415
+        from tieredstore.ops.listing import list_encrypted, load_stream  # noqa: PLC0415
+
+        opened = self._bucket()
+        listed = list_encrypted(opened.store, opened.prefix, Scope())
+        totals = key_totals(load_stream(opened.store, listed, rules=opened.manifest_rules))
+        return Table(
+            KeyUse(own, one.segments, one.size, one.stored_size, time_of(one.oldest_ms), time_of(one.newest_ms))
+            for own, one in sorted(totals.items(), key=lambda row: row[0] or "")
+            if key_id in (None, own)
+        )
+
+    def doctor(self, *, write: bool = False) -> Table[Check]:
+        """Look at settings, keys, store, clock, rules and caches; ``write`` puts and removes a few small objects."""
+        from tieredstore.ops.doctor.checkup import checked  # noqa: PLC0415
+
+        self._life.check()
+        return Table(
+            Check(one.subject, one.outcome.value, one.sentence, one.figures)
+            for one in checked(self.settings, write=write)
+        )
+
+    # ---- what it takes in
+
+    def upload(
+        self,
+        log_dir: str | Path,
+        *topics: str,
+        broker_id: int | None = None,
+        dry_run: bool = False,
+        on_outcome: OnOutcome = None,
+    ) -> Totals:
+        """Copy the closed segments of a broker's disk into the bucket, each once: run it as often as you like.
+
+        ``log_dir`` is a log directory, a partition's folder or one ``.log`` file; ``topics`` are some of its topics, by
+        name or glob. A segment counts once its manifest stands, so that a run that was killed is completed by the
+        next. What fails does not keep the others: PartlyDoneError at the end.
+        """
+        from tieredstore.api.uploading import upload_segments  # noqa: PLC0415
+
+        outcomes = upload_segments(self, Path(log_dir), topics, broker_id=broker_id, dry_run=dry_run)
+        with contextlib.closing(outcomes):
+            return run(outcomes, on_outcome)
+
+    def mirror(
+        self,
+        target: StoreLike,
+        *topics: str,
+        decrypt: bool = False,
+        read_back: bool = True,
+        dry_run: bool = False,
+        on_outcome: OnOutcome = None,
+        **which: Unpack[Which],
+    ) -> Totals:
+        """Copy segments to another bucket, under the same ids; what is there is not sent again.
+
+        Segments are written anew, under new ids, where the target's settings say another chunk size, compression or
+        encryption. ``decrypt`` lets the target have plain copies of what is encrypted; with ``read_back`` each object
+        is read back and compared before its manifest is written.
+        """
+        from tieredstore.ops.copies.copying import copy_segments  # noqa: PLC0415
+        from tieredstore.remote.stores import settings_of  # noqa: PLC0415
+
+        source, scopes = self._bucket(), _scopes(topics, which)
+        source.refuse_raw("mirror", "its objects are the broker's files; upload() stores them from a disk")
+
+        def outcomes() -> Generator[Outcome]:
+            with Bucket(settings_of(target)) as other:
+                into = other.opened()
+                into.refuse_raw("mirror", "its objects are the broker's files; upload() stores them from a disk")
+                for scope in scopes.of(source.store, source.prefix):
+                    steps = copy_segments(
+                        source, into, scope, decrypt=decrypt, read_back=read_back, dry_run=dry_run,
+                        parallel=which.get("parallel", 4),
+                    )  # fmt: skip
+                    yield from (found.of_copy(step, dry_run=dry_run) for step in steps)
+
+        with contextlib.closing(outcomes()) as copied:
+            return run(copied, on_outcome)
+
+    # ---- what deletes or rewrites: a plan, which apply() does
+
+    def remove(
+        self,
+        *topics: str,
+        stop: GivenPlace = None,
+        force: bool = False,
+        **which: Unpack[Which],
+    ) -> Plan:
+        """A plan that deletes the segments of topics; with ``stop`` whole segments from before it alone.
+
+        ``stop`` is an offset (of ``partitions``, which have offsets of their own) or a time. Like Kafka's retention it
+        takes the oldest up to the first that stays. What is under a legal hold stays, and so does, beside a broker,
+        what it lists, unless ``force``.
+        """
+        if not topics:
+            raise ConfigError("name at least one topic")
+        scopes, place = _scopes(topics, which), place_of("stop", stop)
+        if isinstance(place, int) and scopes.partitions is None:
+            raise ConfigError("stop is an offset, which needs partitions=: each has offsets of its own")
+        if force and self.broker is None:
+            raise ConfigError("force is for what brokers list: open the bucket with broker=")
+        opened = self._bucket()
+        chosen = scopes.of_one_life(opened.store, opened.prefix)
+        bounds = "" if stop is None else f" before {stop}"
+
+        def outcomes(dry_run: bool) -> Generator[Outcome]:
+            from tieredstore.catalog.listing import list_in_scope  # noqa: PLC0415
+            from tieredstore.ops.garbage.removal import Before, remove_segments  # noqa: PLC0415
+
+            before = Before(time_ms=place.timestamp_ms) if isinstance(place, AtTime) else Before(offset=place)
+            with self._brokers() as brokers:
+                for scope in chosen:
+                    steps = remove_segments(
+                        opened.store, opened.prefix, list_in_scope(opened.store, opened.prefix, scope), before,
+                        rules=opened.manifest_rules, brokers=brokers,
+                        upload_max_age_ms=self.settings.upload_max_age_ms, force=force, dry_run=dry_run,
+                        parallel=which.get("parallel", READERS),
+                    )  # fmt: skip
+                    yield from (found.of_removal(step, dry_run=dry_run) for step in steps)
+
+        return Plan("remove", f"{scopes}{bounds}", outcomes)
+
+    def gc(
+        self,
+        *topics: str,
+        min_age: timedelta = timedelta(days=1),
+        unknown_too: bool = False,
+        **which: Unpack[Which],
+    ) -> Plan:
+        """A plan that deletes what broken copies and deletions left, if it is older than ``min_age``.
+
+        Beside a broker also segments that it has forgotten; ``unknown_too``: those too that its records never named.
+        """
+        scopes = _scopes(topics, which)
+        if unknown_too and self.broker is None:
+            raise ConfigError("unknown_too is for what brokers do not name: open the bucket with broker=")
+        opened = self._bucket()
+        opened.refuse_raw("gc", "a log without its index looks like a copy that did not end, and may be the only one")
+        chosen = list(scopes.of(opened.store, opened.prefix))
+
+        def outcomes(dry_run: bool) -> Generator[Outcome]:
+            from tieredstore.ops.garbage.collection import collect_garbage  # noqa: PLC0415
+
+            with self._brokers() as brokers:
+                for scope in chosen:
+                    steps = collect_garbage(
+                        opened.store, opened.prefix, scope, min_age_ms=min_age // timedelta(milliseconds=1),
+                        upload_max_age_ms=self.settings.upload_max_age_ms, brokers=brokers, unknown_too=unknown_too,
+                        dry_run=dry_run, parallel=which.get("parallel", READERS),
+                    )  # fmt: skip
+                    yield from (found.of_garbage(step, opened, dry_run=dry_run) for step in steps)
+
+        return Plan("gc", str(scopes), outcomes)
+
+    def rotate_keys(self, *topics: str, **which: Unpack[Which]) -> Plan:
+        """A plan that wraps each segment's data key by the active key pair, those of the quarantine too.
+
+        Data and indexes stay as they are. ConfigError without encryption.
+        """
+        from tieredstore.api.rotating import rotate_segments  # noqa: PLC0415
+
+        scopes, opened = _scopes(topics, which), self._bucket()
+        parallel = which.get("parallel", READERS)
+        return Plan("rotate_keys", str(scopes), rotate_segments(opened, scopes, parallel))
+
+    # ---- legal holds
+
+    def holds(self) -> Table[LegalHold]:
+        """The legal holds of the bucket. CorruptData for one that cannot be read, which holds everything."""
+        from tieredstore.ops.garbage.holds import list_holds  # noqa: PLC0415
+
+        opened = self._bucket()
+        return Table(list_holds(opened.store, opened.prefix))
+
+    def place_hold(
+        self,
+        name: str,
+        topic: str | None = None,
+        partition: int | None = None,
+        *,
+        start: int | None = None,
+        stop: int | None = None,
+        reason: str = "",
+    ) -> LegalHold:
+        """Nothing that the hold covers is deleted from now on: all, a topic, a partition, or its offsets.
+
+        ``stop`` is exclusive. Returned is the hold as it is kept; PreconditionFailed if there is one of its name.
+        """
+        from tieredstore.ops.garbage.holds import LegalHold, place_hold  # noqa: PLC0415
+
+        hold = LegalHold(name, topic, partition, start, None if stop is None else stop - 1, reason)
+        opened = self._bucket()
+        place_hold(opened.store, opened.prefix, hold)
+        return hold
+
+    def release_hold(self, name: str) -> Plan:
+        """A plan that takes the hold away: what it covers may be deleted then. ObjectNotFound if there is none."""
+        opened = self._bucket()
+
+        def outcomes(dry_run: bool) -> Generator[Outcome]:
+            from tieredstore.ops.garbage.holds import find_hold, release_hold  # noqa: PLC0415
+
+            hold = find_hold(opened.store, opened.prefix, name)
+            if not dry_run:
+                release_hold(opened.store, opened.prefix, name)
+            yield Outcome(
+                action="release_hold", status="planned" if dry_run else "done", code="released", name=name,
+                topic=None if hold is None else hold.topic, partition=None if hold is None else hold.partition,
+            )  # fmt: skip
+
+        next(outcomes(dry_run=True))  # a name that is none is told now
+        return Plan("release_hold", name, outcomes)
+
+    # ---- itself
+
+    @property
+    def url(self) -> str:
+        """Where it is, without credentials."""
+        return url_of(self.settings)
+
+    @property
+    def manager(self) -> RemoteStorageManager:
+        """Kafka's verbs over this bucket; it is closed with it. Reads the key files when it is first asked for."""
+        self._life.check()
+        return self._handles.get().managers.get()
+
+    def opened(self) -> OpenBucket:
+        """The store itself, for tools."""
+        return self._bucket()
+
+    def open_log(self, segment: RemoteLogSegmentMetadata) -> SegmentStream:
+        """The whole log of a segment as a seekable, read-only file."""
+        return self.manager.open(segment)
+
+    def open_index(self, segment: RemoteLogSegmentMetadata, kind: IndexType) -> BinaryIO:
+        """One index of a segment, opened."""
+        return self.manager.fetch_index(segment, kind)
+
+    def close(self) -> None:
+        """Close the store and all that was opened by it, within two seconds. Idempotent."""
+        self._closer.close(CLOSE_S)
+
+    def _bucket(self) -> OpenBucket:
+        self._life.check()
+        return self._handles.get().bucket
+
+    @contextlib.contextmanager
+    def _brokers(self) -> Generator[BrokersView | None]:
+        """What the brokers list; None without a broker."""
+        if self.broker is None:
+            yield None
+            return
+        from tieredstore.live import LiveReader  # noqa: PLC0415  needs the extra `kafka`
+        from tieredstore.ops.brokers import BrokersView, MetadataTopic  # noqa: PLC0415
+
+        with (
+            LiveReader(self.broker, isolation="read_uncommitted") as reader,
+            BrokersView(MetadataTopic(reader).read_on) as brokers,
+        ):
+            yield brokers
+
+    def _listed(self, scopes: Scopes) -> Iterator[ListedSegment]:
+        from tieredstore.catalog.listing import list_in_scope  # noqa: PLC0415
+        from tieredstore.ops.listing import load_listing  # noqa: PLC0415
+
+        opened = self._bucket()
+        for scope in scopes.of(opened.store, opened.prefix):
+            listed = list_in_scope(opened.store, opened.prefix, scope)
+            yield from load_listing(opened.store, listed, opened.manifest_rules)
+
+    def __repr__(self) -> str:
+        encryption = self.settings.encryption
+        key = "" if encryption is None else f", key={encryption.key_pair_id!r}"
+        broker = "" if self.broker is None else f", broker={redacted(self.broker['bootstrap.servers'])!r}"
+        return f"Bucket({self.url!r}{key}{broker})"
+
+    def __reduce__(self) -> tuple[Callable[..., Bucket], tuple[Settings, Mapping[str, str] | None]]:
+        return Bucket, (self.settings, self.broker)
+
+
+def _scopes(topics: Sequence[str], which: Which) -> Scopes:
+    return Scopes(topics, which.get("partitions"), which.get("topic_id"))
+
+
+def _topic(name: str, topic_id: Uuid, listed: Iterator[ListedSegment]) -> Topic:
+    partitions: list[Partition] = []
+    segments = size = stored_size = 0
+    for where, of_partition in itertools.groupby(listed, key=lambda one: one.partition):
+        held, newest_ms = HeldOffsets(), -1
+        gaps: list[tuple[int, int]] = []
+        for one in of_partition:
+            if one.whole is None:
+                continue
+            segments += 1
+            size += one.whole.metadata.segment_size_in_bytes
+            stored_size += one.objects.stored_size
+            newest_ms = max(newest_ms, one.max_timestamp_ms or -1)
+            if (gap := held.add(one.whole)) is not None:
+                gaps.append((gap[0], gap[1] + 1))
+        if held.spans:
+            partitions.append(
+                Partition(
+                    where.partition, held.spans[0][0], held.spans[-1][1] + 1, tuple(gaps),
+                    time_of(newest_ms if newest_ms >= 0 else None),
+                )
+            )  # fmt: skip
+    return Topic(name, topic_id, tuple(partitions), segments, size, stored_size)
+
+
+def _reaches(row: Segment, start: int | AtTime | None) -> bool:
+    """Whether the segment may have records from ``start`` on."""
+    match start:
+        case None:
+            return True
+        case AtTime():
+            return row.last_time is None or AtTime.of(row.last_time).timestamp_ms >= start.timestamp_ms
+        case _:
+            return row.last_offset is None or row.last_offset >= start
+
+
+def _begins_behind(row: Segment, stop: int | AtTime | None) -> bool:
+    """Whether all its records are known to lie behind ``stop``; manifests tell no time that a segment begins at."""
+    return isinstance(stop, int) and row.base_offset >= stop

@@ -1,0 +1,65 @@
+"""``tieredstore.open``: a bucket, by whatever names it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeAlias
+
+from tieredstore.api.bucket import Bucket
+from tieredstore.config.properties import read_properties, texts_of
+from tieredstore.errors import ConfigError
+from tieredstore.model import GivenProperties, SettingValue
+from tieredstore.query.arguments import wrong_kind
+from tieredstore.remote.stores import keyword_properties, settings_of
+
+if TYPE_CHECKING:
+    from tieredstore.remote.stores import StoreLike
+
+BrokerLike: TypeAlias = "str | os.PathLike[str] | GivenProperties | None"
+"""A broker beside the bucket: ``host:9092``, a client's properties file, or its properties."""
+
+_SERVERS = "bootstrap.servers"
+
+
+def open(
+    source: StoreLike = None,
+    /,
+    *,
+    store: str | None = None,
+    broker: BrokerLike = None,
+    **settings: SettingValue,
+) -> Bucket:
+    """A bucket of segments. Asks no store yet: that opens at the first request, key files at the first read.
+
+    ``source`` is a URL (``s3://logs/prod/``), a folder, a settings file (a broker's ``server.properties`` too), a
+    mapping of settings, or what was opened before; without one it is the file that ``TIEREDSTORE_SETTINGS`` names.
+    ``store`` is a URL in place of the source's store, ``broker`` the cluster whose records follow the bucket's.
+    Keywords are settings with ``_`` for ``.``, as ``chunk_size=1 << 20``. Close it, or use it as a context manager.
+
+    ConfigError for what is wrong with any of these, in a sentence that names it.
+
+    Example::
+
+        with tieredstore.open("s3://logs/prod/") as bucket:
+            frame = bucket.read("orders", last=5).to_pandas()
+    """
+    return Bucket(settings_of(source, store=store, extra=keyword_properties(settings)), client_of(broker))
+
+
+def client_of(broker: BrokerLike) -> dict[str, str] | None:
+    """The properties of the Kafka client; None without a broker."""
+    match broker:
+        case None:
+            return None
+        case str() if ":" in broker and os.sep not in broker:
+            client = {_SERVERS: broker}
+        case str() | os.PathLike():
+            client = dict(read_properties(os.fspath(broker)))
+        case Mapping():
+            client = texts_of(broker, "broker")
+        case _:
+            raise wrong_kind("broker", broker, "host:9092, a client's properties file, or a mapping")
+    if not client.get(_SERVERS):
+        raise ConfigError(f"broker names no broker: {_SERVERS} is missing")
+    return client

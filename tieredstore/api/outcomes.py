@@ -1,0 +1,170 @@
+"""What tools do to items, what became of them all, and what a tool would do if it were told to."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from tieredstore.errors import PartlyDoneError, TieredStoreError
+from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.ops import steps
+
+if TYPE_CHECKING:
+    from tieredstore.ops.bucket import Bucket as OpenBucket
+    from tieredstore.ops.copies.copying import CopyStep
+    from tieredstore.ops.garbage.collection import Garbage
+    from tieredstore.ops.keys.rotation import RotationStep
+    from tieredstore.ops.listing import ListedSegment
+
+Status: TypeAlias = Literal["planned", "done", "kept", "failed"]
+
+_MOST_FAILURES: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one item of a tool, or would; None where it does not apply or is not known.
+
+    ``code`` says in a word why the item has its ``status``, ``reason`` in a sentence where that is to be said. Offsets
+    are inclusive, sizes are bytes: ``size`` of the log, ``stored_size`` of what the store holds of it.
+    """
+
+    action: str
+    status: Status
+    code: str
+    topic: str | None = None
+    topic_id: Uuid | None = None
+    partition: int | None = None
+    base_offset: int | None = None
+    last_offset: int | None = None
+    segment_id: Uuid | None = None
+    new_segment_id: Uuid | None = None
+    name: str | None = None
+    kind: str | None = None
+    size: int | None = None
+    stored_size: int | None = None
+    key_id: str | None = None
+    reason: str | None = None
+    error: TieredStoreError | None = None
+
+    def of(self, where: TopicIdPartition) -> Outcome:
+        """The same, of an item of this partition."""
+        return replace(self, topic=where.topic, topic_id=where.topic_id, partition=where.partition)
+
+
+OnOutcome: TypeAlias = Callable[[Outcome], object] | None
+"""Called for each item as it is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """How many items came to what; ``stored_size`` is that of the items done (planned), ``failures`` are the first."""
+
+    planned: int = 0
+    done: int = 0
+    kept: int = 0
+    failed: int = 0
+    stored_size: int = 0
+    failures: tuple[Outcome, ...] = ()
+
+
+def run(outcomes: Iterable[Outcome], on_outcome: OnOutcome = None) -> Totals:
+    """Do all of it. PartlyDoneError at the end for items that failed: the others are done by then."""
+    counts: dict[Status, int] = {"planned": 0, "done": 0, "kept": 0, "failed": 0}
+    stored_size = 0
+    failures: list[Outcome] = []
+    for outcome in outcomes:
+        counts[outcome.status] += 1
+        if outcome.status in ("planned", "done"):
+            stored_size += outcome.stored_size or 0
+        if outcome.status == "failed" and len(failures) < _MOST_FAILURES:
+            failures.append(outcome)
+        if on_outcome is not None:
+            on_outcome(outcome)
+    totals = Totals(**counts, stored_size=stored_size, failures=tuple(failures))
+    if failures:
+        first = failures[0].error or failures[0].reason or failures[0].code
+        of_all = totals.planned + totals.done + totals.kept + totals.failed
+        raise PartlyDoneError(f"{totals.failed} of {of_all} items failed; the first one: {first}", totals)
+    return totals
+
+
+class Plan:
+    """What a tool would do, which it does when it is applied. Iterate over it to see; nothing is changed by that.
+
+    Topic ids and bounds are those of when the plan was made. What is there is looked at anew each time, and each item
+    is judged again right before it is touched.
+    """
+
+    def __init__(self, action: str, scope: str, outcomes: Callable[[bool], Generator[Outcome]]) -> None:
+        self.action = action
+        self.scope = scope
+        self._outcomes = outcomes
+
+    def __iter__(self) -> Iterator[Outcome]:
+        with contextlib.closing(self._outcomes(True)) as outcomes:
+            yield from outcomes
+
+    def apply(self, on_outcome: OnOutcome = None) -> Totals:
+        """Do it. ``on_outcome`` is called for each item as it is done; PartlyDoneError at the end if some failed."""
+        with contextlib.closing(self._outcomes(False)) as outcomes:
+            return run(outcomes, on_outcome)
+
+    def __repr__(self) -> str:
+        return f"<Plan: {self.action} {self.scope}; apply() does it>"
+
+
+_FAILED: Final = frozenset({
+    steps.Outcome.CHANGED, steps.Outcome.DAMAGED, steps.Outcome.FAILED, steps.Outcome.REFUSED,
+    steps.Outcome.UNKNOWN_KEY, steps.Outcome.WRONG_KEY,
+})  # fmt: skip
+
+
+def status_of(code: steps.Outcome, *, dry_run: bool) -> Status:
+    """What an item's code means for who asked: done, kept, or failed."""
+    if code.is_change:
+        return "planned" if dry_run else "done"
+    return "failed" if code in _FAILED else "kept"
+
+
+def of_removal(step: steps.Step[ListedSegment], *, dry_run: bool) -> Outcome:
+    """The outcome of a segment that was to be removed."""
+    objects, stored = step.item.objects, step.item.stored
+    return Outcome(
+        action="remove", status=status_of(step.outcome, dry_run=dry_run), code=step.outcome.value,
+        base_offset=objects.start_offset, last_offset=None if stored is None else stored.last_offset,
+        segment_id=objects.segment_id.id, stored_size=objects.stored_size, reason=step.reason,
+    ).of(step.item.partition)  # fmt: skip
+
+
+def of_garbage(step: steps.Step[Garbage], opened: OpenBucket, *, dry_run: bool) -> Outcome:
+    """The outcome of a leftover."""
+    item = step.item
+    kind = "forgotten" if item.forgotten is not None else "unfinished_write" if item.is_write else "no_manifest"
+    return Outcome(
+        action="gc", status=status_of(step.outcome, dry_run=dry_run), code=step.outcome.value, kind=kind,
+        base_offset=item.first_offset, name=opened.shown(item.name) if item.is_write else item.name,
+        stored_size=item.size, reason=step.reason,
+    ).of(item.partition)  # fmt: skip
+
+
+def of_rotation(step: RotationStep, *, dry_run: bool) -> Outcome:
+    """The outcome of a segment whose data key was to be wrapped anew."""
+    objects = step.item
+    return Outcome(
+        action="rotate_keys", status=status_of(step.outcome, dry_run=dry_run), code=step.outcome.value,
+        base_offset=objects.start_offset, segment_id=objects.segment_id.id, key_id=step.key_id, reason=step.reason,
+    ).of(objects.segment_id.topic_id_partition)  # fmt: skip
+
+
+def of_copy(step: CopyStep, *, dry_run: bool) -> Outcome:
+    """The outcome of a segment that was to be mirrored; ``new_segment_id`` is that of the copy."""
+    objects = step.item
+    return Outcome(
+        action="mirror", status=status_of(step.outcome, dry_run=dry_run), code=step.outcome.value,
+        kind=None if step.way is None else step.way.value, base_offset=objects.start_offset,
+        last_offset=step.last_offset, segment_id=objects.segment_id.id, new_segment_id=step.segment_id,
+        stored_size=step.sent or objects.stored_size, reason=step.reason, error=step.error,
+    ).of(objects.segment_id.topic_id_partition)  # fmt: skip

@@ -1,0 +1,132 @@
+"""Rows of a read or a query: an Arrow stream, which becomes a frame of any library, a file, or records one by one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from tieredstore.errors import AlreadyClosed, ConfigError
+from tieredstore.process.closing import Closing
+from tieredstore.query.writers import WRITERS
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+
+    from tieredstore.records.arrow_stream import ArrowStream
+
+_JSON: Final = {".json": "jsonl"}
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record; key, value and headers are what the read was told to make of them."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: datetime | None
+    timestamp_type: int | None
+    key: Any
+    value: Any
+    headers: Any
+    leader_epoch: int | None
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
+
+
+class Read(Closing):
+    """Rows that are read once, as they are asked for: exhaust it, or close it.
+
+    It is an Arrow stream (``__arrow_c_stream__``): pyarrow, pandas, Polars, DuckDB and others take it as it is.
+    Iterating gives records, of a query rows as mappings. Only its end means that there is no more: a read that was
+    closed raises AlreadyClosedError, one that failed its error, again and again.
+    """
+
+    def __init__(self, rows: ArrowStream, opened: contextlib.ExitStack, *, are_records: bool) -> None:
+        self._rows = rows
+        self._opened = opened
+        self._are_records = are_records
+        self._is_begun = False
+
+    @property
+    def schema(self) -> pa.Schema:
+        """That of all batches."""
+        return self._rows.schema
+
+    def batches(self) -> Generator[pa.RecordBatch]:
+        """The rows in record batches, without empty ones."""
+        with self._reading():
+            yield from self._rows
+
+    def __iter__(self) -> Iterator[Any]:
+        with contextlib.closing(self.batches()) as batches:
+            for batch in batches:
+                rows = batch.to_pylist()
+                yield from map(_record, rows) if self._are_records else rows
+
+    def to_arrow(self) -> pa.Table:
+        """All of it as a table of pyarrow's."""
+        with self._reading():
+            table: pa.Table = self._rows.reader().read_all()
+            return table
+
+    def to_pandas(self) -> pd.DataFrame:
+        """All of it as a frame of pandas'."""
+        frame: Any = self.to_arrow().to_pandas()
+        return cast("pd.DataFrame", frame)
+
+    def to_polars(self) -> pl.DataFrame:
+        """All of it as a frame of Polars'."""
+        import polars as pl  # noqa: PLC0415  of the extra `polars`
+
+        frame: Any = pl.from_arrow(self.to_arrow())
+        return frame
+
+    def write(self, path: str | Path) -> int:
+        """Write all of it into a new file, whole or not at all, and return how many rows there are.
+
+        Its name says the format: ``.parquet``, ``.arrow``, ``.csv`` or ``.jsonl``.
+        """
+        target = Path(path)
+        ending = _JSON.get(target.suffix, target.suffix.removeprefix("."))
+        if ending not in WRITERS:
+            raise ConfigError(f"{str(path)!r:.120} says no format: name it .parquet, .arrow, .csv or .jsonl")
+        from tieredstore.api.fetching import whole_file  # noqa: PLC0415  few want files
+
+        with self._reading(), whole_file(target) as file:
+            return WRITERS[ending](self._rows.reader(), file)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        self._begin()
+        return self._rows.__arrow_c_stream__(requested_schema)
+
+    def close(self) -> None:
+        """End it; the rest of what was asked for is an error."""
+        self._opened.close()
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        self._begin()
+        try:
+            yield
+        finally:
+            self.close()
+
+    def _begin(self) -> None:
+        if self._is_begun:
+            raise AlreadyClosed("this read was read before: read to its end, or call read() again")
+        self._is_begun = True
+
+
+def _record(row: dict[str, Any]) -> Record:
+    return Record(
+        row.get("topic", ""), row.get("partition", -1), row.get("offset", -1), row.get("timestamp"),
+        row.get("timestampType"), row.get("key"), row.get("value"), row.get("headers"), row.get("leaderEpoch"),
+    )  # fmt: skip

@@ -1,0 +1,44 @@
+"""Data keys of segments, wrapped by another key pair."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING
+
+from tieredstore.api.outcomes import Outcome, of_rotation
+from tieredstore.errors import ConfigError
+from tieredstore.ops import steps
+from tieredstore.ops.keys.rotation import rotate_keys
+from tieredstore.ops.keys.use import note_rotated
+from tieredstore.ops.listing import list_encrypted
+from tieredstore.remote.key_ring import key_ring_of
+
+if TYPE_CHECKING:
+    from tieredstore.api.scopes import Scopes
+    from tieredstore.ops.bucket import Bucket as OpenBucket
+
+
+def rotate_segments(opened: OpenBucket, scopes: Scopes, parallel: int) -> Callable[[bool], Generator[Outcome]]:
+    """What rotates the segments in scope, or says what it would do. ConfigError without encryption."""
+    opened.refuse_raw("rotate_keys", "nothing of it is encrypted")
+    ring = key_ring_of(opened.settings)
+    if ring is None:
+        raise ConfigError("these settings have no encryption: set encryption.enabled and its key pairs")
+    chosen = list(scopes.of(opened.store, opened.prefix))
+
+    def outcomes(dry_run: bool) -> Generator[Outcome]:
+        noted: set[str] = set()
+        for scope in chosen:
+            listed = list_encrypted(opened.store, opened.prefix, scope)
+            for step in rotate_keys(
+                opened.store, listed, ring, rules=opened.manifest_rules, dry_run=dry_run, parallel=parallel
+            ):
+                is_first = step.outcome is steps.Outcome.ROTATED and step.key_id not in noted
+                if is_first and step.key_id is not None and not dry_run:
+                    noted.add(step.key_id)
+                    note_rotated(opened.store, opened.prefix, step.key_id)  # also if this is killed
+                yield of_rotation(step, dry_run=dry_run)
+        for key_id in noted:
+            note_rotated(opened.store, opened.prefix, key_id)  # readers' caches forget from now on
+
+    return outcomes

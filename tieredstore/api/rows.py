@@ -1,0 +1,192 @@
+"""What a bucket answers with: topics, their partitions, segments; sums, keys and findings about them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Protocol
+
+from tieredstore.catalog.stored import StoredSegment
+from tieredstore.errors import ConfigError, CorruptData, SegmentNotFound
+from tieredstore.model import IndexType, RemoteLogSegmentMetadata, Uuid
+
+if TYPE_CHECKING:
+    from tieredstore.ops.listing import ListedSegment
+    from tieredstore.remote.fetch.stream import SegmentStream
+
+
+class SegmentFiles(Protocol):
+    """What opens the files of a segment; a bucket is it."""
+
+    def open_log(self, segment: RemoteLogSegmentMetadata) -> SegmentStream:
+        """The whole log as a seekable, read-only file."""
+        ...
+
+    def open_index(self, segment: RemoteLogSegmentMetadata, kind: IndexType) -> BinaryIO:
+        """One index."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition as the bucket holds it: offsets from ``earliest_offset`` up to ``end_offset``, which is out.
+
+    ``gaps`` are offsets between two segments that neither holds (half-open). ``broker_end`` is the end of the broker's
+    log, None where no broker is asked.
+    """
+
+    number: int
+    earliest_offset: int
+    end_offset: int
+    gaps: tuple[tuple[int, int], ...] = ()
+    last_time: datetime | None = None
+    broker_end: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic's whole segments: how many, their logs' bytes, and the bytes stored of them."""
+
+    name: str
+    topic_id: Uuid
+    partitions: tuple[Partition, ...]
+    segments: int
+    size: int
+    stored_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A segment of the store. It is whole unless objects are ``missing``, or ``damage`` says what is wrong.
+
+    Offsets are inclusive; ``last_offset``, ``size`` and ``last_time`` are None where no manifest tells them.
+    """
+
+    topic: str
+    topic_id: Uuid
+    partition: int
+    base_offset: int
+    last_offset: int | None
+    segment_id: Uuid
+    size: int | None
+    stored_size: int
+    last_time: datetime | None
+    leader_epochs: tuple[tuple[int, int], ...]
+    key_id: str | None
+    missing: tuple[str, ...]
+    damage: str | None
+    metadata: RemoteLogSegmentMetadata | None = field(default=None, repr=False)
+    """What Kafka's verbs of a ``RemoteStorageManager`` take; None without a manifest that can be read."""
+    _files: SegmentFiles | None = field(default=None, repr=False, compare=False)
+
+    def open(self) -> SegmentStream:
+        """The whole log as a seekable, read-only file. SegmentNotFound, SegmentCorrupt, or KeyRingError say why not."""
+        files, metadata = self._of_bucket()
+        return files.open_log(metadata)
+
+    def index(self, kind: str) -> BinaryIO:
+        """One index, opened: offset, timestamp, producer-snapshot, transaction or leader-epoch."""
+        kinds = [one.value for one in IndexType]
+        if kind not in kinds:
+            raise ConfigError(f"kind is {kind!r:.60}; it must be one of {', '.join(kinds)}")
+        files, metadata = self._of_bucket()
+        return files.open_index(metadata, IndexType(kind))
+
+    def fetch(self, path: str | Path, *, range: slice | None = None, index: str | None = None) -> Path:
+        """Write the log, ``range`` of its bytes, or one ``index`` into a new file, whole or not at all."""
+        from tieredstore.api.fetching import fetch_file  # noqa: PLC0415  few want files
+
+        return fetch_file(self, Path(path), range, index)
+
+    def _of_bucket(self) -> tuple[SegmentFiles, RemoteLogSegmentMetadata]:
+        if self.metadata is None:
+            why = self.damage or f"its objects {', '.join(self.missing)} are missing"
+            raise (CorruptData if self.damage else SegmentNotFound)(f"{self} cannot be read: {why}")
+        if self._files is None:
+            raise ConfigError("a segment that was pickled has no bucket: ask one for it again")
+        return self._files, self.metadata
+
+    def __str__(self) -> str:
+        return f"the segment {self.segment_id} of {self.topic}-{self.partition} at offset {self.base_offset}"
+
+    def __reduce__(self) -> tuple[type[Segment], tuple[object, ...]]:
+        return Segment, (
+            self.topic, self.topic_id, self.partition, self.base_offset, self.last_offset, self.segment_id, self.size,
+            self.stored_size, self.last_time, self.leader_epochs, self.key_id, self.missing, self.damage, self.metadata,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """How much lies where; what the sums are not by is None. ``no_manifest`` counts segments that have none."""
+
+    topic: str | None
+    topic_id: Uuid | None
+    partition: int | None
+    day: date | None
+    segments: int
+    objects: int
+    no_manifest: int
+    size: int
+    stored_size: int
+    ratio: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyUse:
+    """What is encrypted by a key pair; ``key_id`` None is what is stored in plain."""
+
+    key_id: str | None
+    segments: int
+    size: int
+    stored_size: int
+    oldest_time: datetime | None
+    newest_time: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that the doctor looked at: ``ok``, ``warn``, ``bad`` or ``skipped``, and what is the case."""
+
+    check: str
+    outcome: str
+    detail: str
+    figures: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+def segment_of(listed: ListedSegment, files: SegmentFiles | None) -> Segment:
+    """The row of a listed segment."""
+    stored = listed.stored
+    where, encryption = listed.partition, None if stored is None else stored.manifest.encryption
+    return Segment(
+        where.topic,
+        where.topic_id,
+        where.partition,
+        listed.objects.start_offset,
+        None if stored is None else stored.last_offset,
+        listed.objects.segment_id.id,
+        None if stored is None else stored.metadata.segment_size_in_bytes,
+        listed.objects.stored_size,
+        time_of(listed.max_timestamp_ms),
+        _epochs(stored),
+        None if encryption is None else encryption.key_id,
+        tuple(suffix.value for suffix in listed.objects.missing),
+        str(listed.loaded) if isinstance(listed.loaded, CorruptData) else None,
+        None if stored is None else stored.metadata,
+        files,
+    )
+
+
+def time_of(timestamp_ms: int | None) -> datetime | None:
+    """A time of Kafka's in UTC; None where it is not known, or is none that a calendar has."""
+    try:
+        return None if timestamp_ms is None else datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _epochs(stored: StoredSegment | None) -> tuple[tuple[int, int], ...]:
+    metadata = None if stored is None else stored.manifest.metadata
+    return () if metadata is None else tuple(metadata.segment_leader_epochs)

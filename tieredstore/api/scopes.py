@@ -1,0 +1,114 @@
+"""Which segments a call is about: topics by name or glob, partitions, a topic's id."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from tieredstore.catalog.absence import absence
+from tieredstore.catalog.listing import Scope
+from tieredstore.catalog.names import partition_numbers, topic_names
+from tieredstore.errors import ConfigError
+from tieredstore.limits import MAX_INT32
+from tieredstore.model import Uuid
+
+if TYPE_CHECKING:
+    from tieredstore.backends.base import ObjectStore
+
+Partitions: TypeAlias = "int | Sequence[int] | None"
+"""One partition, several (a ``range`` too), or None for all."""
+
+TopicIdLike: TypeAlias = "Uuid | str | None"
+"""Kafka's id of a topic, for a name that several topics had one after the other."""
+
+
+def partition_set(given: Partitions) -> tuple[int, ...] | None:
+    """The partitions, ascending, each once; ConfigError for what names none."""
+    if given is None:
+        return None
+    if isinstance(given, str | bytes) or not isinstance(given, int | Sequence):
+        raise ConfigError(f"partitions is a {type(given).__name__}: give 0, [0, 2] or range(3)")
+    numbers = (given,) if isinstance(given, int) else tuple(given)
+    if isinstance(given, bool) or not all(type(number) is int and 0 <= number <= MAX_INT32 for number in numbers):
+        raise ConfigError(f"partitions is {given!r:.60}: give 0, [0, 2] or range(3)")
+    if not numbers:
+        raise ConfigError("partitions is empty: leave it out for all of a topic")
+    return tuple(sorted(set(numbers)))
+
+
+def topic_id_of(given: TopicIdLike) -> Uuid | None:
+    """The id; ConfigError for what is none."""
+    if given is None or isinstance(given, Uuid):
+        return given
+    if not isinstance(given, str):
+        raise ConfigError(f"topic_id is of the type {type(given).__name__}; give its 22 characters")
+    return Uuid.parse(given)
+
+
+def check_names(topics: Sequence[object]) -> None:
+    """ConfigError for what is no name of a topic."""
+    for topic in topics:
+        if not isinstance(topic, str):
+            raise ConfigError(f"a topic is of the type {type(topic).__name__}; give its name, or a glob as 'orders-*'")
+
+
+class Scopes:
+    """The segments of some topics. Made without a request; :meth:`of` looks at the names in the bucket."""
+
+    def __init__(self, topics: Sequence[str], partitions: Partitions = None, topic_id: TopicIdLike = None) -> None:
+        check_names(topics)
+        self.topics = tuple(topics)
+        self.partitions = partition_set(partitions)
+        self.topic_id = topic_id_of(topic_id)
+        if not topics and (self.partitions is not None or self.topic_id is not None):
+            raise ConfigError("partitions and topic_id narrow a topic: name it too")
+        if self.topic_id is not None and (len(topics) > 1 or any(map(is_glob, topics))):
+            raise ConfigError("topic_id is that of one topic: name it alone")
+
+    def __str__(self) -> str:
+        names = ", ".join(self.topics) or "all topics"
+        return names if self.partitions is None else f"{names} {list(self.partitions)}"
+
+    def of(self, store: ObjectStore, prefix: str) -> Iterator[Scope]:
+        """The scopes of listings; ResourceNotFound for a topic or partition that is named and not there."""
+        if not self.topics:
+            yield Scope()
+            return
+        for topic in self._names(store, prefix):
+            there = partition_numbers(store, prefix, topic)
+            ids = there if self.topic_id is None else {self.topic_id: there.get(self.topic_id, [])}
+            known = {number for numbers in ids.values() for number in numbers}
+            missing = [number for number in self.partitions or () if number not in known]
+            if not known or missing:
+                raise absence(store, prefix, {topic: missing}, topic_id=self.topic_id)
+            for number in [None] if self.partitions is None else self.partitions:
+                yield Scope(topic, self.topic_id, number)
+
+    def of_one_life(self, store: ObjectStore, prefix: str) -> list[Scope]:
+        """The same, each with its topic's id; ConfigError for a name that several topics had one after the other."""
+        scopes: list[Scope] = []
+        for scope in self.of(store, prefix):
+            ids = sorted(partition_numbers(store, prefix, scope.topic or "")) if scope.topic_id is None else []
+            if len(ids) > 1:
+                shown = ", ".join(map(str, ids))
+                raise ConfigError(f"the topic {scope.topic} was created again: choose one of {shown} by topic_id")
+            scopes.append(Scope(scope.topic, ids[0] if ids else scope.topic_id, scope.partition))
+        return scopes
+
+    def _names(self, store: ObjectStore, prefix: str) -> list[str]:
+        if not any(map(is_glob, self.topics)):
+            return list(dict.fromkeys(self.topics))
+        known = topic_names(store, prefix)
+        names: dict[str, None] = {}
+        for topic in self.topics:
+            matching = [name for name in known if fnmatch.fnmatchcase(name, topic)] if is_glob(topic) else [topic]
+            if not matching:
+                raise absence(store, prefix, {topic: []})
+            names |= dict.fromkeys(matching)
+        return list(names)
+
+
+def is_glob(topic: str) -> bool:
+    """Whether it stands for several names: no name of Kafka's has these characters."""
+    return any(character in topic for character in "*?[")

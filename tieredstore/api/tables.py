@@ -1,0 +1,65 @@
+"""Rows that a method returns: a list, and a table of the libraries that people compute with."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from datetime import date
+from typing import TYPE_CHECKING, Final, TypeVar
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+RowT = TypeVar("RowT")
+
+_SHOWN: Final = 20
+"""Rows of a notebook's table; the rest is counted."""
+
+
+class Table(list[RowT]):
+    """Rows of one kind, each a frozen value; a list in every other respect."""
+
+    def to_arrow(self) -> pa.Table:
+        """The rows as a table of pyarrow's."""
+        import pyarrow as pa  # noqa: PLC0415  of the extra `arrow`
+
+        return pa.Table.from_pylist([_plain_row(row) for row in self])
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The rows as a frame of pandas'."""
+        import pandas as pd  # noqa: PLC0415  of whoever asks for it
+
+        return pd.DataFrame([_plain_row(row) for row in self])
+
+    def _repr_html_(self) -> str:
+        """The first rows, as notebooks show them."""
+        if not self:
+            return "<p>no rows</p>"
+        rows = [_plain_row(row) for row in self[:_SHOWN]]
+        lines = [_line("th", rows[0]), *(_line("td", row.values()) for row in rows)]
+        more = f"<p>{len(self) - _SHOWN} rows more</p>" if len(self) > _SHOWN else ""
+        return f"<table>{''.join(lines)}</table>{more}"
+
+
+def _line(kind: str, cells: Iterable[object]) -> str:
+    texts = ("" if cell is None else html.escape(str(cell)) for cell in cells)
+    return f"<tr>{''.join(f'<{kind}>{text}</{kind}>' for text in texts)}</tr>"
+
+
+def _plain_row(row: object) -> dict[str, object]:
+    if not is_dataclass(row):
+        return {"value": _plain(row)}
+    return {one.name: _plain(getattr(row, one.name)) for one in fields(row) if one.repr}
+
+
+def _plain(value: object) -> object:
+    """What a library's table can hold: ids and errors as their texts, times and days as they are."""
+    if value is None or isinstance(value, str | int | float | bool | bytes | date):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return _plain_row(value) if is_dataclass(value) else str(value)

@@ -1,0 +1,94 @@
+"""Where records begin and end, as people say it: offsets and times, the same in Python and on the command line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Final, TypeAlias
+
+from tieredstore.errors import ConfigError, excerpt
+from tieredstore.limits import MAX_OFFSET
+from tieredstore.model import AtTime, check_offset
+
+GivenPlace: TypeAlias = "int | datetime | date | str | AtTime | None"
+"""An offset, a time with its zone, a day (of UTC), or a text that says one of these; None for the log's own end."""
+
+Clock: TypeAlias = Callable[[], datetime]
+
+_OFFSET: Final = re.compile(r"\d{1,19}", re.ASCII)
+_NEGATIVE: Final = re.compile(r"-\d{1,19}", re.ASCII)
+_MILLISECONDS: Final = re.compile(r"@(\d{1,18})", re.ASCII)
+_AGO: Final = re.compile(r"-(\d{1,9})(s|m|h|d)", re.ASCII)
+_OF_TODAY: Final = re.compile(r"\d{1,2}:\d{2}(:\d{2})?", re.ASCII)
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_EXAMPLES: Final = "1234, 2026-01-31, 2026-01-31T08:00Z, 10:00, yesterday, -1h or @1769846400000"
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def place_of(name: str, given: GivenPlace, *, clock: Clock = _now) -> int | AtTime | None:
+    """The place that is given as ``name``; ConfigError for what is none. A text without a zone means UTC."""
+    match given:
+        case None | AtTime():
+            return given
+        case bool():
+            pass
+        case int():
+            return _offset(name, int(given))
+        case str():
+            return parse_place(name, given, clock=clock)
+        case datetime():
+            if given.tzinfo is None:
+                raise ConfigError(f"{name} is {given.isoformat()}, which has no time zone: add tzinfo=UTC")
+            return AtTime.of(given)
+        case date():
+            return AtTime.of(datetime.combine(given, time(), UTC))
+    kinds = "an offset, an aware datetime, a date or a text"
+    raise ConfigError(f"{name} is of the type {type(given).__name__}; give {kinds}")
+
+
+def parse_place(name: str, text: str, *, clock: Clock = _now) -> int | AtTime:
+    """The place that ``text`` says; ConfigError, which names it as ``name``, for what says none."""
+    word = text.strip()
+    if _OFFSET.fullmatch(word):
+        return _offset(name, int(word))
+    if _NEGATIVE.fullmatch(word):
+        raise ConfigError(_no_negative(name, word))
+    moment = _moment(word, clock)
+    if moment is None:
+        raise ConfigError(f"{name} is {excerpt(text)!r}, which is neither an offset nor a time: write {_EXAMPLES}")
+    return AtTime.of(moment)
+
+
+def _offset(name: str, offset: int) -> int:
+    if offset < 0:
+        raise ConfigError(_no_negative(name, offset))
+    if offset > MAX_OFFSET:
+        raise ConfigError(f"{name}={offset} is not an offset: those are from 0 to {MAX_OFFSET}")
+    check_offset(offset)
+    return offset
+
+
+def _no_negative(name: str, number: object) -> str:
+    return f"{name}={number} is not an offset; use last={str(number).lstrip('-')} for the last records"
+
+
+def _moment(word: str, clock: Clock) -> datetime | None:
+    try:
+        if match := _MILLISECONDS.fullmatch(word):
+            return _EPOCH + timedelta(milliseconds=int(match[1]))
+        if match := _AGO.fullmatch(word):
+            return clock() - timedelta(**{_UNITS[match[2]]: int(match[1])})
+        today = datetime.combine(clock().astimezone(UTC).date(), time(), UTC)
+        if word in {"today", "yesterday"}:
+            return today - timedelta(days=word == "yesterday")
+        if _OF_TODAY.fullmatch(word):
+            return datetime.combine(today.date(), time.fromisoformat(word.zfill(len(word) + (word[1] == ":"))), UTC)
+        moment = datetime.fromisoformat(word)
+    except (ValueError, OverflowError):
+        return None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
