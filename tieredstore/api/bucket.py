@@ -136,7 +136,7 @@ class Bucket(Closing):
         return read_records(self, topic, partitions, start=start, stop=stop, last=last, how=how)
 
     def query(self, sql: str, **how: Unpack[ReadOptions]) -> Read:
-        """The rows of a query in DuckDB's SQL; each topic is a table. Keys and values are text unless ``how`` differs."""
+        """The rows of a query in DuckDB's SQL; each topic is a table, with keys and values as text."""
         from tieredstore.api.reading import query_rows  # noqa: PLC0415  needs the extra `query`
 
         self._life.check()
@@ -173,7 +173,7 @@ class Bucket(Closing):
         )  # fmt: skip
 
     def keys(self, key_id: str | None = None) -> Table[KeyUse]:
-        """What is encrypted by which key pair, the quarantine too; or by ``key_id`` alone, and no row means: nothing."""
+        """What each key pair encrypts, the quarantine too; of ``key_id`` alone, and no row if nothing needs it."""
         from tieredstore.catalog.listing import Scope  # noqa: PLC0415
         from tieredstore.ops.keys.use import key_totals  # noqa: PLC0415
         from tieredstore.ops.listing import list_encrypted, load_stream  # noqa: PLC0415

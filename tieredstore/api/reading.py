@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypedDict, get_args
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 
 from tieredstore.api.reads import Read
 from tieredstore.api.scopes import Partitions, TopicIdLike, partition_set, topic_id_of
-from tieredstore.errors import ConfigError
+from tieredstore.errors import ConfigError, quoted
 from tieredstore.model import Earliest, Isolation, Last, Latest, Place
 from tieredstore.positions import GivenPlace, place_of
 from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes, TopicColumns, topic_schema
@@ -138,6 +139,11 @@ def _columns(how: ReadOptions) -> tuple[str, ...]:
     columns: Any = how.get("columns", TOPIC_COLUMNS)
     if isinstance(columns, str) or not isinstance(columns, Sequence):
         raise ConfigError(f"columns is of the type {type(columns).__name__}; give a list of names")
+    for name in columns:
+        if name not in TOPIC_COLUMNS:
+            meant = difflib.get_close_matches(str(name), TOPIC_COLUMNS, n=1)
+            hint = f"did you mean {meant[0]!r}?" if meant else f"there are {', '.join(TOPIC_COLUMNS)}"
+            raise ConfigError(f"no column {quoted(name)}; {hint}")
     return tuple(columns)
 
 

@@ -7,14 +7,13 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from tieredstore.errors import AlreadyClosed, ConfigError
 from tieredstore.process.closing import Closing
 from tieredstore.query.writers import WRITERS
 
 if TYPE_CHECKING:
-    import pandas as pd
     import polars as pl
     import pyarrow as pa
 
@@ -77,10 +76,9 @@ class Read(Closing):
             table: pa.Table = self._rows.reader().read_all()
             return table
 
-    def to_pandas(self) -> pd.DataFrame:
+    def to_pandas(self) -> Any:
         """All of it as a frame of pandas'."""
-        frame: Any = self.to_arrow().to_pandas()
-        return cast("pd.DataFrame", frame)
+        return self.to_arrow().to_pandas()
 
     def to_polars(self) -> pl.DataFrame:
         """All of it as a frame of Polars'."""

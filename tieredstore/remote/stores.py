@@ -111,6 +111,8 @@ def _of_environment(store: str | None, extra: GivenProperties) -> Settings:
 
 
 def _of_text(text: str, store: str | None, extra: GivenProperties) -> Settings:
+    if not text or "\0" in text:
+        raise ConfigError(f"{text!r} names no store: give {_KINDS}")
     if "://" in text:
         if store is not None:
             raise ConfigError("two stores are named: give a settings file with store=, or the URL alone")

@@ -1,0 +1,101 @@
+"""What changes a bucket: nothing before it is told to, each item judged again, twice is once, and failures are told."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import tieredstore as ts
+from tests.support.paths import GOLDEN
+from tieredstore.api.outcomes import Totals
+from tieredstore.errors import PartlyDoneError
+
+
+def content(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_uploading_twice_stores_once(root: Path, disk: Path) -> None:
+    with ts.open(root) as bucket:
+        assert bucket.upload(disk, dry_run=True).planned == 5
+        assert content(root) == {}
+        seen: list[ts.Outcome] = []
+        totals = bucket.upload(disk, "t*", on_outcome=seen.append)
+        assert (totals.done, totals.stored_size) == (5, sum(one.stored_size or 0 for one in seen))
+        assert [one.base_offset for one in seen] == [0, 605, 1209, 1815, 2420]
+        before = content(root)
+        again = bucket.upload(disk)
+        assert (again.kept, again.done) == (5, 0)
+        assert content(root) == before
+
+
+def test_what_fails_does_not_keep_the_others(root: Path, disk: Path) -> None:
+    (disk / "txn-0" / "00000000000000000605.log").write_bytes(b"no batch")
+    with (
+        ts.open(root) as bucket,
+        pytest.raises(PartlyDoneError, match="1 of 5 items failed") as caught,
+    ):
+        bucket.upload(disk)
+    assert isinstance(totals := caught.value.totals, Totals)
+    assert (totals.done, totals.failed, totals.failures[0].base_offset) == (4, 1, 605)
+
+
+def test_a_plan_changes_nothing_before_it_is_applied(bucket: ts.Bucket, root: Path) -> None:
+    before = content(root)
+    plans = [
+        bucket.remove("txn"), bucket.remove("txn", stop=1300, partitions=0), bucket.remove("t*", stop="2030-01-01"),
+        bucket.gc(min_age=timedelta(days=1)),
+    ]  # fmt: skip
+    everything = [0, 605, 1209, 1815, 2420]
+    assert [[one.base_offset for one in plan] for plan in plans] == [everything, [0, 605], everything, []]
+    assert {one.status for plan in plans for one in plan} == {"planned"}
+    assert repr(plans[1]) == "<Plan: remove txn [0] before 1300; apply() does it>"
+    assert content(root) == before
+    assert plans[1].apply().done == 2
+    assert [one.base_offset for one in bucket.segments("txn")] == [1209, 1815, 2420]
+    assert plans[1].apply().done == 0
+
+
+def test_each_item_is_judged_again_when_a_plan_is_applied(bucket: ts.Bucket, disk: Path, tmp_path: Path) -> None:
+    plan = bucket.remove("txn")
+    assert len(list(plan)) == 5
+    bucket.place_hold("case-17", "txn", 0, start=1209, stop=1300, reason="case 17")
+    totals = plan.apply()
+    assert (totals.done, totals.kept) == (4, 1)
+    assert [hold.name for hold in bucket.holds()] == ["case-17"]
+    release = bucket.release_hold("case-17")
+    assert [one.status for one in release] == ["planned"]
+    assert len(bucket.holds()) == 1
+    release.apply()
+    assert bucket.holds() == []
+    assert plan.apply().done == 1
+
+
+def test_a_rotation_takes_every_segment_and_the_old_pair_is_needed_no_more(tmp_path: Path) -> None:
+    case = tmp_path / "case"
+    shutil.copytree(GOLDEN / "08-keyring", case)
+    with ts.open(case / "rsm.properties") as bucket:
+        old = sum(one.segments for one in bucket.keys("key1"))
+        before = content(case)
+        plan = bucket.rotate_keys()
+        assert [one.key_id for one in plan if one.status == "planned"] == ["key1"] * old != []
+        assert content(case) == before
+        assert plan.apply().done == old
+        assert bucket.keys("key1") == []
+        assert plan.apply().done == 0
+        assert bucket.read(bucket.topics()[0].name).to_arrow().num_rows > 0
+
+
+def test_a_mirror_is_completed_by_a_second_run(bucket: ts.Bucket, tmp_path: Path) -> None:
+    target = tmp_path / "mirror"
+    target.mkdir()
+    assert bucket.mirror(target, dry_run=True).planned == 5
+    assert content(target) == {}
+    assert bucket.mirror(target).done == 5
+    again = bucket.mirror(target, "txn")
+    assert (again.kept, again.done) == (5, 0)
+    with ts.open(target) as other:
+        assert [one.segment_id for one in other.segments("txn")] == [one.segment_id for one in bucket.segments("txn")]

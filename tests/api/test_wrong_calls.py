@@ -1,0 +1,108 @@
+"""Wrong calls: each is one sentence that names the argument, before any request is made."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tieredstore as ts
+from tieredstore.errors import ConfigError, ResourceNotFound, SegmentNotFound
+
+NAIVE = datetime(2026, 1, 31)  # noqa: DTZ001  what has no zone is what is tried
+NO_STORE = {"storage.backend.class": "tests.api.test_opening:NoStore"}
+
+Call = Callable[[Any], Any]
+
+BEFORE_ANY_REQUEST: list[tuple[Call, str]] = [
+    (lambda b: b.read("txn", "0"), "partitions is a str: give 0, [0, 2] or range(3)"),
+    (lambda b: b.read("txn", start=-5), "start=-5 is not an offset; use last=5 for the last records"),
+    (lambda b: b.read("txn", start=1769846400000), "1769846400000 is no offset of a log; a time in milliseconds since"),
+    (lambda b: b.read("txn", start=NAIVE), "start is 2026-01-31T00:00:00, which has no time zone"),
+    (lambda b: b.read("txn", start="tomorrowish"), "start is 'tomorrowish', which is neither an offset nor a time"),
+    (lambda b: b.read("txn", start=200, stop=100), "start 200 is after stop 100"),
+    (lambda b: b.read("txn", last=5, start=0), "last and start exclude each other"),
+    (lambda b: b.read("txn", last="5"), "last is '5'; give how many records"),
+    (lambda b: b.read("txn", isolation="rc"), "isolation is 'rc'; it must be read_committed or read_uncommitted"),
+    (lambda b: b.read("txn", on_loss="skip"), "on_loss is 'skip'; it must be fail or report"),
+    (lambda b: b.read("txn", value="jsn"), "value is 'jsn'; it must be bytes, text, Json(…) or Avro(…)"),
+    (lambda b: b.read("txn", columns="offset"), "columns is of the type str; give a list of names"),
+    (lambda b: b.read("txn", columns=["ofset"]), "no column 'ofset'; did you mean 'offset'?"),
+    (lambda b: b.read(7), "a topic is of the type int; give its name"),
+    (lambda b: b.read("txn", follow=True, last=5), "follow has no end: leave stop and last out"),
+    (lambda b: b.query(7), "sql is of the type int; give a query"),
+    (lambda b: b.remove(), "name at least one topic"),
+    (lambda b: b.remove("txn", stop=4100), "stop is an offset, which needs partitions="),
+    (lambda b: b.remove("txn", force=True), "force is for what brokers list: open the bucket with broker="),
+    (lambda b: b.gc(unknown_too=True), "unknown_too is for what brokers do not name"),
+    (lambda b: b.usage(by="week"), "by is 'week'; it must be topic, partition or day"),
+    (lambda b: b.segments("txn", -1), "partitions is -1: give 0, [0, 2] or range(3)"),
+    (lambda b: b.segments("txn", []), "partitions is empty"),
+    (lambda b: b.segments("txn", topic_id="x"), "'x' is not a Kafka uuid"),
+    (lambda b: b.usage(partitions=0), "partitions and topic_id narrow a topic: name it too"),
+    (lambda b: b.place_hold("a b"), "'a b' cannot name a hold"),
+]
+
+OF_A_BUCKET: list[tuple[Call, type[Exception], str]] = [
+    (lambda b: b.read("tnx"), ResourceNotFound, "there is no topic 'tnx' in the bucket; did you mean 'txn'?"),
+    (lambda b: b.segments("txn", 3), ResourceNotFound, "topic 'txn' has no partition 3 in the bucket: it has 0"),
+    (lambda b: b.remove("tx*", "ab*"), ResourceNotFound, "there is no topic 'ab*' in the bucket"),
+    (lambda b: b.inspect("txn", 0, 7), SegmentNotFound, "no segment of txn-0 begins at 7; nearest 0, 605"),
+    (lambda b: b.read("txn").write("a.txt"), ConfigError, "'a.txt' says no format: name it .parquet"),
+    (lambda b: b.rotate_keys(), ConfigError, "these settings have no encryption"),
+    (lambda b: b.release_hold("case"), ResourceNotFound, ""),
+    (lambda b: b.mirror(b), ConfigError, "source and target are the same place"),
+    (lambda b: b.inspect("txn", 0, 0).index("offsets"), ConfigError, "kind is 'offsets'; it must be one of offset,"),
+]
+
+
+@pytest.mark.parametrize(("call", "sentence"), BEFORE_ANY_REQUEST, ids=[sentence for _, sentence in BEFORE_ANY_REQUEST])
+def test_a_wrong_argument_is_told_before_any_request(call: Call, sentence: str) -> None:
+    with ts.open(NO_STORE) as bucket, pytest.raises(ConfigError, match=f"^{re.escape(sentence)}") as caught:
+        call(bucket)
+    assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize(("call", "kind", "sentence"), OF_A_BUCKET, ids=[sentence for *_, sentence in OF_A_BUCKET])
+def test_what_is_not_there_is_named(bucket: ts.Bucket, call: Call, kind: type[Exception], sentence: str) -> None:
+    with pytest.raises(kind, match=f"^{re.escape(sentence)}"):
+        call(bucket)
+
+
+def test_a_disk_without_segments_is_no_log_directory(bucket: ts.Bucket, tmp_path: Path) -> None:
+    with pytest.raises(ts.TieredStoreError, match=r"absent is neither a directory nor a \.log file"):
+        bucket.upload(tmp_path / "absent")
+
+
+SOMETHING = st.one_of(
+    st.none(), st.integers(), st.floats(), st.booleans(), st.binary(), st.text(), st.datetimes(), st.builds(object),
+    st.lists(st.integers() | st.text(), max_size=3),
+)  # fmt: skip
+
+
+@given(
+    name=st.sampled_from(["start", "stop", "last", "partitions", "isolation", "on_loss", "key", "columns", "topic_id"]),
+    given_=SOMETHING,
+)
+def test_whatever_is_given_is_told_as_a_setting_that_is_wrong(name: str, given_: object) -> None:
+    with ts.open(NO_STORE) as bucket, pytest.raises((ConfigError, AssertionError)) as caught:
+        bucket.read("txn", **{name: given_})  # type: ignore[arg-type]
+    if isinstance(caught.value, AssertionError):
+        assert "was opened" in str(caught.value)
+
+
+@given(source=SOMETHING.filter(lambda one: not isinstance(one, str) or not Path(one.partition("\0")[0]).is_dir()))
+def test_no_source_ends_in_a_traceback(source: object) -> None:
+    with pytest.raises(ConfigError):
+        ts.open(source)  # type: ignore[arg-type]
+
+
+def test_an_empty_text_is_not_this_folder() -> None:
+    with pytest.raises(ConfigError, match="^'' names no store: give a path, a URL"):
+        ts.open("")
