@@ -136,3 +136,22 @@ def test_a_read_follows_what_comes(root: Path, disk: Path, tmp_path: Path) -> No
             while (record := next(records)).offset < 605:
                 pass
     assert (first.offset, record.offset >= 605) == (0, True)
+
+
+def test_a_verification_says_what_was_read_and_what_was_found(bucket: ts.Bucket, root: Path, tmp_path: Path) -> None:
+    seen = bucket.verify()
+    assert (seen.segments, seen.segments_read, seen.is_sound) == (5, 0, True)
+    state = tmp_path / "state"
+    whole = bucket.verify("txn", level="data", state=state)
+    assert (whole.segments_read, whole.log_read, whole.is_sound) == (5, whole.log_size, True)
+    assert bucket.verify("txn", level="data", state=state).passed_over == 5
+    next(root.rglob("*.log")).unlink()
+    found = bucket.verify(level="data")
+    assert not found.is_sound
+    assert "log-missing" in {finding.kind for finding in found.findings}
+    assert found.findings.to_arrow().num_rows == len(found.findings)
+
+
+def test_an_empty_bucket_was_not_verified(root: Path) -> None:
+    with ts.open(root) as bucket, pytest.raises(ts.errors.ResourceNotFound, match="so that nothing was verified"):
+        bucket.verify()

@@ -42,6 +42,9 @@ BEFORE_ANY_REQUEST: list[tuple[Call, str]] = [
     (lambda b: b.remove("txn", force=True), "force is for what brokers list: open the bucket with broker="),
     (lambda b: b.gc(unknown_too=True), "unknown_too is for what brokers do not name"),
     (lambda b: b.usage(by="week"), "by is 'week'; it must be topic, partition or day"),
+    (lambda b: b.verify(level="deep"), "level is 'deep'; it must be listing, index, data"),
+    (lambda b: b.verify(level="data", sample=5), "sample is 5; give a part, as 0.05"),
+    (lambda b: b.verify(sample=0.5), "a sample thins what the levels index and data read"),
     (lambda b: b.segments("txn", -1), "partitions is -1: give 0, [0, 2] or range(3)"),
     (lambda b: b.segments("txn", []), "partitions is empty"),
     (lambda b: b.segments("txn", topic_id="x"), "'x' is not a Kafka uuid"),
@@ -104,5 +107,5 @@ def test_no_source_ends_in_a_traceback(source: object) -> None:
 
 
 def test_an_empty_text_is_not_this_folder() -> None:
-    with pytest.raises(ConfigError, match="^'' names no store: give a path, a URL"):
+    with pytest.raises(ConfigError, match=r"^'' names no store: give a path, a URL"):
         ts.open("")

@@ -29,6 +29,7 @@ from tieredstore.remote.stores import url_of
 if TYPE_CHECKING:
     from tieredstore.api.reading import ReadOptions
     from tieredstore.api.reads import Read
+    from tieredstore.api.verifying import Finding, Level, Verification
     from tieredstore.config import Settings
     from tieredstore.ops.brokers import BrokersView
     from tieredstore.ops.bucket import Bucket as OpenBucket
@@ -186,6 +187,32 @@ class Bucket(Closing):
             for own, one in sorted(totals.items(), key=lambda row: row[0] or "")
             if key_id in (None, own)
         )
+
+    def verify(
+        self,
+        *topics: str,
+        level: Level = "listing",
+        sample: float = 1.0,
+        state: str | Path | None = None,
+        on_finding: Callable[[Finding], object] | None = None,
+        **which: Unpack[Which],
+    ) -> Verification:
+        """Check the segments, and how they follow each other; nothing is changed.
+
+        ``level`` says how deep; below listing it needs the private keys. ``sample`` is the part of the segments that
+        the levels index and data look into. ``state`` is a file: what it knows to be sound is passed over, and it is
+        kept up to date. ResourceNotFound where there is nothing to verify.
+        """
+        from tieredstore.api.verifying import check_arguments, verify_segments  # noqa: PLC0415
+
+        scopes = _scopes(topics, which)
+        check_arguments(level, sample)
+        opened = self._bucket()
+        opened.refuse_raw("verify", "it has neither manifests nor the indexes that would be held against each other")
+        return verify_segments(
+            opened, scopes, level, sample=sample, state=None if state is None else Path(state),
+            parallel=which.get("parallel"), on_finding=on_finding,
+        )  # fmt: skip
 
     def doctor(self, *, write: bool = False) -> Table[Check]:
         """Look at settings, keys, store, clock, rules and caches; ``write`` puts and removes a few small objects."""

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from tieredstore.errors import AlreadyClosed, ConfigError
 from tieredstore.process.closing import Closing
@@ -84,8 +84,7 @@ class Read(Closing):
         """All of it as a frame of Polars'."""
         import polars as pl  # noqa: PLC0415  of the extra `polars`
 
-        frame: Any = pl.from_arrow(self.to_arrow())
-        return frame
+        return cast("pl.DataFrame", pl.from_arrow(self.to_arrow()))
 
     def write(self, path: str | Path) -> int:
         """Write all of it into a new file, whole or not at all, and return how many rows there are.
