@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, BinaryIO, Final, Literal, TypedDict, Unpack
 
 from tieredstore.api import outcomes as found
 from tieredstore.api.outcomes import OnOutcome, Outcome, Plan, Totals, run
+from tieredstore.api.positions import GivenPlace, place_of
 from tieredstore.api.rows import Check, KeyUse, Partition, Segment, Topic, Usage, segment_of, time_of
 from tieredstore.api.scopes import Partitions, Scopes, TopicIdLike, check_names
 from tieredstore.api.tables import Table
 from tieredstore.errors import ConfigError, SegmentNotFound
 from tieredstore.model import AtTime, IndexType, RemoteLogSegmentMetadata, Uuid
 from tieredstore.ops.listing import HeldOffsets
-from tieredstore.positions import GivenPlace, place_of
 from tieredstore.process.closing import Closer, Closing
 from tieredstore.process.lifetime import Lifetime
 from tieredstore.process.parallel import READERS
@@ -310,17 +310,22 @@ class Bucket(Closing):
 
         def outcomes(dry_run: bool) -> Generator[Outcome]:
             from tieredstore.catalog.listing import list_in_scope  # noqa: PLC0415
-            from tieredstore.ops.garbage.removal import Before, remove_segments  # noqa: PLC0415
+            from tieredstore.ops.garbage.removal import Before, Removal  # noqa: PLC0415
 
             before = Before(time_ms=place.timestamp_ms) if isinstance(place, AtTime) else Before(offset=place)
             with self._brokers() as brokers:
+                removal = Removal(
+                    opened.store,
+                    opened.prefix,
+                    rules=opened.manifest_rules,
+                    brokers=brokers,
+                    upload_max_age_ms=self.settings.upload_max_age_ms,
+                    force=force,
+                    dry_run=dry_run,
+                    parallel=which.get("parallel", READERS),
+                )
                 for scope in chosen:
-                    steps = remove_segments(
-                        opened.store, opened.prefix, list_in_scope(opened.store, opened.prefix, scope), before,
-                        rules=opened.manifest_rules, brokers=brokers,
-                        upload_max_age_ms=self.settings.upload_max_age_ms, force=force, dry_run=dry_run,
-                        parallel=which.get("parallel", READERS),
-                    )  # fmt: skip
+                    steps = removal.run(list_in_scope(opened.store, opened.prefix, scope), before)
                     yield from (found.of_removal(step, dry_run=dry_run) for step in steps)
 
         return Plan("remove", f"{scopes}{bounds}", outcomes)
@@ -344,16 +349,22 @@ class Bucket(Closing):
         chosen = list(scopes.of(opened.store, opened.prefix))
 
         def outcomes(dry_run: bool) -> Generator[Outcome]:
-            from tieredstore.ops.garbage.collection import collect_garbage  # noqa: PLC0415
+            from tieredstore.ops.garbage.collection import GarbageCollection  # noqa: PLC0415
 
             with self._brokers() as brokers:
+                collection = GarbageCollection(
+                    opened.store,
+                    opened.prefix,
+                    min_age_ms=min_age // timedelta(milliseconds=1),
+                    upload_max_age_ms=self.settings.upload_max_age_ms,
+                    brokers=brokers,
+                    unknown_too=unknown_too,
+                    dry_run=dry_run,
+                    parallel=which.get("parallel", READERS),
+                )
                 for scope in chosen:
-                    steps = collect_garbage(
-                        opened.store, opened.prefix, scope, min_age_ms=min_age // timedelta(milliseconds=1),
-                        upload_max_age_ms=self.settings.upload_max_age_ms, brokers=brokers, unknown_too=unknown_too,
-                        dry_run=dry_run, parallel=which.get("parallel", READERS),
-                    )  # fmt: skip
-                    yield from (found.of_garbage(step, opened, dry_run=dry_run) for step in steps)
+                    for step in collection.run(scope):
+                        yield found.of_garbage(step, opened, dry_run=dry_run)
 
         return Plan("gc", str(scopes), outcomes)
 

@@ -117,7 +117,7 @@ class Plan:
 
 
 _FAILED: Final = frozenset({
-    steps.Outcome.CHANGED, steps.Outcome.DAMAGED, steps.Outcome.FAILED, steps.Outcome.REFUSED,
+    steps.Outcome.CHANGED, steps.Outcome.DAMAGED, steps.Outcome.FAILED, steps.Outcome.NOT_TRIED, steps.Outcome.REFUSED,
     steps.Outcome.UNKNOWN_KEY, steps.Outcome.WRONG_KEY,
 })  # fmt: skip
 

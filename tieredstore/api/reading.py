@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypedDic
 
 import pyarrow as pa
 
+from tieredstore.api.positions import GivenPlace, place_of
 from tieredstore.api.reads import Read
 from tieredstore.api.scopes import Partitions, TopicIdLike, partition_set, topic_id_of
 from tieredstore.errors import ConfigError, quoted
 from tieredstore.model import Earliest, Isolation, Last, Latest, Place
-from tieredstore.positions import GivenPlace, place_of
 from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes, TopicColumns, topic_schema
 from tieredstore.query.topic_read import ReadPlan
 from tieredstore.query.topic_scan import begin_read

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tieredstore.api.outcomes import Outcome, of_rotation
 from tieredstore.errors import ConfigError
 from tieredstore.ops import steps
-from tieredstore.ops.keys.rotation import rotate_keys
+from tieredstore.ops.keys.rotation import Rotation
 from tieredstore.ops.keys.use import note_rotated
 from tieredstore.ops.listing import list_encrypted
 from tieredstore.remote.key_ring import key_ring_of
@@ -28,11 +28,10 @@ def rotate_segments(opened: OpenBucket, scopes: Scopes, parallel: int) -> Callab
 
     def outcomes(dry_run: bool) -> Generator[Outcome]:
         noted: set[str] = set()
+        rotation = Rotation(opened.store, ring, rules=opened.manifest_rules, dry_run=dry_run, parallel=parallel)
         for scope in chosen:
             listed = list_encrypted(opened.store, opened.prefix, scope)
-            for step in rotate_keys(
-                opened.store, listed, ring, rules=opened.manifest_rules, dry_run=dry_run, parallel=parallel
-            ):
+            for step in rotation.run(listed):
                 is_first = step.outcome is steps.Outcome.ROTATED and step.key_id not in noted
                 if is_first and step.key_id is not None and not dry_run:
                     noted.add(step.key_id)

@@ -7,23 +7,16 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tieredstore.api.outcomes import Outcome, Status
+from tieredstore.api.outcomes import Outcome, status_of
 from tieredstore.api.scopes import check_names
 from tieredstore.catalog.committed import CommittedSegments
 from tieredstore.errors import ConfigError, excerpt
-from tieredstore.kafka.logdir import FoundSegment, discover
-from tieredstore.ops.copies.shipping import SegmentOutcome, SegmentStatus, in_order, plan_segment, ship_segment
+from tieredstore.kafka.logdir import discover
+from tieredstore.ops.copies.shipping import Shipper, ShipStep
 from tieredstore.places.record import refuse_other_layout
 
 if TYPE_CHECKING:
     from tieredstore.api.bucket import Bucket
-
-_STATUS: dict[SegmentStatus, Status] = {
-    SegmentStatus.COPIED: "done",
-    SegmentStatus.WOULD_COPY: "planned",
-    SegmentStatus.FAILED: "failed",
-    SegmentStatus.NOT_TRIED: "failed",
-}
 
 
 def upload_segments(
@@ -38,34 +31,27 @@ def upload_segments(
     opened = bucket.opened()
     refuse_other_layout(opened.store, opened.prefix)
     committed = CommittedSegments(opened.store, opened.prefix, rules=opened.manifest_rules)
-    manager = None if dry_run else bucket.manager
-
-    def step(segment: FoundSegment) -> SegmentOutcome:
-        if manager is None:
-            return plan_segment(committed, segment)
-        return ship_segment(manager, committed, segment, broker_id=broker_id)
-
-    for shipped in in_order(segments, step):
-        yield _outcome(shipped)
+    shipper = Shipper(committed, None if dry_run else bucket.manager, broker_id=broker_id)
+    yield from (_outcome(step, dry_run=dry_run) for step in shipper.ship_all(segments))
 
 
 def _matches(topic: str, names: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(topic, name) for name in names)
 
 
-def _outcome(shipped: SegmentOutcome) -> Outcome:
-    segment = shipped.segment
+def _outcome(step: ShipStep, *, dry_run: bool) -> Outcome:
+    segment = step.item
     outcome = Outcome(
         action="upload",
-        status=_STATUS.get(shipped.status, "kept"),
-        code=shipped.status.value,
+        status=status_of(step.outcome, dry_run=dry_run),
+        code=step.outcome.value,
         topic=segment.topic,
         partition=segment.partition,
         base_offset=segment.base_offset,
-        last_offset=shipped.end_offset,
-        segment_id=shipped.segment_id,
-        size=shipped.size,
-        stored_size=shipped.stored_size,
-        error=shipped.error,
+        last_offset=step.end_offset,
+        segment_id=step.segment_id,
+        size=step.size,
+        stored_size=step.stored_size,
+        error=step.error,
     )
-    return outcome if shipped.partition is None else outcome.of(shipped.partition)
+    return outcome if step.partition is None else outcome.of(step.partition)
