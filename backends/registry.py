@@ -89,13 +89,19 @@ def settings_at(url: str, settings_file: Path | str | None = None) -> Settings:
 
 def settings_with(url: str, texts: Properties, *, base_dir: Path | None = None, source: str | None = None) -> Settings:
     """The settings that the properties ``texts`` are, for the store that ``url`` names; errors name ``source``."""
+    properties, source = properties_with(url, texts, source=source)
+    return settings_from(properties, base_dir=base_dir, source=source)
+
+
+def properties_with(url: str, texts: Properties, *, source: str | None = None) -> tuple[Properties, str]:
+    """The properties of the store that ``url`` names in place of those of ``texts``, and what errors call them all."""
     parts = _folder(url) if _is_path(url) else split_url(url, tuple(SCHEMES))
     store = f"the store {url if _is_path(url) else f'{parts.scheme}://{parts.netloc}'}"
     source = store if source is None else f"{source}, with {store}"
     own = own_properties(texts, source)
     module = cast("UrlModule", importlib.import_module(SCHEMES[parts.scheme]))
     named = {own.prefix + name: text for name, text in module.properties_of(parts, own.values).items()}
-    return settings_from({**texts, **named}, base_dir=base_dir, source=source)
+    return {**texts, **named}, source
 
 
 def _is_path(url: str) -> bool:

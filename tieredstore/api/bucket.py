@@ -24,7 +24,7 @@ from tieredstore.process.lifetime import Lifetime
 from tieredstore.process.parallel import READERS
 from tieredstore.process.per_process import PerProcess
 from tieredstore.redaction import redacted
-from tieredstore.remote.stores import url_of
+from tieredstore.remote.stores import NamedStore, url_of
 
 if TYPE_CHECKING:
     from tieredstore.api.reading import ReadOptions
@@ -75,9 +75,13 @@ class Bucket(Closing):
     manager: from then on what is asked of it raises AlreadyClosedError.
     """
 
-    def __init__(self, settings: Settings, broker: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, settings: Settings, broker: Mapping[str, str] | None = None, named: NamedStore | None = None
+    ) -> None:
         self.settings = settings
         self.broker = broker
+        self.named = named
+        """Where the settings come from, for other processes to read them too."""
         self._life = Lifetime("the bucket")
         self._handles: PerProcess[_Opened] = PerProcess(partial(_Opened, settings), _Opened.close)
         self._closer = Closer(self._life.end, self._handles.close)
@@ -490,8 +494,8 @@ class Bucket(Closing):
         broker = "" if self.broker is None else f", broker={redacted(self.broker['bootstrap.servers'])!r}"
         return f"Bucket({self.url!r}{key}{broker})"
 
-    def __reduce__(self) -> tuple[Callable[..., Bucket], tuple[Settings, Mapping[str, str] | None]]:
-        return Bucket, (self.settings, self.broker)
+    def __reduce__(self) -> tuple[type[Bucket], tuple[object, ...]]:
+        return Bucket, (self.settings, self.broker, self.named)
 
 
 def _scopes(topics: Sequence[str], which: Which) -> Scopes:

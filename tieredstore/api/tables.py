@@ -8,6 +8,8 @@ from dataclasses import fields, is_dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from tieredstore.model import Uuid
+
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
@@ -62,4 +64,4 @@ def _plain(value: object) -> object:
         return {str(name): _plain(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
-    return _plain_row(value) if is_dataclass(value) else str(value)
+    return str(value) if isinstance(value, Uuid) or not is_dataclass(value) else _plain_row(value)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, runtime_checkable
 
-from tieredstore.backends.registry import SCHEMES, settings_with
+from tieredstore.backends.registry import SCHEMES, properties_with
 from tieredstore.config import Settings, read_properties, settings_from
 from tieredstore.config.names import known_names
 from tieredstore.config.properties import own_properties, texts_of
 from tieredstore.errors import ConfigError, excerpt
-from tieredstore.model import GivenProperties, SettingValue
+from tieredstore.model import GivenProperties, Properties, SettingValue
 from tieredstore.redaction import redacted
 
 if TYPE_CHECKING:
@@ -43,16 +44,49 @@ _ALMOST_A_URL: Final = re.compile(r"([a-z][a-z0-9+.-]+):/*(.*)", re.DOTALL)
 _KINDS: Final = "a path, a URL, a mapping of settings, Settings, or what was opened from them"
 
 
+@dataclass(frozen=True, slots=True)
+class NamedStore:
+    """Where settings come from: a file, ``properties`` that extend and override it, or both.
+
+    Another process can read them again for itself. Its repr shows no value.
+    """
+
+    file: Path | None
+    properties: tuple[tuple[str, str], ...]
+    source: str
+
+    def load(self) -> Settings:
+        """The settings, read now; ConfigError with all that is wrong with them."""
+        given = dict(self.properties)
+        if self.file is None:
+            return settings_from(given, source=self.source)
+        in_file = read_properties(self.file)
+        prefix = own_properties(in_file, self.source).prefix
+        merged = {**in_file, **{prefix + name: text for name, text in given.items()}}
+        return settings_from(merged, base_dir=self.file.absolute().parent, source=self.source)
+
+    def __repr__(self) -> str:
+        return f"NamedStore({self.file!r}, {[name for name, _ in self.properties]})"
+
+
 def settings_of(source: StoreLike, *, store: str | None = None, extra: GivenProperties = _NOTHING) -> Settings:
     """The settings that ``source`` names, ``extra`` in place of what they say, for the store at the URL ``store``.
 
     Asks no store. ConfigError for what names none, in a sentence without a secret.
     """
+    named = find_store(source, store=store, extra=extra)
+    return named if isinstance(named, Settings) else named.load()
+
+
+def find_store(
+    source: StoreLike, *, store: str | None = None, extra: GivenProperties = _NOTHING
+) -> NamedStore | Settings:
+    """What ``source`` names, before it is read; settings that were read are what they are. ConfigError as above."""
     match source:
         case Settings():
             return _as_they_are(source, store, extra)
         case Mapping():
-            return _settings(texts_of(source, "settings"), store, extra, source="settings")
+            return _named(None, texts_of(source, "settings"), store, extra, source="settings")
         case str() | os.PathLike():
             return _of_text(os.fspath(source), store, extra)
         case None:
@@ -61,6 +95,12 @@ def settings_of(source: StoreLike, *, store: str | None = None, extra: GivenProp
             return _as_they_are(source.settings, store, extra)
         case _:
             raise ConfigError(f"source is of the type {type(source).__name__}; give {_KINDS}")
+
+
+def named_store_of(source: object) -> NamedStore | None:
+    """Where the settings of what was opened come from; None where it was made from settings that somebody had read."""
+    named = getattr(source, "named", None)
+    return named if isinstance(named, NamedStore) else None
 
 
 def manager_of(source: StoreLike | RemoteStorageManager) -> tuple[RemoteStorageManager, bool]:
@@ -100,47 +140,46 @@ def _as_they_are(settings: Settings, store: str | None, extra: GivenProperties) 
     return settings
 
 
-def _of_environment(store: str | None, extra: GivenProperties) -> Settings:
+def _of_environment(store: str | None, extra: GivenProperties) -> NamedStore:
     if path := os.environ.get(SETTINGS_VARIABLE):
         return _of_text(path, store, extra)
-    if store is not None:
-        return _settings({}, store, extra, source=None)
-    if extra:
-        return _settings({}, None, extra, source="settings")
-    raise ConfigError(f"no store is named: give {_KINDS}, or name a settings file by {SETTINGS_VARIABLE}")
+    if store is None and not extra:
+        raise ConfigError(f"no store is named: give {_KINDS}, or name a settings file by {SETTINGS_VARIABLE}")
+    return _named(None, {}, store, extra, source=None if store is not None else "settings")
 
 
-def _of_text(text: str, store: str | None, extra: GivenProperties) -> Settings:
+def _of_text(text: str, store: str | None, extra: GivenProperties) -> NamedStore:
     if not text or "\0" in text:
         raise ConfigError(f"{text!r} names no store: give {_KINDS}")
     if "://" in text:
         if store is not None:
             raise ConfigError("two stores are named: give a settings file with store=, or the URL alone")
-        return _settings({}, text, extra, source=None)
+        return _named(None, {}, text, extra, source=None)
     path = Path(text).expanduser()
     if path.is_dir():
         if store is not None:
             raise ConfigError(f"two stores are named: the folder {excerpt(text)} and store=")
-        return _settings({}, str(path.absolute()), extra, source=None)
+        return _named(None, {}, str(path.absolute()), extra, source=None)
     if path.suffix != ".properties" and not path.exists():
         raise ConfigError(_no_such(text))
-    return _settings(read_properties(path), store, extra, source=text, base_dir=path.absolute().parent)
+    return _named(path, read_properties(path), store, extra, source=text)
 
 
-def _settings(
-    texts: Mapping[str, str],
-    store: str | None,
-    extra: GivenProperties,
-    *,
-    source: str | None,
-    base_dir: Path | None = None,
-) -> Settings:
-    named = source or "settings"
-    prefix = own_properties(texts, named).prefix
-    merged = {**texts, **{prefix + name: text for name, text in texts_of(extra, named).items()}}
+def _named(
+    file: Path | None, texts: Properties, store: str | None, extra: GivenProperties, *, source: str | None
+) -> NamedStore:
+    """``texts`` are those of the file, or all that there are."""
+    label = source or "settings"
+    given = texts_of(extra, label)
+    if file is None:
+        prefix = own_properties(texts, label).prefix
+        given = {**texts, **{prefix + name: text for name, text in given.items()}}
     if store is not None:
-        return settings_with(_url(store), merged, base_dir=base_dir, source=source)
-    return settings_from(merged, base_dir=base_dir, source=named)
+        # What a URL stands for depends on what else is said: of the file's properties those that it changes are added.
+        own = {**own_properties(texts, label).texts, **given} if file is not None else given
+        properties, label = properties_with(_url(store), own, source=source)
+        given |= {name: text for name, text in properties.items() if own.get(name) != text}
+    return NamedStore(file, tuple(given.items()), label)
 
 
 def _url(store: str) -> str:

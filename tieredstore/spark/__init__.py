@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from tieredstore.spark.source.data_source import TieredStoreDataSource
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
+    from tieredstore.remote.stores import StoreLike
     from tieredstore.spark.memq.data_source import MemqDataSource
     from tieredstore.spark.pipelines.runs import start_pipelines
     from tieredstore.spark.source.map_records import map_records
@@ -21,6 +22,7 @@ __all__ = [
     "decode_batches",
     "decode_segments",
     "map_records",
+    "read",
     "register",
     "start_pipelines",
     "verify",
@@ -40,6 +42,22 @@ def register(spark: SparkSession) -> None:
     check_worker_python(spark)
     for source in (TieredStoreDataSource, *attached_parts("tieredstore.spark")):
         spark.dataSource.register(source)
+
+
+def read(spark: SparkSession, source: StoreLike, topic: str, **options: str) -> DataFrame:
+    """A topic as a DataFrame, with the columns of Spark's Kafka source.
+
+    ``source`` names the store in any way that people have it, a bucket too, whose broker is read where the bucket
+    ends. ``options`` are those of ``spark.read.format("tieredstore")``, which this is with the store's filled in.
+    """
+    from tieredstore.spark.source.store_source import store_source  # noqa: PLC0415  as below
+
+    register(spark)
+    store = store_source(source)
+    named = {} if store.settings_file is None else {"settings": store.settings_file}
+    client = {f"kafka.{name}": text for name, text in (getattr(source, "broker", None) or {}).items()}
+    reader = spark.read.format("tieredstore").options(**named, **dict(store.properties), **client, **options)
+    return reader.option("subscribe", topic).load()
 
 
 def __getattr__(name: str) -> object:

@@ -24,8 +24,8 @@ from tieredstore.ops.verification import (
     plan_parts,
     verify_part,
 )
-from tieredstore.spark.source.store_source import StoreSource
-from tieredstore.spark.source.udf import store_source
+from tieredstore.remote.stores import StoreLike
+from tieredstore.spark.source.store_source import StoreSource, store_source
 from tieredstore.spark.source.workers import each_in_one_sentence, one_sentence
 
 _MOST_TASKS: Final = 10_000
@@ -49,7 +49,7 @@ _FINDINGS: Final = StructType(
 
 def verify(
     spark: SparkSession,
-    settings: StoreSource | Mapping[str, str] | str,
+    settings: StoreLike | StoreSource,
     *,
     level: Literal["listing", "index", "data"] = "listing",
     topic: str | None = None,
@@ -63,9 +63,9 @@ def verify(
 ) -> DataFrame:
     """What ``tieredstore verify`` finds, a row for each finding, in no order; no row for what is sound.
 
-    ``settings`` name the store: a settings file or properties, as ``decode_segments`` takes them; tasks read the file
-    themselves. The listing is taken here, once, when this is called; manifests, indexes and logs are read by the tasks
-    each time that the DataFrame is computed: write it somewhere, or cache it. A task looks into about
+    ``settings`` name the store in any way that people have it; tasks read a file themselves. The listing is taken here,
+    once, when this is called; manifests, indexes and logs are read by the tasks each time that the DataFrame is
+    computed: write it somewhere, or cache it. A task looks into about
     ``segments_per_task`` segments of one partition, ``parallel`` at once; one more for each partition looks at how its
     segments follow each other. A task fails where the store does; a segment that is damaged is a row.
 

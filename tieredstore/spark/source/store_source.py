@@ -22,6 +22,7 @@ from tieredstore.config.values import PATH
 from tieredstore.errors import ConfigError
 from tieredstore.process.per_process import PerProcess
 from tieredstore.remote import RemoteStorageManager
+from tieredstore.remote.stores import StoreLike, find_store, named_store_of
 
 _PATHS: Final = frozenset(name for group in GROUPS for name, _, kind in property_fields(group) if kind is PATH)
 
@@ -71,6 +72,19 @@ class StoreSource:
 
     def __repr__(self) -> str:
         return f"StoreSource({self.settings_file!r}, {[name for name, _ in self.properties]})"
+
+
+def store_source(source: StoreLike | StoreSource) -> StoreSource:
+    """What names a store, in any way that people have it, as it travels to tasks; ConfigError for what names none."""
+    if isinstance(source, StoreSource):
+        return source
+    if isinstance(source, str) and "://" not in source and not Path(source).is_dir():
+        return StoreSource(source, ())  # a file that may be among those that Spark ships
+    found = find_store(source)
+    named = named_store_of(source) if isinstance(found, Settings) else found
+    if named is None:
+        raise ConfigError("settings that were read do not travel to tasks: give their file, URL or mapping")
+    return StoreSource(None if named.file is None else str(named.file.absolute()), tuple(sorted(named.properties)))
 
 
 def _locate(name: str, text: str) -> str:

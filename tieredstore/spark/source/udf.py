@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -33,11 +33,12 @@ from tieredstore.model import (
 from tieredstore.records.partition import PartitionRead
 from tieredstore.records.settings import ReadSettings
 from tieredstore.spark.source.rows import COLUMNS, MappedRows, RecordFunction, RowShape, apply_function, schema_of
-from tieredstore.spark.source.store_source import StoreSource, manager_of
+from tieredstore.spark.source.store_source import StoreSource, manager_of, store_source
 from tieredstore.spark.source.workers import each_in_one_sentence
 
 if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.stores import StoreLike
 
 # What its type stubs say of Arrow's functions is partial.
 
@@ -51,8 +52,8 @@ _Batches: TypeAlias = Iterator[pa.RecordBatch]
 
 def decode_segments(
     df: DataFrame,
+    source: StoreLike | StoreSource = None,
     *,
-    settings: StoreSource | Mapping[str, str] | str | None = None,
     columns: Sequence[str] = COLUMNS,
     isolation: Isolation | None = None,
     function: RecordFunction | None = None,
@@ -65,8 +66,8 @@ def decode_segments(
 
     ``df`` has either the bytes of logs in a binary column ``content``, as ``spark.read.format("binaryFile")`` gives
     them; topic and partition are told by a column ``path`` that ends as a broker's does
-    (``<topic>-<partition>/<base offset>.log``), and null without. Or it names segments of the store that ``settings``
-    (a file's name, or properties) open: in a text column ``segment`` by the path of their objects, or in ``topic``,
+    (``<topic>-<partition>/<base offset>.log``), and null without. Or it names segments of the store that ``source``
+    names: in a text column ``segment`` by the path of their objects, or in ``topic``,
     ``topic_id``, ``partition``, ``base_offset`` and ``segment_id``, as ``tieredstore ls --json`` gives them.
 
     ``isolation`` is ``read_committed`` by default for segments of a store. A log alone does not tell which of its
@@ -93,10 +94,10 @@ def decode_segments(
             f"decode_segments needs a binary column {CONTENT}, a text column {PATH}, or the columns "
             f"{', '.join(PARTS)}; there are {', '.join(df.columns)}"
         )
-    source = store_source(settings)
-    source.load()  # what is wrong with it is better said here than by a task
+    store = store_source(source)
+    store.load()  # what is wrong with it is better said here than by a task
     reading = ReadSettings(columns=shape.decoder_columns, isolation=isolation or DEFAULT_ISOLATION)
-    return df.mapInArrow(_segment_task(source, shape.columns, reading, by_path, mapped), result)
+    return df.mapInArrow(_segment_task(store, shape.columns, reading, by_path, mapped), result)
 
 
 def decode_batches(
@@ -160,19 +161,6 @@ def _place(row: int) -> str:
 
 def _has(schema: StructType, name: str, kind: object) -> bool:
     return name in schema.names and schema[name].dataType == kind
-
-
-def store_source(settings: StoreSource | Mapping[str, str] | str | None) -> StoreSource:
-    """Where the settings come from; ConfigError without any."""
-    match settings:
-        case None:
-            raise ConfigError("segments of a store need its settings: a file's name, or properties")
-        case StoreSource():
-            return settings
-        case str():
-            return StoreSource(settings, ())
-        case _:
-            return StoreSource(None, tuple(sorted(settings.items())))
 
 
 OnCorrupt: TypeAlias = Literal["fail", "null"]

@@ -81,9 +81,7 @@ def test_the_schema_is_that_of_sparks_kafka_source(spark: SparkSession) -> None:
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed", None])
 def test_segments_of_a_store_are_read_by_their_paths(spark: SparkSession, isolation: Isolation | None) -> None:
     named = spark.createDataFrame([(segment.main_path,) for segment in segments(TXN)], "segment string")
-    read = decode_segments(
-        named.repartition(2), settings=settings_text(TXN), columns=KAFKA_ROWS.columns, isolation=isolation
-    )
+    read = decode_segments(named.repartition(2), settings_text(TXN), columns=KAFKA_ROWS.columns, isolation=isolation)
     expected = golden(TXN, isolation or "read_committed")
     assert without(plain(read), "topic", "partition") == without(expected, "leaderEpoch")
 
@@ -102,7 +100,7 @@ def test_a_listing_of_the_command_line_names_segments(spark: SparkSession, tmp_p
     (segment,) = [
         candidate for candidate in segments("01-none") if candidate.partition == 1 and candidate.base_offset > 0
     ]
-    read = decode_segments(named, settings=str(settings), columns=("topic", "partition", "offset"))
+    read = decode_segments(named, str(settings), columns=("topic", "partition", "offset"))
     expected = [row["offset"] for row in expected_rows("01-none", 1) if row["offset"] >= segment.base_offset]
     assert [tuple(row) for row in read.orderBy("offset").collect()] == [("none", 1, offset) for offset in expected]
 
@@ -118,7 +116,7 @@ def test_rows_can_be_queried_by_sql(spark: SparkSession) -> None:
 def test_settings_show_in_no_plan(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     secret = settings_text(TXN) | {"storage.root": str(case_path(TXN) / "store")}
     named = spark.createDataFrame([(segments(TXN)[0].main_path,)], "segment string")
-    decode_segments(named, settings=secret).explain("extended")
+    decode_segments(named, secret).explain("extended")
     shown = capsys.readouterr().out
     assert "MapInArrow" in shown
     assert not [value for value in secret.values() if len(value) > 6 and value in shown]
@@ -138,7 +136,7 @@ def test_a_segment_that_is_not_there_fails_in_one_sentence(spark: SparkSession) 
     gone = segments("01-none")[0].main_path[:-4] + "AAAA"
     named = spark.createDataFrame([(gone,)], "segment string")
     with failing_with(f"SegmentNotFound: there is no segment {gone}"):
-        decode_segments(named, settings=settings_text("01-none")).collect()
+        decode_segments(named, settings_text("01-none")).collect()
 
 
 @pytest.mark.parametrize("case", ["01-none"])
