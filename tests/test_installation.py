@@ -88,7 +88,7 @@ def test_what_is_run_from_its_source_is_installed_from_there(
 def test_the_package_tells_its_version() -> None:
     assert tieredstore.__version__ == importlib.metadata.version("tieredstore")
     with pytest.raises(AttributeError, match="nonsense"):
-        _ = tieredstore.nonsense  # type: ignore[attr-defined]
+        _ = tieredstore.nonsense
 
 
 def test_a_source_that_is_not_installed_has_a_version_of_no_release(not_installed: None) -> None:

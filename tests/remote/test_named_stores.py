@@ -42,7 +42,12 @@ def test_each_kind_of_source_names_the_same_store(
 ) -> None:
     monkeypatch.setenv(SETTINGS_VARIABLE, str(file))
     with RemoteStorageManager(settings) as manager:
-        sources = [str(root), root, root.as_uri(), {"storage.backend.class": "filesystem", "storage.root": root}]
+        sources: list[Any] = [
+            str(root),
+            root,
+            root.as_uri(),
+            {"storage.backend.class": "filesystem", "storage.root": root},
+        ]
         assert {settings_of(source).storage_root for source in [*sources, settings, manager]} == {root}
         assert {settings_of(source).storage_root for source in (file, str(file), None)} == {root}
 

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 By = Literal["topic", "partition", "day"]
 
+_COPIES_AT_ONCE: Final = 4
+
 CLOSE_S: Final = 2.0
 """Seconds that closing a bucket takes at most."""
 
@@ -266,7 +268,7 @@ class Bucket(Closing):
         encryption. ``decrypt`` lets the target have plain copies of what is encrypted; with ``read_back`` each object
         is read back and compared before its manifest is written.
         """
-        from tieredstore.ops.copies.copying import copy_segments  # noqa: PLC0415
+        from tieredstore.ops.copies.copying import BucketCopy  # noqa: PLC0415
         from tieredstore.remote.stores import settings_of  # noqa: PLC0415
 
         source, scopes = self._bucket(), _scopes(topics, which)
@@ -276,12 +278,16 @@ class Bucket(Closing):
             with Bucket(settings_of(target)) as other:
                 into = other.opened()
                 into.refuse_raw("mirror", "its objects are the broker's files; upload() stores them from a disk")
+                copy = BucketCopy(
+                    source,
+                    into,
+                    decrypt=decrypt,
+                    read_back=read_back,
+                    dry_run=dry_run,
+                    parallel=which.get("parallel", _COPIES_AT_ONCE),
+                )
                 for scope in scopes.of(source.store, source.prefix):
-                    steps = copy_segments(
-                        source, into, scope, decrypt=decrypt, read_back=read_back, dry_run=dry_run,
-                        parallel=which.get("parallel", 4),
-                    )  # fmt: skip
-                    yield from (found.of_copy(step, dry_run=dry_run) for step in steps)
+                    yield from (found.of_copy(step, dry_run=dry_run) for step in copy.run(scope))
 
         with contextlib.closing(outcomes()) as copied:
             return run(copied, on_outcome)
