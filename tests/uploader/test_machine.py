@@ -36,7 +36,8 @@ from tieredstore.model import TopicPartition
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import Uploader
 from tieredstore.uploader.leadership import Leadership
-from tieredstore.uploader.partition import Partition, ProgressState, Role, Segment, SegmentState
+from tieredstore.uploader.partition import Partition, ProgressState, Role
+from tieredstore.uploader.segment import Segment, SegmentState
 
 NAME: Final = (PARTITION.topic, PARTITION.partition)
 LONG_S: Final = 100.0

@@ -12,8 +12,9 @@ from tests.support.uploader.uploader_disk import BrokerDisk, run_once, uploader_
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.kafka.logdir import FoundSegment
 from tieredstore.model import TopicIdPartition, Uuid
-from tieredstore.uploader.partition import Partition, Role, Segment
+from tieredstore.uploader.partition import Partition, Role
 from tieredstore.uploader.schedule import WAIT_S, Schedule, WorkerLimit
+from tieredstore.uploader.segment import Segment
 
 _ID = Uuid(bytes([7] * 16))
 

@@ -20,7 +20,8 @@ from tieredstore.model import TopicIdPartition
 from tieredstore.process.stopping import nothing_under_way
 from tieredstore.uploader.metrics import Counts
 from tieredstore.uploader.page_cache import cache_as_it_was
-from tieredstore.uploader.partition import Partition, Role, Segment, is_stub
+from tieredstore.uploader.partition import Partition, Role
+from tieredstore.uploader.segment import Segment, is_stub
 from tieredstore.uploader.settled import high_watermarks
 from tieredstore.uploader.shipping import PASSING, Uploads
 from tieredstore.uploader.target import Target

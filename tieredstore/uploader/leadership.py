@@ -230,13 +230,14 @@ class ZooKeeperLeadership(Leadership):
         """The client, connecting since the first call; it does so again and again by itself."""
         if self._client is None:
             tls = self.environment.zookeeper_tls
+            options = {} if tls is None else tls.options()
             try:
                 self._client = self._kazoo.KazooClient(
                     self.environment.zookeeper,
                     timeout=_SESSION_S,
                     # Without an end to it, and a second apart at most.
                     connection_retry={"max_tries": -1, "max_delay": 1.0},
-                    **({} if tls is None else tls.options()),
+                    **options,
                 )
             except ValueError as error:
                 raise ConfigError(f"uploader.zookeeper.connect is no list of hosts: {error}") from error

@@ -1,46 +1,20 @@
-"""One partition as the uploader sees it: its closed segments that are not shipped yet, what pins them, and its role.
-
-The state of a segment (``Segment.state``) is derived: the broker's folder names it, under ``.deleted`` or not, and it
-is pinned or not.
-
-========== ======= ======== ====== =============================================================================
-state      named   deleted  pinned next
-========== ======= ======== ====== =============================================================================
-seen       yes     no       no     pinned: held; renamed: doomed; file gone: doomed; truncated: forgotten
-held       yes     no       yes    renamed: doomed; file gone: only ours; ignored: seen; too many files: seen
-doomed     yes     yes      any    file gone: only ours if pinned, else gone
-only ours  no      -        yes    disk nearly full: lost; ignored: doomed, and gone
-gone       no      -        no     (two listings agree) a hole
-lost       any     any      any    a missing file arrives: seen; else quarantine and a hole
-========== ======= ======== ====== =============================================================================
-
-From each state a segment is forgotten once it is shipped or passed over, or if it is truncated: other files under its
-names, or a later epoch, say so. From each it is lost if others have led the log since, retention has passed it, and
-nothing has told that it was replicated.
-
-A pin is let go only if the segment is shipped, passed over as a hole, truncated (which a later leader epoch, or the
-broker's file under the same name, proves), or if a disk is nearly full.
-"""
+"""One partition as the uploader sees it: its segments that are not shipped yet, its progress, and its role."""
 
 from __future__ import annotations
 
-import contextlib
 import enum
-import os
 import threading
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from tieredstore.catalog.watermark import Watermark
-from tieredstore.errors import TieredStoreError
 from tieredstore.kafka.checkpoints import LeaderEpochs, have_same_leaders
-from tieredstore.kafka.held_segment import OpenSegment, open_segment, reopen_segment
-from tieredstore.kafka.logdir import FoundSegment, LogSegment
+from tieredstore.kafka.logdir import FoundSegment
 from tieredstore.model import TopicIdPartition, TopicPartition
 from tieredstore.uploader.links import Link
+from tieredstore.uploader.segment import Segment, is_stub
 from tieredstore.uploader.watermarks import StoredWatermark
 
 _MAYBE_CUT: Final = (
@@ -72,203 +46,6 @@ class Role(enum.Enum):
     LEAVING = "leaving"
     """No folder of it is on this broker any more, while its topic lives: what is pinned stays, and fills holes, until
     the store has it."""
-
-
-class SegmentState(enum.Enum):
-    """Where the bytes of a segment are, by the table above."""
-
-    SEEN = "seen"
-    HELD = "held"
-    DOOMED = "doomed"
-    ONLY_OURS = "only ours"
-    GONE = "gone"
-    LOST = "lost"
-
-
-@dataclass(slots=True, eq=False)
-class Segment:
-    """A segment that the broker has closed. ``epochs`` are those of the partition when it was seen.
-
-    ``held`` are its open files, ``link`` the hard links to them: both are pins. ``described`` is what a read of its log
-    has told. ``incomplete_since_s``: a file is not there yet. ``absences`` counts the listings in a row without it.
-    ``unreadable`` counts how often the disk has failed to give its bytes; ``lost`` says why it cannot be shipped.
-    ``fills_nothing``: it was tried in vain for a hole of the watermark.
-    """
-
-    place: FoundSegment
-    noticed_s: float
-    epochs: LeaderEpochs
-    held: OpenSegment | None = None
-    link: Link | None = None
-    described: LogSegment | None = None
-    incomplete_since_s: float | None = None
-    absences: int = 0
-    unreadable: int = 0
-    lost: str | None = None
-    is_replicated: bool = False
-    fills_nothing: bool = False
-
-    @property
-    def base_offset(self) -> int:
-        """Its first offset."""
-        return self.place.base_offset
-
-    @property
-    def next_offset(self) -> int:
-        """The offset behind its last one."""
-        end = self.place.next_base_offset
-        assert end is not None, "only closed segments are kept"
-        return end
-
-    @property
-    def is_pinned(self) -> bool:
-        """Whether its bytes stay, whatever the broker does."""
-        return self.held is not None or self.link is not None
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether its files were deleted before anything pinned them.
-
-        One listing does not tell: it may miss a file that is renamed meanwhile.
-        """
-        return not self.is_pinned and self.absences > 1
-
-    @property
-    def state(self) -> SegmentState:
-        """Its state now."""
-        if self.lost is not None:
-            return SegmentState.LOST
-        if self.is_gone:
-            return SegmentState.GONE
-        if self.absences and self.is_pinned:
-            return SegmentState.ONLY_OURS
-        if self.place.is_deleted:
-            return SegmentState.DOOMED
-        return SegmentState.HELD if self.is_pinned else SegmentState.SEEN
-
-    def may_be_cut(self, now: LeaderEpochs) -> bool:
-        """Whether the log may have been cut before the segment's end: it begins anew, with a later leader."""
-        return not self.is_replicated and bool(self.epochs and now) and now[0][0] > self.epochs[-1][0]
-
-    def meets(self, extents: Iterable[tuple[int, int]]) -> bool:
-        """Whether it has offsets of one of these; their ends are inclusive."""
-        return any(self.base_offset <= last and first < self.next_offset for first, last in extents)
-
-    def may_fill(self, holes: Iterable[tuple[int, int]]) -> bool:
-        """Whether only what is pinned here may have offsets of these."""
-        is_ours = self.is_pinned and self.place.is_deleted and self.lost is None and not self.fills_nothing
-        return is_ours and self.meets(holes)
-
-    @property
-    def is_only_ours(self) -> bool:
-        """Whether the broker has deleted its log: the disk gets the bytes back as soon as they are unpinned."""
-        held, link = self.held, self.link
-        with contextlib.suppress(OSError):
-            if link is not None:
-                return link.log.stat().st_nlink == 1
-            return held is not None and os.fstat(held.log.descriptor).st_nlink == 0
-        return False
-
-    @property
-    def disk(self) -> Path:
-        """A folder on the file system that has the pinned bytes: after a move it is not the partition's."""
-        if self.link is not None:
-            return self.link.root
-        return (self.place if self.held is None else self.held.place).directory.parent
-
-    def is_log(self, path: Path) -> bool:
-        """Whether the log of that name is the file that is pinned."""
-        return any(_same(ours, _status(path)) for ours in self._status_of_pins()[:1])
-
-    def was_replaced(self, place: FoundSegment) -> bool:
-        """Whether the broker has other files under these names than those that are pinned."""
-        names = (place.path("log"), place.snapshot_path(self.next_offset - 1))
-        pairs = zip(self._status_of_pins(), map(_status, names), strict=False)
-        return any(ours is not None and theirs is not None and not _same(ours, theirs) for ours, theirs in pairs)
-
-    def _status_of_pins(self) -> list[os.stat_result | None]:
-        """Of the log and of the snapshot."""
-        held, link = self.held, self.link
-        if held is not None:
-            return [os.fstat(held.log.descriptor), os.fstat(held.producer_snapshot.descriptor)]
-        return [] if link is None else [_status(link.log), _status(link.snapshot)]
-
-    @property
-    def size_in_bytes(self) -> int:
-        """Bytes of its log; 0 if it is gone."""
-        with contextlib.suppress(OSError):
-            held, link = self.held, self.link
-            if held is not None:
-                return held.size_in_bytes
-            return (self.place.path("log") if link is None else link.log).stat().st_size
-        return 0
-
-    def age_s(self, now_s: float) -> float:
-        """How long it is closed, since the broker writes its snapshot then; if that is out of sight, how long known."""
-        held, link = self.held, self.link
-        with contextlib.suppress(OSError):
-            if held is not None:
-                return max(0.0, time.time() - os.fstat(held.producer_snapshot.descriptor).st_mtime)
-            if link is not None:
-                return max(0.0, time.time() - link.snapshot.stat().st_mtime)
-        return now_s - self.noticed_s
-
-    def open(self) -> OpenSegment:
-        """Open its files under descriptors of the caller's own, who closes them. Hold the partition's lock."""
-        if self.held is not None:
-            return reopen_segment(self.held)
-        return open_segment(self.place if self.link is None else self.link.place(self.place))
-
-    def hold(self) -> OpenSegment:
-        """Open its files and keep them open: OSError or TieredStoreError if that cannot be done."""
-        self.held = held = self.open()
-        self.incomplete_since_s = None
-        return held
-
-    def lose(self, reason: str) -> None:
-        """It cannot be shipped; the first reason stays."""
-        self.lost = self.lost or reason
-
-    def let_go(self, reason: str) -> None:
-        """Give it up for the room that it takes."""
-        self.unpin()
-        self.described = None
-        self.lose(reason)
-
-    def has_come(self) -> bool:
-        """Whether the file for which it was given up is there after all: it is no loss then."""
-        if self.incomplete_since_s is None:
-            return False
-        with contextlib.suppress(TieredStoreError, OSError):
-            self.open().close()
-            self.lost = self.incomplete_since_s = None
-            return True
-        return False
-
-    def take_link(self, link: Link | None) -> None:
-        """Keep a link, which says from now on what is known of the segment."""
-        self.link = link
-        if link is not None and self.is_replicated:
-            link.mark_replicated()
-
-    def mark_replicated(self) -> None:
-        """All of it is below the high watermark: no clean election takes it back. The link says so, too."""
-        self.is_replicated = True
-        if self.link is not None:
-            self.link.mark_replicated()
-
-    def close(self) -> None:
-        """Close its files; the links stay."""
-        held, self.held = self.held, None
-        if held is not None:
-            held.close()
-
-    def unpin(self) -> None:
-        """Close its files, and remove the links to them."""
-        self.close()
-        link, self.link = self.link, None
-        if link is not None:
-            link.remove()
 
 
 class ProgressState(enum.Enum):
@@ -591,23 +368,3 @@ class Partition:
         """Return its segments, in order."""
         with self.lock:
             return list(self.segments.values())
-
-
-def is_stub(place: FoundSegment) -> bool:
-    """Whether it is a deleted log without a byte: a copy to another disk begins with one, which is not of the log."""
-    if not place.is_deleted:
-        return False
-    log = place.path("log")
-    status = _status(log) or _status(log.with_suffix(""))
-    return status is not None and status.st_size == 0
-
-
-def _status(path: Path) -> os.stat_result | None:
-    try:
-        return path.stat()
-    except OSError:
-        return None
-
-
-def _same(one: os.stat_result | None, other: os.stat_result | None) -> bool:
-    return one is not None and other is not None and os.path.samestat(one, other)

@@ -20,7 +20,8 @@ from typing import Final, TypeAlias
 from tieredstore.errors import ConfigError, CorruptData, TieredStoreError
 from tieredstore.kafka.held_segment import SegmentIncomplete
 from tieredstore.uploader.links import Links
-from tieredstore.uploader.partition import Partition, Role, Segment
+from tieredstore.uploader.partition import Partition, Role
+from tieredstore.uploader.segment import Segment
 from tieredstore.uploader.settled import high_watermarks
 from tieredstore.uploader.target import Target
 

@@ -30,7 +30,8 @@ from tieredstore.model import LogSegmentData, Uuid
 from tieredstore.process.stopping import nothing_under_way
 from tieredstore.uploader.metrics import Counts
 from tieredstore.uploader.page_cache import cache_as_it_was
-from tieredstore.uploader.partition import Partition, ProgressState, Segment
+from tieredstore.uploader.partition import Partition, ProgressState
+from tieredstore.uploader.segment import Segment
 from tieredstore.uploader.settled import Standing
 from tieredstore.uploader.target import Target
 from tieredstore.uploader.tries import Tries, TryLimit

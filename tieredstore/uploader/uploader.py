@@ -25,11 +25,12 @@ from tieredstore.uploader.holes import Filler
 from tieredstore.uploader.leadership import LeadershipView, leadership_of
 from tieredstore.uploader.links import Links, lock_folder
 from tieredstore.uploader.metrics import Counts, levels_of
-from tieredstore.uploader.partition import Partition, ProgressState, Role, Segment
+from tieredstore.uploader.partition import Partition, ProgressState, Role
 from tieredstore.uploader.pins import INCOMPLETE_S, FollowedPartitions, Held, Pins
 from tieredstore.uploader.retention import Expired, RemoteRetention
 from tieredstore.uploader.roles import Roles
 from tieredstore.uploader.schedule import Schedule
+from tieredstore.uploader.segment import Segment
 from tieredstore.uploader.settled import BrokerSettling, DiskSettling, Inquiries, Settling
 from tieredstore.uploader.shipping import MOVED_ON, Shipper, Step, Uploads
 from tieredstore.uploader.target import Target

@@ -22,8 +22,8 @@ from tieredstore.model import TopicIdPartition, human_bytes
 
 if TYPE_CHECKING:
     from tieredstore.uploader import Uploader
-    from tieredstore.uploader.partition import Segment
     from tieredstore.uploader.retention import Expired
+    from tieredstore.uploader.segment import Segment
 
 _logger: Final = logging.getLogger(__name__)
 
