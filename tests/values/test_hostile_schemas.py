@@ -36,7 +36,7 @@ def read(name):
     rows = Avro(READER, schemas.__getitem__, "null").convert(column, lambda row: "")
     assert rows.to_pylist() == [{"id": 7}, None, {"id": 7}], rows
     # A pipeline by schemas of a registry sets the message aside.
-    _, bad = OfRegistry(schemas.__getitem__).for_window("orders").decoded(column)
+    _, bad = OfRegistry(schemas.__getitem__).for_window("orders").decode(column)
     # Where nothing is asked of the data but a field, as for a file by time.
     try:
         AvroData(None, schemas.__getitem__).datum(messages[1])

@@ -82,7 +82,7 @@ def test_the_settings_name_the_proxy(cloud: str) -> None:
     ],
 )
 def test_options_that_cannot_be_kept_are_refused(cloud: str, wrong: dict[str, Any], reason: str) -> None:
-    place = {"container" if cloud == "azure" else "bucket": "place"}
+    place: dict[str, Any] = {"container" if cloud == "azure" else "bucket": "place"}
     with pytest.raises(ConfigError, match=reason) as caught:
         OPTIONS[cloud](**place | wrong)
     assert SECRET not in str(caught.value)

@@ -81,10 +81,10 @@ class Cloud:
 def make_s3(url: str, place: str, retries: RetryPolicy | None = None, **options: Any) -> S3ObjectStore:
     """A store of a bucket of MinIO behind ``url``."""
     keys = AccessKeys(ACCESS_KEY, SECRET_KEY)
-    made_of: dict[str, Any] = {"region": REGION, "endpoint_url": url, "path_style": True, "credentials": keys}
-    return S3ObjectStore(
-        S3Options(place, **{"part_size": MIN_PART_SIZE, **made_of, **options}), retries=retries or quick()
-    )
+    made_of: dict[str, Any] = {
+        "region": REGION, "endpoint_url": url, "path_style": True, "credentials": keys, "part_size": MIN_PART_SIZE,
+    }  # fmt: skip
+    return S3ObjectStore(S3Options(place, **(made_of | options)), retries=retries or quick())
 
 
 def s3_cloud(server: S3Server) -> Cloud:
