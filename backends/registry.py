@@ -132,9 +132,10 @@ def store_from_settings(settings: Settings) -> ObjectStore:
 
 def _own_class(name: str) -> StoreClass:
     try:
-        return _parse_dotted(installed_class(STORES, name) or name)
+        installed = installed_class(STORES, name)
     except ValueError as error:
         raise ConfigError(f"storage.backend.class {excerpt(redacted(name))!r}: {error}") from error
+    return _parse_dotted(installed or name)
 
 
 def _parse_dotted(path: str) -> StoreClass:

@@ -135,6 +135,8 @@ def _container(options: AzureOptions, transport: Transport, login: Transport) ->
     try:
         credential = sdk_credential(options.credentials, login)
         return ContainerClient(options.account_url or "", options.container, credential, **_client_options(transport))
+    except ConfigError:
+        raise
     except ValueError as error:
         raise ConfigError(f"the account's URL or credentials cannot be used: {error}") from error
 

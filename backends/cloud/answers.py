@@ -15,7 +15,7 @@ from typing import Final
 
 from tieredstore.backends.base import ObjectInfo
 from tieredstore.backends.cloud.errors import MalformedAnswer
-from tieredstore.errors import excerpt, quoted
+from tieredstore.errors import ConfigError, excerpt, quoted
 from tieredstore.limits import MAX_INT64
 
 _SHOWN: Final = 200
@@ -31,6 +31,8 @@ def understood(what: str) -> Generator[None]:
     """
     try:
         yield
+    except ConfigError:
+        raise
     except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         # A sentence of the SDK's may hold the whole answer.
         text = excerpt(f"{type(error).__name__}: {error}", _SHOWN)

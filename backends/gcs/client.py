@@ -384,6 +384,8 @@ def _usable() -> Generator[None]:
     """StoreError for what the SDK does not take."""
     try:
         yield
+    except ConfigError:
+        raise
     except ValueError as error:
         raise StoreError(f"the SDK refused the options: {redacted(error)}") from error
 

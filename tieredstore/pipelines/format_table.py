@@ -10,7 +10,7 @@ import pyarrow as pa
 import zstandard
 
 from tieredstore.config.named_class import named_class
-from tieredstore.errors import CorruptData
+from tieredstore.errors import ConfigError, CorruptData
 from tieredstore.pipelines.config.secor import WRITERS, delimiter_bytes
 from tieredstore.pipelines.files.columns import Columns, Decoder, OfOneSchema, OfRegistry
 from tieredstore.pipelines.files.container_formats import AvroContainer, Orc, Parquet
@@ -146,5 +146,7 @@ def read_output(
     read = next(known, None)
     try:
         yield from text_records(file, sidecar, delimiter) if read is None else read(file, sidecar)
+    except ConfigError:
+        raise
     except (pa.ArrowInvalid, OSError, EOFError, zstandard.ZstdError, StopIteration, ValueError) as error:
         raise CorruptData(f"{name} cannot be read as a file of a pipeline: it is damaged, or another's") from error

@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tieredstore.errors import ConfigError
 from tieredstore.pipelines.filing.directories import MINUTE_MS, WHOLE_MINUTES_MS, TimeDirectories, escape, is_path
 from tieredstore.pipelines.filing.times import BadMessage, Field, Time
 
@@ -102,6 +103,8 @@ class MessageParser(Parser):
                 directory = "/".join(escape(text, prefix) for prefix, text in self.parts(*row))
             except BadMessage as bad:
                 filed.put_aside(str(bad))
+            except ConfigError:
+                raise  # of no message: it is wrong with all
             except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
                 # Its words may have the message in them.
                 filed.put_aside(f"its parser failed with {type(error).__name__}")

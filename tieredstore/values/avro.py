@@ -280,6 +280,8 @@ def arrow_type_of(schema: Any) -> pa.DataType:
     known = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
     try:
         kind: pa.DataType = _TypeOf(dict(known.get("__named_schemas", {}))).of(schema, 0)
+    except ConfigError:
+        raise
     except (LookupError, ValueError, TypeError, ArithmeticError) as error:
         # A decimal of 1,000 digits, or a fixed type of 2^40 bytes.
         raise ConfigError(f"the schema of Avro has a type that Arrow's columns do not have: {excerpt(error)}") from None

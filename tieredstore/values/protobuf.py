@@ -82,6 +82,8 @@ class Protobuf:
         try:
             rows = [None if data is None else convert(self.parsed(data)) for data in column.to_pylist()]
             return pa.array(rows, kind)
+        except ConfigError:
+            raise
         except (ValueError, pa.ArrowException):
             return None
 

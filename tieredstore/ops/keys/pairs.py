@@ -116,6 +116,8 @@ def _complete(files: KeyPairFiles, passphrase: Passphrase | None) -> None:
             return
     except OSError as error:
         raise ConfigError(f"{files.private} cannot be read: {error.strerror}") from error
+    except ConfigError:
+        raise
     except (ValueError, TypeError):
         pass
     raise ConfigError(

@@ -90,6 +90,8 @@ class ProtobufField:
         assert self.message is not None
         try:
             content: Any = self.message.parsed(payload)
+        except ConfigError:
+            raise
         except ValueError:
             raise BadMessage(f"its value is no {self.message.message} of Protocol Buffers") from None
         for part in self.path:
