@@ -7,6 +7,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,7 +89,8 @@ def test_what_a_bucket_says_of_its_topics_and_segments(bucket: ts.Bucket) -> Non
     assert (usage.topic, usage.partition, usage.segments, usage.stored_size) == ("txn", 0, 5, topic.stored_size)
     assert bucket.segments("txn").to_arrow().num_rows == len(bucket.segments("txn").to_pandas()) == 5
     assert set(bucket.topics().to_pandas()["topic_id"]) == {str(topic.topic_id)}
-    assert "<td>605</td>" in segments._repr_html_()
+    html: Any = segments
+    assert "<td>605</td>" in html._repr_html_()
     assert {check.outcome for check in bucket.doctor()} <= {"ok", "warn", "skipped"}
 
 

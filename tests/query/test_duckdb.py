@@ -156,7 +156,7 @@ def test_a_topic_may_become_a_table_of_its_name(connection: duckdb.DuckDBPyConne
     ("words", "sentence"),
     [
         ({"connection": duckdb}, "connection is of the type module; it must be a duckdb.DuckDBPyConnection"),
-        ({"settings": None}, "the store is of the type NoneType; it must be settings, their file"),
+        ({"settings": None}, "no store is named: give a path, a URL"),
         ({"topics": "orders"}, "topics is of the type str; it must be a list of topics' names"),
         ({"topics": [1]}, "one of topics is of the type int"),
         ({"types": {"ordres": ColumnTypes()}}, "types are given for ordres, which is none of the topics .*orders"),

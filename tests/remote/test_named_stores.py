@@ -93,7 +93,8 @@ def test_what_names_no_store_is_told_in_one_sentence(
 
 
 def test_settings_that_were_read_are_not_changed_in_passing(settings: Settings) -> None:
-    for how in ({"store": "s3://logs"}, {"extra": {"chunk.size": 1}}):
+    ways: list[dict[str, Any]] = [{"store": "s3://logs"}, {"extra": {"chunk.size": 1}}]
+    for how in ways:
         with pytest.raises(ConfigError, match="settings that were read stay as they are"):
             settings_of(settings, **how)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
@@ -18,7 +18,7 @@ _PIECE: Final = 1 << 20
 
 
 @contextlib.contextmanager
-def whole_file(path: Path) -> Iterator[BinaryIO]:
+def whole_file(path: Path) -> Generator[BinaryIO]:
     """A new file that is there under its name once the block ends well, and not at all otherwise."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:

@@ -1,11 +1,14 @@
-"""What a read and a query are told, and how they begin."""
+"""What a read and a query are told, and how they begin.
+
+It lies apart from the bucket, which imports it once it is asked for: it needs pyarrow.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypedDict, cast, get_args
 
 import pyarrow as pa
 
@@ -87,8 +90,7 @@ def query_rows(bucket: Bucket, sql: str, how: ReadOptions) -> Read:
     from tieredstore.query.batch_tables import batches_beside  # noqa: PLC0415
     from tieredstore.query.topic_table import TableOptions  # noqa: PLC0415
 
-    if not isinstance(sql, str):
-        raise ConfigError(f"sql is of the type {type(sql).__name__}; give a query")
+    _check_text(sql)
     options = TableOptions(
         types_of(how, "text"), isolation_of(how), policy_of(how), bucket.broker, parallelism=how.get("parallel")
     )
@@ -97,6 +99,11 @@ def query_rows(bucket: Bucket, sql: str, how: ReadOptions) -> Read:
         batches = batches_beside(manager.store, manager.settings)
         tables = opened.enter_context(QueryTables(manager, options, batches=batches))
         return Read(tables.run(sql), opened.pop_all(), are_records=False)
+
+
+def _check_text(sql: object) -> None:
+    if not isinstance(sql, str):
+        raise ConfigError(f"sql is of the type {type(sql).__name__}; give a query")
 
 
 def types_of(how: Mapping[str, Any], default: Literal["bytes", "text"]) -> ColumnTypes:
@@ -139,12 +146,13 @@ def _columns(how: ReadOptions) -> tuple[str, ...]:
     columns: Any = how.get("columns", TOPIC_COLUMNS)
     if isinstance(columns, str) or not isinstance(columns, Sequence):
         raise ConfigError(f"columns is of the type {type(columns).__name__}; give a list of names")
-    for name in columns:
+    names = cast("Sequence[str]", columns)
+    for name in names:
         if name not in TOPIC_COLUMNS:
             meant = difflib.get_close_matches(str(name), TOPIC_COLUMNS, n=1)
             hint = f"did you mean {meant[0]!r}?" if meant else f"there are {', '.join(TOPIC_COLUMNS)}"
             raise ConfigError(f"no column {quoted(name)}; {hint}")
-    return tuple(columns)
+    return tuple(names)
 
 
 def _type(name: str, given: Any) -> ValueType:

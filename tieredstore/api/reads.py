@@ -109,7 +109,7 @@ class Read(Closing):
         self._opened.close()
 
     @contextlib.contextmanager
-    def _reading(self) -> Iterator[None]:
+    def _reading(self) -> Generator[None]:
         self._begin()
         try:
             yield

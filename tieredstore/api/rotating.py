@@ -1,4 +1,7 @@
-"""Data keys of segments, wrapped by another key pair."""
+"""Data keys of segments, wrapped by another key pair.
+
+It lies apart from the bucket, which imports it once it is asked for: it needs the key ring.
+"""
 
 from __future__ import annotations
 

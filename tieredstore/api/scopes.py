@@ -27,23 +27,29 @@ def partition_set(given: Partitions) -> tuple[int, ...] | None:
     """The partitions, ascending, each once; ConfigError for what names none."""
     if given is None:
         return None
-    if isinstance(given, str | bytes) or not isinstance(given, int | Sequence):
-        raise ConfigError(f"partitions is a {type(given).__name__}: give 0, [0, 2] or range(3)")
+    _check_kind(given)
     numbers = (given,) if isinstance(given, int) else tuple(given)
-    if isinstance(given, bool) or not all(type(number) is int and 0 <= number <= MAX_INT32 for number in numbers):
+    if not all(type(number) is int and 0 <= number <= MAX_INT32 for number in numbers):
         raise ConfigError(f"partitions is {given!r:.60}: give 0, [0, 2] or range(3)")
     if not numbers:
         raise ConfigError("partitions is empty: leave it out for all of a topic")
     return tuple(sorted(set(numbers)))
 
 
+def _check_kind(given: object) -> None:
+    if isinstance(given, str | bytes) or not isinstance(given, int | Sequence):
+        raise ConfigError(f"partitions is a {type(given).__name__}: give 0, [0, 2] or range(3)")
+
+
 def topic_id_of(given: TopicIdLike) -> Uuid | None:
     """The id; ConfigError for what is none."""
-    if given is None or isinstance(given, Uuid):
-        return given
-    if not isinstance(given, str):
-        raise ConfigError(f"topic_id is of the type {type(given).__name__}; give its 22 characters")
-    return Uuid.parse(given)
+    match given:
+        case None | Uuid():
+            return given
+        case str():
+            return Uuid.parse(given)
+        case _:
+            raise ConfigError(f"topic_id is of the type {type(given).__name__}; give its 22 characters")
 
 
 def check_names(topics: Sequence[object]) -> None:

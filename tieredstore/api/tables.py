@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import date
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from tieredstore.model import Uuid
 
@@ -61,7 +61,7 @@ def _plain(value: object) -> object:
     if value is None or isinstance(value, str | int | float | bool | bytes | date):
         return value
     if isinstance(value, Mapping):
-        return {str(name): _plain(one) for name, one in value.items()}
+        return {str(name): _plain(one) for name, one in cast("Mapping[object, object]", value).items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(one) for one in cast("Sequence[object]", value)]
     return str(value) if isinstance(value, Uuid) or not is_dataclass(value) else _plain_row(value)

@@ -1,4 +1,7 @@
-"""The closed segments of a broker's disk, into a bucket."""
+"""The closed segments of a broker's disk, into a bucket.
+
+It lies apart from the bucket, which imports it once it is asked for: it needs what describes segments of a disk.
+"""
 
 from __future__ import annotations
 

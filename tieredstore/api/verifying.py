@@ -1,4 +1,7 @@
-"""What a verification of a bucket read, and what it found."""
+"""What a verification of a bucket read, and what it found.
+
+It lies apart from the bucket, which imports it once it is asked for: it needs all that checks.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
 import javaproperties
 
@@ -86,7 +86,7 @@ def _checked_name(name: object, source: str) -> str:
     return name
 
 
-def _text_of(name: str, value: object, source: str) -> str:
+def _text_of(name: str, value: Any, source: str) -> str:
     match value:
         case str():
             text = value
@@ -95,13 +95,13 @@ def _text_of(name: str, value: object, source: str) -> str:
         case int():
             text = str(int(value))
         case PathLike():
-            text = str(fspath(value))
+            text = str(fspath(cast("PathLike[str]", value)))
         case timedelta():
             if value % _MS:
                 raise ConfigError(f"{source}: {shown_name(name)} is {value}; give whole milliseconds")
             text = str(value // _MS)
-        case list() | tuple() if all(isinstance(word, str) and "," not in word for word in value):
-            text = ",".join(value)
+        case list() | tuple() if all(isinstance(word, str) and "," not in word for word in cast("list[Any]", value)):
+            text = ",".join(cast("list[str]", value))
         case _:
             kinds = "a str, int, bool, path, timedelta or list of words without commas"
             raise ConfigError(f"{source}: {shown_name(name)} is of the type {type(value).__name__}; it must be {kinds}")

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from tieredstore.spark.source.data_source import TieredStoreDataSource
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import DataFrame, SparkSession
 
     from tieredstore.remote.stores import StoreLike
@@ -55,7 +57,8 @@ def read(spark: SparkSession, source: StoreLike, topic: str, **options: str) -> 
     register(spark)
     store = store_source(source)
     named = {} if store.settings_file is None else {"settings": store.settings_file}
-    client = {f"kafka.{name}": text for name, text in (getattr(source, "broker", None) or {}).items()}
+    broker: Mapping[str, str] = getattr(source, "broker", None) or {}
+    client = {f"kafka.{name}": text for name, text in broker.items()}
     reader = spark.read.format("tieredstore").options(**named, **dict(store.properties), **client, **options)
     return reader.option("subscribe", topic).load()
 

@@ -176,7 +176,7 @@ def test_segments_of_a_store_go_through_a_function_as_well(spark: SparkSession) 
     # Those of a transactional topic: what was aborted must not reach the function either.
     stored = [(segment.main_path,) for segment in segments("07-txn")]
     named = spark.createDataFrame(stored, "segment string").repartition(2)
-    words: dict[str, Any] = {"settings": settings_text("07-txn"), "columns": ("partition", "offset")}
+    words: dict[str, Any] = {"source": settings_text("07-txn"), "columns": ("partition", "offset")}
     plain = decode_segments(named, **words).collect()
 
     def doubled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
