@@ -31,7 +31,7 @@ AROUND: Final = frozenset({"tests/asan", "tests/project", "tests/testing"})
 """Tests of what lies around the core, and contract tests for users, two of which are of a wing."""
 
 NAMING_WINGS: Final = (
-    "tests/cli/app/test_completion.py::test_commands_options_and_choices_are_offered",
+    "tests/cli/app/test_completion.py::test_names_of_the_bucket_commands_options_and_choices_are_offered",
     "tests/cli/app/test_table.py",
     "tests/cli/test_screens.py",
     "tests/config/test_names.py::test_the_committed_reference_is_the_generated_one",
