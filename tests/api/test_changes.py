@@ -1,4 +1,4 @@
-"""What changes a bucket: nothing before it is told to, each item judged again, twice is once, and failures are told."""
+"""Methods that change a bucket: plans change nothing, a second run changes nothing more, and failures are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said once in a process is said anew in each test."""
+"""Each test gets the messages that a process logs only once."""
 
 from __future__ import annotations
 

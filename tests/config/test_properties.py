@@ -104,7 +104,7 @@ def test_half_a_surrogate_pair_is_refused_and_a_whole_one_read(tmp_path: Path) -
     [
         ("chunk.size", 1 << 20, "1048576"),
         ("compression.enabled", True, "true"),
-        ("storage.root", Path("/tmp/store"), "/tmp/store"),
+        ("storage.root", Path("some/store"), "some/store"),
         ("fetch.manifest.cache.retention.ms", timedelta(minutes=1), "60000"),
         ("custom.metadata.fields.include", ["REMOTE_SIZE", "OBJECT_KEY"], "REMOTE_SIZE,OBJECT_KEY"),
     ],

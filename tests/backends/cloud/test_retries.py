@@ -19,7 +19,7 @@ RIGHT_HASHES = {
     "gcs": {"X-Goog-Generation": "1", "X-Goog-Hash": "crc32c=OFKvfQ==,md5=AAAA"},
     "azure": {"Content-Range": "bytes 0-4/5", "x-ms-blob-content-md5": "fpGixGMvoxf1mCNv72bsxA==", "ETag": '"0x1"'},
 }
-"""What is told of the object ``right``; S3 is asked for no checksums unless a setting says so."""
+"""The headers of the object ``right``; without a setting S3 is not asked for checksums."""
 
 IMPOSSIBLE_KEYS = {
     "s3": ["a/../b", "..", "./a", "a/.", "nul\0"],

@@ -242,7 +242,7 @@ FILE = "EXIT_CODES_FILE"
 
 
 def taken_over(message: Message) -> Message:
-    """While the first record is on its way another driver begins, where it is told of the pipeline."""
+    """Start another driver while the first record is transformed, if the environment names the pipeline's file."""
     if message.offset == 0 and FILE in os.environ:
         pipeline = load_pipeline(Path(os.environ[FILE]))
         with open_parts(pipeline) as parts:
