@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from tieredstore.api.reads import Read
     from tieredstore.api.verifying import Finding, Level, Verification
     from tieredstore.config import Settings
-    from tieredstore.ops.brokers import BrokersView
     from tieredstore.ops.bucket import Bucket as OpenBucket
     from tieredstore.ops.garbage.holds import LegalHold
     from tieredstore.ops.listing import ListedSegment
@@ -320,10 +319,11 @@ class Bucket(Closing):
 
         def outcomes(dry_run: bool) -> Generator[Outcome]:
             from tieredstore.catalog.listing import list_in_scope  # noqa: PLC0415
+            from tieredstore.ops.brokers import open_brokers  # noqa: PLC0415
             from tieredstore.ops.garbage.removal import Before, Removal  # noqa: PLC0415
 
             before = Before(time_ms=place.timestamp_ms) if isinstance(place, AtTime) else Before(offset=place)
-            with self._brokers() as brokers:
+            with open_brokers(self.broker) as brokers:
                 removal = Removal(
                     opened.store,
                     opened.prefix,
@@ -359,9 +359,10 @@ class Bucket(Closing):
         chosen = list(scopes.of(opened.store, opened.prefix))
 
         def outcomes(dry_run: bool) -> Generator[Outcome]:
+            from tieredstore.ops.brokers import open_brokers  # noqa: PLC0415
             from tieredstore.ops.garbage.collection import GarbageCollection  # noqa: PLC0415
 
-            with self._brokers() as brokers:
+            with open_brokers(self.broker) as brokers:
                 collection = GarbageCollection(
                     opened.store,
                     opened.prefix,
@@ -469,21 +470,6 @@ class Bucket(Closing):
     def _bucket(self) -> OpenBucket:
         self._life.check()
         return self._handles.get().bucket
-
-    @contextlib.contextmanager
-    def _brokers(self) -> Generator[BrokersView | None]:
-        """What the brokers list; None without a broker."""
-        if self.broker is None:
-            yield None
-            return
-        from tieredstore.live import LiveReader  # noqa: PLC0415  needs the extra `kafka`
-        from tieredstore.ops.brokers import BrokersView, MetadataTopic  # noqa: PLC0415
-
-        with (
-            LiveReader(self.broker, isolation="read_uncommitted") as reader,
-            BrokersView(MetadataTopic(reader).read_on) as brokers,
-        ):
-            yield brokers
 
     def _listed(self, scopes: Scopes) -> Iterator[ListedSegment]:
         from tieredstore.catalog.listing import list_in_scope  # noqa: PLC0415

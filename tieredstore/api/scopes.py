@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tieredstore.catalog.absence import absence
 from tieredstore.catalog.listing import Scope
-from tieredstore.catalog.names import partition_numbers, topic_names
+from tieredstore.catalog.names import partition_numbers, topic_ids, topic_names
 from tieredstore.errors import ConfigError
 from tieredstore.limits import MAX_INT32
 from tieredstore.model import Uuid
@@ -95,7 +95,7 @@ class Scopes:
         """The same, each with its topic's id; ConfigError for a name that several topics had one after the other."""
         scopes: list[Scope] = []
         for scope in self.of(store, prefix):
-            ids = sorted(partition_numbers(store, prefix, scope.topic or "")) if scope.topic_id is None else []
+            ids = topic_ids(store, prefix, scope.topic or "") if scope.topic_id is None else []
             if len(ids) > 1:
                 shown = ", ".join(map(str, ids))
                 raise ConfigError(f"the topic {scope.topic} was created again: choose one of {shown} by topic_id")

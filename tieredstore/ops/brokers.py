@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -157,3 +157,18 @@ def segment_key(segment_id: RemoteLogSegmentId) -> tuple[str, bytes, int, bytes]
     """Topic, topic id, partition and id, as the table has them."""
     where = segment_id.topic_id_partition
     return where.topic, where.topic_id.bytes, where.partition, segment_id.id.bytes
+
+
+@contextlib.contextmanager
+def open_brokers(client: Mapping[str, str] | None) -> Generator[BrokersView | None]:
+    """What the brokers that a client's properties name list; None where there is no client."""
+    if client is None:
+        yield None
+        return
+    from tieredstore.live import LiveReader  # noqa: PLC0415  needs the extra `kafka`
+
+    with (
+        LiveReader(client, isolation="read_uncommitted") as reader,
+        BrokersView(MetadataTopic(reader).read_on) as brokers,
+    ):
+        yield brokers

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
@@ -12,7 +11,7 @@ import typer
 from tieredstore.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tieredstore.ops.brokers import BrokersView
+    pass
 
 BootstrapServer: TypeAlias = Annotated[
     str | None,
@@ -41,22 +40,6 @@ MetadataTopicBrokers: TypeAlias = Annotated[
 ]
 
 _SERVERS: Final = "bootstrap.servers"
-
-
-@contextlib.contextmanager
-def open_brokers(client: Mapping[str, str] | None) -> Generator[BrokersView | None]:
-    """What the brokers that a client's properties name list; None where there is no client."""
-    if client is None:
-        yield None
-        return
-    from tieredstore.live import LiveReader
-    from tieredstore.ops.brokers import BrokersView, MetadataTopic
-
-    with (
-        LiveReader(client, isolation="read_uncommitted") as reader,
-        BrokersView(MetadataTopic(reader).read_on) as brokers,
-    ):
-        yield brokers
 
 
 def client_properties(

@@ -22,7 +22,6 @@ from tieredstore.cli.app.broker_options import (
     KafkaProperties,
     MetadataTopicBrokers,
     client_properties,
-    open_brokers,
 )
 from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
 from tieredstore.cli.app.durations import parse_duration_ms
@@ -31,6 +30,7 @@ from tieredstore.cli.terminal.output import human_time, iso_utc
 from tieredstore.cli.terminal.rows import PARTITION, Row, field
 from tieredstore.errors import ConfigError, StoreError
 from tieredstore.model import human_bytes
+from tieredstore.ops.brokers import open_brokers
 from tieredstore.ops.bucket import Bucket
 from tieredstore.ops.garbage.collection import Garbage, GarbageCollection
 from tieredstore.ops.steps import Outcome, Step

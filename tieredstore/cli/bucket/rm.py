@@ -23,7 +23,6 @@ from tieredstore.cli.app.broker_options import (
     KafkaProperties,
     MetadataTopicBrokers,
     client_properties,
-    open_brokers,
 )
 from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
 from tieredstore.cli.app.steps import Report, Tally, Yes, is_dry_run, telling
@@ -32,6 +31,7 @@ from tieredstore.cli.records.record_places import parse_offset_or_time
 from tieredstore.cli.terminal.rows import PARTITION, Row, field
 from tieredstore.errors import ConfigError, StoreError
 from tieredstore.model import AtTime, Uuid, human_bytes
+from tieredstore.ops.brokers import open_brokers
 from tieredstore.ops.bucket import Bucket
 from tieredstore.ops.garbage.removal import Before, Removal, topic_ids
 from tieredstore.ops.listing import ListedSegment

@@ -14,7 +14,7 @@ from typing import Final
 
 from pyspark import SparkFiles
 
-from tieredstore.config import Settings, read_properties, settings_from
+from tieredstore.config import Settings, settings_from
 from tieredstore.config.fields import property_fields
 from tieredstore.config.names import GROUPS
 from tieredstore.config.properties import own_properties
@@ -22,7 +22,7 @@ from tieredstore.config.values import PATH
 from tieredstore.errors import ConfigError
 from tieredstore.process.per_process import PerProcess
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.remote.stores import StoreLike, find_store, named_store_of
+from tieredstore.remote.stores import NamedStore, StoreLike, find_store, named_store_of
 
 _PATHS: Final = frozenset(name for group in GROUPS for name, _, kind in property_fields(group) if kind is PATH)
 
@@ -64,11 +64,7 @@ class StoreSource:
                 f"there is no settings file {self.settings_file}, neither in the working directory "
                 f"{Path.cwd()} nor among the files that Spark ships: give its absolute path, or add it with --files"
             )
-        in_file = read_properties(path)
-        prefix = own_properties(in_file, str(path)).prefix
-        merged = {**in_file, **{prefix + name: text for name, text in given.items()}}
-        source = f"{path} with options" if given else str(path)
-        return settings_from(merged, base_dir=path.absolute().parent, source=source)
+        return NamedStore(path, tuple(given.items()), f"{path} with options" if given else str(path)).load()
 
     def __repr__(self) -> str:
         return f"StoreSource({self.settings_file!r}, {[name for name, _ in self.properties]})"
