@@ -16,7 +16,7 @@ from tieredstore.backends.contract import staging
 from tieredstore.backends.contract.bodies import Digest
 from tieredstore.backends.contract.ranges import check_whole
 from tieredstore.backends.values import AbandonedWrite, Body, Buffer, ObjectInfo, Prepared
-from tieredstore.errors import ConfigError, PreconditionFailed, TieredStoreError
+from tieredstore.errors import ConfigError, PreconditionFailedError, TieredStoreError
 
 __all__ = [
     "DRAFT_PREFIX",
@@ -92,7 +92,7 @@ class BucketLifecycle(ABC):
         """Add a rule to those of ``state``, which stay as they are: unfinished multipart uploads under ``prefix`` are
         aborted after ``days``.
 
-        PreconditionFailed if they have changed, where the service can tell. StoreError if what is there is not
+        PreconditionFailedError if they have changed, where the service can tell. StoreError if what is there is not
         understood well enough to be left as it is. That it succeeded only :meth:`read` proves.
         """
 
@@ -104,9 +104,9 @@ class ObjectStore(ABC):
     A store is used from many threads at once and is picklable: clients and handles are made on first use, and again
     after fork or unpickling.
 
-    Errors, the same for every store: ``ObjectNotFound``, ``RangeNotSatisfiable``, ``PreconditionFailed``,
-    ``InvalidKey``, ``AccessDenied``, ``StoreUnavailable`` (retryable; the store's own retries are used up), and
-    ``StoreError`` for what is none of these. Nothing of an SDK leaks out.
+    Errors, the same for every store: ``ObjectNotFoundError``, ``RangeNotSatisfiableError``,
+    ``PreconditionFailedError``, ``InvalidKeyError``, ``AccessDeniedError``, ``StoreUnavailableError`` (retryable; the
+    store's own retries are used up), and ``StoreError`` for what is none of these. Nothing of an SDK leaks out.
     """
 
     @property
@@ -128,20 +128,21 @@ class ObjectStore(ABC):
 
         If ``body`` raises, or the store fails, the key is as it was and nothing of the attempt stays (parts are
         aborted); what ``body`` raised is raised on. A generator given as ``body`` is closed when the call ends, however
-        it ends. With ``if_absent``: ``PreconditionFailed`` if the key is taken, and of several racing writers exactly
-        one wins.
+        it ends. With ``if_absent``: ``PreconditionFailedError`` if the key is taken, and of several racing writers
+        exactly one wins.
         """
 
     def put_once(self, key: str, body: Buffer, mark: str) -> None:  # noqa: ARG002  most stores keep no marks
         """Write the object if its key is free, as one try of the write that ``mark`` (32 hexadecimal digits) names.
 
         To be tried as often as one likes with the same body, one after the other or side by side, by whom one likes:
-        once one try has written the object, all of them succeed and change nothing. ``PreconditionFailed`` if another
-        write's object has the key. A store that keeps no marks, as this one, tells another's object by its content.
+        once one try has written the object, all of them succeed and change nothing. ``PreconditionFailedError`` if
+        another write's object has the key. A store that keeps no marks, as this one, tells another's object by its
+        content.
         """
         try:
             self.put(key, body, if_absent=True)
-        except PreconditionFailed:
+        except PreconditionFailedError:
             if not staging.holds_bytes(self, key, body):
                 raise
 
@@ -150,8 +151,8 @@ class ObjectStore(ABC):
         """Exactly the bytes ``start:stop`` (to the end without ``stop``), by one request.
 
         ``start == stop`` gives ``b""`` without a request. A negative start, or a stop before the start, is
-        ``InvalidRange``. A range that is not wholly inside the object raises ``RangeNotSatisfiable``; so does ``start``
-        at or past the end without ``stop``, but for the whole of an empty object.
+        ``InvalidRangeError``. A range that is not wholly inside the object raises ``RangeNotSatisfiableError``; so does
+        ``start`` at or past the end without ``stop``, but for the whole of an empty object.
         """
 
     def get_small(self, key: str, most: int) -> bytes | None:
@@ -186,7 +187,7 @@ class ObjectStore(ABC):
         """
 
     def get_whole(self, key: str, buffer: bytearray | memoryview) -> None:
-        """Fill all of ``buffer`` with the whole object, by one request; RangeNotSatisfiable if that is longer or
+        """Fill all of ``buffer`` with the whole object, by one request; RangeNotSatisfiableError if that is longer or
         shorter, of which our stores in the cloud then read nothing."""
         data = self.get(key)
         with memoryview(buffer).cast("B") as view:
@@ -208,13 +209,13 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def head(self, key: str) -> ObjectInfo:
-        """Size and etag of one object, or ``ObjectNotFound``."""
+        """Size and etag of one object, or ``ObjectNotFoundError``."""
 
     @abstractmethod
     def replace(self, key: str, body: Buffer, etag: str) -> str:
         """Replace the object if it still has this etag, and return the new one.
 
-        ``PreconditionFailed`` if it has another one or is gone; of several racing replacers exactly one wins.
+        ``PreconditionFailedError`` if it has another one or is gone; of several racing replacers exactly one wins.
         """
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
@@ -231,8 +232,8 @@ class ObjectStore(ABC):
         """Make it the object of its key, all at once, if the key is free.
 
         To be repeated as often as one likes, by whom one likes: once published it succeeds and changes nothing. If
-        another object has the key, ``PreconditionFailed``; if the key is free and the bytes are gone (discarded, or
-        dropped by the store in the time that has passed), ``PreparedGone``, and they have to be prepared anew.
+        another object has the key, ``PreconditionFailedError``; if the key is free and the bytes are gone (discarded,
+        or dropped by the store in the time that has passed), ``PreparedGoneError``, and they have to be prepared anew.
         """
         staging.publish(self, prepared)
 

@@ -15,7 +15,7 @@ from tieredstore.backends.contract.bodies import open_body
 from tieredstore.backends.contract.deletions import raise_failures
 from tieredstore.backends.contract.keys import checked_key
 from tieredstore.backends.contract.ranges import is_empty_request, resolved_range
-from tieredstore.errors import ObjectNotFound, PreconditionFailed, TieredStoreError
+from tieredstore.errors import ObjectNotFoundError, PreconditionFailedError, TieredStoreError
 from tieredstore.process.forks import ForkSafeLock
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
                 collected += part
         with self._space.lock:
             if if_absent and key in self._space.objects:
-                raise PreconditionFailed(f"the object {key!r} exists already")
+                raise PreconditionFailedError(f"the object {key!r} exists already")
             self._space.write(key, bytes(collected))
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
@@ -160,7 +160,7 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
         with self._space.lock:
             current = self._space.objects.get(key)
             if current is None or current.info(key).etag != etag:
-                raise PreconditionFailed(f"the object {key!r} is not the one with etag {etag!r} any more")
+                raise PreconditionFailedError(f"the object {key!r} is not the one with etag {etag!r} any more")
             return f"v{self._space.write(key, data).version}"
 
     def now_ms(self) -> int:
@@ -182,5 +182,5 @@ class MemoryObjectStore(ObjectStore, StoreAdmin):
     def _object(self, key: str) -> _Object:
         stored = self._space.objects.get(key)
         if stored is None:
-            raise ObjectNotFound(f"there is no object {key!r} in {self.identity}")
+            raise ObjectNotFoundError(f"there is no object {key!r} in {self.identity}")
         return stored

@@ -22,11 +22,11 @@ from tieredstore.backends.contract.ranges import is_empty_request, resolved_rang
 from tieredstore.config import Settings
 from tieredstore.errors import (
     ConfigError,
-    InvalidKey,
-    ObjectNotFound,
-    PreconditionFailed,
+    InvalidKeyError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
     StoreError,
-    StoreUnavailable,
+    StoreUnavailableError,
     TieredStoreError,
 )
 
@@ -66,7 +66,7 @@ class SqliteObjectStore(ObjectStore):
                 with rows:
                     yield rows
         except sqlite3.OperationalError as error:
-            raise StoreUnavailable(f"{self.identity}: {error}") from error
+            raise StoreUnavailableError(f"{self.identity}: {error}") from error
         except sqlite3.Error as error:
             raise StoreError(f"{self.identity}: {error}") from error
 
@@ -79,7 +79,7 @@ class SqliteObjectStore(ObjectStore):
                 collected += buffer
         with self._transaction() as rows:
             if if_absent and _found(rows, raw):
-                raise PreconditionFailed(f"the object {key!r} exists already")
+                raise PreconditionFailedError(f"the object {key!r} exists already")
             _write(rows, raw, collected)
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
@@ -122,7 +122,7 @@ class SqliteObjectStore(ObjectStore):
             for key in named:
                 try:
                     rows.execute("DELETE FROM objects WHERE key = ?", (checked_key(key),))
-                except InvalidKey as error:
+                except InvalidKeyError as error:
                     failures.append(error)
         raise_failures(failures)
 
@@ -137,14 +137,14 @@ class SqliteObjectStore(ObjectStore):
         raw = checked_key(key)
         with self._transaction() as rows, byte_view(body) as view:
             if not _found(rows, raw) or self._info(rows, key).etag != etag:
-                raise PreconditionFailed(f"the object {key!r} is gone, or it is not the one of etag {etag}")
+                raise PreconditionFailedError(f"the object {key!r} is gone, or it is not the one of etag {etag}")
             return _write(rows, raw, view)
 
     def _info(self, rows: sqlite3.Connection, key: str) -> ObjectInfo:
         query = "SELECT length(body), etag, modified_ms FROM objects WHERE key = ?"
         row = rows.execute(query, (key.encode(),)).fetchone()
         if row is None:
-            raise ObjectNotFound(f"there is no object {key!r}")
+            raise ObjectNotFoundError(f"there is no object {key!r}")
         return _object_info(key, *row)
 
 

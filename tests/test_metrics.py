@@ -16,15 +16,15 @@ from tests.support.fresh_python import run_fresh
 from tests.support.paths import REPOSITORY
 from tieredstore import metrics
 from tieredstore.errors import (
-    AccessDenied,
-    ManifestCorrupt,
-    ObjectNotFound,
-    PreconditionFailed,
-    RangeNotSatisfiable,
-    SegmentNotFound,
+    AccessDeniedError,
+    ManifestCorruptError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    RangeNotSatisfiableError,
+    SegmentNotFoundError,
     StoreError,
-    StoreThrottled,
-    StoreUnavailable,
+    StoreThrottledError,
+    StoreUnavailableError,
 )
 from tieredstore.remote.fetch.chunk_cache import CacheStats
 from tieredstore.remote.statistics import FetchStats
@@ -47,10 +47,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (StoreThrottled("x"), "throttled"), (StoreUnavailable("x"), "transient"), (AccessDenied("x"), "denied"),
-        (ObjectNotFound("x"), "missing"), (SegmentNotFound("x"), "missing"), (PreconditionFailed("x"), "precondition"),
-        (ManifestCorrupt("x"), "corrupt"), (RangeNotSatisfiable("x"), "other"), (StoreError("x"), "other"),
-        (OSError("x"), "other"), (KeyboardInterrupt(), "other"),
+        (StoreThrottledError("x"), "throttled"), (StoreUnavailableError("x"), "transient"), (AccessDeniedError("x"),
+        "denied"), (ObjectNotFoundError("x"), "missing"), (SegmentNotFoundError("x"), "missing"),
+        (PreconditionFailedError("x"), "precondition"), (ManifestCorruptError("x"), "corrupt"),
+        (RangeNotSatisfiableError("x"), "other"), (StoreError("x"), "other"), (OSError("x"), "other"),
+        (KeyboardInterrupt(), "other"),
     ],
 )  # fmt: skip
 def test_every_error_has_one_kind(error: BaseException, kind: str) -> None:
@@ -69,9 +70,9 @@ def test_a_call_that_fails_is_timed_and_counted_as_its_kind(clock: list[float]) 
     def fail() -> None:
         with metrics.store_call("a-failed-call", "get"):
             clock[0] += 3.0
-            raise AccessDenied("no")
+            raise AccessDeniedError("no")
 
-    with pytest.raises(AccessDenied):
+    with pytest.raises(AccessDeniedError):
         fail()
     assert sample("tieredstore_store_request_seconds_sum", store="a-failed-call", operation="get") == 3.0
     assert sample("tieredstore_store_errors_total", store="a-failed-call", operation="get", kind="denied") == 1

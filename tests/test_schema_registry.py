@@ -18,11 +18,11 @@ from tests.support.network.schema_registry_server import RegistryService, framed
 from tieredstore import schema_registry
 from tieredstore.errors import (
     ConfigError,
-    InvalidValue,
-    RegistryDenied,
+    InvalidValueError,
+    RegistryDeniedError,
     RegistryError,
-    RegistryUnavailable,
-    SchemaNotFound,
+    RegistryUnavailableError,
+    SchemaNotFoundError,
 )
 from tieredstore.schema_registry import SchemaRegistry
 from tieredstore.values import Avro
@@ -123,7 +123,7 @@ def test_references_are_bounded_in_bytes_and_in_time_together(
     for at in range(100):
         service.register(f"q{at}", json.dumps({**MONEY, "name": f"Q{at}"}))
     service.register("slow", ORDER, *((f"q{at}", f"q{at}", 1) for at in range(100)))
-    with SchemaRegistry(service.url) as registry, pytest.raises(RegistryUnavailable):
+    with SchemaRegistry(service.url) as registry, pytest.raises(RegistryUnavailableError):
         registry.latest("slow")
     assert len(service.requests) <= policy.timeout_s / 15 + 1
 
@@ -174,25 +174,25 @@ def test_what_is_wrong_with_a_message_names_it_and_the_registrys_troubles_are_it
             (framed(number, b"\xff"), rf"offset 1 .* \(its schema is {number}\)"),
             (b"\x01plain", r"offset 1 .* \(it does not begin with the id of a schema\)"),
         ):
-            with pytest.raises(InvalidValue, match=sentence):
+            with pytest.raises(InvalidValueError, match=sentence):
                 Avro("long", registry).convert(column(good, wrong), place)
             rows: Any = Avro("long", registry, "null").convert(column(wrong, good), place)
             assert rows.to_pylist() == [None, 7]
         service.register("j", "{}", kind="JSON")
         # A message of another kind is wrong as any other is.
-        with pytest.raises(InvalidValue, match=r"offset 1 .* the schema 2 of the registry is of JSON"):
+        with pytest.raises(InvalidValueError, match=r"offset 1 .* the schema 2 of the registry is of JSON"):
             Avro("long", registry).convert(column(good, framed(2, b"{}")), place)
         assert Avro("long", registry, "null").convert(column(framed(2, b"{}"), good), place).to_pylist() == [None, 7]
-        with pytest.raises(SchemaNotFound, match="has not the subject m"):
+        with pytest.raises(SchemaNotFoundError, match="has not the subject m"):
             registry.latest("m")
 
 
 @pytest.mark.parametrize(
     ("answer", "error", "tries"),
     [
-        (Answer(503), RegistryUnavailable, 4),
-        (Answer(429), RegistryUnavailable, 4),
-        (Answer(403), RegistryDenied, 1),
+        (Answer(503), RegistryUnavailableError, 4),
+        (Answer(429), RegistryUnavailableError, 4),
+        (Answer(403), RegistryDeniedError, 1),
         (Answer(302), RegistryError, 1),
         (Answer(200, b"<html>"), RegistryError, 1),
         (Answer(200, b"[" * 100_000), RegistryError, 1),
@@ -218,7 +218,7 @@ def test_an_answer_that_drips_ends_with_the_deadline(service: RegistryService, m
     policy = replace(schema_registry.RETRY_POLICY, attempts=1, attempt_timeout_s=0.5)
     monkeypatch.setattr(schema_registry, "RETRY_POLICY", policy)
     service.planned.append(Answer(200, b" " * 10_000, drip_s=0.05))
-    with SchemaRegistry(service.url) as registry, pytest.raises(RegistryUnavailable, match="gives no answer"):
+    with SchemaRegistry(service.url) as registry, pytest.raises(RegistryUnavailableError, match="gives no answer"):
         registry(1)
 
 
@@ -237,7 +237,10 @@ def test_who_asks_is_said_by_properties_or_by_the_address(service: RegistryServi
         assert registry.latest("n") == '"long"'
         assert "word" not in repr(registry) + repr(registry.settings)
         registry.close()
-    with SchemaRegistry(service.url.replace("//", "//me:wrong@")) as refused, pytest.raises(RegistryDenied) as caught:
+    with (
+        SchemaRegistry(service.url.replace("//", "//me:wrong@")) as refused,
+        pytest.raises(RegistryDeniedError) as caught,
+    ):
         refused.latest("n")
     assert "wrong" not in str(caught.value)
     service.authorization = "Bearer t0ken"
@@ -252,7 +255,7 @@ def test_a_certificate_has_to_be_trusted(tmp_path: Path) -> None:
     with serving(service, certificate=certificate):
         with SchemaRegistry(service.url, {"ssl.ca.location": str(certificate[0])}) as registry:
             assert registry(1) == '"long"'
-        with SchemaRegistry(service.url) as registry, pytest.raises(RegistryDenied, match="certificate"):
+        with SchemaRegistry(service.url) as registry, pytest.raises(RegistryDeniedError, match="certificate"):
             registry(1)
 
 

@@ -2,53 +2,57 @@
 
 Errors carry policy as class attributes, so that a caller decides by attribute and never by matching text::
 
-    TieredStoreError                      retryable  exit_code
-    ├── ConfigError                       no         2   a user's setting or argument is wrong
-    │   └── KeyRingError                  no         2   key files or key ids that cannot be used
-    │       └── WrongKey                  no         2   a pair of the right id that does not open a data key
-    ├── InvalidRange                      no         2   a byte range outside of what was asked for
-    ├── InvalidSegment                    no         2   local segment files that cannot be copied
-    │   └── SegmentConflict               no         2   another segment lies under its name, in the raw layout
-    ├── InvalidRecord                     no         2   a record that MemQ's format cannot hold
-    ├── ResourceNotFound                  no         3   absent: nothing was ever there, or it was deleted
-    │   ├── SegmentNotFound               no         3   no committed segment (no manifest)
-    │   ├── IndexNotRecorded              no         3   the segment was copied without this index
-    │   ├── ObjectNotFound                no         3   one key of the store
-    │   ├── PreparedGone                  no         3   bytes that were prepared for an object, and are gone
-    │   ├── TopicNotFound                 no         3   no topic of batches of this name
-    │   ├── SchemaNotFound                no         3   no schema of this id or subject in the registry
-    │   └── DataLoss                      no         3   offsets that no segment holds, though later ones are there
-    ├── CorruptData                       no         4   bytes are there and wrong
-    │   ├── ManifestCorrupt               no         4
-    │   ├── SegmentCorrupt                no         4   the .log object: missing, short, or not what was written
-    │   ├── IndexesCorrupt                no         4   the .indexes object: missing, short, or not what was written
-    │   ├── BatchCorrupt                  no         4   Kafka's own bytes: record batches, index files, checkpoints
-    │   ├── CommitLogCorrupt              no         4   what says which files a pipeline has written
-    │   ├── MessageCorrupt                no         4   MemQ's batches: an object's index, a Message, its records
-    │   ├── NotificationCorrupt           no         4   what a notification queue holds does not point to a batch
-    │   └── PacketCorrupt                 no         4   what came over a connection is no packet of MemQ's
-    ├── UnknownKey                        no         4   data wrapped by a key that is not on the ring
-    ├── InvalidValue                      no         4   a message's key or value that is not what it is read as
-    ├── SegmentAlreadyExists              no         5   a manifest stands already under this segment id
-    ├── SegmentTooLarge                   no         2   over the format's 2^31 limits
-    ├── Fenced                            no         5   a group's partition that another member has by now
-    ├── BufferFull                        yes        75  a producer holds all that it may: try again
-    ├── DeliveryFailed                    yes        75  records that were not stored in time
-    ├── AlreadyClosed                     no         1   used after it was closed, or closed while it was used
-    ├── BrokerError                       no         6   the Kafka broker said no
-    │   ├── BrokerDenied                  no         6   credentials or a certificate that the broker or we refuse
-    │   └── BrokerUnavailable             yes        75  no answer in time, connection lost: try again
-    ├── PartlyDoneError                   no         6   some items of a tool failed; the others are done
-    ├── RegistryError                     no         6   the schema registry said no
-    │   ├── RegistryDenied                no         6   credentials or a certificate that the registry or we refuse
-    │   └── RegistryUnavailable           yes        75  no answer in time, server trouble: try again
-    └── StoreError                        no         6   the object store said no
-        ├── RangeNotSatisfiable           no         6
-        ├── PreconditionFailed            no         5   if_absent or an etag did not hold
-        ├── InvalidKey                    no         2   a key that this store cannot hold
-        ├── AccessDenied                  no         6
-        └── StoreUnavailable              yes        75  timed out, connection lost, server trouble: try again
-            └── StoreThrottled            yes        75  the store asks for fewer requests: try again, later
+    TieredStoreError                         retryable  exit_code
+    ├── ConfigError                          no         2   a user's setting or argument is wrong
+    ├── EncryptionError                                     keys that data is encrypted with
+    │   ├── KeyRingError                     no         2   key files or key ids that cannot be used; ConfigError too
+    │   │   └── WrongKeyError                no         4   a pair of that id that opens no data key
+    │   ├── UnknownKeyError                  no         4   data wrapped by a key that is not on the ring
+    │   └── KeyServiceError                  no         6   the key management service said no
+    │       ├── KeyServiceDeniedError        no         6   credentials that the service refuses
+    │       └── KeyServiceUnavailableError   yes        75  no answer in time: try again
+    ├── InvalidRangeError                    no         2   a byte range outside of what was asked for
+    ├── InvalidSegmentError                  no         2   local segment files that cannot be copied
+    │   └── SegmentConflictError             no         2   another segment has its name, in the raw layout
+    ├── InvalidRecordError                   no         2   a record that MemQ's format cannot hold
+    ├── ResourceNotFoundError                no         3   absent: nothing was ever there, or it was deleted
+    │   ├── TopicNotFoundError               no         3   no topic of this name
+    │   ├── SegmentNotFoundError             no         3   no committed segment (no manifest)
+    │   ├── IndexNotRecordedError            no         3   the segment was copied without this index
+    │   ├── ObjectNotFoundError              no         3   one key of the store
+    │   ├── PreparedGoneError                no         3   bytes prepared for an object, and gone
+    │   ├── SchemaNotFoundError              no         3   no schema of this id or subject in the registry
+    │   └── DataLossError                    no         3   offsets in no segment, though later ones are there
+    ├── CorruptDataError                     no         4   bytes are there and wrong
+    │   ├── ManifestCorruptError             no         4
+    │   ├── SegmentCorruptError              no         4   the .log object: missing, short, or altered
+    │   ├── IndexesCorruptError              no         4   the .indexes object: missing, short, or altered
+    │   ├── BatchCorruptError                no         4   Kafka's own bytes: batches, indexes, checkpoints
+    │   ├── CommitLogCorruptError            no         4   what says which files a pipeline has written
+    │   ├── MessageCorruptError              no         4   MemQ's batches: index, Message, records
+    │   ├── NotificationCorruptError         no         4   a notification that does not point to a batch
+    │   └── PacketCorruptError               no         4   what came over a connection is no packet of MemQ's
+    ├── InvalidValueError                    no         4   a key or value that is not what it is read as
+    ├── SegmentAlreadyExistsError            no         5   a manifest stands already under this segment id
+    ├── SegmentTooLargeError                 no         2   over the format's 2^31 limits
+    ├── FencedError                          no         5   a group's partition that another member has by now
+    ├── BufferFullError                      yes        75  a producer holds all that it may: try again
+    ├── DeliveryFailedError                  yes        75  records that were not stored in time
+    ├── AlreadyClosedError                   no         1   used after it was closed, or closed while it was used
+    ├── BrokerError                          no         6   the Kafka broker said no
+    │   ├── BrokerDeniedError                no         6   credentials that the broker or we refuse
+    │   └── BrokerUnavailableError           yes        75  no answer in time, connection lost: try again
+    ├── PartlyDoneError                      no         6   some items of a tool failed; the others are done
+    ├── RegistryError                        no         6   the schema registry said no
+    │   ├── RegistryDeniedError              no         6   credentials that the registry or we refuse
+    │   └── RegistryUnavailableError         yes        75  no answer in time, server trouble: try again
+    └── StoreError                           no         6   the object store said no
+        ├── RangeNotSatisfiableError         no         6
+        ├── PreconditionFailedError          no         5   if_absent or an etag did not hold
+        ├── InvalidKeyError                  no         2   a key that this store cannot hold
+        ├── AccessDeniedError                no         6
+        └── StoreUnavailableError            yes        75  timed out, connection lost, server trouble: try again
+            └── StoreThrottledError          yes        75  the store asks for fewer requests: try again, later
 """
 
 from __future__ import annotations
@@ -105,11 +109,17 @@ class ConfigError(TieredStoreError, ValueError):
     exit_code = 2
 
 
-class KeyRingError(ConfigError):
+class EncryptionError(TieredStoreError):
+    """The keys that data is encrypted with: missing, wrong, or held by a service that refuses them."""
+
+
+class KeyRingError(EncryptionError, ConfigError):
     """A key file, key id or key size that the key ring cannot use."""
 
+    exit_code = 2
 
-class WrongKey(KeyRingError):
+
+class WrongKeyError(KeyRingError):
     """The pair that a manifest names is on the ring and does not open the data key: it is another pair of that id.
 
     A damaged data key in a manifest looks the same: nothing in the format tells the two apart. Hence the exit code of
@@ -119,123 +129,127 @@ class WrongKey(KeyRingError):
     exit_code = 4
 
 
-class InvalidRange(TieredStoreError):
+class InvalidRangeError(TieredStoreError):
     """A byte range with a negative start, or that starts past its end or past the segment."""
 
     exit_code = 2
 
 
-class InvalidSegment(TieredStoreError):
+class InvalidSegmentError(TieredStoreError):
     """Local segment files that cannot be copied: one is missing, or they contradict each other."""
 
     exit_code = 2
 
 
-class SegmentConflict(InvalidSegment):
+class SegmentConflictError(InvalidSegmentError):
     """The raw layout has one name for a segment, and a file with other bytes has it."""
 
 
-class SegmentTooLarge(TieredStoreError):
+class SegmentTooLargeError(TieredStoreError):
     """A segment over the format's signed 32-bit limits."""
 
     exit_code = 2
 
 
-class ResourceNotFound(TieredStoreError):
+class ResourceNotFoundError(TieredStoreError):
     """What was asked for is absent (and not damaged, and not out of reach)."""
 
     exit_code = 3
 
 
-class SegmentNotFound(ResourceNotFound):
+class TopicNotFoundError(ResourceNotFoundError):
+    """No topic has this name."""
+
+
+class SegmentNotFoundError(ResourceNotFoundError):
     """No manifest: the segment was never committed, or it was deleted."""
 
 
-class IndexNotRecorded(ResourceNotFound):
+class IndexNotRecordedError(ResourceNotFoundError):
     """The segment was copied without this index (only the transaction index may be absent)."""
 
 
-class ObjectNotFound(ResourceNotFound):
+class ObjectNotFoundError(ResourceNotFoundError):
     """A key that the store does not hold."""
 
 
-class PreparedGone(ResourceNotFound):
+class PreparedGoneError(ResourceNotFoundError):
     """What was prepared to become an object is no more in the store, and nothing has the object's key."""
 
 
-class SchemaNotFound(ResourceNotFound):
+class SchemaNotFoundError(ResourceNotFoundError):
     """The schema registry has no schema of this id, or no subject of this name."""
 
 
-class DataLoss(ResourceNotFound):
+class DataLossError(ResourceNotFoundError):
     """Offsets that were asked for and that no segment holds, though later ones are there."""
 
 
-class CorruptData(TieredStoreError):
+class CorruptDataError(TieredStoreError):
     """Bytes are there, and they are not what was written."""
 
     exit_code = 4
 
 
-class ManifestCorrupt(CorruptData):
+class ManifestCorruptError(CorruptDataError):
     """A manifest that cannot be parsed or contradicts itself."""
 
 
-class SegmentCorrupt(CorruptData):
+class SegmentCorruptError(CorruptDataError):
     """A ``.log`` object that is missing or short under a valid manifest, or a chunk that does not decode."""
 
 
-class IndexesCorrupt(CorruptData):
+class IndexesCorruptError(CorruptDataError):
     """An ``.indexes`` object that is missing or short under a valid manifest, or an index that does not decode."""
 
 
-class BatchCorrupt(CorruptData):
+class BatchCorruptError(CorruptDataError):
     """Kafka's own bytes (a record batch, an index file, a checkpoint) do not hold together."""
 
 
-class CommitLogCorrupt(CorruptData):
+class CommitLogCorruptError(CorruptDataError):
     """The commit log of a pipeline has entries that are missing, or are not what was written."""
 
 
-class UnknownKey(TieredStoreError):
+class UnknownKeyError(EncryptionError):
     """A data key wrapped by a key pair that is not on the key ring."""
 
     exit_code = 4
 
 
-class InvalidValue(TieredStoreError):
+class InvalidValueError(TieredStoreError):
     """A message's key or value is not what it is to be read as: text, JSON of a schema, Avro. Its bytes are whole."""
 
     exit_code = 4
 
 
-class SegmentAlreadyExists(TieredStoreError):
+class SegmentAlreadyExistsError(TieredStoreError):
     """A manifest stands already under this segment id; nothing was written."""
 
     exit_code = 5
 
 
-class Fenced(TieredStoreError):
+class FencedError(TieredStoreError):
     """Another one has taken over, a member of the group or a process of the pipeline: nothing was committed."""
 
     exit_code = 5
 
 
-class AlreadyClosed(TieredStoreError):
+class AlreadyClosedError(TieredStoreError):
     """What is asked was closed before, or while it was asked: a manager, a tail, the threads that did the work."""
 
 
-class KeyServiceError(TieredStoreError):
+class KeyServiceError(EncryptionError):
     """The key management service that has sealed a private key refused or failed a request."""
 
     exit_code = 6
 
 
-class KeyServiceDenied(KeyServiceError):
+class KeyServiceDeniedError(KeyServiceError):
     """The service does not accept the credentials, or they do not allow to use the key."""
 
 
-class KeyServiceUnavailable(KeyServiceError):
+class KeyServiceUnavailableError(KeyServiceError):
     """The service did not answer in time, or asks for fewer requests. The same call may succeed later."""
 
     retryable = True
@@ -248,11 +262,11 @@ class BrokerError(TieredStoreError):
     exit_code = 6
 
 
-class BrokerDenied(BrokerError):
+class BrokerDeniedError(BrokerError):
     """The broker does not accept the credentials, or they do not allow this, or its certificate is not trusted."""
 
 
-class BrokerUnavailable(BrokerError):
+class BrokerUnavailableError(BrokerError):
     """The broker did not answer in time, or has no leader for a partition now. The same call may succeed later."""
 
     retryable = True
@@ -275,11 +289,11 @@ class RegistryError(TieredStoreError):
     exit_code = 6
 
 
-class RegistryDenied(RegistryError):
+class RegistryDeniedError(RegistryError):
     """The registry does not accept the credentials, or they do not allow this, or its certificate is not trusted."""
 
 
-class RegistryUnavailable(RegistryError):
+class RegistryUnavailableError(RegistryError):
     """The registry did not answer in time, or has trouble of its own. The same call may succeed later."""
 
     retryable = True
@@ -292,32 +306,32 @@ class StoreError(TieredStoreError):
     exit_code = 6
 
 
-class RangeNotSatisfiable(StoreError):
+class RangeNotSatisfiableError(StoreError):
     """A range that does not lie wholly inside the object."""
 
 
-class PreconditionFailed(StoreError):
+class PreconditionFailedError(StoreError):
     """``if_absent`` found an object, or the etag was another one (or the object is gone)."""
 
     exit_code = 5
 
 
-class InvalidKey(StoreError):
+class InvalidKeyError(StoreError):
     """A key that this store cannot hold, or that would leave its root."""
 
     exit_code = 2
 
 
-class AccessDenied(StoreError):
+class AccessDeniedError(StoreError):
     """The credentials are not accepted, or do not allow this operation."""
 
 
-class StoreUnavailable(StoreError):
+class StoreUnavailableError(StoreError):
     """A passing failure: throttling, a time-out, a lost connection. The same call may succeed later."""
 
     retryable = True
     exit_code = 75
 
 
-class StoreThrottled(StoreUnavailable):
+class StoreThrottledError(StoreUnavailableError):
     """The store asks for fewer requests (status 429, or 503 with a slow-down code)."""

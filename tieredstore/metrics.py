@@ -23,12 +23,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from tieredstore.errors import (
-    AccessDenied,
-    CorruptData,
-    PreconditionFailed,
-    ResourceNotFound,
-    StoreThrottled,
-    StoreUnavailable,
+    AccessDeniedError,
+    CorruptDataError,
+    PreconditionFailedError,
+    ResourceNotFoundError,
+    StoreThrottledError,
+    StoreUnavailableError,
 )
 
 REGISTRY: Final = CollectorRegistry()
@@ -76,12 +76,12 @@ SEGMENT_FETCH_REQUESTED_BYTES: Final = _counter(
 
 # More special classes first: a throttled store is also an unavailable one.
 _KINDS: Final = (
-    (StoreThrottled, "throttled"),
-    (StoreUnavailable, "transient"),
-    (AccessDenied, "denied"),
-    (ResourceNotFound, "missing"),
-    (PreconditionFailed, "precondition"),
-    (CorruptData, "corrupt"),
+    (StoreThrottledError, "throttled"),
+    (StoreUnavailableError, "transient"),
+    (AccessDeniedError, "denied"),
+    (ResourceNotFoundError, "missing"),
+    (PreconditionFailedError, "precondition"),
+    (CorruptDataError, "corrupt"),
 )
 
 Snapshot: TypeAlias = Callable[[], Mapping[str, float]]

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, Self, TypeAlias, cast
 
-from tieredstore.errors import ConfigError, InvalidRange, excerpt
+from tieredstore.errors import ConfigError, InvalidRangeError, excerpt
 
 TopicPartition: TypeAlias = tuple[str, int]
 """A topic's name and the number of one of its partitions, whatever the topic's id."""
@@ -297,7 +297,7 @@ class ByteRange:
 
     def __post_init__(self) -> None:
         if not 0 <= self.start <= self.stop:
-            raise InvalidRange(f"bytes {self.start}:{self.stop} are not a range")
+            raise InvalidRangeError(f"bytes {self.start}:{self.stop} are not a range")
 
     def __len__(self) -> int:
         return self.stop - self.start

@@ -21,10 +21,10 @@ from tieredstore.backends.http.deadlines import within
 from tieredstore.backends.http.session import BoundedAdapter, HttpLimits, configure
 from tieredstore.errors import (
     ConfigError,
-    RegistryDenied,
+    RegistryDeniedError,
     RegistryError,
-    RegistryUnavailable,
-    SchemaNotFound,
+    RegistryUnavailableError,
+    SchemaNotFoundError,
     StoreError,
     excerpt,
     quoted,
@@ -108,7 +108,7 @@ class SchemaRegistry:
     """Gives the schemas of a registry: as a ``lookup`` of :class:`~tieredstore.values.Avro`, and by subject.
 
     Safe from several threads, picklable, and open again in a forked child. Tries again what may pass, for a minute at
-    most. RegistryUnavailable if it still does not answer, RegistryDenied for credentials that it refuses.
+    most. RegistryUnavailableError if it still does not answer, RegistryDeniedError for credentials that it refuses.
     """
 
     def __init__(self, url: str | None = None, properties: Mapping[str, str] | None = None) -> None:
@@ -119,13 +119,13 @@ class SchemaRegistry:
         self.settings = RegistrySettings.from_properties(named)
         self._session = PerProcess[requests.Session](partial(_session, self.settings), _close)
         self._of_id: OrderedDict[int, AvroSchema] = OrderedDict()
-        self._refused: OrderedDict[int, tuple[Deadline, SchemaNotFound | ConfigError]] = OrderedDict()
+        self._refused: OrderedDict[int, tuple[Deadline, SchemaNotFoundError | ConfigError]] = OrderedDict()
 
     def __repr__(self) -> str:
         return f"SchemaRegistry({', '.join(self.settings.urls)})"
 
     def __call__(self, number: int) -> AvroSchema:
-        """The schema of this id. SchemaNotFound if there is none; ConfigError for one that cannot be read.
+        """The schema of this id. SchemaNotFoundError if there is none; ConfigError for one that cannot be read.
 
         Either is remembered for a minute.
         """
@@ -137,7 +137,7 @@ class SchemaRegistry:
             raise type(refused[1])(str(refused[1]))
         try:
             schema = self._schema(f"/schemas/ids/{number}", f"the schema {number}")
-        except (SchemaNotFound, ConfigError) as error:
+        except (SchemaNotFoundError, ConfigError) as error:
             _keep(self._refused, number, (Deadline.after(_REFUSED_S, RETRY_POLICY.monotonic), error))
             raise
         _keep(self._of_id, number, schema)
@@ -300,8 +300,8 @@ def read_body(response: requests.Response) -> bytes:
 def _no_answer(url: str, error: Exception) -> RegistryError:
     text = excerpt(redacted(error), 300)
     if isinstance(error, requests.exceptions.SSLError):
-        return RegistryDenied(f"the certificate of the schema registry at {url}, or ours, is not accepted: {text}")
-    return RegistryUnavailable(f"the schema registry at {url} gives no answer: {text}")
+        return RegistryDeniedError(f"the certificate of the schema registry at {url}, or ours, is not accepted: {text}")
+    return RegistryUnavailableError(f"the schema registry at {url} gives no answer: {text}")
 
 
 def _check_status(status: int, url: str, what: str) -> None:
@@ -309,11 +309,11 @@ def _check_status(status: int, url: str, what: str) -> None:
         case 200:
             return
         case 404:
-            raise SchemaNotFound(f"the schema registry at {url} has not {what}")
+            raise SchemaNotFoundError(f"the schema registry at {url} has not {what}")
         case 401 | 403:
-            raise RegistryDenied(f"the schema registry at {url} does not allow to read {what} (status {status})")
+            raise RegistryDeniedError(f"the schema registry at {url} does not allow to read {what} (status {status})")
         case 408 | 429 | 500 | 502 | 503 | 504:
-            raise RegistryUnavailable(f"the schema registry at {url} cannot give {what} now (status {status})")
+            raise RegistryUnavailableError(f"the schema registry at {url} cannot give {what} now (status {status})")
         case _:
             raise RegistryError(f"what is at {url} is no schema registry: it answers with status {status}")
 

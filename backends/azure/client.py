@@ -95,7 +95,7 @@ def container_url(options: AzureOptions) -> str:
 
 
 def open_client(options: AzureOptions) -> AzureClient:
-    """A new client; AccessDenied or ConfigError if its credentials cannot be had."""
+    """A new client; AccessDeniedError or ConfigError if its credentials cannot be had."""
     connections = options.concurrency + options.upload_parallelism
     limits = HttpLimits(connections, options.connect_timeout_s, options.read_timeout_s)
     transport = _transport(StoreAdapter(limits), options)

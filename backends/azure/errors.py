@@ -8,15 +8,15 @@ from typing import Any, Final, cast
 
 from azure.core import exceptions as azure
 
-from tieredstore.backends.cloud.errors import BY_STATUS, MalformedAnswer, PartsGone
+from tieredstore.backends.cloud.errors import BY_STATUS, MalformedAnswerError, PartsGoneError
 from tieredstore.backends.http.session import connection_failure
 from tieredstore.errors import (
-    AccessDenied,
-    ObjectNotFound,
-    PreconditionFailed,
-    RangeNotSatisfiable,
+    AccessDeniedError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    RangeNotSatisfiableError,
     StoreError,
-    StoreUnavailable,
+    StoreUnavailableError,
     TieredStoreError,
     excerpt,
 )
@@ -24,22 +24,22 @@ from tieredstore.redaction import redacted
 
 # By the service's error code first: several of them share a status.
 _BY_CODE: Final[dict[str, type[TieredStoreError]]] = {
-    "BlobNotFound": ObjectNotFound,
+    "BlobNotFound": ObjectNotFoundError,
     "ContainerNotFound": StoreError,
     "ContainerBeingDeleted": StoreError,
     "ContainerDisabled": StoreError,
-    "BlobAlreadyExists": PreconditionFailed,
-    "ConditionNotMet": PreconditionFailed,
-    "InvalidRange": RangeNotSatisfiable,
-    "InvalidBlockList": PartsGone,
+    "BlobAlreadyExists": PreconditionFailedError,
+    "ConditionNotMet": PreconditionFailedError,
+    "InvalidRange": RangeNotSatisfiableError,
+    "InvalidBlockList": PartsGoneError,
     # Of status 400, but passing: damaged or cut short on the way.
-    "Md5Mismatch": StoreUnavailable,
-    "IncompleteBody": StoreUnavailable,
+    "Md5Mismatch": StoreUnavailableError,
+    "IncompleteBody": StoreUnavailableError,
     # Of status 409, but about who asks.
-    "AccountIsDisabled": AccessDenied,
-    "InsufficientAccountPermissions": AccessDenied,
+    "AccountIsDisabled": AccessDeniedError,
+    "InsufficientAccountPermissions": AccessDeniedError,
     # Of status 412, but nothing that the caller asked for: the blob is leased.
-    "LeaseIdMissing": AccessDenied,
+    "LeaseIdMissing": AccessDeniedError,
 }
 _NO_CONTAINER: Final = frozenset({"ContainerNotFound", "ContainerBeingDeleted", "ContainerDisabled"})
 
@@ -51,7 +51,7 @@ def translate_errors(what: str) -> Generator[None]:
         yield
     except azure.DecodeError as error:
         # An answer without a length that was cut short: it is not whole XML.
-        raise StoreUnavailable(f"{what}: the answer could not be read: {error.message[:300]}") from error
+        raise StoreUnavailableError(f"{what}: the answer could not be read: {error.message[:300]}") from error
     except azure.HttpResponseError as error:
         raise _error_of_response(what, error) from error
     except (azure.ServiceRequestError, azure.ServiceResponseError) as error:
@@ -69,7 +69,7 @@ def answer_error(what: str, status: int, code: str, message: str) -> TieredStore
             "storage.azure.container.name"
         )
     # A success that the operation does not have says nothing of what was done.
-    error_class = _BY_CODE.get(code) or BY_STATUS.get(status, MalformedAnswer if status < 300 else StoreError)
+    error_class = _BY_CODE.get(code) or BY_STATUS.get(status, MalformedAnswerError if status < 300 else StoreError)
     reason = " ".join(part for part in (excerpt(code), f"({excerpt(message, 300)})" if message else "") if part)
     return error_class(f"{what}: the store answered with status {status}{f', {reason}' if reason else ''}")
 
@@ -87,5 +87,5 @@ def _error_of_response(what: str, error: azure.HttpResponseError) -> TieredStore
 def _error_without_answer(what: str, error: azure.HttpResponseError) -> TieredStoreError:
     text = redacted(error.message).partition("\n")[0][:300]
     if isinstance(error, azure.ClientAuthenticationError):
-        return AccessDenied(f"{what}: there are no usable credentials: {text}")
-    return StoreUnavailable(f"{what}: the answer could not be read: {text}")
+        return AccessDeniedError(f"{what}: there are no usable credentials: {text}")
+    return StoreUnavailableError(f"{what}: the answer could not be read: {text}")

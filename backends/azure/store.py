@@ -21,7 +21,7 @@ from tieredstore.backends.azure.errors import answer_error, translate_errors
 from tieredstore.backends.azure.options import AzureOptions
 from tieredstore.backends.base import AbandonedWrite, ObjectInfo
 from tieredstore.backends.cloud.answers import breaks_off, shown_body, stated, stated_ms, stated_size
-from tieredstore.backends.cloud.errors import MalformedAnswer
+from tieredstore.backends.cloud.errors import MalformedAnswerError
 from tieredstore.backends.cloud.parts import Part, PartCutter, send_parts
 from tieredstore.backends.cloud.store import Answer, HoldingStore
 from tieredstore.backends.cloud.upload import Condition, HeldUpload, Stored
@@ -30,11 +30,11 @@ from tieredstore.backends.http.body import HttpAnswer
 from tieredstore.backends.http.ranges import answered_size, is_whole
 from tieredstore.backends.values import Prepared
 from tieredstore.errors import (
-    InvalidKey,
-    ObjectNotFound,
-    PreconditionFailed,
+    InvalidKeyError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
     StoreError,
-    StoreUnavailable,
+    StoreUnavailableError,
     TieredStoreError,
 )
 from tieredstore.process.retry import RetryPolicy
@@ -84,7 +84,7 @@ class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
         # service takes a backslash for a slash, and its listings cannot hold control characters.
         checked_key(key)
         if any(part in {".", ".."} for part in key.split("/")) or "\\" in key or any(map(_is_not_xml, key)):
-            raise InvalidKey(f"{key!r} cannot be the name of a blob in Azure")
+            raise InvalidKeyError(f"{key!r} cannot be the name of a blob in Azure")
 
     def _is_etag(self, text: str) -> bool:
         return text.isascii() and text.isalnum()
@@ -199,12 +199,13 @@ def download(blob: BlobClient, what: str, start: int, stop: int | None, take: Ca
 
 
 def _check_md5(what: str, headers: Mapping[str, str], data: bytes | memoryview) -> None:
-    """StoreUnavailable if ``data`` is a whole blob, but not what the service's MD5 is of; it has none of many blobs."""
+    """StoreUnavailableError if ``data`` is a whole blob, but not what the service's MD5 is of; it has none of many
+    blobs."""
     expected = headers.get("x-ms-blob-content-md5") or headers.get("Content-MD5")
     if expected is None or not is_whole(headers):
         return
     if md5_text(data) != expected:
-        raise StoreUnavailable(f"{what}: the blob was damaged on its way from the store")
+        raise StoreUnavailableError(f"{what}: the blob was damaged on its way from the store")
 
 
 _NUMBER: Final = re.compile(rb"^Content-ID:\s*(\d{1,9})\s*$", re.IGNORECASE | re.MULTILINE)
@@ -222,18 +223,18 @@ def deletion_failures(
         if answer.status_code >= 300:
             code = answer.headers.get("x-ms-error-code") or ""
             failures.append(answer_error(named(key), answer.status_code, code, answer.reason or ""))
-    return [failure for failure in failures if not isinstance(failure, ObjectNotFound)]
+    return [failure for failure in failures if not isinstance(failure, ObjectNotFoundError)]
 
 
 def _check_numbers(count: int, response: PipelineResponse[Any, Any]) -> None:
-    """MalformedAnswer unless each request of the batch has its answer, in their order, by which the SDK goes."""
+    """MalformedAnswerError unless each request of the batch has its answer, in their order, by which the SDK goes."""
     answer: Any = response.http_response
     if answer.status_code >= 300:
         return
     body: bytes = answer.body()
     numbers = [int(number) for number in _NUMBER.findall(body)]
     if numbers and numbers != list(range(count)):
-        raise MalformedAnswer(
+        raise MalformedAnswerError(
             f"the store answered to {count} deletions of a batch with answers to the numbers {numbers!r:.200}"
         )
 
@@ -297,13 +298,13 @@ def listing_date(client: AzureClient) -> str | None:
 
 
 def _check_document(response: PipelineResponse[Any, Any]) -> None:
-    """MalformedAnswer for a success that is not a page of a listing: the SDK takes any XML for an empty one."""
+    """MalformedAnswerError for a success that is not a page of a listing: the SDK takes any XML for an empty one."""
     answer: Any = response.http_response
     body: bytes = answer.body()
     if answer.status_code >= 300 or breaks_off(body):
         return
     if _ROOT.match(body[:4096]) is None or (b"</EnumerationResults>" in body and _MARKER.search(body) is None):
-        raise MalformedAnswer(
+        raise MalformedAnswerError(
             f"the store answered to a listing with status {answer.status_code} and {shown_body(body)}, which is no "
             "page of one"
         )
@@ -322,7 +323,7 @@ def abandoned_at(client: AzureClient, blob: BlobProperties) -> AbandonedWrite | 
     try:
         with translate_errors(name):
             committed, uncommitted = untyped.get_block_list("all")
-    except ObjectNotFound:
+    except ObjectNotFoundError:
         return None
     if committed or not uncommitted:
         return None
@@ -367,7 +368,7 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
         """By one request; then, if only blocks of a failed upload stand in the way, as a list of one block."""
         try:
             return self._by_one_request(bytes(data))
-        except PreconditionFailed:
+        except PreconditionFailedError:
             # Such blocks count as a blob, but not for a list of blocks.
             if not self.condition.is_absent or self.exists():
                 raise
@@ -399,7 +400,7 @@ class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
         try:
             with translate_errors(self.what):
                 client.blob(self.key).delete_blob(**_condition(Condition(etag=stored.etag)))
-        except (PreconditionFailed, ObjectNotFound):
+        except (PreconditionFailedError, ObjectNotFoundError):
             _logger.info("%s: the damaged object was gone already", self.what)
 
     def _by_one_request(self, whole: bytes) -> str:

@@ -14,7 +14,7 @@ from email.utils import parsedate_to_datetime
 from typing import Final
 
 from tieredstore.backends.base import ObjectInfo
-from tieredstore.backends.cloud.errors import MalformedAnswer
+from tieredstore.backends.cloud.errors import MalformedAnswerError
 from tieredstore.errors import ConfigError, excerpt, quoted
 from tieredstore.limits import MAX_INT64
 
@@ -24,7 +24,7 @@ _BROKEN_OFF: Final = re.compile(rb"\s*(?:\xef\xbb\xbf)?<(?:\?xml[^>]*(?:>\s*(?:<
 
 @contextmanager
 def understood(what: str) -> Generator[None]:
-    """MalformedAnswer for what fails in the block because an answer is not as its protocol says.
+    """MalformedAnswerError for what fails in the block because an answer is not as its protocol says.
 
     The SDKs and what is made of their results raise these without any plan; none of them is raised by a body or by a
     caller's function here, since those run outside of requests.
@@ -36,7 +36,7 @@ def understood(what: str) -> Generator[None]:
     except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         # A sentence of the SDK's may hold the whole answer.
         text = excerpt(f"{type(error).__name__}: {error}", _SHOWN)
-        raise MalformedAnswer(f"{what}: the store's answer is not what its protocol says ({text})") from error
+        raise MalformedAnswerError(f"{what}: the store's answer is not what its protocol says ({text})") from error
 
 
 def shown_body(body: bytes) -> str:
@@ -93,6 +93,6 @@ def in_order(what: str, infos: Iterable[ObjectInfo]) -> Iterator[ObjectInfo]:
     last = ""
     for info in infos:
         if info.key <= last:
-            raise MalformedAnswer(f"{what}: the store lists {info.key!r:.1100} after {last!r:.1100}: out of order")
+            raise MalformedAnswerError(f"{what}: the store lists {info.key!r:.1100} after {last!r:.1100}: out of order")
         last = info.key
         yield info

@@ -5,44 +5,44 @@ from __future__ import annotations
 from typing import Final
 
 from tieredstore.errors import (
-    AccessDenied,
-    ObjectNotFound,
-    PreconditionFailed,
-    RangeNotSatisfiable,
+    AccessDeniedError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    RangeNotSatisfiableError,
     StoreError,
-    StoreThrottled,
-    StoreUnavailable,
+    StoreThrottledError,
+    StoreUnavailableError,
     TieredStoreError,
 )
 
 BY_STATUS: Final[dict[int, type[TieredStoreError]]] = {
-    401: AccessDenied,
-    403: AccessDenied,
-    404: ObjectNotFound,
-    408: StoreUnavailable,
-    412: PreconditionFailed,
-    416: RangeNotSatisfiable,
-    429: StoreThrottled,
-    500: StoreUnavailable,
-    502: StoreUnavailable,
-    503: StoreThrottled,
-    504: StoreUnavailable,
+    401: AccessDeniedError,
+    403: AccessDeniedError,
+    404: ObjectNotFoundError,
+    408: StoreUnavailableError,
+    412: PreconditionFailedError,
+    416: RangeNotSatisfiableError,
+    429: StoreThrottledError,
+    500: StoreUnavailableError,
+    502: StoreUnavailableError,
+    503: StoreThrottledError,
+    504: StoreUnavailableError,
 }
 """The class of error for an answer's status, where a cloud's own error code does not say it better."""
 
 
-class MaybeNoBucket(ObjectNotFound):
+class MaybeNoBucketError(ObjectNotFoundError):
     """An answer that does not tell whether the object is absent, or its bucket."""
 
 
-class MalformedAnswer(StoreError):
+class MalformedAnswerError(StoreError):
     """An answer that is not what the service's protocol says: it tells nothing of what was done.
 
     Of a write the object itself is looked at then; everything else ends in it, told as a StoreError.
     """
 
 
-class PartsGone(StoreError):
+class PartsGoneError(StoreError):
     """The service does not hold the parts of an upload (any more): it was completed, aborted, or overtaken."""
 
 

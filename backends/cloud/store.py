@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, Self,
 
 from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore, Prepared, StoreAdmin
 from tieredstore.backends.cloud.answers import in_order, stated, stated_date, understood
-from tieredstore.backends.cloud.errors import MalformedAnswer, MaybeNoBucket, no_bucket
+from tieredstore.backends.cloud.errors import MalformedAnswerError, MaybeNoBucketError, no_bucket
 from tieredstore.backends.cloud.options import CloudOptions
 from tieredstore.backends.cloud.parts import cut
 from tieredstore.backends.cloud.upload import ANY, IF_ABSENT, Condition, HeldUpload, Upload
@@ -22,12 +22,12 @@ from tieredstore.backends.contract.ranges import TooLargeError, check_small, che
 from tieredstore.backends.contract.staging import check_mark
 from tieredstore.backends.http.deadlines import within
 from tieredstore.errors import (
-    AccessDenied,
-    InvalidKey,
-    ObjectNotFound,
-    PreconditionFailed,
+    AccessDeniedError,
+    InvalidKeyError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
     StoreError,
-    StoreUnavailable,
+    StoreUnavailableError,
     TieredStoreError,
     excerpt,
 )
@@ -116,7 +116,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
     @staticmethod
     @abstractmethod
     def _open(options: Options) -> Client:
-        """A new client; AccessDenied or ConfigError if its credentials cannot be had."""
+        """A new client; AccessDeniedError or ConfigError if its credentials cannot be had."""
 
     @staticmethod
     @abstractmethod
@@ -125,7 +125,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
 
     @abstractmethod
     def _check_key(self, key: str) -> None:
-        """InvalidKey for what the service does not take as a name, or would not give back as it was."""
+        """InvalidKeyError for what the service does not take as a name, or would not give back as it was."""
 
     @abstractmethod
     def _is_etag(self, text: str) -> bool:
@@ -155,7 +155,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         """How objects are written."""
 
     def _ask_for_bucket(self, client: Client) -> None:
-        """ObjectNotFound if there is no bucket. Asked where an answer was a ``MaybeNoBucket``, else never."""
+        """ObjectNotFoundError if there is no bucket. Asked where an answer was a ``MaybeNoBucketError``, else never."""
 
     @abstractmethod
     def _date(self, client: Client) -> str | None:
@@ -203,7 +203,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         """As ``put``."""
         self._check_key(key)
         if not self._is_etag(etag):
-            raise PreconditionFailed(f"{self.named(key)}: {excerpt(etag)!r} is not the etag of any object")
+            raise PreconditionFailedError(f"{self.named(key)}: {excerpt(etag)!r} is not the etag of any object")
         with byte_view(body) as view:
             part_size = max(1, len(view)) if self.replaces_whole else self.options.part_size
             with cut(view, part_size) as cutter:
@@ -223,7 +223,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
     def _exists(self, key: str) -> bool:
         try:
             self.head(key)
-        except ObjectNotFound:
+        except ObjectNotFoundError:
             return False
         return True
 
@@ -281,7 +281,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         )
         try:
             yield from in_order(self.identity, wanted)
-        except MalformedAnswer as error:
+        except MalformedAnswerError as error:
             raise StoreError(str(error)) from error
 
     def delete(self, keys: Iterable[str]) -> None:
@@ -295,7 +295,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             for key in batch:
                 try:
                     self._check_key(key)
-                except InvalidKey as error:
+                except InvalidKeyError as error:
                     failures.append(error)
                 else:
                     valid[key] = None
@@ -326,18 +326,18 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         """Ask the bucket, by one or two requests; a refusal is a sentence too: not everybody may ask."""
         try:
             return self.call("look", self.identity, self._ask_what_stays)
-        except StoreUnavailable:
+        except StoreUnavailableError:
             raise
-        except (StoreError, ObjectNotFound) as error:
+        except (StoreError, ObjectNotFoundError) as error:
             return [f"whether the bucket keeps what is deleted could not be asked: {error}"]
 
     def rules_on(self, prefix: str) -> Sequence[str] | None:
         """A request about the bucket; None as well where it is refused, as it may be to who may read and write."""
         try:
             return self.call("look", self.identity, lambda client: self._rules(client, prefix))
-        except StoreUnavailable:
+        except StoreUnavailableError:
             raise
-        except (StoreError, ObjectNotFound):
+        except (StoreError, ObjectNotFoundError):
             return None
 
     def caller(self) -> str:
@@ -362,9 +362,9 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         end = Deadline.after(self._retries.timeout_s, self._retries.monotonic).sooner(deadline)
         try:
             return self._try_request(operation, what, request, end)
-        except MaybeNoBucket as error:
+        except MaybeNoBucketError as error:
             raise self._absence(error, end) from error
-        except MalformedAnswer as error:
+        except MalformedAnswerError as error:
             raise StoreError(str(error)) from error
 
     def _try_request(
@@ -376,7 +376,7 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
                 try:
                     with understood(what), self._translate_errors(what):
                         return request(client)
-                except StoreUnavailable as error:
+                except StoreUnavailableError as error:
                     # The network's own words ("timed out") do not say which time was up.
                     reason = attempt.deadline.reason
                     if attempt.deadline.remaining_s() > _HAIR_S or reason in str(error):
@@ -395,16 +395,16 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
             with within(attempt.deadline):
                 try:
                     self._clients.get()
-                except AccessDenied as error:
+                except AccessDeniedError as error:
                     # An SDK that is not answered in time says that there are no credentials.
                     if attempt.deadline.remaining_s() > _HAIR_S:
                         raise
-                    raise StoreUnavailable(f"{error}; the look-up {attempt.deadline.reason}") from error
+                    raise StoreUnavailableError(f"{error}; the look-up {attempt.deadline.reason}") from error
 
         if not self._clients.is_open:
             self._retries.call(operation, opened)
 
-    def _absence(self, error: MaybeNoBucket, deadline: Deadline) -> TieredStoreError:
+    def _absence(self, error: MaybeNoBucketError, deadline: Deadline) -> TieredStoreError:
         """Whether the object is absent or its bucket: StoreError for the latter, which no other key would mend.
 
         That the bucket is there is remembered for a minute: who looks for many absent objects asks for it once.
@@ -413,13 +413,13 @@ class CloudStore(ObjectStore, StoreAdmin, Generic[Client, Options]):
         if now >= self._bucket_stands_until_s:
             try:
                 self._try_request("look", self.identity, self._ask_for_bucket, deadline)
-            except ObjectNotFound:
+            except ObjectNotFoundError:
                 return no_bucket(self.identity, self.bucket_setting)
-            except AccessDenied:
+            except AccessDeniedError:
                 # Not allowed to ask: then the object is what is known to be absent.
                 pass
             self._bucket_stands_until_s = now + BUCKET_REMEMBERED_S
-        return ObjectNotFound(str(error))
+        return ObjectNotFoundError(str(error))
 
     def stall(self) -> Stall:
         """How long a verb of several requests, one that begins now, may get nothing new: as long as a call lasts."""
@@ -507,7 +507,7 @@ def delete_singly(
                 if error.retryable:
                     return error
                 stall.progress()
-                return None if isinstance(error, ObjectNotFound) else error
+                return None if isinstance(error, ObjectNotFoundError) else error
             stall.progress()
             return None
 

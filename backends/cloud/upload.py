@@ -11,10 +11,16 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
 from tieredstore.backends.cloud.answers import understood
-from tieredstore.backends.cloud.errors import MalformedAnswer, PartsGone
+from tieredstore.backends.cloud.errors import MalformedAnswerError, PartsGoneError
 from tieredstore.backends.cloud.parts import Part, PartCutter
 from tieredstore.backends.values import Prepared
-from tieredstore.errors import ObjectNotFound, PreconditionFailed, PreparedGone, StoreError, StoreUnavailable
+from tieredstore.errors import (
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    PreparedGoneError,
+    StoreError,
+    StoreUnavailableError,
+)
 from tieredstore.process.deadline import Deadline, Stall
 
 _logger: Final = logging.getLogger(__name__)
@@ -115,7 +121,7 @@ class Upload(ABC, Generic[Client, Options]):
             return self.write_whole(first.data)
         if self.looks_first and self.condition.is_absent and not self.is_shared and self.exists():
             # The service says so as well, but only when everything has been sent.
-            raise PreconditionFailed(f"{self.what} exists already")
+            raise PreconditionFailedError(f"{self.what} exists already")
         return self.write_parts(cutter, first)
 
     @abstractmethod
@@ -147,12 +153,12 @@ class Upload(ABC, Generic[Client, Options]):
                 result = self.call("write", what, request, deadline=end.sooner(deadline))
                 self.stall.progress()
                 return result
-        except PartsGone as error:
-            raise StoreUnavailable(f"{what}: {self.parts_gone}: {error}") from error
-        except (PreconditionFailed, ObjectNotFound) as error:
-            if self.condition == ANY or (self.condition.is_absent and isinstance(error, ObjectNotFound)):
+        except PartsGoneError as error:
+            raise StoreUnavailableError(f"{what}: {self.parts_gone}: {error}") from error
+        except (PreconditionFailedError, ObjectNotFoundError) as error:
+            if self.condition == ANY or (self.condition.is_absent and isinstance(error, ObjectNotFoundError)):
                 raise
-            raise PreconditionFailed(f"{what} {self.condition.broken}: nothing was written") from error
+            raise PreconditionFailedError(f"{what} {self.condition.broken}: nothing was written") from error
 
     def finish(
         self,
@@ -169,8 +175,8 @@ class Upload(ABC, Generic[Client, Options]):
         is looked at, and it must be there and be ours. So it is where the request is refused. ``is_content`` tells
         whether an object holds what the write sends.
 
-        With ``is_publication`` an earlier process may have lost its answer, and PreparedGone is raised for parts that
-        are gone while there is no object.
+        With ``is_publication`` an earlier process may have lost its answer, and PreparedGoneError is raised for parts
+        that are gone while there is no object.
         """
         is_lost = is_publication or self.is_shared
         can_take_back = not is_lost
@@ -183,29 +189,31 @@ class Upload(ABC, Generic[Client, Options]):
             try:
                 with understood(self.what), self.translated(self.what):
                     return send(client)
-            except (PreconditionFailed, ObjectNotFound, PartsGone) as refusal:
+            except (PreconditionFailedError, ObjectNotFoundError, PartsGoneError) as refusal:
                 stored = look(client, by_content=is_lost)
                 if stored is None:
-                    if is_publication and isinstance(refusal, PartsGone):
+                    if is_publication and isinstance(refusal, PartsGoneError):
                         raise self._publication_error() from refusal
                     raise
                 _logger.info("%s: was written by a request that came before (%s)", self.what, refusal)
-            except MalformedAnswer as answer:
+            except MalformedAnswerError as answer:
                 stored = look(client, by_content=True)
                 if stored is None:
                     raise StoreError(f"{answer}; the object that was written does not stand") from answer
                 _logger.info("%s: stands, though the answer did not say so (%s)", self.what, answer)
-            except StoreUnavailable:
+            except StoreUnavailableError:
                 is_lost = True
                 raise
             return stored
 
         return self.step(once, deadline=deadline)
 
-    def _publication_error(self) -> PreconditionFailed | PreparedGone:
+    def _publication_error(self) -> PreconditionFailedError | PreparedGoneError:
         if self.exists():
-            return PreconditionFailed(f"{self.what} exists already, and is another object than the one to be published")
-        return PreparedGone(
+            return PreconditionFailedError(
+                f"{self.what} exists already, and is another object than the one to be published"
+            )
+        return PreparedGoneError(
             f"{self.what} cannot be published: what was prepared for it was discarded, or the store has dropped it "
             "since; prepare it again"
         )
@@ -222,14 +230,14 @@ class Upload(ABC, Generic[Client, Options]):
         try:
             with understood(self.what), self.translated(self.what):
                 stored = self.stored(client)
-        except ObjectNotFound:
+        except ObjectNotFoundError:
             return None
         is_marked = stored.mark == self.mark
         if is_marked and stored.size != size and stored.etag and can_take_back:
             # Nobody else would: each later write under the condition that it is absent would be refused.
             with understood(self.what), self.translated(self.what):
                 self.take_back(client, stored)
-            raise StoreUnavailable(
+            raise StoreUnavailableError(
                 f"{self.what}: {stored.size} bytes stood there of a write of {size}: damaged on their way to the server"
             )
         ours = is_marked or (stored.mark is None and is_content is not None and is_content(client, stored))

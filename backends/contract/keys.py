@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
-from tieredstore.errors import InvalidKey
+from tieredstore.errors import InvalidKeyError
 
 MAX_KEY_BYTES: Final = 1024
 """The longest key that S3, GCS and Azure Blob Storage all hold, in bytes of UTF-8."""
 
 
 def checked_key(key: str) -> bytes:
-    """The UTF-8 bytes of ``key``; InvalidKey if it is empty, too long, or not text (a lone surrogate)."""
+    """The UTF-8 bytes of ``key``; InvalidKeyError if it is empty, too long, or not text (a lone surrogate)."""
     try:
         raw = key.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise InvalidKey(f"the key {key!r} is not valid Unicode text: {error.reason}") from error
+        raise InvalidKeyError(f"the key {key!r} is not valid Unicode text: {error.reason}") from error
     if not raw:
-        raise InvalidKey("an object's key cannot be empty")
+        raise InvalidKeyError("an object's key cannot be empty")
     if len(raw) > MAX_KEY_BYTES:
-        raise InvalidKey(f"the key {key[:80]!r}… has {len(raw)} bytes of UTF-8; at most {MAX_KEY_BYTES} are allowed")
+        raise InvalidKeyError(
+            f"the key {key[:80]!r}… has {len(raw)} bytes of UTF-8; at most {MAX_KEY_BYTES} are allowed"
+        )
     return raw

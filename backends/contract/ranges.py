@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tieredstore.errors import RangeNotSatisfiable
+from tieredstore.errors import RangeNotSatisfiableError
 from tieredstore.model import ByteRange
 
 
@@ -17,21 +17,21 @@ def check_small(size: int, most: int | None) -> None:
 
 
 def check_whole(key: str, size: int, wanted: int) -> None:
-    """RangeNotSatisfiable unless an object of ``size`` bytes is what somebody wants ``wanted`` bytes of."""
+    """RangeNotSatisfiableError unless an object of ``size`` bytes is what somebody wants ``wanted`` bytes of."""
     if size != wanted:
-        raise RangeNotSatisfiable(f"all {wanted} bytes of {key!r} were asked for, and the object has {size}")
+        raise RangeNotSatisfiableError(f"all {wanted} bytes of {key!r} were asked for, and the object has {size}")
 
 
 def is_empty_request(start: int, stop: int | None) -> bool:
     """Whether ``start:stop`` asks for nothing, so that no request is needed.
 
-    InvalidRange if it is not a range at all: a negative start, or a stop before the start.
+    InvalidRangeError if it is not a range at all: a negative start, or a stop before the start.
     """
     return len(ByteRange(start, start if stop is None else stop)) == 0 and stop is not None
 
 
 def resolved_range(key: str, size: int, start: int, stop: int | None) -> ByteRange:
-    """``start:stop`` of an object of ``size`` bytes, or RangeNotSatisfiable if it is not wholly inside.
+    """``start:stop`` of an object of ``size`` bytes, or RangeNotSatisfiableError if it is not wholly inside.
 
     Without ``stop``: to the end, and ``start`` must lie before it, but for the whole of an empty object.
     """
@@ -39,5 +39,5 @@ def resolved_range(key: str, size: int, start: int, stop: int | None) -> ByteRan
         return ByteRange(start, size)
     if stop is None or stop > size:
         asked = f"{start}:{'' if stop is None else stop}"
-        raise RangeNotSatisfiable(f"bytes {asked} of {key!r} were asked for, but the object has {size} bytes")
+        raise RangeNotSatisfiableError(f"bytes {asked} of {key!r} were asked for, but the object has {size} bytes")
     return ByteRange(start, stop)

@@ -15,7 +15,13 @@ from typing import Final, Protocol
 from tieredstore.backends.contract.bodies import Digest, byte_view, closing_body
 from tieredstore.backends.contract.keys import checked_key
 from tieredstore.backends.values import Body, Buffer, ObjectInfo, Prepared
-from tieredstore.errors import ObjectNotFound, PreconditionFailed, PreparedGone, RangeNotSatisfiable, StoreError
+from tieredstore.errors import (
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    PreparedGoneError,
+    RangeNotSatisfiableError,
+    StoreError,
+)
 
 _MARK: Final = re.compile(r"[0-9a-f]{32}")
 
@@ -70,10 +76,10 @@ def publish(store: Verbs, prepared: Prepared, copy: Callable[[Prepared], None] |
             _copy(store, prepared)
         else:
             copy(prepared)
-    except PreconditionFailed as refusal:
+    except PreconditionFailedError as refusal:
         if not holds(store, prepared):
             raise conflict_error(store, prepared) from refusal
-    except (ObjectNotFound, RangeNotSatisfiable) as error:
+    except (ObjectNotFoundError, RangeNotSatisfiableError) as error:
         if not holds(store, prepared):
             raise gone_error(store, prepared) from error
     store.delete([prepared.place])
@@ -95,21 +101,21 @@ def holds(store: Verbs, prepared: Prepared) -> bool:
             return False
         for piece in _pieces(store, prepared.key, prepared.size):
             sha256.update(piece)
-    except (ObjectNotFound, RangeNotSatisfiable):
+    except (ObjectNotFoundError, RangeNotSatisfiableError):
         return False
     return sha256.hexdigest() == prepared.sha256
 
 
-def conflict_error(store: Verbs, prepared: Prepared) -> PreconditionFailed:
+def conflict_error(store: Verbs, prepared: Prepared) -> PreconditionFailedError:
     """The error for a key that somebody else's object has."""
-    return PreconditionFailed(
+    return PreconditionFailedError(
         f"{prepared.key!r} of {store.identity} exists already, and is another object than the one to be published"
     )
 
 
-def gone_error(store: Verbs, prepared: Prepared) -> PreparedGone:
+def gone_error(store: Verbs, prepared: Prepared) -> PreparedGoneError:
     """The error for bytes that are no more there."""
-    return PreparedGone(
+    return PreparedGoneError(
         f"{prepared.key!r} of {store.identity} cannot be published: what was prepared for it was discarded, or the "
         "store has dropped it since; prepare it again"
     )
@@ -146,5 +152,5 @@ def holds_bytes(store: Verbs, key: str, body: Buffer) -> bool:
     with byte_view(body) as view:
         try:
             return store.head(key).size == len(view) and memoryview(store.get(key)) == view
-        except ObjectNotFound:
+        except ObjectNotFoundError:
             return False

@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 from tieredstore.backends.filesystem.errors import OsErrors
 from tieredstore.backends.filesystem.folders import DRAFT_MARK, Folder, KeyPath, is_component
 from tieredstore.backends.values import Prepared
-from tieredstore.errors import InvalidKey
+from tieredstore.errors import InvalidKeyError
 
 _WRITTEN_AT_ONCE: Final = 8 << 20
 """The disk is given so much at a time while a file is written, so that the sync at its end has little to wait for."""
@@ -205,9 +205,9 @@ def publish_prepared(root: str, prepared: Prepared) -> bool:
 
 
 def draft_path(prepared: Prepared) -> str:
-    """The hidden file's own path. InvalidKey for what is none: the value may come from anywhere."""
+    """The hidden file's own path. InvalidKeyError for what is none: the value may come from anywhere."""
     folder, slash, _ = prepared.key.rpartition("/")
     name = os.fsencode(prepared.place)
     if not name.startswith(DRAFT_MARK) or is_component(name) or b"/" in name or b"\0" in name:
-        raise InvalidKey(f"{prepared.place!r} is not the name of an object that was prepared in a folder")
+        raise InvalidKeyError(f"{prepared.place!r} is not the name of an object that was prepared in a folder")
     return f"{folder}{slash}{prepared.place}"

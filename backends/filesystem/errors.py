@@ -7,12 +7,12 @@ from types import TracebackType
 from typing import Final
 
 from tieredstore.errors import (
-    AccessDenied,
-    InvalidKey,
-    ObjectNotFound,
-    PreconditionFailed,
+    AccessDeniedError,
+    InvalidKeyError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
     StoreError,
-    StoreUnavailable,
+    StoreUnavailableError,
     TieredStoreError,
 )
 
@@ -38,17 +38,17 @@ _PASSING: Final = (
 )
 
 _ALWAYS: Final[dict[int, type[TieredStoreError]]] = {
-    **dict.fromkeys(_PASSING, StoreUnavailable),
-    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), AccessDenied),
-    **dict.fromkeys((errno.EILSEQ, errno.ELOOP, errno.ENAMETOOLONG), InvalidKey),
+    **dict.fromkeys(_PASSING, StoreUnavailableError),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), AccessDeniedError),
+    **dict.fromkeys((errno.EILSEQ, errno.ELOOP, errno.ENAMETOOLONG), InvalidKeyError),
 }
-_ON_READS: Final = _ALWAYS | dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.EISDIR), ObjectNotFound)
+_ON_READS: Final = _ALWAYS | dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.EISDIR), ObjectNotFoundError)
 # A writer that misses its folder lost it to somebody else's hand; a file in the folder's place is the key's fault.
 _ON_WRITES: Final = _ALWAYS | {
-    errno.ENOENT: StoreUnavailable,
-    errno.EEXIST: PreconditionFailed,
-    errno.ENOTDIR: InvalidKey,
-    errno.EISDIR: InvalidKey,
+    errno.ENOENT: StoreUnavailableError,
+    errno.EEXIST: PreconditionFailedError,
+    errno.ENOTDIR: InvalidKeyError,
+    errno.EISDIR: InvalidKeyError,
 }
 
 _EXPLAINED: Final = {
@@ -86,8 +86,8 @@ class OsErrors:
     def _translate(self, error: OSError) -> TieredStoreError:
         number = error.errno or 0
         kind = (_ON_WRITES if self._writing else _ON_READS).get(number, StoreError)
-        if kind is ObjectNotFound:
-            return ObjectNotFound(f"there is no object {self._key!r} in {self._root}")
+        if kind is ObjectNotFoundError:
+            return ObjectNotFoundError(f"there is no object {self._key!r} in {self._root}")
         verb = "change" if self._writing else "read"
         reason = _EXPLAINED.get(number) or error.strerror or str(error)
         return kind(f"cannot {verb} {self._key!r} in {self._root}: {reason}")

@@ -17,7 +17,7 @@ from typing import Final, Self
 
 from tieredstore.backends.base import DRAFT_PREFIX
 from tieredstore.backends.contract.keys import checked_key
-from tieredstore.errors import InvalidKey, StoreError
+from tieredstore.errors import InvalidKeyError, StoreError
 
 DRAFT_MARK: Final = DRAFT_PREFIX.encode("ascii")
 """How the names of unfinished files start. No component of a key may start so, and no listing shows such a file."""
@@ -50,12 +50,15 @@ class KeyPath:
 
     @classmethod
     def of(cls, key: str) -> KeyPath:
-        """InvalidKey if a component is empty, ``.``, ``..``, over 255 bytes, or otherwise no file name of a store."""
+        """InvalidKeyError if a component is empty, ``.``, ``..``, over 255 bytes, or otherwise no file name of a
+        store."""
         parts = checked_key(key).split(b"/")
         for part in parts:
             if not is_component(part):
                 shown = part.decode("utf-8")
-                raise InvalidKey(f"the key {key!r} cannot be a file's path: {shown!r} is not allowed as a component")
+                raise InvalidKeyError(
+                    f"the key {key!r} cannot be a file's path: {shown!r} is not allowed as a component"
+                )
         return cls(tuple(parts[:-1]), parts[-1])
 
 

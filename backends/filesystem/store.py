@@ -34,11 +34,11 @@ from tieredstore.backends.filesystem.errors import OsErrors
 from tieredstore.backends.filesystem.folders import DRAFT_MARK, Folder, KeyPath, is_component, is_on_nfs
 from tieredstore.errors import (
     ConfigError,
-    InvalidKey,
-    ObjectNotFound,
-    PreconditionFailed,
-    RangeNotSatisfiable,
-    StoreUnavailable,
+    InvalidKeyError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    RangeNotSatisfiableError,
+    StoreUnavailableError,
     TieredStoreError,
 )
 from tieredstore.redaction import redacted
@@ -59,7 +59,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
 
     Reading writes nothing, so a root without write permission can be read. An etag is the SHA-256 of the content:
     only ``head`` and ``replace`` compute it, by reading the whole object; listings have none. The file system must
-    know ``flock``. Symbolic links below the root are not followed: a key whose path holds one is an InvalidKey.
+    know ``flock``. Symbolic links below the root are not followed: a key whose path holds one is an InvalidKeyError.
     Picklable: it keeps nothing open between two calls.
     """
 
@@ -110,7 +110,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
                 draft.folder.sync()
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """A file replaced meanwhile is read as it was; one cut short by somebody else is RangeNotSatisfiable."""
+        """A file replaced meanwhile is read as it was; one cut short by somebody else is RangeNotSatisfiableError."""
         path = KeyPath.of(key)
         if is_empty_request(start, stop):
             return b""
@@ -199,8 +199,8 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         try:
             with OsErrors(self._root, key):
                 draft = Draft(self._root, KeyPath.of(key), create_folders=False)
-        except ObjectNotFound as error:
-            raise PreconditionFailed(f"the object {key!r} is gone, so it was not replaced") from error
+        except ObjectNotFoundError as error:
+            raise PreconditionFailedError(f"the object {key!r} is gone, so it was not replaced") from error
         with draft, byte_view(body) as view, self._writing(key):
             draft.write(view)
             draft.sync()
@@ -228,7 +228,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
             return
         try:
             standing = self.head(prepared.key)
-        except ObjectNotFound as error:
+        except ObjectNotFoundError as error:
             raise staging.gone_error(self, prepared) from error
         if (standing.size, standing.etag) != (prepared.size, prepared.sha256):
             raise staging.conflict_error(self, prepared)
@@ -268,7 +268,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
         place = draft_path(write) if isinstance(write, Prepared) else write.id
         *folders, name = os.fsencode(place).split(b"/")
         if not name.startswith(DRAFT_MARK) or not all(map(is_component, folders)):
-            raise InvalidKey(f"{place!r} is not the name of an abandoned write of {self.identity}")
+            raise InvalidKeyError(f"{place!r} is not the name of an abandoned write of {self.identity}")
         with OsErrors(self._root, place, writing=True), suppress(FileNotFoundError):
             with Folder(self._root, tuple(folders)) as folder:
                 if not remove_abandoned(folder, name):
@@ -280,7 +280,7 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
     def now_ms(self) -> int:
         """The time that the file system gives to a file that is made now: of a network's, that is its server's.
 
-        So the root must be writable: AccessDenied if it is not.
+        So the root must be writable: AccessDeniedError if it is not.
         """
         with self._new_draft(_CLOCK) as draft, self._writing(_CLOCK):
             return draft.modified_ms()
@@ -310,19 +310,19 @@ class FilesystemObjectStore(ObjectStore, StoreAdmin):
             with self._writing(key), suppress(FileNotFoundError):
                 # A delete may remove the folder as empty just before the draft comes into it: make it again.
                 return Draft(self._root, path, create_folders=True)
-        raise StoreUnavailable(f"cannot change {key!r} in {self._root}: its folder is removed again and again")
+        raise StoreUnavailableError(f"cannot change {key!r} in {self._root}: its folder is removed again and again")
 
     def _require_free(self, folder: Folder, key: str, *, if_absent: bool) -> None:
         if folder.has_file(KeyPath.of(key).name) and if_absent:
-            raise PreconditionFailed(f"the object {key!r} exists already")
+            raise PreconditionFailedError(f"the object {key!r} exists already")
 
     def _require_etag(self, key: str, etag: str) -> None:
         try:
             current = self.head(key).etag
-        except ObjectNotFound as error:
-            raise PreconditionFailed(f"the object {key!r} is gone, so it was not replaced") from error
+        except ObjectNotFoundError as error:
+            raise PreconditionFailedError(f"the object {key!r} is gone, so it was not replaced") from error
         if current != etag:
-            raise PreconditionFailed(f"the object {key!r} has the etag {current} now, not {etag}")
+            raise PreconditionFailedError(f"the object {key!r} has the etag {current} now, not {etag}")
 
     @contextmanager
     def _open(self, key: str, path: KeyPath) -> Generator[tuple[int, int]]:
@@ -347,7 +347,7 @@ def _delete_batch(root: str, keys: Sequence[str]) -> list[TieredStoreError]:
     for key in keys:
         try:
             path = KeyPath.of(key)
-        except InvalidKey as error:
+        except InvalidKeyError as error:
             failures.append(error)
         else:
             by_folder.setdefault(path.folders, {})[key] = path.name
@@ -367,7 +367,7 @@ def _delete_in(root: str, folders: tuple[bytes, ...], names: Mapping[str, bytes]
             with folder.locked():
                 folder.prune()
             return failures
-    except ObjectNotFound:
+    except ObjectNotFoundError:
         return []
     except TieredStoreError as error:
         return [error] * len(names)
@@ -407,7 +407,7 @@ def _read_into(descriptor: int, key: str, start: int, view: memoryview) -> None:
     while done < len(view):
         count = os.preadv(descriptor, [view[done:]], start + done)
         if count == 0:
-            raise RangeNotSatisfiable(f"{key!r} ended at byte {start + done} while it was read: it is shorter now")
+            raise RangeNotSatisfiableError(f"{key!r} ended at byte {start + done} while it was read: it is shorter now")
         done += count
 
 
@@ -482,7 +482,7 @@ class Listing:
                             for entry in scan
                             if (name := entry.name if _is_plain(entry) else _name_of(entry, path)) is not None
                         ]
-        except ObjectNotFound:
+        except ObjectNotFoundError:
             return []
         if not (path.startswith(self._prefix) and self._start_after <= path):
             names = [name for name in names if self._may_match(path + name)]
@@ -503,7 +503,7 @@ class Listing:
             with OsErrors(self._root, path), self._folder(path) as folder:
                 looked = look_at_files(folder.descriptor, path, names)
                 return [_info(folder, path, name) for name in names] if looked is None else looked
-        except ObjectNotFound:
+        except ObjectNotFoundError:
             return [None] * len(names)
 
     def _folder(self, path: str) -> Folder:

@@ -354,7 +354,7 @@ def info_of(blob: Blob) -> ObjectInfo:
 
 
 def open_client(options: GcsOptions) -> GcsClient:
-    """A new client; AccessDenied or ConfigError if its credentials cannot be had."""
+    """A new client; AccessDeniedError or ConfigError if its credentials cannot be had."""
     connections = options.concurrency + options.delete_parallelism
     limits = HttpLimits(connections, options.connect_timeout_s, options.read_timeout_s)
     # A session of its own for tokens: here a failed request makes the SDK look elsewhere.

@@ -13,20 +13,20 @@ from google.api_core import exceptions as api
 from google.auth import exceptions as auth
 
 from tieredstore.backends.cloud.answers import shown_body
-from tieredstore.backends.cloud.errors import BY_STATUS, MalformedAnswer, MaybeNoBucket, no_bucket
+from tieredstore.backends.cloud.errors import BY_STATUS, MalformedAnswerError, MaybeNoBucketError, no_bucket
 from tieredstore.backends.http.session import connection_failure
 from tieredstore.errors import (
-    AccessDenied,
-    ObjectNotFound,
+    AccessDeniedError,
+    ObjectNotFoundError,
     StoreError,
-    StoreThrottled,
-    StoreUnavailable,
+    StoreThrottledError,
+    StoreUnavailableError,
     TieredStoreError,
 )
 from tieredstore.redaction import redacted
 
 # Of an upload session only, 410 says the same as 404.
-_BY_STATUS: Final = BY_STATUS | {410: ObjectNotFound}
+_BY_STATUS: Final = BY_STATUS | {410: ObjectNotFoundError}
 # Of status 403, but passing.
 _THROTTLED: Final = frozenset({"rateLimitExceeded", "userRateLimitExceeded"})
 _NO_BUCKET: Final = "bucket does not exist"
@@ -84,9 +84,9 @@ def _error_of_answer(what: str, response: requests.Response) -> TieredStoreError
         return no_bucket(what, "storage.gcs.bucket.name")
     error_class = _BY_STATUS.get(status, StoreError)
     if status == 404 and _NO_OBJECT not in message:
-        error_class = MaybeNoBucket
+        error_class = MaybeNoBucketError
     if status == 403 and _THROTTLED & reasons:
-        error_class = StoreThrottled
+        error_class = StoreThrottledError
     return error_class(f"{what}: the store answered with status {status}{f' ({message})' if message else ''}")
 
 
@@ -111,8 +111,8 @@ def _unreadable(what: str, error: requests.JSONDecodeError) -> StoreError:
     """An object of JSON may have been cut short on its way; anything else the service does not send."""
     text = cast("str", cast("Any", error).doc)
     if text.lstrip().startswith("{"):
-        return StoreUnavailable(f"{what}: no (whole) answer: {str(error)[:100]}")
-    return MalformedAnswer(
+        return StoreUnavailableError(f"{what}: no (whole) answer: {str(error)[:100]}")
+    return MalformedAnswerError(
         f"{what}: the store answered with {shown_body(text.encode())}, which is no JSON of an object"
     )
 
@@ -120,5 +120,5 @@ def _unreadable(what: str, error: requests.JSONDecodeError) -> StoreError:
 def _unauthenticated(what: str, error: auth.GoogleAuthError) -> TieredStoreError:
     text = redacted(error.args[0] if error.args else error)[:300]
     if isinstance(error, auth.TransportError) or cast("Any", error).retryable:
-        return StoreUnavailable(f"{what}: no token could be fetched: {text}")
-    return AccessDenied(f"{what}: there are no usable credentials: {text}")
+        return StoreUnavailableError(f"{what}: no token could be fetched: {text}")
+    return AccessDeniedError(f"{what}: there are no usable credentials: {text}")

@@ -29,7 +29,7 @@ from tieredstore.backends.base import (
     Prepared,
 )
 from tieredstore.backends.cloud.answers import shown_body, stated, stated_size, understood
-from tieredstore.backends.cloud.errors import MalformedAnswer, PartsGone
+from tieredstore.backends.cloud.errors import MalformedAnswerError, PartsGoneError
 from tieredstore.backends.cloud.parts import Part, PartCutter, send_parts
 from tieredstore.backends.cloud.store import Answer, CloudStore, concerns, delete_singly
 from tieredstore.backends.cloud.upload import WRITE_MARK, Stored, Upload
@@ -43,11 +43,11 @@ from tieredstore.backends.http.body import HttpAnswer
 from tieredstore.backends.http.ranges import answered_size, is_whole, range_header
 from tieredstore.backends.http.session import Buffers
 from tieredstore.errors import (
-    InvalidKey,
-    ObjectNotFound,
-    PreconditionFailed,
+    InvalidKeyError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
     StoreError,
-    StoreUnavailable,
+    StoreUnavailableError,
     TieredStoreError,
     excerpt,
 )
@@ -150,15 +150,15 @@ class GcsUpload(Upload[GcsClient, GcsOptions]):
             raise self._damage_error()
         return stored.etag
 
-    def _damage_error(self) -> StoreUnavailable:
-        return StoreUnavailable(f"{self.what}: the object was damaged on its way to the server")
+    def _damage_error(self) -> StoreUnavailableError:
+        return StoreUnavailableError(f"{self.what}: the object was damaged on its way to the server")
 
     def take_back(self, client: GcsClient, stored: Stored) -> None:
         """By its generation."""
         try:
             with translate_errors(self.what):
                 delete_object(client, self.what, self.key, int(stored.etag))
-        except (PreconditionFailed, ObjectNotFound):
+        except (PreconditionFailedError, ObjectNotFoundError):
             _logger.info("%s: the damaged object was gone already", self.what)
 
 
@@ -242,8 +242,8 @@ class _Session:
             with translate_errors(self._what):
                 response = client.session.put(self._url or "", data=data, headers=headers)
                 raise_for(response)
-        except ObjectNotFound as error:
-            raise PartsGone(str(error)) from error
+        except ObjectNotFoundError as error:
+            raise PartsGoneError(str(error)) from error
         return response
 
     def _advance(self, response: requests.Response, stop: int) -> None:
@@ -254,7 +254,7 @@ class _Session:
             sent = f"{self._persisted} to {stop}"
             raise StoreError(f"{self._what}: bytes {sent} were sent, but the server holds {held!r:.80}")
         if persisted == self._persisted:
-            raise StoreUnavailable(f"{self._what}: the server took nothing of a chunk")
+            raise StoreUnavailableError(f"{self._what}: the server took nothing of a chunk")
         self._persisted = persisted
 
 
@@ -264,7 +264,7 @@ def describe_stored(what: str, response: requests.Response) -> Stored:
         try:
             answer: Any = response.json()
         except ValueError:
-            raise MalformedAnswer(
+            raise MalformedAnswerError(
                 f"{what}: the store answered with {shown_body(response.content)}, which does not describe an object"
             ) from None
         return Stored(str(int(answer["generation"])), int(answer["size"]), str(answer["crc32c"]))
@@ -280,7 +280,9 @@ def copy_staged(client: GcsClient, what: str, prepared: Prepared) -> None:
             answer: Any = response.json()
             if answer["done"] is True:
                 if int(answer["resource"]["size"]) != prepared.size:
-                    raise MalformedAnswer(f"{what}: the store says that a copy has another size than what was copied")
+                    raise MalformedAnswerError(
+                        f"{what}: the store says that a copy has another size than what was copied"
+                    )
                 return
             token = stated("the token of the rest", answer["rewriteToken"])
 
@@ -292,7 +294,7 @@ def delete_object(client: GcsClient, what: str, key: str, generation: int | None
     if response.status_code not in {requests.codes.ok, requests.codes.no_content} or (
         response.content.strip() not in _NOTHING
     ):
-        raise MalformedAnswer(
+        raise MalformedAnswerError(
             f"{what}: the store answered to a deletion with status {response.status_code} and "
             f"{shown_body(response.content)}, though such an answer has no body"
         )
@@ -346,7 +348,7 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
     def _check_key(self, key: str) -> None:
         checked_key(key)
         if key in {".", ".."} or "\r" in key or "\n" in key or key.startswith(".well-known/acme-challenge/"):
-            raise InvalidKey(f"{key!r} cannot be the name of an object in Google Cloud Storage")
+            raise InvalidKeyError(f"{key!r} cannot be the name of an object in Google Cloud Storage")
 
     def _is_etag(self, text: str) -> bool:
         return text.isascii() and text.isdigit() and 0 < int(text[:20]) <= MAX_INT64
@@ -436,12 +438,12 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
 
 
 def _check_crc(response: requests.Response, what: str, data: bytes | memoryview) -> None:
-    """StoreUnavailable if ``data`` is a whole object, but not what the server's checksum is of."""
+    """StoreUnavailableError if ``data`` is a whole object, but not what the server's checksum is of."""
     hashes = response.headers.get("X-Goog-Hash", "")
     if not is_whole(response.headers) or "crc32c=" not in hashes:
         return
     if f"crc32c={crc32c_text(crc32c(data))}" not in hashes.replace(" ", "").split(","):
-        raise StoreUnavailable(f"{what}: the object was damaged on its way from the server")
+        raise StoreUnavailableError(f"{what}: the object was damaged on its way from the server")
 
 
 def rule_sentences(properties: Mapping[str, Any], prefix: str) -> list[str]:

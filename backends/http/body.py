@@ -11,7 +11,7 @@ import urllib3.exceptions
 
 from tieredstore.backends.http.deadlines import PIECE_BYTES, check_deadline
 from tieredstore.backends.http.session import connection_failure
-from tieredstore.errors import StoreUnavailable
+from tieredstore.errors import StoreUnavailableError
 
 
 class RawBody(Protocol):
@@ -48,7 +48,7 @@ class HttpAnswer:
 
 
 def read_into(raw: RawBody, buffer: memoryview, what: str) -> None:
-    """Fill all of ``buffer``; StoreUnavailable if the body ends before, or at the deadline."""
+    """Fill all of ``buffer``; StoreUnavailableError if the body ends before, or at the deadline."""
     filled = 0
 
     def keep(piece: bytes) -> None:
@@ -60,7 +60,7 @@ def read_into(raw: RawBody, buffer: memoryview, what: str) -> None:
 
 
 def read_bytes(raw: RawBody, size: int, what: str) -> bytes:
-    """The body's ``size`` bytes; StoreUnavailable as ``read_into``."""
+    """The body's ``size`` bytes; StoreUnavailableError as ``read_into``."""
     # It grows as bytes come: a length that a server only claims sizes no buffer.
     kept = BytesIO()
     _read(raw, size, kept.write, what)
@@ -75,7 +75,7 @@ def _read(raw: RawBody, size: int, keep: Callable[[bytes], object], what: str) -
         while left:
             piece = raw.read1(min(left, PIECE_BYTES), decode_content=False)
             if not piece:
-                raise StoreUnavailable(f"{what}: the answer ended after {size - left} of {size} bytes")
+                raise StoreUnavailableError(f"{what}: the answer ended after {size - left} of {size} bytes")
             keep(piece)
             left -= len(piece)
             check_deadline(what)

@@ -17,7 +17,7 @@ _deadline: Final[ContextVar[Deadline | None]] = ContextVar("tieredstore_http_dea
 
 @contextmanager
 def within(deadline: Deadline) -> Generator[None]:
-    """Requests of this thread, in the block, end by ``deadline``: in StoreUnavailable if need be."""
+    """Requests of this thread, in the block, end by ``deadline``: in StoreUnavailableError if need be."""
     token = _deadline.set(deadline)
     try:
         yield
@@ -31,7 +31,7 @@ def current_deadline() -> Deadline | None:
 
 
 def check_deadline(what: str) -> None:
-    """StoreUnavailable if the deadline of the block has passed."""
+    """StoreUnavailableError if the deadline of the block has passed."""
     deadline = _deadline.get()
     if deadline is not None:
         deadline.check(what)

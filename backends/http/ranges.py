@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from tieredstore.errors import RangeNotSatisfiable, StoreError
+from tieredstore.errors import RangeNotSatisfiableError, StoreError
 
 # Azurite answers requests for ranges of an empty object, which have no answer, with 0 to -1.
 _CONTENT_RANGE: Final = re.compile(r"bytes (\d{1,19})-(\d{1,19}|-1)/(\d{1,19})")
@@ -23,14 +23,14 @@ def range_header(start: int, stop: int | None) -> dict[str, str]:
 def answered_size(what: str, start: int, stop: int | None, headers: Mapping[str, str]) -> int:
     """How many bytes the body has, if the answer is to a request for ``start:stop``.
 
-    RangeNotSatisfiable for an object that ends before the range does: servers then send the bytes that there are.
+    RangeNotSatisfiableError for an object that ends before the range does: servers then send the bytes that there are.
     """
     first, end, total = _answered_range(what, headers)
     if first != start:
         raise StoreError(f"{what}: bytes from {start} were asked for, but the store sent bytes from {first}")
     if end < _least_end(start, stop):
         asked = f"{start}:{'' if stop is None else stop}"
-        raise RangeNotSatisfiable(f"{what}: bytes {asked} were asked for, but the object has {end} bytes")
+        raise RangeNotSatisfiableError(f"{what}: bytes {asked} were asked for, but the object has {end} bytes")
     if stop is None and end != total:
         raise StoreError(f"{what}: bytes {start}: were asked for, but the store sent {first}:{end} of {total} bytes")
     if stop is not None and end > stop:

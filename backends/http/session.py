@@ -19,7 +19,7 @@ from tieredstore.backends.contract.bodies import byte_view
 from tieredstore.backends.http.deadlines import PIECE_BYTES, check_deadline, current_deadline, note_sent
 from tieredstore.backends.http.proxies import SocksProxy
 from tieredstore.backends.http.sockets import BOUNDED_POOLS, close_pools
-from tieredstore.errors import StoreError, StoreUnavailable, excerpt
+from tieredstore.errors import StoreError, StoreUnavailableError, excerpt
 from tieredstore.redaction import redacted
 
 _METADATA_HOSTS: Final = ("169.254.169.254", "metadata.google.internal")
@@ -100,13 +100,13 @@ def _socks_pools() -> dict[str, Any]:
 
 
 class StoreAdapter(BoundedAdapter):
-    """Tells failures of the connection as ``StoreUnavailable``.
+    """Tells failures of the connection as ``StoreUnavailableError``.
 
     Not for the requests by which SDKs find credentials: there a failed request means to look elsewhere.
     """
 
     def send(self, request: requests.PreparedRequest, *args: Any, **options: Any) -> requests.Response:
-        """Send; StoreUnavailable if no answer comes, StoreError if the server's certificate is not trusted."""
+        """Send; StoreUnavailableError if no answer comes, StoreError if the server's certificate is not trusted."""
         try:
             return super().send(request, *args, **options)
         except requests.RequestException as error:
@@ -121,7 +121,7 @@ def connection_failure(error: Exception) -> StoreError:
     text = excerpt(redacted(root), 300) or type(root).__name__
     if isinstance(root, ssl.SSLCertVerificationError):
         return StoreError(f"the store's certificate is not trusted: {text}")
-    return StoreUnavailable(f"the connection to the store failed: {text}")
+    return StoreUnavailableError(f"the connection to the store failed: {text}")
 
 
 def _root(error: BaseException) -> BaseException:

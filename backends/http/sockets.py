@@ -19,7 +19,7 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import ConnectTimeoutError, NameResolutionError, NewConnectionError
 from urllib3.util.connection import allowed_gai_family
 
-from tieredstore.backends.cloud.errors import MalformedAnswer
+from tieredstore.backends.cloud.errors import MalformedAnswerError
 from tieredstore.backends.http.deadlines import current_deadline
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def _read_bounded(response: Any, stream: Callable[..., Iterator[bytes]], *args: 
         length += len(piece)
         if length > MOST_ANSWER_BYTES:
             response.close()
-            raise MalformedAnswer(
+            raise MalformedAnswerError(
                 f"the store's answer is longer than {MOST_ANSWER_BYTES >> 20} MiB, and no page of a listing is"
             )
         yield piece

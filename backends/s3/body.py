@@ -9,7 +9,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from tieredstore.backends.http.deadlines import PIECE_BYTES, check_deadline, note_sent
-from tieredstore.errors import StoreError, StoreUnavailable
+from tieredstore.errors import StoreError, StoreUnavailableError
 
 if TYPE_CHECKING:
     from botocore.response import StreamingBody
@@ -24,7 +24,7 @@ class S3Answer:
     what: str
 
     def read(self) -> bytes:
-        """The body; StoreUnavailable if it ends before, or at the deadline."""
+        """The body; StoreUnavailableError if it ends before, or at the deadline."""
         # It grows as bytes come: a length that a server only claims sizes no buffer. The piece between stays in the
         # processor's cache, and the result is handed out without another copy.
         wire = _wire(self.body)
@@ -48,7 +48,7 @@ class S3Answer:
         body: Any = self.body
         count: int = body.readinto(buffer) if wire is None else _read_once(wire, buffer)
         if count == 0:
-            raise StoreUnavailable(f"{self.what}: the answer ended after {before} of {self.size} bytes")
+            raise StoreUnavailableError(f"{self.what}: the answer ended after {before} of {self.size} bytes")
         check_deadline(self.what)
         return count
 

@@ -22,14 +22,14 @@ from botocore.config import Config
 from botocore.credentials import CredentialProvider, CredentialResolver, Credentials, ReadOnlyCredentials
 
 from tieredstore.backends.cloud.answers import breaks_off, shown_body
-from tieredstore.backends.cloud.errors import MalformedAnswer
+from tieredstore.backends.cloud.errors import MalformedAnswerError
 from tieredstore.backends.cloud.watched_file import WatchedFile
 from tieredstore.backends.http.proxies import SocksProxy
 from tieredstore.backends.s3.connections import bound_chain, open_session
 from tieredstore.backends.s3.errors import translate_errors
 from tieredstore.backends.s3.options import AccessKeys, Compatibility, S3Options
 from tieredstore.config.properties import join_lines
-from tieredstore.errors import AccessDenied, ConfigError
+from tieredstore.errors import AccessDeniedError, ConfigError
 
 if TYPE_CHECKING:
     from botocore.session import Session
@@ -78,7 +78,7 @@ class FileCredentials(Credentials):
 def choose_credentials(options: S3Options, session: Session) -> Credentials:
     """The credentials for ``options``; what was chosen is logged, without any secret.
 
-    AccessDenied if the SDK's chain finds none: requests are never sent unsigned.
+    AccessDeniedError if the SDK's chain finds none: requests are never sent unsigned.
     """
     chosen = options.credentials
     if isinstance(chosen, AccessKeys):
@@ -109,7 +109,7 @@ def _of_chain(options: S3Options, session: Session) -> Credentials:
     bound_chain(session)
     credentials = session.get_credentials()
     if credentials is None:
-        raise AccessDenied(
+        raise AccessDeniedError(
             f"no credentials for {options.url}: the AWS SDK's chain (environment, profile, container, instance) "
             "found none; set storage.aws.access.key.id and .secret.access.key, or storage.aws.credentials.file"
         )
@@ -136,7 +136,7 @@ class _Chosen(CredentialProvider):
 
 
 def open_client(options: S3Options) -> S3Client:
-    """A new client; AccessDenied or ConfigError if its credentials cannot be had."""
+    """A new client; AccessDeniedError or ConfigError if its credentials cannot be had."""
     with translate_errors(f"opening {options.url}"):
         session = open_session()
         credentials = choose_credentials(options, session)
@@ -224,7 +224,8 @@ _ROOT: Final = re.compile(rb"\s*(?:<\?xml[^>]*>)?\s*(?:<!--.*?-->\s*)*<(?:\w+:)?
 
 
 def check_document(operation_model: Any, response_dict: Any, **_: object) -> None:
-    """MalformedAnswer for the answer of a success that is not the operation's document; for botocore, before it parses.
+    """MalformedAnswerError for the answer of a success that is not the operation's document; for botocore, before it
+    parses.
 
     An error in an answer of status 200 passes: the SDK looks for those.
     """
@@ -233,7 +234,7 @@ def check_document(operation_model: Any, response_dict: Any, **_: object) -> Non
     if name == "GetObject" and status < 300 and not (length.isascii() and length.isdigit()):
         # The SDK fails on it, and leaves the connection open.
         body.close()
-        raise MalformedAnswer(f"{name}: the store answered with a Content-Length of {length!r:.80}")
+        raise MalformedAnswerError(f"{name}: the store answered with a Content-Length of {length!r:.80}")
     if status >= 300 or (name not in _ROOTS and name not in _WITHOUT) or not isinstance(body, bytes):
         return
     match = _ROOT.match(body[:4096])
@@ -245,7 +246,7 @@ def check_document(operation_model: Any, response_dict: Any, **_: object) -> Non
         or (root == expected and bool(expected) == bool(body) and _TRUNCATED.search(body) is None)
     ):
         return
-    raise MalformedAnswer(
+    raise MalformedAnswerError(
         f"{name}: the store answered with status {status} and {shown_body(body)}, "
         + (f"which is no {expected}" if expected else "though such an answer has no body")
     )

@@ -11,67 +11,73 @@ import urllib3.exceptions
 from botocore import exceptions as aws
 from botocore.parsers import ResponseParserError
 
-from tieredstore.backends.cloud.errors import BY_STATUS, MalformedAnswer, MaybeNoBucket, PartsGone, no_bucket
+from tieredstore.backends.cloud.errors import (
+    BY_STATUS,
+    MalformedAnswerError,
+    MaybeNoBucketError,
+    PartsGoneError,
+    no_bucket,
+)
 from tieredstore.errors import (
-    AccessDenied,
-    InvalidKey,
-    ObjectNotFound,
-    PreconditionFailed,
-    RangeNotSatisfiable,
+    AccessDeniedError,
+    InvalidKeyError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    RangeNotSatisfiableError,
     StoreError,
-    StoreThrottled,
-    StoreUnavailable,
+    StoreThrottledError,
+    StoreUnavailableError,
     TieredStoreError,
     excerpt,
 )
 from tieredstore.redaction import redacted
 
 
-class NotSupported(StoreError):
+class NotSupportedError(StoreError):
     """The server does not know what it was asked: a bulk delete, or a condition."""
 
 
 # By S3's error code first: several of them share a status, and an entry of a bulk delete has none.
 _BY_CODE: Final[dict[str, type[TieredStoreError]]] = {
-    "NoSuchKey": ObjectNotFound,
+    "NoSuchKey": ObjectNotFoundError,
     "NoSuchBucket": StoreError,
-    "NoSuchUpload": PartsGone,
+    "NoSuchUpload": PartsGoneError,
     # Also of a server that died while it completed the upload, and comes back with some of its parts moved away.
-    "InvalidPart": PartsGone,
-    "InvalidRange": RangeNotSatisfiable,
-    "PreconditionFailed": PreconditionFailed,
+    "InvalidPart": PartsGoneError,
+    "InvalidRange": RangeNotSatisfiableError,
+    "PreconditionFailed": PreconditionFailedError,
     # Another conditional write to the key was under way.
-    "ConditionalRequestConflict": StoreUnavailable,
-    "OperationAborted": StoreUnavailable,
+    "ConditionalRequestConflict": StoreUnavailableError,
+    "OperationAborted": StoreUnavailableError,
     # Of status 400, but passing: the body was damaged or cut short on its way, or came too slowly.
-    "BadDigest": StoreUnavailable,
-    "IncompleteBody": StoreUnavailable,
-    "RequestTimeout": StoreUnavailable,
-    "XAmzContentSHA256Mismatch": StoreUnavailable,
-    "XAmzContentChecksumMismatch": StoreUnavailable,
-    "InternalError": StoreUnavailable,
-    "ServiceUnavailable": StoreThrottled,
+    "BadDigest": StoreUnavailableError,
+    "IncompleteBody": StoreUnavailableError,
+    "RequestTimeout": StoreUnavailableError,
+    "XAmzContentSHA256Mismatch": StoreUnavailableError,
+    "XAmzContentChecksumMismatch": StoreUnavailableError,
+    "InternalError": StoreUnavailableError,
+    "ServiceUnavailable": StoreThrottledError,
     # Some of these have status 400.
-    "AccessDenied": AccessDenied,
-    "ExpiredToken": AccessDenied,
-    "InvalidToken": AccessDenied,
-    "InvalidAccessKeyId": AccessDenied,
-    "SignatureDoesNotMatch": AccessDenied,
+    "AccessDenied": AccessDeniedError,
+    "ExpiredToken": AccessDeniedError,
+    "InvalidToken": AccessDeniedError,
+    "InvalidAccessKeyId": AccessDeniedError,
+    "SignatureDoesNotMatch": AccessDeniedError,
     # Of status 403, but not about who asks: the object lies in an archive.
     "InvalidObjectState": StoreError,
-    "KeyTooLongError": InvalidKey,
-    "KeyTooLong": InvalidKey,
-    "InvalidObjectName": InvalidKey,
-    "XMinioInvalidObjectName": InvalidKey,
-    "XMinioInvalidResourceName": InvalidKey,
-    "NotImplemented": NotSupported,
-    "MethodNotAllowed": NotSupported,
+    "KeyTooLongError": InvalidKeyError,
+    "KeyTooLong": InvalidKeyError,
+    "InvalidObjectName": InvalidKeyError,
+    "XMinioInvalidObjectName": InvalidKeyError,
+    "XMinioInvalidResourceName": InvalidKeyError,
+    "NotImplemented": NotSupportedError,
+    "MethodNotAllowed": NotSupportedError,
     "XMinioStorageFull": StoreError,
 }
 _BY_STATUS: Final = BY_STATUS | {
-    405: NotSupported,
-    425: StoreUnavailable,
-    501: NotSupported,
+    405: NotSupportedError,
+    425: StoreUnavailableError,
+    501: NotSupportedError,
 }
 _THROTTLED: Final = frozenset(
     {"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequests"}
@@ -103,7 +109,7 @@ _IDENTITY: Final = (
 def class_for(code: str, status: int) -> type[TieredStoreError]:
     """The class of error for S3's error ``code`` (the status again where a HEAD has no code)."""
     if code in _THROTTLED or status == 429:
-        return StoreThrottled
+        return StoreThrottledError
     return _BY_CODE.get(code) or _BY_STATUS.get(status, StoreError)
 
 
@@ -112,7 +118,7 @@ def error_of(what: str, code: str, message: str, status: int) -> TieredStoreErro
     if code == "NoSuchBucket":
         return no_bucket(what, "the bucket's name")
     # The answer to a HEAD has no body, and so no code.
-    error_class = MaybeNoBucket if code == "404" else class_for(code, status)
+    error_class = MaybeNoBucketError if code == "404" else class_for(code, status)
     sentence = excerpt(message.strip().rstrip("."), 300) if message and message != code else ""
     with_status = f", status {status}" if status else ""
     return error_class(f"{what}: the store answered {excerpt(code)}{f' ({sentence})' if sentence else ''}{with_status}")
@@ -126,7 +132,7 @@ def translate_errors(what: str) -> Generator[None, None, None]:
     except aws.ClientError as error:
         raise _error_of_answer(what, error) from error
     except _IDENTITY as error:
-        raise AccessDenied(f"{what}: the request could not be signed: {redacted(error)}") from error
+        raise AccessDeniedError(f"{what}: the request could not be signed: {redacted(error)}") from error
     except _NETWORK as error:
         raise _not_answered(what, error) from error
     except aws.BotoCoreError as error:
@@ -141,8 +147,8 @@ def _error_of_answer(what: str, error: aws.ClientError) -> TieredStoreError:
 
 
 def _not_answered(what: str, error: Exception) -> TieredStoreError:
-    if isinstance(error, aws.HTTPClientError) and isinstance(error.kwargs.get("error"), MalformedAnswer):
-        return MalformedAnswer(f"{what}: {error.kwargs['error']}")
+    if isinstance(error, aws.HTTPClientError) and isinstance(error.kwargs.get("error"), MalformedAnswerError):
+        return MalformedAnswerError(f"{what}: {error.kwargs['error']}")
     if isinstance(error, aws.SSLError) and "CERTIFICATE_VERIFY_FAILED" in str(error):
         return StoreError(f"{what}: the server's certificate is not trusted: {redacted(error)}")
-    return StoreUnavailable(f"{what}: no (whole) answer: {redacted(error)}")
+    return StoreUnavailableError(f"{what}: no (whole) answer: {redacted(error)}")

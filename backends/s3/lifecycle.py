@@ -19,8 +19,8 @@ from xml.sax.saxutils import escape
 
 from tieredstore.backends.base import BucketLifecycle, LifecycleRule, LifecycleState
 from tieredstore.backends.cloud.store import concerns
-from tieredstore.backends.s3.errors import NotSupported, translate_errors
-from tieredstore.errors import ObjectNotFound, StoreError, excerpt
+from tieredstore.backends.s3.errors import NotSupportedError, translate_errors
+from tieredstore.errors import ObjectNotFoundError, StoreError, excerpt
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -33,7 +33,7 @@ def rule_sentences(client: S3Client, bucket: str, prefix: str) -> list[str]:
     """A sentence for each enabled rule that deletes or archives objects under ``prefix``; errors are ours."""
     answer: Mapping[str, Any] = {}
     # Without any rule the answer is an error of its own, of status 404.
-    with suppress(ObjectNotFound, NotSupported), translate_errors(bucket):
+    with suppress(ObjectNotFoundError, NotSupportedError), translate_errors(bucket):
         answer = cast("Mapping[str, Any]", client.get_bucket_lifecycle_configuration(Bucket=bucket))
     return [
         f"the rule {rule.get('ID') or '(without a name)'} {effect}"
@@ -114,7 +114,7 @@ class S3Lifecycle(BucketLifecycle):
         def keep(response_dict: dict[str, Any], **_: object) -> None:
             texts.append(response_dict["body"])
 
-        with suppress(ObjectNotFound), _handling(client, _READ, keep), translate_errors(self._identity):
+        with suppress(ObjectNotFoundError), _handling(client, _READ, keep), translate_errors(self._identity):
             answer: dict[str, Any] = dict(client.get_bucket_lifecycle_configuration(Bucket=self._bucket))
             return self._check(texts[-1]), answer.get(_LEAST_SIZE)
         return "", None
@@ -241,13 +241,13 @@ _LOCK: Final = "the bucket has Object Lock{}: versions under retention or legal 
 def kept_sentences(client: S3Client, bucket: str) -> list[str]:
     """A sentence each; errors are ours. A server that knows no versions keeps nothing."""
     status = None
-    with suppress(NotSupported), translate_errors(bucket):
+    with suppress(NotSupportedError), translate_errors(bucket):
         status = client.get_bucket_versioning(Bucket=bucket).get("Status")
     if status is None:
         return []
     kept = [_VERSIONS.format(status.lower())]
     # Without a lock the answer is an error of its own, of status 404.
-    with suppress(ObjectNotFound, NotSupported), translate_errors(bucket):
+    with suppress(ObjectNotFoundError, NotSupportedError), translate_errors(bucket):
         answer: Any = client.get_object_lock_configuration(Bucket=bucket)
         kept.append(_LOCK.format(_terms(answer["ObjectLockConfiguration"].get("Rule", {}).get("DefaultRetention"))))
     return kept

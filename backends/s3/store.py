@@ -17,11 +17,11 @@ from tieredstore.backends.contract.keys import checked_key
 from tieredstore.backends.http.ranges import answered_size, range_header
 from tieredstore.backends.s3.body import S3Answer
 from tieredstore.backends.s3.client import describe_credentials, open_client
-from tieredstore.backends.s3.errors import NotSupported, error_of, translate_errors
+from tieredstore.backends.s3.errors import NotSupportedError, error_of, translate_errors
 from tieredstore.backends.s3.lifecycle import S3Lifecycle, kept_sentences, rule_sentences
 from tieredstore.backends.s3.options import ListingOrder, S3Options
 from tieredstore.backends.s3.upload import S3Upload, abort_upload
-from tieredstore.errors import AccessDenied, InvalidKey, StoreError, TieredStoreError
+from tieredstore.errors import AccessDeniedError, InvalidKeyError, StoreError, TieredStoreError
 from tieredstore.process.deadline import Deadline, Stall
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
 
     Bodies below ``part_size`` are one PUT, longer ones a multipart upload that is aborted on any failure. A process
     that is killed leaves parts behind: ``abandoned_writes`` shows them, and a lifecycle rule ends them.
-    Where the credentials may not list the bucket, S3 answers AccessDenied for an absent key, and so does this store.
+    Where the credentials may not list the bucket, S3 answers AccessDeniedError for an absent key, and so does this
+    store.
     """
 
     # If-Match is known to all servers on a PUT, but not to all at the end of a multipart upload.
@@ -109,7 +110,7 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
         return describe_credentials(self.options)
 
     def _ask_for_bucket(self, client: S3Client) -> None:
-        with suppress(NotSupported), translate_errors(self.identity):
+        with suppress(NotSupportedError), translate_errors(self.identity):
             client.head_bucket(Bucket=self.options.bucket)
 
     def _list_objects(self, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
@@ -130,7 +131,7 @@ class S3ObjectStore(HoldingStore["S3Client", S3Options]):
             is_any = True
             yield write
         if prefix and not is_any:
-            with suppress(AccessDenied):  # who may not ask for the bucket's has been told what there is
+            with suppress(AccessDeniedError):  # who may not ask for the bucket's has been told what there is
                 yield from (write for write in self._uploads("") if write.key.startswith(prefix))
 
     def _uploads(self, prefix: str) -> Iterator[AbandonedWrite]:
@@ -227,7 +228,7 @@ class Listing:
             try:
                 with translate_errors(what):
                     answer: Any = client.list_objects_v2(**asked, **at)
-            except InvalidKey:
+            except InvalidKeyError:
                 # The server cannot hold a key that starts so, and says so.
                 return [], None
             listed = _Page.of(answer)
@@ -314,7 +315,7 @@ class Deletion:
         if in_bulk:
             try:
                 failures += self._bulk(in_bulk)
-            except NotSupported:
+            except NotSupportedError:
                 self._has_bulk = False
                 by_url = list(keys)
             except TieredStoreError as error:
@@ -345,10 +346,10 @@ def _error_of_entry(entry: dict[str, Any]) -> TieredStoreError:
 
 
 def check_key(key: str) -> None:
-    """InvalidKey for what a URL cannot name: a key with a component ``.`` or ``..``, or a NUL.
+    """InvalidKeyError for what a URL cannot name: a key with a component ``.`` or ``..``, or a NUL.
 
     HTTP clients and servers resolve such components, and would reach another object.
     """
     checked_key(key)
     if "\0" in key or any(part in {".", ".."} for part in key.split("/")):
-        raise InvalidKey(f"the key {key!r} has a component . or .., or a NUL: S3 cannot be asked for it reliably")
+        raise InvalidKeyError(f"the key {key!r} has a component . or .., or a NUL: S3 cannot be asked for it reliably")

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import crc32c
 
 from tieredstore.backends.cloud.answers import stated, stated_size
-from tieredstore.backends.cloud.errors import MalformedAnswer, PartsGone
+from tieredstore.backends.cloud.errors import MalformedAnswerError, PartsGoneError
 from tieredstore.backends.cloud.parts import Part, PartCutter, send_parts
 from tieredstore.backends.cloud.upload import WRITE_MARK, Condition, HeldUpload, Stored
 from tieredstore.backends.s3.body import sendable
 from tieredstore.backends.s3.errors import translate_errors
 from tieredstore.backends.s3.options import Compatibility, S3Options
 from tieredstore.backends.values import Prepared
-from tieredstore.errors import ObjectNotFound, PreconditionFailed, StoreError
+from tieredstore.errors import ObjectNotFoundError, PreconditionFailedError, StoreError
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -85,7 +85,7 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
             # objects that it encrypts) say nothing of them.
             is_proved = checksum == extra.get("ChecksumCRC32C", _NO_CHECKSUM)
             if not is_proved and not content.is_in(len(data), etag):
-                raise MalformedAnswer(f"{self.what}: the store answered with an etag of {etag!r:.80}")
+                raise MalformedAnswerError(f"{self.what}: the store answered with an etag of {etag!r:.80}")
             return Stored(etag)
 
         return self.finish(send, len(data), lambda _, stored: content.is_in(stored.size, stored.etag)).etag
@@ -124,7 +124,7 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
         try:
             with translate_errors(self.what):
                 client.delete_object(**self._target(), IfMatch=stored.etag)
-        except (PreconditionFailed, ObjectNotFound):
+        except (PreconditionFailedError, ObjectNotFoundError):
             _logger.info("%s: the damaged object was gone already", self.what)
 
     @contextmanager
@@ -170,7 +170,7 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
             )
             etag = stated("the etag", answer["ETag"])
             if not content.is_in(size, etag):
-                raise MalformedAnswer(f"{self.what}: the store answered with an etag of {etag!r:.80}")
+                raise MalformedAnswerError(f"{self.what}: the store answered with an etag of {etag!r:.80}")
             return Stored(etag)
 
         def is_content(_: S3Client, stored: Stored) -> bool:
@@ -236,7 +236,7 @@ def abort_upload(client: S3Client, target: Mapping[str, str]) -> bool:
     try:
         with translate_errors("aborting"):
             untyped.abort_multipart_upload(**target)
-    except (PartsGone, ObjectNotFound):
+    except (PartsGoneError, ObjectNotFoundError):
         return False
     return True
 
@@ -246,6 +246,6 @@ def _is_gone(client: S3Client, target: Mapping[str, str]) -> bool:
     try:
         with translate_errors("aborting"):
             untyped.list_parts(**target, MaxParts=1)
-    except (PartsGone, ObjectNotFound):
+    except (PartsGoneError, ObjectNotFoundError):
         return True
     return False

@@ -30,7 +30,7 @@ from tieredstore.backends.base import Body, ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.backends.s3.options import AccessKeys, Compatibility, S3Options
 from tieredstore.backends.s3.store import S3ObjectStore
-from tieredstore.errors import ObjectNotFound
+from tieredstore.errors import ObjectNotFoundError
 from tieredstore.ops.cost.prices import read_prices
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.produce.producer import Producer
@@ -128,7 +128,7 @@ def measure_throughput(mib: int, runs: int) -> dict[str, object]:
             mark = uuid.uuid4().hex
             store.put_once(f"plain/{mark}", body, mark)
             store.put(f"plain/{mark}/entry", entry, if_absent=True)
-            with suppress(ObjectNotFound):
+            with suppress(ObjectNotFoundError):
                 store.get_small("plain/start", ENTRY)
 
         def all_put(by: Callable[[bytes], None]) -> None:

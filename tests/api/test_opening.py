@@ -14,7 +14,7 @@ import pytest
 import tieredstore as ts
 from tieredstore.backends.base import ObjectStore
 from tieredstore.config import Settings
-from tieredstore.errors import AlreadyClosed
+from tieredstore.errors import AlreadyClosedError
 from tieredstore.model import Uuid
 
 
@@ -36,7 +36,7 @@ def test_opening_and_showing_ask_no_store() -> None:
         assert repr(bucket) == f"Bucket('{__name__}:NoStore:prod/', broker='kafka:9092')"
         assert secret not in repr(bucket)
         assert pickle.loads(pickle.dumps(bucket)).settings == bucket.settings
-    with pytest.raises(AlreadyClosed, match="the bucket was closed"):
+    with pytest.raises(AlreadyClosedError, match="the bucket was closed"):
         bucket.topics()
 
 
@@ -83,7 +83,7 @@ def test_what_a_bucket_says_of_its_topics_and_segments(bucket: ts.Bucket) -> Non
     assert [one.base_offset for one in segments] == [0, 605, 1209, 1815, 2420]
     assert [one.base_offset for one in bucket.segments("txn", 0, start=1000, stop=1815)] == [605, 1209]
     assert bucket.inspect("txn", 0, 605) == bucket.inspect("txn", 0, segments[1].segment_id) == segments[1]
-    with pytest.raises(ts.errors.SegmentNotFound, match="no segment of txn-0 has the id"):
+    with pytest.raises(ts.errors.SegmentNotFoundError, match="no segment of txn-0 has the id"):
         bucket.inspect("txn", 0, Uuid.random())
     (usage,) = bucket.usage(by="partition")
     assert (usage.topic, usage.partition, usage.segments, usage.stored_size) == ("txn", 0, 5, topic.stored_size)
@@ -125,7 +125,7 @@ def test_a_read_is_an_arrow_stream_once(bucket: ts.Bucket, tmp_path: Path) -> No
         assert bucket.read("txn", last=7).write(tmp_path / name) == 7
     read = bucket.read("txn")
     read.to_arrow()
-    with pytest.raises(AlreadyClosed, match="this read was read before: read to its end, or call read"):
+    with pytest.raises(AlreadyClosedError, match="this read was read before: read to its end, or call read"):
         read.to_arrow()
 
 
@@ -158,5 +158,5 @@ def test_a_verification_says_what_was_read_and_what_was_found(bucket: ts.Bucket,
 
 
 def test_an_empty_bucket_was_not_verified(root: Path) -> None:
-    with ts.open(root) as bucket, pytest.raises(ts.errors.ResourceNotFound, match="so that nothing was verified"):
+    with ts.open(root) as bucket, pytest.raises(ts.errors.ResourceNotFoundError, match="so that nothing was verified"):
         bucket.verify()

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tieredstore as ts
-from tieredstore.errors import ConfigError, ResourceNotFound, SegmentNotFound
+from tieredstore.errors import ConfigError, ResourceNotFoundError, SegmentNotFoundError
 
 NAIVE = datetime(2026, 1, 31)  # noqa: DTZ001  what has no zone is what is tried
 NO_STORE = {"storage.backend.class": "tests.api.test_opening:NoStore"}
@@ -53,13 +53,13 @@ BEFORE_ANY_REQUEST: list[tuple[Call, str]] = [
 ]
 
 OF_A_BUCKET: list[tuple[Call, type[Exception], str]] = [
-    (lambda b: b.read("tnx"), ResourceNotFound, "there is no topic 'tnx' in the bucket; did you mean 'txn'?"),
-    (lambda b: b.segments("txn", 3), ResourceNotFound, "topic 'txn' has no partition 3 in the bucket: it has 0"),
-    (lambda b: b.remove("tx*", "ab*"), ResourceNotFound, "there is no topic 'ab*' in the bucket"),
-    (lambda b: b.inspect("txn", 0, 7), SegmentNotFound, "no segment of txn-0 begins at 7; nearest 0, 605"),
+    (lambda b: b.read("tnx"), ResourceNotFoundError, "there is no topic 'tnx' in the bucket; did you mean 'txn'?"),
+    (lambda b: b.segments("txn", 3), ResourceNotFoundError, "topic 'txn' has no partition 3 in the bucket: it has 0"),
+    (lambda b: b.remove("tx*", "ab*"), ResourceNotFoundError, "there is no topic 'ab*' in the bucket"),
+    (lambda b: b.inspect("txn", 0, 7), SegmentNotFoundError, "no segment of txn-0 begins at 7; nearest 0, 605"),
     (lambda b: b.read("txn").write("a.txt"), ConfigError, "'a.txt' says no format: name it .parquet"),
     (lambda b: b.rotate_keys(), ConfigError, "these settings have no encryption"),
-    (lambda b: b.release_hold("case"), ResourceNotFound, ""),
+    (lambda b: b.release_hold("case"), ResourceNotFoundError, ""),
     (lambda b: b.mirror(b), ConfigError, "source and target are the same place"),
     (lambda b: b.inspect("txn", 0, 0).index("offsets"), ConfigError, "kind is 'offsets'; it must be one of offset,"),
 ]

@@ -22,7 +22,7 @@ from tieredstore.backends.filesystem import _files
 from tieredstore.kafka import _header_walk, _runs
 from tieredstore.kafka.records import _checks, _kernel
 from tieredstore.pipelines.filing import _json_scan
-from tieredstore.pubsub.errors import PacketCorrupt
+from tieredstore.pubsub.errors import PacketCorruptError
 from tieredstore.pubsub.format import _checksums, _packets, _reading, _writing
 from tieredstore.pubsub.format.packets import VERSIONS, Request, WriteRequest, request_bytes, view_request
 from tieredstore.remote.diskcache import _value_files
@@ -104,7 +104,7 @@ def is_taken(packet: bytes) -> bool:
     """Whether a broker takes the packet as a request."""
     try:
         view_request(memoryview(packet))
-    except PacketCorrupt:
+    except PacketCorruptError:
         return False
     return True
 

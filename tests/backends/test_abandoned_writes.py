@@ -30,7 +30,7 @@ from tieredstore.backends.base import (
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.backends.wrappers.stack import LimitedStore, MeteredStore
-from tieredstore.errors import ConfigError, InvalidKey, StoreUnavailable
+from tieredstore.errors import ConfigError, InvalidKeyError, StoreUnavailableError
 
 LEFT = AbandonedWrite("object", 5, 1000, "id")
 
@@ -172,7 +172,7 @@ def test_a_fault_strikes_the_new_operations_too(moment: Moment) -> None:
         lambda store: admin_of(store).now_ms(),
     ]
     for operation in operations:
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailableError):
             operation(FaultyStore(Leaving(), fail_at=0, moment=moment))
 
 
@@ -186,7 +186,7 @@ def test_a_store_that_leaves_nothing_has_nothing_to_tell() -> None:
 def test_the_file_system_store_discards_nothing_but_drafts(tmp_path: Path, name: str) -> None:
     store = FilesystemObjectStore(tmp_path)
     store.put("object", b"x")
-    with pytest.raises(InvalidKey):
+    with pytest.raises(InvalidKeyError):
         store.discard(AbandonedWrite(name, 1, 1, name))
     assert not store.discard(AbandonedWrite("f", 1, 1, "no/such/.~tieredstore-folder"))
     assert [info.key for info in store.list()] == ["object"]

@@ -16,7 +16,7 @@ from tests.support.paths import REPOSITORY
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.registry import store_from_settings
 from tieredstore.config import settings_from
-from tieredstore.errors import ConfigError, StoreUnavailable
+from tieredstore.errors import ConfigError, StoreUnavailableError
 from tieredstore.testing.object_store_tests import ObjectStoreTests
 
 pytestmark = pytest.mark.slow
@@ -114,5 +114,5 @@ def test_its_own_settings_are_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_opened_is_an_error_of_ours(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnavailable, match="unable to open"):
+    with pytest.raises(StoreUnavailableError, match="unable to open"):
         SqliteObjectStore(str(tmp_path / "absent" / "objects.sqlite"))

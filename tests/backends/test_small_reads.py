@@ -27,7 +27,7 @@ from tieredstore.backends.s3.options import AccessKeys, S3Options
 from tieredstore.backends.s3.store import S3ObjectStore
 from tieredstore.backends.wrappers.stack import LimitedStore, MeteredStore, TokenBucket
 from tieredstore.config import settings_from
-from tieredstore.errors import ManifestCorrupt
+from tieredstore.errors import ManifestCorruptError
 from tieredstore.format.keys import Suffix
 from tieredstore.model import IndexType
 from tieredstore.process.retry import RetryPolicy
@@ -159,7 +159,7 @@ def test_a_manifest_of_a_gibibyte_is_damaged_and_not_read(tmp_path: Path) -> Non
             opened.truncate(GIB)
         tracemalloc.start()
         try:
-            with pytest.raises(ManifestCorrupt, match="more than 16777216 bytes"):
+            with pytest.raises(ManifestCorruptError, match="more than 16777216 bytes"):
                 manager.fetch_index(metadata, IndexType.OFFSET)
             _, peak = tracemalloc.get_traced_memory()
         finally:

@@ -15,7 +15,7 @@ from tests.support.stores.doubles import CountingStore, FaultyStore, ScriptedSto
 from tieredstore.backends.base import ObjectInfo
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.committed import CommittedSegments, SegmentIdentity
-from tieredstore.errors import StoreUnavailable
+from tieredstore.errors import StoreUnavailableError
 from tieredstore.format.keys import Suffix
 from tieredstore.model import TopicIdPartition
 
@@ -245,7 +245,7 @@ def test_a_request_that_fails_is_raised_and_made_again(number: int, segment: Mad
     store = FaultyStore(MemoryObjectStore(), number)
     segment.put(store.inner)
     committed = CommittedSegments(store)
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         committed.find(identity_of(segment))
     assert committed.find(identity_of(segment)) is not None
 

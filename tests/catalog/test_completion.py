@@ -18,7 +18,7 @@ from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import CatalogFile, ProblemKind, load_catalog
 from tieredstore.catalog.log_sections import LogBatches
-from tieredstore.errors import BatchCorrupt
+from tieredstore.errors import BatchCorruptError
 from tieredstore.format.manifest import SegmentManifest
 from tieredstore.kafka.batches import HEADER_SIZE, read_batch_headers
 from tieredstore.model import RemoteLogSegmentMetadata, Uuid
@@ -198,7 +198,7 @@ LAST = list(read_batch_headers(LOG))[-1].position
 
 @given(st.integers(0, LAST + HEADER_SIZE - 1))
 def test_a_stream_that_ends_before_the_last_header_does_is_damage(size: int) -> None:
-    with pytest.raises(BatchCorrupt):
+    with pytest.raises(BatchCorruptError):
         list(LogBatches(io.BytesIO(LOG[:size]), 0, len(LOG)).headers())
 
 

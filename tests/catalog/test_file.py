@@ -21,7 +21,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import Catalog, CatalogFile, catalog_file, load_catalog
 from tieredstore.catalog.catalog_file import Origin, SegmentRow, Stamp, StoredRows, decode_rows
 from tieredstore.catalog.listing import Scope
-from tieredstore.errors import AccessDenied
+from tieredstore.errors import AccessDeniedError
 from tieredstore.format.keys import Suffix, parse_key
 from tieredstore.remote import RemoteStorageManager
 
@@ -324,7 +324,7 @@ def test_a_planner_that_always_loses_gives_up_and_has_its_catalog(caplog: pytest
 
 
 def test_a_store_that_refuses_the_file_does_not_cost_the_catalog(caplog: pytest.LogCaptureFixture) -> None:
-    store = ScriptedStore(MemoryObjectStore()).on("put", "*!*", AccessDenied("this is read-only"))
+    store = ScriptedStore(MemoryObjectStore()).on("put", "*!*", AccessDeniedError("this is read-only"))
     MadeSegment(EVENTS, 0, 9).put(store)
     with manager_of(store) as manager:
         catalog = load_catalog(manager, file=CatalogFile.beside(store, ""))

@@ -21,7 +21,7 @@ from tieredstore.catalog.lineage import (
     ruling_segment,
     trace_lineage,
 )
-from tieredstore.errors import CorruptData, IndexesCorrupt, SegmentNotFound
+from tieredstore.errors import CorruptDataError, IndexesCorruptError, SegmentNotFoundError
 from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.model import RemoteLogSegmentMetadata
 
@@ -228,7 +228,7 @@ def test_segments_that_name_no_epoch_make_a_log_by_offsets_and_yield_to_all_that
 
 @pytest.mark.parametrize("history", [(), ((0, 0),), ((5, 20),), ((0, 0), (1, 15)), ((1, 0), (2, 15))])
 def test_an_index_that_contradicts_its_own_segment_is_damage(history: LeaderEpochs) -> None:
-    with pytest.raises(IndexesCorrupt, match="does not hold the epochs that its metadata names"):
+    with pytest.raises(IndexesCorruptError, match="does not hold the epochs that its metadata names"):
         traced(make_segment(0, 9, ((0, 0),), number=1), make_segment(10, 19, ((1, 10),), number=2), history=history)
 
 
@@ -257,7 +257,7 @@ def test_an_offset_gives_the_span_that_holds_it(offset: int) -> None:
     if holding:
         assert [LINEAGE.span_at(offset)] == holding
     else:
-        with pytest.raises(SegmentNotFound, match=f"offset {offset} of events-3 .*; there are 10 to 69 with gaps"):
+        with pytest.raises(SegmentNotFoundError, match=f"offset {offset} of events-3 .*; there are 10 to 69 with gaps"):
             LINEAGE.span_at(offset)
 
 
@@ -289,7 +289,7 @@ def test_the_ends_of_a_log_are_its_earliest_offset_and_one_more_than_its_last() 
     ],
 )
 def test_metadata_that_contradicts_itself_is_refused(start: int, end: int, epochs: LeaderEpochs) -> None:
-    with pytest.raises(CorruptData):
+    with pytest.raises(CorruptDataError):
         check_segment(make_segment(start, end, epochs))
 
 

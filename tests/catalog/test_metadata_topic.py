@@ -29,7 +29,7 @@ from tieredstore.catalog.metadata_topic import (
     SegmentUpdate,
     parse_metadata_record,
 )
-from tieredstore.errors import CorruptData
+from tieredstore.errors import CorruptDataError
 from tieredstore.model import RemoteLogSegmentId, TopicIdPartition, Uuid
 from tieredstore.remote import RemoteStorageManager
 
@@ -151,9 +151,9 @@ def test_a_record_is_read_as_it_was_written(record: SegmentRecord | SegmentUpdat
 @given(_records, st.data())
 def test_a_record_cut_short_or_with_bytes_after_it_is_corrupt(record: SegmentRecord, data: st.DataObject) -> None:
     value = encode(record)
-    with pytest.raises(CorruptData):
+    with pytest.raises(CorruptDataError):
         parse_metadata_record(value[: data.draw(st.integers(0, len(value) - 1))])
-    with pytest.raises(CorruptData):
+    with pytest.raises(CorruptDataError):
         parse_metadata_record(value + b"\0")
 
 
@@ -162,7 +162,7 @@ def test_a_changed_record_is_read_or_corrupt_and_nothing_else(value: bytes, data
     damaged = bytearray(value)
     for _ in range(data.draw(st.integers(1, 3))):
         damaged[data.draw(st.integers(0, len(value) - 1))] = data.draw(st.integers(0, 255))
-    with contextlib.suppress(CorruptData):
+    with contextlib.suppress(CorruptDataError):
         parsed = parse_metadata_record(bytes(damaged))
         assert parse_metadata_record(encode(parsed)) == parsed
 
@@ -202,7 +202,7 @@ AT_EPOCHS = GOOD.index(b"\x02\0\0\0\0\0\0\0\0\0\0\0\0\0")
 )
 def test_each_field_is_bounded(value: bytes, message: str) -> None:
     assert parse_metadata_record(GOOD) == SegmentRecord(METADATA, SegmentState.COPY_SEGMENT_STARTED)
-    with pytest.raises(CorruptData, match=re.escape(message)):
+    with pytest.raises(CorruptDataError, match=re.escape(message)):
         parse_metadata_record(value)
 
 

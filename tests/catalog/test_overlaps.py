@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.records.stored_records import StoredTopic
 from tieredstore.catalog import CatalogFile, Lineage, ProblemKind, load_catalog
-from tieredstore.errors import DataLoss
+from tieredstore.errors import DataLossError
 from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.records import LostOffsets, PartitionRead, ReadSettings, plan_splits, read_records, read_split
 from tieredstore.records.columns import int64_values
@@ -163,13 +163,13 @@ def test_the_last_segment_is_believed_up_to_the_end_of_its_log(
     lineage = lineage_of(topic)
     chosen = ReadSettings(columns=["offset"], on_data_loss="report")
     for stop in (claimed + 1, 101):
-        with pytest.raises(DataLoss, match=r"events-0 at offset 0 .* ends at offset 99: .*on_data_loss"):
+        with pytest.raises(DataLossError, match=r"events-0 at offset 0 .* ends at offset 99: .*on_data_loss"):
             offsets_of(topic, stop)
         with PartitionRead(topic.manager, lineage, 0, stop, chosen) as read:
             assert [offset for batch in read for offset in int64_values(batch, "offset")] == list(range(100))
             assert (read.report.next_offset, read.report.lost) == (100, (LostOffsets(lineage.partition, 100, stop),))
     plan = plan_splits(topic.manager, lineage, 0, claimed + 1, chosen, max_split_bytes=1 << 20)
-    with pytest.raises(DataLoss, match="ends at offset 99"):
+    with pytest.raises(DataLossError, match="ends at offset 99"):
         list(read_split(topic.manager, plan.splits[0], replace(chosen, on_data_loss="fail")))
     assert sum(batch.num_rows for batch in read_split(topic.manager, plan.splits[0], chosen)) == 100
     assert any("ends at offset 99" in message for message in caplog.messages)

@@ -14,7 +14,13 @@ from tests.support.stores.catalog_stores import OTHER_ID, TOPIC_ID, MadeSegment,
 from tests.support.stores.doubles import CountingStore, ScriptedStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import Catalog, ProblemKind, load_catalog
-from tieredstore.errors import ConfigError, CorruptData, IndexesCorrupt, ResourceNotFound, StoreUnavailable
+from tieredstore.errors import (
+    ConfigError,
+    CorruptDataError,
+    IndexesCorruptError,
+    ResourceNotFoundError,
+    StoreUnavailableError,
+)
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import MAX_MANIFEST_SIZE
 from tieredstore.model import Uuid
@@ -141,10 +147,10 @@ def test_a_segment_deleted_while_the_listing_is_read_is_left_out(manager: Remote
 
 
 def test_an_unavailable_store_is_an_error_not_an_empty_catalog() -> None:
-    store = ScriptedStore(MemoryObjectStore()).on("get", do=StoreUnavailable("down"))
+    store = ScriptedStore(MemoryObjectStore()).on("get", do=StoreUnavailableError("down"))
     for segment in run_of(100, EVENTS):
         segment.put(store)
-    with manager_of(store) as manager, pytest.raises(StoreUnavailable):
+    with manager_of(store) as manager, pytest.raises(StoreUnavailableError):
         load_catalog(manager)
 
 
@@ -185,22 +191,22 @@ def test_one_partitions_damaged_index_leaves_the_others_readable(
     store.put(ruler.key(Suffix.INDEXES), b"0\n1\n9 9\n"[: len(ruler.index)].ljust(len(ruler.index), b"\n"))
     catalog = load_catalog(manager)
     assert extents(catalog, partition=1) == [(0, 10)]
-    with pytest.raises(CorruptData, match=r"which segments make up events-0 .* cannot be told"):
+    with pytest.raises(CorruptDataError, match=r"which segments make up events-0 .* cannot be told"):
         catalog.lineage("events", 0)
     assert catalog.partitions("events") == (0, 1)
     store.put(ruler.key(Suffix.INDEXES), b"")
-    with manager_of(store) as another, pytest.raises(IndexesCorrupt):
+    with manager_of(store) as another, pytest.raises(IndexesCorruptError):
         load_catalog(another).lineage("events", 0)
 
 
 def test_what_is_not_there_is_named(store: CountingStore, manager: RemoteStorageManager) -> None:
     MadeSegment(EVENTS, 0, 9).put(store)
     catalog = load_catalog(manager)
-    with pytest.raises(ResourceNotFound, match="no segment of a topic named 'orders'"):
+    with pytest.raises(ResourceNotFoundError, match="no segment of a topic named 'orders'"):
         catalog.partitions("orders")
-    with pytest.raises(ResourceNotFound, match="partition 7 of topic events"):
+    with pytest.raises(ResourceNotFoundError, match="partition 7 of topic events"):
         catalog.lineage("events", 7)
-    with pytest.raises(ResourceNotFound, match=f"with the id {OTHER_ID} was found; there is {TOPIC_ID}"):
+    with pytest.raises(ResourceNotFoundError, match=f"with the id {OTHER_ID} was found; there is {TOPIC_ID}"):
         catalog.lineage("events", 0, OTHER_ID)
 
 

@@ -29,7 +29,7 @@ from tieredstore.catalog import (
     offsets_for_times,
 )
 from tieredstore.catalog.lineage import trace_lineage
-from tieredstore.errors import BatchCorrupt, ConfigError
+from tieredstore.errors import BatchCorruptError, ConfigError
 from tieredstore.kafka.batches import CompressionType, read_batch_headers
 from tieredstore.model import RemoteLogSegmentMetadata, Uuid
 from tieredstore.remote import RemoteStorageManager
@@ -171,7 +171,7 @@ def test_a_damaged_batch_is_an_error(store: CountingStore, manager: RemoteStorag
     damaged = bytearray(store.get(key))
     damaged[-5] ^= 1
     store.put(key, bytes(damaged))
-    with pytest.raises(BatchCorrupt):
+    with pytest.raises(BatchCorruptError):
         offset_for_time(manager, trace_lineage([metadata], metadata, None), 7)
 
 
@@ -184,7 +184,7 @@ def test_damage_that_a_read_leaves_out_is_left_out_of_its_look_ups_too(
     damaged = bytearray(store.get(key))
     damaged[list(read_batch_headers(damaged))[2].position - 1] ^= 1
     store.put(key, bytes(damaged))
-    with pytest.raises(BatchCorrupt):
+    with pytest.raises(BatchCorruptError):
         offset_for_time(manager, lineage, 7)
     assert offset_for_time(manager, lineage, 7, BatchDecoding(on_corrupt="skip")) == OffsetAndTimestamp(4, 9)
 

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError
 
 from tests.consumer.buckets import PLACE, at, offsets_of, raised, read, reader_of, until
 from tests.support.records.topic_buckets import SECOND_ID, Bucket
-from tieredstore.errors import DataLoss
+from tieredstore.errors import DataLossError
 
 
 def test_a_hole_fails_until_a_seek(bucket: Bucket) -> None:
@@ -21,7 +21,7 @@ def test_a_hole_fails_until_a_seek(bucket: Bucket) -> None:
     with reader_of(bucket, PLACE) as consumer:
         read(consumer, 20)
         for _ in range(2):
-            error = raised(consumer, DataLoss)
+            error = raised(consumer, DataLossError)
             assert "offsets 20 to 29 of orders-0 are in no segment" in str(error)
             assert "tiered.storage.on.data.loss=report" in str(error)
         consumer.seek(at(30))

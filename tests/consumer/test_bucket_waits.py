@@ -16,7 +16,7 @@ from tests.support.records.topic_buckets import FIRST_ID, Bucket
 from tieredstore.consumer import Consumer
 from tieredstore.consumer.partition import Bucket as InBucket
 from tieredstore.consumer.streams import Turn
-from tieredstore.errors import StoreUnavailable
+from tieredstore.errors import StoreUnavailableError
 from tieredstore.model import TopicIdPartition
 from tieredstore.testing.segments import Record, build_batch
 
@@ -80,10 +80,10 @@ def test_streams_share_what_is_read_ahead(bucket: Bucket) -> None:
 
 def test_a_store_that_keeps_failing_is_told_of_and_tried_again(bucket: Bucket, fetches: Fetches) -> None:
     bucket.write(20)
-    fetches.fail(StoreUnavailable("the store is away"))
+    fetches.fail(StoreUnavailableError("the store is away"))
     with reader_of(bucket, PLACE, tiered_storage_timeout_ms=200) as consumer:
-        assert "the store is away" in str(raised(consumer, StoreUnavailable))
-        assert "the store is away" in str(raised(consumer, StoreUnavailable))
+        assert "the store is away" in str(raised(consumer, StoreUnavailableError))
+        assert "the store is away" in str(raised(consumer, StoreUnavailableError))
         fetches.go_on()
         assert offsets_of(read(consumer, 20)) == list(range(20))
 

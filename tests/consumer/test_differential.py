@@ -33,7 +33,7 @@ from tests.support.kafka.kafka_topics import (
 from tests.support.kafka.live_topics import SMALL_SEGMENTS, TieredTopic
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.consumer import Consumer
-from tieredstore.errors import InvalidSegment
+from tieredstore.errors import InvalidSegmentError
 from tieredstore.model import Isolation
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker]
@@ -141,7 +141,7 @@ class CompactedLog(WholeLog):
         while True:
             try:
                 return self.tiered.tier()
-            except InvalidSegment:  # the cleaner is not done with it
+            except InvalidSegmentError:  # the cleaner is not done with it
                 assert time.monotonic() < end
 
 

@@ -26,7 +26,7 @@ from tests.support.stores.doubles import FaultyStore, Moment
 from tieredstore.backends.registry import store_from_settings
 from tieredstore.config import Settings
 from tieredstore.consumer.assembly import Makers
-from tieredstore.errors import BrokerUnavailable, DataLoss, TieredStoreError
+from tieredstore.errors import BrokerUnavailableError, DataLossError, TieredStoreError
 from tieredstore.remote import RemoteStorageManager
 
 
@@ -77,7 +77,7 @@ def test_a_broker_that_is_away_holds_up_nobody_who_reads_the_bucket(bucket: Buck
             assert time.monotonic() < end
             try:
                 given += consumer.consume(50, 0.05)
-            except BrokerUnavailable as unavailable:
+            except BrokerUnavailableError as unavailable:
                 error = unavailable
         assert offsets_of(given) == list(range(400))
         broker.failures = 0
@@ -94,7 +94,7 @@ def _all_of(consumer: Any, count: int) -> list[Any]:
         assert time.monotonic() < end
         try:
             messages += consumer.consume(100, 0.05)
-        except BrokerUnavailable:
+        except BrokerUnavailableError:
             continue
     return messages
 
@@ -110,7 +110,7 @@ def test_a_log_that_was_cut_below_what_was_read(bucket: Bucket, policy: str) -> 
         broker.logs[ORDERS].end = 60
         if policy == "fail":
             for _ in range(2):
-                assert "seek behind" in str(raised(consumer, DataLoss))
+                assert "seek behind" in str(raised(consumer, DataLossError))
             consumer.seek(TopicPartition(*ORDERS, 55))
             assert offsets_of(read(consumer, 5)) == list(range(55, 60))
         else:
@@ -140,7 +140,7 @@ def test_a_log_that_was_cut_below_the_bucket_and_has_grown_beyond(
         monkeypatch.setattr(member, "seek", slow)
         if policy == "fail":
             assert offsets_of(read(consumer, 20)) == list(range(20))
-            assert "seek behind" in str(raised(consumer, DataLoss))
+            assert "seek behind" in str(raised(consumer, DataLossError))
         else:
             # At the cut, not where it was: what was written there instead is given too.
             assert offsets_of(read(consumer, 58)) == [*range(20), *range(12, 50)]
@@ -157,7 +157,7 @@ def test_a_broker_whose_log_ends_before_what_was_read(bucket: Bucket, policy: st
     ):
         read(consumer, 20)
         if policy == "fail":
-            assert "ends at offset 12" in str(raised(consumer, DataLoss))
+            assert "ends at offset 12" in str(raised(consumer, DataLossError))
             consumer.seek(TopicPartition(*ORDERS, 12))
         else:
             until(consumer, lambda _: _phase(consumer) == "live")
@@ -178,7 +178,7 @@ def test_a_bucket_whose_log_is_another_one_than_was_read(bucket: Bucket, policy:
             bucket.write(10, epochs=((0, 0), (1, 20)))
         broker.logs[ORDERS] = ScriptedLog(40, 40)
         if policy == "fail":
-            assert "leader epochs differ" in str(raised(consumer, DataLoss))
+            assert "leader epochs differ" in str(raised(consumer, DataLossError))
         else:
             assert offsets_of(read(consumer, 20)) == list(range(20, 40))
 
@@ -190,7 +190,7 @@ def test_a_topic_that_is_created_again_is_not_read_on(bucket: Bucket) -> None:
         read(consumer, 30)
         broker.topic_id = SECOND_ID
         broker.logs[ORDERS] = ScriptedLog(0, 30)
-        assert "was created again" in str(raised(consumer, DataLoss))
+        assert "was created again" in str(raised(consumer, DataLossError))
         consumer.seek(TopicPartition(*ORDERS, 10))
         assert offsets_of(read(consumer, 20)) == list(range(10, 30))
 

@@ -15,7 +15,7 @@ from tests.support.cli.cli_process import tieredstore
 from tests.support.records.topic_buckets import Bucket
 from tieredstore.config import settings_from
 from tieredstore.consumer import Consumer
-from tieredstore.errors import TieredStoreError, WrongKey
+from tieredstore.errors import TieredStoreError, WrongKeyError
 from tieredstore.remote import RemoteStorageManager
 
 ORDERS: Final = ("orders", 0)
@@ -88,12 +88,12 @@ def test_another_key_under_the_same_name(
         call(consumer)
 
 
-def raised_by(consumer: Consumer, call: Callable[[Consumer], Any]) -> WrongKey:
+def raised_by(consumer: Consumer, call: Callable[[Consumer], Any]) -> WrongKeyError:
     """What a call raises, which may come after some that give nothing."""
     end = time.monotonic() + DEADLINE_S
     while time.monotonic() < end:
         try:
             assert not call(consumer)
-        except WrongKey as error:
+        except WrongKeyError as error:
             return error
-    raise AssertionError("no WrongKey was raised")
+    raise AssertionError("no WrongKeyError was raised")

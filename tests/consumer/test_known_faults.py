@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, TopicPartition
 from tests.consumer.buckets import ORDERS, OTHERS, Fetches, offsets_of, raised, read, reader_of, until
 from tests.support.kafka.scripted_member import ScriptedBroker, ScriptedLog, parts_of
 from tests.support.records.topic_buckets import FIRST_ID, Bucket, value_of
-from tieredstore.errors import SegmentNotFound
+from tieredstore.errors import SegmentNotFoundError
 from tieredstore.model import IndexType, TopicIdPartition
 from tieredstore.testing.segments import Record, build_batch
 
@@ -92,12 +92,12 @@ def test_segments_that_retention_takes_while_they_are_looked_at(bucket: Bucket, 
 def test_a_segment_that_each_listing_names_and_nobody_can_fetch(bucket: Bucket, fetches: Fetches) -> None:
     """Told of once it has lasted; listed at a pace that slows down."""
     segment = bucket.write(20)
-    fetches.fail(SegmentNotFound(f"{segment} is not in the store"))
+    fetches.fail(SegmentNotFoundError(f"{segment} is not in the store"))
     with reader_of(bucket, TopicPartition(*ORDERS, 0), tiered_storage_timeout_ms=100) as consumer:
-        assert "is not in the store" in str(raised(consumer, SegmentNotFound))
+        assert "is not in the store" in str(raised(consumer, SegmentNotFoundError))
         refreshes = parts_of(consumer).core.lookups.refreshes
         assert refreshes <= 5
-        assert "is not in the store" in str(raised(consumer, SegmentNotFound))
+        assert "is not in the store" in str(raised(consumer, SegmentNotFoundError))
         assert parts_of(consumer).core.lookups.refreshes > refreshes
 
 

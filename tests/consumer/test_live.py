@@ -26,7 +26,7 @@ from tests.support.paths import REPOSITORY
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.consumer import Consumer
 from tieredstore.consumer.client import MemberClient
-from tieredstore.errors import DataLoss
+from tieredstore.errors import DataLossError
 from tieredstore.remote import RemoteStorageManager
 
 pytestmark = pytest.mark.slow
@@ -267,7 +267,7 @@ def test_what_the_broker_deleted_without_a_copy_is_a_loss(tiered: TieredTopic) -
     with Consumer(properties(tiered)) as consumer:
         consumer.assign([TopicPartition(tiered.topic, 0, end - 5)])
         gathered([consumer], lambda given: len(given) >= 5)
-        with pytest.raises(DataLoss, match=f"offsets {end} to {end + 19} of "):
+        with pytest.raises(DataLossError, match=f"offsets {end} to {end + 19} of "):
             consumer.consume(1, DEADLINE_S)
     reporting = {"tiered.storage.on.data.loss": "report", "tiered.storage.loss_cb": lost.append}
     with Consumer(properties(tiered) | reporting) as consumer:

@@ -30,7 +30,7 @@ from tieredstore.config import Settings
 from tieredstore.consumer.assembly import Parts
 from tieredstore.consumer.partition import Bucket as InBucket
 from tieredstore.consumer.streams import Turn
-from tieredstore.errors import DataLoss
+from tieredstore.errors import DataLossError
 from tieredstore.live.follower import Link
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.remote import RemoteStorageManager
@@ -246,7 +246,7 @@ class Machine(RuleBasedStateMachine):
     def _poll(self, count: int) -> None:
         try:
             messages: list[Any] = self.consumer.consume(count, 0.005)
-        except DataLoss:
+        except DataLossError:
             self._step_over_holes()
             return
         for message in messages:
@@ -258,7 +258,7 @@ class Machine(RuleBasedStateMachine):
     def _poll_arrow(self, most: int | None, timeout_s: float) -> None:
         try:
             batch = self.consumer.poll_arrow(timeout_s, most, ["offset", "value"])
-        except DataLoss:
+        except DataLossError:
             self._step_over_holes()
             return
         if batch is not None:

@@ -18,7 +18,7 @@ from tests.support.kafka.kafka_topics import TIMEOUT_S
 from tests.support.servers.kafka_cluster import ClusterNode, KafkaCluster, start_kafka_cluster
 from tieredstore.config import settings_from
 from tieredstore.consumer import Consumer
-from tieredstore.errors import BrokerUnavailable, DataLoss, TieredStoreError
+from tieredstore.errors import BrokerUnavailableError, DataLossError, TieredStoreError
 from tieredstore.kafka.logdir import describe, discover
 from tieredstore.model import Uuid
 from tieredstore.remote import RemoteStorageManager
@@ -105,7 +105,7 @@ def gathered(consumer: Consumer, count: int) -> list[Any]:
     end = time.monotonic() + LONG_S
     while len(messages) < count:
         assert time.monotonic() < end, len(messages)
-        with contextlib.suppress(BrokerUnavailable):
+        with contextlib.suppress(BrokerUnavailableError):
             messages += [one for one in consumer.consume(count - len(messages), 0.5) if one.error() is None]
     return messages
 
@@ -164,7 +164,7 @@ def test_an_unclean_election_while_a_member_is_at_the_seam(pair: KafkaCluster, t
         wait_until(is_elected)
         log.write("new", seam + 100)
         error, messages = until_raised(consumers["fail"])
-        assert isinstance(error, DataLoss)
+        assert isinstance(error, DataLossError)
         assert not messages
         # At the cut, not at the seam: what took the place of the lost records is given.
         following = gathered(consumers["report"], seam)

@@ -10,7 +10,7 @@ from confluent_kafka import TopicPartition
 from tests.consumer.buckets import ORDERS, PLACE, offsets_of, raised, read, reader_of, until
 from tests.support.kafka.scripted_member import ScriptedBroker, ScriptedLog, parts_of
 from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket
-from tieredstore.errors import DataLoss
+from tieredstore.errors import DataLossError
 from tieredstore.live.cluster import GroupCommit
 from tieredstore.model import TopicIdPartition
 from tieredstore.testing.batches import Producer, build_end_marker
@@ -28,7 +28,7 @@ def test_a_commit_beyond_a_cut_is_told(bucket: Bucket, mode: str, policy: str, e
     broker.commits[ORDERS, 30] = GroupCommit(30, None, epoch)
     with broker.consumer(bucket, ORDERS, mode=mode, on_data_loss=policy) as (consumer, _):
         if policy == "fail":
-            assert "from offset 25 on" in str(raised(consumer, DataLoss))
+            assert "from offset 25 on" in str(raised(consumer, DataLossError))
             consumer.seek(TopicPartition(*ORDERS, 30))
             assert offsets_of(read(consumer, 30)) == list(range(30, 60))
         else:
@@ -79,7 +79,7 @@ def test_a_commit_of_another_life_is_told(bucket: Bucket, mode: str, policy: str
     broker.commits[ORDERS, 30] = GroupCommit(30, f"tieredstore topic.id={SECOND_ID}", 0)
     with broker.consumer(bucket, ORDERS, mode=mode, on_data_loss=policy) as (consumer, _):
         if policy == "fail":
-            assert f"created again as {FIRST_ID}" in str(raised(consumer, DataLoss))
+            assert f"created again as {FIRST_ID}" in str(raised(consumer, DataLossError))
             consumer.seek(TopicPartition(*ORDERS, 35))
             assert offsets_of(read(consumer, 5)) == list(range(35, 40))
         else:

@@ -17,7 +17,7 @@ from tieredstore.consumer.assembly import Makers
 from tieredstore.consumer.live_side import LiveSide
 from tieredstore.consumer.measures import Measures
 from tieredstore.consumer.partition import Partition
-from tieredstore.errors import StoreUnavailable
+from tieredstore.errors import StoreUnavailableError
 from tieredstore.partitions.position import Position
 
 
@@ -154,7 +154,7 @@ def test_a_store_that_hangs_does_not_keep_a_consumer_open(bucket: Bucket, fetche
     def hang(_: object) -> None:
         hangs.set()
         goes_on.wait(DEADLINE_S)
-        raise StoreUnavailable("it was closed long ago")
+        raise StoreUnavailableError("it was closed long ago")
 
     fetches.before = hang
     begun = time.monotonic()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tieredstore.errors import InvalidRange, ManifestCorrupt
+from tieredstore.errors import InvalidRangeError, ManifestCorruptError
 from tieredstore.format.chunk_index import ChunkIndex, FixedChunkIndex, VariableChunkIndex, pack_chunk_sizes
 from tieredstore.format.sizes import ENCRYPTION_OVERHEAD
 from tieredstore.model import ByteRange
@@ -95,15 +95,15 @@ def test_a_range_needs_exactly_the_chunks_that_overlap_it(index: ChunkIndex, dat
 def test_what_lies_outside_of_the_file_is_refused(index: ChunkIndex, beyond: int) -> None:
     size, count = index.original_file_size, index.chunk_count
     for position in (-beyond, size + beyond - 1):
-        with pytest.raises(InvalidRange):
+        with pytest.raises(InvalidRangeError):
             index.chunk_at(position)
     for chunk_id in (-beyond, count + beyond - 1):
-        with pytest.raises(InvalidRange):
+        with pytest.raises(InvalidRangeError):
             index.original_range(chunk_id)
-        with pytest.raises(InvalidRange):
+        with pytest.raises(InvalidRangeError):
             index.original_size(chunk_id)
     for start in (0, size, size + beyond):
-        with pytest.raises(InvalidRange):
+        with pytest.raises(InvalidRangeError):
             index.chunks_of(ByteRange(start, size + beyond))
 
 
@@ -152,7 +152,7 @@ def test_stored_positions_of_a_variable_index_pass_32_bits() -> None:
 def test_a_fixed_index_that_contradicts_itself_is_refused(
     chunk_size: int, file_size: int, transformed: int, final: int
 ) -> None:
-    with pytest.raises(ManifestCorrupt):
+    with pytest.raises(ManifestCorruptError):
         FixedChunkIndex(chunk_size, file_size, transformed, final)
 
 
@@ -179,7 +179,7 @@ def test_a_fixed_index_that_contradicts_itself_is_refused(
     ],
 )
 def test_a_variable_index_that_contradicts_itself_is_refused(chunk_size: int, file_size: int, sizes: list[int]) -> None:
-    with pytest.raises(ManifestCorrupt):
+    with pytest.raises(ManifestCorruptError):
         VariableChunkIndex(chunk_size, file_size, pack_chunk_sizes(sizes))
 
 
@@ -191,7 +191,7 @@ def test_the_largest_possible_stored_sizes_are_accepted() -> None:
 @pytest.mark.parametrize("text", ["", "A", "AAAA", "KLUv_SAIQQAAAAAAAQAAANU=", "KLUv/SAIQQAAAAAAAQAAANU\n", "é"])
 def test_text_that_is_not_a_list_of_sizes_is_refused(text: str) -> None:
     assert VariableChunkIndex.from_text(1000, 700, "KLUv/SAIQQAAAAAAAQAAANU=").stored_size == 213
-    with pytest.raises(ManifestCorrupt):
+    with pytest.raises(ManifestCorruptError):
         VariableChunkIndex.from_text(1000, 700, text)
 
 

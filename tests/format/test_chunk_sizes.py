@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.work import least_traced_peak
-from tieredstore.errors import ManifestCorrupt, SegmentTooLarge
+from tieredstore.errors import ManifestCorruptError, SegmentTooLargeError
 from tieredstore.format.chunk_index import (
     MAX_BINARY_SIZE,
     decode_chunk_sizes,
@@ -87,7 +87,7 @@ def test_the_last_size_takes_no_part_in_base_and_width(sizes: list[int]) -> None
 
 @pytest.mark.parametrize("sizes", [[-1], [2**31], [1, -1, 1], [1, 2**31, 1], [1, 1, -1], [1, 1, 2**31]])
 def test_sizes_that_the_format_cannot_hold_are_refused(sizes: list[int]) -> None:
-    with pytest.raises(SegmentTooLarge, match=r"not within 0\.\.2147483647"):
+    with pytest.raises(SegmentTooLargeError, match=r"not within 0\.\.2147483647"):
         encode_chunk_sizes(sizes)
 
 
@@ -96,7 +96,7 @@ def test_a_list_over_ten_mebibytes_is_refused_before_it_is_written() -> None:
     fits[0] = 2**24 - 1  # three bytes a size
     assert len(encode_chunk_sizes(fits)) == MAX_BINARY_SIZE
     assert len(unpack_chunk_sizes(pack_chunk_sizes(fits))) == len(fits)
-    with pytest.raises(SegmentTooLarge, match=r"use a larger chunk\.size"):
+    with pytest.raises(SegmentTooLargeError, match=r"use a larger chunk\.size"):
         pack_chunk_sizes([*fits, 0])
 
 
@@ -127,7 +127,7 @@ def test_a_list_over_ten_mebibytes_is_refused_before_it_is_written() -> None:
     ],
 )
 def test_a_damaged_binary_form_is_refused(binary: str, reason: str) -> None:
-    with pytest.raises(ManifestCorrupt, match=reason):
+    with pytest.raises(ManifestCorruptError, match=reason):
         decode_chunk_sizes(bytes.fromhex(binary))
 
 
@@ -135,7 +135,7 @@ def test_a_damaged_binary_form_is_refused(binary: str, reason: str) -> None:
 def test_any_bytes_are_a_list_or_corrupt(raw: bytes) -> None:
     try:
         sizes = decode_chunk_sizes(raw)
-    except ManifestCorrupt:
+    except ManifestCorruptError:
         return
     assert all(0 <= size <= 2**31 - 1 for size in sizes)
     assert len(raw) >= len(sizes)
@@ -173,7 +173,7 @@ GOOD = _frame(encode_chunk_sizes([10, 20, 30]))
     ids=["empty", "junk", "no size", "too large", "short", "tail", "two", "skippable first", "size off", "no bytes"],
 )
 def test_a_damaged_frame_is_refused(frame: bytes, reason: str) -> None:
-    with pytest.raises(ManifestCorrupt, match=reason):
+    with pytest.raises(ManifestCorruptError, match=reason):
         unpack_chunk_sizes(frame)
 
 
@@ -182,7 +182,7 @@ def test_a_frame_that_claims_too_much_allocates_nothing(claimed: int) -> None:
     frame = bytes.fromhex("28b52ffd e0") + struct.pack("<Q", claimed) + GOOD[6:]
 
     def unpack() -> None:
-        with pytest.raises(ManifestCorrupt):
+        with pytest.raises(ManifestCorruptError):
             unpack_chunk_sizes(frame)
 
     assert least_traced_peak(unpack) < 1_000_000
@@ -195,6 +195,6 @@ def test_every_single_bit_flip_of_a_frame_is_a_list_or_corrupt() -> None:
         damaged[bit // 8] ^= 1 << bit % 8
         try:
             sizes = unpack_chunk_sizes(bytes(damaged))
-        except ManifestCorrupt:
+        except ManifestCorruptError:
             continue
         assert len(sizes) <= MAX_BINARY_SIZE

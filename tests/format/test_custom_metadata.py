@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.golden.segments import segments
 from tests.support.paths import GOLDEN
-from tieredstore.errors import CorruptData
+from tieredstore.errors import CorruptDataError
 from tieredstore.format.custom_metadata import CustomMetadata, CustomMetadataField
 
 MAIN_PATH = "topic1-lZ6vvmajTWKDBUTV6SQAtQ/7/00000000000000000023-adh9f8BMS4anaUnD8KWfWg"
@@ -117,7 +117,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("raw", "what", "reason"), WRONG, ids=[what for _, what, _ in WRONG])
 def test_wrong_bytes_are_corrupt(raw: str, what: str, reason: str) -> None:
-    with pytest.raises(CorruptData, match=reason):
+    with pytest.raises(CorruptDataError, match=reason):
         CustomMetadata.from_bytes(bytes.fromhex(raw))
 
 
@@ -141,7 +141,7 @@ def test_any_bytes_are_fields_or_corrupt(raw: bytes, data: st.DataObject) -> Non
         damaged[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
     try:
         value = CustomMetadata.from_bytes(damaged)
-    except CorruptData:
+    except CorruptDataError:
         return
     assert CustomMetadata.from_bytes(value.to_bytes()) == value
 

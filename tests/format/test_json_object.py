@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn
 import pytest
 
 from tests.support.damage.manifest_mutations import damaged_manifests
-from tieredstore.errors import ManifestCorrupt
+from tieredstore.errors import ManifestCorruptError
 from tieredstore.format.json_object import JsonObject
 
 _CRUMBS: Final = (
@@ -83,7 +83,7 @@ def check(raw: bytes) -> bool:
     """Compare both readers; return whether they read an object."""
     expected = read_plainly(raw)
     if expected is None:
-        with pytest.raises(ManifestCorrupt):
+        with pytest.raises(ManifestCorruptError):
             JsonObject.parse(raw)
         return False
     read = JsonObject.parse(raw)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.examples import examples
 from tests.support.stores.catalog_stores import MadeSegment, partition_of
 from tests.support.work import measured
-from tieredstore.errors import CorruptData
+from tieredstore.errors import CorruptDataError
 from tieredstore.format.chunk_index import pack_chunk_sizes
 from tieredstore.format.manifest import MAX_MANIFEST_SIZE, SegmentManifest
 from tieredstore.format.manifest_rules import KnownSegment, ManifestRules
@@ -89,7 +89,7 @@ manifests = st.one_of(
 def _read(raw: bytes, rules: ManifestRules) -> None:
     try:
         manifest = SegmentManifest.from_bytes(raw, KNOWN, rules)
-    except CorruptData as error:
+    except CorruptDataError as error:
         assert len(str(error)) < 1000  # noqa: PT017  # what it says of foreign texts is cut
         return
     positions = manifest.chunk_index.positions()

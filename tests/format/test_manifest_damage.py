@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.format.test_manifest import ENCRYPTED, PLAIN, document
 from tests.support.golden.segments import ALL_SEGMENTS, GoldenSegment
-from tieredstore.errors import ManifestCorrupt
+from tieredstore.errors import ManifestCorruptError
 from tieredstore.format.chunk_index import FixedChunkIndex, VariableChunkIndex
 from tieredstore.format.manifest import SegmentManifest, WrappedDataKey
 
@@ -30,7 +30,7 @@ def read(raw: bytes | bytearray) -> SegmentManifest | None:
     """The manifest, or None if it is refused; any other exception fails the test."""
     try:
         return SegmentManifest.from_bytes(raw)
-    except ManifestCorrupt:
+    except ManifestCorruptError:
         return None
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.format.test_manifest import ENCRYPTED, METADATA, PLAIN, document
-from tieredstore.errors import ManifestCorrupt
+from tieredstore.errors import ManifestCorruptError
 from tieredstore.format.chunk_index import FixedChunkIndex, VariableChunkIndex
 from tieredstore.format.manifest import IndexEntry, SegmentIndexes, SegmentManifest, WrappedDataKey
 
@@ -147,7 +147,7 @@ REFUSED: list[tuple[str, str, object, str]] = [
 
 @pytest.mark.parametrize(("base", "path", "value", "reason"), REFUSED)
 def test_a_wrong_field_is_refused(base: str, path: str, value: object, reason: str) -> None:
-    with pytest.raises(ManifestCorrupt) as refusal:
+    with pytest.raises(ManifestCorruptError) as refusal:
         SegmentManifest.from_bytes(changed(base, path, value))
     assert reason in str(refusal.value)
     assert len(str(refusal.value)) < 300
@@ -155,7 +155,7 @@ def test_a_wrong_field_is_refused(base: str, path: str, value: object, reason: s
 
 def test_a_number_too_large_for_a_float_is_refused() -> None:
     raw = PLAIN.to_bytes().replace(b"24586", b"1e400")
-    with pytest.raises(ManifestCorrupt, match="is inf, not a number"):
+    with pytest.raises(ManifestCorruptError, match="is inf, not a number"):
         SegmentManifest.from_bytes(raw)
 
 
@@ -169,7 +169,7 @@ def test_a_number_too_large_for_a_float_is_refused() -> None:
     ],
 )
 def test_the_reason_is_said_in_our_words(raw: bytes, reason: str) -> None:
-    with pytest.raises(ManifestCorrupt, match=reason):
+    with pytest.raises(ManifestCorruptError, match=reason):
         SegmentManifest.from_bytes(raw)
 
 
@@ -265,7 +265,7 @@ def test_a_name_with_one_wrong_character_is_damage_and_not_an_unknown_field(path
     for parent in parents:
         target = target[parent]
     target[name[:-1] + "~"] = target.pop(name)
-    with pytest.raises(ManifestCorrupt, match=f"looks like a damaged '{name}'"):
+    with pytest.raises(ManifestCorruptError, match=f"looks like a damaged '{name}'"):
         SegmentManifest.from_bytes(json.dumps(fields).encode())
 
 
@@ -300,25 +300,25 @@ def test_a_similar_name_beside_the_known_one_is_an_unknown_field() -> None:
     ids=lambda raw: repr(raw[:20]),
 )
 def test_what_is_not_a_manifest_at_all_is_refused(raw: bytes) -> None:
-    with pytest.raises(ManifestCorrupt):
+    with pytest.raises(ManifestCorruptError):
         SegmentManifest.from_bytes(raw)
 
 
 def test_parts_that_contradict_each_other_make_no_manifest() -> None:
     encrypted_chunks = FixedChunkIndex(65536, 417802, 65564, 24614)
-    with pytest.raises(ManifestCorrupt, match="28 above originalChunkSize, which is wrong without encryption"):
+    with pytest.raises(ManifestCorruptError, match="28 above originalChunkSize, which is wrong without encryption"):
         replace(PLAIN, chunk_index=encrypted_chunks)
-    with pytest.raises(ManifestCorrupt, match="of 28 bytes, too few to be encrypted"):
+    with pytest.raises(ManifestCorruptError, match="of 28 bytes, too few to be encrypted"):
         replace(ENCRYPTED, chunk_index=VariableChunkIndex.from_sizes(10, 25, [29, 28, 29]))
-    with pytest.raises(ManifestCorrupt, match="outside of the format"):
+    with pytest.raises(ManifestCorruptError, match="outside of the format"):
         IndexEntry(0, 2**31)
-    with pytest.raises(ManifestCorrupt, match="leaderEpoch is at 1"):
+    with pytest.raises(ManifestCorruptError, match="leaderEpoch is at 1"):
         SegmentIndexes(IndexEntry(0, 0), IndexEntry(0, 0), IndexEntry(0, 0), IndexEntry(1, 0), None)
 
 
 @pytest.mark.parametrize("key_id", ["", " ", "a:b", ":"])
 def test_a_key_id_that_could_not_be_read_back_is_not_written(key_id: str) -> None:
-    with pytest.raises(ManifestCorrupt, match="blank, or with a colon"):
+    with pytest.raises(ManifestCorruptError, match="blank, or with a colon"):
         WrappedDataKey(key_id, b"key", b"aad")
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.support.golden.stored import settings_of
 from tests.support.records.small_segments import memory_settings
 from tests.support.stores.catalog_stores import partition_of
-from tieredstore.errors import ManifestCorrupt
+from tieredstore.errors import ManifestCorruptError
 from tieredstore.format.chunk_index import pack_chunk_sizes
 from tieredstore.format.manifest import SegmentManifest
 from tieredstore.format.manifest_rules import MAX_SMALL_CHUNKS, MIN_CHUNK_SIZE, KnownSegment, ManifestRules
@@ -69,7 +69,7 @@ def test_what_anybody_may_have_written_is_read(chunk_size: int, file_size: int, 
 def test_more_chunks_than_anybody_writes_are_refused(
     chunk_size: int, file_size: int, log_size: int | None, reason: str
 ) -> None:
-    with pytest.raises(ManifestCorrupt, match=reason):
+    with pytest.raises(ManifestCorruptError, match=reason):
         SegmentManifest.from_bytes(fixed_manifest(chunk_size, file_size), known(log_size))
 
 
@@ -91,7 +91,7 @@ def test_a_list_of_ten_million_chunks_is_refused_before_it_is_unpacked() -> None
             before = tracemalloc.get_traced_memory()[0]
             tracemalloc.reset_peak()
             for log_size in (None, 1000):
-                with pytest.raises(ManifestCorrupt, match="10000000 chunks"):
+                with pytest.raises(ManifestCorruptError, match="10000000 chunks"):
                     SegmentManifest.from_bytes(raw, known(log_size))
             peaks.append(tracemalloc.get_traced_memory()[1] - before)
         assert min(peaks) < 100_000

@@ -11,7 +11,7 @@ import pytest
 from tests.support.damage.record_mutations import mutations
 from tests.support.golden.segments import ALL_SEGMENTS, GoldenSegment
 from tests.support.records.record_batches import random_log
-from tieredstore.errors import BatchCorrupt
+from tieredstore.errors import BatchCorruptError
 from tieredstore.kafka._runs import BatchRun
 from tieredstore.kafka.batches import BatchHeader, read_batch_headers
 from tieredstore.kafka.indexes import read_offset_index, read_time_index
@@ -31,7 +31,7 @@ def run_without_indexes() -> BatchRun:
 def sound_batches(log: bytes) -> list[BatchHeader]:
     """Those before the first damage."""
     headers: list[BatchHeader] = []
-    with contextlib.suppress(BatchCorrupt):
+    with contextlib.suppress(BatchCorruptError):
         for header in read_batch_headers(log, check_crc=True):
             headers.append(header)  # noqa: PERF402 - those before the error are kept
     return headers

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.golden.segments import ALL_SEGMENTS, GoldenSegment
-from tieredstore.errors import BatchCorrupt, InvalidRange
+from tieredstore.errors import BatchCorruptError, InvalidRangeError
 from tieredstore.kafka.batches import (
     BatchHeader,
     CompressionType,
@@ -93,9 +93,9 @@ def test_the_codec_is_known(compression: CompressionType) -> None:
 @pytest.mark.parametrize("seal", [True, False])
 def test_a_codec_unknown_to_kafka_is_corruption_whether_or_not_the_crc_holds(codec: int, seal: bool) -> None:
     batch = patched(BATCH, 22, bytes([codec]), seal=seal)
-    with pytest.raises(BatchCorrupt, match=f"compression type {codec}"):
+    with pytest.raises(BatchCorruptError, match=f"compression type {codec}"):
         first_batch_compression(batch)
-    with pytest.raises(BatchCorrupt, match=f"compression type {codec}"):
+    with pytest.raises(BatchCorruptError, match=f"compression type {codec}"):
         list(read_batch_headers(batch))
 
 
@@ -117,17 +117,17 @@ def test_a_compressed_message_set_has_an_unknown_count(magic: int) -> None:
 @pytest.mark.parametrize("magic", [0, 1])
 def test_a_damaged_old_message_fails_its_crc(magic: int) -> None:
     batch = patched(message(12, magic), 20, b"!", seal=False)
-    with pytest.raises(BatchCorrupt, match="damaged"):
+    with pytest.raises(BatchCorruptError, match="damaged"):
         list(read_batch_headers(batch, check_crc=True))
     assert first_batch_compression(batch) is None
 
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_an_old_message_with_a_negative_offset_or_too_few_bytes_is_corrupt(magic: int) -> None:
-    with pytest.raises(BatchCorrupt, match="offset -5"):
+    with pytest.raises(BatchCorruptError, match="offset -5"):
         list(read_batch_headers(message(-5, magic)))
     short = message(5, magic, body=b"")
-    with pytest.raises(BatchCorrupt, match=r"impossible length|fewer than its header"):
+    with pytest.raises(BatchCorruptError, match=r"impossible length|fewer than its header"):
         list(read_batch_headers(short + bytes(40)))
 
 
@@ -135,7 +135,7 @@ def test_an_old_message_with_a_negative_offset_or_too_few_bytes_is_corrupt(magic
 def test_any_changed_byte_under_the_crc_is_found(data: st.DataObject) -> None:
     at = data.draw(st.integers(17, len(BATCH) - 1))
     flipped = patched(BATCH, at, bytes([BATCH[at] ^ data.draw(st.integers(1, 255))]), seal=False)
-    with pytest.raises(BatchCorrupt):
+    with pytest.raises(BatchCorruptError):
         list(read_batch_headers(flipped, check_crc=True))
 
 
@@ -157,7 +157,7 @@ def test_any_changed_byte_under_the_crc_is_found(data: st.DataObject) -> None:
     ],
 )
 def test_a_header_that_contradicts_itself_is_corrupt_and_the_error_says_where(at: int, new: bytes, said: str) -> None:
-    with pytest.raises(BatchCorrupt, match=said) as caught:
+    with pytest.raises(BatchCorruptError, match=said) as caught:
         list(read_batch_headers(bytes(5) + patched(BATCH, at, new), 5))
     assert "byte 5 " in f"{caught.value} "
 
@@ -170,7 +170,7 @@ def test_compaction_may_leave_fewer_records_than_offsets_and_holes_between_batch
 
 @pytest.mark.parametrize("second", [0, 7, 8])
 def test_offsets_must_increase(second: int) -> None:
-    with pytest.raises(BatchCorrupt, match="not after offset 8"):
+    with pytest.raises(BatchCorruptError, match="not after offset 8"):
         list(read_batch_headers(BATCH + build_batch(RECORDS, second)))
 
 
@@ -180,7 +180,7 @@ def test_a_log_cut_anywhere_but_at_a_border_is_corrupt(length: int) -> None:
     if length in borders:
         assert sum(header.size_in_bytes for header in read_batch_headers(LOG[:length])) == length
     else:
-        with pytest.raises(BatchCorrupt):
+        with pytest.raises(BatchCorruptError):
             list(read_batch_headers(LOG[:length]))
 
 
@@ -191,13 +191,13 @@ def test_a_tail_of_zeros_is_the_end(zeros: int) -> None:
 
 @pytest.mark.parametrize("zeros", [1, 7, 11])
 def test_a_few_zeros_may_be_a_batch_that_was_cut_off(zeros: int) -> None:
-    with pytest.raises(BatchCorrupt, match=f"the log ends {zeros} bytes into"):
+    with pytest.raises(BatchCorruptError, match=f"the log ends {zeros} bytes into"):
         list(read_batch_headers(LOG + bytes(zeros)))
 
 
 @pytest.mark.parametrize("zeros", [17, 5000, 200_000])
 def test_zeros_with_something_after_them_are_corruption(zeros: int) -> None:
-    with pytest.raises(BatchCorrupt, match="length 0"):
+    with pytest.raises(BatchCorruptError, match="length 0"):
         list(read_batch_headers(LOG + bytes(zeros) + b"\1"))
 
 
@@ -208,7 +208,7 @@ def test_no_bytes_are_no_batches() -> None:
 
 @pytest.mark.parametrize("start", [-1, len(LOG) + 1])
 def test_a_start_outside_of_the_log_is_refused_at_once(start: int) -> None:
-    with pytest.raises(InvalidRange):
+    with pytest.raises(InvalidRangeError):
         read_batch_headers(LOG, start)
 
 
@@ -231,7 +231,7 @@ def test_a_mapped_file_can_be_closed_after_an_error_is_caught(tmp_path: Path) ->
     with (
         path.open("rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
-        pytest.raises(BatchCorrupt, match="truncated") as caught,
+        pytest.raises(BatchCorruptError, match="truncated") as caught,
     ):
         list(read_batch_headers(mapped, check_crc=True))
     assert caught.value.__traceback__ is not None
@@ -261,7 +261,7 @@ def test_a_window_of_the_least_size_is_enough() -> None:
 def test_the_first_batch_of_arbitrary_bytes_is_none_or_corrupt(junk: bytes) -> None:
     try:
         codec = first_batch_compression(junk)
-    except BatchCorrupt:
+    except BatchCorruptError:
         assert len(junk) >= 26
         return
     assert codec is None or zlib.crc32(junk[16 : first_batch_size(junk)]) == int.from_bytes(junk[12:16], "big")
@@ -271,7 +271,7 @@ def test_the_first_batch_of_arbitrary_bytes_is_none_or_corrupt(junk: bytes) -> N
 def test_arbitrary_bytes_raise_nothing_but_corruption(junk: bytes) -> None:
     try:
         headers = list(read_batch_headers(junk, check_crc=True))
-    except BatchCorrupt:
+    except BatchCorruptError:
         return
     assert not any(junk[sum(header.size_in_bytes for header in headers) :])
 

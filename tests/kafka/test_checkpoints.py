@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.golden.segments import ALL_SEGMENTS, GoldenSegment
-from tieredstore.errors import BatchCorrupt
+from tieredstore.errors import BatchCorruptError
 from tieredstore.kafka.checkpoints import (
     LeaderEpochs,
     ProducerState,
@@ -58,7 +58,7 @@ def test_the_text_is_kafkas() -> None:
     ],
 )  # fmt: skip
 def test_a_damaged_leader_epoch_checkpoint_is_corrupt(raw: bytes) -> None:
-    with pytest.raises(BatchCorrupt):
+    with pytest.raises(BatchCorruptError):
         parse_leader_epochs(raw)
 
 
@@ -66,7 +66,7 @@ def test_a_damaged_leader_epoch_checkpoint_is_corrupt(raw: bytes) -> None:
 def test_arbitrary_text_raises_nothing_but_corruption(junk: bytes) -> None:
     try:
         epochs = parse_leader_epochs(junk)
-    except BatchCorrupt:
+    except BatchCorruptError:
         return
     assert parse_leader_epochs(format_leader_epochs(epochs)) == epochs
 
@@ -108,7 +108,7 @@ def test_partition_metadata_survives_being_written() -> None:
     ],
 )  # fmt: skip
 def test_damaged_partition_metadata_is_corrupt(raw: bytes) -> None:
-    with pytest.raises(BatchCorrupt, match=r"partition\.metadata"):
+    with pytest.raises(BatchCorruptError, match=r"partition\.metadata"):
         parse_partition_metadata(raw)
 
 
@@ -137,20 +137,20 @@ def test_producer_snapshots_survive_being_written(states: list[ProducerState]) -
 def test_any_changed_byte_of_a_producer_snapshot_is_found(data: st.DataObject) -> None:
     raw = bytearray(format_producer_snapshot([STATE, replace(STATE, producer_id=1001)]))
     raw[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
-    with pytest.raises(BatchCorrupt, match="producer snapshot"):
+    with pytest.raises(BatchCorruptError, match="producer snapshot"):
         parse_producer_snapshot(bytes(raw))
 
 
 @given(st.integers(0, 101))
 def test_a_producer_snapshot_cut_anywhere_is_corrupt(length: int) -> None:
-    with pytest.raises(BatchCorrupt, match="producer snapshot"):
+    with pytest.raises(BatchCorruptError, match="producer snapshot"):
         parse_producer_snapshot(format_producer_snapshot([STATE, STATE])[:length])
 
 
 @pytest.mark.parametrize("count", [-1, 0, 2, 2**31 - 1])
 def test_a_count_that_does_not_fit_is_corrupt_though_the_crc_holds(count: int) -> None:
     covered = struct.pack(">i", count) + format_producer_snapshot([STATE])[10:]
-    with pytest.raises(BatchCorrupt, match=f"promises {count} entries"):
+    with pytest.raises(BatchCorruptError, match=f"promises {count} entries"):
         parse_producer_snapshot(struct.pack(">hI", 1, crc32c.crc32c(covered)) + covered)
 
 
@@ -169,5 +169,5 @@ def test_the_brokers_id_is_read(text: str, broker_id: int | None) -> None:
 
 @pytest.mark.parametrize("raw", [b"node.id=x", b"node.id=-1", b"node.id=2147483648", b"node.id=\\u12", b"\xff"])
 def test_damaged_meta_properties_are_corrupt(raw: bytes) -> None:
-    with pytest.raises(BatchCorrupt, match=r"meta\.properties"):
+    with pytest.raises(BatchCorruptError, match=r"meta\.properties"):
         parse_broker_id(raw)

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.open_files import open_below
-from tieredstore.errors import BatchCorrupt, InvalidSegment
+from tieredstore.errors import BatchCorruptError, InvalidSegmentError
 from tieredstore.kafka.checkpoints import LeaderEpochs, join_epochs, parse_leader_epochs
-from tieredstore.kafka.held_segment import OpenSegment, SegmentIncomplete, describe_open, open_segment
+from tieredstore.kafka.held_segment import OpenSegment, SegmentIncompleteError, describe_open, open_segment
 from tieredstore.kafka.logdir import LEADER_EPOCH_CHECKPOINT as CHECKPOINT
-from tieredstore.kafka.logdir import PARTITION_METADATA, FoundSegment, RecordsDeleted, describe, discover_deleted
+from tieredstore.kafka.logdir import PARTITION_METADATA, FoundSegment, RecordsDeletedError, describe, discover_deleted
 from tieredstore.testing.batches import Record, build_batch
 from tieredstore.testing.segments import PARTITION, write_segment
 
@@ -119,7 +119,7 @@ def test_what_is_not_there_yet_is_waited_for(folder: Path, missing: str) -> None
     segment = discover_deleted(folder)[0]
     (folder / missing).unlink()
     before = open_below(folder)
-    with pytest.raises(SegmentIncomplete, match=missing):
+    with pytest.raises(SegmentIncompleteError, match=missing):
         open_segment(segment)
     assert open_below(folder) == before
 
@@ -128,7 +128,7 @@ def test_an_index_that_is_not_trimmed_yet_is_waited_for(folder: Path) -> None:
     segment = discover_deleted(folder)[0]
     with segment.path("timeindex").open("ab") as index:
         index.write(bytes(120))
-    with pytest.raises(SegmentIncomplete, match="has not closed"):
+    with pytest.raises(SegmentIncompleteError, match="has not closed"):
         open_segment(segment)
 
 
@@ -144,10 +144,10 @@ def test_epochs_that_the_broker_has_cut_are_those_of_the_batches(
 
 def test_by_name_a_segment_below_the_start_of_the_log_has_been_deleted(folder: Path) -> None:
     (folder / CHECKPOINT).write_text("0\n1\n3 8\n")
-    with pytest.raises(RecordsDeleted, match="events-0 at offset 0: its log begins at 8"):
+    with pytest.raises(RecordsDeletedError, match="events-0 at offset 0: its log begins at 8"):
         describe(discover_deleted(folder)[0])
     (folder / CHECKPOINT).write_text("0\n0\n")
-    with pytest.raises(InvalidSegment, match="has no epoch"):
+    with pytest.raises(InvalidSegmentError, match="has no epoch"):
         describe(discover_deleted(folder)[0])
 
 
@@ -178,14 +178,14 @@ def test_records_are_damaged_only_where_checksums_are_looked_at(folder: Path, op
     path.write_bytes(raw)
     held = opened(0)
     describe_open(held, PARTITION.topic_id, EPOCHS)
-    with pytest.raises(BatchCorrupt, match="is damaged"):
+    with pytest.raises(BatchCorruptError, match="is damaged"):
         describe_open(held, PARTITION.topic_id, EPOCHS, check_crcs=True)
 
 
 def test_a_segment_that_reaches_into_the_next_is_refused(folder: Path, opened: Opener) -> None:
     held = opened(0)
     shorter = FoundSegment(folder, "events", 0, 0, 3)
-    with pytest.raises(InvalidSegment, match="but 3 begins the next"):
+    with pytest.raises(InvalidSegmentError, match="but 3 begins the next"):
         describe_open(
             OpenSegment(shorter, held.log, held.offset_index, held.time_index, None, held.producer_snapshot),
             PARTITION.topic_id,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.golden.segments import ALL_SEGMENTS, GoldenSegment
-from tieredstore.errors import BatchCorrupt
+from tieredstore.errors import BatchCorruptError
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.kafka.indexes import (
     AbortedTransaction,
@@ -115,28 +115,28 @@ def test_a_single_entry_of_zeros_is_an_entry_and_several_are_padding() -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 9, 15])
 def test_a_size_that_is_no_multiple_of_an_entry_is_corrupt(size: int) -> None:
-    with pytest.raises(BatchCorrupt, match="offset index has"):
+    with pytest.raises(BatchCorruptError, match="offset index has"):
         read_offset_index(bytes(size), 0)
-    with pytest.raises(BatchCorrupt, match="time index has"):
+    with pytest.raises(BatchCorruptError, match="time index has"):
         read_time_index(bytes(size), 0)
-    with pytest.raises(BatchCorrupt, match="transaction index has"):
+    with pytest.raises(BatchCorruptError, match="transaction index has"):
         read_txn_index(bytes(size), 0)
 
 
 @pytest.mark.parametrize("entries", [[(5, 5), (5, 6)], [(5, 5), (6, 5)], [(5, 5), (4, 9)], [(-1, 3)], [(3, -1)]])
 def test_an_offset_index_that_does_not_increase_is_corrupt(entries: Pairs) -> None:
-    with pytest.raises(BatchCorrupt, match=f"entry {len(entries) - 1} "):
+    with pytest.raises(BatchCorruptError, match=f"entry {len(entries) - 1} "):
         read_offset_index(packed(">ii", entries), 0)
 
 
 @pytest.mark.parametrize("entries", [[(5, 5), (5, 6)], [(5, 5), (6, 4)], [(-1, 3)], [(3, -1)]])
 def test_a_time_index_that_does_not_increase_is_corrupt(entries: Pairs) -> None:
-    with pytest.raises(BatchCorrupt, match=f"entry {len(entries) - 1} "):
+    with pytest.raises(BatchCorruptError, match=f"entry {len(entries) - 1} "):
         read_time_index(packed(">qi", entries), 0)
 
 
 def test_zeros_between_entries_are_corrupt() -> None:
-    with pytest.raises(BatchCorrupt, match="entry 1 "):
+    with pytest.raises(BatchCorruptError, match="entry 1 "):
         read_offset_index(packed(">ii", [(1, 1), (0, 0), (2, 2)]), 0)
 
 
@@ -158,7 +158,7 @@ def test_aborted_transactions_are_read() -> None:
     ],
 )
 def test_an_impossible_aborted_transaction_is_corrupt(raw: bytes, said: str) -> None:
-    with pytest.raises(BatchCorrupt, match=said):
+    with pytest.raises(BatchCorruptError, match=said):
         read_txn_index(raw, 50)
 
 
@@ -167,7 +167,7 @@ def test_arbitrary_bytes_raise_nothing_but_corruption(junk: bytes) -> None:
     for read in (read_offset_index, read_time_index, read_txn_index):
         try:
             index = read(junk, 3)
-        except BatchCorrupt:
+        except BatchCorruptError:
             continue
         assert len(index) * 8 <= len(junk)
 

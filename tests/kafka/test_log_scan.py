@@ -12,7 +12,7 @@ import pytest
 from tests.support.damage.record_mutations import mutations
 from tests.support.golden.segments import ALL_SEGMENTS, GoldenSegment
 from tests.support.records.record_batches import message, random_log
-from tieredstore.errors import BatchCorrupt, InvalidSegment
+from tieredstore.errors import BatchCorruptError, InvalidSegmentError
 from tieredstore.kafka._header_walk import HeaderWalk
 from tieredstore.kafka.batches import BatchHeader, read_batch_headers
 from tieredstore.kafka.log_scan import LogExtent, scan_log
@@ -25,7 +25,7 @@ def scanned(path: Path, log: bytes, base_offset: int = 0, *, check_crcs: bool = 
     with path.open("rb") as file:
         try:
             return scan_log(file.fileno(), len(log), base_offset, "orders-0", check_crcs=check_crcs)
-        except (BatchCorrupt, InvalidSegment) as error:
+        except (BatchCorruptError, InvalidSegmentError) as error:
             return str(error)
 
 
@@ -33,7 +33,7 @@ def read(log: bytes, *, check_crcs: bool = False) -> LogExtent | str:
     """The same by the reader of a log in memory, for segments that begin at 0."""
     try:
         headers = list(read_batch_headers(log, check_crc=check_crcs))
-    except BatchCorrupt as error:
+    except BatchCorruptError as error:
         return str(error)
     end = headers[-1].position + headers[-1].size_in_bytes if headers else 0
     if end != len(log):
@@ -120,5 +120,5 @@ def test_a_log_that_shrinks_is_said_so(tmp_path: Path) -> None:
     size = path.stat().st_size
     os.truncate(path, size // 2)
     for check_crcs in (False, True):
-        with path.open("rb") as file, pytest.raises(InvalidSegment, match="shrank"):
+        with path.open("rb") as file, pytest.raises(InvalidSegmentError, match="shrank"):
             scan_log(file.fileno(), size, 0, "orders-0", check_crcs=check_crcs)

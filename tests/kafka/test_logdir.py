@@ -15,7 +15,7 @@ import pytest
 from tests.support.golden.segments import ALL_SEGMENTS, CASES, GoldenSegment, segments
 from tests.support.paths import GOLDEN
 from tests.support.work import least_traced_peak
-from tieredstore.errors import BatchCorrupt, ConfigError, InvalidSegment, TieredStoreError
+from tieredstore.errors import BatchCorruptError, ConfigError, InvalidSegmentError, TieredStoreError
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.kafka.logdir import FoundSegment, describe, discover
 from tieredstore.model import TopicIdPartition, Uuid
@@ -178,7 +178,7 @@ def test_finding_opens_no_log_and_describing_opens_one(log_dir: Path) -> None:
     (log_dir / "events-0" / f"{0:020d}.log").write_bytes(b"not a log at all, but long enough")
     assert len(discover(log_dir).segments) == 2
     assert describe(found_in(log_dir, 4)).end_offset == 7
-    with pytest.raises(BatchCorrupt):
+    with pytest.raises(BatchCorruptError):
         describe(found_in(log_dir, 0))
 
 
@@ -228,7 +228,7 @@ def test_an_invalid_segment_is_refused_with_a_reason(log_dir: Path, case: str) -
     base_offset, change, words = INVALID[case]
     segment = found_in(log_dir, base_offset)
     change(segment.directory)
-    with pytest.raises(InvalidSegment, match=re.escape(words)):
+    with pytest.raises(InvalidSegmentError, match=re.escape(words)):
         describe(segment)
 
 
@@ -253,7 +253,7 @@ def test_the_last_segment_is_active_until_it_is_closed(log_dir: Path, case: str)
     described = describe(segment)
     assert described.active
     assert (described.end_offset, described.max_timestamp_ms, described.segment_leader_epochs) == (-1, -1, ())
-    with pytest.raises(InvalidSegment, match="is active"):
+    with pytest.raises(InvalidSegmentError, match="is active"):
         _ = described.files
 
 
@@ -294,7 +294,7 @@ def test_an_empty_transaction_index_is_a_file_and_empty(log_dir: Path) -> None:
 
 def test_a_base_offset_beyond_63_bits_is_refused(log_dir: Path) -> None:
     (log_dir / "events-0" / f"{2**63}.log".zfill(24)).write_bytes(b"")
-    with pytest.raises(InvalidSegment, match="beyond 63 bits"):
+    with pytest.raises(InvalidSegmentError, match="beyond 63 bits"):
         discover(log_dir)
 
 

@@ -27,7 +27,7 @@ from tests.support.records.record_batches import (
     rows_of,
     with_field,
 )
-from tieredstore.errors import ConfigError, InvalidRange
+from tieredstore.errors import ConfigError, InvalidRangeError
 from tieredstore.kafka.batches import Buffer, CompressionType, read_batch_headers
 from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.kafka.records import COLUMNS, RecordDecoder
@@ -347,7 +347,7 @@ def test_limits_that_columns_cannot_hold_are_refused(limits: dict[str, Any]) -> 
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, None), (5, 4), (0, 2**63)])
 def test_offsets_that_are_no_range_are_refused(start: int, stop: int | None) -> None:
-    with pytest.raises(InvalidRange):
+    with pytest.raises(InvalidRangeError):
         RecordDecoder().decode([], start_offset=start, stop_offset=stop)
 
 

@@ -32,7 +32,7 @@ from tests.support.records.record_batches import (
     with_body,
     zstd_streamed,
 )
-from tieredstore.errors import BatchCorrupt
+from tieredstore.errors import BatchCorruptError
 from tieredstore.kafka.batches import HEADER_SIZE, CompressionType
 from tieredstore.kafka.records import RecordDecoder
 from tieredstore.kafka.records._checks import checksum
@@ -83,7 +83,7 @@ def test_bodies_larger_than_any_first_guess(codec: CompressionType, size: int) -
 def test_a_stream_that_is_cut_off_anywhere_is_refused(codec: CompressionType) -> None:
     stream = COMPRESS[codec](BODY)
     for size in {0, 1, 3, 5, 10, 20, len(stream) // 2, len(stream) - 9}:
-        with pytest.raises(BatchCorrupt, match=r"record batch at byte 0 \(offset 0\)"):
+        with pytest.raises(BatchCorruptError, match=r"record batch at byte 0 \(offset 0\)"):
             rows(with_body(PLAIN, stream[:size], codec))
 
 
@@ -91,9 +91,9 @@ def test_a_stream_that_is_cut_off_anywhere_is_refused(codec: CompressionType) ->
 def test_noise_in_place_of_a_stream_is_refused(codec: CompressionType) -> None:
     for seed in range(20):
         noise = random.Random(seed).randbytes(300)
-        with pytest.raises(BatchCorrupt):
+        with pytest.raises(BatchCorruptError):
             rows(with_body(PLAIN, noise, codec))
-        with pytest.raises(BatchCorrupt):
+        with pytest.raises(BatchCorruptError):
             rows(with_body(PLAIN, COMPRESS[codec](BODY) + noise, codec))
 
 
@@ -105,7 +105,7 @@ def test_a_body_over_the_limit_is_refused(codec: CompressionType, limit: int) ->
     if len(packed) > limit:
         body = COMPRESS[codec](bytes(100_000))
         packed, decoder = with_body(PLAIN, body, codec), RecordDecoder(max_batch_bytes=20_000)
-    with pytest.raises(BatchCorrupt, match=r"more than the|max_batch_bytes allows"):
+    with pytest.raises(BatchCorruptError, match=r"more than the|max_batch_bytes allows"):
         rows_of(decoder.decode([packed]))
 
 
@@ -120,7 +120,7 @@ def test_a_bomb_costs_no_more_than_the_limit(codec: CompressionType) -> None:
     bomb = with_body(PLAIN, COMPRESS[codec](bytes(64 << 20)), codec)
     tracemalloc.start()
     try:
-        with pytest.raises(BatchCorrupt):
+        with pytest.raises(BatchCorruptError):
             rows(bomb, max_batch_bytes=8 << 20)
         assert tracemalloc.get_traced_memory()[1] < 40 << 20
     finally:
@@ -139,7 +139,7 @@ def test_a_bomb_costs_no_more_than_the_limit(codec: CompressionType) -> None:
     ],
 )
 def test_sizes_in_snappy_streams_are_not_believed(stream: bytes) -> None:
-    with pytest.raises(BatchCorrupt):
+    with pytest.raises(BatchCorruptError):
         rows(with_body(PLAIN, stream, CompressionType.SNAPPY))
 
 
@@ -151,13 +151,13 @@ def test_the_wrong_header_checksum_of_old_lz4_is_understood(options: dict[str, b
     assert right == _xxh32_of_few(bytes(frame[4:at])) >> 8 & 0xFF
     assert [row["value"] for row in rows(message(0, 3, bytes(frame), attributes=3))] == [b"old " * 100]
     # Magic 1 came with the right one.
-    with pytest.raises(BatchCorrupt, match="lz4"):
+    with pytest.raises(BatchCorruptError, match="lz4"):
         rows(message(1, 3, bytes(frame), attributes=3))
 
 
 @pytest.mark.parametrize("size", range(12))
 def test_an_lz4_stream_shorter_than_its_header_is_refused(size: int) -> None:
-    with pytest.raises(BatchCorrupt):
+    with pytest.raises(BatchCorruptError):
         rows(message(0, 3, lz4_frame(message(0, 3, b"v"))[:size], attributes=3))
 
 
@@ -225,7 +225,7 @@ def test_a_body_of_many_empty_streams_is_refused_after_few_of_them(
 ) -> None:
     stream = COMPRESS[codec](BODY) + COMPRESS[codec](b"") * 20_000
     counted = _Counted(monkeypatch, library, name)
-    with pytest.raises(BatchCorrupt, match=rf"{codec.name.lower()} data: \d+ streams for {len(BODY)} bytes"):
+    with pytest.raises(BatchCorruptError, match=rf"{codec.name.lower()} data: \d+ streams for {len(BODY)} bytes"):
         rows(with_body(PLAIN, stream, codec))
     assert 0 < counted.streams < 64 + len(BODY) // 1024 + 1
 
@@ -249,7 +249,7 @@ def test_a_snappy_body_in_crumbs_is_refused_before_it_costs_memory(block: bytes)
     packed = with_body(PLAIN, stream, CompressionType.SNAPPY)
     tracemalloc.start()
     try:
-        with pytest.raises(BatchCorrupt, match=r"snappy data: \d+ blocks for \d+ bytes"):
+        with pytest.raises(BatchCorruptError, match=r"snappy data: \d+ blocks for \d+ bytes"):
             rows(packed)
         assert tracemalloc.get_traced_memory()[1] < 3 * len(packed)
     finally:

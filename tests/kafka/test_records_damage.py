@@ -22,7 +22,7 @@ from tests.support.records.record_batches import (
     with_body,
     with_field,
 )
-from tieredstore.errors import BatchCorrupt
+from tieredstore.errors import BatchCorruptError
 from tieredstore.kafka.batches import CompressionType
 from tieredstore.kafka.records import RecordDecoder
 from tieredstore.testing.batches import Record, build_batch
@@ -89,7 +89,7 @@ def test_a_damaged_batch_is_named_after_the_records_before_it(batch: bytes, word
     log = BEFORE + batch + AFTER
     batches = RecordDecoder().decode([log[at : at + piece] for at in range(0, len(log), piece)], position=1_000)
     assert next(batches).column("value").to_pylist() == [b"before"]
-    with pytest.raises(BatchCorrupt, match=words) as caught:
+    with pytest.raises(BatchCorruptError, match=words) as caught:
         next(batches)
     assert f"at byte {1_000 + len(BEFORE)}" in str(caught.value)
 
@@ -107,7 +107,7 @@ def test_a_damaged_batch_is_skipped_with_a_report(batch: bytes, words: str) -> N
 
 @pytest.mark.parametrize(("batch", "words"), FRAMES)
 def test_nothing_can_be_skipped_without_a_frame(batch: bytes, words: str) -> None:
-    with pytest.raises(BatchCorrupt, match=words):
+    with pytest.raises(BatchCorruptError, match=words):
         rows(BEFORE + batch + AFTER, on_corrupt="skip")
 
 
@@ -115,7 +115,7 @@ def test_nothing_can_be_skipped_without_a_frame(batch: bytes, words: str) -> Non
 @pytest.mark.parametrize("codec", CODECS)
 def test_every_field_of_a_record_is_bounded(body: bytes, words: str, codec: CompressionType) -> None:
     batch = with_body(build_batch([Record(b"v")]), COMPRESS[codec](body), codec)
-    with pytest.raises(BatchCorrupt, match=words):
+    with pytest.raises(BatchCorruptError, match=words):
         rows(batch)
     assert rows(batch + AFTER, on_corrupt="skip") == rows(AFTER)
 
@@ -128,7 +128,7 @@ def test_any_negative_size_of_a_key_or_value_is_a_null_as_in_java() -> None:
 
 def test_offset_deltas_must_increase() -> None:
     body = record(0, 0, 1, -1, -1, 0) + record(0, 0, 1, -1, -1, 0)
-    with pytest.raises(BatchCorrupt, match="offset delta 1"):
+    with pytest.raises(BatchCorruptError, match="offset delta 1"):
         rows(with_body(build_batch([Record(b"v")] * 2), body, CompressionType.NONE))
 
 
@@ -153,7 +153,7 @@ def test_a_log_that_ends_inside_a_batch_is_named(missing: int, piece: int) -> No
     batches = RecordDecoder(on_corrupt="skip").decode([log[at : at + piece] for at in range(0, len(log), piece)])
     assert next(batches).column("value").to_pylist() == [b"before"]
     with pytest.raises(
-        BatchCorrupt, match=f"ends {len(BATCH) - missing} bytes into the record batch at byte {len(BEFORE)}"
+        BatchCorruptError, match=f"ends {len(BATCH) - missing} bytes into the record batch at byte {len(BEFORE)}"
     ):
         next(batches)
 
@@ -162,7 +162,7 @@ def test_a_log_that_ends_inside_a_batch_is_named(missing: int, piece: int) -> No
 @pytest.mark.parametrize("piece", [1, 16, 20, 10_000])
 def test_only_zeros_of_twelve_bytes_or_more_end_a_log(tail: bytes, piece: int) -> None:
     log = BEFORE + tail
-    with pytest.raises(BatchCorrupt):
+    with pytest.raises(BatchCorruptError):
         rows([log[at : at + piece] for at in range(0, len(log), piece)])
 
 
@@ -178,13 +178,13 @@ def test_a_flipped_bit_is_never_taken_for_the_truth(bit: int) -> None:
     # The CRC begins behind its own field: offset, length, epoch and magic are not under it.
     if 12 <= bit // 8 < 16 or bit // 8 < 8:
         return
-    with pytest.raises(BatchCorrupt):
+    with pytest.raises(BatchCorruptError):
         rows(bytes(changed))
 
 
 def test_a_stored_batch_over_the_limit_is_refused_before_it_is_whole() -> None:
     batch = build_batch([Record(bytes(5_000))])
-    with pytest.raises(BatchCorrupt, match="max_batch_bytes allows 4999"):
+    with pytest.raises(BatchCorruptError, match="max_batch_bytes allows 4999"):
         rows([batch[:100]], max_batch_bytes=4_999)
 
 
@@ -207,14 +207,14 @@ BAD_SETS = [
 
 @pytest.mark.parametrize(("batch", "words"), BAD_SETS)
 def test_damaged_message_sets_are_named_and_can_be_skipped(batch: bytes, words: str) -> None:
-    with pytest.raises(BatchCorrupt, match=words):
+    with pytest.raises(BatchCorruptError, match=words):
         rows(BEFORE + batch)
     assert rows(BEFORE + batch + AFTER, on_corrupt="skip") == rows(BEFORE + AFTER)
 
 
 def test_a_damaged_offset_does_not_pass_for_the_end_of_the_range() -> None:
     log = BEFORE + with_field(BATCH, 0, ">q", 7 + 2**40, seal=False) + AFTER
-    with pytest.raises(BatchCorrupt, match="its log ends before offset 31"):
+    with pytest.raises(BatchCorruptError, match="its log ends before offset 31"):
         rows(log, stop_offset=20, end_offset=31)
     assert rows(log, stop_offset=31, end_offset=31, on_corrupt="skip") == rows(BEFORE + AFTER)
     assert rows(BEFORE + BATCH + AFTER, stop_offset=31, end_offset=31) == rows(BEFORE + BATCH + AFTER)
@@ -242,7 +242,7 @@ COLUMN_SETS = [("offset",), ("headers",), ("key", "value")]
 @pytest.mark.parametrize("columns", COLUMN_SETS)
 def test_headers_count_against_what_a_batch_may_expand_to(columns: tuple[str, ...]) -> None:
     bomb, limit = headers_batch(300_000), 4 << 20
-    with pytest.raises(BatchCorrupt, match=r"has 300000 headers or more, and max_batch_bytes leaves room for 149"):
+    with pytest.raises(BatchCorruptError, match=r"has 300000 headers or more, and max_batch_bytes leaves room for 149"):
         rows(bomb, max_batch_bytes=limit, columns=columns)
     (row,) = rows(bomb, max_batch_bytes=300_000 * 26 + 100, columns=columns)
     assert len(row.get("headers") or [None] * 300_000) == 300_000

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.records.record_batches import CODECS, Row, compressed_batch, message, message_set, random_log, rows
-from tieredstore.errors import BatchCorrupt
+from tieredstore.errors import BatchCorruptError
 from tieredstore.kafka.batches import CompressionType
 from tieredstore.testing.batches import Record, build_batch
 
@@ -126,9 +126,9 @@ def test_message_sets_with_the_offset_0_that_clients_send_count_from_0(codec: Co
     assert [row["offset"] for row in rows(log)] == [0, 1, 2, 3, 4]
     assert [row["offset"] for row in rows(log, start_offset=2)] == [2, 3, 4]
     assert [row["offset"] for row in rows(log, start_offset=1, stop_offset=3)] == [1, 2]
-    with pytest.raises(BatchCorrupt, match="its log ends before offset 3"):
+    with pytest.raises(BatchCorruptError, match="its log ends before offset 3"):
         rows(log, end_offset=3)
-    with pytest.raises(BatchCorrupt, match="not after offset 3"):
+    with pytest.raises(BatchCorruptError, match="not after offset 3"):
         rows(message_set(magic, 0, inner, codec) + message(magic, 3, b"again"))
 
 

@@ -24,7 +24,7 @@ from tests.support.records.record_batches import (
     with_field,
     zstd_streamed,
 )
-from tieredstore.errors import BatchCorrupt
+from tieredstore.errors import BatchCorruptError
 from tieredstore.kafka.batches import CompressionType
 from tieredstore.kafka.records import RecordDecoder
 from tieredstore.kafka.records._checks import expand
@@ -148,7 +148,7 @@ def test_zstd_may_refer_to_a_window_of_any_size() -> None:
 def test_zstd_that_comes_to_any_size_is_whole_and_bounded(size: int) -> None:
     body = memoryview(zstd_streamed(bytes(size)))
     assert Decompressor(shared_pool(), size).decompress(ZSTD, 2, body) == bytes(size)
-    with pytest.raises(BatchCorrupt, match=f"decompresses to more than the {size - 1} bytes"):
+    with pytest.raises(BatchCorruptError, match=f"decompresses to more than the {size - 1} bytes"):
         Decompressor(shared_pool(), size - 1).decompress(ZSTD, 2, body)
     several = memoryview(bytes(body) * 3)
     assert Decompressor(shared_pool(), 3 * size).decompress(ZSTD, 2, several) == bytes(3 * size)
@@ -175,7 +175,7 @@ def test_a_damaged_batch_among_those_of_one_walk_is_named_and_left_out(codec: Co
     # Under a right checksum, so that it is the records that tell.
     batches[3] = with_field(batches[3], 57, ">i", 49)
     place = sum(map(len, batches[:3]))
-    with pytest.raises(BatchCorrupt, match=rf"record batch at byte {place} \(offset 150\) has \d+ bytes left"):
+    with pytest.raises(BatchCorruptError, match=rf"record batch at byte {place} \(offset 150\) has \d+ bytes left"):
         rows(b"".join(batches))
     decoder = RecordDecoder(on_corrupt="skip")
     decoded = rows_of(decoder.decode([b"".join(batches)]))

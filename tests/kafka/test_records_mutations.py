@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.damage.record_mutations import check, contents, mutations
 from tests.support.records.record_batches import rows
-from tieredstore.errors import BatchCorrupt
+from tieredstore.errors import BatchCorruptError
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +26,7 @@ def test_damage_under_the_crc_gives_an_error_or_the_same_records() -> None:
             continue
         try:
             decoded = rows(mutation.damaged)
-        except BatchCorrupt:
+        except BatchCorruptError:
             refused += 1
             continue
         # A message set of several batches may have lost one of them whole.
@@ -40,5 +40,5 @@ def test_noise_is_an_error(seed: int) -> None:
     source = random.Random(seed)
     for _ in range(300):
         noise = source.randbytes(source.randrange(12, 300))
-        with pytest.raises(BatchCorrupt):
+        with pytest.raises(BatchCorruptError):
             rows(noise)

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tieredstore.errors import KeyRingError, KeyServiceDenied
+from tieredstore.errors import KeyRingError, KeyServiceDeniedError
 from tieredstore.kms import sealed_key
 from tieredstore.kms.base import KeySource
 
@@ -115,7 +115,7 @@ def test_nobody_is_asked_about_a_text_of_another_pair() -> None:
 def test_what_the_service_refuses_stays_its_refusal() -> None:
     class Refusing(MemoryKms):
         def open(self, sealed: bytes) -> bytes:
-            raise KeyServiceDenied("no")
+            raise KeyServiceDeniedError("no")
 
-    with pytest.raises(KeyServiceDenied):
+    with pytest.raises(KeyServiceDeniedError):
         opened(TEXT, source=Refusing(b"k" * 32))

@@ -31,9 +31,9 @@ from tests.support.network.key_services import (
 from tieredstore.errors import (
     ConfigError,
     KeyRingError,
-    KeyServiceDenied,
+    KeyServiceDeniedError,
     KeyServiceError,
-    KeyServiceUnavailable,
+    KeyServiceUnavailableError,
 )
 from tieredstore.kms import calls
 from tieredstore.kms.azure import AzureKeySource
@@ -175,7 +175,7 @@ def test_another_key_and_damage_are_told_as_that(case: Case) -> None:
     # Azure's version is that of what was sealed, whatever the settings' key says.
     if not sealed.startswith(b"one:"):
         # moto looks at the key's rights before it looks at what is to be opened.
-        with pytest.raises((KeyRingError, KeyServiceDenied)):
+        with pytest.raises((KeyRingError, KeyServiceDeniedError)):
             once(lambda: case.second().open(sealed))
     for damaged in (sealed[:-4] + bytes(byte ^ 1 for byte in sealed[-4:]), sealed[:-30], b"nothing"):
         with pytest.raises((KeyRingError, KeyServiceError)) as caught:
@@ -193,7 +193,7 @@ def test_who_may_not_is_told_so_and_not_tried_again(case: Case) -> None:
     sealed = case.first().seal(SECRET)
     case.service.planned.extend([case.denied] * 9)
     before = len(case.service.requests)
-    with pytest.raises(KeyServiceDenied, match="does not allow to use"):
+    with pytest.raises(KeyServiceDeniedError, match="does not allow to use"):
         ask_service("opening", lambda: case.first().open(sealed))
     # Azure's SDK asks for the key as well.
     assert len(case.service.requests) - before <= 2
@@ -211,7 +211,7 @@ def test_what_passes_is_tried_again(case: Case, kind: str) -> None:
     policy = RetryPolicy(attempts=6, base_delay_s=0.01, max_delay_s=0.02)
     assert ask_service("opening", lambda: case.first().open(sealed), policy) == SECRET
     case.service.planned.extend([answers[kind]] * 50)
-    with pytest.raises(KeyServiceUnavailable, match=r"opening failed \(2 of 2 tries\)") as caught:
+    with pytest.raises(KeyServiceUnavailableError, match=r"opening failed \(2 of 2 tries\)") as caught:
         ask_service(
             "opening", lambda: case.first().open(sealed), RetryPolicy(attempts=2, base_delay_s=0, max_delay_s=0)
         )
@@ -222,7 +222,7 @@ def test_an_answer_that_drips_ends_by_the_deadline(case: Case) -> None:
     sealed = case.first().seal(SECRET)
     case.service.planned.extend([Answer(200, b"{" + b" " * 10_000, drip_s=0.1)] * 4)
     started = time.monotonic()
-    with pytest.raises(KeyServiceUnavailable, match="did not answer within"):
+    with pytest.raises(KeyServiceUnavailableError, match="did not answer within"):
         ask_service("opening", lambda: case.first().open(sealed), RetryPolicy(attempts=1, timeout_s=1))
     assert time.monotonic() - started < 30
 
@@ -235,7 +235,7 @@ def test_a_server_that_is_not_there_is_unavailable(monkeypatch: pytest.MonkeyPat
     azures = AzureKeySource("https://127.0.0.1:9/keys/kafka", StaticToken())
     sources = [key_source("aws", "k", nobody), key_source("gcp", f"{RING}/k", nobody), key_source("vault", "k", nobody)]
     for source in [*sources, azures]:
-        with pytest.raises(KeyServiceUnavailable):
+        with pytest.raises(KeyServiceUnavailableError):
             source.seal(SECRET)
 
 
@@ -260,10 +260,10 @@ def test_answers_that_say_nothing_are_errors_of_ours(case: Case) -> None:
         ("IncorrectKeyException", KeyRingError),
         ("DisabledException", KeyServiceError),
         ("NotFoundException", KeyServiceError),
-        ("ExpiredTokenException", KeyServiceDenied),
-        ("UnrecognizedClientException", KeyServiceDenied),
-        ("KMSInternalException", KeyServiceUnavailable),
-        ("DependencyTimeoutException", KeyServiceUnavailable),
+        ("ExpiredTokenException", KeyServiceDeniedError),
+        ("UnrecognizedClientException", KeyServiceDeniedError),
+        ("KMSInternalException", KeyServiceUnavailableError),
+        ("DependencyTimeoutException", KeyServiceUnavailableError),
     ],
 )
 def test_what_aws_says_is_of_the_right_class(
@@ -284,10 +284,10 @@ def test_bytes_that_changed_on_the_way_to_google_are_noticed(google: GoogleKms) 
     google.planned.append(
         Answer(200, b'{"ciphertext": "AAAA", "ciphertextCrc32c": "1", "verifiedPlaintextCrc32c": true}')
     )
-    with pytest.raises(KeyServiceUnavailable, match="bytes changed"):
+    with pytest.raises(KeyServiceUnavailableError, match="bytes changed"):
         source.seal(SECRET)
     google.planned.append(Answer(200, b'{"plaintext": "AAAA", "plaintextCrc32c": "1"}'))
-    with pytest.raises(KeyServiceUnavailable, match="bytes changed"):
+    with pytest.raises(KeyServiceUnavailableError, match="bytes changed"):
         source.open(sealed)
 
 
@@ -303,7 +303,7 @@ def test_azures_key_may_be_rotated_and_read_by_who_may_not_get_it(
         assert latest.open(sealed) == SECRET
         assert latest.seal(SECRET).startswith(b"three:")
         case.service.may_get = False
-        with pytest.raises(KeyServiceDenied, match="does not say by which version"):
+        with pytest.raises(KeyServiceDeniedError, match="does not say by which version"):
             latest.seal(SECRET)
         fixed = AzureKeySource(f"{case.service.url}/keys/kafka/two", StaticToken(), verify_challenge_resource=False)
         assert latest.open(fixed.seal(SECRET)) == SECRET
@@ -377,7 +377,7 @@ def test_an_endpoint_of_credentials_that_drips_ends_by_the_deadline(
         endpoint.planned.extend([Answer(200, b"{" + b" " * 10_000, drip_s=0.1)] * 9)
         key = f"{RING}/one" if service == "gcp" else "alias/one"
         started = time.monotonic()
-        with pytest.raises(KeyServiceUnavailable, match="did not answer within"):
+        with pytest.raises(KeyServiceUnavailableError, match="did not answer within"):
             key_source(service, key, None)
         assert time.monotonic() - started < 30
         assert endpoint.requests

@@ -13,7 +13,7 @@ from tests.support.kafka.mock_kafka import mock_kafka
 from tests.support.network.fault_proxy import wait_until
 from tests.support.servers.kafka import KafkaServer
 from tests.support.servers.process import unanswered_port
-from tieredstore.errors import BrokerDenied, BrokerError, BrokerUnavailable, ConfigError
+from tieredstore.errors import BrokerDeniedError, BrokerError, BrokerUnavailableError, ConfigError
 from tieredstore.live import LiveCluster
 from tieredstore.live.broker_state import BrokerState, PartitionEnd
 
@@ -71,7 +71,7 @@ def test_a_broker_that_does_not_answer_is_named() -> None:
                 lambda: state.ends([("orders", 0)], stable=False),
                 lambda: state.topic_settings(["orders"]),
             ):
-                with pytest.raises(BrokerUnavailable, match=server):
+                with pytest.raises(BrokerUnavailableError, match=server):
                     ask()
 
 
@@ -96,7 +96,7 @@ def test_a_refused_login_ends_each_call_long_before_its_time(ask: Callable[[Brok
         properties = {"bootstrap.servers": mocked.bootstrap_servers, **login}
         with BrokerState(properties, timeout_s=100) as state:
             begun = time.monotonic()
-            with pytest.raises(BrokerDenied, match=f"{mocked.bootstrap_servers}.*SASL Handshake not supported"):
+            with pytest.raises(BrokerDeniedError, match=f"{mocked.bootstrap_servers}.*SASL Handshake not supported"):
                 ask(state)
             assert time.monotonic() - begun < 50
 
@@ -141,7 +141,7 @@ def test_where_settings_are_not_told_it_is_asked_anew_which_broker_is_the_contro
     with mock_kafka() as mocked, BrokerState({"bootstrap.servers": mocked.bootstrap_servers}, timeout_s=1) as state:
         mocked.make_topic("events")
         for before in range(3):
-            with pytest.raises((BrokerUnavailable, BrokerError)):
+            with pytest.raises((BrokerUnavailableError, BrokerError)):
                 state.topic_settings(["events"])
             assert len(asked) == before
 
@@ -160,9 +160,9 @@ def test_what_is_said_of_a_partition_whose_broker_is_dead_is_no_answer() -> None
             assert wait_until(lambda: _is_told(state, place))
             assert wait_until(lambda: _end_of(cluster, place) == 0)
             mocked.set_down(1)
-            with pytest.raises((BrokerUnavailable, BrokerError)):
+            with pytest.raises((BrokerUnavailableError, BrokerError)):
                 state.ends([place], stable=False)
-            with pytest.raises((BrokerUnavailable, BrokerError)):
+            with pytest.raises((BrokerUnavailableError, BrokerError)):
                 cluster.offsets_for_times({place: 0})
             mocked.set_leader(*place, 2)
             assert wait_until(lambda: _is_told(state, place))
@@ -188,12 +188,12 @@ def test_who_is_told_that_leaders_have_changed_asks_none_of_those_before() -> No
 def _is_told(state: BrokerState, place: tuple[str, int]) -> bool:
     try:
         return place in state.ends([place], stable=False)
-    except (BrokerError, BrokerUnavailable):
+    except (BrokerError, BrokerUnavailableError):
         return False
 
 
 def _end_of(cluster: LiveCluster, place: tuple[str, int]) -> int | None:
     try:
         return cluster.end_offsets([place])[place]
-    except (BrokerError, BrokerUnavailable):
+    except (BrokerError, BrokerUnavailableError):
         return None

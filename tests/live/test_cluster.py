@@ -16,7 +16,7 @@ from tests.support.kafka.kafka_topics import (
     produce_transaction,
 )
 from tests.support.servers.kafka import KafkaServer
-from tieredstore.errors import ResourceNotFound
+from tieredstore.errors import ResourceNotFoundError
 from tieredstore.kafka.logdir import describe, discover
 from tieredstore.live import Isolation, LiveCluster, faults
 from tieredstore.live.broker_state import BrokerState
@@ -104,13 +104,13 @@ def test_what_is_not_there_is_said(kafka: KafkaServer, monkeypatch: pytest.Monke
     topic = make_topic(kafka)
     properties = {"bootstrap.servers": kafka.bootstrap_servers}
     with LiveCluster(properties, isolation="read_uncommitted") as cluster:
-        with pytest.raises(ResourceNotFound, match=f"^there is no nobody at {kafka.bootstrap_servers}$"):
+        with pytest.raises(ResourceNotFoundError, match=f"^there is no nobody at {kafka.bootstrap_servers}$"):
             cluster.topic("nobody")
-        with pytest.raises(ResourceNotFound, match=f"^there is no {topic}-1 at"):
+        with pytest.raises(ResourceNotFoundError, match=f"^there is no {topic}-1 at"):
             cluster.end_offsets([(topic, 0), (topic, 1)])
-        with pytest.raises(ResourceNotFound, match=f"^there is no {topic}-1 at"):
+        with pytest.raises(ResourceNotFoundError, match=f"^there is no {topic}-1 at"):
             cluster.end_offsets([(topic, 1)])
-        with pytest.raises(ResourceNotFound, match=r"^there is no nobody-0 at"):
+        with pytest.raises(ResourceNotFoundError, match=r"^there is no nobody-0 at"):
             cluster.earliest_offsets([("nobody", 0)])
 
 

@@ -23,7 +23,7 @@ from tests.support.kafka.mock_kafka import mock_kafka
 from tests.support.servers.kafka import PASSWORD, USER, KafkaServer, start_kafka
 from tests.support.servers.kafka_certificates import issue, make_authority
 from tests.support.servers.process import unanswered_port
-from tieredstore.errors import BrokerDenied, BrokerUnavailable, ResourceNotFound, TieredStoreError
+from tieredstore.errors import BrokerDeniedError, BrokerUnavailableError, ResourceNotFoundError, TieredStoreError
 from tieredstore.live import LiveCluster, LiveFollower, faults, read_live
 
 pytestmark = pytest.mark.slow
@@ -72,11 +72,11 @@ def login(mechanism: str, password: str) -> Properties:
 def refusal(properties: Properties, topic: str) -> str:
     """The sentence of both ways, which is the same but for its beginning."""
     cluster = LiveCluster(properties, isolation="read_committed", timeout_s=60)
-    with cluster, pytest.raises(BrokerDenied) as looked_up:
+    with cluster, pytest.raises(BrokerDeniedError) as looked_up:
         cluster.topic(topic)
-    with cluster, pytest.raises(BrokerDenied):
+    with cluster, pytest.raises(BrokerDeniedError):
         cluster.topics()
-    with pytest.raises(BrokerDenied) as read:
+    with pytest.raises(BrokerDeniedError) as read:
         next(read_live(properties, topic, 0, 0, 3, isolation="read_committed", timeout_s=60))
     assert not read.value.retryable
     sentences = {re.sub(r"^.*?: | \(after .*", "", str(raised.value)) for raised in (looked_up, read)}
@@ -175,14 +175,14 @@ def test_the_right_to_read_the_topic_is_all_that_is_needed(guarded: KafkaServer)
     with LiveCluster(listener, isolation="read_committed", timeout_s=60) as cluster:
         assert cluster.topics() == (allowed,)
         for ask in (lambda: cluster.topic(forbidden), lambda: cluster.end_offsets([(forbidden, 0)])):
-            with pytest.raises(BrokerDenied, match="authorization failed"):
+            with pytest.raises(BrokerDeniedError, match="authorization failed"):
                 ask()
     # Long before the time is over.
-    with pytest.raises(BrokerDenied, match="authorization failed"):
+    with pytest.raises(BrokerDeniedError, match="authorization failed"):
         next(read_live(listener, forbidden, 0, 0, 3, isolation="read_committed", timeout_s=500))
     with LiveFollower(listener, isolation="read_committed", timeout_s=500) as follower:
         follower.add({(allowed, 0): 0, (forbidden, 0): 0})
-        with pytest.raises(BrokerDenied, match="authorization failed"):
+        with pytest.raises(BrokerDeniedError, match="authorization failed"):
             list(iter(lambda: follower.poll(400), None))
 
 
@@ -192,9 +192,9 @@ def test_nothing_that_is_asked_for_creates_a_topic(monkeypatch: pytest.MonkeyPat
     with mock_kafka() as broker:
         properties = {"bootstrap.servers": broker.bootstrap_servers, "allow.auto.create.topics": "true"}
         with LiveCluster(properties, isolation="read_committed") as cluster:
-            with pytest.raises(ResourceNotFound):
+            with pytest.raises(ResourceNotFoundError):
                 cluster.end_offsets([("nobody", 0)])
-            with pytest.raises(ResourceNotFound):
+            with pytest.raises(ResourceNotFoundError):
                 next(read_live(properties, "nobody", 0, 0, 1, isolation="read_committed"))
             assert cluster.topics() == ()
 
@@ -222,7 +222,7 @@ def test_a_client_shows_its_certificate(choosy: KafkaServer, tmp_path: Path) -> 
 def refusal_of_nobody(ask: Callable[[float], object]) -> str:
     """What is said once the client had the time to hear that nobody listens, which it may not have had at first."""
     for timeout_s in (0.5, 5, 50):
-        with pytest.raises(BrokerUnavailable) as raised:
+        with pytest.raises(BrokerUnavailableError) as raised:
             ask(timeout_s)
         assert raised.value.retryable
         if "Connection refused" in str(raised.value):
@@ -257,7 +257,9 @@ def test_a_broker_that_is_not_there_can_be_tried_again(caplog: pytest.LogCapture
 
 def test_a_listener_of_another_protocol_is_told_by_its_silence(kafka: KafkaServer) -> None:
     wrong = {"bootstrap.servers": kafka.tls_servers}
-    said = pytest.raises(BrokerUnavailable, match=r"within 1 s; if it runs, see that security\.protocol is its own")
+    said = pytest.raises(
+        BrokerUnavailableError, match=r"within 1 s; if it runs, see that security\.protocol is its own"
+    )
     with LiveCluster(wrong, isolation="read_committed", timeout_s=1) as cluster, said:
         cluster.topic("t")
 
@@ -272,7 +274,7 @@ def test_a_broker_that_dies_in_the_middle_can_be_tried_again() -> None:
         batches = read_live(properties, topic, 0, 0, 60, isolation="read_committed", timeout_s=10)
         offsets = next(batches)["offset"].to_pylist()
         server.kill()
-        with pytest.raises(BrokerUnavailable):
+        with pytest.raises(BrokerUnavailableError):
             offsets.extend(offset for batch in batches for offset in batch["offset"].to_pylist())
         assert offsets == list(range(len(offsets)))
 
@@ -303,7 +305,7 @@ def test_a_forked_child_has_a_client_of_its_own_and_leaves_its_parents_alone(kaf
             # What the parent reads is not ended here.
             batches = read_live(properties, topic, 0, 0, 3, isolation="read_committed", timeout_s=30)
             fine = fine and sum(batch.num_rows for batch in batches) == 3
-        except BrokerUnavailable as error:
+        except BrokerUnavailableError as error:
             os._exit(UNLUCKY if "forked beside clients" in str(error) else 1)
         os._exit(0 if fine else 1)
 
@@ -333,7 +335,7 @@ def test_a_child_that_was_forked_beside_clients_says_so_when_nobody_answers() ->
         cluster = LiveCluster(properties, isolation="read_committed", timeout_s=0.2)
 
         def words() -> str:
-            with pytest.raises(BrokerUnavailable, match=r"no broker answered within 0\.2 s") as raised:
+            with pytest.raises(BrokerUnavailableError, match=r"no broker answered within 0\.2 s") as raised:
                 cluster.topics()
             return str(raised.value)
 

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, Producer
 from tests.support.kafka.kafka_topics import Produced, make_topic, produce
 from tests.support.kafka.mock_kafka import OFFSET_FOR_LEADER_EPOCH, MockKafka, mock_kafka
 from tests.support.servers.kafka import KafkaServer
-from tieredstore.errors import BrokerDenied, BrokerUnavailable
+from tieredstore.errors import BrokerDeniedError, BrokerUnavailableError
 from tieredstore.live import EpochEnd, LiveCluster, LiveEvent, LiveFollower
 from tieredstore.model import TopicPartition
 from tieredstore.records.columns import int64_values
@@ -59,7 +59,7 @@ def test_a_broker_that_is_away_is_an_error_in_time() -> None:
         filled(mock, 10)
         mock.set_down(1)
         begun = time.monotonic()
-        with cluster_of(mock.bootstrap_servers, timeout_s=1.5) as cluster, pytest.raises(BrokerUnavailable):
+        with cluster_of(mock.bootstrap_servers, timeout_s=1.5) as cluster, pytest.raises(BrokerUnavailableError):
             cluster.epoch_ends({("orders", 0): 0})
         assert time.monotonic() - begun < 15
 
@@ -110,5 +110,5 @@ def test_who_may_not_read_the_topic_is_told(kafka: KafkaServer) -> None:
         "sasl.username": "reader", "sasl.password": "wrong",
     }  # fmt: skip
     topic = make_topic(kafka)
-    with LiveCluster(user, isolation="read_uncommitted", timeout_s=20) as cluster, pytest.raises(BrokerDenied):
+    with LiveCluster(user, isolation="read_uncommitted", timeout_s=20) as cluster, pytest.raises(BrokerDeniedError):
         cluster.epoch_ends({(topic, 0): 0})

@@ -13,7 +13,13 @@ import pytest
 from confluent_kafka import KafkaError, Producer
 
 from tests.support.kafka.mock_kafka import FETCH, LIST_OFFSETS, MockKafka, mock_kafka
-from tieredstore.errors import BrokerDenied, BrokerError, BrokerUnavailable, ResourceNotFound, TieredStoreError
+from tieredstore.errors import (
+    BrokerDeniedError,
+    BrokerError,
+    BrokerUnavailableError,
+    ResourceNotFoundError,
+    TieredStoreError,
+)
 from tieredstore.live import LiveCluster, LiveFollower, faults, read_live
 from tieredstore.model import TopicPartition
 
@@ -74,8 +80,8 @@ CALLS = [read, look_up, follow]
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
-        (KafkaError.TOPIC_AUTHORIZATION_FAILED, BrokerDenied),
-        (KafkaError.CLUSTER_AUTHORIZATION_FAILED, BrokerDenied),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, BrokerDeniedError),
+        (KafkaError.CLUSTER_AUTHORIZATION_FAILED, BrokerDeniedError),
         (KafkaError.TOPIC_EXCEPTION, BrokerError),
         (KafkaError.UNSUPPORTED_VERSION, BrokerError),
     ],
@@ -92,7 +98,7 @@ def test_what_the_metadata_say_of_a_topic_ends_the_call(
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
-        (KafkaError.TOPIC_AUTHORIZATION_FAILED, BrokerDenied),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, BrokerDeniedError),
         (KafkaError.UNSUPPORTED_VERSION, BrokerError),
         (KafkaError.UNKNOWN, BrokerError),
     ],
@@ -117,7 +123,7 @@ def test_what_does_not_pass_in_time_is_unavailable_and_says_why(broker: MockKafk
     broker.set_topic_error("t", KafkaError.LEADER_NOT_AVAILABLE)
     # On a busy machine the first time may be over before the broker was asked.
     for timeout_s in (0.4, 4, 40):
-        with pytest.raises(BrokerUnavailable) as raised:
+        with pytest.raises(BrokerUnavailableError) as raised:
             call(broker, ("t", 0), timeout_s)
         if "no broker answered" not in str(raised.value):
             break
@@ -132,7 +138,7 @@ def test_what_is_absent_is_so_after_a_part_of_the_time(
     monkeypatch.setattr(faults, "_UNKNOWN_S", 0.3)
     for call in (read, look_up):
         begun = time.monotonic()
-        with pytest.raises(ResourceNotFound, match=f"{where[0]}-{where[1]} at {broker.bootstrap_servers}"):
+        with pytest.raises(ResourceNotFoundError, match=f"{where[0]}-{where[1]} at {broker.bootstrap_servers}"):
             call(broker, where, LONG_S)
         assert time.monotonic() - begun >= 0.25
     assert follow(broker, where, LONG_S) is None

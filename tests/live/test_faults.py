@@ -6,11 +6,11 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from tieredstore.errors import (
-    BatchCorrupt,
-    BrokerDenied,
+    BatchCorruptError,
+    BrokerDeniedError,
     BrokerError,
-    BrokerUnavailable,
-    ResourceNotFound,
+    BrokerUnavailableError,
+    ResourceNotFoundError,
     TieredStoreError,
 )
 from tieredstore.live.faults import OF_GROUPS, OUT_OF_RANGE, Trouble, fault, kind_of, translate_errors, unknown_s
@@ -38,14 +38,14 @@ def every_code() -> set[int]:
 def expected_kind(code: int) -> type[TieredStoreError]:
     """That of what a broker says."""
     if code in ABSENT:
-        return ResourceNotFound
+        return ResourceNotFoundError
     if code in JAVA_REFUSES | TOKENS:
-        return BrokerDenied
+        return BrokerDeniedError
     if code == KafkaError.INVALID_MSG:
-        return BatchCorrupt
+        return BatchCorruptError
     # Java has the first no longer, and its clients begin anew from bootstrap.servers after the second.
     passes = code in JAVA_RETRIES | {KafkaError.BROKER_NOT_AVAILABLE, 129}
-    return BrokerUnavailable if passes else BrokerError
+    return BrokerUnavailableError if passes else BrokerError
 
 
 def test_what_brokers_say_is_tried_again_where_java_does() -> None:
@@ -57,17 +57,17 @@ def test_what_brokers_say_is_tried_again_where_java_does() -> None:
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
-        (KafkaError._AUTHENTICATION, BrokerDenied),
-        (KafkaError._SSL, BrokerDenied),
-        (KafkaError._UNKNOWN_TOPIC, ResourceNotFound),
-        (KafkaError._UNKNOWN_PARTITION, ResourceNotFound),
-        (KafkaError._BAD_MSG, BatchCorrupt),
-        (KafkaError._BAD_COMPRESSION, BatchCorrupt),
-        (KafkaError._TRANSPORT, BrokerUnavailable),
-        (KafkaError._TIMED_OUT, BrokerUnavailable),
-        (KafkaError._RESOLVE, BrokerUnavailable),
-        (KafkaError._ALL_BROKERS_DOWN, BrokerUnavailable),
-        (-137, BrokerUnavailable),
+        (KafkaError._AUTHENTICATION, BrokerDeniedError),
+        (KafkaError._SSL, BrokerDeniedError),
+        (KafkaError._UNKNOWN_TOPIC, ResourceNotFoundError),
+        (KafkaError._UNKNOWN_PARTITION, ResourceNotFoundError),
+        (KafkaError._BAD_MSG, BatchCorruptError),
+        (KafkaError._BAD_COMPRESSION, BatchCorruptError),
+        (KafkaError._TRANSPORT, BrokerUnavailableError),
+        (KafkaError._TIMED_OUT, BrokerUnavailableError),
+        (KafkaError._RESOLVE, BrokerUnavailableError),
+        (KafkaError._ALL_BROKERS_DOWN, BrokerUnavailableError),
+        (-137, BrokerUnavailableError),
         (KafkaError._INVALID_ARG, BrokerError),
         (KafkaError._UNSUPPORTED_FEATURE, BrokerError),
         (KafkaError._FATAL, BrokerError),
@@ -83,7 +83,7 @@ def test_what_the_library_says_itself(code: int, kind: type) -> None:
 
 def test_a_fatal_error_is_none_to_try_again() -> None:
     assert kind_of(KafkaError(KafkaError._TRANSPORT, fatal=True)) is BrokerError
-    assert kind_of(KafkaError(KafkaError._STATE, retriable=True)) is BrokerUnavailable
+    assert kind_of(KafkaError(KafkaError._STATE, retriable=True)) is BrokerUnavailableError
 
 
 def test_a_client_waits_on_for_nothing_that_does_not_pass() -> None:
@@ -95,21 +95,21 @@ def test_a_client_waits_on_for_nothing_that_does_not_pass() -> None:
         assert final is None or not final.retryable, code
         ends |= {code} if final is not None else set()
     kinds = {code: kind_of(KafkaError(code)) for code in every_code() - OF_GROUPS}
-    assert ends == {code for code, kind in kinds.items() if kind in (BrokerDenied, BrokerError)}
+    assert ends == {code for code, kind in kinds.items() if kind in (BrokerDeniedError, BrokerError)}
 
 
 def test_a_connection_on_which_something_else_speaks_damages_no_record() -> None:
     trouble = Trouble()
     trouble.note(KafkaError(KafkaError._BAD_MSG))
     assert trouble.final("it cannot be read") is None
-    assert isinstance(trouble.unavailable("it cannot be read", 1), BrokerUnavailable)
+    assert isinstance(trouble.unavailable("it cannot be read", 1), BrokerUnavailableError)
 
 
 def test_a_refusal_is_not_hidden_by_what_follows_on_it() -> None:
     trouble = Trouble()
     for code in (KafkaError._AUTHENTICATION, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
         trouble.note(KafkaError(code))
-    assert isinstance(trouble.final("it cannot be read"), BrokerDenied)
+    assert isinstance(trouble.final("it cannot be read"), BrokerDeniedError)
     trouble.forget()
     assert trouble.final("it cannot be read") is None
 
@@ -124,7 +124,7 @@ def test_a_handshake_that_breaks_off_once_the_broker_has_answered_may_pass() -> 
 
 
 def test_offsets_out_of_range_are_judged_elsewhere() -> None:
-    assert not any(kind_of(KafkaError(code)) is BrokerUnavailable for code in OUT_OF_RANGE)
+    assert not any(kind_of(KafkaError(code)) is BrokerUnavailableError for code in OUT_OF_RANGE)
 
 
 def test_who_waits_longer_gives_new_topics_longer() -> None:

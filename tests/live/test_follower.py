@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from tieredstore.errors import BatchCorrupt, BrokerDenied, BrokerError, TieredStoreError
+from tieredstore.errors import BatchCorruptError, BrokerDeniedError, BrokerError, TieredStoreError
 from tieredstore.live import LiveFollower
 from tieredstore.live.faults import Trouble
 from tieredstore.live.messages import MessageColumns
@@ -95,7 +95,7 @@ def followed(polls: int, *partitions: TopicPartition) -> tuple[dict[TopicPartiti
 
 @pytest.mark.parametrize(
     ("code", "kind"),
-    [(KafkaError.TOPIC_AUTHORIZATION_FAILED, BrokerDenied), (KafkaError._BAD_MSG, BatchCorrupt),
+    [(KafkaError.TOPIC_AUTHORIZATION_FAILED, BrokerDeniedError), (KafkaError._BAD_MSG, BatchCorruptError),
      (KafkaError.INVALID_REQUEST, BrokerError)],
 )  # fmt: skip
 @pytest.mark.parametrize("failing", [FIRST, SECOND])
@@ -121,7 +121,7 @@ def test_a_record_that_cannot_be_given_is_not_skipped(
 
     def refusing(columns: MessageColumns, messages: Sequence[Message]) -> Any:
         if messages[0].partition() == FIRST[1]:
-            raise BatchCorrupt("a header whose key is not UTF-8")
+            raise BatchCorruptError("a header whose key is not UTF-8")
         return build(columns, messages)
 
     monkeypatch.setattr(MessageColumns, "build", refusing)

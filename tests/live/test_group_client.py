@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from tests.support.kafka.mock_kafka import OFFSET_COMMIT, OFFSET_FETCH, MockKafka, mock_kafka
-from tieredstore.errors import BrokerDenied, BrokerError, BrokerUnavailable
+from tieredstore.errors import BrokerDeniedError, BrokerError, BrokerUnavailableError
 from tieredstore.live import LiveCluster
 
 PASSING: Final = {
@@ -48,14 +48,14 @@ def test_one_that_stays_so_is_unavailable_in_time(code: int) -> None:
     with mock_kafka() as mocked, cluster_of(mocked, timeout_s=1) as cluster:
         mocked.push_errors(OFFSET_FETCH, *[code] * 200)
         begun = time.monotonic()
-        with pytest.raises(BrokerUnavailable, match=r"the offsets of the group readers at .* cannot be looked up"):
+        with pytest.raises(BrokerUnavailableError, match=r"the offsets of the group readers at .* cannot be looked up"):
             cluster.committed_offsets("readers", WHERES)
         assert time.monotonic() - begun < DEADLINE_S
 
 
 @pytest.mark.parametrize(
     ("code", "kind"),
-    [(KafkaError.GROUP_AUTHORIZATION_FAILED, BrokerDenied), (KafkaError.INVALID_GROUP_ID, BrokerError)],
+    [(KafkaError.GROUP_AUTHORIZATION_FAILED, BrokerDeniedError), (KafkaError.INVALID_GROUP_ID, BrokerError)],
 )
 def test_what_does_not_pass_is_told_at_once(code: int, kind: type[Exception]) -> None:
     with mock_kafka() as mocked, cluster_of(mocked) as cluster:
@@ -68,12 +68,12 @@ def test_what_does_not_pass_is_told_at_once(code: int, kind: type[Exception]) ->
 def test_committing_to_such_a_coordinator_is_an_error_that_passes(code: int) -> None:
     with mock_kafka() as mocked, cluster_of(mocked, timeout_s=1) as cluster:
         mocked.push_errors(OFFSET_COMMIT, *[code] * 200)
-        with pytest.raises(BrokerUnavailable, match="offsets of the group readers cannot be committed"):
+        with pytest.raises(BrokerUnavailableError, match="offsets of the group readers cannot be committed"):
             cluster.commit_offsets("readers", {("orders", 0): 7})
 
 
 def test_no_broker_is_unavailable() -> None:
     with mock_kafka() as mocked, cluster_of(mocked, timeout_s=1) as cluster:
         mocked.set_down(1)
-        with pytest.raises(BrokerUnavailable, match=r"the offsets of the group readers at .* cannot be looked up"):
+        with pytest.raises(BrokerUnavailableError, match=r"the offsets of the group readers at .* cannot be looked up"):
             cluster.committed_offsets("readers", WHERES)

@@ -21,7 +21,7 @@ from tests.support.kafka.kafka_topics import (
     produce,
 )
 from tests.support.servers.kafka import KafkaServer
-from tieredstore.errors import BatchCorrupt, BrokerUnavailable, DataLoss, ResourceNotFound
+from tieredstore.errors import BatchCorruptError, BrokerUnavailableError, DataLossError, ResourceNotFoundError
 from tieredstore.live import LiveCluster, faults, read_live
 from tieredstore.model import Uuid
 
@@ -60,7 +60,7 @@ def test_offsets_before_the_log_are_data_loss(kafka: KafkaServer, start: int, st
     topic = make_topic(kafka)
     produce(kafka, topic, records(100))
     delete_records(kafka, topic, 40)
-    with pytest.raises(DataLoss, match=rf"^offsets {lost} are gone from {topic}-0 .* begins at offset 40 now"):
+    with pytest.raises(DataLossError, match=rf"^offsets {lost} are gone from {topic}-0 .* begins at offset 40 now"):
         list(reading(kafka, topic, start, stop))
     assert sum(batch.num_rows for batch in reading(kafka, topic, 40, 100)) == 60
 
@@ -73,7 +73,7 @@ def test_retention_that_passes_by_during_the_read_is_data_loss_behind_what_had_c
     batches = reading(kafka, topic, 0, 60)
     rows = column(next(batches), "offset")
     delete_records(kafka, topic, 59)
-    with pytest.raises(DataLoss, match="begins at offset 59 now") as raised:
+    with pytest.raises(DataLossError, match="begins at offset 59 now") as raised:
         collect(batches, rows)
     assert rows == list(range(len(rows)))
     assert 0 < len(rows) < 59
@@ -83,7 +83,7 @@ def test_retention_that_passes_by_during_the_read_is_data_loss_behind_what_had_c
 def test_an_offset_behind_the_log_is_data_loss(kafka: KafkaServer) -> None:
     topic = make_topic(kafka)
     produce(kafka, topic, records(10))
-    with pytest.raises(DataLoss, match="ends before offset 10 now, and was to be read from offset 11 on"):
+    with pytest.raises(DataLossError, match="ends before offset 10 now, and was to be read from offset 11 on"):
         list(reading(kafka, topic, 11, 12))
 
 
@@ -94,10 +94,10 @@ def test_a_log_that_ends_too_early_is_data_loss_after_its_records(kafka: KafkaSe
     # With too little time the broker has not given anything at all.
     for timeout_s in (2, 10, 50):
         rows.clear()
-        with pytest.raises((DataLoss, BrokerUnavailable)) as raised:
+        with pytest.raises((DataLossError, BrokerUnavailableError)) as raised:
             collect(reading(kafka, topic, 0, 12, timeout_s=timeout_s), rows)
         said = str(raised.value)
-        if isinstance(raised.value, DataLoss):
+        if isinstance(raised.value, DataLossError):
             break
     assert "ends before offset 10, and was to be read up to offset 12" in said
     assert rows == list(range(10))
@@ -118,7 +118,7 @@ def recreated(server: KafkaServer, topic: str, count: int) -> None:
     while True:
         try:
             topic_id_of(server, topic)
-        except ResourceNotFound:
+        except ResourceNotFoundError:
             break
         assert time.monotonic() < end
     make_topic(server, name=topic)
@@ -131,7 +131,7 @@ def test_a_topic_that_was_created_again_is_data_loss(kafka: KafkaServer) -> None
     old = topic_id_of(kafka, topic)
     recreated(kafka, topic, 10)
     new = topic_id_of(kafka, topic)
-    with pytest.raises(DataLoss, match=f"created again: its id is {new} on the broker, and the records of {old}"):
+    with pytest.raises(DataLossError, match=f"created again: its id is {new} on the broker, and the records of {old}"):
         list(reading(kafka, topic, 0, 10, topic_id=old))
     assert sum(batch.num_rows for batch in reading(kafka, topic, 0, 10, topic_id=new)) == 10
 
@@ -142,18 +142,18 @@ def test_a_topic_that_is_created_again_during_the_read_is_data_loss(kafka: Kafka
     batches = reading(kafka, topic, 0, 30_000, topic_id=topic_id_of(kafka, topic))
     next(batches)
     recreated(kafka, topic, 30_000)
-    with pytest.raises(DataLoss):
+    with pytest.raises(DataLossError):
         list(batches)
 
 
 def test_a_topic_or_partition_that_is_not_there_is_said(kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faults, "_UNKNOWN_S", 0.3)
-    with pytest.raises(ResourceNotFound, match="there is no nobody at"):
+    with pytest.raises(ResourceNotFoundError, match="there is no nobody at"):
         list(reading(kafka, "nobody", 0, 1, topic_id=Uuid.random()))
     properties = {"bootstrap.servers": kafka.bootstrap_servers}
     topic = make_topic(kafka)
     for name, partition in ((topic, 7), ("nobody", 0)):
-        with pytest.raises(ResourceNotFound, match=f"{name}-{partition} at"):
+        with pytest.raises(ResourceNotFoundError, match=f"{name}-{partition} at"):
             list(read_live(properties, name, partition, 0, 1, isolation="read_committed"))
 
 
@@ -175,7 +175,7 @@ def test_a_header_whose_key_is_no_text_is_an_error_that_says_how_to_go_on(kafka:
         return changed[:17] + crc32c.crc32c(changed[21:]).to_bytes(4, "big") + changed[21:]
 
     change_log(kafka, topic, malform)
-    with pytest.raises(BatchCorrupt, match=f"^the record at offset 1 of {topic}-0 .* read without headers$"):
+    with pytest.raises(BatchCorruptError, match=f"^the record at offset 1 of {topic}-0 .* read without headers$"):
         list(reading(kafka, topic, 0, 2))
     properties = {"bootstrap.servers": kafka.bootstrap_servers}
     batches = read_live(properties, topic, 0, 0, 2, isolation="read_committed", columns=("value",))
@@ -187,5 +187,5 @@ def test_a_damaged_batch_on_the_brokers_disk_is_an_error(kafka: KafkaServer) -> 
     produce(kafka, topic, records(10, 100))
     change_log(kafka, topic, lambda log: log[:-50] + bytes([log[-50] ^ 1]) + log[-49:])
     assert end_offset(kafka, topic) == 10
-    with pytest.raises(BatchCorrupt, match=f"{topic}-0 at .* CRC32C"):
+    with pytest.raises(BatchCorruptError, match=f"{topic}-0 at .* CRC32C"):
         list(reading(kafka, topic, 0, 10))

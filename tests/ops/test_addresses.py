@@ -10,10 +10,16 @@ from tests.support.stores.catalog_stores import OTHER_ID, MadeSegment, partition
 from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import CorruptData
+from tieredstore.errors import CorruptDataError
 from tieredstore.format.keys import Suffix
 from tieredstore.model import Uuid
-from tieredstore.ops.addresses import AmbiguousSegment, SegmentAbsent, SegmentAddress, find_objects, find_segment
+from tieredstore.ops.addresses import (
+    AmbiguousSegmentError,
+    SegmentAbsentError,
+    SegmentAddress,
+    find_objects,
+    find_segment,
+)
 
 PREFIX = "a/"
 EVENTS = partition_of()
@@ -39,7 +45,7 @@ def test_an_address_costs_one_listing_and_one_request(store: ObjectStore) -> Non
 
 
 def test_what_is_near_is_told_of_an_address_without_a_segment(store: ObjectStore) -> None:
-    with pytest.raises(SegmentAbsent) as caught:
+    with pytest.raises(SegmentAbsentError) as caught:
         find_segment(store, PREFIX, SegmentAddress("events", 0, 15))
     assert (caught.value.near, caught.value.others, caught.value.leftovers) == ((0, 10, 20), (), False)
     assert str(caught.value) == "there is no segment events 0 15; segments near it begin at 0, 10, 20"
@@ -49,19 +55,19 @@ def test_near_are_two_below_and_two_above() -> None:
     store = MemoryObjectStore()
     for segment in run_of(9, EVENTS):
         segment.put(store)
-    with pytest.raises(SegmentAbsent) as caught:
+    with pytest.raises(SegmentAbsentError) as caught:
         find_segment(store, "", SegmentAddress("events", 0, 45))
     assert caught.value.near == (30, 40, 50, 60)
 
 
 def test_a_partition_that_is_not_there_has_nothing_near(store: ObjectStore) -> None:
-    with pytest.raises(SegmentAbsent, match="the store holds none of events 1") as caught:
+    with pytest.raises(SegmentAbsentError, match="the store holds none of events 1") as caught:
         find_segment(store, PREFIX, SegmentAddress("events", 1, 0))
     assert caught.value.near == ()
 
 
 def test_another_segment_id_is_told_which_there_is(store: ObjectStore) -> None:
-    with pytest.raises(SegmentAbsent, match="at this offset there is") as caught:
+    with pytest.raises(SegmentAbsentError, match="at this offset there is") as caught:
         find_segment(store, PREFIX, SegmentAddress("events", 0, 0, segment_id=Uuid(bytes(range(16)))))
     assert caught.value.others == (run_of(1, EVENTS)[0].metadata.remote_log_segment_id.id,)
 
@@ -69,12 +75,12 @@ def test_another_segment_id_is_told_which_there_is(store: ObjectStore) -> None:
 def test_leftovers_are_met_by_their_segment_id_alone(store: ObjectStore) -> None:
     segment = run_of(2, EVENTS)[1]
     store.delete([segment.key(prefix=PREFIX)])
-    with pytest.raises(SegmentAbsent, match="left objects there") as caught:
+    with pytest.raises(SegmentAbsentError, match="left objects there") as caught:
         find_objects(store, PREFIX, SegmentAddress("events", 0, 10))
     assert caught.value.leftovers
     named = SegmentAddress("events", 0, 10, segment_id=segment.metadata.remote_log_segment_id.id)
     assert find_objects(store, PREFIX, named).missing == (Suffix.MANIFEST,)
-    with pytest.raises(SegmentAbsent):
+    with pytest.raises(SegmentAbsentError):
         find_segment(store, PREFIX, named)
 
 
@@ -84,7 +90,7 @@ def test_several_are_told_with_what_chooses_among_them(store: ObjectStore) -> No
     store.put(anew.key(prefix=PREFIX), b"{}")
     address = SegmentAddress("events", 0, 10)
     for find in (find_segment, find_objects):
-        with pytest.raises(AmbiguousSegment, match="events 0 10 names 3 segments; choose one by") as caught:
+        with pytest.raises(AmbiguousSegmentError, match="events 0 10 names 3 segments; choose one by") as caught:
             find(store, PREFIX, address)
         assert caught.value.count == 3
         assert [candidate.metadata and candidate.metadata.end_offset for candidate in caught.value.candidates] == [
@@ -102,7 +108,7 @@ def test_of_very_many_only_some_are_asked_for() -> None:
     store = CountingStore(MemoryObjectStore())
     for number in range(50):
         MadeSegment(EVENTS, 0, 9, number=number).put(store.inner)
-    with pytest.raises(AmbiguousSegment) as caught:
+    with pytest.raises(AmbiguousSegmentError) as caught:
         find_segment(store, "", SegmentAddress("events", 0, 0))
     assert (caught.value.count, len(caught.value.candidates)) == (50, 20)
     assert store.requests["get"] == 20
@@ -120,13 +126,13 @@ def test_a_whole_one_goes_before_one_that_lost_an_object(store: ObjectStore, suf
 
 def test_a_damaged_manifest_is_damage_and_not_absence(store: ObjectStore) -> None:
     store.put(run_of(1, EVENTS)[0].key(prefix=PREFIX), b"{}")
-    with pytest.raises(CorruptData):
+    with pytest.raises(CorruptDataError):
         find_segment(store, PREFIX, SegmentAddress("events", 0, 0))
 
 
 def test_the_errors_survive_a_pickle(store: ObjectStore) -> None:
     MadeSegment(EVENTS, 10, 24, number=1).put(store, PREFIX)
-    for offset, kind in ((10, AmbiguousSegment), (15, SegmentAbsent)):
+    for offset, kind in ((10, AmbiguousSegmentError), (15, SegmentAbsentError)):
         with pytest.raises(kind) as caught:
             find_segment(store, PREFIX, SegmentAddress("events", 0, offset))
         copy = pickle.loads(pickle.dumps(caught.value))

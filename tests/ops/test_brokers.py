@@ -13,7 +13,7 @@ from tests.support.stores.stepped_actors import HOUR_MS, AgingStore, WorldClock
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope, list_segments
 from tieredstore.catalog.metadata_topic import PartitionDelete, PartitionDeleteState, SegmentState, SegmentUpdate
 from tieredstore.cli.bucket.rm import LEFT_ALONE
-from tieredstore.errors import ConfigError, CorruptData
+from tieredstore.errors import ConfigError, CorruptDataError
 from tieredstore.ops.brokers import BrokersView
 from tieredstore.ops.garbage.collection import Garbage, GarbageCollection
 from tieredstore.ops.garbage.holds import LegalHold, place_hold
@@ -155,11 +155,11 @@ def test_a_store_that_does_not_tell_its_time_is_refused(topic: Topic, monkeypatc
 def test_where_a_record_cannot_be_read_nothing_is_deleted(topic: Topic) -> None:
     topic.values.append(b"\1\x09\0")
     store = aged()
-    with pytest.raises(CorruptData, match="offset 8 of __remote_log_metadata-0"):
+    with pytest.raises(CorruptDataError, match="offset 8 of __remote_log_metadata-0"):
         remove(store, topic, Before())
     assert len(list(list_segments(store))) == len(MADE)
     topic.values = [b"\1\x09\0"]
-    with pytest.raises(CorruptData):
+    with pytest.raises(CorruptDataError):
         collect(aged(), topic)
 
 

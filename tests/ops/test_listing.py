@@ -9,7 +9,7 @@ from tests.support.stores.doubles import FaultyStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import list_segments
 from tieredstore.catalog.stored import load_segment
-from tieredstore.errors import ManifestCorrupt, StoreUnavailable
+from tieredstore.errors import ManifestCorruptError, StoreUnavailableError
 from tieredstore.format.keys import Suffix
 from tieredstore.ops.listing import HeldOffsets, ListedSegment, SegmentTotals, load_listing
 
@@ -60,7 +60,7 @@ def test_a_damaged_manifest_stands_in_the_segments_place() -> None:
     segment.put(store)
     store.put(segment.key(), b"{}")
     (listed,) = listing(store)
-    assert isinstance(listed.loaded, ManifestCorrupt)
+    assert isinstance(listed.loaded, ManifestCorruptError)
     assert (listed.whole, listed.max_timestamp_ms) == (None, None)
 
 
@@ -78,7 +78,7 @@ def test_a_store_that_fails_ends_the_listing() -> None:
     store = FaultyStore(MemoryObjectStore(), lambda operation: operation.name == "get")
     for segment in run_of(3, EVENTS):
         segment.put(store)
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         listing(store)
 
 

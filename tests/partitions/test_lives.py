@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket
-from tieredstore.errors import DataLoss
+from tieredstore.errors import DataLossError
 from tieredstore.live import LiveCluster, LiveEnd, LiveTopic
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.partitions.selections import Subscribe
@@ -67,7 +67,9 @@ def test_one_id_is_one_log(bucket: Bucket, named: Uuid | None) -> None:
 
 
 def test_another_id_on_the_broker_is_data_loss_or_the_brokers_log_alone(bucket: Bucket) -> None:
-    with pytest.raises(DataLoss, match=f"created again: it is {SECOND_ID} on the broker and {FIRST_ID} in the bucket"):
+    with pytest.raises(
+        DataLossError, match=f"created again: it is {SECOND_ID} on the broker and {FIRST_ID} in the bucket"
+    ):
         taken(bucket, SECOND_ID)
     assert extent(taken(bucket, SECOND_ID, lenient=True)) == (SECOND_ID, 5, 5, 50)
 
@@ -77,7 +79,9 @@ def test_who_names_the_brokers_id_knows_that_the_bucket_has_another(bucket: Buck
 
 
 def test_who_names_the_buckets_id_does_not_get_the_brokers_topic(bucket: Bucket) -> None:
-    with pytest.raises(DataLoss, match=f"topic orders is {SECOND_ID} on the broker, and topic_ids names {FIRST_ID}"):
+    with pytest.raises(
+        DataLossError, match=f"topic orders is {SECOND_ID} on the broker, and topic_ids names {FIRST_ID}"
+    ):
         taken(bucket, SECOND_ID, FIRST_ID)
     snapshot = taken(bucket, SECOND_ID, FIRST_ID, lenient=True)
     assert extent(snapshot) == (FIRST_ID, 0, 20, 20)
@@ -85,6 +89,6 @@ def test_who_names_the_buckets_id_does_not_get_the_brokers_topic(bucket: Bucket)
 
 
 def test_a_topic_that_the_broker_does_not_have(bucket: Bucket) -> None:
-    with pytest.raises(DataLoss, match="topic orders is in the bucket, and the broker has no topic of this name"):
+    with pytest.raises(DataLossError, match="topic orders is in the bucket, and the broker has no topic of this name"):
         taken(bucket, None)
     assert extent(taken(bucket, None, lenient=True)) == (FIRST_ID, 0, 20, 20)

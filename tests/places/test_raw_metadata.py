@@ -19,7 +19,7 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.listing import list_segments
 from tieredstore.config.loading import uploader_settings_from
-from tieredstore.errors import PreconditionFailed, TieredStoreError
+from tieredstore.errors import PreconditionFailedError, TieredStoreError
 from tieredstore.kafka.logdir import LogSegment, describe, discover
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.ops.garbage.removal import Before, Removal
@@ -300,7 +300,7 @@ def test_the_object_is_replaced_by_its_etag_alone(disk: BrokerDisk) -> None:
     store = MemoryObjectStore()
     store_segments(store, disk, 0, 1)
 
-    refusing = ScriptedStore(store).on("replace", do=PreconditionFailed(KEY))
+    refusing = ScriptedStore(store).on("replace", do=PreconditionFailedError(KEY))
     with pytest.raises(TieredStoreError, match="was changed by others 20 times"):
         remove(refusing, 10)
     assert PinterestsReader(store).bases() == [0, 10]

@@ -27,7 +27,7 @@ from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
 from tieredstore.consumer import Consumer
-from tieredstore.errors import DataLoss
+from tieredstore.errors import DataLossError
 from tieredstore.kafka.logdir import discover
 from tieredstore.live import LiveCluster
 from tieredstore.model import Uuid
@@ -194,7 +194,7 @@ def test_a_stream_goes_on_when_a_broker_comes_and_goes(raw: Raw) -> None:
     assert derived != query.start["topicIds"][raw.topic] == str(raw.topic_id)
     # What the broker alone had is not in the bucket yet: that is a loss, and not another topic.
     query.reader = stream(raw, with_broker=False)
-    with pytest.raises(DataLoss, match=f"ends at offset {raw.stored}, and it was read up to {RECORDS}"):
+    with pytest.raises(DataLossError, match=f"ends at offset {raw.stored}, and it was read up to {RECORDS}"):
         query.run()
 
 
@@ -217,7 +217,7 @@ def test_real_ids_still_contradict_each_other(kafka: KafkaServer, tmp_path: Path
     delete_topic(kafka, topic)
     fill(kafka, make_topic(kafka, SMALL_SEGMENTS, name=topic))
     query.reader = stream(first, with_broker=True)
-    with pytest.raises(DataLoss, match=f"{first.topic_id}"):
+    with pytest.raises(DataLossError, match=f"{first.topic_id}"):
         query.run()
-    with first.manager() as manager, pytest.raises(DataLoss, match=f"topic_ids names {first.topic_id}"):
+    with first.manager() as manager, pytest.raises(DataLossError, match=f"topic_ids names {first.topic_id}"):
         survey_logs(manager, LogQuery(Subscribe((topic,)), client=first.client, topic_ids={topic: first.topic_id}))

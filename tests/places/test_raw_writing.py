@@ -16,7 +16,7 @@ from tests.support.uploader.uploader_disk import BrokerDisk, SaidSettling
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import load_catalog
 from tieredstore.config.loading import uploader_settings_from
-from tieredstore.errors import ConfigError, SegmentConflict
+from tieredstore.errors import ConfigError, SegmentConflictError
 from tieredstore.kafka.logdir import PARTITION_METADATA, LogSegment, describe, discover
 from tieredstore.model import Isolation, TopicIdPartition, Uuid
 from tieredstore.partitions import Subscribe
@@ -146,7 +146,7 @@ def test_the_index_of_another_replica_is_no_conflict_and_a_foreign_one_is(disk: 
         store.put(f"{FOLDER}{0:020d}.index", content)
         with RemoteStorageManager(settings, store=place_store(store, settings)) as manager:
             if is_conflict:
-                with pytest.raises(SegmentConflict, match=r"another \.index"):
+                with pytest.raises(SegmentConflictError, match=r"another \.index"):
                     manager.copy_log_segment_data(metadata, segment.files)
                 assert names_in(store) == [f"{0:020d}.index"]
             else:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tieredstore.errors import StoreUnavailable
+from tieredstore.errors import StoreUnavailableError
 from tieredstore.process.deadline import Deadline, Stall
 
 
@@ -36,9 +36,9 @@ def test_what_is_over_is_said() -> None:
     stall = Stall(5, clock.monotonic)
     with stall.under_way() as standing:
         clock.now = 5
-        with pytest.raises(StoreUnavailable, match="the upload made no progress for 5 s"):
+        with pytest.raises(StoreUnavailableError, match="the upload made no progress for 5 s"):
             standing.check("the upload")
-        with pytest.raises(StoreUnavailable, match="the upload did not end within its deadline"):
+        with pytest.raises(StoreUnavailableError, match="the upload did not end within its deadline"):
             Deadline(4, clock.monotonic).sooner(standing).check("the upload")
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
-from tieredstore.errors import DataLoss
+from tieredstore.errors import DataLossError
 from tieredstore.process.fan_in import FanIn
 
 DEADLINE_S = 60.0
@@ -68,11 +68,11 @@ def test_what_waits_is_bounded_and_the_one_that_is_due_comes_in_all_the_same() -
 def test_an_error_comes_after_what_is_before_it_and_ends_the_read(ordered: bool) -> None:
     def failing() -> Iterator[int]:
         yield 5
-        raise DataLoss("lost")
+        raise DataLossError("lost")
 
     streams = iter((partial(numbers, 0, 3), failing, partial(numbers, 10, 3)))
     taken: list[int] = []
-    with pytest.raises(DataLoss, match="lost"), fan_in(streams, at_once=1, ordered=ordered) as items:
+    with pytest.raises(DataLossError, match="lost"), fan_in(streams, at_once=1, ordered=ordered) as items:
         taken.extend(items)
     assert taken == [0, 1, 2, 5]
     assert list(items) == []
@@ -81,11 +81,11 @@ def test_an_error_comes_after_what_is_before_it_and_ends_the_read(ordered: bool)
 def test_what_cannot_be_planned_fails_in_its_turn() -> None:
     def streams() -> Iterator[Callable[[], Iterator[int]]]:
         yield partial(numbers, 0, 3)
-        raise DataLoss("not planned")
+        raise DataLossError("not planned")
 
     with fan_in(streams()) as items:
         assert [next(items) for _ in range(3)] == [0, 1, 2]
-        with pytest.raises(DataLoss, match="not planned"):
+        with pytest.raises(DataLossError, match="not planned"):
             next(items)
 
 

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tieredstore.errors import AlreadyClosed
+from tieredstore.errors import AlreadyClosedError
 from tieredstore.process import futures
-from tieredstore.process.futures import Overdue, is_done, outcome
+from tieredstore.process.futures import OverdueError, is_done, outcome
 
 
 class Waited(Future[int]):
@@ -44,7 +44,7 @@ def test_a_wait_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_done(future, 0.7)
     assert future.waits == [0.5, pytest.approx(0.2)]
     assert not is_done(future, 0)
-    with pytest.raises(Overdue):
+    with pytest.raises(OverdueError):
         outcome(future, 0)
 
 
@@ -54,6 +54,6 @@ def test_what_is_done_or_dropped_is_not_waited_for() -> None:
     dropped.cancel()
     assert outcome(done, 0) == 3
     assert is_done(dropped)
-    with pytest.raises(AlreadyClosed):
+    with pytest.raises(AlreadyClosedError):
         outcome(dropped)
     assert dropped.waits == []

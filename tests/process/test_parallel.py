@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.fresh_python import run_fresh
-from tieredstore.errors import StoreUnavailable
+from tieredstore.errors import StoreUnavailableError
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.parallel import in_parallel
 
@@ -223,7 +223,7 @@ def test_a_deadline_ends_the_wait_for_a_result_that_does_not_come(ordered: bool)
         now[0] = 59.8
         threading.Timer(0.3, now.__setitem__, (0, 60.0)).start()
         started = time.monotonic()
-        with pytest.raises(StoreUnavailable, match="within its deadline"):
+        with pytest.raises(StoreUnavailableError, match="within its deadline"):
             next(results)
         assert time.monotonic() - started < 40
         go_on.set()

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tieredstore.errors import (
-    AccessDenied,
-    BrokerUnavailable,
+    AccessDeniedError,
+    BrokerUnavailableError,
     ConfigError,
-    StoreThrottled,
-    StoreUnavailable,
+    StoreThrottledError,
+    StoreUnavailableError,
     TieredStoreError,
 )
 from tieredstore.metrics import REGISTRY
@@ -48,7 +48,7 @@ def failing(clock: Clock, times: int, takes_s: float = 0.0) -> tuple[Callable[[A
         numbers.append(attempt.number)
         clock.now += takes_s
         if len(numbers) <= times:
-            raise StoreUnavailable("not now")
+            raise StoreUnavailableError("not now")
         return 42
 
     return operation, numbers
@@ -77,14 +77,14 @@ def test_the_first_success_is_the_result(failures: int) -> None:
 def test_the_last_failure_names_the_operation_and_the_tries() -> None:
     clock = Clock()
     operation, numbers = failing(clock, 9)
-    with pytest.raises(StoreUnavailable, match=r"reading it failed \(5 of 5 tries\): not now"):
+    with pytest.raises(StoreUnavailableError, match=r"reading it failed \(5 of 5 tries\): not now"):
         policy(clock).call("reading it", operation)
     assert len(numbers) == 5
 
 
 def test_waits_double_up_to_the_ceiling() -> None:
     clock = Clock()
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         policy(clock, attempts=7).call("it", failing(clock, 9)[0])
     assert clock.slept == [1, 2, 4, 8, 10, 10]
 
@@ -100,9 +100,9 @@ def test_another_error_is_not_tried_again() -> None:
 
     def denied(attempt: Attempt) -> None:
         tries.append(attempt.number)
-        raise AccessDenied("no")
+        raise AccessDeniedError("no")
 
-    with pytest.raises(AccessDenied, match="no"):
+    with pytest.raises(AccessDeniedError, match="no"):
         policy(clock).call("it", denied)
     assert tries == [1]
     assert clock.slept == []
@@ -110,7 +110,7 @@ def test_another_error_is_not_tried_again() -> None:
 
 def test_any_error_that_is_retryable_is_tried_again_and_only_a_store_s_counts_as_a_store_s() -> None:
     clock = Clock()
-    errors: list[TieredStoreError] = [BrokerUnavailable("no leader"), StoreThrottled("slower")]
+    errors: list[TieredStoreError] = [BrokerUnavailableError("no leader"), StoreThrottledError("slower")]
 
     def operation(attempt: Attempt) -> int:
         if attempt.number <= len(errors):
@@ -127,7 +127,7 @@ def test_any_error_that_is_retryable_is_tried_again_and_only_a_store_s_counts_as
 def test_no_try_begins_after_the_deadline() -> None:
     clock = Clock()
     operation, numbers = failing(clock, 99, takes_s=30)
-    with pytest.raises(StoreUnavailable, match="3 of 100"):
+    with pytest.raises(StoreUnavailableError, match="3 of 100"):
         policy(clock, attempts=100, timeout_s=70).call("it", operation)
     assert len(numbers) == 3
     assert clock.now <= 1000 + 70 + 30
@@ -147,7 +147,7 @@ def test_a_deadline_that_has_passed_says_what_it_was_for() -> None:
     deadline = Deadline.after(1, clock.monotonic)
     deadline.check("reading")
     clock.now += 1
-    with pytest.raises(StoreUnavailable, match="reading did not end within its deadline"):
+    with pytest.raises(StoreUnavailableError, match="reading did not end within its deadline"):
         deadline.check("reading")
 
 
@@ -170,9 +170,9 @@ def test_each_try_has_a_deadline_of_its_own_and_none_outlives_the_call() -> None
     def operation(attempt: Attempt) -> int:
         ends.append(attempt.deadline.at_s)
         clock.now += 3.5
-        raise StoreUnavailable("not now")
+        raise StoreUnavailableError("not now")
 
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         limited.call("it", operation)
     # Waits of 1 s and 2 s lie between tries of 3.5 s: the third would end at 1014, past the end of the call.
     assert ends == [1004.0, 1008.5, 1012.0]

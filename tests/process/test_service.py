@@ -117,7 +117,7 @@ ENDINGS: Final = {
     "the error of one thread stops all, and its code is the end": Ending(
         """
         def denied(stop):
-            raise AccessDenied("the bucket says no")
+            raise AccessDeniedError("the bucket says no")
         sys.exit(Service("tester", {"loop": loop, "denied": denied}).run())
         """,
         6, lines=("tester: denied: the bucket says no", "drained"), never="Traceback",

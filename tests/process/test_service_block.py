@@ -15,7 +15,7 @@ from typing import TypeAlias
 import pytest
 
 from tests.support.service_process import fetched
-from tieredstore.errors import ConfigError, StoreUnavailable
+from tieredstore.errors import ConfigError, StoreUnavailableError
 from tieredstore.process.service import Service
 from tieredstore.process.stopping import Stop
 
@@ -61,9 +61,12 @@ def test_within_a_larger_process_the_end_of_the_block_stops_and_leaves_no_thread
 
 def test_within_a_larger_process_a_thread_s_error_is_raised_at_the_end_of_the_block(threads: Threads) -> None:
     def failing(stop: Stop) -> None:
-        raise StoreUnavailable("not now")
+        raise StoreUnavailableError("not now")
 
-    with pytest.raises(StoreUnavailable, match="not now"), Service("within", {"failing": failing, "idle": idle}) as it:
+    with (
+        pytest.raises(StoreUnavailableError, match="not now"),
+        Service("within", {"failing": failing, "idle": idle}) as it,
+    ):
         assert it.join() == ()
     assert threads() == set()
 

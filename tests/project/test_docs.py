@@ -194,7 +194,7 @@ def test_errors_that_are_named_exist() -> None:
             r"`(\w+(?:Corrupt|Error|NotFound|NotRecorded|Exists|Unavailable|Range|Segment|TooLarge))`", text_of_all()
         )
     )
-    assert {"SegmentCorrupt", "InvalidRange"} <= named
+    assert {"SegmentCorruptError", "InvalidRangeError"} <= named
     assert [name for name in sorted(named) if not hasattr(errors, name) and not hasattr(pubsub_errors, name)] == []
 
 

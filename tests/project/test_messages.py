@@ -79,9 +79,9 @@ def test_no_error_of_ours_says_more_than_its_root_lets_it() -> None:
     }
     # Paths of this machine's files, and candidates of a listing, a few of them: keys have 1,024 bytes at most.
     assert own_ways <= {
-        "tieredstore.kafka.logdir.PartitionFileMissing",
-        "tieredstore.ops.addresses.AmbiguousSegment",
-        "tieredstore.ops.addresses.SegmentAbsent",
+        "tieredstore.kafka.logdir.PartitionFileMissingError",
+        "tieredstore.ops.addresses.AmbiguousSegmentError",
+        "tieredstore.ops.addresses.SegmentAbsentError",
     }
 
 

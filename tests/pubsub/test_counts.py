@@ -7,10 +7,10 @@ import pytest
 from tests.support.pubsub.pubsub_topics import orders_on, topics_on
 from tests.support.stores.doubles import FaultyStore, Operation
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import DataLoss
+from tieredstore.errors import DataLossError
 from tieredstore.metrics import REGISTRY
 from tieredstore.pubsub.consume.consumer import Consumer
-from tieredstore.pubsub.errors import BufferFull, DeliveryFailed, InvalidRecord
+from tieredstore.pubsub.errors import BufferFullError, DeliveryFailedError, InvalidRecordError
 from tieredstore.pubsub.produce.producer import Producer
 
 
@@ -30,7 +30,7 @@ def test_what_clients_count_is_exported_and_stays_when_they_are_closed() -> None
     with Producer(topics, "orders") as producer:
         for _ in range(3):
             producer.send(b"value", b"k")
-        with pytest.raises(InvalidRecord):
+        with pytest.raises(InvalidRecordError):
             producer.send(bytes(2000))
         assert exported("producer")["waiting_records"] - before[0].get("waiting_records", 0) == 3
         assert exported("producer")["held_bytes"] > before[0].get("held_bytes", 0)
@@ -68,9 +68,9 @@ def test_failures_and_losses() -> None:
     )
     with Producer(topics, "orders") as producer:
         failing = producer.send(bytes(1_000_000))
-        with pytest.raises(BufferFull):
+        with pytest.raises(BufferFullError):
             producer.send(bytes(1_000_000))
-        with pytest.raises(DeliveryFailed):
+        with pytest.raises(DeliveryFailedError):
             failing.result(60)
     counts = producer.counts
     assert (counts.blocked_sends, counts.full_buffers, counts.failed_records, counts.records) == (1, 1, 1, 1)
@@ -78,6 +78,6 @@ def test_failures_and_losses() -> None:
     with Producer(whole, "orders") as producer:
         producer.send(b"v")
     inner.delete([info.key for info in inner.list("") if "/topics/orders/" in info.key and "!" not in info.key])
-    with Consumer(whole, "orders") as consumer, pytest.raises(DataLoss):
+    with Consumer(whole, "orders") as consumer, pytest.raises(DataLossError):
         list(consumer.records(60.0))
     assert consumer.counts.losses == 1

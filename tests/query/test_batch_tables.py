@@ -19,9 +19,9 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
 from tieredstore.duckdb import attach
 from tieredstore.duckdb.query_tables import QueryTables
-from tieredstore.errors import AlreadyClosed, ConfigError, DataLoss, InvalidValue, ResourceNotFound
+from tieredstore.errors import AlreadyClosedError, ConfigError, DataLossError, InvalidValueError, ResourceNotFoundError
 from tieredstore.pubsub.consume.tables import BatchTable, BatchTables
-from tieredstore.pubsub.errors import MessageCorrupt
+from tieredstore.pubsub.errors import MessageCorruptError
 from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.query.topic_columns import ColumnTypes
@@ -104,9 +104,9 @@ def test_what_conditions_exclude_is_not_fetched(
 
 
 def test_names_that_there_are_not(topics: Topics) -> None:
-    with pytest.raises(ResourceNotFound, match="there is no topic sales"):
+    with pytest.raises(ResourceNotFoundError, match="there is no topic sales"):
         rows(topics, "SELECT * FROM sales")
-    with pytest.raises(ResourceNotFound, match="there is no topic"):
+    with pytest.raises(ResourceNotFoundError, match="there is no topic"):
         rows(topics, 'SELECT * FROM "sales$batches"')
     with pytest.raises(ConfigError, match="what"):
         rows(topics, "SELECT what FROM orders")
@@ -116,15 +116,15 @@ def test_what_is_absent_or_damaged_or_of_another_type(topics: Topics, store: Get
     topics.create("bytes")
     with Producer(topics, "bytes") as producer:
         producer.send(b"\xff")
-    with pytest.raises(InvalidValue, match="the value of record 0 of those at offset 0 of bytes-0"):
+    with pytest.raises(InvalidValueError, match="the value of record 0 of those at offset 0 of bytes-0"):
         rows(topics, 'SELECT value FROM "bytes"')
     keys = [info.key for info in store.list("") if "/topics/orders/" in info.key]
     body = store.inner.get(keys[0])
     store.put(keys[0], body[:-1] + bytes([body[-1] ^ 1]))
-    with pytest.raises(MessageCorrupt, match="it has another CRC-32"):
+    with pytest.raises(MessageCorruptError, match="it has another CRC-32"):
         rows(topics, "SELECT count(*) FROM orders")
     store.delete([keys[0]])
-    with pytest.raises(DataLoss, match=f"the object {keys[0]} is not there"):
+    with pytest.raises(DataLossError, match=f"the object {keys[0]} is not there"):
         rows(topics, "SELECT count(*) FROM orders")
 
 
@@ -165,7 +165,7 @@ def test_tables_of_a_connection_read_each_time_what_is_there_then(bucket: dict[s
         assert connection.sql('SELECT min(value) FROM "orders$batches"').fetchall() == [(b"0",)]
     (key, *_) = (info.key for info in topics_in(tmp_path).store.list("") if "/topics/orders/" in info.key)
     topics_in(tmp_path).store.delete([key])
-    with pytest.raises(DataLoss, match="is not there"), attach(connection, bucket, topics=["orders"]):
+    with pytest.raises(DataLossError, match="is not there"), attach(connection, bucket, topics=["orders"]):
         connection.sql("SELECT value FROM orders").fetchall()
 
 
@@ -176,13 +176,13 @@ def test_an_error_is_a_sentence_without_a_traceback_and_a_closed_table_is_not_re
     topics = topics_in(tmp_path)
     table = BatchTable(topics, topics.get("orders"))
     table.close()
-    with pytest.raises(AlreadyClosed, match="the table of orders was closed; attach the topic anew"):
+    with pytest.raises(AlreadyClosedError, match="the table of orders was closed; attach the topic anew"):
         table.scan()
     for info in list(topics.store.list("")):
         if "/topics/orders/" in info.key:
             topics.store.delete([info.key])
     with attach(connection, bucket):
-        with pytest.raises(duckdb.Error, match=r"DataLoss: .*is not there") as caught:
+        with pytest.raises(duckdb.Error, match=r"DataLossError: .*is not there") as caught:
             connection.sql("SELECT value FROM orders").fetchall()
         assert "Traceback" not in str(caught.value)
 

@@ -17,7 +17,7 @@ from tests.support.records.stored_records import StoredTopic
 from tests.support.records.topic_buckets import Bucket, fill
 from tieredstore.duckdb import attach
 from tieredstore.duckdb.query_tables import QueryTables
-from tieredstore.errors import AlreadyClosed, ConfigError, DataLoss, InvalidValue, ResourceNotFound
+from tieredstore.errors import AlreadyClosedError, ConfigError, DataLossError, InvalidValueError, ResourceNotFoundError
 from tieredstore.process.interruption import Interrupted
 from tieredstore.query import ColumnTypes
 from tieredstore.query.topic_table import TableOptions, TopicDataset, TopicTable
@@ -74,7 +74,7 @@ def test_rows_of_a_query_are_given_once(bucket: Bucket) -> None:
     with QueryTables(bucket.manager, TableOptions()) as tables:
         rows = tables.run("SELECT * FROM orders")
         assert pa.table(rows).num_rows == 150
-        with pytest.raises(AlreadyClosed, match="these rows of a query were read before; run it again"):
+        with pytest.raises(AlreadyClosedError, match="these rows of a query were read before; run it again"):
             pa.table(rows)
 
 
@@ -193,7 +193,7 @@ def test_a_result_that_is_not_read_to_its_end_is_an_error_behind_the_detaching(t
         reader = connection.sql("SELECT value FROM events").to_arrow_reader(10)
         assert reader.read_next_batch().num_rows == 10
     attached.close()
-    with pytest.raises((pa.ArrowException, OSError), match="AlreadyClosed"):
+    with pytest.raises((pa.ArrowException, OSError), match="AlreadyClosedError"):
         reader.read_all()
     del reader
     with pytest.raises(duckdb.Error):
@@ -234,13 +234,13 @@ def test_a_lost_segment_is_our_sentence_in_duckdbs_error_and_our_error_from_the_
 ) -> None:
     for base in (0, 200):
         topic.copy_plain(base, 100)
-    with pytest.raises(DataLoss, match="100 to 199"), attach(connection, topic.manager):
+    with pytest.raises(DataLossError, match="100 to 199"), attach(connection, topic.manager):
         connection.execute("SELECT count(*) FROM events").fetchall()
     with attach(connection, topic.manager) as attached:
         with pytest.raises(duckdb.Error, match="offsets 100 to 199 of events-0"):
             connection.execute("SELECT count(*) FROM events").fetchall()
-        assert isinstance(attached.error, DataLoss)
-    with QueryTables(topic.manager, TableOptions()) as tables, pytest.raises(DataLoss):
+        assert isinstance(attached.error, DataLossError)
+    with QueryTables(topic.manager, TableOptions()) as tables, pytest.raises(DataLossError):
         tables.run("SELECT count(*) FROM events")
 
 
@@ -317,7 +317,7 @@ def test_values_of_a_topic_may_have_a_schema(bucket: Bucket, topic: StoredTopic)
         sql = "WITH many AS (SELECT value.*, topic FROM events) SELECT a FROM many JOIN events USING (topic)"
         assert len(rows(tables, sql)) == 25
     json = TableOptions(ColumnTypes(Text(), Json(pa.schema([("a", pa.int64())]))))
-    with QueryTables(topic.manager, json) as tables, pytest.raises(InvalidValue, match="offset 0 of events-0"):
+    with QueryTables(topic.manager, json) as tables, pytest.raises(InvalidValueError, match="offset 0 of events-0"):
         rows(tables, "SELECT value.a FROM events")
 
 
@@ -327,8 +327,8 @@ def test_values_of_a_topic_may_have_a_schema(bucket: Bucket, topic: StoredTopic)
         ("SELECT", ConfigError, "the query: Parser Error"),
         ("SELECT offset FROM orders", ConfigError, 'write "offset"'),
         ("SELECT price FROM orders", ConfigError, 'column "price" not found'),
-        ("SELECT * FROM order_s", ResourceNotFound, "no topic order_s; there are marked, orders, payments"),
-        ("PIVOT order_s ON partition USING count(*)", ResourceNotFound, "no topic order_s; there are marked"),
+        ("SELECT * FROM order_s", ResourceNotFoundError, "no topic order_s; there are marked, orders, payments"),
+        ("PIVOT order_s ON partition USING count(*)", ResourceNotFoundError, "no topic order_s; there are marked"),
         ("SELECT lenght(value) FROM orders", ConfigError, 'lenght does not exist! Did you mean "length"'),
         ("SELECT offse FROM orders", ConfigError, 'Candidate bindings: .*"offset"'),
         ("SELECT lenght(value) FROM orders, order_s", ConfigError, "lenght does not exist"),
@@ -347,7 +347,7 @@ def test_what_is_wrong_with_a_query_is_one_sentence(
 def test_no_variable_of_python_is_a_table(bucket: Bucket) -> None:
     orders_of_mine = pa.table({"x": [1]})
     assert orders_of_mine.num_rows
-    with QueryTables(bucket.manager, TableOptions()) as tables, pytest.raises(ResourceNotFound):
+    with QueryTables(bucket.manager, TableOptions()) as tables, pytest.raises(ResourceNotFoundError):
         tables.run("SELECT * FROM orders_of_mine")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.records.topic_buckets import Bucket
-from tieredstore.errors import ConfigError, DataLoss
+from tieredstore.errors import ConfigError, DataLossError
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.query import ColumnTypes, export
 from tieredstore.query.export import export_files, plan_export
@@ -62,7 +62,7 @@ def test_files_that_may_lack_lost_records_are_not_taken_for_whole_ones(bucket: B
     bucket.write(5)
     assert exported(bucket, whole) == 20
     bucket.delete(lost)
-    with pytest.raises(DataLoss):
+    with pytest.raises(DataLossError):
         exported(bucket, out)
     assert exported(bucket, out, on_data_loss="report") == 15
     with pytest.raises(ConfigError, match=r"may lack records that were lost, since .*: have losses reported"):

@@ -26,12 +26,12 @@ from tests.support.records.stored_records import StoredTopic
 from tests.support.records.topic_buckets import Bucket, fill
 from tests.support.records.topic_filters import expressions
 from tieredstore.errors import (
-    AlreadyClosed,
-    BatchCorrupt,
+    AlreadyClosedError,
+    BatchCorruptError,
     ConfigError,
-    DataLoss,
-    InvalidValue,
-    ResourceNotFound,
+    DataLossError,
+    InvalidValueError,
+    ResourceNotFoundError,
     TieredStoreError,
 )
 from tieredstore.query import TOPIC_COLUMNS, read_topic
@@ -89,7 +89,7 @@ def test_all_who_take_arrow_get_the_same(bucket: Bucket) -> None:
     stream = read()
     rows = duckdb.execute("SELECT * FROM stream").fetchall()
     assert sorted(rows) == sorted(tuple(row.values()) for row in expected)
-    with pytest.raises(AlreadyClosed):
+    with pytest.raises(AlreadyClosedError):
         stream.reader()  # it was given away, and has no rows that anybody could take for all
     with read_records(bucket.manager, "orders", 0, columns=("offset",)) as partition:
         assert table(partition).column("offset").to_pylist() == list(range(100))
@@ -124,7 +124,7 @@ def test_windows_are_of_offsets_of_times_or_of_each_partition(bucket: Bucket) ->
         read(start=9, stop=3)
     with pytest.raises(ConfigError, match="no partition 7"):
         read(start={7: 1})
-    with pytest.raises(ResourceNotFound, match="order"):
+    with pytest.raises(ResourceNotFoundError, match="order"):
         read_topic(bucket.manager, "order")
     with pytest.raises(ConfigError, match="columns"):
         read_topic(bucket.manager, "orders", columns=["price"])
@@ -231,27 +231,27 @@ CONSUMERS: dict[str, Callable[[Any], Any]] = {
 def test_an_error_of_ours_is_a_sentence_in_each_of_them(trouble: StoredTopic, consumer: str) -> None:
     damage(trouble)
     read = read_topic(trouble.manager, "events", stop=200)
-    with pytest.raises(Exception, match=r"BatchCorrupt: .*its CRC is") as caught:
+    with pytest.raises(Exception, match=r"BatchCorruptError: .*its CRC is") as caught:
         CONSUMERS[consumer](read)
     assert not isinstance(caught.value, TieredStoreError)
     assert "Traceback" not in str(caught.value)
-    assert isinstance(read.error, BatchCorrupt)
+    assert isinstance(read.error, BatchCorruptError)
     # Who reads on meets the error again, and no end.
-    with pytest.raises(BatchCorrupt):
+    with pytest.raises(BatchCorruptError):
         list(read)
     # As a context manager a read gives its own error instead.
-    with pytest.raises(BatchCorrupt), read_topic(trouble.manager, "events", stop=200) as stream:
+    with pytest.raises(BatchCorruptError), read_topic(trouble.manager, "events", stop=200) as stream:
         CONSUMERS[consumer](stream)
 
 
 def test_lost_offsets_are_an_error_before_the_first_record_or_a_warning(
     trouble: StoredTopic, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(DataLoss, match="offsets 200 to 299 of events-0"):
+    with pytest.raises(DataLossError, match="offsets 200 to 299 of events-0"):
         read_topic(trouble.manager, "events")
     # What a filter excludes nobody asked for; times do not tell of records that are not there.
     assert table(read_topic(trouble.manager, "events", filter=ds.field("offset") < 200)).num_rows == 200
-    with pytest.raises(DataLoss):
+    with pytest.raises(DataLossError):
         read_topic(trouble.manager, "events", filter=ds.field("timestamp") > pa.scalar(0, pa.timestamp("ms", "UTC")))
     assert table(read_topic(trouble.manager, "events", on_data_loss="report")).num_rows == 300
     assert caplog.text.count("200 to 299") == 1
@@ -259,7 +259,7 @@ def test_lost_offsets_are_an_error_before_the_first_record_or_a_warning(
 
 def test_keys_and_values_of_another_type_name_the_offset(bucket: Bucket) -> None:
     read = read_topic(bucket.manager, "orders", columns=("value",), value=Json(pa.schema([("a", pa.int64())])))
-    with pytest.raises(InvalidValue, match="the value at offset 0 of orders-0 is not JSON"):
+    with pytest.raises(InvalidValueError, match="the value at offset 0 of orders-0 is not JSON"):
         list(read)
     schema: Any = read.schema
     assert str(schema.field("value").type) == "struct<a: int64>"
@@ -268,14 +268,14 @@ def test_keys_and_values_of_another_type_name_the_offset(bucket: Bucket) -> None
 def test_a_read_that_is_closed_in_the_middle_is_no_shorter_one(bucket: Bucket) -> None:
     with read_topic(bucket.manager, "payments") as read:
         assert next(read).num_rows
-    with pytest.raises(AlreadyClosed, match="payments was closed before its end"):
+    with pytest.raises(AlreadyClosedError, match="payments was closed before its end"):
         list(read)
     # To its end, and once more: there is nothing, and nobody is told that this is all there is.
     read = read_topic(bucket.manager, "payments")
     assert sum(batch.num_rows for batch in read) == 2000
     assert list(read) == []
     for again in (table, read_batches):
-        with pytest.raises(AlreadyClosed, match="begin another"):
+        with pytest.raises(AlreadyClosedError, match="begin another"):
             again(read)
 
 

@@ -29,7 +29,7 @@ from tests.support.spark.spark_tasks import rows_in
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
 from tieredstore.consumer import Consumer
-from tieredstore.errors import DataLoss
+from tieredstore.errors import DataLossError
 from tieredstore.model import TopicPartition as Where
 from tieredstore.partitions import Position, Subscribe
 from tieredstore.pipelines import Parts, Runner
@@ -223,7 +223,7 @@ CUT: Final = f"from offset {KEPT} on a later leader epoch has written another lo
 
 def test_a_tail_that_stood_beyond_the_cut_is_told_and_goes_on_there(readers: Readers) -> None:
     with readers.manager() as manager:
-        with LogTail(manager, readers.query, readers.places) as tail, pytest.raises(DataLoss, match=CUT):
+        with LogTail(manager, readers.query, readers.places) as tail, pytest.raises(DataLossError, match=CUT):
             followed(tail, 1)
         lenient = replace(readers.query, on_data_loss="report")
         with LogTail(manager, lenient, readers.places) as tail:
@@ -233,7 +233,7 @@ def test_a_tail_that_stood_beyond_the_cut_is_told_and_goes_on_there(readers: Rea
 def test_a_stream_that_stood_beyond_the_cut_is_told_and_goes_on_there(readers: Readers) -> None:
     query = Query(readers.stream())
     query.start = readers.checkpoint
-    with pytest.raises(DataLoss, match=CUT):
+    with pytest.raises(DataLossError, match=CUT):
         query.run()
     query.reader.stop()
     query.reader, query.rows = readers.stream(failOnDataLoss="false"), []
@@ -243,5 +243,5 @@ def test_a_stream_that_stood_beyond_the_cut_is_told_and_goes_on_there(readers: R
 
 
 def test_a_pipeline_that_has_written_beyond_the_cut_is_told(readers: Readers) -> None:
-    with pytest.raises(DataLoss, match=f"is written up to offset {KEPT + LOST - 1}, and {CUT}"):
+    with pytest.raises(DataLossError, match=f"is written up to offset {KEPT + LOST - 1}, and {CUT}"):
         readers.write_files(readers.output)

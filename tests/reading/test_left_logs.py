@@ -26,7 +26,7 @@ from tests.support.spark.spark_tasks import rows_in
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.watermark import MoveBack, Watermark, watermark_key
 from tieredstore.duckdb import attach
-from tieredstore.errors import DataLoss
+from tieredstore.errors import DataLossError
 from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.model import TopicIdPartition
 from tieredstore.partitions import Position, Subscribe
@@ -123,7 +123,7 @@ def test_a_stream_that_has_read_it_is_told(bucket: Bucket) -> None:
     query.run()
     assert len(query.rows) == 60
     move_back(bucket)
-    with pytest.raises(DataLoss, match=f"from offset {CUT} on a later leader epoch has written another log"):
+    with pytest.raises(DataLossError, match=f"from offset {CUT} on a later leader epoch has written another log"):
         query.run()
 
 
@@ -131,7 +131,7 @@ def test_a_pipeline_that_has_written_it_is_told(bucket: Bucket) -> None:
     store = MemoryObjectStore()
     assert len(files_of(bucket, store)) == 60
     move_back(bucket)
-    with pytest.raises(DataLoss, match=f"written up to offset 59, and from offset {CUT} on a later leader epoch"):
+    with pytest.raises(DataLossError, match=f"written up to offset 59, and from offset {CUT} on a later leader epoch"):
         files_of(bucket, store)
 
 

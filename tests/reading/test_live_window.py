@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.records.topic_buckets import FIRST_ID, Bucket
-from tieredstore.errors import DataLoss
+from tieredstore.errors import DataLossError
 from tieredstore.live import EpochEnd, LiveEnd, LiveReader, LiveTopic
 from tieredstore.model import TopicIdPartition, TopicPartition
 from tieredstore.partitions import PartitionLog, Subscribe
@@ -35,7 +35,7 @@ class HurriedBroker:
 
     def read(self, topic: str, partition: int, start: int, stop: int, **more: Any) -> Iterator[pa.RecordBatch]:
         if start < 9:
-            raise DataLoss(f"offsets {start} to 6 are gone from {topic}-{partition}, which begins at offset 7 now")
+            raise DataLossError(f"offsets {start} to 6 are gone from {topic}-{partition}, which begins at offset 7 now")
         untyped: Any = pa
         yield untyped.record_batch({"offset": untyped.array(range(start, stop), untyped.int64())})
 
@@ -60,7 +60,7 @@ def test_a_loss_is_told_as_far_as_it_goes(bucket: Bucket, caplog: pytest.LogCapt
 
 def test_a_loss_that_fails_names_the_way_on_of_whoever_asks(bucket: Bucket) -> None:
     query = replace(QUERY, on_data_loss="fail", words=QueryWords(accept_loss="let it be"))
-    with pytest.raises(DataLoss, match="begins at offset 7 now; let it be to go on"):
+    with pytest.raises(DataLossError, match="begins at offset 7 now; let it be to go on"):
         list(TopicReader(lambda: bucket.manager, query, live=broker()).read_split(LiveSplit(ORDERS, 3, 12)))
 
 
@@ -105,7 +105,7 @@ def test_a_log_that_was_cut_since_it_was_planned_is_told(
     reader = cast("LiveReader", ElectedBroker())
     strict, sentence = replace(QUERY, on_data_loss="fail"), r"offsets 7 to 11 of orders-0 .* from offset 7 on"
     if is_cut:
-        with pytest.raises(DataLoss, match=sentence):
+        with pytest.raises(DataLossError, match=sentence):
             list(TopicReader(lambda: bucket.manager, strict, OFFSETS, live=reader).read_split(split))
     with caplog.at_level(logging.WARNING):
         batches: list[Any] = list(TopicReader(lambda: bucket.manager, QUERY, OFFSETS, live=reader).read_split(split))
@@ -118,7 +118,7 @@ def test_late_copies_of_a_log_that_was_left_are_none(bucket: Bucket) -> None:
     bucket.write(12, epochs=((0, 0), (5, 2)))
     split = LiveSplit(ORDERS, 7, 12, cut=Cut(7, 5, "broker"))
     query = replace(QUERY, on_data_loss="fail")
-    with pytest.raises(DataLoss, match="begins at offset 7 now"):
+    with pytest.raises(DataLossError, match="begins at offset 7 now"):
         list(TopicReader(lambda: bucket.manager, query, live=broker()).read_split(split))
     # A later epoch in the bucket is the log itself.
     bucket.ends["orders", 0, FIRST_ID] = 7

@@ -23,7 +23,7 @@ from tests.support.kafka.live_topics import TieredTopic
 from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket
 from tests.support.servers.kafka import KafkaServer
 from tests.support.servers.process import unanswered_port
-from tieredstore.errors import BrokerUnavailable, DataLoss
+from tieredstore.errors import BrokerUnavailableError, DataLossError
 from tieredstore.model import TopicPartition
 from tieredstore.partitions import Subscribe
 from tieredstore.reading import LogQuery, LogTail, TailRecords
@@ -138,7 +138,7 @@ def test_what_nobody_has_is_told(tiered: TieredTopic, policy: Any) -> None:
         delete_records(tiered.server, tiered.topic, 50)
         if policy == "fail":
             for _ in range(2):
-                with pytest.raises(DataLoss, match=f"offsets 5 to 49 of {tiered.topic}-0 are not there"):
+                with pytest.raises(DataLossError, match=f"offsets 5 to 49 of {tiered.topic}-0 are not there"):
                     followed.until_at(p0=COUNT)
             assert tail.positions == {where: 5}
             return
@@ -176,7 +176,7 @@ def test_a_topic_that_is_created_again(
         produce(tiered.server, tiered.topic, numbered(0, 3))
         with caplog.at_level(logging.WARNING):
             if policy == "fail":
-                with pytest.raises(DataLoss, match=r"was created again as|is gone"):
+                with pytest.raises(DataLossError, match=r"was created again as|is gone"):
                     followed.until(lambda: len(followed.values[where]) > 2)
                 return
             followed.until(lambda: len(followed.values[where]) == 5)
@@ -188,7 +188,7 @@ def test_a_broker_that_is_not_there(bucket: Bucket) -> None:
     with unanswered_port() as port:
         client = {"bootstrap.servers": f"127.0.0.1:{port}"}
         query = LogQuery(Subscribe(("orders",)), client=client, timeout_s=1.5)
-        with LogTail(bucket.manager, query, {("orders", 0): 0}) as tail, pytest.raises(BrokerUnavailable):
+        with LogTail(bucket.manager, query, {("orders", 0): 0}) as tail, pytest.raises(BrokerUnavailableError):
             tail.poll(60)
 
 

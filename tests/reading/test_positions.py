@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tieredstore.errors import ConfigError, DataLoss
+from tieredstore.errors import ConfigError, DataLossError
 from tieredstore.model import AtTime, Earliest, Latest, Places, TopicPartition, Uuid
 from tieredstore.partitions.log import PartitionLog
 from tieredstore.partitions.selections import Subscribe
@@ -73,7 +73,9 @@ def test_a_start_at_the_end_of_the_log_reads_nothing() -> None:
 
 def test_a_start_beyond_the_log_is_lost_data() -> None:
     places: Places = {("t", 0): 21, ("t", 1): 5}
-    with pytest.raises(DataLoss, match=r"starts t-0 at offset 21, and its log ends before offset 20; .*on_data_loss"):
+    with pytest.raises(
+        DataLossError, match=r"starts t-0 at offset 21, and its log ends before offset 20; .*on_data_loss"
+    ):
         starts(places)
 
 

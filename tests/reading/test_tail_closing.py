@@ -10,7 +10,7 @@ import pytest
 from tests.reading.test_tail_troubles import ALONE, ORDERS, SETTINGS, Broker
 from tests.support.records.topic_buckets import FIRST_ID, Bucket
 from tieredstore import live
-from tieredstore.errors import AlreadyClosed, BrokerUnavailable
+from tieredstore.errors import AlreadyClosedError, BrokerUnavailableError
 from tieredstore.partitions import Subscribe
 from tieredstore.reading import LogQuery, LogTail
 from tieredstore.reading.survey import survey_logs
@@ -31,7 +31,7 @@ class Noted(Broker):
 
     def close(self) -> None:
         self.closed.append(type(self).__name__)
-        raise BrokerUnavailable("the broker does not let go")
+        raise BrokerUnavailableError("the broker does not let go")
 
     def wait(self, timeout_s: float) -> None:
         time.sleep(timeout_s)
@@ -57,12 +57,12 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_all_is_closed_though_some_of_it_refuses(bucket: Bucket, closed: list[str]) -> None:
     tail = LogTail(bucket.manager, ASKED, {ORDERS: 0}, settings=SETTINGS)
     assert tail.poll(0) is not None
-    with pytest.raises(BrokerUnavailable):
+    with pytest.raises(BrokerUnavailableError):
         tail.close()
     assert closed == ["Follower", "Cluster"]
     tail.close()
     assert closed == ["Follower", "Cluster"]
-    with pytest.raises(AlreadyClosed, match="the tail was closed"):
+    with pytest.raises(AlreadyClosedError, match="the tail was closed"):
         tail.poll(0)
 
 
@@ -72,7 +72,7 @@ def test_a_snapshot_leaves_no_cluster_open(bucket: Bucket, closed: list[str], mo
     assert closed == ["Cluster"]
     closed.clear()
     bucket.manager.close()
-    with pytest.raises(AlreadyClosed):
+    with pytest.raises(AlreadyClosedError):
         survey_logs(bucket.manager, ASKED)
     assert closed == ["Cluster"]
 
@@ -85,7 +85,7 @@ def test_a_tail_that_waits_ends_soon_when_its_bucket_is_closed(
     with LogTail(bucket.manager, query, {ORDERS: 10}, settings=SETTINGS) as tail:
         threading.Timer(0.2, bucket.manager.close).start()
         begun = time.monotonic()
-        with pytest.raises(AlreadyClosed, match="remote storage manager"):
+        with pytest.raises(AlreadyClosedError, match="remote storage manager"):
             tail.poll(60)
         assert time.monotonic() - begun < 40
 
@@ -94,5 +94,5 @@ def test_a_closed_follower_says_that_it_is_closed() -> None:
     follower = live.LiveFollower({"bootstrap.servers": "localhost:1"}, isolation="read_committed", timeout_s=1)
     follower.close()
     follower.close()
-    with pytest.raises(AlreadyClosed, match="the follower was closed"):
+    with pytest.raises(AlreadyClosedError, match="the follower was closed"):
         follower.poll(0)

@@ -14,7 +14,7 @@ import pytest
 from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket
 from tieredstore import live
 from tieredstore.catalog.watermark import MoveBack, Watermark, watermark_key
-from tieredstore.errors import DataLoss, StoreUnavailable
+from tieredstore.errors import DataLossError, StoreUnavailableError
 from tieredstore.live import EpochEnd, LiveEnd, LiveEvent, LiveTopic
 from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
 from tieredstore.partitions import Position, Subscribe
@@ -139,7 +139,7 @@ def test_a_loss_is_told_once_whatever_the_store_does(
 
     def reading(*arguments: Any) -> RunRead:
         if next(failures, False):
-            raise StoreUnavailable("the store is not there")
+            raise StoreUnavailableError("the store is not there")
         return RunRead(*arguments)
 
     monkeypatch.setattr(split_reads, "RunRead", reading)
@@ -152,7 +152,7 @@ def test_a_loss_is_told_once_whatever_the_store_does(
         for _ in range(10):
             try:
                 batches += all_of(tail, polls=1)
-            except StoreUnavailable:
+            except StoreUnavailableError:
                 errors += 1
     assert errors == 3
     assert [lost_of(records) for records in batches] == [[(0, 5)], [(15, 25)]]
@@ -180,7 +180,7 @@ def test_a_topic_that_is_followed_no_longer_is_nobodys_loss(bucket: Bucket, brok
     broker.topics_by_name, broker.extents = {"orders": FIRST_ID}, {ORDERS: (0, 10)}
     query = LogQuery(Subscribe(("orders", "bills")), client={"bootstrap.servers": "localhost:1"})
     with LogTail(bucket.manager, query, {ORDERS: 0, BILLS: 0}, settings=SETTINGS, look_s=0) as tail:
-        with pytest.raises(DataLoss, match="bills"):
+        with pytest.raises(DataLossError, match="bills"):
             tail.poll(0)
         tail.forget([BILLS])
         records = tail.poll(0)
@@ -203,7 +203,7 @@ def test_a_topic_created_again_while_the_bucket_is_read_is_not_followed(bucket: 
         assert tail.poll(0) is not None
         assert tail.poll(0) is None
         clock.now += 2
-        with pytest.raises(DataLoss, match=f"orders was created again: it is {SECOND_ID}"):
+        with pytest.raises(DataLossError, match=f"orders was created again: it is {SECOND_ID}"):
             tail.poll(0)
         assert tail.positions == {ORDERS: 20, BILLS: 0}
 
@@ -225,7 +225,7 @@ def test_records_of_a_topic_that_was_created_again_are_not_given_as_the_old_ones
         broker.topics_by_name["orders"] = SECOND_ID
         assert tail.poll(0) is None
         clock.now += 2
-        with pytest.raises(DataLoss, match=f"orders was created again as {SECOND_ID}"):
+        with pytest.raises(DataLossError, match=f"orders was created again as {SECOND_ID}"):
             tail.poll(0)
 
 
@@ -282,7 +282,9 @@ def test_an_election_that_cut_the_log_below_a_tail_is_told(bucket: Bucket, broke
         assert tail.places == {ORDERS: Position(60, 5)}
         broker.leader_epoch, broker.epoch_end, broker.extents = 6, EpochEnd(5, 25), {ORDERS: (0, 900)}
         broker.events.append(LiveEvent(ORDERS, None, 60))
-        with pytest.raises(DataLoss, match="read up to offset 60, and from offset 25 on a later leader epoch") as error:
+        with pytest.raises(
+            DataLossError, match="read up to offset 60, and from offset 25 on a later leader epoch"
+        ) as error:
             poll_for(tail, clock)
         assert "offsets 25 to 59 were of one that was left behind" in str(error.value)
         assert tail.places == {ORDERS: Position(60, 5)}
@@ -301,7 +303,7 @@ def test_an_election_while_a_tail_comes_to_the_seam_is_told(bucket: Bucket, brok
         broker.leader_epoch, broker.epoch_end, broker.extents = 6, EpochEnd(5, 25), {ORDERS: (0, 900)}
         other: Any = pa.RecordBatch.from_pydict({"offset": [60, 61]})
         broker.events.append(LiveEvent(ORDERS, other, 62, 6))
-        with pytest.raises(DataLoss, match="read up to offset 60, and from offset 25 on a later leader epoch"):
+        with pytest.raises(DataLossError, match="read up to offset 60, and from offset 25 on a later leader epoch"):
             poll_for(tail, clock)
         assert tail.places == {ORDERS: Position(60, 5)}
 
@@ -348,7 +350,7 @@ def test_a_place_of_the_log_as_it_is_now_is_cut_off_by_nothing_before(
     broker.leader_epoch, broker.epoch_end = 6, EpochEnd(5, 25)
     with LogTail(bucket.manager, LIVE, {ORDERS: position}, settings=SETTINGS) as tail:
         if is_cut:
-            with pytest.raises(DataLoss, match="from offset 25 on a later leader epoch"):
+            with pytest.raises(DataLossError, match="from offset 25 on a later leader epoch"):
                 all_of(tail)
         else:
             assert all_of(tail) == []
@@ -362,7 +364,7 @@ def test_a_bucket_that_has_the_later_epoch_by_now_tells_it_without_a_broker(buck
     strict = replace(ALONE, on_data_loss="fail")
     with (
         LogTail(bucket.manager, strict, {ORDERS: Position(60, 5)}, settings=SETTINGS) as tail,
-        pytest.raises(DataLoss, match="from offset 25 on a later leader epoch"),
+        pytest.raises(DataLossError, match="from offset 25 on a later leader epoch"),
     ):
         all_of(tail)
     with LogTail(bucket.manager, ALONE, {ORDERS: Position(60, 5)}, settings=SETTINGS) as tail:

@@ -14,7 +14,7 @@ from tests.support.kafka.kafka_topics import Produced, delete_records, produce_t
 from tests.support.kafka.live_topics import TieredTopic
 from tests.support.records.topic_buckets import Bucket
 from tests.support.servers.kafka import KafkaServer
-from tieredstore.errors import ConfigError, DataLoss
+from tieredstore.errors import ConfigError, DataLossError
 from tieredstore.partitions import Assign, PartitionLog, Subscribe
 from tieredstore.reading import LogQuery, TopicReader
 from tieredstore.reading.survey import survey_logs
@@ -92,7 +92,7 @@ def test_a_hole_at_the_seam_by_the_querys_policy(tiered: TieredTopic, caplog: py
     delete_records(tiered.server, tiered.topic, seam + 7)
     query = query_of(tiered)
     log = log_of(tiered, query)
-    with pytest.raises(DataLoss, match=f"offsets {seam} to {seam + 6} of {tiered.topic}-0 are not there"):
+    with pytest.raises(DataLossError, match=f"offsets {seam} to {seam + 6} of {tiered.topic}-0 are not there"):
         TopicReader(lambda: tiered.manager, query).read(log, 0, COUNT)
     with reader_of(tiered, replace(query, on_data_loss="report")) as reader, caplog.at_level(logging.WARNING):
         read = offsets(reader.read(log, 0, COUNT))
@@ -125,7 +125,7 @@ def test_a_segment_that_goes_under_the_reader(bucket: Bucket, caplog: pytest.Log
     query = LogQuery(Assign((("orders", 0),)))
     log = survey_logs(bucket.manager, query).logs["orders", 0]
     bucket.delete(segments[1])
-    with pytest.raises(DataLoss, match=r"offsets 100 to 199 of .* were deleted while they were read"):
+    with pytest.raises(DataLossError, match=r"offsets 100 to 199 of .* were deleted while they were read"):
         list(reader_of(bucket, query).read(log, 0, 300))
     batches = reader_of(bucket, replace(query, on_data_loss="report")).read(log, 0, 300)
     assert offsets(batches, values=False) == [*range(100), *range(200, 300)]
@@ -136,7 +136,7 @@ def test_offsets_that_there_are_not(bucket: Bucket) -> None:
     bucket.write(20)
     query = LogQuery(Assign((("orders", 0),)))
     log = survey_logs(bucket.manager, query).logs["orders", 0]
-    with pytest.raises(DataLoss, match="offsets 20 to 24 of orders-0 are not there"):
+    with pytest.raises(DataLossError, match="offsets 20 to 24 of orders-0 are not there"):
         reader_of(bucket, query).read(log, 0, 25)
     with pytest.raises(ConfigError, match="there are no offsets from 5 up to 4"):
         reader_of(bucket, query).read(log, 5, 4)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.golden.records import rows_of
 from tests.support.records.stored_records import StoredTopic, plain_batch
-from tieredstore.errors import BatchCorrupt, CorruptData, DataLoss, IndexesCorrupt
+from tieredstore.errors import BatchCorruptError, CorruptDataError, DataLossError, IndexesCorruptError
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.records import AtTime, ReadSettings, RecordReader
 from tieredstore.testing.segments import PARTITION
@@ -41,7 +41,7 @@ def test_lost_offsets_fail_before_the_first_record_or_are_reported(
     for base, count in ((100, 10), (120, 20), (150, 10)):
         topic.copy_plain(base, count, size=10)
     catalog = topic.catalog()
-    with pytest.raises(DataLoss) as raised:
+    with pytest.raises(DataLossError) as raised:
         RecordReader(topic.manager, catalog, ReadSettings()).read("events", 0, start, stop)
     assert all(f"{first} to {last - 1}" in str(raised.value) for first, last in lost)
     assert raised.value.exit_code == 3
@@ -111,7 +111,7 @@ def test_an_offset_index_that_leads_elsewhere_is_an_error_and_loses_nothing_in_s
 ) -> None:
     topic.copy_plain(0, 1000, batch=5)
     rewrite_index(topic, [(offset + shift, position) for offset, position in index_of(topic)])
-    with pytest.raises(IndexesCorrupt, match="events-0"):
+    with pytest.raises(IndexesCorruptError, match="events-0"):
         topic.offsets(ReadSettings(), start, 600)
 
 
@@ -126,7 +126,7 @@ def test_an_offset_index_that_points_into_a_batch_or_past_the_log_is_an_error(
     rewrite_index(topic, entries)
     # Behind the entry's own batch: a read begins at an entry that lies before what it is to give.
     first = entries[place][0] + (place == 0)
-    with pytest.raises(CorruptData, match="events-0"):
+    with pytest.raises(CorruptDataError, match="events-0"):
         topic.offsets(ReadSettings(), first, first + 1)
 
 
@@ -141,7 +141,7 @@ def test_records_that_are_not_the_segments_own_are_an_error(
     """Base offsets are not covered by the CRC."""
     topic.copy_plain(100, 20)
     topic.overwrite(".log", base.to_bytes(8, "big"), at * topic.copied[0].segment_size_in_bytes // 2)
-    with pytest.raises(BatchCorrupt, match=sentence):
+    with pytest.raises(BatchCorruptError, match=sentence):
         topic.offsets(ReadSettings())
 
 
@@ -151,7 +151,7 @@ def test_chunks_in_another_order_are_an_error(topic: StoredTopic) -> None:
     quarter = len(plain_batch(range(10)))
     swapped = stored[2 * quarter : 3 * quarter] + stored[quarter : 2 * quarter] + stored[:quarter]
     topic.overwrite(".log", swapped)
-    with pytest.raises(CorruptData):
+    with pytest.raises(CorruptDataError):
         topic.offsets(ReadSettings())
 
 
@@ -162,7 +162,7 @@ def test_a_damaged_batch_fails_or_is_left_out_and_reported(
     topic.overwrite(".log", b"XX", at=topic.copied[0].segment_size_in_bytes // 2 - 20)
     catalog = topic.catalog()
     failing = RecordReader(topic.manager, catalog, ReadSettings()).read("events", 0)
-    with pytest.raises(BatchCorrupt, match=r"events-0 at offset 0 .*CRC"):
+    with pytest.raises(BatchCorruptError, match=r"events-0 at offset 0 .*CRC"):
         rows_of(failing)
     with caplog.at_level(logging.WARNING):
         read = RecordReader(topic.manager, catalog, ReadSettings(on_corrupt="skip")).read("events", 0)
@@ -188,7 +188,7 @@ def test_a_wrong_base_offset_never_ends_a_read_early(topic: StoredTopic, bit: in
             try:
                 with reader.read("events", 0, start, stop) as read:
                     offsets = [row["offset"] for records in read for row in records.to_pylist()]
-            except CorruptData as error:
+            except CorruptDataError as error:
                 assert "events-0" in str(error)  # noqa: PT017 - right records are the other way to pass
             else:
                 assert offsets == list(wanted)

@@ -16,7 +16,7 @@ from tests.support.records.stored_records import StoredTopic, plain_batch
 from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import Lineage, load_catalog
-from tieredstore.errors import ConfigError, DataLoss
+from tieredstore.errors import ConfigError, DataLossError
 from tieredstore.model import Uuid
 from tieredstore.records import ReadSettings, SplitPlan, plan_splits, read_split
 from tieredstore.remote import RemoteStorageManager
@@ -128,7 +128,7 @@ def test_a_hole_is_no_reason_not_to_pack_and_lost_by_the_settings(topic: StoredT
     (split,) = plan.splits
     assert [(part.start_offset, part.stop_offset) for part in split.sections] == [(0, 50), (80, 130)]
     assert [(lost.start, lost.stop) for lost in plan.lost] == [(50, 80)]
-    with pytest.raises(DataLoss, match="50 to 79"):
+    with pytest.raises(DataLossError, match="50 to 79"):
         plan_splits(topic.manager, lineage, 0, 130, ReadSettings(isolation="read_uncommitted"), max_split_bytes=1 << 20)
     inside = plan_splits(topic.manager, lineage, 10, 60, PLAIN, max_split_bytes=1 << 20)
     assert (inside.stop, [(lost.start, lost.stop) for lost in inside.lost]) == (60, [(50, 60)])

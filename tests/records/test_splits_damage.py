@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.examples import examples
 from tests.support.records.split_reads import broker_index, copy_with_index, lineage_of, read_of
 from tests.support.records.stored_records import StoredTopic, plain_batch
-from tieredstore.errors import BatchCorrupt, CorruptData, IndexesCorrupt
+from tieredstore.errors import BatchCorruptError, CorruptDataError, IndexesCorruptError
 from tieredstore.records import ReadSettings, plan_splits
 
 pytestmark = pytest.mark.slow
@@ -68,7 +68,7 @@ def test_whatever_an_index_says_the_records_are_right_or_there_is_an_error(
         records = data.draw(st.one_of(st.none(), st.integers(10, 60)))
         try:
             offsets = offsets_in_splits(topic, (start, stop), size, records)
-        except CorruptData as error:
+        except CorruptDataError as error:
             assert "events-0" in str(error)  # noqa: PT017 - right records are the other way to pass
         else:
             assert offsets == list(range(start, stop))
@@ -93,7 +93,7 @@ def test_an_entry_with_a_border_and_an_offset_that_do_not_belong_together_is_an_
     topic: StoredTopic, entries: Entries, size: int
 ) -> None:
     copy_with_index(topic, BATCHES, entries)
-    with pytest.raises(IndexesCorrupt, match="events-0"):
+    with pytest.raises(IndexesCorruptError, match="events-0"):
         offsets_in_splits(topic, (0, 300), size)
 
 
@@ -105,7 +105,7 @@ def test_each_of_two_parts_that_meet_at_a_wrong_offset_fails_by_itself(topic: St
     for number, split in enumerate(plan.splits):
         try:
             read_of(topic.manager, split, CHOSEN)
-        except IndexesCorrupt:
+        except IndexesCorruptError:
             failed.append(number)
     place = len(ENTRIES) // 2 + 1
     # What is said of the entry's own batch is wrong as well, but no lie: that one begins before the offset.
@@ -115,14 +115,14 @@ def test_each_of_two_parts_that_meet_at_a_wrong_offset_fails_by_itself(topic: St
 @pytest.mark.parametrize("shift", [20, 60])
 def test_an_index_that_ends_a_window_too_early_is_an_error(topic: StoredTopic, shift: int) -> None:
     copy_with_index(topic, BATCHES, [(offset + shift, position) for offset, position in ENTRIES])
-    with pytest.raises(IndexesCorrupt, match="events-0"):
+    with pytest.raises(IndexesCorruptError, match="events-0"):
         offsets_in_splits(topic, (0, 150), 1 << 20)
 
 
 def test_batches_that_are_walked_at_planning_are_held_against_the_index_there(topic: StoredTopic) -> None:
     copy_with_index(topic, BATCHES, [middle_entry(offset=-6)[len(ENTRIES) // 2]])
     lineage = lineage_of(topic)
-    with pytest.raises(IndexesCorrupt, match="the record batches have offset"):
+    with pytest.raises(IndexesCorruptError, match="the record batches have offset"):
         plan_splits(topic.manager, lineage, 0, 300, CHOSEN, max_split_bytes=4400)
 
 
@@ -137,14 +137,14 @@ def test_of_two_parts_that_meet_within_a_batch_the_first_fails(topic: StoredTopi
     lineage = lineage_of(topic)
     plan = plan_splits(topic.manager, lineage, 0, 300, CHOSEN, max_split_bytes=LOG_SIZE - 3000)
     assert len(plan.splits) == 2
-    with pytest.raises(CorruptData, match="events-0"):
+    with pytest.raises(CorruptDataError, match="events-0"):
         read_of(topic.manager, plan.splits[0], CHOSEN)
 
 
 def test_entries_in_another_order_are_an_error_at_planning(topic: StoredTopic) -> None:
     copy_with_index(topic, BATCHES, [*ENTRIES[:4], ENTRIES[5], ENTRIES[4], *ENTRIES[6:]])
     lineage = lineage_of(topic)
-    with pytest.raises(IndexesCorrupt, match="does not increase"):
+    with pytest.raises(IndexesCorruptError, match="does not increase"):
         plan_splits(topic.manager, lineage, 0, 300, CHOSEN, max_split_bytes=9000)
 
 
@@ -160,7 +160,7 @@ def test_a_broken_length_is_found_at_planning_where_batches_have_to_be_walked(to
     broken[8:12] = (5).to_bytes(4, "big")
     copy_with_index(topic, BATCHES, [])
     topic.overwrite(".log", bytes(broken), BORDERS[20])
-    with pytest.raises(BatchCorrupt, match=r"events-0 .*impossible length 5"):
+    with pytest.raises(BatchCorruptError, match=r"events-0 .*impossible length 5"):
         offsets_in_splits(topic, (0, 300), 9000)
 
 
@@ -176,7 +176,7 @@ def test_zeros_within_a_log_do_not_pass_for_its_end(topic: StoredTopic, batches:
     for split in plan.splits:
         try:
             read_of(topic.manager, split, CHOSEN)
-        except CorruptData:
+        except CorruptDataError:
             failed += 1
     assert failed
 
@@ -188,7 +188,7 @@ def test_zeros_at_the_end_of_a_log_that_others_follow_lose_nothing_in_silence(to
     topic.overwrite(".log", bytes(LOG_SIZE - BORDERS[batches]), BORDERS[batches])
     topic.copy(300, [plain_batch(range(300, 310), 40)])
     for size in (1 << 20, 9000):
-        with pytest.raises(CorruptData, match=r"events-0 .*zeros"):
+        with pytest.raises(CorruptDataError, match=r"events-0 .*zeros"):
             offsets_in_splits(topic, (0, 310), size)
 
 
@@ -196,7 +196,7 @@ def test_chunks_in_another_order_are_an_error(topic: StoredTopic) -> None:
     topic.copy(0, BATCHES)
     third = BATCHES[10] + BATCHES[11]
     topic.overwrite(".log", BATCHES[12] + BATCHES[13] + third, BORDERS[10])
-    with pytest.raises(CorruptData, match="events-0"):
+    with pytest.raises(CorruptDataError, match="events-0"):
         offsets_in_splits(topic, (0, 300), 9000)
 
 
@@ -207,7 +207,7 @@ def test_a_damaged_batch_fails_or_is_left_out_and_logged(
 ) -> None:
     copy_with_index(topic, BATCHES, entries)
     topic.overwrite(".log", b"XX", BORDERS[number] + 300)
-    with pytest.raises(BatchCorrupt, match=r"events-0 at offset 0 .*CRC"):
+    with pytest.raises(BatchCorruptError, match=r"events-0 at offset 0 .*CRC"):
         offsets_in_splits(topic, (0, 300), 9000)
     lost = range(5 * number, 5 * number + 5)
     skipping = ReadSettings(isolation="read_uncommitted", on_corrupt="skip")

@@ -31,7 +31,7 @@ from tests.support.paths import REPOSITORY
 from tests.support.records.record_batches import message, message_set
 from tests.support.records.stored_records import StoredTopic
 from tests.support.spark.spark_tasks import reader_of, rows_of_reader
-from tieredstore.errors import BatchCorrupt, TieredStoreError
+from tieredstore.errors import BatchCorruptError, TieredStoreError
 from tieredstore.kafka.batches import CompressionType
 from tieredstore.records import ReadSettings
 from tieredstore.testing.segments import Record, build_batch
@@ -233,7 +233,7 @@ def test_an_old_message_set_that_counts_from_nothing_is_known_where_its_segment_
         topic.store.put(key, bytes(8) + log[8:])
         reader = topic.reader(ReadSettings(columns=["offset"]))
         if outcome == ERROR:
-            with pytest.raises(BatchCorrupt, match="begins at offset 0"):
+            with pytest.raises(BatchCorruptError, match="begins at offset 0"):
                 list(reader.read("events", 0))
         else:
             assert [row["offset"] for batch in reader.read("events", 0) for row in batch.to_pylist()] == [*range(5), 17]

@@ -16,7 +16,7 @@ from tests.support.golden.segments import case_path, segments
 from tests.support.golden.stored import settings_of
 from tests.support.records.stored_records import StoredTopic
 from tests.support.records.transaction_scripts import STEPS, Step, store
-from tieredstore.errors import IndexesCorrupt
+from tieredstore.errors import IndexesCorruptError
 from tieredstore.format.keys import Suffix
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.records import ReadSettings, RecordReader, read_records
@@ -169,5 +169,5 @@ def test_damaged_indexes_are_named(suffix: bytes, topic: StoredTopic) -> None:
     assert entry is not None
     stored = topic.store.get(topic.keys(".indexes")[0])
     topic.overwrite(".indexes", bytes([stored[entry.position + 1] ^ 0x7F]), entry.position + 1)
-    with pytest.raises(IndexesCorrupt, match="events-0"):
+    with pytest.raises(IndexesCorruptError, match="events-0"):
         rows_of(RecordReader(topic.manager, catalog, COMMITTED).read("events", 0))

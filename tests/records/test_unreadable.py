@@ -10,7 +10,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from tests.support.records.stored_records import StoredTopic, plain_batch
-from tieredstore.errors import DataLoss, ResourceNotFound
+from tieredstore.errors import DataLossError, ResourceNotFoundError
 from tieredstore.partitions import Subscribe
 from tieredstore.query import read_topic
 from tieredstore.reading import LogQuery, Losses
@@ -59,7 +59,7 @@ def test_an_unreadable_segment_fails_the_read_that_asks_for_it_or_is_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     four_segments(topic, damaged)
-    with pytest.raises(DataLoss, match=rf"at offset {100 * damaged} does not count: .*on_data_loss") as raised:
+    with pytest.raises(DataLossError, match=rf"at offset {100 * damaged} does not count: .*on_data_loss") as raised:
         topic.offsets(FAIL, start, stop)
     assert raised.value.exit_code == 3
     with caplog.at_level(logging.WARNING), topic.reader(REPORT).read("events", 0, start, stop) as read:
@@ -95,7 +95,7 @@ def test_an_unreadable_segment_elsewhere_is_nobodys_loss(
 def test_a_last_segment_that_has_lost_an_object_is_lost_data(topic: StoredTopic, suffix: str) -> None:
     four_segments(topic)
     topic.store.delete(topic.keys(suffix)[-1:])
-    with pytest.raises(DataLoss, match=rf"at offset 300 does not count: it has no {suffix}"):
+    with pytest.raises(DataLossError, match=rf"at offset 300 does not count: it has no {suffix}"):
         topic.offsets(FAIL)
     assert topic.offsets(REPORT) == topic.offsets(FAIL, None, 300) == list(range(300))
 
@@ -118,7 +118,7 @@ def test_splits_are_planned_by_the_same_rule(topic: StoredTopic, damaged: int) -
     four_segments(topic, damaged)
     lineage = topic.catalog().lineage("events", 0)
     first, end = lineage.earliest_offset, lineage.end_offset
-    with pytest.raises(DataLoss, match=f"at offset {100 * damaged} does not count"):
+    with pytest.raises(DataLossError, match=f"at offset {100 * damaged} does not count"):
         plan_splits(topic.manager, lineage, first, end, FAIL, max_split_bytes=1 << 20)
     assert plan_splits(topic.manager, lineage, first, end, REPORT, max_split_bytes=1 << 20).splits
 
@@ -131,18 +131,18 @@ def test_a_snapshot_is_judged_by_the_same_rule(topic: StoredTopic, damaged: int)
     where = ("events", 0)
     log = snapshot.logs[where]
     named = {"starts_there": [where]} if damaged == 0 else {"stops_there": [where]}
-    with pytest.raises(DataLoss, match=f"at offset {100 * damaged} does not count"):
+    with pytest.raises(DataLossError, match=f"at offset {100 * damaged} does not count"):
         Losses(query).check_readable(snapshot, {where: (log.earliest, log.end)})
     Losses(query).check_readable(snapshot, {where: (log.earliest, log.end)}, **named)
 
 
 def test_a_topic_of_which_nothing_can_be_read_is_lost_and_not_absent(topic: StoredTopic) -> None:
     four_segments(topic, 0, 1, 2, 3)
-    with pytest.raises(DataLoss, match=r"none that can be read: segment .* of events-0"):
+    with pytest.raises(DataLossError, match=r"none that can be read: segment .* of events-0"):
         RecordReader(topic.manager, topic.catalog(), REPORT).read("events", 0)
-    with pytest.raises(ResourceNotFound) as raised:
+    with pytest.raises(ResourceNotFoundError) as raised:
         RecordReader(topic.manager, topic.catalog(), REPORT).read("others", 0)
-    assert not isinstance(raised.value, DataLoss)
+    assert not isinstance(raised.value, DataLossError)
     assert PARTITION.topic == "events"
 
 
@@ -151,5 +151,5 @@ def test_an_end_beyond_a_log_whose_last_segment_nobody_can_read_is_a_loss(topic:
     four_segments(topic, 3)
     topic.copy(0, [plain_batch(range(400), 10)], partition=replace(PARTITION, partition=1))
     for filter_, loss in ((None, True), (ds.field("offset") < 250, False)):
-        with pytest.raises(DataLoss, match="at offset 300 does not count") if loss else nullcontext():
+        with pytest.raises(DataLossError, match="at offset 300 does not count") if loss else nullcontext():
             read_topic(topic.manager, "events", stop=400, filter=filter_).close()

@@ -18,7 +18,7 @@ from tests.support.records.stored_records import StoredTopic
 from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import load_catalog
-from tieredstore.errors import AlreadyClosed, ConfigError, ResourceNotFound, SegmentNotFound
+from tieredstore.errors import AlreadyClosedError, ConfigError, ResourceNotFoundError, SegmentNotFoundError
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.records import AtTime, Isolation, PartitionRead, ReadSettings, RecordReader, read_records
@@ -98,7 +98,7 @@ def test_closing_a_read_early_ends_it(topic: StoredTopic) -> None:
     with topic.reader(chosen).read("events", 0) as read:
         first: Any = next(read)
         assert first.column("offset")[0].as_py() == 0
-    with pytest.raises(AlreadyClosed):
+    with pytest.raises(AlreadyClosedError):
         next(read)
 
 
@@ -123,9 +123,9 @@ def test_settings_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
 
 def test_topics_and_partitions_that_are_not_there_are_named(topic: StoredTopic) -> None:
     topic.copy_plain(0, 10)
-    with pytest.raises(ResourceNotFound, match="nothing"):
+    with pytest.raises(ResourceNotFoundError, match="nothing"):
         read_records(topic.manager, "nothing", 0)
-    with pytest.raises(ResourceNotFound, match="9"):
+    with pytest.raises(ResourceNotFoundError, match="9"):
         topic.reader(ReadSettings()).read("events", 9)
 
 
@@ -166,14 +166,14 @@ def test_a_read_gives_its_records_once_and_no_end_before_they_are_over(topic: St
     takers: list[Callable[[Any], object]] = [pa.table, PartitionRead.reader, PartitionRead.__arrow_c_stream__]
     for over in (read, closed, cut):
         for take in takers:
-            with pytest.raises(AlreadyClosed, match=r"events-0 .*was read or closed before; begin another"):
+            with pytest.raises(AlreadyClosedError, match=r"events-0 .*was read or closed before; begin another"):
                 take(over)
     for ended in (closed, cut):
-        with pytest.raises(AlreadyClosed, match=r"events-0 .*was closed, or failed, before its end"):
+        with pytest.raises(AlreadyClosedError, match=r"events-0 .*was closed, or failed, before its end"):
             list(ended)
     reader: Any = (again := read_records(topic.manager, "events", 0)).reader()
     again.close()
-    with pytest.raises(AlreadyClosed):
+    with pytest.raises(AlreadyClosedError):
         reader.read_all()
 
 
@@ -181,7 +181,7 @@ def test_a_read_that_failed_has_no_end(topic: StoredTopic) -> None:
     topic.copy_plain(0, 10)
     read = read_records(topic.manager, "events", 0)
     topic.store.delete([info.key for info in topic.store.list("")])
-    with pytest.raises(SegmentNotFound):
+    with pytest.raises(SegmentNotFoundError):
         next(read)
-    with pytest.raises(AlreadyClosed, match="or failed, before its end"):
+    with pytest.raises(AlreadyClosedError, match="or failed, before its end"):
         list(read)

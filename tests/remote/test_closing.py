@@ -17,7 +17,7 @@ from tests.support.records.small_segments import memory_settings, new_metadata, 
 from tests.support.stores.closing_states import COPIES, LOG, OTHERS, READS, Scene, Use, waiting
 from tieredstore.backends.base import find_abandoned_writes
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import AlreadyClosed
+from tieredstore.errors import AlreadyClosedError
 from tieredstore.model import IndexType
 from tieredstore.process import closing as closer_module
 from tieredstore.remote import RemoteStorageManager
@@ -43,7 +43,7 @@ def close_during(scene: Scene, use: Use) -> None:
         assert time.monotonic() - begun < manager_module.CLOSE_S + AT_ONCE_S
         under_way.end()
         assert under_way.ended_at - begun < AT_ONCE_S
-        assert type(under_way.error) is AlreadyClosed, repr(under_way.error)
+        assert type(under_way.error) is AlreadyClosedError, repr(under_way.error)
         assert "remote storage manager was closed" in str(under_way.error)
 
 
@@ -122,7 +122,7 @@ def test_a_closed_manager_serves_nothing_any_more_whatever_is_cached(tmp_path: P
     scene.manager.close()
     before = len(scene.store.calls)
     for use in asked.values():
-        with pytest.raises(AlreadyClosed, match="remote storage manager was closed"):
+        with pytest.raises(AlreadyClosedError, match="remote storage manager was closed"):
             use()
     assert scene.store.calls[before:] == []
     scene.store.put("x", b"the store is its owner's still")
@@ -187,7 +187,7 @@ def test_a_signals_handler_may_close_what_the_main_thread_reads(tmp_path: Path) 
     before = signal.signal(signal.SIGUSR1, lambda *_: scene.manager.close())
     try:
         threading.Thread(target=interrupt).start()
-        with pytest.raises(AlreadyClosed):
+        with pytest.raises(AlreadyClosedError):
             scene.manager.open(scene.metadata).read(10)
     finally:
         signal.signal(signal.SIGUSR1, before)
@@ -214,7 +214,7 @@ def test_a_signals_handler_may_close_at_any_moment(tmp_path: Path, monkeypatch: 
             manager = RemoteStorageManager(settings, store=store)
             signal.signal(signal.SIGALRM, lambda *_, closing=manager: closing.close())
             signal.setitimer(signal.ITIMER_REAL, 0.002 + attempt * 0.0023)
-            with pytest.raises(AlreadyClosed):
+            with pytest.raises(AlreadyClosedError):
                 copy_and_read(manager)
             manager.close()
     finally:
@@ -319,7 +319,7 @@ def test_a_process_that_closes_in_the_midst_says_nothing(tmp_path: Path) -> None
             ended.append((under_way, closer))
         for under_way, closer in ended:
             under_way.end()
-            assert type(under_way.error).__name__ == "AlreadyClosed", under_way.error
+            assert type(under_way.error).__name__ == "AlreadyClosedError", under_way.error
             closer.join(60)
             assert not closer.is_alive()
         """,
@@ -337,9 +337,9 @@ def test_a_thread_that_makes_its_calls_itself_is_told_at_the_next_one(tmp_path: 
         assert len(list(manager.store.list())) == 3
         assert set(threading.enumerate()) <= before
         manager.close()
-        with pytest.raises(AlreadyClosed):
+        with pytest.raises(AlreadyClosedError):
             manager.copy_segment(new_metadata(100), data)
-        with pytest.raises(AlreadyClosed):
+        with pytest.raises(AlreadyClosedError):
             next(manager.store.list())
     assert len(list(inner.list())) == 3
 
@@ -348,6 +348,6 @@ def test_closing_waits_a_moment_for_a_call_that_a_thread_makes_itself(tmp_path: 
     """As for its own threads': a copy undoes what it wrote."""
     inner, data = MemoryObjectStore(), write_segment(tmp_path, b"x" * 100)
     manager = RemoteStorageManager(memory_settings(), store=inner)
-    with manager.on_this_thread(), pytest.raises(AlreadyClosed):
+    with manager.on_this_thread(), pytest.raises(AlreadyClosedError):
         manager.copy_segment(new_metadata(100), data, on_progress=lambda _: manager.close())
     assert list(inner.list()) == []

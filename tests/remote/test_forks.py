@@ -130,7 +130,7 @@ def test_a_child_is_told_what_its_parent_alone_has(tmp_path: Path) -> None:
         from tieredstore.backends.memory import MemoryObjectStore
         from tieredstore.catalog.listing import list_segments
         from tieredstore.catalog.stored import load_segments
-        from tieredstore.errors import AlreadyClosed
+        from tieredstore.errors import AlreadyClosedError
         from tieredstore.process.thread_pool import ThreadPool
         from tieredstore.remote import RemoteStorageManager
         from tieredstore.remote.pools import Pools
@@ -144,7 +144,7 @@ def test_a_child_is_told_what_its_parent_alone_has(tmp_path: Path) -> None:
                 signal.alarm(20)
                 try:
                     use()
-                except AlreadyClosed as error:
+                except AlreadyClosedError as error:
                     os._exit(0 if words in str(error) else 3)
                 os._exit(4)
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, words

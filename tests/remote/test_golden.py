@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support.golden.segments import ALL_SEGMENTS, GoldenSegment, case_info, settings_text
 from tests.support.golden.stored import files_of, manifest_of, metadata_of, original_indexes, settings_of
 from tests.support.records.node_crypto import unwrap_with_node
-from tieredstore.errors import IndexNotRecorded
+from tieredstore.errors import IndexNotRecordedError
 from tieredstore.format.custom_metadata import CustomMetadata
 from tieredstore.format.manifest import SegmentManifest
 from tieredstore.model import IndexType
@@ -36,7 +36,7 @@ def test_the_plugins_objects_give_the_brokers_files(segment: GoldenSegment) -> N
             if kind in fetched:
                 assert manager.fetch_index(metadata, kind).read() == fetched[kind]
             else:
-                with pytest.raises(IndexNotRecorded, match="copied without a transaction index"):
+                with pytest.raises(IndexNotRecordedError, match="copied without a transaction index"):
                     manager.fetch_index(metadata, kind)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tieredstore.errors import AlreadyClosed
+from tieredstore.errors import AlreadyClosedError
 from tieredstore.process.interruption import ENDING_SIGNALS, Interrupted, Interruption, at_sudden_end
 from tieredstore.process.lifetime import Lifetime
 from tieredstore.process.thread_pool import ThreadPool
@@ -44,7 +44,7 @@ class Copy:
         try:
             while True:
                 check()
-        except AlreadyClosed:
+        except AlreadyClosedError:
             self.is_asked_to_end.set()
             assert self.may_end.wait(60)
             self.is_undone = True

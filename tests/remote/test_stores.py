@@ -18,7 +18,7 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.s3.options import Compatibility
 from tieredstore.backends.s3.store import S3ObjectStore
 from tieredstore.catalog import list_segments, load_segment
-from tieredstore.errors import ResourceNotFound
+from tieredstore.errors import ResourceNotFoundError
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata
 from tieredstore.remote import RemoteStorageManager
 
@@ -92,7 +92,7 @@ def test_segments_go_up_are_listed_come_back_and_are_deleted(case: str, store: O
         gone, kept = metadata_of(originals[0]), [metadata_of(segment) for segment in originals[1:]]
         manager.delete_log_segment_data(gone)
         manager.delete_log_segment_data(gone)
-        with pytest.raises(ResourceNotFound):
+        with pytest.raises(ResourceNotFoundError):
             manager.fetch_log_segment(gone, 0).read()
         assert {metadata.remote_log_segment_id for metadata in stored_metadata(manager)} == {
             metadata.remote_log_segment_id for metadata in kept

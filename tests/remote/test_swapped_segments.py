@@ -17,7 +17,7 @@ from tests.support.records.small_segments import write_segment as write_small_se
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import ProblemKind, list_segments, load_catalog, load_segment
 from tieredstore.config import Settings, load_settings
-from tieredstore.errors import SegmentCorrupt
+from tieredstore.errors import SegmentCorruptError
 from tieredstore.format.custom_metadata import CustomMetadata
 from tieredstore.format.keys import Suffix, main_path
 from tieredstore.model import IndexType, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
@@ -87,7 +87,7 @@ def test_neither_manager_catalog_nor_spark_serve_it(swapped: Swapped) -> None:
             ),
         ]
         for read in reads:
-            with pytest.raises(SegmentCorrupt, match=REFUSED):
+            with pytest.raises(SegmentCorruptError, match=REFUSED):
                 read()
         catalog = load_catalog(manager)
         assert catalog.topics() == ("payroll",)
@@ -140,9 +140,9 @@ def test_each_recorded_name_is_compared_by_itself(
 
     _change(store, change)
     with RemoteStorageManager(memory_settings(), store=store) as manager:
-        with pytest.raises(SegmentCorrupt, match=f"it records the {name} {value!r}, and its key says"):
+        with pytest.raises(SegmentCorruptError, match=f"it records the {name} {value!r}, and its key says"):
             manager.fetch_log_segment(metadata, 0)
-        with pytest.raises(SegmentCorrupt, match=f"it records the {name} {value!r}, and its key says"):
+        with pytest.raises(SegmentCorruptError, match=f"it records the {name} {value!r}, and its key says"):
             load_segment(store, next(iter(list_segments(store))))
 
 
@@ -193,5 +193,5 @@ def test_where_encryption_is_required_no_plain_segment_is_read(tmp_path: Path) -
         manager.copy_log_segment_data(encrypted, segment.files)
         assert manager.open(encrypted).read() == batch
         for read in (manager.open, manager.fetch_manifest, lambda of: manager.fetch_index(of, IndexType.OFFSET)):
-            with pytest.raises(SegmentCorrupt, match=r"not encrypted, and encryption\.required is true"):
+            with pytest.raises(SegmentCorruptError, match=r"not encrypted, and encryption\.required is true"):
                 read(metadata)

@@ -18,7 +18,7 @@ from tests.support.paths import COVERAGE_VARIABLE, REPOSITORY
 
 _BEGIN = """
     import logging, os, signal, sys, threading, time
-    from tieredstore.errors import AccessDenied, ConfigError
+    from tieredstore.errors import AccessDeniedError, ConfigError
     from tieredstore.process.health import Health
     from tieredstore.process.service import Service
 

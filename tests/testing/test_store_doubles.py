@@ -16,7 +16,7 @@ from tests.support.stores.doubles import (
 from tieredstore.backends.base import Body, ObjectStore
 from tieredstore.backends.contract.bodies import open_body
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import AccessDenied, ObjectNotFound, StoreUnavailable
+from tieredstore.errors import AccessDeniedError, ObjectNotFoundError, StoreUnavailableError
 from tieredstore.testing.object_store_tests import ObjectStoreTests
 
 
@@ -79,7 +79,7 @@ def test_empty_ranges_are_no_requests_to_count(inner: MemoryObjectStore) -> None
 def test_failed_calls_count_as_requests_without_bytes(inner: MemoryObjectStore) -> None:
     store = CountingStore(inner)
     for call in (lambda: store.get("absent"), lambda: store.get_into("absent", 0, bytearray(9))):
-        with pytest.raises(ObjectNotFound):
+        with pytest.raises(ObjectNotFoundError):
             call()
     assert store.requests == {"get": 1, "get_into": 1}
     assert store.bytes_down == 0
@@ -135,7 +135,7 @@ _NAMES = ("put", "get", "get_into", "list", "delete", "head", "replace")
 def test_a_fault_before_an_operation_lets_nothing_happen(inner: MemoryObjectStore, name: str) -> None:
     store = FaultyStore(inner, fail_at=0)
     before = content(inner)
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         call_each(store, etag_of(inner, "object/0"))[name]()
     assert content(inner) == before
     assert [operation.name for operation in store.failed] == [name]
@@ -153,7 +153,7 @@ def test_a_fault_after_an_operation_loses_only_the_answer(name: str) -> None:
         if fail_at is None:
             call()
         else:
-            with pytest.raises(StoreUnavailable):
+            with pytest.raises(StoreUnavailableError):
                 call()
         outcomes.append(content(inner))
     assert outcomes[0] == outcomes[1]
@@ -161,7 +161,7 @@ def test_a_fault_after_an_operation_loses_only_the_answer(name: str) -> None:
 
 def test_a_fault_after_keeps_the_store_s_own_error(inner: MemoryObjectStore) -> None:
     store = FaultyStore(inner, fail_at=0, moment="after")
-    with pytest.raises(ObjectNotFound):
+    with pytest.raises(ObjectNotFoundError):
         store.get("absent")
 
 
@@ -173,27 +173,27 @@ def test_a_fault_during_a_put_breaks_off_the_body(inner: MemoryObjectStore) -> N
             with open_body(body) as parts:
                 taken.extend(bytes(part) for part in parts)
 
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         FaultyStore(Noting(inner), fail_at=0, moment="during").put("new", [b"abcd", b"efgh"])
     assert taken == [b"ab"]
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         FaultyStore(inner, fail_at=0, moment="during").put("new", b"abcdefgh")
-    with pytest.raises(ObjectNotFound):
+    with pytest.raises(ObjectNotFoundError):
         inner.get("new")
 
 
 def test_a_fault_during_other_operations_does_half_of_them(inner: MemoryObjectStore) -> None:
     store = FaultyStore(inner, lambda _: True, moment="during")
     buffer = bytearray(b"........")
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         store.get_into("object/0", 0, buffer)
     assert buffer == b"0123...."
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         store.delete(["object/1", "object/2", "object/3"])
     assert sorted(content(inner)) == ["object/0", "object/3"]
     listing = store.list()
     assert next(listing).key == "object/0"
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         next(listing)
 
 
@@ -210,7 +210,7 @@ def test_a_fault_closes_the_generator_that_was_the_body(inner: MemoryObjectStore
 
     kept = body()
     assert next(kept) == b"some"
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         FaultyStore(inner, fail_at=0, moment=moment).put("new", kept)
     assert closed == [True]
 
@@ -223,12 +223,12 @@ def test_a_sweep_fails_each_operation_once_and_a_predicate_whenever_it_says(inne
             try:
                 store.head("object/0")
                 outcomes.append(True)
-            except StoreUnavailable:
+            except StoreUnavailableError:
                 outcomes.append(False)
         assert outcomes == [asked != number for asked in range(4)]
-    store = FaultyStore(inner, lambda operation: operation.keys == ("object/1",), error=lambda: AccessDenied("no"))
+    store = FaultyStore(inner, lambda operation: operation.keys == ("object/1",), error=lambda: AccessDeniedError("no"))
     store.get("object/0")
     for _ in range(2):
-        with pytest.raises(AccessDenied, match="no"):
+        with pytest.raises(AccessDeniedError, match="no"):
             store.get("object/1")
     assert [operation.number for operation in store.failed] == [1, 2]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tieredstore.errors import CorruptData
+from tieredstore.errors import CorruptDataError
 from tieredstore.format.sizes import ENCRYPTION_OVERHEAD
 from tieredstore.transform.encryption import DataKey, SegmentCipher
 
@@ -34,25 +34,25 @@ def test_a_unit_is_28_bytes_longer_and_opens(plaintext: bytes) -> None:
 def test_any_flipped_bit_of_a_unit_is_corrupt(bit: int) -> None:
     damaged = bytearray(UNIT)
     damaged[bit // 8] ^= 1 << bit % 8
-    with pytest.raises(CorruptData, match="tag does not match"):
+    with pytest.raises(CorruptDataError, match="tag does not match"):
         SegmentCipher(KEY).open(bytes(damaged))
 
 
 @pytest.mark.parametrize("other", [DataKey(KEY.key, bytes(32)), DataKey(bytes(32), KEY.aad)])
 def test_another_key_or_aad_is_corrupt(other: DataKey) -> None:
-    with pytest.raises(CorruptData, match="tag does not match"):
+    with pytest.raises(CorruptDataError, match="tag does not match"):
         SegmentCipher(other).open(UNIT)
 
 
 @pytest.mark.parametrize("size", range(28))
 def test_a_unit_shorter_than_its_overhead_is_corrupt(size: int) -> None:
-    with pytest.raises(CorruptData):
+    with pytest.raises(CorruptDataError):
         SegmentCipher(KEY).open(UNIT[:size])
 
 
 @pytest.mark.parametrize("size", [0, 1, 15, 17, 31, 33, 64])
 def test_a_key_of_no_aes_length_is_corrupt(size: int) -> None:
-    with pytest.raises(CorruptData, match=f"{size} bytes"):
+    with pytest.raises(CorruptDataError, match=f"{size} bytes"):
         SegmentCipher(DataKey(bytes(size), b""))
 
 

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from tests.support.paths import GOLDEN
 from tests.support.records.node_crypto import unwrap_with_node
-from tieredstore.errors import KeyRingError, UnknownKey, WrongKey
+from tieredstore.errors import KeyRingError, UnknownKeyError, WrongKeyError
 from tieredstore.transform.keyring import KeyPair, KeyRing
 from tieredstore.transform.pem import read_private_key, read_public_key
 
@@ -60,19 +60,19 @@ def test_any_pair_of_the_ring_unwraps_whichever_is_active() -> None:
 
 
 def test_an_id_that_is_not_on_the_ring_is_named_with_those_that_are() -> None:
-    with pytest.raises(UnknownKey, match=r"'key9'.*key1, key2.*encryption\.key\.pairs"):
+    with pytest.raises(UnknownKeyError, match=r"'key9'.*key1, key2.*encryption\.key\.pairs"):
         golden_ring().unwrap("key9", bytes(384))
 
 
 def test_a_data_key_that_the_pair_does_not_open_is_a_wrong_key() -> None:
     wrapped = bytearray(golden_ring().wrap(b"k" * 32))
     for damaged in (bytes(384), bytes(wrapped[:-1]), b"", bytes(wrapped) + b"x", b"\xff" * 384):
-        with pytest.raises(WrongKey, match="'key1' does not open"):
+        with pytest.raises(WrongKeyError, match="'key1' does not open"):
             golden_ring().unwrap("key1", damaged)
     wrapped[100] ^= 1
-    with pytest.raises(WrongKey):
+    with pytest.raises(WrongKeyError):
         golden_ring().unwrap("key1", bytes(wrapped))
-    with pytest.raises(WrongKey):
+    with pytest.raises(WrongKeyError):
         golden_ring().unwrap("key2", golden_ring().wrap(b"k" * 32))
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tieredstore.errors import CorruptData
+from tieredstore.errors import CorruptDataError
 from tieredstore.transform.chunks import ChunkDecoder, ChunkEncoder, GrowingBuffer
 from tieredstore.transform.encryption import DataKey, SegmentCipher
 from tieredstore.transform.pipeline import ReadInto, TransformedChunks
@@ -101,13 +101,13 @@ def test_a_failing_read_is_raised_at_its_chunk_and_nothing_runs_on(pool: ThreadP
         nonlocal running
         running += 1
         if position == 20:
-            raise CorruptData("the disk said no")
+            raise CorruptDataError("the disk said no")
         time.sleep(0.005)
         running -= 1
 
     chunks = iter(TransformedChunks(read_into, 1000, 10, ENCODERS[0], pool=pool, chunks_in_flight=6))
     assert [len(next(chunks)), len(next(chunks))] == [10, 10]
-    with pytest.raises(CorruptData, match="the disk said no"):
+    with pytest.raises(CorruptDataError, match="the disk said no"):
         next(chunks)
     assert running == 1  # the one that raised; all others have ended
 

@@ -11,7 +11,7 @@ import zstandard
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tieredstore.errors import CorruptData
+from tieredstore.errors import CorruptDataError
 from tieredstore.transform.chunks import compress, decompress_into
 
 
@@ -40,18 +40,18 @@ def test_a_frame_declares_its_size_and_comes_back_at_every_level(data: bytes, le
 @given(st.binary(max_size=300), st.integers(0, 303))
 def test_another_size_than_expected_is_corrupt_before_anything_is_decompressed(data: bytes, expected: int) -> None:
     assume(expected != len(data))
-    with pytest.raises(CorruptData, match=f"declares {len(data)} bytes"):
+    with pytest.raises(CorruptDataError, match=f"declares {len(data)} bytes"):
         decompressed(compress(data), expected)
 
 
 def test_a_frame_without_content_size_is_refused_as_in_the_plugin() -> None:
     frame = zstandard.ZstdCompressor(write_content_size=False).compress(b"x" * 100)
-    with pytest.raises(CorruptData, match="no content size"):
+    with pytest.raises(CorruptDataError, match="no content size"):
         decompressed(frame, 100)
 
 
 def test_a_skippable_frame_in_front_is_refused_as_in_the_plugin() -> None:
-    with pytest.raises(CorruptData):
+    with pytest.raises(CorruptDataError):
         decompressed(b"\x50\x2a\x4d\x18\x04\x00\x00\x00abcd" + compress(b"x" * 100), 100)
 
 
@@ -64,7 +64,7 @@ def test_checksums_levels_and_long_windows_are_read() -> None:
 
 def test_a_bomb_costs_nothing_when_it_declares_more_than_expected() -> None:
     bomb = compress(bytes(64 << 20))
-    with pytest.raises(CorruptData, match="declares 67108864 bytes"):
+    with pytest.raises(CorruptDataError, match="declares 67108864 bytes"):
         decompressed(bomb, 10)
 
 
@@ -72,13 +72,13 @@ def test_a_bomb_costs_nothing_when_it_declares_more_than_expected() -> None:
 def test_a_truncated_frame_is_corrupt(data: bytes, draw: st.DataObject) -> None:
     frame = compress(data)
     cut = draw.draw(st.integers(0, len(frame) - 1))
-    with pytest.raises(CorruptData):
+    with pytest.raises(CorruptDataError):
         decompressed(frame[:cut], len(data))
 
 
 @given(st.binary(max_size=200), st.integers(1, 200))
 def test_random_bytes_are_corrupt_or_decode_to_the_asked_size(junk: bytes, size: int) -> None:
-    with pytest.raises(CorruptData):
+    with pytest.raises(CorruptDataError):
         decompressed(junk, size)
 
 
@@ -95,9 +95,9 @@ def test_the_beginning_of_a_frame_is_all_that_is_decompressed() -> None:
     frame, size = compress(CONTENT), len(CONTENT)
     for wanted in (0, 1, 1_000, 131_072, 131_073, 300_000, size):
         assert beginning(frame, size, wanted) == CONTENT[:wanted]
-    with pytest.raises(CorruptData, match="declares 512000 bytes, not the 512001 bytes expected"):
+    with pytest.raises(CorruptDataError, match="declares 512000 bytes, not the 512001 bytes expected"):
         beginning(frame, size + 1, 10)
-    with pytest.raises(CorruptData, match="ends after"):
+    with pytest.raises(CorruptDataError, match="ends after"):
         beginning(frame[:100], size, 300_000)
 
 
@@ -123,7 +123,7 @@ def test_a_checksum_that_does_not_hold_is_corrupt() -> None:
     frame = bytearray(zstandard.ZstdCompressor(write_checksum=True).compress(CONTENT))
     assert decompressed(bytes(frame), len(CONTENT)) == CONTENT
     frame[-1] ^= 1
-    with pytest.raises(CorruptData):
+    with pytest.raises(CorruptDataError):
         decompressed(bytes(frame), len(CONTENT))
 
 

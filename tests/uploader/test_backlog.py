@@ -15,7 +15,7 @@ from tests.support.uploader.uploader_disk import BrokerDisk, SaidSettling, exten
 from tests.support.uploader.uploader_runs import until
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.watermark import watermark_key
-from tieredstore.errors import BrokerUnavailable
+from tieredstore.errors import BrokerUnavailableError
 from tieredstore.model import TopicIdPartition, TopicPartition
 from tieredstore.process.stopping import Stop
 from tieredstore.testing.segments import PARTITION
@@ -183,7 +183,7 @@ class HalfDead(SaidSettling):
         if self.dead is not None:
             answers.pop(self.dead, None)
         if not answers:
-            raise BrokerUnavailable("no answer for 10 s")
+            raise BrokerUnavailableError("no answer for 10 s")
         return answers
 
 

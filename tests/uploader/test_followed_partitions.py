@@ -16,7 +16,7 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.watermark import Hole, hole_key, watermark_key
 from tieredstore.config import settings_from
-from tieredstore.errors import StoreUnavailable
+from tieredstore.errors import StoreUnavailableError
 from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION
@@ -353,7 +353,7 @@ def test_an_idle_partition_is_asked_for_no_more_and_one_that_waits_less_and_less
 
 
 def test_an_outage_is_no_error_of_the_service(tmp_path: Path) -> None:
-    store = FaultyStore(MemoryObjectStore(), fail_at=always, error=StoreUnavailable)
+    store = FaultyStore(MemoryObjectStore(), fail_at=always, error=StoreUnavailableError)
     replica = Replica(tmp_path / "replica", store)
     replica.disk.grow(2)
     replica.uploader.ask_leadership()

@@ -30,7 +30,7 @@ from tests.support.uploader.uploader_disk import (
     watermark_of,
 )
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import BrokerUnavailable, ObjectNotFound
+from tieredstore.errors import BrokerUnavailableError, ObjectNotFoundError
 from tieredstore.limits import MAX_INT64
 from tieredstore.model import TopicPartition
 from tieredstore.testing.segments import PARTITION
@@ -71,7 +71,7 @@ class ScriptedLeadership(Leadership):
 
     def led(self) -> Collection[TopicPartition]:
         if self.answer is None:
-            raise BrokerUnavailable("nobody says who leads")
+            raise BrokerUnavailableError("nobody says who leads")
         return self.answer
 
 
@@ -213,7 +213,7 @@ class UploaderMachine(RuleBasedStateMachine):
 
     @property
     def stored_to(self) -> int:
-        with suppress(ObjectNotFound):
+        with suppress(ObjectNotFoundError):
             return watermark_of(self.store).next_offset
         return 0
 
@@ -237,7 +237,7 @@ class UploaderMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_the_watermark_has_passed_is_stored_or_a_hole(self) -> None:
-        with suppress(ObjectNotFound):
+        with suppress(ObjectNotFoundError):
             covered: set[int] = set()
             for first, last in (*extents(self.store), *holes_of(self.store)):
                 covered.update(range(first, last, RECORDS))

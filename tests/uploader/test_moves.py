@@ -20,7 +20,7 @@ from tests.support.uploader.uploader_disk import (
     watermark_of,
 )
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import BrokerUnavailable
+from tieredstore.errors import BrokerUnavailableError
 from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import Leadership, Uploader
@@ -193,7 +193,7 @@ class Assigned(Leadership):
 
     def topic_ids(self, topics: Collection[str]) -> Mapping[str, Uuid | None]:
         if self.ids is None:
-            raise BrokerUnavailable("nobody is there")
+            raise BrokerUnavailableError("nobody is there")
         return {topic: self.ids[topic] for topic in topics if topic in self.ids}
 
 

@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 
 from tieredstore.catalog.watermark import Hole, MoveBack, ShippedSegment, Watermark
 from tieredstore.config.loading import uploader_settings_from
-from tieredstore.errors import BrokerDenied, BrokerUnavailable, ConfigError, CorruptData, TieredStoreError
+from tieredstore.errors import (
+    BrokerDeniedError,
+    BrokerUnavailableError,
+    ConfigError,
+    CorruptDataError,
+    TieredStoreError,
+)
 from tieredstore.kafka.checkpoints import ProducerState, format_producer_snapshot
 from tieredstore.live.broker_state import BrokerState
 from tieredstore.model import (
@@ -134,7 +140,7 @@ class Fickle(Leadership):
 
     def led(self) -> set[TopicPartition]:
         if not self.answers:
-            raise BrokerUnavailable("nobody is there")
+            raise BrokerUnavailableError("nobody is there")
         return {("a", self.environment.broker_id)}
 
 
@@ -148,7 +154,7 @@ def test_a_class_of_ones_own_says_who_leads_until_its_answer_is_too_old() -> Non
     assert (view.is_known, view.leads(("a", 3)), view.leads(("a", 4)), view.count()) == (True, True, False, 1)
     Fickle.answers = False
     now_s[0] = UNKNOWN_S
-    with pytest.raises(BrokerUnavailable):
+    with pytest.raises(BrokerUnavailableError):
         view.refresh()
     assert view.is_known
     now_s[0] = UNKNOWN_S + 1
@@ -181,7 +187,7 @@ def test_a_damaged_watermark_is_refused_or_another_one(watermark: Watermark, dat
     raw[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     try:
         Watermark.parse(bytes(raw), PARTITION)
-    except CorruptData as error:
+    except CorruptDataError as error:
         assert len(str(error)) < 500  # noqa: PT017
 
 
@@ -192,13 +198,13 @@ def test_each_field_of_a_watermark_is_looked_at(name: str, value: object) -> Non
     document[name] = value
     if (name, value) == ("segment", None):
         return
-    with pytest.raises(CorruptData, match="cannot be read"):
+    with pytest.raises(CorruptDataError, match="cannot be read"):
         Watermark.parse(json.dumps(document).encode(), PARTITION)
 
 
 def test_a_watermark_of_another_partition_is_none() -> None:
     other = TopicIdPartition(PARTITION.topic_id, PARTITION.topic, 1)
-    with pytest.raises(CorruptData, match="another partition"):
+    with pytest.raises(CorruptDataError, match="another partition"):
         Watermark.parse(Watermark(other, 5, 1).to_bytes(), PARTITION)
 
 
@@ -344,11 +350,11 @@ def test_where_links_outlive_the_process_the_delay_of_deletion_does_not_matter()
 def test_an_outage_is_tried_again_and_a_refusal_ships_what_is_selected(caplog: pytest.LogCaptureFixture) -> None:
     broker = Broker({})
     advice = advice_of(broker)
-    broker.error = BrokerUnavailable("away")
-    with pytest.raises(BrokerUnavailable):
+    broker.error = BrokerUnavailableError("away")
+    with pytest.raises(BrokerUnavailableError):
         advice.ask(["orders"])
     assert not advice.knows("orders")
-    broker.error = BrokerDenied("no")
+    broker.error = BrokerDeniedError("no")
     advice.ask(["orders"])
     assert advice.knows("orders")
     assert not advice.refused

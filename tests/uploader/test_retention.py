@@ -18,7 +18,7 @@ from tests.support.uploader.uploader_disk import BrokerDisk, extents, run_once, 
 from tieredstore.backends.base import ObjectInfo, ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.listing import SegmentObjects
-from tieredstore.errors import StoreUnavailable
+from tieredstore.errors import StoreUnavailableError
 from tieredstore.format.keys import Suffix
 from tieredstore.model import RemoteLogSegmentId, Uuid
 from tieredstore.testing.segments import PARTITION
@@ -123,7 +123,7 @@ def test_a_store_that_fails_makes_no_hole(disk: BrokerDisk, store: MemoryObjectS
             shipping.run_once()
 
     for _, inner, failing in OperationSweep(copied, expire).fail(moment):
-        with contextlib.suppress(StoreUnavailable):
+        with contextlib.suppress(StoreUnavailableError):
             expire(failing)
         left = extents(inner)
         assert left == ALL[len(ALL) - len(left) :]

@@ -20,7 +20,7 @@ from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.watermark import hole_key
 from tieredstore.config import settings_from
-from tieredstore.errors import ConfigError, StoreUnavailable
+from tieredstore.errors import ConfigError, StoreUnavailableError
 from tieredstore.model import TopicPartition
 from tieredstore.uploader import Leadership
 from tieredstore.uploader import service as module
@@ -110,12 +110,12 @@ def test_a_thread_that_a_store_does_not_let_go_ends_the_service(disk: BrokerDisk
         uploader.tries._grace_s = -1.0  # pyright: ignore[reportPrivateUsage]
         with (
             uploader.tries.under_way("a try of the test", 0.0),
-            pytest.raises(StoreUnavailable, match="a try of the test has not come back"),
+            pytest.raises(StoreUnavailableError, match="a try of the test has not come back"),
             uploader_service(uploader) as service,
         ):
             until(lambda: service.failure is not None)
     assert service.failure is not None
-    assert isinstance(service.failure, StoreUnavailable)
+    assert isinstance(service.failure, StoreUnavailableError)
     assert service.failure.exit_code == 75
 
 
@@ -165,7 +165,7 @@ def test_whatever_waits_for_a_store_that_is_silent_ends_the_service(
         store.on(OPERATIONS[verb], f"{prefix}*", fall_silent)
         try:
             with (
-                pytest.raises(StoreUnavailable, match=f"{verb} of .* has not come back") as raised,
+                pytest.raises(StoreUnavailableError, match=f"{verb} of .* has not come back") as raised,
                 uploader_service(uploader) as service,
             ):
                 until(lambda: service.failure is not None)
@@ -180,7 +180,7 @@ def test_a_single_run_does_not_wait_for_a_silent_store_either(disk: BrokerDisk) 
     with uploader_of(disk.log_dir, store, upload_timeout_ms="1000") as uploader:
         uploader.tries._grace_s = -0.5  # pyright: ignore[reportPrivateUsage]
         try:
-            with pytest.raises(StoreUnavailable, match="has not come back"):
+            with pytest.raises(StoreUnavailableError, match="has not come back"):
                 uploader.run_once()
         finally:
             speaks.set()

@@ -21,7 +21,7 @@ from tests.support.servers.zookeeper import ZooKeeperServer, start_zookeeper, zo
 from tests.support.uploader.uploader_disk import BrokerDisk, extents, uploader_of
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config.loading import uploader_settings_from
-from tieredstore.errors import BrokerUnavailable, ConfigError
+from tieredstore.errors import BrokerUnavailableError, ConfigError
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import BrokerEnvironment
@@ -70,7 +70,7 @@ def until_led(leadership: ZooKeeperLeadership, expected: Collection[TopicPartiti
     while True:
         try:
             led = leadership.led()
-        except BrokerUnavailable:
+        except BrokerUnavailableError:
             led = None
         if led == frozenset(expected):
             return
@@ -164,7 +164,7 @@ def test_an_outage_is_told_and_what_changed_meanwhile_is_read(tmp_path: Path, mo
     # Without watches that tell: these died with the server.
     with leadership_of(f"127.0.0.1:{port}") as leadership:
         leadership.watch([ONE, TWO])
-        with pytest.raises(BrokerUnavailable, match="not connected"):
+        with pytest.raises(BrokerUnavailableError, match="not connected"):
             leadership.led()
         with start_zookeeper(data, port):
             until_led(leadership, [ONE])
@@ -283,7 +283,7 @@ def test_the_brokers_own_names_of_tls_are_honoured(
         monkeypatch.setattr(module, "_ANSWER_S", 1.0)
         with leadership_of(environment.zookeeper) as leadership:
             leadership.watch([ONE])
-            with pytest.raises(BrokerUnavailable):
+            with pytest.raises(BrokerUnavailableError):
                 leadership.led()
 
 

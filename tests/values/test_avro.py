@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.network.schema_registry_server import framed, written
-from tieredstore.errors import ConfigError, InvalidValue, StoreUnavailable
+from tieredstore.errors import ConfigError, InvalidValueError, StoreUnavailableError
 from tieredstore.values import Avro, arrow_type_of
 
 SCHEMA: dict[str, Any] = {
@@ -54,7 +54,7 @@ def test_data_become_structs() -> None:
 def test_what_is_not_a_datum_is_named_or_null() -> None:
     whole = written(SCHEMA, ORDER)
     for wrong in (b"", b"\xff" * 50, whole + b"x", whole[:-1]):
-        with pytest.raises(InvalidValue, match=r"^the value at offset 1 of orders-0 is not Avro of the schema"):
+        with pytest.raises(InvalidValueError, match=r"^the value at offset 1 of orders-0 is not Avro of the schema"):
             Avro(SCHEMA).convert(column(whole, wrong), place)
         rows: Any = Avro(SCHEMA, on_invalid="null").convert(column(wrong, whole), place)
         assert [row and row["id"] for row in rows.to_pylist()] == [None, 1]
@@ -72,7 +72,7 @@ def test_a_registry_tells_by_which_schema_a_message_was_written() -> None:
     def lookup(number: int) -> Any:
         asked.append(number)
         if number == 99:
-            raise StoreUnavailable("the registry is silent")
+            raise StoreUnavailableError("the registry is silent")
         return {1: old, 2: new}[number]
 
     kind = Avro(new, lookup)
@@ -81,10 +81,10 @@ def test_a_registry_tells_by_which_schema_a_message_was_written() -> None:
     assert rows.to_pylist() == [{"id": 5, "note": "-"}, {"id": 6, "note": "x"}, {"id": 5, "note": "-"}]
     assert asked == [1, 2]
     for wrong in (written(new, {"id": 6, "note": "x"}), b"\0\0", framed(7, b"")):
-        with pytest.raises(InvalidValue):
+        with pytest.raises(InvalidValueError):
             kind.convert(column(wrong), place)
     # What is wrong with the registry is not the message's fault.
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         kind.convert(column(framed(99, b"")), place)
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tieredstore.errors import ConfigError, InvalidValue
+from tieredstore.errors import ConfigError, InvalidValueError
 from tieredstore.values import Json
 
 SCHEMA = pa.schema(
@@ -58,7 +58,9 @@ WRONG = [
 @pytest.mark.parametrize("message", WRONG, ids=lambda message: repr(message[:30]))
 def test_what_is_not_one_object_of_the_schema_is_named_or_null(message: bytes) -> None:
     messages = column(b'{"a": 7}', message, b'{"a": 8}')
-    with pytest.raises(InvalidValue, match=r"^the value at offset 1 of orders-0 is not JSON of the schema") as caught:
+    with pytest.raises(
+        InvalidValueError, match=r"^the value at offset 1 of orders-0 is not JSON of the schema"
+    ) as caught:
         FAILS.convert(messages, place)
     assert "yesterday" not in str(caught.value)
     rows: Any = NULLS.convert(messages, place)
@@ -66,7 +68,7 @@ def test_what_is_not_one_object_of_the_schema_is_named_or_null(message: bytes) -
 
 
 def test_the_field_that_is_wrong_is_named() -> None:
-    with pytest.raises(InvalidValue, match="the field n/x is of another type"):
+    with pytest.raises(InvalidValueError, match="the field n/x is of another type"):
         FAILS.convert(column(b'{"n": {"x": 5}}'), place)
 
 

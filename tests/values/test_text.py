@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tieredstore.errors import InvalidValue
+from tieredstore.errors import InvalidValueError
 from tieredstore.values import Binary, Text
 
 
@@ -28,7 +28,7 @@ def test_text_is_what_python_decodes(messages: list[bytes | None]) -> None:
     assert (rows.to_pylist(), rows.type) == (texts, pa.string())
     wrong = [row for row, data in enumerate(messages) if data is not None and texts[row] is None]
     if wrong:
-        with pytest.raises(InvalidValue, match=f"^row {wrong[0]} is not UTF-8"):
+        with pytest.raises(InvalidValueError, match=f"^row {wrong[0]} is not UTF-8"):
             Text().convert(column, lambda row: f"row {row}")
     else:
         assert Text().convert(column, str).to_pylist() == texts

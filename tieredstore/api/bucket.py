@@ -16,7 +16,7 @@ from tieredstore.api.positions import GivenPlace, place_of
 from tieredstore.api.rows import Check, KeyUse, Partition, Segment, Topic, Usage, segment_of, time_of
 from tieredstore.api.scopes import Partitions, Scopes, TopicIdLike, check_names
 from tieredstore.api.tables import Table
-from tieredstore.errors import ConfigError, SegmentNotFound
+from tieredstore.errors import ConfigError, SegmentNotFoundError
 from tieredstore.model import AtTime, IndexType, RemoteLogSegmentMetadata, Uuid
 from tieredstore.ops.listing import HeldOffsets
 from tieredstore.process.closing import Closer, Closing
@@ -92,7 +92,7 @@ class Bucket(Closing):
     def topics(self, *topics: str) -> Table[Topic]:
         """The topics, by name or glob (all without one), with their partitions and sums over whole segments.
 
-        Reads the manifest of each segment, and needs no key. ResourceNotFound for a name that is not there.
+        Reads the manifest of each segment, and needs no key. ResourceNotFoundError for a name that is not there.
         """
         rows: Table[Topic] = Table()
         listed = self._listed(Scopes(topics))
@@ -133,7 +133,7 @@ class Bucket(Closing):
 
         From ``start`` up to ``stop``, which is out, each an offset or a time; or the ``last`` so many of each
         partition; with ``follow=True`` also what comes, without an end. Aborted and open transactions are left out.
-        Offsets that were written and that nobody holds any more are DataLoss, before the first record.
+        Offsets that were written and that nobody holds any more are DataLossError, before the first record.
         """
         from tieredstore.api.reading import read_records  # noqa: PLC0415  needs the extra `arrow`
 
@@ -149,7 +149,7 @@ class Bucket(Closing):
         return query_rows(self, sql, how)
 
     def inspect(self, topic: str, partition: int, segment: int | Uuid) -> Segment:
-        """One segment, by the offset it begins at or by its id. SegmentNotFound names the nearest ones."""
+        """One segment, by the offset it begins at or by its id. SegmentNotFoundError names the nearest ones."""
         rows = self.segments(topic, partition)
         matching = [row for row in rows if segment in (row.base_offset, row.segment_id)]
         if len(matching) == 1:
@@ -158,10 +158,10 @@ class Bucket(Closing):
             ids = ", ".join(str(row.segment_id) for row in matching)
             raise ConfigError(f"several segments of {topic}-{partition} begin at {segment}: give the id, one of {ids}")
         if isinstance(segment, Uuid):
-            raise SegmentNotFound(f"no segment of {topic}-{partition} has the id {segment}")
+            raise SegmentNotFoundError(f"no segment of {topic}-{partition} has the id {segment}")
         nearest = sorted({row.base_offset for row in rows}, key=lambda offset: abs(offset - segment))[:2]
         shown = ", ".join(map(str, sorted(nearest)))
-        raise SegmentNotFound(f"no segment of {topic}-{partition} begins at {segment}; nearest {shown}")
+        raise SegmentNotFoundError(f"no segment of {topic}-{partition} begins at {segment}; nearest {shown}")
 
     def usage(self, *topics: str, by: By = "topic", **which: Unpack[Which]) -> Table[Usage]:
         """How many bytes, segments and objects lie in the bucket, by topic, partition or day of the newest record."""
@@ -206,7 +206,7 @@ class Bucket(Closing):
 
         ``level`` says how deep; below listing it needs the private keys. ``sample`` is the part of the segments that
         the levels index and data look into. ``state`` is a file: what it knows to be sound is passed over, and it is
-        kept up to date. ResourceNotFound where there is nothing to verify.
+        kept up to date. ResourceNotFoundError where there is nothing to verify.
         """
         from tieredstore.api.verifying import check_arguments, verify_segments  # noqa: PLC0415
 
@@ -393,7 +393,7 @@ class Bucket(Closing):
     # ---- legal holds
 
     def holds(self) -> Table[LegalHold]:
-        """The legal holds of the bucket. CorruptData for one that cannot be read, which holds everything."""
+        """The legal holds of the bucket. CorruptDataError for one that cannot be read, which holds everything."""
         from tieredstore.ops.garbage.holds import list_holds  # noqa: PLC0415
 
         opened = self._bucket()
@@ -411,7 +411,7 @@ class Bucket(Closing):
     ) -> LegalHold:
         """Nothing that the hold covers is deleted from now on: all, a topic, a partition, or its offsets.
 
-        ``stop`` is exclusive. Returned is the hold as it is kept; PreconditionFailed if there is one of its name.
+        ``stop`` is exclusive. Returned is the hold as it is kept; PreconditionFailedError if there is one of its name.
         """
         from tieredstore.ops.garbage.holds import LegalHold, place_hold  # noqa: PLC0415
 
@@ -421,7 +421,7 @@ class Bucket(Closing):
         return hold
 
     def release_hold(self, name: str) -> Plan:
-        """A plan that takes the hold away: what it covers may be deleted then. ObjectNotFound if there is none."""
+        """A plan that takes the hold away: what it covers may be deleted then. ObjectNotFoundError if there is none."""
         opened = self._bucket()
 
         def outcomes(dry_run: bool) -> Generator[Outcome]:

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from tieredstore.errors import AlreadyClosed, ConfigError
+from tieredstore.errors import AlreadyClosedError, ConfigError
 from tieredstore.process.closing import Closing
 from tieredstore.query.writers import WRITERS
 
@@ -118,7 +118,7 @@ class Read(Closing):
 
     def _begin(self) -> None:
         if self._is_begun:
-            raise AlreadyClosed("this read was read before: read to its end, or call read() again")
+            raise AlreadyClosedError("this read was read before: read to its end, or call read() again")
         self._is_begun = True
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from tieredstore.catalog.stored import StoredSegment
-from tieredstore.errors import ConfigError, CorruptData, SegmentNotFound
+from tieredstore.errors import ConfigError, CorruptDataError, SegmentNotFoundError
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata, Uuid
 
 if TYPE_CHECKING:
@@ -82,7 +82,8 @@ class Segment:
     _files: SegmentFiles | None = field(default=None, repr=False, compare=False)
 
     def open(self) -> SegmentStream:
-        """The whole log as a seekable, read-only file. SegmentNotFound, SegmentCorrupt, or KeyRingError say why not."""
+        """The whole log as a seekable, read-only file. SegmentNotFoundError, SegmentCorruptError, or KeyRingError say
+        why not."""
         files, metadata = self._of_bucket()
         return files.open_log(metadata)
 
@@ -103,7 +104,7 @@ class Segment:
     def _of_bucket(self) -> tuple[SegmentFiles, RemoteLogSegmentMetadata]:
         if self.metadata is None:
             why = self.damage or f"its objects {', '.join(self.missing)} are missing"
-            raise (CorruptData if self.damage else SegmentNotFound)(f"{self} cannot be read: {why}")
+            raise (CorruptDataError if self.damage else SegmentNotFoundError)(f"{self} cannot be read: {why}")
         if self._files is None:
             raise ConfigError("a segment that was pickled has no bucket: ask one for it again")
         return self._files, self.metadata
@@ -173,7 +174,7 @@ def segment_of(listed: ListedSegment, files: SegmentFiles | None) -> Segment:
         _epochs(stored),
         None if encryption is None else encryption.key_id,
         tuple(suffix.value for suffix in listed.objects.missing),
-        str(listed.loaded) if isinstance(listed.loaded, CorruptData) else None,
+        str(listed.loaded) if isinstance(listed.loaded, CorruptDataError) else None,
         None if stored is None else stored.metadata,
         files,
     )

@@ -77,7 +77,7 @@ class Scopes:
         return names if self.partitions is None else f"{names} {list(self.partitions)}"
 
     def of(self, store: ObjectStore, prefix: str) -> Iterator[Scope]:
-        """The scopes of listings; ResourceNotFound for a topic or partition that is named and not there."""
+        """The scopes of listings; ResourceNotFoundError for a topic or partition that is named and not there."""
         if not self.topics:
             yield Scope()
             return

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from tieredstore.api.tables import Table
-from tieredstore.errors import ConfigError, ResourceNotFound
+from tieredstore.errors import ConfigError, ResourceNotFoundError
 from tieredstore.model import Uuid
 from tieredstore.ops.verification import Finding as Found
 from tieredstore.ops.verification import FindingKind, Sample, Selection, Severity, VerifyState
@@ -83,7 +83,7 @@ def verify_segments(
     parallel: int | None,
     on_finding: Callable[[Finding], object] | None,
 ) -> Verification:
-    """Check the segments in scope. ResourceNotFound where there are none: nothing was verified then."""
+    """Check the segments in scope. ResourceNotFoundError where there are none: nothing was verified then."""
     sums: dict[str, int] = dict.fromkeys(
         ("segments", "passed_over", "indexes_read", "segments_read", "log_size", "log_read"), 0
     )
@@ -106,7 +106,7 @@ def verify_segments(
                     if on_finding is not None:
                         on_finding(found)
     if not sums["segments"] and not findings:
-        raise ResourceNotFound("no segments were found, so that nothing was verified")
+        raise ResourceNotFoundError("no segments were found, so that nothing was verified")
     return Verification(level, **sums, findings=findings)
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.catalog.names import partition_numbers, topic_names
-from tieredstore.errors import ResourceNotFound, excerpt
+from tieredstore.errors import ResourceNotFoundError, TopicNotFoundError, excerpt
 from tieredstore.model import Uuid
 from tieredstore.places.record import layout_hint
 
@@ -31,7 +31,7 @@ def absence(
     *,
     topic_id: Uuid | None = None,
     live: Mapping[str, Sequence[int]] | None = None,
-) -> ResourceNotFound:
+) -> ResourceNotFoundError:
     """The error for topics, and for partitions of topics, that were asked for and are not there.
 
     ``missing`` has the partitions of each topic, none where the topic as a whole was asked for. ``live`` are the
@@ -59,7 +59,7 @@ def absence(
         known = {*topic_names(store, prefix, until=until), *(live or ())}
         sentences.insert(0, _absent_topics(absent, known, where))
         sentences += layout_hint(store, prefix)
-    return ResourceNotFound("; ".join(sentences))
+    return (TopicNotFoundError if absent else ResourceNotFoundError)("; ".join(sentences))
 
 
 def ranges(numbers: Iterable[int]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from tieredstore.catalog.lineage import Gap, Lineage
 from tieredstore.catalog.problems import Problem
-from tieredstore.errors import ConfigError, DataLoss, ResourceNotFound, TieredStoreError, excerpt
+from tieredstore.errors import ConfigError, DataLossError, ResourceNotFoundError, TieredStoreError, excerpt
 from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 
 
@@ -81,13 +81,13 @@ class Catalog:
         return tuple(self.lives)
 
     def incarnations(self, topic: str) -> tuple[Incarnation, ...]:
-        """The lives of a topic, by the time of their last copy; ResourceNotFound if there is none.
+        """The lives of a topic, by the time of their last copy; ResourceNotFoundError if there is none.
 
-        DataLoss if it has segments of which none can be read.
+        DataLossError if it has segments of which none can be read.
         """
         if topic not in self.lives:
             self._expect_readable(lambda where: where.topic == topic)
-            raise ResourceNotFound(
+            raise ResourceNotFoundError(
                 f"no segment of a topic named {excerpt(topic, 249)!r} was found{self._why_none(topic)}"
             )
         return self.lives[topic]
@@ -110,7 +110,9 @@ class Catalog:
         candidates = [life for life in lives if topic_id in (None, life.topic_id)]
         named = ", ".join(str(life.topic_id) for life in lives)
         if not candidates:
-            raise ResourceNotFound(f"no segment of topic {topic} with the id {topic_id} was found; there is {named}")
+            raise ResourceNotFoundError(
+                f"no segment of topic {topic} with the id {topic_id} was found; there is {named}"
+            )
         last = candidates[-1]
         # A guess would serve records of a topic that was deleted: where times overlap the user decides.
         if not all(last.follows(life) for life in candidates[:-1]):
@@ -124,15 +126,15 @@ class Catalog:
     def lineage(self, topic: str, partition: int, topic_id: Uuid | None = None) -> Lineage:
         """The log of one partition.
 
-        ResourceNotFound if it has no segment, DataLoss if it has none that can be read; what kept its lineage from
-        being traced is raised as it is.
+        ResourceNotFoundError if it has no segment, DataLossError if it has none that can be read; what kept its lineage
+        from being traced is raised as it is.
         """
         life = self.incarnation(topic, topic_id)
         wanted = TopicIdPartition(life.topic_id, topic, partition)
         held = self.segments.get(wanted)
         if held is None:
             self._expect_readable(lambda where: where == wanted)
-            raise ResourceNotFound(f"partition {partition} of topic {topic} ({life.topic_id}) has no segment")
+            raise ResourceNotFoundError(f"partition {partition} of topic {topic} ({life.topic_id}) has no segment")
         if isinstance(held.lineage, TieredStoreError):
             raise held.lineage.with_traceback(None)
         return held.lineage
@@ -156,7 +158,7 @@ class Catalog:
     def _expect_readable(self, is_wanted: Callable[[TopicIdPartition], bool]) -> None:
         for problem in self.problems:
             if problem.is_loss and is_wanted(problem.segment_id.topic_id_partition):
-                raise DataLoss(f"there are segments, and none that can be read: {problem}")
+                raise DataLossError(f"there are segments, and none that can be read: {problem}")
 
 
 def _with_problems(

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 
 from tieredstore.backends.base import ObjectInfo, ObjectStore
 from tieredstore.catalog.lineage import check_segment
-from tieredstore.errors import ConfigError, CorruptData, ObjectNotFound, PreconditionFailed
+from tieredstore.errors import ConfigError, CorruptDataError, ObjectNotFoundError, PreconditionFailedError
 from tieredstore.installation import install_command
 from tieredstore.kafka.arrow_values import array_of
 from tieredstore.kafka.checkpoints import LeaderEpochs
@@ -56,7 +56,7 @@ class CatalogFile:
             # The etag goes first: if the file is replaced in between, saving over it finds out.
             info = self.store.head(self.key)
             raw = self.store.get(self.key) if info.size <= _MAX_SIZE else b""
-        except ObjectNotFound:
+        except ObjectNotFoundError:
             return LoadedRows(StoredRows(), None)
         rows = decode_rows(raw, origin)
         if rows is None:
@@ -80,7 +80,7 @@ class CatalogFile:
                 else:
                     self.store.replace(self.key, body, loaded.etag)
             # Somebody else was faster. Their rows are as good as ours: both are merged, and it is tried again.
-            except PreconditionFailed:
+            except PreconditionFailedError:
                 loaded = self.load(origin)
             else:
                 return True
@@ -222,7 +222,7 @@ class RowCursor:
         history = _pairs(values["history"])
         try:
             check_segment(metadata)
-        except CorruptData:
+        except CorruptDataError:
             return None
         if metadata.segment_size_in_bytes < 0 or not _ascends(history or ()):
             return None

@@ -13,7 +13,7 @@ from typing import Final
 from tieredstore.backends.base import ObjectStore
 from tieredstore.catalog.listing import SegmentObjects, list_segments
 from tieredstore.catalog.stored import load_segment
-from tieredstore.errors import CorruptData, SegmentNotFound
+from tieredstore.errors import CorruptDataError, SegmentNotFoundError
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
 from tieredstore.kafka.checkpoints import (
@@ -224,9 +224,9 @@ class _Partition:
             return None
         try:
             return SegmentIdentity.of_stored(load_segment(store, objects, rules).metadata)
-        except SegmentNotFound:
+        except SegmentNotFoundError:
             return None  # deleted since it was listed
-        except CorruptData as error:
+        except CorruptDataError as error:
             self._warn(objects, f"counts as not copied: {error}")
             return None
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from tieredstore.catalog.lineage import check_segment, epochs_fit
 from tieredstore.catalog.log_sections import offset_index_of, open_log
-from tieredstore.errors import BatchCorrupt, IndexesCorrupt, SegmentCorrupt
+from tieredstore.errors import BatchCorruptError, IndexesCorruptError, SegmentCorruptError
 from tieredstore.kafka.checkpoints import LeaderEpochs, parse_leader_epochs, segment_leader_epochs
 from tieredstore.kafka.indexes import read_offset_index, read_time_index
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata
@@ -25,7 +25,7 @@ def describe_segment(source: SegmentSource, stored: StoredSegment) -> RemoteLogS
     """The segment's whole and checked metadata; what its manifest does not tell is read from the segment.
 
     Asks the store only if the manifest carries no segment metadata, or leader epochs that cannot be the segment's.
-    CorruptData if it contradicts itself.
+    CorruptDataError if it contradicts itself.
     """
     metadata = stored.metadata
     if stored.manifest.metadata is None:
@@ -46,7 +46,7 @@ def describe_segment(source: SegmentSource, stored: StoredSegment) -> RemoteLogS
 def read_history(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> LeaderEpochs:
     """The segment's leader-epoch index: the leader epochs of its partition up to its end. Two requests.
 
-    () for an empty one. IndexesCorrupt for one that does not hold together.
+    () for an empty one. IndexesCorruptError for one that does not hold together.
     """
     with source.fetch_index(segment, IndexType.LEADER_EPOCH) as stream:
         return _parse_epochs(segment, stream.read())
@@ -55,13 +55,14 @@ def read_history(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> Le
 def last_batch(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> BatchHeader | None:
     """The header of the log's last batch; None if there is none. Manifest, indexes and the log's end: three requests.
 
-    Without an offset index that can be used the log is walked as a whole. CorruptData if that does not hold together.
+    Without an offset index that can be used the log is walked as a whole. CorruptDataError if that does not hold
+    together.
     """
     try:
         index = offset_index_of(source, segment)
         start = index[-1].position if len(index) else 0
         return _last_from(source, segment, start)
-    except (BatchCorrupt, IndexesCorrupt):
+    except (BatchCorruptError, IndexesCorruptError):
         return _last_from(source, segment, 0)
 
 
@@ -80,15 +81,15 @@ def _complete(source: SegmentSource, known: RemoteLogSegmentMetadata) -> RemoteL
     try:
         offsets = read_offset_index(indexes[IndexType.OFFSET], known.start_offset)
         times = read_time_index(indexes[IndexType.TIMESTAMP], known.start_offset)
-    except BatchCorrupt as error:
-        raise IndexesCorrupt(f"{known}: {error}") from error
+    except BatchCorruptError as error:
+        raise IndexesCorruptError(f"{known}: {error}") from error
     end_offset, max_timestamp = -1, times[-1].timestamp if len(times) else -1
     # The last entry leads near the end: only a log with an empty index is walked as a whole.
     with open_log(source, known, offsets[-1].position if len(offsets) else 0) as batches:
         for header in batches.headers():
             end_offset, max_timestamp = header.last_offset, max(max_timestamp, header.max_timestamp)
     if end_offset < known.start_offset:
-        raise SegmentCorrupt(f"no batch tells where {known} ends, and its manifest does not either")
+        raise SegmentCorruptError(f"no batch tells where {known} ends, and its manifest does not either")
     epochs = _parse_epochs(known, indexes[IndexType.LEADER_EPOCH])
     return dataclasses.replace(
         known,
@@ -101,5 +102,5 @@ def _complete(source: SegmentSource, known: RemoteLogSegmentMetadata) -> RemoteL
 def _parse_epochs(segment: RemoteLogSegmentMetadata, raw: bytes) -> LeaderEpochs:
     try:
         return parse_leader_epochs(raw) if raw else ()
-    except BatchCorrupt as error:
-        raise IndexesCorrupt(f"{segment}: {error}") from error
+    except BatchCorruptError as error:
+        raise IndexesCorruptError(f"{segment}: {error}") from error

@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import Final, TypeAlias
 
 from tieredstore.catalog.problems import Problem, unreadable_between
-from tieredstore.errors import CorruptData, IndexesCorrupt, SegmentNotFound
+from tieredstore.errors import CorruptDataError, IndexesCorruptError, SegmentNotFoundError
 from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
@@ -113,11 +113,11 @@ class Lineage:
         return ruling[-1] if is_within and ruling and ruling[-1] != NO_EPOCH else None
 
     def span_at(self, offset: int) -> Span:
-        """The span that holds ``offset``; SegmentNotFound in a gap and outside of the log."""
+        """The span that holds ``offset``; SegmentNotFoundError in a gap and outside of the log."""
         begun = self._upto(offset)
         if begun and offset < self.spans[begun - 1].stop:
             return self.spans[begun - 1]
-        raise SegmentNotFound(
+        raise SegmentNotFoundError(
             f"offset {offset} of {self.partition} is in no segment; there are {self.earliest_offset} to "
             f"{self.end_offset - 1}{' with gaps' if self.gaps else ''}"
         )
@@ -166,14 +166,14 @@ class Lineage:
 
 
 def check_segment(segment: RemoteLogSegmentMetadata) -> None:
-    """CorruptData for metadata that contradicts itself, so that no lineage can be told from it."""
+    """CorruptDataError for metadata that contradicts itself, so that no lineage can be told from it."""
     if not 0 <= segment.start_offset <= segment.end_offset:
-        raise CorruptData(f"{segment} is said to end at offset {segment.end_offset}, before it begins")
+        raise CorruptDataError(f"{segment} is said to end at offset {segment.end_offset}, before it begins")
     # What is held ends one behind it, which has to be a number of Java's too.
     if segment.end_offset == MAX_OFFSET:
-        raise CorruptData(f"{segment} is said to end at offset {segment.end_offset}, behind which none can come")
+        raise CorruptDataError(f"{segment} is said to end at offset {segment.end_offset}, behind which none can come")
     if (fault := _fault_of_epochs(segment)) is not None:
-        raise CorruptData(f"{segment} {fault}")
+        raise CorruptDataError(f"{segment} {fault}")
 
 
 def epochs_fit(segment: RemoteLogSegmentMetadata) -> bool:
@@ -271,7 +271,7 @@ def trace_lineage(
     """The log that the ``ruler`` tells of, put together from the checked ``segments`` of its partition.
 
     ``history`` is the ruler's leader-epoch index, with what was cut from its front as far as others tell; None will do
-    where ``needs_history`` says so. IndexesCorrupt if it contradicts the ruler itself.
+    where ``needs_history`` says so. IndexesCorruptError if it contradicts the ruler itself.
     """
     epochs = _epochs_of(ruler) if history is None else history
     reigns = _reigns(epochs)
@@ -281,7 +281,7 @@ def trace_lineage(
     kept = {segment: _keep(segment, reigns) for segment in segments}
     # All of the ruler is of its own epochs; an index that says otherwise cannot be its own.
     if kept.get(ruler) != [(ruler.start_offset, ruler.end_offset + 1)]:
-        raise IndexesCorrupt(f"the leader-epoch index of {ruler} does not hold the epochs that its metadata names")
+        raise IndexesCorruptError(f"the leader-epoch index of {ruler} does not hold the epochs that its metadata names")
     spans = tuple(_cover(kept))
     used = {span.segment for span in spans}
     return Lineage(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tieredstore.catalog.lineage import Span
-from tieredstore.errors import BatchCorrupt, IndexesCorrupt
+from tieredstore.errors import BatchCorruptError, IndexesCorruptError
 from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader, walk_batch_headers
 from tieredstore.kafka.indexes import OffsetIndex, TimeIndex, read_offset_index, read_time_index
 from tieredstore.model import ByteRange, IndexType, RemoteLogSegmentMetadata
@@ -92,14 +92,14 @@ class LogSection:
                 yield chunk[start : start + buffer_bytes]
 
     def check_first(self, base_offset: int) -> None:
-        """IndexesCorrupt unless the first batch is one that may stand there.
+        """IndexesCorruptError unless the first batch is one that may stand there.
 
         A log that is read from too far on lacks records, and nothing that comes later would tell.
         """
         if base_offset < self.segment.start_offset:
-            raise BatchCorrupt(f"the record batch at byte {self.begin.position} begins at offset {base_offset}")
+            raise BatchCorruptError(f"the record batch at byte {self.begin.position} begins at offset {base_offset}")
         if self.begin.position and not self.begin.low <= base_offset <= self.begin.high:
-            raise IndexesCorrupt(
+            raise IndexesCorruptError(
                 f"the offset index of {self.segment} leads to byte {self.begin.position} for offset "
                 f"{self.begin.high}, and the record batch there begins at offset {base_offset}"
             )
@@ -109,7 +109,7 @@ def section_for_time(source: SegmentSource, span: Span, timestamp_ms: int) -> Lo
     """The section that holds the span's first record of ``timestamp_ms`` or later, if there is one.
 
     A time index entry says that a record of its timestamp lies at its offset or before, and none of a later one. Two
-    requests at most; IndexesCorrupt for an index that does not hold together.
+    requests at most; IndexesCorruptError for an index that does not hold together.
     """
     segment = span.segment
     times = time_index_of(source, segment)
@@ -131,7 +131,7 @@ def section_for_time(source: SegmentSource, span: Span, timestamp_ms: int) -> Lo
 def offset_since(source: SegmentSource, segment: RemoteLogSegmentMetadata, timestamp_ms: int) -> int:
     """An offset before which all records of the segment are earlier than ``timestamp_ms``, by its time index.
 
-    Two requests at most; IndexesCorrupt for an index that does not hold together.
+    Two requests at most; IndexesCorruptError for an index that does not hold together.
     """
     times = time_index_of(source, segment)
     earlier = bisect_left(times, timestamp_ms, key=lambda entry: entry.timestamp)
@@ -139,7 +139,7 @@ def offset_since(source: SegmentSource, segment: RemoteLogSegmentMetadata, times
     if not earlier:
         return segment.start_offset
     if times[-1].offset > segment.end_offset:
-        raise IndexesCorrupt(f"the time index of {segment} has offset {times[-1].offset}, beyond its end")
+        raise IndexesCorruptError(f"the time index of {segment} has offset {times[-1].offset}, beyond its end")
     return times[earlier - 1].offset + 1
 
 
@@ -149,23 +149,23 @@ def position_before(source: SegmentSource, segment: RemoteLogSegmentMetadata, of
 
 
 def offset_index_of(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> OffsetIndex:
-    """A segment's offset index, by two requests at most; IndexesCorrupt if it does not fit the log."""
+    """A segment's offset index, by two requests at most; IndexesCorruptError if it does not fit the log."""
     try:
         index = read_offset_index(_content(source, segment, IndexType.OFFSET), segment.start_offset)
-    except BatchCorrupt as error:
-        raise IndexesCorrupt(f"{segment}: {error}") from error
+    except BatchCorruptError as error:
+        raise IndexesCorruptError(f"{segment}: {error}") from error
     if len(index) and index[-1].position >= segment.segment_size_in_bytes:
         size = segment.segment_size_in_bytes
-        raise IndexesCorrupt(f"the offset index of {segment} points to byte {index[-1].position} of {size}")
+        raise IndexesCorruptError(f"the offset index of {segment} points to byte {index[-1].position} of {size}")
     return index
 
 
 def time_index_of(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> TimeIndex:
-    """A segment's time index, by two requests at most; IndexesCorrupt if it does not hold together."""
+    """A segment's time index, by two requests at most; IndexesCorruptError if it does not hold together."""
     try:
         return read_time_index(_content(source, segment, IndexType.TIMESTAMP), segment.start_offset)
-    except BatchCorrupt as error:
-        raise IndexesCorrupt(f"{segment}: {error}") from error
+    except BatchCorruptError as error:
+        raise IndexesCorruptError(f"{segment}: {error}") from error
 
 
 def _content(source: SegmentSource, segment: RemoteLogSegmentMetadata, kind: IndexType) -> bytes:
@@ -223,14 +223,14 @@ class SectionBytes:
         """See that a decoder which has taken these buffers has passed over no batch up to the section's end.
 
         The batches before that end as the section says, unless damaged ones were left out (``is_whole``): then they
-        may end before. IndexesCorrupt if they do not; BatchCorrupt if batches do not follow each other.
+        may end before. IndexesCorruptError if they do not; BatchCorruptError if batches do not follow each other.
         """
         low, high = self._section.end.low, self._section.end.high
         reached = self._walk_rest(decoder)
         behind = self._base_offset_behind()
         if (reached < low and is_whole) or reached > high or (behind is not None and not reached <= behind <= high):
             following = "" if behind is None else f", and the one behind it begins at offset {behind}"
-            raise IndexesCorrupt(
+            raise IndexesCorruptError(
                 f"the offset index of {self._segment} leads to byte {self._stop} for offsets {low} to {high}, "
                 f"and the record batches before it end at offset {reached - 1}{following}"
             )
@@ -246,7 +246,7 @@ class SectionBytes:
             for header in LogBatches(self, position, self._stop, self._segment).headers():
                 # Of the first one: the others are held against the one before them.
                 if header.base_offset < reached:
-                    raise BatchCorrupt(
+                    raise BatchCorruptError(
                         f"{self._segment}: the record batch at byte {header.position} begins at offset "
                         f"{header.base_offset}, not after offset {reached - 1} of the batch before it"
                     )
@@ -262,12 +262,14 @@ class SectionBytes:
         return kept or bytes(next(self, b""))
 
     def _check_zeros(self, reached: int) -> None:
-        """BatchCorrupt unless the zeros are those of a preallocated log: at its end, behind all that it claims."""
+        """BatchCorruptError unless the zeros are those of a preallocated log: at its end, behind all that it claims."""
         if not self._ends_log:
-            raise BatchCorrupt(f"{self._segment}: the log ends in zeros before byte {self._stop}, and goes on there")
+            raise BatchCorruptError(
+                f"{self._segment}: the log ends in zeros before byte {self._stop}, and goes on there"
+            )
         # A broker trims a log before it closes it. Zeros in place of batches are what a lost disk page looks like.
         if reached <= self._segment.end_offset:
-            raise BatchCorrupt(
+            raise BatchCorruptError(
                 f"{self._segment}: the log ends in zeros behind offset {reached - 1}, and it has to reach offset "
                 f"{self._segment.end_offset}"
             )
@@ -295,7 +297,7 @@ def open_log(source: SegmentSource, segment: RemoteLogSegmentMetadata, position:
     """
     if not 0 <= position <= segment.segment_size_in_bytes:
         size = segment.segment_size_in_bytes
-        raise BatchCorrupt(f"the offset index of {segment} points to byte {position} of {size}")
+        raise BatchCorruptError(f"the offset index of {segment} points to byte {position} of {size}")
     if position == segment.segment_size_in_bytes:
         yield LogBatches(io.BytesIO(), position, position, segment)
         return
@@ -330,11 +332,11 @@ class LogBatches:
         self._piece = b""
 
     def headers(self) -> Iterator[BatchHeader]:
-        """The headers of the batches; BatchCorrupt for what is none, see ``walk_batch_headers``."""
+        """The headers of the batches; BatchCorruptError for what is none, see ``walk_batch_headers``."""
         try:
             yield from walk_batch_headers(self._view, self._size, self._begin)
-        except BatchCorrupt as error:
-            raise error if self._segment is None else BatchCorrupt(f"{self._segment}: {error}") from error
+        except BatchCorruptError as error:
+            raise error if self._segment is None else BatchCorruptError(f"{self._segment}: {error}") from error
 
     def _view(self, position: int) -> memoryview:
         self._reach(position, min(HEADER_SIZE, self._size - position))
@@ -347,5 +349,5 @@ class LogBatches:
             end = self._start + len(self._piece)
             more = self._stream.read(max(_PIECE_SIZE, size - len(kept)) if position <= end else _PIECE_SIZE)
             if not more:
-                raise BatchCorrupt(f"the log ended at byte {end} and should have {self._size}")
+                raise BatchCorruptError(f"the log ended at byte {end} and should have {self._size}")
             self._start, self._piece = end - len(kept), kept + more

@@ -28,7 +28,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from tieredstore.catalog.lineage import check_segment
 from tieredstore.catalog.problems import Problem, ProblemKind
-from tieredstore.errors import CorruptData, excerpt
+from tieredstore.errors import CorruptDataError, excerpt
 from tieredstore.limits import MAX_INT32
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 
@@ -87,14 +87,14 @@ MetadataRecord: TypeAlias = SegmentRecord | SegmentUpdate | PartitionDelete
 
 
 def parse_metadata_record(value: bytes) -> MetadataRecord:
-    """What a record's value tells; CorruptData if it does not hold together or is of a version not known here.
+    """What a record's value tells; CorruptDataError if it does not hold together or is of a version not known here.
 
     Tagged fields that are not known are passed over, as Kafka does.
     """
     reader = _Reader(value)
     frame, kind, version = reader.uvarint(), reader.uvarint(), reader.uvarint()
     if frame != 1 or version != 0 or kind not in _PARSERS:
-        raise CorruptData(
+        raise CorruptDataError(
             f"a record of the metadata topic has frame version {frame}, kind {kind} and version {version}; "
             f"known are frame version 1, the kinds {sorted(_PARSERS)} and version 0"
         )
@@ -104,7 +104,7 @@ def parse_metadata_record(value: bytes) -> MetadataRecord:
 
 
 class _Reader:
-    """Takes Kafka's types off the front; CorruptData when there are too few bytes."""
+    """Takes Kafka's types off the front; CorruptDataError when there are too few bytes."""
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw
@@ -113,7 +113,7 @@ class _Reader:
     def take(self, size: int) -> bytes:
         left = len(self._raw) - self._position
         if not 0 <= size <= left:
-            raise CorruptData(f"a record of the metadata topic announces {size} bytes where {left} are left")
+            raise CorruptDataError(f"a record of the metadata topic announces {size} bytes where {left} are left")
         self._position += size
         return self._raw[self._position - size : self._position]
 
@@ -121,7 +121,7 @@ class _Reader:
         """A signed integer of ``size`` bytes; -1 is Kafka's unknown, where it is allowed."""
         value = int.from_bytes(self.take(size), "big", signed=True)
         if value < at_least:
-            raise CorruptData(f"a record of the metadata topic holds {value}, below {at_least}")
+            raise CorruptDataError(f"a record of the metadata topic holds {value}, below {at_least}")
         return value
 
     def uvarint(self) -> int:
@@ -131,7 +131,7 @@ class _Reader:
             value |= (byte & 0x7F) << shift
             if byte < 0x80 and value <= MAX_INT32:
                 return value
-        raise CorruptData("a record of the metadata topic holds a length of more than 31 bits")
+        raise CorruptDataError("a record of the metadata topic holds a length of more than 31 bits")
 
     def nullable_bytes(self) -> bytes | None:
         length = self.uvarint()
@@ -142,9 +142,9 @@ class _Reader:
         try:
             text = (raw or b"").decode("utf-8")
         except UnicodeDecodeError as error:
-            raise CorruptData(f"a record of the metadata topic names a topic that is not UTF-8: {error}") from None
+            raise CorruptDataError(f"a record of the metadata topic names a topic that is not UTF-8: {error}") from None
         if not text or "/" in text:
-            raise CorruptData(f"a record of the metadata topic names the topic {excerpt(text)!r}")
+            raise CorruptDataError(f"a record of the metadata topic names the topic {excerpt(text)!r}")
         return text
 
     def uuid(self) -> Uuid:
@@ -153,7 +153,7 @@ class _Reader:
     def state(self, kind: type[_E]) -> _E:
         value = self.integer(1)
         if value not in {state.value for state in kind}:
-            raise CorruptData(f"a record of the metadata topic has the state {value}, which Kafka does not know")
+            raise CorruptDataError(f"a record of the metadata topic has the state {value}, which Kafka does not know")
         return kind(value)
 
     def tagged(self) -> dict[int, bytes]:
@@ -162,19 +162,23 @@ class _Reader:
         for _ in range(self.uvarint()):  # a count that is too large ends with the bytes
             tag = self.uvarint()
             if fields and tag <= max(fields):
-                raise CorruptData(f"a record of the metadata topic has tag {tag} after tag {max(fields)}")
+                raise CorruptDataError(f"a record of the metadata topic has tag {tag} after tag {max(fields)}")
             fields[tag] = self.take(self.uvarint())
         return fields
 
     def array_length(self, element_size: int) -> int:
         count = self.uvarint() - 1
         if not 0 <= count <= (len(self._raw) - self._position) // element_size:
-            raise CorruptData(f"a record of the metadata topic announces {count} entries, more than its bytes hold")
+            raise CorruptDataError(
+                f"a record of the metadata topic announces {count} entries, more than its bytes hold"
+            )
         return count
 
     def finish(self) -> None:
         if self._position != len(self._raw):
-            raise CorruptData(f"a record of the metadata topic has {len(self._raw) - self._position} bytes too many")
+            raise CorruptDataError(
+                f"a record of the metadata topic has {len(self._raw) - self._position} bytes too many"
+            )
 
 
 def _segment(reader: _Reader) -> SegmentRecord:
@@ -248,7 +252,7 @@ def _epoch(reader: _Reader) -> tuple[int, int]:
 def _txn_index_empty(fields: dict[int, bytes]) -> bool:
     flag = fields.get(0, b"\0")
     if len(flag) != 1:
-        raise CorruptData(f"a record of the metadata topic has a txnIdxEmpty of {len(flag)} bytes")
+        raise CorruptDataError(f"a record of the metadata topic has a txnIdxEmpty of {len(flag)} bytes")
     return flag != b"\0"
 
 
@@ -269,7 +273,7 @@ class SegmentStates:
         self._segments: defaultdict[TopicIdPartition, dict[RemoteLogSegmentId, SegmentRecord]] = defaultdict(dict)
 
     def apply(self, value: bytes) -> None:
-        """Take the value of the next record; CorruptData if it is none of Kafka's."""
+        """Take the value of the next record; CorruptDataError if it is none of Kafka's."""
         record = parse_metadata_record(value)
         if isinstance(record, SegmentRecord):
             known = self._segments[record.metadata.topic_id_partition]

@@ -17,7 +17,14 @@ from tieredstore.catalog.metadata_topic import SegmentStates
 from tieredstore.catalog.problems import Problem, ProblemKind
 from tieredstore.catalog.stored import StoredSegment, load_each
 from tieredstore.catalog.tracing import KnownProofs, Traced, catalog_of, trace_partitions
-from tieredstore.errors import CorruptData, SegmentNotFound, StoreError, TieredStoreError, UnknownKey, WrongKey
+from tieredstore.errors import (
+    CorruptDataError,
+    SegmentNotFoundError,
+    StoreError,
+    TieredStoreError,
+    UnknownKeyError,
+    WrongKeyError,
+)
 from tieredstore.format.keys import Suffix, main_path, object_key, parse_key
 from tieredstore.model import RemoteLogSegmentMetadata, Uuid
 from tieredstore.process.parallel import READERS
@@ -75,7 +82,7 @@ def catalog_of_metadata_topic(
     Records of several partitions of that topic may be mixed, as long as those of each are in order. Nothing is listed,
     and the store is asked only for a partition with older leader epochs than its newest segment, two requests, and for
     a segment that overlaps others, three.
-    CorruptData for a record that is none of Kafka's.
+    CorruptDataError for a record that is none of Kafka's.
     """
     states = SegmentStates()
     for value in values:
@@ -156,10 +163,10 @@ def _read(
             raise loaded
         return SegmentRow(objects.main_path, Stamp.of(loaded.manifest_object), describe_segment(source, loaded))
     # Retention deletes all the time; what went between listing and reading is not damage.
-    except SegmentNotFound:
+    except SegmentNotFoundError:
         return None
-    except (CorruptData, UnknownKey, WrongKey) as error:
-        kind = ProblemKind.DAMAGED if isinstance(error, CorruptData) else ProblemKind.UNREADABLE
+    except (CorruptDataError, UnknownKeyError, WrongKeyError) as error:
+        kind = ProblemKind.DAMAGED if isinstance(error, CorruptDataError) else ProblemKind.UNREADABLE
         return Problem(kind, objects.segment_id, objects.start_offset, str(error))
 
 

@@ -11,7 +11,13 @@ from typing import Final, TypeAlias, TypeVar
 
 from tieredstore.backends.base import ObjectInfo, ObjectStore
 from tieredstore.catalog.listing import SegmentObjects
-from tieredstore.errors import CorruptData, ManifestCorrupt, ObjectNotFound, SegmentNotFound, TieredStoreError
+from tieredstore.errors import (
+    CorruptDataError,
+    ManifestCorruptError,
+    ObjectNotFoundError,
+    SegmentNotFoundError,
+    TieredStoreError,
+)
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import MAX_MANIFEST_SIZE, SegmentManifest
 from tieredstore.format.manifest_rules import DEFAULT_RULES, KnownSegment, ManifestRules
@@ -65,8 +71,9 @@ class StoredSegment:
 def load_segment(store: ObjectStore, objects: SegmentObjects, rules: ManifestRules = DEFAULT_RULES) -> StoredSegment:
     """The segment with its manifest, by one request.
 
-    SegmentNotFound; ManifestCorrupt for a damaged manifest, SegmentCorrupt for that of another segment and one that
-    breaks the ``rules``, naming its path. A manifest that is listed with more bytes than one can have is not fetched.
+    SegmentNotFoundError; ManifestCorruptError for a damaged manifest, SegmentCorruptError for that of another segment
+    and one that breaks the ``rules``, naming its path. A manifest that is listed with more bytes than one can have is
+    not fetched.
     """
     (loaded,) = load_batch(store, [objects], rules)
     if isinstance(loaded, TieredStoreError):
@@ -100,19 +107,19 @@ def _manifests(store: ObjectStore, segments: list[SegmentObjects]) -> list[_Mani
 
 def _absent(objects: SegmentObjects, info: ObjectInfo | None) -> TieredStoreError:
     if info is None:
-        return SegmentNotFound(f"segment {objects.segment_id.id} at offset {objects.start_offset} has no manifest")
-    return ManifestCorrupt(f"{_name_of(objects)} is damaged: it has {info.size} bytes, more than any manifest")
+        return SegmentNotFoundError(f"segment {objects.segment_id.id} at offset {objects.start_offset} has no manifest")
+    return ManifestCorruptError(f"{_name_of(objects)} is damaged: it has {info.size} bytes, more than any manifest")
 
 
 def _load(objects: SegmentObjects, read: _Manifest, rules: ManifestRules) -> StoredSegment | TieredStoreError:
-    if isinstance(read, ObjectNotFound):
-        return SegmentNotFound(f"{_name_of(objects)} was deleted while it was listed")
+    if isinstance(read, ObjectNotFoundError):
+        return SegmentNotFoundError(f"{_name_of(objects)} was deleted while it was listed")
     if isinstance(read, TieredStoreError):
         return read
     name = _name_of(objects)
     try:
         manifest = parse_manifest(manifest_text(read, name), name, known_segment(objects), rules)
-    except CorruptData as error:
+    except CorruptDataError as error:
         return error
     return StoredSegment(objects, manifest)
 
@@ -183,7 +190,7 @@ def load_segments(
     *,
     rules: ManifestRules = DEFAULT_RULES,
     at_once: int = 64,
-) -> Iterator[StoredSegment | SegmentNotFound | CorruptData]:
+) -> Iterator[StoredSegment | SegmentNotFoundError | CorruptDataError]:
     """Many manifests, read in parallel, in the order listed; what is in flight is bounded by ``at_once`` and by bytes.
 
     A segment that cannot be loaded takes its place as the error, for the caller to report.
@@ -193,8 +200,8 @@ def load_segments(
 
 def _report(
     _: SegmentObjects, loaded: StoredSegment | TieredStoreError
-) -> StoredSegment | SegmentNotFound | CorruptData:
-    if not isinstance(loaded, StoredSegment | SegmentNotFound | CorruptData):
+) -> StoredSegment | SegmentNotFoundError | CorruptDataError:
+    if not isinstance(loaded, StoredSegment | SegmentNotFoundError | CorruptDataError):
         raise loaded
     return loaded
 
@@ -212,8 +219,8 @@ def manifest_size(objects: SegmentObjects) -> int:
 
 
 def manifest_info(objects: SegmentObjects) -> ObjectInfo:
-    """The manifest's object as it was listed; SegmentNotFound where there is none."""
+    """The manifest's object as it was listed; SegmentNotFoundError where there is none."""
     info = objects.find(Suffix.MANIFEST)
     if info is None:
-        raise SegmentNotFound(f"segment {objects.segment_id.id} at offset {objects.start_offset} has no manifest")
+        raise SegmentNotFoundError(f"segment {objects.segment_id.id} at offset {objects.start_offset} has no manifest")
     return info

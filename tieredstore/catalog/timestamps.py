@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tieredstore.catalog.lineage import Lineage, Span
 from tieredstore.catalog.log_sections import LogSection, open_log, section_for_time, time_index_of
-from tieredstore.errors import BatchCorrupt, ConfigError
+from tieredstore.errors import BatchCorruptError, ConfigError
 from tieredstore.installation import install_command
 from tieredstore.kafka.batches import BatchHeader, TimestampType
 from tieredstore.model import TopicIdPartition
@@ -137,8 +137,8 @@ def _search(source: SegmentSource, span: Span, timestamp_ms: int, decoding: Batc
                 if next(batches, None) is None:
                     break
                 headers += decoder.take_headers()
-        except BatchCorrupt as error:
-            raise BatchCorrupt(f"{span.segment}: {error}") from error
+        except BatchCorruptError as error:
+            raise BatchCorruptError(f"{span.segment}: {error}") from error
         headers += decoder.take_headers()
         if len(section.byte_range) and not any(record and header.base_offset > record.offset for header in headers):
             buffers.check_end(decoder)
@@ -186,8 +186,8 @@ def _search_headers(source: SegmentSource, section: LogSection, timestamp_ms: in
 def _check_first(section: LogSection, header: BatchHeader) -> None:
     try:
         section.check_first(header.base_offset)
-    except BatchCorrupt as error:
-        raise BatchCorrupt(f"{section.segment}: {error}") from error
+    except BatchCorruptError as error:
+        raise BatchCorruptError(f"{section.segment}: {error}") from error
 
 
 def _by_header(header: BatchHeader, timestamp_ms: int) -> OffsetAndTimestamp | None:

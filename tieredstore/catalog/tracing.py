@@ -31,13 +31,13 @@ from tieredstore.catalog.lineage import (
 )
 from tieredstore.catalog.problems import Problem, ProblemKind
 from tieredstore.errors import (
-    CorruptData,
-    IndexNotRecorded,
-    SegmentCorrupt,
-    SegmentNotFound,
+    CorruptDataError,
+    IndexNotRecordedError,
+    SegmentCorruptError,
+    SegmentNotFoundError,
     TieredStoreError,
-    UnknownKey,
-    WrongKey,
+    UnknownKeyError,
+    WrongKeyError,
 )
 from tieredstore.kafka.checkpoints import LeaderEpochs, join_epochs, segment_leader_epochs
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
@@ -143,7 +143,13 @@ class _Tracing:
                 lineage = trace_lineage(list(self._segments.values()), ruler, history)
                 doubtful = [part.segment for part in lineage.superseded]
             # Trouble with one partition is told where it is asked for; the others are as good as before.
-            except (CorruptData, UnknownKey, WrongKey, IndexNotRecorded, SegmentNotFound) as error:
+            except (
+                CorruptDataError,
+                UnknownKeyError,
+                WrongKeyError,
+                IndexNotRecordedError,
+                SegmentNotFoundError,
+            ) as error:
                 lineage, doubtful = _explain(ruler, error), [ruler]
             # Each is asked once, so that this ends.
             if not self._prove(doubtful):
@@ -192,7 +198,7 @@ class _Tracing:
         """What one index does not tell another one may."""
         try:
             yield
-        except (CorruptData, UnknownKey, WrongKey, IndexNotRecorded, SegmentNotFound) as error:
+        except (CorruptDataError, UnknownKeyError, WrongKeyError, IndexNotRecordedError, SegmentNotFoundError) as error:
             _logger.warning("which leaders came before %s cannot be told by %s: %s", entry, segment, error)
 
     def _index(self, segment: RemoteLogSegmentMetadata) -> LeaderEpochs:
@@ -213,13 +219,13 @@ class _Tracing:
             self._segments[segment_id] = prove_segment(self._source, segment)
             self._proven.add(segment_id)
         # Retention takes segments all the time.
-        except SegmentNotFound:
+        except SegmentNotFoundError:
             del self._segments[segment_id]
-        except CorruptData as error:
+        except CorruptDataError as error:
             del self._segments[segment_id]
             self._problems.append(Problem(ProblemKind.DAMAGED, segment_id, segment.start_offset, str(error)))
         # Whoever relies on what it says meets the missing key.
-        except (UnknownKey, WrongKey):
+        except (UnknownKeyError, WrongKeyError):
             pass
 
 
@@ -245,11 +251,11 @@ def prove_segment(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> R
     """The segment with the end that its last batch has, and with the leader epochs that are its own.
 
     Three requests. Where compaction took the last batches it ends before what is said, and is none the worse for that:
-    no record is behind. CorruptData if its log does not hold together; UnknownKey where it cannot be opened.
+    no record is behind. CorruptDataError if its log does not hold together; UnknownKeyError where it cannot be opened.
     """
     last = last_batch(source, segment)
     if last is None or last.last_offset < segment.start_offset:
-        raise SegmentCorrupt(f"{segment} is said to end at offset {segment.end_offset}, and has no batch")
+        raise SegmentCorruptError(f"{segment} is said to end at offset {segment.end_offset}, and has no batch")
     ended = dataclasses.replace(segment, end_offset=last.last_offset)
     return dataclasses.replace(ended, segment_leader_epochs=_own_epochs(source, ended, last))
 
@@ -260,7 +266,7 @@ def _own_epochs(source: SegmentSource, segment: RemoteLogSegmentMetadata, last: 
     try:
         history = read_history(source, segment)
     # Then it rules nothing either: what the manifest says has no other witness against it.
-    except CorruptData:
+    except CorruptDataError:
         return said
     indexed = segment_leader_epochs(history, segment.start_offset, segment.end_offset)
     if not indexed:

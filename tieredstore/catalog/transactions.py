@@ -6,7 +6,7 @@ from collections.abc import Collection, Generator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from tieredstore.errors import BatchCorrupt, IndexesCorrupt, IndexNotRecorded, SegmentCorrupt
+from tieredstore.errors import BatchCorruptError, IndexesCorruptError, IndexNotRecordedError, SegmentCorruptError
 from tieredstore.kafka.batches import walk_batch_headers
 from tieredstore.kafka.checkpoints import open_transactions, parse_producer_snapshot
 from tieredstore.kafka.end_markers import TransactionStep, transaction_steps
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 def opened_at_end(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> dict[int, int]:
     """The producers whose transactions are open where the segment ends, by its snapshot, and where each began.
 
-    Two requests, none where another index was read before. IndexesCorrupt for a damaged one.
+    Two requests, none where another index was read before. IndexesCorruptError for a damaged one.
     """
     try:
         with source.fetch_index(segment, IndexType.PRODUCER_SNAPSHOT) as stream:
             return open_transactions(parse_producer_snapshot(stream.read()))
-    except BatchCorrupt as error:
-        raise IndexesCorrupt(f"{segment}: {error}") from error
+    except BatchCorruptError as error:
+        raise IndexesCorruptError(f"{segment}: {error}") from error
 
 
 def read_aborted(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> Sequence[AbortedTransaction]:
     """The entries of the segment's transaction index.
 
-    Two requests; none for a segment that is known to have none. IndexesCorrupt for a damaged one.
+    Two requests; none for a segment that is known to have none. IndexesCorruptError for a damaged one.
     """
     # None means that nobody said so; then the index is asked for.
     if segment.txn_idx_empty:
@@ -41,10 +41,10 @@ def read_aborted(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> Se
     try:
         with source.fetch_index(segment, IndexType.TRANSACTION) as stream:
             return read_txn_index(stream.read(), segment.start_offset)
-    except IndexNotRecorded:
+    except IndexNotRecordedError:
         return ()
-    except BatchCorrupt as error:
-        raise IndexesCorrupt(f"{segment}: {error}") from error
+    except BatchCorruptError as error:
+        raise IndexesCorruptError(f"{segment}: {error}") from error
 
 
 def end_markers(
@@ -65,7 +65,7 @@ def end_markers(
 
 
 def steps_of(source: SegmentSource, segment: RemoteLogSegmentMetadata, position: int = 0) -> Generator[TransactionStep]:
-    """What happens to transactions in a segment's log from a batch border on; SegmentCorrupt for no batch."""
+    """What happens to transactions in a segment's log from a batch border on; SegmentCorruptError for no batch."""
     size = segment.segment_size_in_bytes
     if position >= size:
         return
@@ -73,5 +73,5 @@ def steps_of(source: SegmentSource, segment: RemoteLogSegmentMetadata, position:
         view = StreamView(stream, size, position)
         try:
             yield from transaction_steps(walk_batch_headers(view.at, size, position), view.marker)
-        except BatchCorrupt as error:
-            raise SegmentCorrupt(f"{segment}: {error}") from error
+        except BatchCorruptError as error:
+            raise SegmentCorruptError(f"{segment}: {error}") from error

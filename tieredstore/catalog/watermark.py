@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 from pydantic import AfterValidator, Field, Strict, TypeAdapter
 
 from tieredstore.backends.base import ObjectInfo, ObjectStore
-from tieredstore.errors import ConfigError, CorruptData, ObjectNotFound
+from tieredstore.errors import ConfigError, CorruptDataError, ObjectNotFoundError
 from tieredstore.kafka.checkpoints import LeaderEpochs, segment_leader_epochs
 from tieredstore.limits import MAX_INT32, MAX_INT64
 from tieredstore.model import TopicIdPartition, Uuid
@@ -178,7 +178,7 @@ class Watermark:
 
     @classmethod
     def parse(cls, raw: bytes | None, where: TopicIdPartition, made_id: Uuid | None = None) -> Watermark:
-        """Read an object's content, None if that is too large. CorruptData if it is no watermark of the partition.
+        """Read an object's content, None if that is too large. CorruptDataError if it is no watermark of the partition.
 
         ``made_id`` is the topic's where the layout has one place for all topics of a name, and brokers may not know
         ids: it stands for any id. With another real one the topic was created again: ConfigError.
@@ -188,7 +188,7 @@ class Watermark:
             document.require(where, made_id)
         except (ValueError, RecursionError, ConfigError) as error:
             reason = " ".join(str(error).split())
-            raise CorruptData(f"the watermark of {where} cannot be read: {reason:.200}") from error
+            raise CorruptDataError(f"the watermark of {where} cannot be read: {reason:.200}") from error
         if document.topic_id not in {str(where.topic_id), str(made_id)} and where.topic_id != made_id:
             raise ConfigError(
                 f"topic {where.topic!r} was created again: its id on this broker is {where.topic_id}, and what is "
@@ -243,7 +243,7 @@ def read_watermark(
     """Read a partition's watermark, with one request; None if there is none. Raises what ``parse`` raises."""
     try:
         return Watermark.parse(store.get_small(watermark_key(prefix, where), MAX_BYTES), where, made_id)
-    except ObjectNotFound:
+    except ObjectNotFoundError:
         return None
 
 
@@ -301,7 +301,7 @@ def read_moves(source: SegmentSource, where: TopicIdPartition) -> tuple[MoveBack
     made_id = source.layout.derived_id(where.topic)
     try:
         mark = read_watermark(source.store, source.layout.prefix, where, made_id)
-    except CorruptData as error:
+    except CorruptDataError as error:
         _logger.warning("%s", error)
         return ()
     return () if mark is None else mark.moved_back

@@ -44,7 +44,7 @@ from tieredstore.consumer.placement import (
 )
 from tieredstore.consumer.settings import Mode
 from tieredstore.consumer.streams import UNREADABLE, StoredStream
-from tieredstore.errors import CorruptData, SegmentNotFound
+from tieredstore.errors import CorruptDataError, SegmentNotFoundError
 from tieredstore.live.epochs import epoch_end_in
 from tieredstore.model import TopicPartition
 from tieredstore.partitions.position import Position
@@ -298,7 +298,7 @@ class Core:
                 if self.policy.loses(partition, position, stop):
                     self._go_on(partition, stop, lineage)
             case Unreadable(problem):
-                error = CorruptData(f"what comes next cannot be read: {problem}")
+                error = CorruptDataError(f"what comes next cannot be read: {problem}")
                 if self.policy.accepts_damage(partition, error):
                     self._wait(partition)
 
@@ -362,7 +362,7 @@ class Core:
         """Something went wrong that may pass: it is tried again, and told of once it has lasted."""
         until = time.monotonic() + self.policy.note_failure(partition, error)
         # Retention took a segment since the listing.
-        self._rest(partition, Backoff(until, reload=isinstance(error, SegmentNotFound)))
+        self._rest(partition, Backoff(until, reload=isinstance(error, SegmentNotFoundError)))
 
     def _go_on(self, partition: Partition, offset: int, lineage: Lineage | None) -> None:
         """Look behind offsets that are not given, of which the last may be of a later epoch than what was given."""

@@ -29,7 +29,7 @@ from tieredstore.consumer.placement import (
     run_stop,
 )
 from tieredstore.consumer.settings import Mode
-from tieredstore.errors import AlreadyClosed
+from tieredstore.errors import AlreadyClosedError
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.partitions.log import PartitionLog
 from tieredstore.partitions.position import Position, stand
@@ -203,7 +203,7 @@ class Lookups:
         with self._changed:
             self._is_closed = True
             while self._calls:
-                self._calls.popleft()[0].set_exception(AlreadyClosed("the consumer was closed"))
+                self._calls.popleft()[0].set_exception(AlreadyClosedError("the consumer was closed"))
             self._changed.notify_all()
 
     def join(self, end: float) -> None:
@@ -242,7 +242,7 @@ class Lookups:
         self._news.set()
 
     def _give_up(self, looks: Iterable[Look], error: Exception) -> None:
-        if not isinstance(error, AlreadyClosed) or not self._is_closed:
+        if not isinstance(error, AlreadyClosedError) or not self._is_closed:
             self._give(Unanswered(look, error) for look in looks)
 
     def _ask_broker(self, looks: list[Look]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from tieredstore.catalog.lineage import Gap
 from tieredstore.consumer.partition import Failed, Partition
 from tieredstore.consumer.settings import PREFIX
-from tieredstore.errors import DataLoss, SegmentNotFound, StoreUnavailable, TieredStoreError
+from tieredstore.errors import DataLossError, SegmentNotFoundError, StoreUnavailableError, TieredStoreError
 from tieredstore.model import TopicIdPartition, Uuid
 
 if TYPE_CHECKING:
@@ -43,7 +43,9 @@ class LossPolicy:
         if retry.since is None:
             retry.since = now
         # What retention took since the listing is no error, unless each new listing names it again.
-        is_passing = isinstance(error, TieredStoreError) and (error.retryable or isinstance(error, SegmentNotFound))
+        is_passing = isinstance(error, TieredStoreError) and (
+            error.retryable or isinstance(error, SegmentNotFoundError)
+        )
         if not is_passing or now - retry.since >= self._settings.timeout_s:
             retry.since = now
             # Of many partitions that fail for one reason that is told once.
@@ -74,7 +76,7 @@ class LossPolicy:
         """A loss of which a sentence tells; whether to go on. If not, each call raises it until a seek."""
         if self._settings.on_data_loss == "fail":
             way = f"seek behind them, or set {PREFIX}on.data.loss=report to go on with a warning"
-            partition.phase = Failed(DataLoss(f"{sentence}; {way}"))
+            partition.phase = Failed(DataLossError(f"{sentence}; {way}"))
             return False
         self._warn(sentence)
         return True
@@ -112,7 +114,7 @@ class LossPolicy:
 
 def _as_unavailable(error: Exception, is_passing: bool) -> Exception:
     # A fresh one each time: it is raised on another thread than it came from.
-    if is_passing and isinstance(error, StoreUnavailable):
+    if is_passing and isinstance(error, StoreUnavailableError):
         unavailable = type(error)(str(error))
         unavailable.__cause__ = error
         return unavailable

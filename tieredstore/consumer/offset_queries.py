@@ -14,7 +14,7 @@ import confluent_kafka
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from tieredstore.consumer.settings import Mode
-from tieredstore.process.futures import Overdue, outcome
+from tieredstore.process.futures import OverdueError, outcome
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.splits import decided_end
 from tieredstore.records.topic_records import offset_at
@@ -53,7 +53,7 @@ class OffsetQueries:
             return None
         try:
             stored = outcome(asked, _left(end))
-        except Overdue:
+        except OverdueError:
             return None
         if live is None:
             return stored or (0, 0)
@@ -74,7 +74,7 @@ class OffsetQueries:
         for place, of_bucket in zip(places, asked, strict=True):
             try:
                 stored = outcome(of_bucket, _left(end))
-            except Overdue:
+            except OverdueError:
                 reason = "Failed to get offsets: Local: Timed out"
                 raise confluent_kafka.KafkaException(
                     confluent_kafka.KafkaError(confluent_kafka.KafkaError._TIMED_OUT, reason)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.catalog.lineage import Gap
-from tieredstore.errors import CorruptData, TieredStoreError, UnknownKey, WrongKey
+from tieredstore.errors import CorruptDataError, TieredStoreError, UnknownKeyError, WrongKeyError
 from tieredstore.records.columns import int64_values
 from tieredstore.records.partition import PartitionRead
 from tieredstore.records.settings import ReadSettings
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tieredstore.records import LostOffsets, SkippedInSegment
     from tieredstore.remote.source import SegmentSource
 
-UNREADABLE: Final = (CorruptData, UnknownKey, WrongKey)
+UNREADABLE: Final = (CorruptDataError, UnknownKeyError, WrongKeyError)
 """What no trying again reads."""
 
 _MIB: Final = 1024 * 1024
@@ -180,7 +180,7 @@ class StoredStreams:
         except TieredStoreError as error:
             self._fail(stream, error)
         except BaseException as error:  # a thread that dies would leave its partition waiting for ever
-            self._fail(stream, CorruptData(f"reading {stream.lineage.partition} failed: {error!r}"))
+            self._fail(stream, CorruptDataError(f"reading {stream.lineage.partition} failed: {error!r}"))
             raise
         else:
             self._end_turn(stream, reading)

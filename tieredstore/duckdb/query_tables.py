@@ -12,7 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from tieredstore.catalog.names import topic_names
-from tieredstore.errors import AlreadyClosed, ConfigError, ResourceNotFound, TieredStoreError, excerpt
+from tieredstore.errors import AlreadyClosedError, ConfigError, ResourceNotFoundError, TieredStoreError, excerpt
 from tieredstore.process.closing import Closing
 from tieredstore.process.interruption import Interrupted
 from tieredstore.query.batch_tables import BatchTable, BatchTables
@@ -74,9 +74,9 @@ class QueryRows(ArrowStream):
         return batch
 
     def reader(self) -> pa.RecordBatchReader:
-        """The same rows as a stream of pyarrow's; AlreadyClosed where they were read, since it would have none."""
+        """The same rows as a stream of pyarrow's; AlreadyClosedError where they were read, since it would have none."""
         if self._is_over or self._error is not None:
-            raise AlreadyClosed("these rows of a query were read before; run it again")
+            raise AlreadyClosedError("these rows of a query were read before; run it again")
         return super().reader()
 
 
@@ -170,9 +170,9 @@ class QueryTables(Closing):
         topics, quotes = self._topics(), self._quotes_missing()
         if name not in topics:
             listed = excerpt(", ".join(topics) or "none", 300)
-            return ResourceNotFound(f"there is no topic {name}; there are {listed}{quotes}")
+            return ResourceNotFoundError(f"there is no topic {name}; there are {listed}{quotes}")
         if quotes:
-            return ResourceNotFound(f"there is no table of that name{quotes}")
+            return ResourceNotFoundError(f"there is no table of that name{quotes}")
         return ConfigError(f"the query: {name} is a topic, which is read by FROM and its name alone")
 
     def close(self) -> None:

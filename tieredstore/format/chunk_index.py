@@ -30,7 +30,7 @@ from typing import ClassVar, Final, overload
 
 import zstandard
 
-from tieredstore.errors import InvalidRange, ManifestCorrupt, SegmentTooLarge
+from tieredstore.errors import InvalidRangeError, ManifestCorruptError, SegmentTooLargeError
 from tieredstore.format.json_object import decode_base64
 from tieredstore.format.sizes import ENCRYPTION_OVERHEAD
 from tieredstore.limits import MAX_INT32
@@ -147,9 +147,9 @@ _OWN: Final = _OfThread()
 
 
 def encode_chunk_sizes(sizes: Sequence[int]) -> bytes:
-    """The binary form of ``sizes``; SegmentTooLarge if one of them is not within 0..2^31-1."""
+    """The binary form of ``sizes``; SegmentTooLargeError if one of them is not within 0..2^31-1."""
     if sizes and not 0 <= min(sizes) <= max(sizes) <= MAX_INT32:
-        raise SegmentTooLarge(f"stored chunk sizes {min(sizes)} to {max(sizes)} are not within 0..{MAX_INT32}")
+        raise SegmentTooLargeError(f"stored chunk sizes {min(sizes)} to {max(sizes)} are not within 0..{MAX_INT32}")
     if not sizes:
         return _INT.pack(0)
     if len(sizes) == 1:
@@ -164,7 +164,7 @@ def encode_chunk_sizes(sizes: Sequence[int]) -> bytes:
 
 
 def decode_chunk_sizes(raw: bytes | bytearray | memoryview) -> ChunkSizes:
-    """The sizes of a binary form; ManifestCorrupt unless it is exactly one list of sizes within 0..2^31-1."""
+    """The sizes of a binary form; ManifestCorruptError unless it is exactly one list of sizes within 0..2^31-1."""
     count = _read_int(raw, 0)
     if count == 0:
         _check_length(raw, _INT.size)
@@ -176,39 +176,40 @@ def decode_chunk_sizes(raw: bytes | bytearray | memoryview) -> ChunkSizes:
 
 
 def pack_chunk_sizes(sizes: Sequence[int]) -> bytes:
-    """``sizes`` as one zstd frame; SegmentTooLarge if the format cannot hold them."""
+    """``sizes`` as one zstd frame; SegmentTooLargeError if the format cannot hold them."""
     binary = encode_chunk_sizes(sizes)
     if len(binary) > MAX_BINARY_SIZE:
-        raise SegmentTooLarge(f"{len(sizes)} chunks are more than a manifest can list; use a larger chunk.size")
+        raise SegmentTooLargeError(f"{len(sizes)} chunks are more than a manifest can list; use a larger chunk.size")
     return zstandard.ZstdCompressor(level=_LEVEL).compress(binary)
 
 
 def unpack_chunk_sizes(frame: bytes) -> ChunkSizes:
-    """The sizes in one zstd frame, with no allocation above 10 MiB whatever it claims; ManifestCorrupt if damaged."""
+    """The sizes in one zstd frame, with no allocation above 10 MiB whatever it claims; ManifestCorruptError if
+    damaged."""
     try:
         # The header alone is read here. A frame that does not say its size could grow without end, and is refused.
         claimed = zstandard.frame_content_size(frame)
         if not 0 <= claimed <= MAX_BINARY_SIZE:
-            raise ManifestCorrupt(f"the list of chunk sizes does not declare a size up to {MAX_BINARY_SIZE} bytes")
+            raise ManifestCorruptError(f"the list of chunk sizes does not declare a size up to {MAX_BINARY_SIZE} bytes")
         binary = _OWN.zstd.decompress(frame, allow_extra_data=False)
     except zstandard.ZstdError as error:
-        raise ManifestCorrupt(f"the list of chunk sizes is not one whole zstd frame: {error}") from error
+        raise ManifestCorruptError(f"the list of chunk sizes is not one whole zstd frame: {error}") from error
     return decode_chunk_sizes(binary)
 
 
 def _decode_many(raw: bytes | bytearray | memoryview, count: int) -> ChunkSizes:
     if len(raw) < _HEAD.size:
-        raise ManifestCorrupt(f"the list of chunk sizes ends after {len(raw)} bytes, inside its head")
+        raise ManifestCorruptError(f"the list of chunk sizes ends after {len(raw)} bytes, inside its head")
     _, base, width = _HEAD.unpack_from(raw)
     if base < 0 or not 1 <= width <= 4:
-        raise ManifestCorrupt(f"the list of chunk sizes claims {count} sizes from {base} in {width} bytes each")
+        raise ManifestCorruptError(f"the list of chunk sizes claims {count} sizes from {base} in {width} bytes each")
     stop = _HEAD.size + (count - 1) * width
     # `count` comes from the bytes: before anything is made of it, it must agree with how many there are.
     _check_length(raw, stop + _INT.size)
     sizes = ChunkSizes(count, base, width, bytes(raw[_HEAD.size : stop]), _read_int(raw, stop))
     # Only if the greatest that so many bytes can say is too great, each has to be looked at.
     if base + (1 << 8 * width) - 1 > MAX_INT32 and not sizes.are_most_within(base, MAX_INT32):
-        raise ManifestCorrupt(f"the list of chunk sizes holds a size above {MAX_INT32}")
+        raise ManifestCorruptError(f"the list of chunk sizes holds a size above {MAX_INT32}")
     return sizes
 
 
@@ -239,16 +240,16 @@ def _big_endian(values: array[int]) -> array[int]:
 
 def _read_int(raw: bytes | bytearray | memoryview, start: int) -> int:
     if len(raw) < start + _INT.size:
-        raise ManifestCorrupt(f"the list of chunk sizes ends after {len(raw)} bytes, inside a number")
+        raise ManifestCorruptError(f"the list of chunk sizes ends after {len(raw)} bytes, inside a number")
     value: int = _INT.unpack_from(raw, start)[0]
     if value < 0:
-        raise ManifestCorrupt(f"the list of chunk sizes holds {value}, a negative number")
+        raise ManifestCorruptError(f"the list of chunk sizes holds {value}, a negative number")
     return value
 
 
 def _check_length(raw: bytes | bytearray | memoryview, expected: int) -> None:
     if len(raw) != expected:
-        raise ManifestCorrupt(f"the list of chunk sizes has {len(raw)} bytes where its head calls for {expected}")
+        raise ManifestCorruptError(f"the list of chunk sizes has {len(raw)} bytes where its head calls for {expected}")
 
 
 _POSITIONS: Final = 128  # chunks whose positions are told from one known position
@@ -258,7 +259,7 @@ _POSITIONS: Final = 128  # chunks whose positions are told from one known positi
 class ChunkIndex(ABC):
     """The chunks of one segment, numbered from 0; every lookup is O(1).
 
-    Sizes and positions are in bytes. An index that contradicts itself cannot be made: ManifestCorrupt.
+    Sizes and positions are in bytes. An index that contradicts itself cannot be made: ManifestCorruptError.
     """
 
     original_chunk_size: int
@@ -283,30 +284,30 @@ class ChunkIndex(ABC):
         return self.positions()[-1]
 
     def original_size(self, chunk_id: int) -> int:
-        """The size of a chunk before it was transformed; InvalidRange if there is no such chunk."""
+        """The size of a chunk before it was transformed; InvalidRangeError if there is no such chunk."""
         return len(self.original_range(chunk_id))
 
     def original_range(self, chunk_id: int) -> ByteRange:
-        """The part of the original file that a chunk holds; InvalidRange if there is no such chunk."""
+        """The part of the original file that a chunk holds; InvalidRangeError if there is no such chunk."""
         if not 0 <= chunk_id < self.chunk_count:
-            raise InvalidRange(f"there is no chunk {chunk_id} in a segment of {self.chunk_count} chunks")
+            raise InvalidRangeError(f"there is no chunk {chunk_id} in a segment of {self.chunk_count} chunks")
         start = chunk_id * self.original_chunk_size
         return ByteRange(start, min(start + self.original_chunk_size, self.original_file_size))
 
     def chunk_at(self, position: int) -> int:
-        """The chunk that holds the byte at ``position`` of the original; InvalidRange if it is outside of it."""
+        """The chunk that holds the byte at ``position`` of the original; InvalidRangeError if it is outside of it."""
         if not 0 <= position < self.original_file_size:
-            raise InvalidRange(f"position {position} is outside of a segment of {self.original_file_size} bytes")
+            raise InvalidRangeError(f"position {position} is outside of a segment of {self.original_file_size} bytes")
         # All original chunks but the last have one size, with compression too: no search is needed.
         return position // self.original_chunk_size
 
     def chunks_of(self, byte_range: ByteRange) -> range:
         """The chunks that overlap a range of the original (none for an empty one).
 
-        InvalidRange if the range ends past the file.
+        InvalidRangeError if the range ends past the file.
         """
         if byte_range.stop > self.original_file_size:
-            raise InvalidRange(
+            raise InvalidRangeError(
                 f"bytes {byte_range.start}:{byte_range.stop} reach past a segment of {self.original_file_size} bytes"
             )
         if not len(byte_range):
@@ -318,9 +319,9 @@ class ChunkIndex(ABC):
 
     def _check_original(self) -> None:
         if not 1 <= self.original_chunk_size <= MAX_INT32:
-            raise ManifestCorrupt(f"originalChunkSize is {self.original_chunk_size}, not within 1..{MAX_INT32}")
+            raise ManifestCorruptError(f"originalChunkSize is {self.original_chunk_size}, not within 1..{MAX_INT32}")
         if not 0 <= self.original_file_size <= MAX_INT32:
-            raise ManifestCorrupt(f"originalFileSize is {self.original_file_size}, not within 0..{MAX_INT32}")
+            raise ManifestCorruptError(f"originalFileSize is {self.original_file_size}, not within 0..{MAX_INT32}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,14 +336,14 @@ class FixedChunkIndex(ChunkIndex):
         # The plugin believes any size here. One that neither form of storing makes is a damaged one, and would shift
         # every chunk after the first.
         if self.overhead not in {0, ENCRYPTION_OVERHEAD}:
-            raise ManifestCorrupt(
+            raise ManifestCorruptError(
                 f"transformedChunkSize is {self.transformed_chunk_size}: originalChunkSize {self.original_chunk_size} "
                 f"or {ENCRYPTION_OVERHEAD} more is possible"
             )
         # Four numbers, of which three give the fourth: each is checked by the others.
         final = self._last_original_size() + self.overhead if self.chunk_count else 0
         if self.final_transformed_chunk_size != final:
-            raise ManifestCorrupt(
+            raise ManifestCorruptError(
                 f"finalTransformedChunkSize is {self.final_transformed_chunk_size}: the other sizes call for {final}"
             )
 
@@ -377,7 +378,7 @@ class VariableChunkIndex(ChunkIndex):
         object.__setattr__(self, "base_size", sizes.base)
         count = self.chunk_count
         if not count or sizes.length != count:
-            raise ManifestCorrupt(
+            raise ManifestCorruptError(
                 f"transformedChunks lists {len(sizes)} chunks where originalFileSize and originalChunkSize make "
                 f"{count}, and at least 1 must be"
             )
@@ -389,7 +390,7 @@ class VariableChunkIndex(ChunkIndex):
 
     @classmethod
     def from_sizes(cls, original_chunk_size: int, original_file_size: int, sizes: Sequence[int]) -> VariableChunkIndex:
-        """The index of chunks with these stored sizes; SegmentTooLarge if the format cannot hold them."""
+        """The index of chunks with these stored sizes; SegmentTooLargeError if the format cannot hold them."""
         return cls(original_chunk_size, original_file_size, pack_chunk_sizes(sizes))
 
     @classmethod
@@ -478,7 +479,7 @@ def _check_stored_size(stored: int, original: int) -> None:
     # A list is a few bytes that can claim 2 GiB a chunk: without this bound a reader would allocate them.
     limit = _most_stored(original)
     if not 1 <= stored <= limit:
-        raise ManifestCorrupt(
+        raise ManifestCorruptError(
             f"transformedChunks lists a chunk of {stored} bytes for {original} bytes of the log: 1..{limit} is possible"
         )
 

@@ -18,7 +18,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from tieredstore.errors import CorruptData
+from tieredstore.errors import CorruptDataError
 from tieredstore.limits import MAX_INT32
 
 _UVARINT_BYTES: Final = 5
@@ -45,7 +45,7 @@ class CustomMetadata:
 
     @classmethod
     def from_bytes(cls, raw: bytes | bytearray | memoryview) -> CustomMetadata:
-        """Read the fields, in any order; no bytes are no fields. CorruptData if they do not hold together."""
+        """Read the fields, in any order; no bytes are no fields. CorruptDataError if they do not hold together."""
         values = _read_tagged(_Reader(bytes(raw))) if len(raw) else {}
         # What is left in `values` afterwards are tags of later versions, which are kept as they are.
         size, prefix, key = (values.pop(field.value, None) for field in CustomMetadataField)
@@ -78,7 +78,7 @@ class CustomMetadata:
 
 
 class _Reader:
-    """Takes bytes off the front; CorruptData when there are too few."""
+    """Takes bytes off the front; CorruptDataError when there are too few."""
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw
@@ -90,7 +90,7 @@ class _Reader:
 
     def take(self, size: int) -> bytes:
         if size > self.left:
-            raise CorruptData(f"custom metadata ends where {size} more bytes are announced, with {self.left} left")
+            raise CorruptDataError(f"custom metadata ends where {size} more bytes are announced, with {self.left} left")
         self._position += size
         return self._raw[self._position - size : self._position]
 
@@ -102,10 +102,10 @@ class _Reader:
             if byte < 0x80:
                 break
         else:
-            raise CorruptData(f"custom metadata holds a number of more than {max_bytes} bytes")
+            raise CorruptDataError(f"custom metadata holds a number of more than {max_bytes} bytes")
         # The last byte of a full-length number may carry bits beyond its type.
         if value > maximum:
-            raise CorruptData(f"custom metadata holds the number {value}, above {maximum}")
+            raise CorruptDataError(f"custom metadata holds the number {value}, above {maximum}")
         return value
 
     def uvarint(self) -> int:
@@ -113,7 +113,7 @@ class _Reader:
 
     def finish(self) -> None:
         if self.left:
-            raise CorruptData(f"custom metadata has {self.left} bytes more than its fields announce")
+            raise CorruptDataError(f"custom metadata has {self.left} bytes more than its fields announce")
 
 
 def _read_tagged(reader: _Reader) -> dict[int, bytes]:
@@ -122,7 +122,7 @@ def _read_tagged(reader: _Reader) -> dict[int, bytes]:
     for _ in range(reader.uvarint()):  # a count that is too large ends with the bytes
         tag = reader.uvarint()
         if tag in values:
-            raise CorruptData(f"custom metadata has two fields with the tag {tag}")
+            raise CorruptDataError(f"custom metadata has two fields with the tag {tag}")
         values[tag] = reader.take(reader.uvarint())
     reader.finish()
     return values
@@ -141,13 +141,13 @@ def _read_string(value: bytes) -> str:
     # Kafka's compact string: length plus one, so that 0 can say null.
     length = reader.uvarint() - 1
     if length < 0:
-        raise CorruptData("custom metadata holds null where text is needed")
+        raise CorruptDataError("custom metadata holds null where text is needed")
     text = reader.take(length)
     reader.finish()
     try:
         return text.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise CorruptData(f"custom metadata holds text that is not UTF-8: {error.reason}") from error
+        raise CorruptDataError(f"custom metadata holds text that is not UTF-8: {error.reason}") from error
 
 
 def _uvarint(value: int) -> bytes:

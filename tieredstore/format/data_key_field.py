@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Final
 
-from tieredstore.errors import ManifestCorrupt
+from tieredstore.errors import ManifestCorruptError
 from tieredstore.format.json_object import json_bytes, json_value_at
 from tieredstore.format.manifest import SegmentManifest, WrappedDataKey
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
@@ -19,11 +19,11 @@ def with_data_key(raw: bytes, key_id: str, wrapped: bytes, rules: ManifestRules 
     """The manifest ``raw`` with its data key wrapped anew, byte for byte the same otherwise.
 
     Unknown fields, their order, spaces and what stands behind the object stay. What is returned reads as a manifest
-    that differs in the data key alone, or ManifestCorrupt is raised; so it is for one without encryption.
+    that differs in the data key alone, or ManifestCorruptError is raised; so it is for one without encryption.
     """
     manifest = SegmentManifest.from_bytes(raw, None, rules)
     if manifest.encryption is None:
-        raise ManifestCorrupt("the manifest has no encryption, and so no data key that could be wrapped anew")
+        raise ManifestCorruptError("the manifest has no encryption, and so no data key that could be wrapped anew")
     rewrapped = WrappedDataKey(key_id, wrapped, manifest.encryption.aad)
     # Bytes that are no UTF-8 can only stand behind the object; they travel through the text as they are.
     text = raw.decode("utf-8", "surrogateescape")
@@ -32,7 +32,7 @@ def with_data_key(raw: bytes, key_id: str, wrapped: bytes, rules: ManifestRules 
     new_text = json_bytes(rewrapped.text).decode("utf-8")
     changed = (text[:start] + new_text + text[stop:]).encode("utf-8", "surrogateescape")
     if SegmentManifest.from_bytes(changed, None, rules) != dataclasses.replace(manifest, encryption=rewrapped):
-        raise ManifestCorrupt("the manifest cannot be changed in its data key alone; copy the segment anew")
+        raise ManifestCorruptError("the manifest cannot be changed in its data key alone; copy the segment anew")
     return changed
 
 
@@ -41,7 +41,7 @@ def same_but_for_data_key(raw: bytes, other: bytes) -> bool:
     them; texts that are none are not."""
     try:
         return raw == other or with_data_key(raw, _ANY, b"any") == with_data_key(other, _ANY, b"any")
-    except ManifestCorrupt:
+    except ManifestCorruptError:
         return False
 
 
@@ -49,7 +49,7 @@ def _value_of(text: str, start: int, name: str) -> tuple[int, int]:
     """Where the value of a field begins and ends, of the object at ``start``; of equal names the last one counts."""
     spans = [span for member, span in _members(text, start) if member == name]
     if not spans:
-        raise ManifestCorrupt(f"the manifest has no field {name!r} that could be changed")
+        raise ManifestCorruptError(f"the manifest has no field {name!r} that could be changed")
     return spans[-1]
 
 

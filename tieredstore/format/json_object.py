@@ -16,7 +16,7 @@ from typing import Final, NoReturn, TypeAlias
 
 from pydantic_core import from_json
 
-from tieredstore.errors import ManifestCorrupt, quoted
+from tieredstore.errors import ManifestCorruptError, quoted
 from tieredstore.limits import MAX_INT32
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
@@ -34,7 +34,7 @@ _TRUTH: Final = {"true": True, "True": True, "TRUE": True, "false": False, "Fals
 
 
 class JsonObject:
-    """One JSON object and where it stands. Every reading method raises ManifestCorrupt, naming the field."""
+    """One JSON object and where it stands. Every reading method raises ManifestCorruptError, naming the field."""
 
     __slots__ = ("_values", "_where")
 
@@ -44,11 +44,11 @@ class JsonObject:
 
     @classmethod
     def parse(cls, raw: bytes | bytearray | memoryview) -> JsonObject:
-        """The object that ``raw`` starts with; ManifestCorrupt if it does not start with one in UTF-8."""
+        """The object that ``raw`` starts with; ManifestCorruptError if it does not start with one in UTF-8."""
         _check_cost(raw := bytes(raw))
         document = _decode(raw)
         if not isinstance(document, dict):
-            raise ManifestCorrupt(f"the manifest is not a JSON object but {quoted(document)}")
+            raise ManifestCorruptError(f"the manifest is not a JSON object but {quoted(document)}")
         return cls(document, "")
 
     def refuse_damaged_names(self, known: AbstractSet[str]) -> None:
@@ -63,7 +63,9 @@ class JsonObject:
         for name in self._values.keys() - known:
             for meant in absent:
                 if len(name) == len(meant) and sum(a != b for a, b in zip(name, meant, strict=True)) == 1:
-                    raise ManifestCorrupt(f"the manifest's field {self._name(name)} looks like a damaged {meant!r}")
+                    raise ManifestCorruptError(
+                        f"the manifest's field {self._name(name)} looks like a damaged {meant!r}"
+                    )
 
     def optional(self, name: str) -> Json:
         """The field's value, whatever it is; None if it is absent or null."""
@@ -72,7 +74,7 @@ class JsonObject:
     def raw(self, name: str) -> Json:
         """The field's value, whatever it is; it must be there, but may be null."""
         if name not in self._values:
-            raise ManifestCorrupt(f"the manifest has no field {self._name(name)}")
+            raise ManifestCorruptError(f"the manifest has no field {self._name(name)}")
         return self._values[name]
 
     def child(self, name: str) -> JsonObject:
@@ -120,8 +122,8 @@ class JsonObject:
     def _name(self, name: str) -> str:
         return quoted(self._where + name)
 
-    def _wrong(self, name: str, value: object, expected: str) -> ManifestCorrupt:
-        return ManifestCorrupt(f"the manifest's field {self._name(name)} is {quoted(value)}, not {expected}")
+    def _wrong(self, name: str, value: object, expected: str) -> ManifestCorruptError:
+        return ManifestCorruptError(f"the manifest's field {self._name(name)} is {quoted(value)}, not {expected}")
 
 
 def has_lone_surrogates(text: str) -> bool:
@@ -159,7 +161,7 @@ def _decode(raw: bytes) -> Json:
         document, stop = json_value_at(text, 0)
         text[:stop].encode("utf-8")
     except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, a number too long, or nested too deeply
-        raise ManifestCorrupt(f"the manifest is not JSON: {_reason(error)}") from error
+        raise ManifestCorruptError(f"the manifest is not JSON: {_reason(error)}") from error
     return document
 
 
@@ -171,9 +173,11 @@ def _check_cost(raw: bytes) -> None:
     # anybody wrote comes near.
     values = sum(raw.count(mark) for mark in (b",", b"[", b"{"))
     if values > _MAX_VALUES:
-        raise ManifestCorrupt(f"the manifest holds about {values} values: more than {_MAX_VALUES} are never written")
+        raise ManifestCorruptError(
+            f"the manifest holds about {values} values: more than {_MAX_VALUES} are never written"
+        )
     if len(raw) > _MAX_WIDE and not raw.isascii():
-        raise ManifestCorrupt(f"the manifest has {len(raw)} bytes with letters outside of ASCII among them")
+        raise ManifestCorruptError(f"the manifest has {len(raw)} bytes with letters outside of ASCII among them")
 
 
 def _upper_hex(escape: re.Match[str]) -> str:
@@ -204,7 +208,7 @@ _QUANTUM: Final = 4  # characters that make three bytes
 
 
 def decode_base64(text: str, field: str, *, padded: bool) -> bytes:
-    """The bytes of standard base64; ManifestCorrupt, naming ``field``, for anything else.
+    """The bytes of standard base64; ManifestCorruptError, naming ``field``, for anything else.
 
     The URL-safe alphabet, line breaks and other characters are refused. Without ``padded`` the ``=`` signs at the end
     may be missing (all of them, or none).
@@ -214,4 +218,4 @@ def decode_base64(text: str, field: str, *, padded: bool) -> bytes:
     try:
         return binascii.a2b_base64(text, strict_mode=True)
     except ValueError as error:  # binascii.Error, or a character outside of ASCII
-        raise ManifestCorrupt(f"{field} is not standard base64: {error}") from error
+        raise ManifestCorruptError(f"{field} is not standard base64: {error}") from error

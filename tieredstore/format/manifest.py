@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tieredstore.errors import ManifestCorrupt, SegmentCorrupt, TieredStoreError, quoted
+from tieredstore.errors import ManifestCorruptError, SegmentCorruptError, TieredStoreError, quoted
 from tieredstore.format.chunk_index import ChunkIndex, FixedChunkIndex, VariableChunkIndex
 from tieredstore.format.json_object import Json, JsonObject, decode_base64, has_lone_surrogates, json_bytes
 from tieredstore.format.manifest_rules import DEFAULT_RULES, KnownSegment, ManifestRules
@@ -65,7 +65,7 @@ class IndexEntry:
 
     def __post_init__(self) -> None:
         if not (0 <= self.position <= MAX_INT32 and 0 <= self.size <= MAX_INT32):
-            raise ManifestCorrupt(
+            raise ManifestCorruptError(
                 f"an index of {self.size} bytes at {self.position} is outside of the format's 0..{MAX_INT32}"
             )
 
@@ -75,7 +75,7 @@ class SegmentIndexes:
     """Where a segment's indexes lie: one after the other from position 0, in this order.
 
     ``transaction`` is None for a segment copied without a transaction index; an empty one has size 0.
-    ManifestCorrupt if there is a gap or an overlap.
+    ManifestCorruptError if there is a gap or an overlap.
     """
 
     offset: IndexEntry
@@ -93,9 +93,9 @@ class SegmentIndexes:
                     raise self._misplaced(entry, end)
                 end += entry.size
 
-    def _misplaced(self, misplaced: IndexEntry, end: int) -> ManifestCorrupt:
+    def _misplaced(self, misplaced: IndexEntry, end: int) -> ManifestCorruptError:
         name = next(_INDEX_NAMES[kind] for kind, entry in self.recorded() if entry is misplaced)
-        return ManifestCorrupt(
+        return ManifestCorruptError(
             f"segmentIndexes.{name} is at {misplaced.position}, but the index before it ends at {end}"
         )
 
@@ -129,11 +129,11 @@ class WrappedDataKey:
     def __post_init__(self) -> None:
         # The text joins id and key by one colon: an id that holds one could not be cut off again.
         if not self.key_id.strip() or ":" in self.key_id:
-            raise ManifestCorrupt(
+            raise ManifestCorruptError(
                 f"encryption.dataKey names the key {self.key_id[:60]!r}: blank, or with a colon in it"
             )
         if not self.wrapped:
-            raise ManifestCorrupt("encryption.dataKey holds no key after its key id")
+            raise ManifestCorruptError("encryption.dataKey holds no key after its key id")
 
     @property
     def text(self) -> str:
@@ -147,7 +147,7 @@ class SegmentManifest:
 
     ``compression`` and ``encryption`` tell of the ``.log`` object's chunks; indexes are encrypted, never compressed.
     ``metadata`` is informational: None where it is absent or damaged. Its size is the chunk index's file size.
-    A manifest whose parts contradict each other cannot be made: ManifestCorrupt.
+    A manifest whose parts contradict each other cannot be made: ManifestCorruptError.
     """
 
     chunk_index: ChunkIndex
@@ -171,17 +171,20 @@ class SegmentManifest:
         known: KnownSegment | None = None,
         rules: ManifestRules = DEFAULT_RULES,
     ) -> SegmentManifest:
-        """Read a manifest; ManifestCorrupt, naming the field, if it is damaged. What follows the object is ignored.
+        """Read a manifest; ManifestCorruptError, naming the field, if it is damaged. What follows the object is
+        ignored.
 
-        SegmentCorrupt if it records another segment than the ``known`` one, or breaks the ``rules``.
+        SegmentCorruptError if it records another segment than the ``known`` one, or breaks the ``rules``.
         """
         if len(raw) > MAX_MANIFEST_SIZE:
-            raise ManifestCorrupt(f"the manifest has {len(raw)} bytes: more than {MAX_MANIFEST_SIZE} are never written")
+            raise ManifestCorruptError(
+                f"the manifest has {len(raw)} bytes: more than {MAX_MANIFEST_SIZE} are never written"
+            )
         fields = JsonObject.parse(raw)
         fields.refuse_damaged_names(_FIELDS)
         # Jackson takes the number 1 for the text; True is equal to 1 in Python and is no version.
         if (version := fields.raw("version")) != "1" and (version != 1 or type(version) is not int):
-            raise ManifestCorrupt("the manifest's version is not 1, the only one that this reader knows")
+            raise ManifestCorruptError("the manifest's version is not 1, the only one that this reader knows")
         metadata = fields.optional("remoteLogSegmentMetadata")
         if known is not None:
             check_recorded(metadata, known)
@@ -217,11 +220,13 @@ class SegmentManifest:
 
     def _check_fixed(self, index: FixedChunkIndex) -> None:
         if self.compression:
-            raise ManifestCorrupt("compression is true, but a compressed segment's chunkIndex has the type variable")
+            raise ManifestCorruptError(
+                "compression is true, but a compressed segment's chunkIndex has the type variable"
+            )
         # Whether chunks are encrypted is said twice, by their sizes and by the field: a lost field must not hand out
         # ciphertext.
         if index.overhead != self._overhead:
-            raise ManifestCorrupt(
+            raise ManifestCorruptError(
                 f"transformedChunkSize is {index.overhead} above originalChunkSize, which is wrong "
                 f"{'without' if self.encryption is None else 'with'} encryption"
             )
@@ -231,7 +236,7 @@ class SegmentManifest:
         if self.encryption is not None and min(index.base_size, index.last_size) <= self._overhead:
             least = min(index.last_size, *(index.bounds_of_most or ()), MAX_INT32)
             if least <= self._overhead:
-                raise ManifestCorrupt(f"transformedChunks lists a chunk of {least} bytes, too few to be encrypted")
+                raise ManifestCorruptError(f"transformedChunks lists a chunk of {least} bytes, too few to be encrypted")
         if self.compression:
             return
         most = index.bounds_of_most
@@ -239,13 +244,13 @@ class SegmentManifest:
         if most not in {None, (whole, whole)} or index.last_size != last:
             sizes = index.stored_sizes()
             chunk = next((chunk for chunk, size in enumerate(sizes) if size != whole), index.chunk_count - 1)
-            raise ManifestCorrupt(f"compression is false, but the stored size of chunk {chunk} is {sizes[chunk]}")
+            raise ManifestCorruptError(f"compression is false, but the stored size of chunk {chunk} is {sizes[chunk]}")
 
     def _check_encrypted_indexes(self) -> None:
         for kind, entry in self.segment_indexes.recorded():
             # An empty index is stored as nothing at all; any other is longer than its own IV and tag.
             if 0 < entry.size <= ENCRYPTION_OVERHEAD:
-                raise ManifestCorrupt(
+                raise ManifestCorruptError(
                     f"segmentIndexes.{_INDEX_NAMES[kind]} has {entry.size} bytes, too few to be encrypted"
                 )
 
@@ -253,7 +258,7 @@ class SegmentManifest:
 def _read_chunk_index(fields: JsonObject, rules: ManifestRules, log_size: int | None) -> ChunkIndex:
     kind = fields.text("type")
     if kind not in {"fixed", "variable"}:
-        raise ManifestCorrupt(f"chunkIndex.type is {kind[:20]!r}, neither 'fixed' nor 'variable'")
+        raise ManifestCorruptError(f"chunkIndex.type is {kind[:20]!r}, neither 'fixed' nor 'variable'")
     fields.refuse_damaged_names(_FIXED_FIELDS if kind == "fixed" else _VARIABLE_FIELDS)
     chunk_size, file_size = fields.integer("originalChunkSize"), fields.integer("originalFileSize")
     rules.check_chunks(chunk_size, file_size, log_size)
@@ -310,7 +315,7 @@ def _read_encryption(fields: JsonObject) -> WrappedDataKey:
     fields.refuse_damaged_names(_ENCRYPTION_FIELDS)
     key_id, colon, wrapped = fields.text("dataKey").partition(":")
     if not colon or ":" in wrapped:
-        raise ManifestCorrupt("encryption.dataKey does not have exactly one colon, between key id and key")
+        raise ManifestCorruptError("encryption.dataKey does not have exactly one colon, between key id and key")
     return WrappedDataKey(
         key_id=key_id,
         wrapped=decode_base64(wrapped, "encryption.dataKey", padded=False),
@@ -356,7 +361,7 @@ def read_metadata(
 
 
 def check_recorded(fields: Json, known: KnownSegment) -> None:
-    """SegmentCorrupt if topic, topic id, partition, segment id or start offset are recorded and are not the key's.
+    """SegmentCorruptError if topic, topic id, partition, segment id or start offset are recorded and are not the key's.
 
     Each is compared by itself, wherever it is recorded: in metadata that is of no use otherwise too.
     """
@@ -374,7 +379,7 @@ def check_recorded(fields: Json, known: KnownSegment) -> None:
     ):
         # A value of another type was written by nobody: it records nothing.
         if type(value) is type(expected) and value != expected:
-            raise SegmentCorrupt(
+            raise SegmentCorruptError(
                 f"it is the manifest of another segment: it records the {name} {quoted(value)}, and its key says "
                 f"{quoted(expected)}"
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tieredstore.errors import ManifestCorrupt, SegmentCorrupt
+from tieredstore.errors import ManifestCorruptError, SegmentCorruptError
 from tieredstore.model import RemoteLogSegmentId
 
 MIN_CHUNK_SIZE: Final = 1024
@@ -23,7 +23,7 @@ class ManifestRules:
     encryption_required: bool = False
 
     def check_chunks(self, chunk_size: int, file_size: int, log_size: int | None) -> None:
-        """ManifestCorrupt for more chunks than anybody writes, or than a ``.log`` of ``log_size`` bytes can hold.
+        """ManifestCorruptError for more chunks than anybody writes, or than a ``.log`` of ``log_size`` bytes can hold.
 
         Before any of them is looked at: a manifest is a few bytes that can declare millions.
         """
@@ -31,17 +31,17 @@ class ManifestRules:
         if count <= MAX_SMALL_CHUNKS or chunk_size < 1:  # a size of 0 contradicts itself, and is refused for that
             return
         if log_size is not None and count > log_size:  # each chunk stores a byte at least
-            raise ManifestCorrupt(f"chunkIndex declares {count} chunks, and the .log object has {log_size} bytes")
+            raise ManifestCorruptError(f"chunkIndex declares {count} chunks, and the .log object has {log_size} bytes")
         if chunk_size < self.min_chunk_size:
-            raise ManifestCorrupt(
+            raise ManifestCorruptError(
                 f"originalChunkSize is {chunk_size} for {count} chunks: below {self.min_chunk_size} is not read; set "
                 "fetch.chunk.min.size to what the chunks were written with, if they were"
             )
 
     def check_encryption(self, is_encrypted: bool) -> None:
-        """SegmentCorrupt for a segment in plain where all are said to be encrypted."""
+        """SegmentCorruptError for a segment in plain where all are said to be encrypted."""
         if self.encryption_required and not is_encrypted:
-            raise SegmentCorrupt("the segment is not encrypted, and encryption.required is true")
+            raise SegmentCorruptError("the segment is not encrypted, and encryption.required is true")
 
 
 DEFAULT_RULES: Final = ManifestRules()

@@ -38,7 +38,7 @@ from typing import Final, TypeAlias
 
 import crc32c
 
-from tieredstore.errors import BatchCorrupt, InvalidRange
+from tieredstore.errors import BatchCorruptError, InvalidRangeError
 from tieredstore.limits import MAX_OFFSET
 
 Buffer: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
@@ -142,12 +142,12 @@ def read_batch_headers(log: Buffer, start: int = 0, *, check_crc: bool = False) 
     """The headers of all batches from byte ``start`` of ``log``, which must be a batch border.
 
     Only headers are touched, unless ``check_crc``. A zero-filled rest of 12 bytes or more is the end: Kafka
-    preallocates log files when told to. Raises BatchCorrupt, which names the position, for everything else that is not
-    a whole batch and for offsets that do not increase. The buffer stays exported (an ``mmap`` cannot be closed) until
-    the iterator is exhausted, has raised, or is closed.
+    preallocates log files when told to. Raises BatchCorruptError, which names the position, for everything else that is
+    not a whole batch and for offsets that do not increase. The buffer stays exported (an ``mmap`` cannot be closed)
+    until the iterator is exhausted, has raised, or is closed.
     """
     if not 0 <= start <= len(log):
-        raise InvalidRange(f"byte {start} is outside of a log of {len(log)} bytes")
+        raise InvalidRangeError(f"byte {start} is outside of a log of {len(log)} bytes")
     return _read_buffer(log, start, check_crc)
 
 
@@ -182,7 +182,7 @@ def next_batch_header(view: LogView, size: int, position: int, last_offset: int)
         _expect_zeros(view, position, size)
     # Batches that overlap count as damage: readers would give records twice.
     elif header.base_offset <= last_offset:
-        raise BatchCorrupt(
+        raise BatchCorruptError(
             f"the record batch at byte {position} begins at offset {header.base_offset}, "
             f"not after offset {last_offset} of the batch before it"
         )
@@ -190,10 +190,10 @@ def next_batch_header(view: LogView, size: int, position: int, last_offset: int)
 
 
 def check_batch_crc(batch: memoryview, header: BatchHeader) -> None:
-    """BatchCorrupt unless the checksum of the whole ``batch``, which begins with ``header``, holds."""
+    """BatchCorruptError unless the checksum of the whole ``batch``, which begins with ``header``, holds."""
     computed = _computed_crc(batch, header.magic)
     if computed != header.crc:
-        raise BatchCorrupt(
+        raise BatchCorruptError(
             f"the record batch at byte {header.position} (offset {header.base_offset}) is damaged: "
             f"its CRC is {computed:08x}, and {header.crc:08x} was written"
         )
@@ -215,7 +215,7 @@ def first_batch_compression(head: Buffer) -> CompressionType | None:
     """The codec of the first batch of a log; None if ``head`` does not begin with a whole and valid batch.
 
     ``head`` must hold all of that batch (:func:`first_batch_size`); bytes after it are not looked at. Valid means: CRC
-    and least size hold. A codec id that Kafka does not know raises BatchCorrupt, before the CRC is looked at: the
+    and least size hold. A codec id that Kafka does not know raises BatchCorruptError, before the CRC is looked at: the
     plugin fails such a copy too.
     """
     size = first_batch_size(head)
@@ -237,7 +237,7 @@ def _parse_header(head: memoryview, position: int, available: int) -> BatchHeade
     """The header that ``head`` begins with; None where there are only zeros."""
     # Fewer than 12 zeros may be how a cut-off batch begins; 12 cannot, since no length is 0.
     if available < _PREFIX_SIZE and (available < FRAME_SIZE or any(head)):
-        raise BatchCorrupt(f"the log ends {available} bytes into the record batch at byte {position}")
+        raise BatchCorruptError(f"the log ends {available} bytes into the record batch at byte {position}")
     if available < _PREFIX_SIZE:
         return None
     _, length, _, magic = _PREFIX.unpack_from(head)
@@ -245,32 +245,32 @@ def _parse_header(head: memoryview, position: int, available: int) -> BatchHeade
     if length < MIN_LENGTH:
         if not any(head[:_PREFIX_SIZE]):
             return None
-        raise BatchCorrupt(f"the record batch at byte {position} has the impossible length {length}")
+        raise BatchCorruptError(f"the record batch at byte {position} has the impossible length {length}")
     # The length is held against the log before anything is sliced by it: it may claim 2 GiB.
     if size > available:
-        raise BatchCorrupt(
+        raise BatchCorruptError(
             f"the record batch at byte {position} is truncated: it has {size} bytes, the log {available} more"
         )
     if magic == 2:
         return _parse_batch(head, position, size)
     if magic in (0, 1):
         return _parse_message(head, position, size, magic)
-    raise BatchCorrupt(f"the record batch at byte {position} has the unknown magic {magic}")
+    raise BatchCorruptError(f"the record batch at byte {position} has the unknown magic {magic}")
 
 
 def _parse_batch(head: memoryview, position: int, size: int) -> BatchHeader:
     if size < HEADER_SIZE:
-        raise BatchCorrupt(f"the record batch at byte {position} has {size} bytes, fewer than its header")
+        raise BatchCorruptError(f"the record batch at byte {position} has {size} bytes, fewer than its header")
     (
         base_offset, _, leader_epoch, magic, crc, attributes, last_delta,
         base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, count,
     ) = _BATCH.unpack_from(head)  # fmt: skip
     last_offset = base_offset + last_delta
     if base_offset < 0 or last_delta < 0 or last_offset > MAX_OFFSET:
-        raise BatchCorrupt(f"the record batch at byte {position} has offsets {base_offset} + {last_delta}")
+        raise BatchCorruptError(f"the record batch at byte {position} has offsets {base_offset} + {last_delta}")
     # Compaction takes records away and keeps the offsets, so there may be fewer records than offsets, even none.
     if not 0 <= count <= last_delta + 1:
-        raise BatchCorrupt(f"the record batch at byte {position} has {count} records for {last_delta + 1} offsets")
+        raise BatchCorruptError(f"the record batch at byte {position} has {count} records for {last_delta + 1} offsets")
     if attributes & _CODEC_BITS not in _CODECS:
         _compression(attributes, position)  # raises
     return BatchHeader(
@@ -281,11 +281,11 @@ def _parse_batch(head: memoryview, position: int, size: int) -> BatchHeader:
 
 def _parse_message(head: memoryview, position: int, size: int, magic: int) -> BatchHeader:
     if size < _MIN_MESSAGE_SIZE[magic]:
-        raise BatchCorrupt(f"the message at byte {position} has {size} bytes, fewer than its header")
+        raise BatchCorruptError(f"the message at byte {position} has {size} bytes, fewer than its header")
     offset, _, crc, _, attributes = _MESSAGE.unpack_from(head)
     timestamp: int = _MESSAGE_WITH_TIMESTAMP.unpack_from(head)[-1] if magic == 1 else -1
     if offset < 0:
-        raise BatchCorrupt(f"the message at byte {position} has the offset {offset}")
+        raise BatchCorruptError(f"the message at byte {position} has the offset {offset}")
     # A compressed message set of old: one message whose value holds the others. How many there are, and when the
     # first was written, stands inside of the compressed bytes alone.
     wrapper = _compression(attributes, position) is not CompressionType.NONE
@@ -299,7 +299,7 @@ def _compression(attributes: int, position: int) -> CompressionType:
     try:
         return CompressionType(attributes & 7)
     except ValueError:
-        raise BatchCorrupt(
+        raise BatchCorruptError(
             f"the record batch at byte {position} has the unknown compression type {attributes & 7}"
         ) from None
 
@@ -323,5 +323,5 @@ def _expect_zeros(view: LogView, position: int, size: int) -> None:
         with view(checked) as rest:
             piece = bytes(rest[: len(_ZEROS)])
         if piece != _ZEROS[: len(piece)]:
-            raise BatchCorrupt(f"the record batch at byte {position} has the impossible length 0")
+            raise BatchCorruptError(f"the record batch at byte {position} has the impossible length 0")
         checked += len(piece)

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 import crc32c
 import javaproperties
 
-from tieredstore.errors import BatchCorrupt, ConfigError, excerpt
+from tieredstore.errors import BatchCorruptError, ConfigError, excerpt
 from tieredstore.limits import MAX_INT32, MAX_OFFSET
 from tieredstore.model import Uuid
 
@@ -38,14 +38,14 @@ def parse_leader_epochs(raw: bytes) -> LeaderEpochs:
     if lines[-1] == "":
         lines.pop()
     if len(lines) < 2 or lines[0] != "0" or not _NUMBER.fullmatch(lines[1]):
-        raise BatchCorrupt("the leader-epoch checkpoint does not begin with version 0 and a count")
+        raise BatchCorruptError("the leader-epoch checkpoint does not begin with version 0 and a count")
     if int(lines[1]) != len(lines) - 2:
-        raise BatchCorrupt(f"the leader-epoch checkpoint promises {lines[1]} entries and has {len(lines) - 2}")
+        raise BatchCorruptError(f"the leader-epoch checkpoint promises {lines[1]} entries and has {len(lines) - 2}")
     epochs = tuple(_parse_epoch_line(line) for line in lines[2:])
     for (epoch, start), (next_epoch, next_start) in itertools.pairwise(epochs):
         # An epoch in which nothing was written leaves no entry, so starts increase strictly as epochs do.
         if next_epoch <= epoch or next_start <= start:
-            raise BatchCorrupt(f"leader epoch {next_epoch} at offset {next_start} follows {epoch} at {start}")
+            raise BatchCorruptError(f"leader epoch {next_epoch} at offset {next_start} follows {epoch} at {start}")
     return epochs
 
 
@@ -107,11 +107,13 @@ def parse_partition_metadata(raw: bytes) -> Uuid:
     """The topic id of a ``partition.metadata`` file (version 0)."""
     fields = dict(_split_field(line) for line in _text(raw, "partition.metadata").splitlines())
     if fields.get("version") != "0":
-        raise BatchCorrupt(f"partition.metadata has version {excerpt(fields.get('version'))!r}, and 0 is the one known")
+        raise BatchCorruptError(
+            f"partition.metadata has version {excerpt(fields.get('version'))!r}, and 0 is the one known"
+        )
     try:
         return Uuid.parse(fields.get("topic_id", ""))
     except ConfigError as error:
-        raise BatchCorrupt(f"partition.metadata names no topic id: {error}") from None
+        raise BatchCorruptError(f"partition.metadata names no topic id: {error}") from None
 
 
 def format_partition_metadata(topic_id: Uuid) -> bytes:
@@ -124,13 +126,15 @@ def parse_broker_id(raw: bytes) -> int | None:
     try:
         properties = javaproperties.loads(_text(raw, "meta.properties"))
     except ValueError as error:
-        raise BatchCorrupt(f"meta.properties cannot be parsed: {error}") from None
+        raise BatchCorruptError(f"meta.properties cannot be parsed: {error}") from None
     # KRaft's name first: a migrated broker may have both.
     text = properties.get("node.id", properties.get("broker.id"))
     if text is None:
         return None
     if not _NUMBER.fullmatch(text) or int(text) > MAX_INT32:
-        raise BatchCorrupt(f"meta.properties has the broker id {excerpt(text)!r}, which is not a number of 31 bits")
+        raise BatchCorruptError(
+            f"meta.properties has the broker id {excerpt(text)!r}, which is not a number of 31 bits"
+        )
     return int(text)
 
 
@@ -153,17 +157,19 @@ class ProducerState:
 
 
 def parse_producer_snapshot(raw: bytes) -> tuple[ProducerState, ...]:
-    """The entries of a ``.snapshot`` file (version 1); BatchCorrupt if its CRC, version or size does not hold."""
+    """The entries of a ``.snapshot`` file (version 1); BatchCorruptError if its CRC, version or size does not hold."""
     if len(raw) < _SNAPSHOT_HEADER.size:
-        raise BatchCorrupt(f"the producer snapshot has {len(raw)} bytes, fewer than its header")
+        raise BatchCorruptError(f"the producer snapshot has {len(raw)} bytes, fewer than its header")
     version, crc, count = _SNAPSHOT_HEADER.unpack_from(raw)
     if version != _SNAPSHOT_VERSION:
-        raise BatchCorrupt(f"the producer snapshot has version {version}, and {_SNAPSHOT_VERSION} is the one known")
+        raise BatchCorruptError(
+            f"the producer snapshot has version {version}, and {_SNAPSHOT_VERSION} is the one known"
+        )
     # Before the count is believed: a damaged one would only show as a wrong size.
     if crc != crc32c.crc32c(raw[_SNAPSHOT_CRC_END:]):
-        raise BatchCorrupt("the producer snapshot is damaged: its CRC does not hold")
+        raise BatchCorruptError("the producer snapshot is damaged: its CRC does not hold")
     if count < 0 or len(raw) != _SNAPSHOT_HEADER.size + count * _SNAPSHOT_ENTRY.size:
-        raise BatchCorrupt(f"the producer snapshot promises {count} entries in {len(raw)} bytes")
+        raise BatchCorruptError(f"the producer snapshot promises {count} entries in {len(raw)} bytes")
     return tuple(ProducerState(*entry) for entry in _SNAPSHOT_ENTRY.iter_unpack(raw[_SNAPSHOT_HEADER.size :]))
 
 
@@ -185,19 +191,19 @@ def _text(raw: bytes, name: str) -> str:
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:
-        raise BatchCorrupt(f"the {name} is not text") from None
+        raise BatchCorruptError(f"the {name} is not text") from None
 
 
 def _parse_epoch_line(line: str) -> tuple[int, int]:
     match = _EPOCH_LINE.fullmatch(line)
     epoch, start = (int(number) for number in match.groups()) if match else (MAX_INT32 + 1, 0)
     if epoch > MAX_INT32 or start > MAX_OFFSET:
-        raise BatchCorrupt(f"the leader-epoch checkpoint has the line {line[:60]!r}, not an epoch and an offset")
+        raise BatchCorruptError(f"the leader-epoch checkpoint has the line {line[:60]!r}, not an epoch and an offset")
     return epoch, start
 
 
 def _split_field(line: str) -> tuple[str, str]:
     name, separator, value = line.partition(": ")
     if not separator:
-        raise BatchCorrupt(f"partition.metadata has the line {line[:60]!r}, which is not a field")
+        raise BatchCorruptError(f"partition.metadata has the line {line[:60]!r}, which is not a field")
     return name, value

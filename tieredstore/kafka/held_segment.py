@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from tieredstore.errors import InvalidSegment
+from tieredstore.errors import InvalidSegmentError
 from tieredstore.kafka.checkpoints import (
     LeaderEpochs,
     format_leader_epochs,
@@ -30,7 +30,7 @@ _TO_READ: Final = os.O_RDONLY | os.O_CLOEXEC
 _TRIMMED: Final = (("index", OFFSET_ENTRY_SIZE), ("timeindex", TIME_ENTRY_SIZE))
 
 
-class SegmentIncomplete(InvalidSegment):
+class SegmentIncompleteError(InvalidSegmentError):
     """A file of the segment is not there, or not whole yet: a broker writes some of them just after the next log."""
 
 
@@ -64,8 +64,8 @@ class OpenSegment:
 def open_segment(segment: FoundSegment) -> OpenSegment:
     """Open the files of a closed segment; it is for the caller to close them.
 
-    SegmentIncomplete for one that is not there, or whose index the broker has not trimmed yet; OSError for what the
-    system does not let be opened (so too if the process has too many open files).
+    SegmentIncompleteError for one that is not there, or whose index the broker has not trimmed yet; OSError for what
+    the system does not let be opened (so too if the process has too many open files).
     """
     with contextlib.ExitStack() as undone:
 
@@ -78,9 +78,9 @@ def open_segment(segment: FoundSegment) -> OpenSegment:
         indexes = [open_file(segment.path(suffix)) for suffix, _ in _TRIMMED]
         for index, (_, entry_size) in zip(indexes, _TRIMMED, strict=True):
             if not is_trimmed(_last_entry(index, entry_size), entry_size):
-                raise SegmentIncomplete(f"the broker has not closed {index.path} yet")
+                raise SegmentIncompleteError(f"the broker has not closed {index.path} yet")
         transaction = None
-        with contextlib.suppress(SegmentIncomplete):  # most segments have none
+        with contextlib.suppress(SegmentIncompleteError):  # most segments have none
             transaction = open_file(segment.path("txnindex"))
         snapshot = open_file(segment.snapshot_path(_end_offset(segment, log)))
         undone.pop_all()
@@ -109,14 +109,14 @@ def describe_open(
     """What a copy of the segment needs. ``epochs`` are those of the partition as its checkpoint had or has them.
 
     Epochs that the broker has cut from the checkpoint are taken from the batches, each of which names its own.
-    InvalidSegment for what contradicts itself, BatchCorrupt for damage, to which with ``check_crcs`` records belong;
-    OSError for what the disk does not give, now or ever.
+    InvalidSegmentError for what contradicts itself, BatchCorruptError for damage, to which with ``check_crcs`` records
+    belong; OSError for what the disk does not give, now or ever.
     """
     place, size = segment.place, segment.size_in_bytes
     extent = scan_log(segment.log.descriptor, size, place.base_offset, str(place), check_crcs=check_crcs)
     end_offset = extent.last_offset if place.next_base_offset is None else place.next_base_offset - 1
     if extent.last_offset > end_offset:
-        raise InvalidSegment(
+        raise InvalidSegmentError(
             f"segment {place} ends at offset {extent.last_offset}, but {place.next_base_offset} begins the next"
         )
     history = _history(place, epochs, extent, end_offset)
@@ -160,7 +160,7 @@ def _history(place: FoundSegment, epochs: LeaderEpochs, extent: LogExtent, end_o
     if epochs and epochs[0][1] <= place.base_offset:
         return epochs
     if not extent.leader_epochs:
-        raise InvalidSegment(f"no leader epoch of segment {place} is known, which ends at {end_offset}")
+        raise InvalidSegmentError(f"no leader epoch of segment {place} is known, which ends at {end_offset}")
     # The segment may begin before its first batch, with the same leader: nobody else has written in between.
     (first_epoch, _), *later = extent.leader_epochs
     of_batches = ((first_epoch, place.base_offset), *later)
@@ -188,7 +188,7 @@ def _open(path: Path, segment: FoundSegment) -> OpenFile:
     for name in (plain, _mark(plain)) if segment.is_deleted else (_mark(plain),):
         with contextlib.suppress(FileNotFoundError):
             return OpenFile(name, os.open(name, _TO_READ))
-    raise SegmentIncomplete(f"segment {segment} has no file {plain}, and cannot be copied without it")
+    raise SegmentIncompleteError(f"segment {segment} has no file {plain}, and cannot be copied without it")
 
 
 def _mark(path: Path) -> Path:

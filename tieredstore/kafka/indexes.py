@@ -24,7 +24,7 @@ from itertools import islice
 from operator import le, lt
 from typing import Final, TypeAlias, TypeVar, overload
 
-from tieredstore.errors import BatchCorrupt
+from tieredstore.errors import BatchCorruptError
 
 Column: TypeAlias = "array[int]"
 """A field of all entries: of 32 bits, timestamps of 64."""
@@ -125,7 +125,7 @@ class TimeIndex(_Entries[TimeIndexEntry]):
 
 
 def read_offset_index(raw: bytes, base_offset: int) -> OffsetIndex:
-    """Parse an ``.index`` file; BatchCorrupt for a size or order that Kafka never writes."""
+    """Parse an ``.index`` file; BatchCorruptError for a size or order that Kafka never writes."""
     words = _words(_cut_padding(raw, _OFFSET_ENTRY, "offset index"))
     offsets, positions = words[::2], words[1::2]
     _check_order("offset index", offsets, positions)
@@ -133,7 +133,7 @@ def read_offset_index(raw: bytes, base_offset: int) -> OffsetIndex:
 
 
 def read_time_index(raw: bytes, base_offset: int) -> TimeIndex:
-    """Parse a ``.timeindex`` file; BatchCorrupt for a size or order that Kafka never writes."""
+    """Parse a ``.timeindex`` file; BatchCorruptError for a size or order that Kafka never writes."""
     used = _cut_padding(raw, _TIME_ENTRY, "time index")
     timestamps = array("q", (timestamp for timestamp, _ in _TIME_ENTRY.iter_unpack(used)))
     offsets = _words(used)[2::3]
@@ -143,7 +143,7 @@ def read_time_index(raw: bytes, base_offset: int) -> TimeIndex:
 
 
 def read_txn_index(raw: bytes, base_offset: int) -> tuple[AbortedTransaction, ...]:
-    """Parse a ``.txnindex`` file, in the order of the abort markers; BatchCorrupt for what Kafka never writes."""
+    """Parse a ``.txnindex`` file, in the order of the abort markers; BatchCorruptError for what Kafka never writes."""
     transactions: list[AbortedTransaction] = []
     last = base_offset - 1
     for number, (version, *fields) in enumerate(
@@ -151,11 +151,13 @@ def read_txn_index(raw: bytes, base_offset: int) -> tuple[AbortedTransaction, ..
     ):
         entry = AbortedTransaction(*fields)
         if version != 0:
-            raise BatchCorrupt(f"entry {number} of the transaction index has the unknown version {version}")
+            raise BatchCorruptError(f"entry {number} of the transaction index has the unknown version {version}")
         # Ordered by their markers, not by their beginnings: a long transaction may be aborted after shorter ones that
         # began later.
         if min(fields) < 0 or entry.first_offset > entry.last_offset or entry.last_offset <= last:
-            raise BatchCorrupt(f"entry {number} of the transaction index contradicts itself or the one before: {entry}")
+            raise BatchCorruptError(
+                f"entry {number} of the transaction index contradicts itself or the one before: {entry}"
+            )
         last = entry.last_offset
         transactions.append(entry)
     return tuple(transactions)
@@ -183,14 +185,14 @@ def _words(raw: bytes) -> Column:
 
 
 def _check_order(name: str, first: Column, second: Column, *, may_stay: bool = False) -> None:
-    """BatchCorrupt unless both columns increase from 0 or above; the second ``may_stay`` as it is."""
+    """BatchCorruptError unless both columns increase from 0 or above; the second ``may_stay`` as it is."""
     ordered = le if may_stay else lt
     last = (-1, 0 if may_stay else -1)
     if _increases(first, last[0], lt) and _increases(second, last[1], ordered):
         return
     for number, entry in enumerate(zip(first, second, strict=True)):
         if entry[0] <= last[0] or not ordered(last[1], entry[1]):
-            raise BatchCorrupt(f"entry {number} of the {name}, {entry}, does not increase on {last}")
+            raise BatchCorruptError(f"entry {number} of the {name}, {entry}, does not increase on {last}")
         last = entry
 
 
@@ -202,7 +204,7 @@ def _increases(column: Column, before: int, ordered: Callable[[int, int], bool])
 def _cut_padding(raw: bytes, layout: struct.Struct, name: str) -> bytes:
     """The entries, without the zeros behind them."""
     if len(raw) % layout.size:
-        raise BatchCorrupt(f"the {name} has {len(raw)} bytes, not a multiple of {layout.size}")
+        raise BatchCorruptError(f"the {name} has {len(raw)} bytes, not a multiple of {layout.size}")
     # Rounded up to whole entries, since the last real one may itself end in zero bytes.
     used = -(-len(raw.rstrip(b"\0")) // layout.size) * layout.size
     return raw if len(raw) == layout.size else raw[:used]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tieredstore.errors import InvalidSegment
+from tieredstore.errors import InvalidSegmentError
 from tieredstore.kafka._header_walk import HeaderWalk
 from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader, check_batch_crc, next_batch_header
 from tieredstore.kafka.checkpoints import LeaderEpochs
@@ -35,8 +35,8 @@ class LogExtent:
 def scan_log(descriptor: int, size: int, base_offset: int, segment: str, *, check_crcs: bool = False) -> LogExtent:
     """Walk the headers of an open log of ``size`` bytes. Bounded memory; positional reads only.
 
-    InvalidSegment for one that is not closed, or begins before its base; BatchCorrupt for damage, to which with
-    ``check_crcs`` the records belong too. ``segment`` names it.
+    InvalidSegmentError for one that is not closed, or begins before its base; BatchCorruptError for damage, to which
+    with ``check_crcs`` the records belong too. ``segment`` names it.
     """
     walk, view = HeaderWalk(descriptor, size, base_offset, check_crcs), _FileView(descriptor, size)
     while True:
@@ -45,7 +45,9 @@ def scan_log(descriptor: int, size: int, base_offset: int, segment: str, *, chec
         if header is None:
             break
         if header.base_offset < base_offset:
-            raise InvalidSegment(f"segment {segment} holds a batch at offset {header.base_offset}, before its base")
+            raise InvalidSegmentError(
+                f"segment {segment} holds a batch at offset {header.base_offset}, before its base"
+            )
         if check_crcs:
             _check(descriptor, header, segment)
         walk.pass_this(
@@ -54,7 +56,7 @@ def scan_log(descriptor: int, size: int, base_offset: int, segment: str, *, chec
         )  # fmt: skip
     # A walk ends without an error where only zeros follow; a closed segment has none, the broker cut them off.
     if walk.position != size:
-        raise InvalidSegment(
+        raise InvalidSegmentError(
             f"segment {segment} is closed, but its log ends with {size - walk.position} bytes of zeros"
         )
     return LogExtent(max(walk.last_offset, base_offset - 1), walk.max_timestamp, tuple(walk.leader_epochs))
@@ -62,23 +64,23 @@ def scan_log(descriptor: int, size: int, base_offset: int, segment: str, *, chec
 
 @contextmanager
 def explain_failure(path: Path, segment: str) -> Generator[None, None, None]:
-    """What the system says of a file, as InvalidSegment that names the segment."""
+    """What the system says of a file, as InvalidSegmentError that names the segment."""
     try:
         yield
     except FileNotFoundError:
-        raise InvalidSegment(f"segment {segment} has no file {path}, and cannot be copied without it") from None
+        raise InvalidSegmentError(f"segment {segment} has no file {path}, and cannot be copied without it") from None
     except OSError as error:
-        raise InvalidSegment(f"segment {segment}: {path} cannot be read: {error.strerror}") from error
+        raise InvalidSegmentError(f"segment {segment}: {path} cannot be read: {error.strerror}") from error
 
 
 def _check(descriptor: int, header: BatchHeader, segment: str) -> None:
-    """BatchCorrupt unless the batch's checksum holds. The size of a batch was held against that of the log."""
+    """BatchCorruptError unless the batch's checksum holds. The size of a batch was held against that of the log."""
     batch = bytearray(header.size_in_bytes)
     view, filled = memoryview(batch), 0
     while filled < len(batch):
         got = os.preadv(descriptor, [view[filled : filled + _PIECE]], header.position + filled)
         if not got:
-            raise InvalidSegment(f"the log of segment {segment} shrank while it was read")
+            raise InvalidSegmentError(f"the log of segment {segment} shrank while it was read")
         filled += got
     check_batch_crc(view, header)
 
@@ -100,5 +102,7 @@ class _FileView:
             self._piece = os.pread(self._descriptor, _VIEW_SIZE, position)
             self._start = position
             if len(self._piece) < header_size:
-                raise InvalidSegment(f"the log shrank to less than {position + header_size} bytes while it was read")
+                raise InvalidSegmentError(
+                    f"the log shrank to less than {position + header_size} bytes while it was read"
+                )
         return memoryview(self._piece)[position - self._start :]

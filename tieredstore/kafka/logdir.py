@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tieredstore.errors import ConfigError, InvalidSegment
+from tieredstore.errors import ConfigError, InvalidSegmentError
 from tieredstore.kafka.checkpoints import (
     LeaderEpochs,
     format_leader_epochs,
@@ -51,7 +51,7 @@ DELETED: Final = ".deleted"
 """What the broker puts behind the names of a segment's files before it deletes them."""
 
 
-class PartitionFileMissing(InvalidSegment):
+class PartitionFileMissingError(InvalidSegmentError):
     """A file of the partition's folder that no segment of it can be copied without."""
 
     def __init__(self, path: Path, partition: str) -> None:
@@ -62,7 +62,7 @@ class PartitionFileMissing(InvalidSegment):
         return f"{self.path} is missing, and no segment of {self.partition} can be copied without it"
 
 
-class RecordsDeleted(InvalidSegment):
+class RecordsDeletedError(InvalidSegmentError):
     """The broker has deleted all records of the segment: only its files are still there, and no epoch of it is known.
 
     ``kafka-delete-records`` leaves a segment so until retention takes the file.
@@ -96,7 +96,7 @@ class FoundSegment:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftAlone:
+class LeftAloneError:
     """A file or directory that is no segment of a partition, and why: one clause for a person."""
 
     path: Path
@@ -108,7 +108,7 @@ class Discovery:
     """What was found, by topic, partition and base offset, and what was left alone."""
 
     segments: tuple[FoundSegment, ...]
-    left_alone: tuple[LeftAlone, ...]
+    left_alone: tuple[LeftAloneError, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +138,10 @@ class LogSegment:
 
     @property
     def files(self) -> LogSegmentData:
-        """What a copy takes; InvalidSegment for an active segment."""
+        """What a copy takes; InvalidSegmentError for an active segment."""
         if self.closed_files is None:
             name = f"{self.topic}-{self.partition} at offset {self.base_offset}"
-            raise InvalidSegment(f"segment {name} is active: it can be copied once the broker has closed it")
+            raise InvalidSegmentError(f"segment {name} is active: it can be copied once the broker has closed it")
         return self.closed_files
 
     @property
@@ -217,8 +217,9 @@ def describe(segment: FoundSegment, topic_id: Uuid | None = None) -> LogSegment:
     its last batch is: compaction may have emptied its log. The last one ends with its last batch; empty, it is active.
 
     The topic id is that of ``partition.metadata``, which is not looked at if ``topic_id`` is given.
-    Raises InvalidSegment for files that are missing or contradict each other (PartitionFileMissing for those that all
-    segments share), RecordsDeleted where the broker has only not come to delete the files, BatchCorrupt for damage.
+    Raises InvalidSegmentError for files that are missing or contradict each other (PartitionFileMissingError for those
+    that all segments share), RecordsDeletedError where the broker has only not come to delete the files,
+    BatchCorruptError for damage.
     """
     if topic_id is None:
         topic_id = parse_partition_metadata(_read_of_partition(PARTITION_METADATA, segment))
@@ -252,11 +253,11 @@ def _discover_file(path: Path) -> Discovery:
 
 def _discover_log_dir(path: Path, topics: Collection[str]) -> Discovery:
     segments: list[FoundSegment] = []
-    left: list[LeftAlone] = []
+    left: list[LeftAloneError] = []
     for directory in (entry for entry in _list(path) if entry.is_dir()):
         reason = _reason_to_leave(directory.name, topics)
         if reason:
-            left.append(LeftAlone(directory, reason))
+            left.append(LeftAloneError(directory, reason))
             continue
         inside = _discover_partition(directory)
         segments += inside.segments
@@ -290,15 +291,15 @@ def _base_offsets(directory: Path, pattern: re.Pattern[str], names: Iterable[str
     bases = sorted(int(match[1]) for match in map(pattern.fullmatch, names) if match)
     # Twenty digits can say more than a long holds.
     if bases and bases[-1] > MAX_OFFSET:
-        raise InvalidSegment(f"{directory} has a log at offset {bases[-1]}, beyond 63 bits")
+        raise InvalidSegmentError(f"{directory} has a log at offset {bases[-1]}, beyond 63 bits")
     return bases
 
 
-def _doomed_files(entries: list[Path]) -> Iterator[LeftAlone]:
+def _doomed_files(entries: list[Path]) -> Iterator[LeftAloneError]:
     for entry in entries:
         match = _DOOMED_FILE.fullmatch(entry.name)
         if match:
-            yield LeftAlone(entry, f"a file that Kafka marked {match[1]}")
+            yield LeftAloneError(entry, f"a file that Kafka marked {match[1]}")
 
 
 def _closed_extent(segment: FoundSegment, size: int) -> tuple[int, int] | None:
@@ -306,7 +307,7 @@ def _closed_extent(segment: FoundSegment, size: int) -> tuple[int, int] | None:
     if segment.next_base_offset is not None:
         last, max_timestamp = _scan(segment, size)
         if last >= segment.next_base_offset:
-            raise InvalidSegment(
+            raise InvalidSegmentError(
                 f"segment {segment} ends at offset {last}, but {segment.next_base_offset} begins the next"
             )
         return segment.next_base_offset - 1, max_timestamp
@@ -341,10 +342,12 @@ def _epochs_of(segment: FoundSegment, epochs: LeaderEpochs, end_offset: int) -> 
         return own
     if epochs:
         # The broker cuts the checkpoint where its log begins.
-        raise RecordsDeleted(
+        raise RecordsDeletedError(
             f"the broker has deleted the records of segment {segment}: its log begins at {epochs[0][1]}"
         )
-    raise InvalidSegment(f"{LEADER_EPOCH_CHECKPOINT} has no epoch for segment {segment}, which ends at {end_offset}")
+    raise InvalidSegmentError(
+        f"{LEADER_EPOCH_CHECKPOINT} has no epoch for segment {segment}, which ends at {end_offset}"
+    )
 
 
 def _files(segment: FoundSegment, epochs: LeaderEpochs, end_offset: int) -> LogSegmentData:
@@ -369,9 +372,9 @@ def _read_of_partition(name: str, segment: FoundSegment) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise PartitionFileMissing(path, f"{segment.topic}-{segment.partition}") from None
+        raise PartitionFileMissingError(path, f"{segment.topic}-{segment.partition}") from None
     except OSError as error:
-        raise InvalidSegment(f"{path} cannot be read: {error.strerror}") from error
+        raise InvalidSegmentError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _size(path: Path, segment: FoundSegment) -> int:

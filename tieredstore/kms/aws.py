@@ -13,9 +13,9 @@ from botocore.exceptions import ConnectionError as ConnectingFailed
 from tieredstore.errors import (
     ConfigError,
     KeyRingError,
-    KeyServiceDenied,
+    KeyServiceDeniedError,
     KeyServiceError,
-    KeyServiceUnavailable,
+    KeyServiceUnavailableError,
     TieredStoreError,
     excerpt,
 )
@@ -78,9 +78,9 @@ class AwsKeySource(KeySource):
 def _translate(error: Exception, key: str) -> TieredStoreError:
     shown, why = excerpt(key), excerpt(redacted(error))
     if isinstance(error, HTTPClientError | ConnectingFailed):
-        return KeyServiceUnavailable(f"AWS KMS cannot be reached: {why}")
+        return KeyServiceUnavailableError(f"AWS KMS cannot be reached: {why}")
     if isinstance(error, NoCredentialsError):
-        return KeyServiceDenied(f"AWS KMS was not asked for {shown}: the SDK has no credentials")
+        return KeyServiceDeniedError(f"AWS KMS was not asked for {shown}: the SDK has no credentials")
     if not isinstance(error, ClientError):
         return KeyServiceError(f"AWS KMS gave no usable answer for {shown}: {why}")
     response: Any = error.response
@@ -88,7 +88,7 @@ def _translate(error: Exception, key: str) -> TieredStoreError:
     if code in _NOT_OURS:
         return KeyRingError(f"another key than {shown} has sealed it, or it is damaged")
     if _LATER.search(code) or status == 429 or status >= 500:
-        return KeyServiceUnavailable(f"AWS KMS cannot use {shown} now: {why}")
+        return KeyServiceUnavailableError(f"AWS KMS cannot use {shown} now: {why}")
     if _DENIED.search(code) or status in {401, 403}:
-        return KeyServiceDenied(f"AWS KMS does not allow to use {shown}: {why}")
+        return KeyServiceDeniedError(f"AWS KMS does not allow to use {shown}: {why}")
     return KeyServiceError(f"AWS KMS refuses to use {shown}: {why}")

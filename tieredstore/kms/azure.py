@@ -18,9 +18,9 @@ from azure.keyvault.keys.crypto import CryptographyClient, KeyWrapAlgorithm
 from tieredstore.errors import (
     ConfigError,
     KeyRingError,
-    KeyServiceDenied,
+    KeyServiceDeniedError,
     KeyServiceError,
-    KeyServiceUnavailable,
+    KeyServiceUnavailableError,
     TieredStoreError,
     excerpt,
 )
@@ -75,7 +75,7 @@ class AzureKeySource(KeySource):
         version = str(result.key_id).removeprefix(f"{self._url}/")
         if not _VERSION.fullmatch(version):
             # The SDK knows it only if it may get the key.
-            raise KeyServiceDenied(
+            raise KeyServiceDeniedError(
                 f"Azure Key Vault does not say by which version of {self._url} it has sealed: allow keys/get, or put "
                 "the version at the URL's end"
             )
@@ -102,9 +102,9 @@ def _translate(error: Exception, key: str) -> TieredStoreError:
     why = excerpt(redacted(error))
     status = error.status_code or 0 if isinstance(error, HttpResponseError) else 0
     if isinstance(error, ServiceRequestError | ServiceResponseError) or status in {408, 429} or status >= 500:
-        return KeyServiceUnavailable(f"Azure Key Vault cannot use {key} now: {why}")
+        return KeyServiceUnavailableError(f"Azure Key Vault cannot use {key} now: {why}")
     if isinstance(error, ClientAuthenticationError) or status in {401, 403}:
-        return KeyServiceDenied(f"Azure Key Vault does not allow to use {key}: {why}")
+        return KeyServiceDeniedError(f"Azure Key Vault does not allow to use {key}: {why}")
     if status == 400 and not isinstance(error, ResourceNotFoundError):
         return KeyRingError(f"another key than {key} has sealed it, or it is damaged ({why})")
     return KeyServiceError(f"Azure Key Vault refuses to use {key}: {why}")

@@ -9,8 +9,8 @@ from typing import Self
 class KeySource(ABC):
     """A key that never leaves a key management service, and that seals short secrets.
 
-    Each method makes one request and does not try again: whoever calls does. Errors are KeyServiceDenied,
-    KeyServiceUnavailable for what passes, KeyRingError for what this key has not sealed, and KeyServiceError.
+    Each method makes one request and does not try again: whoever calls does. Errors are KeyServiceDeniedError,
+    KeyServiceUnavailableError for what passes, KeyRingError for what this key has not sealed, and KeyServiceError.
     """
 
     @classmethod

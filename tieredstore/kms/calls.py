@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
-from tieredstore.errors import KeyServiceError, KeyServiceUnavailable, TieredStoreError
+from tieredstore.errors import KeyServiceError, KeyServiceUnavailableError, TieredStoreError
 from tieredstore.process.futures import is_done, outcome
 from tieredstore.process.retry import Attempt, RetryPolicy
 from tieredstore.process.thread_pool import ThreadPool
@@ -21,7 +21,7 @@ _Result = TypeVar("_Result")
 
 
 def ask_service(what: str, request: Callable[[], _Result], policy: RetryPolicy | None = None) -> _Result:
-    """What ``request`` gives; KeyServiceUnavailable, naming ``what``, once tries or time are used up.
+    """What ``request`` gives; KeyServiceUnavailableError, naming ``what``, once tries or time are used up.
 
     What an SDK makes of an answer that is none is KeyServiceError.
     """
@@ -34,7 +34,7 @@ def _run_within(request: Callable[[], _Result], attempt: Attempt) -> _Result:
     try:
         future = pool.submit(request)
         if not is_done(future, max(0.0, attempt.deadline.remaining_s())):
-            raise KeyServiceUnavailable("the service did not answer within the time-out")
+            raise KeyServiceUnavailableError("the service did not answer within the time-out")
         try:
             return outcome(future)
         except TieredStoreError:

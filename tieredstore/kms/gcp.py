@@ -23,9 +23,9 @@ from google.cloud.kms_v1.types import DecryptRequest, DecryptResponse, EncryptRe
 from tieredstore.errors import (
     ConfigError,
     KeyRingError,
-    KeyServiceDenied,
+    KeyServiceDeniedError,
     KeyServiceError,
-    KeyServiceUnavailable,
+    KeyServiceUnavailableError,
     TieredStoreError,
     excerpt,
 )
@@ -75,7 +75,9 @@ class GcpKeySource(KeySource):
                 host=endpoint.netloc, url_scheme=endpoint.scheme, credentials=_credentials(endpoint.scheme, login)
             )
         except auth_exceptions.GoogleAuthError as error:
-            raise KeyServiceDenied(f"Google Cloud KMS was not asked for {key}: {excerpt(redacted(error))}") from error
+            raise KeyServiceDeniedError(
+                f"Google Cloud KMS was not asked for {key}: {excerpt(redacted(error))}"
+            ) from error
         # The SDK makes these by itself, and they are not public (seen in google-cloud-kms 3 and google-auth 2).
         _staying(getattr(transport, "_session"))._auth_request = _request(login)  # noqa: B009
         return cls(key, cast("_Client", KeyManagementServiceClient(transport=transport)))
@@ -88,7 +90,7 @@ class GcpKeySource(KeySource):
         except _ERRORS as error:
             raise _translate(error, self._key) from error
         if not response.verified_plaintext_crc32c or crc32c.crc32c(response.ciphertext) != response.ciphertext_crc32c:
-            raise KeyServiceUnavailable("bytes changed on the way to Google Cloud KMS or back")
+            raise KeyServiceUnavailableError("bytes changed on the way to Google Cloud KMS or back")
         return response.ciphertext
 
     def open(self, sealed: bytes) -> bytes:
@@ -99,7 +101,7 @@ class GcpKeySource(KeySource):
         except _ERRORS as error:
             raise _translate(error, self._key) from error
         if crc32c.crc32c(response.plaintext) != response.plaintext_crc32c:
-            raise KeyServiceUnavailable("bytes changed on the way back from Google Cloud KMS")
+            raise KeyServiceUnavailableError("bytes changed on the way back from Google Cloud KMS")
         return response.plaintext
 
 
@@ -129,9 +131,9 @@ def _nowhere(_: requests.Response) -> None:
 def _translate(error: Exception, key: str) -> TieredStoreError:
     why = excerpt(redacted(error))
     if isinstance(error, _LATER):
-        return KeyServiceUnavailable(f"Google Cloud KMS cannot use {key} now: {why}")
+        return KeyServiceUnavailableError(f"Google Cloud KMS cannot use {key} now: {why}")
     if isinstance(error, _DENIED):
-        return KeyServiceDenied(f"Google Cloud KMS does not allow to use {key}: {why}")
+        return KeyServiceDeniedError(f"Google Cloud KMS does not allow to use {key}: {why}")
     # What is said of a ciphertext that this key has not made.
     if isinstance(error, exceptions.InvalidArgument | exceptions.BadRequest):
         return KeyRingError(f"another key than {key} has sealed it, or it is damaged ({why})")

@@ -33,7 +33,7 @@ _SERVICES: Final = {
 def key_source(service: str, key: str, endpoint_url: str | None = None) -> KeySource:
     """The service's key; ConfigError if there is no such service, or its SDK is not installed.
 
-    KeyServiceUnavailable, as of any request, if it does not come by the deadline: an SDK may look for credentials.
+    KeyServiceUnavailableError, as of any request, if it does not come by the deadline: an SDK may look for credentials.
     """
     named = _SERVICES.get(service) or _load_installed(service)
     module, _, name = named.path.partition(":")

@@ -19,9 +19,9 @@ from hvac import exceptions
 from tieredstore.errors import (
     ConfigError,
     KeyRingError,
-    KeyServiceDenied,
+    KeyServiceDeniedError,
     KeyServiceError,
-    KeyServiceUnavailable,
+    KeyServiceUnavailableError,
     TieredStoreError,
     excerpt,
 )
@@ -97,9 +97,9 @@ class VaultKeySource(KeySource):
         # A server, or a proxy before it, may repeat what it was sent: a key in base64, or the token.
         key, why = f"{self._mount}/{self._key}", excerpt(_ECHO.sub("…", redacted(error)))
         if isinstance(error, _LATER):
-            return KeyServiceUnavailable(f"Vault cannot use {key} now: {why}")
+            return KeyServiceUnavailableError(f"Vault cannot use {key} now: {why}")
         if isinstance(error, exceptions.Forbidden | exceptions.Unauthorized):
-            return KeyServiceDenied(f"Vault does not allow to use {key}: {why}")
+            return KeyServiceDeniedError(f"Vault does not allow to use {key}: {why}")
         if isinstance(error, exceptions.InvalidRequest):
             return KeyRingError(f"another key than {key} has sealed it, or it is damaged ({why})")
         if isinstance(error, exceptions.VaultError):

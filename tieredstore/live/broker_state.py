@@ -12,7 +12,7 @@ from typing import Any, Final
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, admin
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from tieredstore.errors import BrokerUnavailable, TieredStoreError
+from tieredstore.errors import BrokerUnavailableError, TieredStoreError
 from tieredstore.live.clients import LiveAdmin, await_answer, check_configuration
 from tieredstore.live.cluster import uuid_of
 from tieredstore.live.faults import fault
@@ -39,7 +39,7 @@ class BrokerState(Closing):
 
     Unlike a :class:`~tieredstore.live.cluster.LiveCluster` nothing is asked twice: what fails is asked for again by a
     caller who comes every second anyway. ``properties`` have the names of Kafka's clients (``docs/live.md``).
-    Thread-safe. Raises BrokerUnavailable, BrokerDenied and BrokerError.
+    Thread-safe. Raises BrokerUnavailableError, BrokerDeniedError and BrokerError.
     """
 
     def __init__(self, properties: Mapping[str, str], *, timeout_s: float = 10.0) -> None:
@@ -89,7 +89,9 @@ class BrokerState(Closing):
         if len(ends) < len(by_place):
             self._has_moved = True
         if not ends:
-            raise BrokerUnavailable(f"{self._servers}: no leader of {len(by_place)} partitions tells where they end")
+            raise BrokerUnavailableError(
+                f"{self._servers}: no leader of {len(by_place)} partitions tells where they end"
+            )
         return ends
 
     def topic_settings(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -152,7 +154,7 @@ class BrokerState(Closing):
             try:
                 answers[what] = await_answer(client, future, end, partial(client.listen, doing))
             except TimeoutError:
-                failure = failure or BrokerUnavailable(f"{doing}: no answer for {self._timeout_s:g} s")
+                failure = failure or BrokerUnavailableError(f"{doing}: no answer for {self._timeout_s:g} s")
             except KafkaException as error:
                 if absent_too and error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                     answers[what] = None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
-from tieredstore.errors import BrokerUnavailable, ConfigError
+from tieredstore.errors import BrokerUnavailableError, ConfigError
 from tieredstore.live.client_log import ClientLog, log_to
 from tieredstore.live.faults import Trouble, kind_of, unknown_s
 from tieredstore.process.forks import begin_again_after_fork, is_inherited, leave_to_parent
@@ -124,7 +124,7 @@ class LiveAdmin(AdminClient):
                 listed: ClusterMetadata = self.list_topics(timeout=min(_LISTED_S, timeout_s))
             except KafkaException as error:
                 self.listen(doing)
-                if kind_of(error.args[0]) is not BrokerUnavailable or time.monotonic() > end:
+                if kind_of(error.args[0]) is not BrokerUnavailableError or time.monotonic() > end:
                     raise
                 time.sleep(_POLL_S)
             else:

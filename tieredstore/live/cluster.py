@@ -21,7 +21,7 @@ from confluent_kafka import (
 )
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from tieredstore.errors import BrokerError, BrokerUnavailable, ResourceNotFound, TieredStoreError
+from tieredstore.errors import BrokerError, BrokerUnavailableError, ResourceNotFoundError, TieredStoreError
 from tieredstore.live.clients import LiveAdmin, LiveConsumer, await_answer, check_configuration, reading_configuration
 from tieredstore.live.epochs import EpochEnd, EpochInquiry
 from tieredstore.live.faults import fault, kind_of, unknown_s
@@ -78,7 +78,7 @@ class LiveCluster(Closing):
 
     ``properties`` have the names of Kafka's clients (``docs/live.md``). Picklable, with the properties; a client is
     made on first use, and again after fork or unpickling. Each answer takes ``timeout_s`` at most; the errors are
-    ResourceNotFound, BrokerDenied, BrokerUnavailable (to be tried again) and BrokerError.
+    ResourceNotFoundError, BrokerDeniedError, BrokerUnavailableError (to be tried again) and BrokerError.
     """
 
     def __init__(self, properties: Mapping[str, str], *, isolation: Isolation, timeout_s: float = 60.0) -> None:
@@ -104,10 +104,10 @@ class LiveCluster(Closing):
         return tuple(sorted(name for name in listed.topics if name not in _INTERNAL))
 
     def topic(self, topic: str) -> LiveTopic:
-        """The topic of this name; ResourceNotFound if there is none. One request."""
+        """The topic of this name; ResourceNotFoundError if there is none. One request."""
         known = self.describe([topic])
         if topic not in known:
-            raise ResourceNotFound(f"there is no {topic} at {self._servers}")
+            raise ResourceNotFoundError(f"there is no {topic} at {self._servers}")
         return known[topic]
 
     def existing_topic(self, topic: str) -> LiveTopic:
@@ -116,7 +116,7 @@ class LiveCluster(Closing):
         while True:
             try:
                 return self.topic(topic)
-            except ResourceNotFound:
+            except ResourceNotFoundError:
                 if time.monotonic() > end:
                     raise
                 time.sleep(_AGAIN_S)
@@ -272,11 +272,11 @@ class LiveCluster(Closing):
                 for what, future in futures.items():
                     try:
                         answers[what] = self._answer(client, what, future, doing, end, watch)
-                    except ResourceNotFound:
+                    except ResourceNotFoundError:
                         if not absent_too:
                             raise
                         answers[what] = None
-            except (BrokerUnavailable, ResourceNotFound) as error:
+            except (BrokerUnavailableError, ResourceNotFoundError) as error:
                 # All are asked again, not the failed one alone: it costs no more, and the answers are of one time.
                 # Offsets are asked of what was there a moment ago, of which not all brokers may know yet.
                 last = end if error.retryable else begun + unknown_s(self._timeout_s)
@@ -322,8 +322,8 @@ class LiveCluster(Closing):
         # Why no broker could be asked librdkafka does not tell.
         topic, partition = cast("TopicPartition", what)
         why = TopicWatch(client, self._timeout_s).errors(topic, [partition]).get(partition)
-        if why is None or kind_of(why) is BrokerUnavailable:
-            return BrokerUnavailable(f"{doing}: {named} has no leader now")
+        if why is None or kind_of(why) is BrokerUnavailableError:
+            return BrokerUnavailableError(f"{doing}: {named} has no leader now")
         return self._name_absent(fault(why, of), named)
 
     def _failure(self, client: LiveAdmin, error: KafkaException, doing: str) -> TieredStoreError:
@@ -334,8 +334,8 @@ class LiveCluster(Closing):
 
     def _name_absent(self, error: TieredStoreError, named: str) -> TieredStoreError:
         """What is absent has one sentence, whoever says so."""
-        is_absent = isinstance(error, ResourceNotFound)
-        return ResourceNotFound(f"there is no {named} at {self._servers}") if is_absent else error
+        is_absent = isinstance(error, ResourceNotFoundError)
+        return ResourceNotFoundError(f"there is no {named} at {self._servers}") if is_absent else error
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Log in by these from the next connection on."""
@@ -401,7 +401,8 @@ class GroupClient(Closing):
     def committed(self, partitions: Sequence[TopicPartition], doing: str, timeout_s: float) -> list[KafkaPartition]:
         """What is committed of each, asked for again while that may succeed later; a negative offset for nothing.
 
-        Errors begin with ``doing``: BrokerDenied, BrokerUnavailable (nothing came in ``timeout_s``), BrokerError.
+        Errors begin with ``doing``: BrokerDeniedError, BrokerUnavailableError (nothing came in ``timeout_s``),
+        BrokerError.
         """
         begun = time.monotonic()
         end = begun + timeout_s
@@ -410,7 +411,7 @@ class GroupClient(Closing):
             wait_s = min(max(end - now, _AGAIN_S), max(_FIRST_COMMITS_S, now - begun))
             try:
                 return self._ask(partitions, doing, wait_s, timeout_s)
-            except BrokerUnavailable:
+            except BrokerUnavailableError:
                 if time.monotonic() + _AGAIN_S > end:
                     raise
                 time.sleep(_AGAIN_S)

@@ -54,7 +54,7 @@ class EpochInquiry:
     def ask(self, timeout_s: float) -> dict[TopicPartition, EpochEnd]:
         """The answers; a partition is absent if its leader knows no epoch so early, or was not understood.
 
-        BrokerUnavailable if not all have come in ``timeout_s``, BrokerDenied, BrokerError.
+        BrokerUnavailableError if not all have come in ``timeout_s``, BrokerDeniedError, BrokerError.
         """
         end, wait_s = time.monotonic() + timeout_s, _FIRST_WAIT_S
         places = [KafkaPartition(*where, _BEYOND) for where in self._epochs]

@@ -9,11 +9,11 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException
 
 from tieredstore.errors import (
-    BatchCorrupt,
-    BrokerDenied,
+    BatchCorruptError,
+    BrokerDeniedError,
     BrokerError,
-    BrokerUnavailable,
-    ResourceNotFound,
+    BrokerUnavailableError,
+    ResourceNotFoundError,
     TieredStoreError,
     excerpt,
 )
@@ -145,7 +145,7 @@ class Trouble:
     def note(self, error: KafkaError) -> None:
         """Keep what tells most: that all brokers are down follows on the reason, and a lost connection on a refusal."""
         # Of topics the consumer's own errors tell which one is meant.
-        if error.code() in OF_GROUPS or kind_of(error) is ResourceNotFound:
+        if error.code() in OF_GROUPS or kind_of(error) is ResourceNotFoundError:
             return
         follows = error.code() == KafkaError._ALL_BROKERS_DOWN or self._is_final()
         if self.noted is None or not follows:
@@ -161,7 +161,7 @@ class Trouble:
         return fault(self.noted, doing) if self.noted is not None and self._is_final() else None
 
     def _is_final(self) -> bool:
-        if self.noted is None or kind_of(self.noted) not in (BrokerDenied, BrokerError):
+        if self.noted is None or kind_of(self.noted) not in (BrokerDeniedError, BrokerError):
             return False
         # A TLS handshake also fails where the connection is lost in it; not the first ones, if nothing ever came.
         return self.noted.code() != KafkaError._SSL or not self._answered
@@ -171,31 +171,31 @@ class Trouble:
         if self.noted is not None and self.noted.code() != KafkaError._ALL_BROKERS_DOWN:
             error = fault(self.noted, doing)
             # A connection on which something else than Kafka speaks damages no record.
-            return BrokerUnavailable(str(error)) if isinstance(error, BatchCorrupt) else error
+            return BrokerUnavailableError(str(error)) if isinstance(error, BatchCorruptError) else error
         if self._beside_clients and not self._answered:
             # A thread of the parent's may have held a lock of OpenSSL's, which is librdkafka's own copy: in the child
             # it stays locked, and each connection waits for it.
-            return BrokerUnavailable(
+            return BrokerUnavailableError(
                 f"{doing}: no broker answered within {timeout_s:g} s; this process was forked beside clients of "
                 "librdkafka, after which none may work in it: spawn it, or fork before the first client is made"
             )
         # A listener for TLS or SASL closes the connections of clients that come without, and tells them nothing.
-        return BrokerUnavailable(
+        return BrokerUnavailableError(
             f"{doing}: no broker answered within {timeout_s:g} s; if it runs, see that security.protocol is its own"
         )
 
 
 def kind_of(error: KafkaError) -> type[TieredStoreError]:
-    """The class of ours for one of theirs: only BrokerUnavailable is to be tried again."""
+    """The class of ours for one of theirs: only BrokerUnavailableError is to be tried again."""
     code = error.code()
     if code in _DENIED:
-        return BrokerDenied
+        return BrokerDeniedError
     if code in _ABSENT:
-        return ResourceNotFound
+        return ResourceNotFoundError
     if code in _DAMAGED:
-        return BatchCorrupt
+        return BatchCorruptError
     if not error.fatal() and (code in _PASSING or error.retriable()):
-        return BrokerUnavailable
+        return BrokerUnavailableError
     return BrokerError
 
 

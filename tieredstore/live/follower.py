@@ -15,7 +15,7 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from tieredstore.errors import AlreadyClosed, BatchCorrupt, ResourceNotFound, TieredStoreError
+from tieredstore.errors import AlreadyClosedError, BatchCorruptError, ResourceNotFoundError, TieredStoreError
 from tieredstore.kafka.records import COLUMNS
 from tieredstore.live.clients import LiveConsumer, reading_configuration
 from tieredstore.live.faults import OF_GROUPS, OF_HOLES, OUT_OF_RANGE, fault, translate_errors
@@ -155,10 +155,10 @@ class LiveFollower(Closing):
     def poll(self, timeout_s: float) -> LiveEvent | None:
         """What comes next, of whichever partition; None if nothing does for ``timeout_s``.
 
-        Nothing is no error as long as a broker is there: a log may not grow. BrokerUnavailable, to be tried again, if
-        none has answered for the follower's own time-out; BrokerDenied, BrokerError, BatchCorrupt. What came before an
-        error is given before it is raised, and asked again the follower goes on behind what it has given. A topic or
-        partition that the brokers still do not know after some seconds is gone.
+        Nothing is no error as long as a broker is there: a log may not grow. BrokerUnavailableError, to be tried again,
+        if none has answered for the follower's own time-out; BrokerDeniedError, BrokerError, BatchCorruptError. What
+        came before an error is given before it is raised, and asked again the follower goes on behind what it has
+        given. A topic or partition that the brokers still do not know after some seconds is gone.
         """
         self.wait(timeout_s)
         if not self._ready:
@@ -176,7 +176,7 @@ class LiveFollower(Closing):
     def wait(self, timeout_s: float) -> None:
         """Until :meth:`poll` has something to give, ``timeout_s`` at most; errors as there."""
         if self._is_closed:
-            raise AlreadyClosed("the follower was closed; open another one to go on")
+            raise AlreadyClosedError("the follower was closed; open another one to go on")
         end = time.monotonic() + timeout_s
         while not self._ready:
             left = max(0.0, end - time.monotonic())
@@ -202,7 +202,7 @@ class LiveFollower(Closing):
                     followed.link = Link.SILENT
 
     def close(self) -> None:
-        """End the connections; AlreadyClosed from then on."""
+        """End the connections; AlreadyClosedError from then on."""
         self._is_closed = True
         self._consumer.close()
 
@@ -232,7 +232,7 @@ class LiveFollower(Closing):
         for piece in pieces(runs.pop(where), _TARGET_BYTES):
             try:
                 records = self._columns.build(piece)
-            except BatchCorrupt as error:
+            except BatchCorruptError as error:
                 self._fail(where, error)
                 break
             self._ready.append(LiveEvent(where, records, last_offset(piece) + 1, epoch_of(piece[-1])))
@@ -246,7 +246,7 @@ class LiveFollower(Closing):
         if code in OF_GROUPS | OF_HOLES:
             return
         broker_error = fault(error, self._doing)
-        if code in OUT_OF_RANGE or isinstance(broker_error, ResourceNotFound):
+        if code in OUT_OF_RANGE or isinstance(broker_error, ResourceNotFoundError):
             if where in runs:
                 # What came before the error is good, and tells where the bucket has to go on.
                 self._release(where, runs)
@@ -305,7 +305,7 @@ class LiveFollower(Closing):
         self._watched = min({topic for topic in topics if topic > self._watched} or topics)
         partitions = sorted(number for topic, number in silent if topic == self._watched)
         for number, error in self._watch.faults(self._watched, partitions, self._doing).items():
-            if not isinstance(error, ResourceNotFound):
+            if not isinstance(error, ResourceNotFoundError):
                 raise error
             where = self._watched, number
             self._followed[where].link = Link.HEARD

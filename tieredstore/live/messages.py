@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import Message
 
-from tieredstore.errors import BatchCorrupt
+from tieredstore.errors import BatchCorruptError
 from tieredstore.kafka.arrow_values import array_of
 from tieredstore.kafka.records.columns import RecordColumns
 
@@ -79,7 +79,7 @@ def _headers(messages: Sequence[Message]) -> list[Any]:
         all_headers.extend(map(Message.headers, messages))
     except (SystemError, UnicodeDecodeError) as error:
         message = messages[len(all_headers)]
-        raise BatchCorrupt(
+        raise BatchCorruptError(
             f"the record at offset {message.offset()} of {message.topic()}-{message.partition()} has a header whose "
             f"key is not UTF-8, which librdkafka's binding cannot give; read without headers"
         ) from error

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from tieredstore.errors import ConfigError, DataLoss, TieredStoreError
+from tieredstore.errors import ConfigError, DataLossError, TieredStoreError
 from tieredstore.kafka.records import COLUMNS
 from tieredstore.limits import MAX_OFFSET
 from tieredstore.live.clients import ConsumerPool, LiveConsumer, bounded_configuration
@@ -57,11 +57,11 @@ class LiveReader(Closing):
 
         ``stop`` is an end that the broker has told; the read goes on until the broker's log reaches it, whether or not
         a record lies there: markers of transactions and aborted records take offsets and do not come. ConfigError at
-        once for what cannot be. Then DataLoss if the broker does not have ``start``, or if retention passes by the
+        once for what cannot be. Then DataLossError if the broker does not have ``start``, or if retention passes by the
         reader, or if the log ends before ``stop`` and does not grow for ``timeout_s``, or if the topic's id is not
-        ``topic_id`` before or after the read (two requests); ResourceNotFound, BrokerDenied, BatchCorrupt; and
-        BrokerUnavailable, which is to be tried again, if nothing comes for ``timeout_s``. Records that came before an
-        error are given before it is raised.
+        ``topic_id`` before or after the read (two requests); ResourceNotFoundError, BrokerDeniedError,
+        BatchCorruptError; and BrokerUnavailableError, which is to be tried again, if nothing comes for ``timeout_s``.
+        Records that came before an error are given before it is raised.
         """
         shape = MessageColumns(columns)
         if not 0 <= start <= stop <= MAX_OFFSET:
@@ -80,12 +80,12 @@ class LiveReader(Closing):
         self._check_identity(extent.topic, topic_id)
 
     def _check_identity(self, topic: str, topic_id: Uuid | None) -> None:
-        """DataLoss naming both ids if the topic is another one than was meant: its offsets mean nothing then."""
+        """DataLossError naming both ids if the topic is another one than was meant: its offsets mean nothing then."""
         if topic_id is None:
             return
         known_id = self.cluster.existing_topic(topic).topic_id
         if known_id != topic_id:
-            raise DataLoss(
+            raise DataLossError(
                 f"topic {topic} was created again: its id is {known_id} on the broker, and the records of {topic_id} "
                 "were to be read"
             )
@@ -256,10 +256,10 @@ class BoundedRead:
             return fault(failure.args[0], self._doing)
         if position < first:
             lost = f"offsets {position} to {min(first, extent.stop) - 1} are gone"
-            return DataLoss(f"{lost} from {extent}, which begins at offset {first} now")
+            return DataLossError(f"{lost} from {extent}, which begins at offset {first} now")
         if position > end:
-            return DataLoss(f"{extent} ends before offset {end} now, and was to be read from offset {position} on")
-        return DataLoss(f"{self._doing} from offset {position} on: {error.str()}")
+            return DataLossError(f"{extent} ends before offset {end} now, and was to be read from offset {position} on")
+        return DataLossError(f"{self._doing} from offset {position} on: {error.str()}")
 
     def _silence(self) -> TieredStoreError | None:
         """The error where nothing came just now: what does not pass at once, the rest when the time is over."""
@@ -269,7 +269,7 @@ class BoundedRead:
             return final
         # The broker answers, and its log has ended: to wait for a connection would not help.
         if trouble.noted is None and 0 <= self._end < self._range.stop:
-            return DataLoss(
+            return DataLossError(
                 f"{self._range} ends before offset {self._end}, and was to be read up to offset {self._range.stop}: "
                 f"it was cut, or that is no end that the broker has told"
             )

@@ -11,7 +11,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
 
-from tieredstore.errors import BrokerUnavailable, ResourceNotFound, TieredStoreError
+from tieredstore.errors import BrokerUnavailableError, ResourceNotFoundError, TieredStoreError
 from tieredstore.live.clients import LiveAdmin, LiveConsumer
 from tieredstore.live.faults import fault, kind_of, unknown_s
 from tieredstore.model import TopicPartition
@@ -57,12 +57,12 @@ class TopicWatch:
         is_waited_for = False
         for number, error in errors.items():
             kind = kind_of(error)
-            if kind is ResourceNotFound:
+            if kind is ResourceNotFoundError:
                 since = self._absent_since.setdefault((topic, number), now)
                 if now < since + self._unknown_s:
                     is_waited_for = True
                     continue
-            if kind is BrokerUnavailable:
+            if kind is BrokerUnavailableError:
                 # As that a partition has no leader: it tells why nothing came, once the time is over.
                 self._client.trouble.note(error)
             else:
@@ -78,7 +78,7 @@ class TopicWatch:
         except KafkaException as raised:
             failure: KafkaError = raised.args[0]
             # What the client says of its connections tells more than that nothing came through them.
-            return {} if kind_of(failure) is BrokerUnavailable else dict.fromkeys(partitions, failure)
+            return {} if kind_of(failure) is BrokerUnavailableError else dict.fromkeys(partitions, failure)
         if listed is None:
             return dict.fromkeys(partitions, KafkaError(KafkaError._UNKNOWN_TOPIC))
         if listed.error is not None:

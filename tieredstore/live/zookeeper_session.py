@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from tieredstore.errors import BrokerDenied, BrokerUnavailable, ConfigError, ResourceNotFound, excerpt
+from tieredstore.errors import BrokerDeniedError, BrokerUnavailableError, ConfigError, ResourceNotFoundError, excerpt
 from tieredstore.installation import install_command
 
 _ANSWER_S: Final = 5.0
@@ -17,8 +17,9 @@ _ANSWER_S: Final = 5.0
 class ZooKeeperSession:
     """Connects with the first call, and again and again by itself; for any thread.
 
-    Calls raise BrokerUnavailable without an answer in time, BrokerDenied, and ResourceNotFound where there is no node;
-    a node that is there, or is another version than was asked for, is kazoo's own error: :attr:`errors`.
+    Calls raise BrokerUnavailableError without an answer in time, BrokerDeniedError, and ResourceNotFoundError where
+    there is no node; a node that is there, or is another version than was asked for, is kazoo's own error:
+    :attr:`errors`.
     """
 
     def __init__(self, hosts: str, session_s: float, *, answer_s: float = _ANSWER_S) -> None:
@@ -65,7 +66,7 @@ class ZooKeeperSession:
         answers = [(path, client.get_async(path)) for path in paths]
         nodes: dict[str, tuple[bytes, Any]] = {}
         for path, answer in answers:
-            with contextlib.suppress(ResourceNotFound):
+            with contextlib.suppress(ResourceNotFoundError):
                 nodes[path] = self._outcome(path, answer)
         return nodes
 
@@ -79,20 +80,20 @@ class ZooKeeperSession:
 
     def delete(self, path: str) -> None:
         """Remove a node; none need be there."""
-        with contextlib.suppress(ResourceNotFound):
+        with contextlib.suppress(ResourceNotFoundError):
             self._call(path, "delete_async", path)
 
     def set_if(self, condition: str, path: str, data: bytes, version: int = -1) -> bool:
         """Set the data of a node of a certain version, if the node ``condition`` is there, in one step.
 
-        ResourceNotFound if that is not there; False if the node is gone, or another version.
+        ResourceNotFoundError if that is not there; False if the node is gone, or another version.
         """
         transaction = self._connect().transaction()
         transaction.check(condition, -1)
         transaction.set_data(path, data, version)
         results = self._outcome(path, transaction.commit_async())
         if isinstance(results[0], self.errors.NoNodeError):
-            raise ResourceNotFound(f"ZooKeeper at {self._hosts} has no {condition}")
+            raise ResourceNotFoundError(f"ZooKeeper at {self._hosts} has no {condition}")
         return not any(isinstance(result, Exception) for result in results)
 
     def _call(self, path: str, name: str, *given: Any, **options: Any) -> Any:
@@ -104,23 +105,25 @@ class ZooKeeperSession:
         try:
             return answer.get(timeout=self._answer_s)
         except self.errors.NoNodeError as error:
-            raise ResourceNotFound(f"ZooKeeper at {self._hosts} has no {path}") from error
+            raise ResourceNotFoundError(f"ZooKeeper at {self._hosts} has no {path}") from error
         except (self.errors.NodeExistsError, self.errors.BadVersionError):
             raise
         except (self.errors.NoAuthError, self.errors.AuthFailedError) as error:
-            raise BrokerDenied(f"ZooKeeper at {self._hosts} refuses to have {path} read or changed") from error
+            raise BrokerDeniedError(f"ZooKeeper at {self._hosts} refuses to have {path} read or changed") from error
         except Exception as error:
-            raise BrokerUnavailable(f"ZooKeeper at {self._hosts} does not answer of {path}: {error!r:.200}") from error
+            raise BrokerUnavailableError(
+                f"ZooKeeper at {self._hosts} does not answer of {path}: {error!r:.200}"
+            ) from error
 
     def _connect(self) -> Any:
         with self._lock:
             if self._is_closed:
-                raise BrokerUnavailable(f"the session with ZooKeeper at {self._hosts} has ended")
+                raise BrokerUnavailableError(f"the session with ZooKeeper at {self._hosts} has ended")
             if self._client is None:
                 self._client = self._start()
             client = self._client
         if not self._is_live.wait(self._answer_s):
-            raise BrokerUnavailable(f"ZooKeeper at {self._hosts} is not connected")
+            raise BrokerUnavailableError(f"ZooKeeper at {self._hosts} is not connected")
         return client
 
     def _start(self) -> Any:

@@ -9,7 +9,7 @@ from typing import Final
 from tieredstore.backends.base import ObjectStore
 from tieredstore.catalog.listing import SegmentObjects, list_segments
 from tieredstore.catalog.stored import StoredSegment, load_segment
-from tieredstore.errors import ConfigError, CorruptData, ResourceNotFound, SegmentNotFound
+from tieredstore.errors import ConfigError, CorruptDataError, ResourceNotFoundError, SegmentNotFoundError
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
 from tieredstore.model import RemoteLogSegmentMetadata, Uuid
@@ -46,7 +46,7 @@ class Candidate:
     metadata: RemoteLogSegmentMetadata | None
 
 
-class AmbiguousSegment(ConfigError):
+class AmbiguousSegmentError(ConfigError):
     """An address that ``count`` segments have; the first of them are ``candidates``."""
 
     def __init__(self, address: SegmentAddress, candidates: tuple[Candidate, ...], count: int) -> None:
@@ -57,7 +57,7 @@ class AmbiguousSegment(ConfigError):
         return f"{self.address} names {self.count} segments; choose one by its topic id or its segment id"
 
 
-class SegmentAbsent(SegmentNotFound):
+class SegmentAbsentError(SegmentNotFoundError):
     """An address that no segment has.
 
     ``others`` are ids of committed segments at the offset, where a segment id was given; ``near`` the base offsets of
@@ -90,7 +90,7 @@ def find_segment(
     """The one segment at ``address``, its manifest read: one listing of the partition and one request.
 
     Whole segments go first; if there is none, one that was committed and lost an object since is taken, so that its
-    damage is met and not mistaken for absence. Raises SegmentAbsent and AmbiguousSegment.
+    damage is met and not mistaken for absence. Raises SegmentAbsentError and AmbiguousSegmentError.
     """
     listed = _list_partition(store, prefix, address)
     committed = [objects for objects in _committed(listed) if address.matches(objects)]
@@ -126,18 +126,18 @@ def _only(
         raise _absence(address, listed)
     if len(candidates) > 1:
         named = tuple(_candidate(store, objects) for objects in candidates[:_MOST_NAMED])
-        raise AmbiguousSegment(address, named, len(candidates))
+        raise AmbiguousSegmentError(address, named, len(candidates))
     return candidates[0]
 
 
 def _candidate(store: ObjectStore, objects: SegmentObjects) -> Candidate:
     try:
         return Candidate(objects, load_segment(store, objects).metadata)
-    except (CorruptData, ResourceNotFound):
+    except (CorruptDataError, ResourceNotFoundError):
         return Candidate(objects, None)
 
 
-def _absence(address: SegmentAddress, listed: Sequence[SegmentObjects]) -> SegmentAbsent:
+def _absence(address: SegmentAddress, listed: Sequence[SegmentObjects]) -> SegmentAbsentError:
     committed = _committed(listed)
     others: tuple[Uuid, ...] = ()
     if address.segment_id is not None:
@@ -147,4 +147,4 @@ def _absence(address: SegmentAddress, listed: Sequence[SegmentObjects]) -> Segme
     below = [offset for offset in offsets if offset < address.base_offset][-2:]
     above = [offset for offset in offsets if offset > address.base_offset][:2]
     leftovers = any(objects.start_offset == address.base_offset for objects in listed)
-    return SegmentAbsent(address, others, (*below, *above), leftovers)
+    return SegmentAbsentError(address, others, (*below, *above), leftovers)

@@ -16,7 +16,7 @@ from tieredstore.catalog.metadata_topic import (
     SegmentUpdate,
     parse_metadata_record,
 )
-from tieredstore.errors import CorruptData
+from tieredstore.errors import CorruptDataError
 from tieredstore.model import RemoteLogSegmentId
 from tieredstore.process.closing import Closing
 
@@ -55,7 +55,7 @@ class MetadataTopic:
     def read_on(self) -> Iterator[tuple[int, int, bytes]]:
         """Partition, offset and value of each record that was not read before, up to the ends as they are now.
 
-        ResourceNotFound where there is no such topic: the brokers have no tiered storage, or keep its metadata
+        ResourceNotFoundError where there is no such topic: the brokers have no tiered storage, or keep its metadata
         elsewhere.
         """
         cluster = self._reader.cluster
@@ -85,7 +85,7 @@ class BrokersSegments:
             self._opened = opened.pop_all()
 
     def take(self, value: bytes) -> None:
-        """Take the value of the next record; CorruptData if it is none of Kafka's."""
+        """Take the value of the next record; CorruptDataError if it is none of Kafka's."""
         record = parse_metadata_record(value)
         if isinstance(record, SegmentRecord):
             metadata = record.metadata
@@ -118,7 +118,7 @@ class BrokersView(Closing):
 
     A broker writes the record of a copy before it copies. So a segment whose manifest was seen, and of which no record
     is there when the topic is read on *after that*, is no broker's; of an older reading that says nothing.
-    CorruptData where one of the records cannot be read: nobody knows then what is still listed.
+    CorruptDataError where one of the records cannot be read: nobody knows then what is still listed.
     """
 
     def __init__(self, read_on: Callable[[], Iterable[tuple[int, int, bytes]]]) -> None:
@@ -146,8 +146,8 @@ class BrokersView(Closing):
     def _take(self, partition: int, offset: int, value: bytes) -> None:
         try:
             self._segments.take(value)
-        except CorruptData as error:
-            raise CorruptData(
+        except CorruptDataError as error:
+            raise CorruptDataError(
                 f"the brokers' record at offset {offset} of {METADATA_TOPIC}-{partition} cannot be read, so nobody "
                 f"knows which segments they list ({error})"
             ) from error

@@ -9,14 +9,14 @@ from typing import Final, TypeAlias
 from tieredstore.backends.base import ObjectStore
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope
 from tieredstore.catalog.stored import StoredSegment, load_each
-from tieredstore.errors import CorruptData, SegmentNotFound, TieredStoreError
+from tieredstore.errors import CorruptDataError, SegmentNotFoundError, TieredStoreError
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
 from tieredstore.model import TopicIdPartition
 from tieredstore.process.parallel import READERS
 from tieredstore.process.thread_pool import ThreadPool
 
-Loaded: TypeAlias = StoredSegment | CorruptData | None
+Loaded: TypeAlias = StoredSegment | CorruptDataError | None
 """A segment, what is wrong with its manifest, or None where there is no manifest."""
 
 
@@ -91,9 +91,9 @@ def load_stream(
 def _listed(objects: SegmentObjects, loaded: StoredSegment | TieredStoreError) -> ListedSegment | None:
     if objects.find(Suffix.MANIFEST) is None:
         return ListedSegment(objects, None)
-    if isinstance(loaded, StoredSegment | CorruptData):
+    if isinstance(loaded, StoredSegment | CorruptDataError):
         return ListedSegment(objects, loaded)
-    if isinstance(loaded, SegmentNotFound):
+    if isinstance(loaded, SegmentNotFoundError):
         return None
     raise loaded
 

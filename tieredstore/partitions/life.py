@@ -29,7 +29,7 @@ def choose_life(
 
     Without the broker's, or where that one is not wanted, it is the life in the bucket alone, if there is any. Ids
     contradict each other only if both are real: see ``KeyLayout.topic_id``. ConfigError for several lives of which
-    nothing tells which one is meant, ResourceNotFound if the wanted one is not among them.
+    nothing tells which one is meant, ResourceNotFoundError if the wanted one is not among them.
     """
     if live is None or contradict(layout, topic, live, wanted):
         return Life(catalog.incarnation(topic, wanted) if topic in catalog.topics() else None, is_live=False)

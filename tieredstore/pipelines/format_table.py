@@ -10,7 +10,7 @@ import pyarrow as pa
 import zstandard
 
 from tieredstore.config.named_class import named_class
-from tieredstore.errors import ConfigError, CorruptData
+from tieredstore.errors import ConfigError, CorruptDataError
 from tieredstore.pipelines.config.secor import WRITERS, delimiter_bytes
 from tieredstore.pipelines.files.columns import Columns, Decoder, OfOneSchema, OfRegistry
 from tieredstore.pipelines.files.container_formats import AvroContainer, Orc, Parquet
@@ -138,7 +138,7 @@ def read_output(
     """The records of a file of any format that pipelines write; ``name`` is for messages.
 
     ``sidecar`` is the file beside one of text: without it there are values alone, and without a delimiter too one that
-    is all of the file. CorruptData for a file that breaks off, or is none.
+    is all of the file. CorruptDataError for a file that breaks off, or is none.
     """
     start = file.read(4)
     file.seek(0)
@@ -149,4 +149,4 @@ def read_output(
     except ConfigError:
         raise
     except (pa.ArrowInvalid, OSError, EOFError, zstandard.ZstdError, StopIteration, ValueError) as error:
-        raise CorruptData(f"{name} cannot be read as a file of a pipeline: it is damaged, or another's") from error
+        raise CorruptDataError(f"{name} cannot be read as a file of a pipeline: it is damaged, or another's") from error

@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.filing.directories import MINUTE_MS, WHOLE_MINUTES_MS, TimeDirectories, escape, is_path
-from tieredstore.pipelines.filing.times import BadMessage, Field, Time
+from tieredstore.pipelines.filing.times import BadMessageError, Field, Time
 
-__all__ = ["BadMessage", "FieldParser", "Filed", "MessageParser", "OffsetParser", "Parser", "TimeParser"]
+__all__ = ["BadMessageError", "FieldParser", "Filed", "MessageParser", "OffsetParser", "Parser", "TimeParser"]
 
 
 _NO_DIRECTORY: Final = "its time is none that a directory can have"
@@ -90,8 +90,8 @@ class MessageParser(Parser):
     ) -> Sequence[tuple[str, str]]:
         """The directories of a message, outermost first: what each begins with, as ``dt=``, and a text.
 
-        The texts are escaped, so that no message chooses a path. BadMessage, or what bad data leads to (ValueError,
-        KeyError, TypeError …), for one that cannot be filed.
+        The texts are escaped, so that no message chooses a path. BadMessageError, or what bad data leads to
+        (ValueError, KeyError, TypeError …), for one that cannot be filed.
         """
 
     def file(self, records: pa.RecordBatch) -> Filed:
@@ -101,7 +101,7 @@ class MessageParser(Parser):
         for row in zip(*columns, strict=True):
             try:
                 directory = "/".join(escape(text, prefix) for prefix, text in self.parts(*row))
-            except BadMessage as bad:
+            except BadMessageError as bad:
                 filed.put_aside(str(bad))
             except ConfigError:
                 raise  # of no message: it is wrong with all
@@ -196,7 +196,7 @@ class TimeParser(Parser):
         for value in _values(records):
             try:
                 times.append(self.time_of(_some(value)))
-            except BadMessage as bad:
+            except BadMessageError as bad:
                 times.append(str(bad))
         return times
 
@@ -217,7 +217,7 @@ class FieldParser(Parser):
             try:
                 payload = _some(value)
                 filed.add(f"{self._name(payload)}/{self.directories.of_second(self._second(payload))}")
-            except BadMessage as bad:
+            except BadMessageError as bad:
                 filed.put_aside(str(bad))
         return filed
 
@@ -233,17 +233,17 @@ class FieldParser(Parser):
     def _second(self, payload: bytes) -> int:
         second = self.directories.second_of(self.time_of(payload))
         if second is None:
-            raise BadMessage(_NO_DIRECTORY)
+            raise BadMessageError(_NO_DIRECTORY)
         return second
 
     def _name(self, payload: bytes) -> str:
         content = self.field.of(payload)
         if not isinstance(content, str | int) or isinstance(content, bool):
-            raise BadMessage(f"its field {self.field.name} is neither a text nor a whole number")
+            raise BadMessageError(f"its field {self.field.name} is neither a text nor a whole number")
         try:
             return escape(str(content), self.prefix)
         except ValueError as error:
-            raise BadMessage(f"its field {self.field.name} cannot be a directory: {error}") from None
+            raise BadMessageError(f"its field {self.field.name} cannot be a directory: {error}") from None
 
 
 def runs_of(numbers: Any) -> Iterator[tuple[Any, int]]:
@@ -257,7 +257,7 @@ def runs_of(numbers: Any) -> Iterator[tuple[Any, int]]:
 
 def _some(value: bytes | None) -> bytes:
     if value is None:
-        raise BadMessage("its value is null")
+        raise BadMessageError("its value is null")
     return value
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar, cast
 import pyarrow as pa
 
 from tieredstore.errors import ConfigError, TieredStoreError
-from tieredstore.pipelines.filing.times import BadMessage
+from tieredstore.pipelines.filing.times import BadMessageError
 
 _SETTING: Final = "secor.message.transformer.class"
 _CHANGED: Final = ("key", "value", "headers")
@@ -53,7 +53,7 @@ class MessageTransformer(ABC):
     def transform(self, message: Message) -> Message | None:
         """The message as it shall be filed, None for one that is left out.
 
-        BadMessage, or what bad data leads to (ValueError, KeyError, TypeError …), for one that is put aside.
+        BadMessageError, or what bad data leads to (ValueError, KeyError, TypeError …), for one that is put aside.
         """
 
 
@@ -193,6 +193,6 @@ def _join(batches: list[Any], like: pa.RecordBatch) -> Any:
 
 def _reason(error: Exception) -> str:
     """In words without the message's content."""
-    if isinstance(error, BadMessage):
+    if isinstance(error, BadMessageError):
         return str(error)
     return f"its transformer failed with {type(cast('object', error)).__name__}"

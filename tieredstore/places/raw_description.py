@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from tieredstore.errors import BatchCorrupt
+from tieredstore.errors import BatchCorruptError
 from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader, walk_batch_headers
 from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.kafka.indexes import read_offset_index, read_time_index
@@ -35,7 +35,7 @@ class RawDescription:
 def describe_raw(segment: RawSegment, read: Callable[[str, int, int], bytes]) -> RawDescription:
     """Four small reads by ``read(ending, start, stop)``; where an index is no use, the headers of the whole log.
 
-    BatchCorrupt if the log does not hold together.
+    BatchCorruptError if the log does not hold together.
     """
     return _Description(segment, read).make()
 
@@ -50,7 +50,7 @@ class _Description:
     def make(self) -> RawDescription:
         first = next(self._headers(0), None)
         if first is None or first.base_offset < self._base:
-            raise BatchCorrupt(f"the log of base offset {self._base} does not begin with a batch of its own")
+            raise BatchCorruptError(f"the log of base offset {self._base} does not begin with a batch of its own")
         entry = self._last_offset_entry()
         end = None if entry is None else self._end_from(*entry)
         index_fits = end is not None or self._segment.files[INDEX].size == 0
@@ -78,7 +78,7 @@ class _Description:
         if not any(raw):  # one that was never trimmed ends in zeros
             try:
                 entries = read_offset_index(self._read(INDEX, 0, size), self._base)
-            except BatchCorrupt:
+            except BatchCorruptError:
                 return None
             return (entries[-1].offset, entries[-1].position) if len(entries) else None
         return self._base + int.from_bytes(raw[:4], "big", signed=True), int.from_bytes(raw[4:], "big", signed=True)
@@ -92,7 +92,7 @@ class _Description:
         if not any(raw):
             try:
                 entries = read_time_index(self._read(TIME_INDEX, 0, size), self._base)
-            except BatchCorrupt:
+            except BatchCorruptError:
                 return None
             return (entries[-1].timestamp, entries[-1].offset) if len(entries) else None
         return int.from_bytes(raw[:8], "big", signed=True), self._base + int.from_bytes(raw[8:], "big", signed=True)
@@ -104,7 +104,7 @@ class _Description:
         try:
             first = next(self._headers(position), None)
             last, timestamp = self._walk_from(position)
-        except BatchCorrupt:
+        except BatchCorruptError:
             return None
         fits = first is not None and self._base <= first.base_offset <= offset <= last.last_offset
         return (last, timestamp) if fits else None
@@ -115,7 +115,7 @@ class _Description:
         for header in self._headers(position):
             last, timestamp = header, max(timestamp, header.max_timestamp)
         if last is None:
-            raise BatchCorrupt(f"the log of base offset {self._base} has no batch from byte {position} on")
+            raise BatchCorruptError(f"the log of base offset {self._base} has no batch from byte {position} on")
         return last, timestamp
 
     def _headers(self, position: int) -> Iterator[BatchHeader]:

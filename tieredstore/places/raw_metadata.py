@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 from pydantic import Field, Strict, TypeAdapter, ValidationError
 
-from tieredstore.errors import ObjectNotFound, PreconditionFailed, StoreUnavailable
+from tieredstore.errors import ObjectNotFoundError, PreconditionFailedError, StoreUnavailableError
 from tieredstore.format.keys import Suffix, parse_key, partition_of
 from tieredstore.limits import MAX_INT64
 
@@ -181,11 +181,11 @@ class MetadataKeeper:
                     self._store.put(key, content, if_absent=True)
                 else:
                     self._store.replace(key, content, etag)
-            except PreconditionFailed:
+            except PreconditionFailedError:
                 continue
             added = {entry.base_offset for entry in wanted} - {entry.base_offset for entry in entries or ()}
             return added, etag is not None
-        raise StoreUnavailable(f"{key!r} was changed by others {_TRIES} times while it was to be changed")
+        raise StoreUnavailableError(f"{key!r} was changed by others {_TRIES} times while it was to be changed")
 
     def _read(self, key: str) -> tuple[tuple[NamedSegment, ...] | None, str | None]:
         """The entries, None if there are none or they are damaged, and the etag, None without an object."""
@@ -193,7 +193,7 @@ class MetadataKeeper:
             # In this order: of an object that is replaced in between the etag is too old, and the change is refused.
             etag = self._store.head(key).etag or ""
             entries = parse_metadata(self._store.get_small(key, _MAX_BYTES) or b"")
-        except ObjectNotFound:
+        except ObjectNotFoundError:
             return None, None
         if entries is None:
             _logger.error("%s is damaged; it is made again of the segments that are stored", key)

@@ -14,7 +14,13 @@ from typing import Final, Generic, TypeVar
 
 from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore, admin_of
 from tieredstore.backends.contract.ranges import is_empty_request, resolved_range
-from tieredstore.errors import BatchCorrupt, ManifestCorrupt, ObjectNotFound, StoreError, TieredStoreError
+from tieredstore.errors import (
+    BatchCorruptError,
+    ManifestCorruptError,
+    ObjectNotFoundError,
+    StoreError,
+    TieredStoreError,
+)
 from tieredstore.format.chunk_index import FixedChunkIndex
 from tieredstore.format.keys import ObjectKey, Suffix, parse_key, partition_of
 from tieredstore.format.manifest import IndexEntry, SegmentIndexes, SegmentManifest
@@ -142,7 +148,7 @@ class RawStore(LaidOutStore):
         for info in segment.objects(self.prefix, self._keys.cluster):
             if info.key.endswith(suffix):
                 return replace(info, key=key)
-        raise ObjectNotFound(f"{key!r}: of its files there are only {', '.join(segment.files) or 'none'}")
+        raise ObjectNotFoundError(f"{key!r}: of its files there are only {', '.join(segment.files) or 'none'}")
 
     def replace(self, key: str, body: Buffer, etag: str) -> str:
         """StoreError for what is no file of this layout."""
@@ -246,8 +252,8 @@ class RawStore(LaidOutStore):
             if parsed.suffix is Suffix.MANIFEST:
                 return self._manifest(segment, parsed)
             described = self._describe(segment)
-        except BatchCorrupt as error:
-            raise ManifestCorrupt(f"{key}: {error}") from error
+        except BatchCorruptError as error:
+            raise ManifestCorruptError(f"{key}: {error}") from error
         used = [(INDEX, described.index_fits), (TIME_INDEX, described.time_index_fits)]
         return b"".join(
             self._read_file(segment, ending, 0, segment.files[ending].size) for ending, fits in used if fits
@@ -292,13 +298,13 @@ class RawStore(LaidOutStore):
         return self.inner.get(segment.files[ending].key, start, stop)
 
     def _segment(self, parsed: ObjectKey) -> RawSegment:
-        """The whole segment; ObjectNotFound if a file is missing, or the log is another one than the id is of."""
+        """The whole segment; ObjectNotFoundError if a file is missing, or the log is another one than the id is of."""
         where = parsed.segment_id.topic_id_partition
         path = f"{where.topic}/{where.partition}/{parsed.start_offset}"
         segment = self._known.find(f"{path}/{parsed.segment_id.id}") or self._look_up(parsed)
         if len(segment.files) < len(FILES):
             missing = ", ".join(f".{ending}" for ending in FILES if ending not in segment.files)
-            raise ObjectNotFound(f"{parsed.main_path}: there is no {missing}")
+            raise ObjectNotFoundError(f"{parsed.main_path}: there is no {missing}")
         return segment
 
     def _look_up(self, parsed: ObjectKey) -> RawSegment:
@@ -307,7 +313,7 @@ class RawStore(LaidOutStore):
         for ending in FILES:
             try:
                 files[ending] = self.inner.head(self._keys.file(where, parsed.start_offset, ending))
-            except ObjectNotFound:
+            except ObjectNotFoundError:
                 continue
         return RawSegment(where, parsed.start_offset, files)
 

@@ -11,7 +11,14 @@ from typing import Any, Final, cast
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.config.endpoint import BITS, CLUSTER, LAYOUT, PINTEREST, PLUGIN
-from tieredstore.errors import ConfigError, CorruptData, ObjectNotFound, PreconditionFailed, TieredStoreError, excerpt
+from tieredstore.errors import (
+    ConfigError,
+    CorruptDataError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    TieredStoreError,
+    excerpt,
+)
 from tieredstore.format.keys import parse_key
 
 STATE: Final = "!tieredstore/"
@@ -48,16 +55,16 @@ class Layout:
 
     @classmethod
     def parse(cls, raw: bytes | None, key: str) -> Layout:
-        """What the object says; CorruptData if it is none."""
+        """What the object says; CorruptDataError if it is none."""
         try:
             document = cast("dict[str, Any]", json.loads(raw or b""))
             version, layout, bits = document["version"], document["layout"], document["entropy_bits"]
             cluster = document["cluster"]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise CorruptData(f"{key} is damaged: it does not say how the keys here are made") from error
+            raise CorruptDataError(f"{key} is damaged: it does not say how the keys here are made") from error
         is_known = type(bits) is int and 0 <= bits <= 128 and (cluster is None or isinstance(cluster, str))
         if version != _VERSION or layout not in (PLUGIN, PINTEREST) or not is_known:
-            raise CorruptData(f"{key} says what this reader does not know: {excerpt(document)}")
+            raise CorruptDataError(f"{key} says what this reader does not know: {excerpt(document)}")
         return cls(bits, cluster, layout == PINTEREST)
 
 
@@ -71,7 +78,7 @@ def read_layout(store: ObjectStore, prefix: str) -> Layout | None:
     key = layout_key(prefix)
     try:
         return Layout.parse(store.get_small(key, _MAX_BYTES), key)
-    except ObjectNotFound:
+    except ObjectNotFoundError:
         return None
 
 
@@ -102,7 +109,7 @@ def record_layout(store: ObjectStore, prefix: str, layout: Layout) -> None:
             )
     try:
         store.put(layout_key(prefix), layout.to_bytes(), if_absent=True)
-    except PreconditionFailed:
+    except PreconditionFailedError:
         check_layout(store, prefix, layout)
 
 
@@ -120,7 +127,7 @@ def other_layout(store: ObjectStore, prefix: str) -> Layout | None:
     try:
         # Most stores have none, and the answer to this has no body that a store could say wrong things about.
         store.head(layout_key(prefix))
-    except ObjectNotFound:
+    except ObjectNotFoundError:
         return None
     recorded = read_layout(store, prefix)
     return None if recorded is None or recorded.is_default else recorded

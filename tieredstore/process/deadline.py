@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from tieredstore.errors import StoreUnavailable
+from tieredstore.errors import StoreUnavailableError
 
 CALL_TIMEOUT_S: Final = 300.0
 """Time limit of one request with its retries, where the settings give none."""
@@ -43,9 +43,9 @@ class Deadline:
         return left_s if self.part is None else min(left_s, self.part.stall.remaining_s())
 
     def check(self, what: str) -> None:
-        """StoreUnavailable, naming ``what``, if the deadline has passed."""
+        """StoreUnavailableError, naming ``what``, if the deadline has passed."""
         if self.remaining_s() <= 0:
-            raise StoreUnavailable(f"{what} {self.reason}")
+            raise StoreUnavailableError(f"{what} {self.reason}")
 
     @property
     def reason(self) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Generic, NoReturn, Self, TypeVar
 
-from tieredstore.errors import AlreadyClosed
+from tieredstore.errors import AlreadyClosedError
 from tieredstore.process.interruption import Interrupted, woken_by_interruption
 from tieredstore.process.thread_pool import ThreadPool
 
@@ -71,7 +71,9 @@ class FanIn(Iterator[_Item], Generic[_Item]):
 
     def __next__(self) -> _Item:
         if os.getpid() != self._process:
-            raise AlreadyClosed("this was begun by the parent process, whose threads a fork leaves behind; begin anew")
+            raise AlreadyClosedError(
+                "this was begun by the parent process, whose threads a fork leaves behind; begin anew"
+            )
         self._start()
         with self._changed:
             while True:

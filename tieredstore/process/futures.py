@@ -9,7 +9,7 @@ from collections.abc import Collection
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from typing import Any, Final, TypeVar
 
-from tieredstore.errors import AlreadyClosed
+from tieredstore.errors import AlreadyClosedError
 
 _Result = TypeVar("_Result")
 
@@ -18,21 +18,23 @@ _Result = TypeVar("_Result")
 _LOOK_S: Final = 0.5
 
 
-class Overdue(Exception):
+class OverdueError(Exception):
     """A future was not done in time; its work goes on."""
 
 
 def outcome(future: Future[_Result], timeout_s: float | None = None) -> _Result:
-    """The result, or the error of the work; Overdue after the time-out.
+    """The result, or the error of the work; OverdueError after the time-out.
 
-    AlreadyClosed if the work was dropped before it began, as it is when its threads are shut down.
+    AlreadyClosedError if the work was dropped before it began, as it is when its threads are shut down.
     """
     if not is_done(future, timeout_s):
-        raise Overdue
+        raise OverdueError
     try:
         return future.result(0)
     except CancelledError as error:
-        raise AlreadyClosed("what was waited for was dropped: the threads that do this work were shut down") from error
+        raise AlreadyClosedError(
+            "what was waited for was dropped: the threads that do this work were shut down"
+        ) from error
 
 
 def is_done(future: Future[Any], timeout_s: float | None = None) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, Executor, Future, InvalidStateError
 from typing import Any, ParamSpec, TypeVar
 
-from tieredstore.errors import AlreadyClosed
+from tieredstore.errors import AlreadyClosedError
 from tieredstore.process.forks import begin_again_after_fork
 
 _Parameters = ParamSpec("_Parameters")
@@ -41,13 +41,13 @@ class Lifetime:
         return self._is_over
 
     def check(self) -> None:
-        """AlreadyClosed if it has ended."""
+        """AlreadyClosedError if it has ended."""
         if self._is_over:
             raise self.error()
 
-    def error(self) -> AlreadyClosed:
+    def error(self) -> AlreadyClosedError:
         """What whoever waits, or comes later, is told."""
-        return AlreadyClosed(f"{self._what} was closed; open another one to go on")
+        return AlreadyClosedError(f"{self._what} was closed; open another one to go on")
 
     def bound(self, executor: Executor) -> Executor:
         """The executor, for work of this lifetime. Shutting it down is its owner's business."""
@@ -65,7 +65,8 @@ class Lifetime:
         return not self._running or self._rested.wait(timeout_s)
 
     def during(self, work: Callable[[], _Result]) -> _Result:
-        """Do the work on the caller's thread; AlreadyClosed if it has ended before, and not while the work goes on."""
+        """Do the work on the caller's thread; AlreadyClosedError if it has ended before, and not while the work goes
+        on."""
         token = object()
         self._running.add(token)  # first, as below
         try:
@@ -132,7 +133,7 @@ class _Bound(Executor):
     def submit(
         self, fn: Callable[_Parameters, _Result], /, *args: _Parameters.args, **kwargs: _Parameters.kwargs
     ) -> Future[_Result]:
-        """AlreadyClosed once the lifetime has ended, and when the executor takes no more."""
+        """AlreadyClosedError once the lifetime has ended, and when the executor takes no more."""
         self._life.check()
         promise: _Promise[_Result] = _Promise()
         self._life.begun(promise)
@@ -140,6 +141,6 @@ class _Bound(Executor):
             task = self._executor.submit(self._life.do, promise, lambda: fn(*args, **kwargs))
         except RuntimeError as error:  # an executor's own way to say that it was shut down
             promise.cancel()
-            raise AlreadyClosed(f"no thread can be given more work: {error}") from error
+            raise AlreadyClosedError(f"no thread can be given more work: {error}") from error
         # An executor may do the work before submit returns; then its own future has the answer.
         return task if task.done() else promise

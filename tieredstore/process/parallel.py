@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Executor, Future
 from typing import Final, Generic, TypeVar
 
-from tieredstore.errors import AlreadyClosed
+from tieredstore.errors import AlreadyClosedError
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.futures import is_done, outcome
 from tieredstore.process.interruption import Interrupted, woken_by_interruption
@@ -40,11 +40,11 @@ def in_parallel(
     With ``weigh`` these items together weigh at most ``max_weight``; one that weighs more is there alone.
 
     When a job fails none is begun any more that comes after it. The results before it are still given, then its error
-    is raised; an error of ``items`` is raised at once. StoreUnavailable if the ``deadline`` passes while a result is
-    waited for; AlreadyClosed if the pool drops what waits, and in a child that was forked meanwhile. However it ends,
-    by an error, by ``close`` or because nobody asks for more, jobs that wait are dropped, and those under way go on to
-    their own end: the pool's owner waits for them by shutting it down. Where a signal ends the process, Interrupted is
-    raised at once for results that are given as they come, whatever thread waits for them.
+    is raised; an error of ``items`` is raised at once. StoreUnavailableError if the ``deadline`` passes while a result
+    is waited for; AlreadyClosedError if the pool drops what waits, and in a child that was forked meanwhile. However it
+    ends, by an error, by ``close`` or because nobody asks for more, jobs that wait are dropped, and those under way go
+    on to their own end: the pool's owner waits for them by shutting it down. Where a signal ends the process,
+    Interrupted is raised at once for results that are given as they come, whatever thread waits for them.
     """
     run = _Run[_Item, _Result](pool, job, ordered, deadline)
     with woken_by_interruption(run.interrupt), contextlib.closing(run):
@@ -59,7 +59,7 @@ def in_parallel(
             yield run.next_result()
 
 
-class _Dropped(Exception):
+class _DroppedError(Exception):
     """A job that was not begun, since one before it had failed."""
 
 
@@ -105,14 +105,16 @@ class _Run(Generic[_Item, _Result]):
     def next_result(self) -> _Result:
         """Wait for the one that is due; raises its error."""
         if os.getpid() != self._process:
-            raise AlreadyClosed("this was begun by the parent process, whose threads a fork leaves behind; begin anew")
+            raise AlreadyClosedError(
+                "this was begun by the parent process, whose threads a fork leaves behind; begin anew"
+            )
         while True:
             future = self._first() if self._ordered else self._first_done()
             self._futures.remove(future)
             self.weight -= self._weights.pop(future, 0)
             try:
                 return outcome(future)
-            except _Dropped:
+            except _DroppedError:
                 # It may be done a moment before the failed job is for whose sake it was dropped: that one is there too.
                 continue
 
@@ -129,7 +131,7 @@ class _Run(Generic[_Item, _Result]):
     def _do(self, number: int, item: _Item) -> _Result:
         # One before it may get its thread's time only now, and its result is still asked for.
         if self._failed_at is not None and number > self._failed_at:
-            raise _Dropped
+            raise _DroppedError
         try:
             return self._job(item)
         except BaseException:

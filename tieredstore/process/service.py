@@ -15,7 +15,7 @@ from functools import partial
 from types import FrameType, TracebackType
 from typing import Final, Self
 
-from tieredstore.errors import StoreUnavailable, TieredStoreError
+from tieredstore.errors import StoreUnavailableError, TieredStoreError
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.endpoint import Endpoint
 from tieredstore.process.forks import begin_again_after_fork
@@ -26,7 +26,7 @@ from tieredstore.process.stopping import Stop, is_without_work
 _logger: Final = logging.getLogger(__name__)
 
 _STOPPING: Final = "stopping"
-_LOST: Final = StoreUnavailable.exit_code
+_LOST: Final = StoreUnavailableError.exit_code
 """Try again later: a new process may do better than one with a thread that does not come back."""
 
 _LAST_WORDS_S: Final = 1.0

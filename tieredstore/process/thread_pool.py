@@ -14,7 +14,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
-from tieredstore.errors import AlreadyClosed
+from tieredstore.errors import AlreadyClosedError
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.forks import begin_again_after_fork
 
@@ -73,9 +73,9 @@ class ThreadsOfProcess(Executor):
     def submit(
         self, fn: Callable[_Parameters, _Result], /, *args: _Parameters.args, **kwargs: _Parameters.kwargs
     ) -> Future[_Result]:
-        """AlreadyClosed in a forked child, where it would wait for ever."""
+        """AlreadyClosedError in a forked child, where it would wait for ever."""
         if os.getpid() != self._process:
-            raise AlreadyClosed("these threads were given by the parent process, and a forked child needs its own")
+            raise AlreadyClosedError("these threads were given by the parent process, and a forked child needs its own")
         return self._executor.submit(fn, *args, **kwargs)
 
 

@@ -78,7 +78,7 @@ class BatchTables(Protocol):
         ...
 
     def table(self, name: str, key: ValueType, value: ValueType, *, keeps_snapshot: bool = True) -> BatchTable:
-        """A topic; ``keeps_snapshot``: always up to where it ended at first. TopicNotFound if there is none."""
+        """A topic; ``keeps_snapshot``: always up to where it ended at first. TopicNotFoundError if there is none."""
         ...
 
 

@@ -82,7 +82,7 @@ class TopicColumns:
         return tuple(dict.fromkeys((*(name for name in self._columns if name in COLUMNS), "offset")))
 
     def convert(self, records: pa.RecordBatch, where: TopicPartition) -> pa.RecordBatch:
-        """The same records with these columns. InvalidValue for a key or value of another type, by its policy."""
+        """The same records with these columns. InvalidValueError for a key or value of another type, by its policy."""
         arrays = [self._array(name, records, where) for name in self._columns]
         batch: pa.RecordBatch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         return batch

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias
 
 import pyarrow as pa
 
-from tieredstore.errors import AlreadyClosed, TieredStoreError
+from tieredstore.errors import AlreadyClosedError, TieredStoreError
 from tieredstore.process.fan_in import FanIn
 from tieredstore.process.interruption import Interrupted
 from tieredstore.query.arguments import check_count
@@ -71,8 +71,8 @@ class StreamedScan(Protocol):
 class TopicRead(ArrowStream):
     """The records of a topic, in record batches without empty ones; for one reader. Exhaust it, or close it.
 
-    One that is forgotten ends as well, within a second or so. Closed before its end it gives AlreadyClosed, not an end,
-    and one that failed its error again.
+    One that is forgotten ends as well, within a second or so. Closed before its end it gives AlreadyClosedError, not an
+    end, and one that failed its error again.
     It is an Arrow stream as well (``__arrow_c_stream__``): pyarrow, Polars, DuckDB and DataFusion take it as it is,
     once, and pandas by ``pyarrow.table(read).to_pandas()``. Their errors have the class and the sentence of ours in
     their text. Used as a context manager it raises ours in their place, and ``error`` has it.
@@ -113,15 +113,16 @@ class TopicRead(ArrowStream):
         """What there is behind the last batch: nothing, or what whoever reads must not take for the end of records."""
         if self.is_closed and not self._is_over:
             if self.error is None:
-                self.error = AlreadyClosed(f"this read of {self.topic} was closed before its end; begin another")
+                self.error = AlreadyClosedError(f"this read of {self.topic} was closed before its end; begin another")
             raise self.error
         self._is_over = True
         self.close()
 
     def reader(self) -> pa.RecordBatchReader:
-        """The same records as a stream of pyarrow's; AlreadyClosed where they were read, since it would have none."""
+        """The same records as a stream of pyarrow's; AlreadyClosedError where they were read, since it would have
+        none."""
         if self.is_closed:
-            raise AlreadyClosed(f"this read of {self.topic} was read or closed before; begin another")
+            raise AlreadyClosedError(f"this read of {self.topic} was read or closed before; begin another")
         return super().reader()
 
     def close(self) -> None:

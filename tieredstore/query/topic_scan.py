@@ -135,7 +135,7 @@ def default_parallelism() -> int:
 def begin_read(reader: TopicReader, snapshot: LogSnapshot, plan: ReadPlan, *, owns_reader: bool = True) -> TopicRead:
     """Read what the plan says of the topic; ``owns_reader``: the reader is closed with the read.
 
-    DataLoss for offsets that were asked for, that the plan's filter does not exclude, and that nobody holds.
+    DataLossError for offsets that were asked for, that the plan's filter does not exclude, and that nobody holds.
     """
     topic = reader.query.topic
     schema = topic_schema(plan.columns, plan.types)
@@ -242,9 +242,9 @@ def read_topic(
     ``max_bytes`` at most, and one record batch more.
 
     ``client`` are the properties of the Kafka client that reads on where the bucket ends. Offsets that were asked for,
-    that the filter does not exclude and that nobody holds are DataLoss, before the first record; with
-    ``on_data_loss="report"`` a warning is logged for each gap. ResourceNotFound for a topic or partition that is not
-    there; ConfigError for what cannot be. Errors of reading are raised where the records would come. Options are
+    that the filter does not exclude and that nobody holds are DataLossError, before the first record; with
+    ``on_data_loss="report"`` a warning is logged for each gap. ResourceNotFoundError for a topic or partition that is
+    not there; ConfigError for what cannot be. Errors of reading are raised where the records would come. Options are
     keywords: a caller names the few that it sets.
     """
     check_source(source)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from tieredstore.errors import AlreadyClosed, ConfigError, TieredStoreError
+from tieredstore.errors import AlreadyClosedError, ConfigError, TieredStoreError
 from tieredstore.model import DEFAULT_ISOLATION, Isolation, Uuid
 from tieredstore.process.interruption import Interrupted
 from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes, topic_schema
@@ -142,7 +142,7 @@ class TopicTable:
 
     def _look(self) -> tuple[TopicReader, LogSnapshot]:
         if self.is_closed:
-            raise AlreadyClosed(f"the table of {self.topic} was closed; attach the topic anew")
+            raise AlreadyClosedError(f"the table of {self.topic} was closed; attach the topic anew")
         if self._kept is not None:
             return self._kept
         options = self._options

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tieredstore.catalog.lineage import NO_EPOCH
 from tieredstore.catalog.watermark import StoredMoves, read_moves
-from tieredstore.errors import BrokerUnavailable
+from tieredstore.errors import BrokerUnavailableError
 from tieredstore.model import TopicIdPartition, TopicPartition
 from tieredstore.partitions.history import History, cut_by_broker, cut_by_watermark, last_epoch
 
@@ -57,7 +57,7 @@ class EpochInquiry:
     def histories(self, partitions: Mapping[TopicPartition, BothSides]) -> dict[TopicPartition, History]:
         """What is found out of those whose leaders are of later epochs than the bucket; one inquiry for all of them.
 
-        BrokerUnavailable if neither broker nor watermark tells it.
+        BrokerUnavailableError if neither broker nor watermark tells it.
         """
         behind = {where: both for where, both in partitions.items() if both.is_left_behind}
         asked = {
@@ -89,7 +89,7 @@ class EpochInquiry:
         if answer is None or answer.end <= both.live_start:
             cuts.append(cut_by_watermark(lineage, read_moves(self._source, lineage.partition)))
             if answer is None and cuts == [None, None]:
-                raise BrokerUnavailable(
+                raise BrokerUnavailableError(
                     f"the broker does not tell where leader epoch {left} of {lineage.partition} ends, the last one in "
                     f"the bucket; its leader's is {both.live_epoch}"
                 )

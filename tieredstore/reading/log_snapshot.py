@@ -34,7 +34,7 @@ class LogSnapshot:
         return self.logs[where].bytes_between(start, stop)
 
     def check_selected(self, query: LogQuery, source: SegmentSource) -> None:
-        """ResourceNotFound if a topic or partition that the query names is not there.
+        """ResourceNotFoundError if a topic or partition that the query names is not there.
 
         Only then ``source`` is asked, and the broker: the error names what is like it.
         """

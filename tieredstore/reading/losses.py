@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from tieredstore.catalog.problems import Problem, unreadable_between
-from tieredstore.errors import DataLoss
+from tieredstore.errors import DataLossError
 from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
 from tieredstore.partitions.selections import is_selected
@@ -296,17 +296,17 @@ def _warnings(loss: Loss, words: QueryWords) -> Iterable[str]:
 
 
 class Losses:
-    """A query's policy: a loss is DataLoss, or a warning that is logged once, however often the loss is met."""
+    """A query's policy: a loss is DataLossError, or a warning that is logged once, however often the loss is met."""
 
     def __init__(self, query: LogQuery) -> None:
         self._query = query
         self._warned: set[str] = set()
 
     def accept(self, loss: Loss, cause: Exception | None = None) -> None:
-        """DataLoss that names the way out, caused by ``cause``; nothing where the query puts up with losses."""
+        """DataLossError that names the way out, caused by ``cause``; nothing where the query puts up with losses."""
         words = self._query.words
         if self._query.fails_on_loss:
-            raise DataLoss(sentence(loss, words) + _way_out(loss, words.accept_loss)) from cause
+            raise DataLossError(sentence(loss, words) + _way_out(loss, words.accept_loss)) from cause
         for warning in _warnings(loss, words):
             if warning not in self._warned:
                 self._warned.add(warning)

@@ -70,7 +70,7 @@ def plan_windows(
 
     Those of the bucket come first, then the broker's; both are sorted by topic, partition and offset. No split has more
     than the limits' bytes of a log (where its batches allow it) or offsets, and there are as many as they ask for if
-    there is enough to divide. DataLoss by the query's policy for offsets that neither bucket nor broker has.
+    there is enough to divide. DataLossError by the query's policy for offsets that neither bucket nor broker has.
     """
     spans = [_LogSpan(snapshot.logs[where], *window) for where, window in sorted(windows.items())]
     spans = [span for span in spans if span.start < span.stop]

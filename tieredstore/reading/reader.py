@@ -67,8 +67,8 @@ class TopicReader(Closing):
     def snapshot(self) -> LogSnapshot:
         """The same. What of them does not count is logged.
 
-        ResourceNotFound for topics and partitions that are named and not there, DataLoss by the policy for what is
-        there and cannot be read.
+        ResourceNotFoundError for topics and partitions that are named and not there, DataLossError by the policy for
+        what is there and cannot be read.
         """
         snapshot = self.look()
         for problem in snapshot.problems:
@@ -98,10 +98,10 @@ class TopicReader(Closing):
     ) -> Generator[pa.RecordBatch, None, None]:
         """The records with offsets in ``[start, stop)``, each once, ascending, in record batches without empty ones.
 
-        The bucket's come first, then the broker's; they have the same columns. What neither has is DataLoss at once, or
-        by the query's policy a warning for each gap; so is what retention takes during the read. Memory is bounded
-        whatever the window. ``aborted`` gets the transactions of the bucket's part whose records are left out, some too
-        that lie further on in a segment that is read. To be exhausted or closed.
+        The bucket's come first, then the broker's; they have the same columns. What neither has is DataLossError at
+        once, or by the query's policy a warning for each gap; so is what retention takes during the read. Memory is
+        bounded whatever the window. ``aborted`` gets the transactions of the bucket's part whose records are left out,
+        some too that lie further on in a segment that is read. To be exhausted or closed.
         """
         if not 0 <= start <= stop:
             raise ConfigError(f"there are no offsets from {start} up to {stop} of {log.topic_id_partition}")

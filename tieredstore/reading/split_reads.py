@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tieredstore.catalog.planning import load_catalog
-from tieredstore.errors import ConfigError, DataLoss, ResourceNotFound, SegmentNotFound
+from tieredstore.errors import ConfigError, DataLossError, ResourceNotFoundError, SegmentNotFoundError
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.reading.losses import CutWhileRead, Deleted, DeletedOnBroker, Losses
 from tieredstore.records.columns import int64_values, leading
@@ -93,15 +93,15 @@ class QuerySources:
         for one in alone:
             try:
                 yield from read_split(self.open_source(), one, settings)
-            except SegmentNotFound as error:
+            except SegmentNotFoundError as error:
                 losses.accept(Deleted(LostOffsets(one.partition, one.start_offset, one.stop_offset), error), error)
 
     def read_live_split(self, split: LiveSplit) -> Generator[pa.RecordBatch, None, None]:
         """The records of a window of the broker's log, in record batches without empty ones.
 
         What the broker has deleted by now is read from the bucket, which is opened for that only, if it was copied
-        there. Where neither has it that is DataLoss, or by the query's policy a warning and the read goes on where the
-        broker begins. ConfigError for a query without client properties.
+        there. Where neither has it that is DataLossError, or by the query's policy a warning and the read goes on where
+        the broker begins. ConfigError for a query without client properties.
         """
         if self.live is None:
             raise no_client()
@@ -116,7 +116,7 @@ class QuerySources:
                 ):  # fmt: skip
                     yield _only(records, columns)
                     position = int64_values(records, "offset")[-1] + 1
-            except DataLoss as error:
+            except DataLossError as error:
                 begins = _live_start(self.live, partition, position, error)
                 # The broker deletes what is in the bucket, so that is where the records may be now.
                 late = self._late_copies(split, position, stop)
@@ -145,7 +145,7 @@ class QuerySources:
             lineage = load_catalog(source, topic=partition.topic).lineage(
                 partition.topic, partition.partition, partition.topic_id
             )
-        except ResourceNotFound:
+        except ResourceNotFoundError:
             return None
         lineage = lineage if split.cut is None else split.cut.applied(lineage)
         if lineage is None:
@@ -201,7 +201,7 @@ class StoredRead:
                         for records in run:
                             self.position = int64_values(records, "offset")[-1] + 1
                             yield leading(records, self._schema, records.num_rows)
-                except SegmentNotFound as error:
+                except SegmentNotFoundError as error:
                     self._lose_deleted(last, error)
                 else:
                     self._judge(report, last)
@@ -213,7 +213,7 @@ class StoredRead:
         lost, self._lost = self._lost, []
         return lost
 
-    def _lose_deleted(self, stop: int, error: SegmentNotFound) -> None:
+    def _lose_deleted(self, stop: int, error: SegmentNotFoundError) -> None:
         """Go on behind a segment that is not there any more."""
         end = min(stop, self._lineage.span_at(self.position).stop)
         lost = LostOffsets(self._lineage.partition, self.position, end)
@@ -269,7 +269,7 @@ def _only(records: Any, columns: Sequence[str]) -> pa.RecordBatch:
     return chosen
 
 
-def _live_start(live: LiveReader, partition: TopicIdPartition, position: int, error: DataLoss) -> int:
+def _live_start(live: LiveReader, partition: TopicIdPartition, position: int, error: DataLossError) -> int:
     """Where the broker begins now, behind ``position``; the error itself if that is not what it says."""
     where = partition.topic, partition.partition
     if live.cluster.topic(partition.topic).topic_id != partition.topic_id:

@@ -18,11 +18,11 @@ from tieredstore.catalog.stored import load_segment
 from tieredstore.catalog.tracing import KnownProofs, trace_partitions
 from tieredstore.errors import (
     ConfigError,
-    CorruptData,
-    ResourceNotFound,
-    SegmentNotFound,
-    UnknownKey,
-    WrongKey,
+    CorruptDataError,
+    ResourceNotFoundError,
+    SegmentNotFoundError,
+    UnknownKeyError,
+    WrongKeyError,
 )
 from tieredstore.format.keys import Suffix
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicPartition, Uuid
@@ -128,8 +128,8 @@ class StoredLogs:
             del self._logs[where]
         self._lives[topic] = None
         if topic not in catalog.topics():
-            # DataLoss where there are segments of which none can be read: that is no absence.
-            with contextlib.suppress(ResourceNotFound):
+            # DataLossError where there are segments of which none can be read: that is no absence.
+            with contextlib.suppress(ResourceNotFoundError):
                 catalog.incarnations(topic)
             return
         try:
@@ -155,10 +155,10 @@ class StoredLogs:
         try:
             loaded = load_segment(self._source.store, objects, self._source.manifest_rules)
             new.append(describe_segment(self._source, loaded))
-        except SegmentNotFound:
+        except SegmentNotFoundError:
             return  # retention takes segments all the time
-        except (CorruptData, UnknownKey, WrongKey) as error:
-            kind = ProblemKind.DAMAGED if isinstance(error, CorruptData) else ProblemKind.UNREADABLE
+        except (CorruptDataError, UnknownKeyError, WrongKeyError) as error:
+            kind = ProblemKind.DAMAGED if isinstance(error, CorruptDataError) else ProblemKind.UNREADABLE
             problems.append(Problem(kind, objects.segment_id, objects.start_offset, str(error)))
 
     def _trace(self, where: TopicPartition, segments: list[RemoteLogSegmentMetadata], problems: list[Problem]) -> None:

@@ -93,9 +93,9 @@ def survey_logs(
     """List the bucket and ask the broker, if the query has one; by ``cluster`` if given, else by one of its own.
 
     Topics are looked up together: the broker is asked as often for many as for one, and a listing of the bucket takes
-    as many pages as the topics have, and a few more. Topics and partitions that neither has are absent. DataLoss by the
-    query's policy where the two do not belong together: the broker has no such topic, has it under an id that the
-    bucket does not know, or its log ends before the bucket's. ConfigError for a topic that was created again where
+    as many pages as the topics have, and a few more. Topics and partitions that neither has are absent. DataLossError
+    by the query's policy where the two do not belong together: the broker has no such topic, has it under an id that
+    the bucket does not know, or its log ends before the bucket's. ConfigError for a topic that was created again where
     nothing tells which one is meant.
 
     ``before`` is an earlier snapshot by the same isolation: of a lineage that is as it was nothing is asked for again,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, get_args
 
 import pyarrow as pa
 
-from tieredstore.errors import AlreadyClosed
+from tieredstore.errors import AlreadyClosedError
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.partitions.life import contradict
 from tieredstore.partitions.log import PartitionLog
@@ -182,7 +182,8 @@ class LogTail(Closing):
     Below the seam they are read from the bucket, one partition after the other, and those that have got beyond it come
     from one consumer meanwhile. What the broker deletes before it was read is looked for in the bucket. Without a
     broker the bucket is listed every ``look_s`` for what is new. Lost offsets, and a topic that was created again, are
-    DataLoss by the query's policy, or warnings and the tail goes on behind them, or from the new topic's beginning.
+    DataLossError by the query's policy, or warnings and the tail goes on behind them, or from the new topic's
+    beginning.
 
     One ``LiveCluster`` and one consumer serve it until ``close``. Memory is bounded: one read of the bucket, one
     consumer. The isolation is the query's: under read_committed nothing is given before it is decided. For one thread.
@@ -255,13 +256,13 @@ class LogTail(Closing):
         """The next records, of whichever partition; None if there are none within about ``timeout_s``.
 
         A look at the logs and a read of the bucket take as long as the store and the broker need, within their own
-        deadlines. DataLoss by the query's policy; errors of the store and of the broker. After any of them the tail
-        is as it was, and may be asked again. AlreadyClosed once it, or the source, was closed.
+        deadlines. DataLossError by the query's policy; errors of the store and of the broker. After any of them the
+        tail is as it was, and may be asked again. AlreadyClosedError once it, or the source, was closed.
         """
         end = self._clock() + timeout_s
         while True:
             if self._is_closed:
-                raise AlreadyClosed("the tail was closed; open another one to go on")
+                raise AlreadyClosedError("the tail was closed; open another one to go on")
             # Also while all comes from the broker: nobody waits for what a closed bucket would have to tell.
             self._source.check_open()
             records = self._next_records()

@@ -132,7 +132,8 @@ class PlaceLookup:
         return {where: (start, ends[where]) for where, start in starts.items()}
 
     def check_readable(self, windows: Mapping[TopicPartition, OffsetWindow], starts: Places, stops: Places) -> None:
-        """DataLoss by the query's policy for segments that nobody can read and that may have records of the windows."""
+        """DataLossError by the query's policy for segments that nobody can read and that may have records of the
+        windows."""
         # Windows end where the logs do; what was asked for may lie behind that.
         asked = {
             where: (first, max(last, stop) if isinstance(stop := place_of(stops, where), int) else last)

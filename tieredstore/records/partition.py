@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tieredstore.catalog.lineage import Lineage, Span
 from tieredstore.catalog.problems import Problem
-from tieredstore.errors import AlreadyClosed, DataLoss
+from tieredstore.errors import AlreadyClosedError, DataLossError
 from tieredstore.kafka.batches import first_batch_size
 from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.kafka.records import RecordDecoder
@@ -42,11 +42,11 @@ class PartitionRead(ArrowStream, Closing):
     """The records of one partition with offsets in ``[start, stop)``, in record batches without empty ones.
 
     The log's end ends it too. For one thread; exhaust it, or close it, which ends what is under way. Closed before its
-    end, or failed, it gives AlreadyClosed from then on, not an end.
+    end, or failed, it gives AlreadyClosedError from then on, not an end.
     """
 
     def __init__(self, source: SegmentSource, lineage: Lineage, start: int, stop: int, settings: ReadSettings) -> None:
-        """DataLoss if offsets were lost and ``settings`` don't say that they are to be reported."""
+        """DataLossError if offsets were lost and ``settings`` don't say that they are to be reported."""
         self.partition = lineage.partition
         self.start = start
         self.stop = stop
@@ -73,12 +73,13 @@ class PartitionRead(ArrowStream, Closing):
         if self._is_over:
             raise StopIteration
         # Whoever reads must not take it for the end of the records.
-        raise AlreadyClosed(f"this read of {self.partition} was closed, or failed, before its end; begin another")
+        raise AlreadyClosedError(f"this read of {self.partition} was closed, or failed, before its end; begin another")
 
     def reader(self) -> pa.RecordBatchReader:
-        """The same records as a stream of pyarrow's; AlreadyClosed where they were read, since it would have none."""
+        """The same records as a stream of pyarrow's; AlreadyClosedError where they were read, since it would have
+        none."""
         if inspect.getgeneratorstate(self._batches) == inspect.GEN_CLOSED:
-            raise AlreadyClosed(f"this read of {self.partition} was read or closed before; begin another")
+            raise AlreadyClosedError(f"this read of {self.partition} was read or closed before; begin another")
         return super().reader()
 
     def close(self) -> None:
@@ -249,14 +250,14 @@ def runs_of_spans(lineage: Lineage, start: int, stop: int) -> Iterator[list[Span
 
 
 def checked_losses(lineage: Lineage, start: int, stop: int, settings: ReadSettings) -> tuple[LostOffsets, ...]:
-    """The lost offsets, each logged; DataLoss if there are any and ``settings`` don't say that they are reported.
+    """The lost offsets, each logged; DataLossError if there are any and ``settings`` don't say that they are reported.
 
     So are segments that nobody can read, within the window or right beside it: see :func:`unreadable_segments`.
     """
     lost = tuple(lost_offsets(lineage, start, stop))
     unreadable = unreadable_segments(lineage, start, stop)
     if (lost or unreadable) and settings.on_data_loss == "fail":
-        raise DataLoss(_sentence(lost, unreadable, lineage, settings))
+        raise DataLossError(_sentence(lost, unreadable, lineage, settings))
     for loss in (*lost, *unreadable):
         _logger.warning("%s", loss)
     return lost

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 import pyarrow as pa
 
 from tieredstore.catalog.log_sections import LogSection, SectionEnd, offset_index_of
-from tieredstore.errors import BatchCorrupt, DataLoss, IndexesCorrupt
+from tieredstore.errors import BatchCorruptError, DataLossError, IndexesCorruptError
 from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader, walk_batch_headers
 from tieredstore.kafka.indexes import AbortedTransaction, OffsetIndex
 from tieredstore.kafka.records import RecordDecoder
@@ -162,8 +162,8 @@ def load_section_ends(source: SegmentSource, span: Span, max_bytes: int, *, on_c
     """The ends of a segment's log; around the span's offsets none is missing that ``max_bytes`` asks for.
 
     Two requests at most for the index. Where two of its entries lie further than ``max_bytes`` apart, those for the
-    chunks that hold the headers of the batches between them. IndexesCorrupt if index and log contradict each other;
-    BatchCorrupt for headers that are none, unless damage is to be left out: there the log is not cut then.
+    chunks that hold the headers of the batches between them. IndexesCorruptError if index and log contradict each
+    other; BatchCorruptError for headers that are none, unless damage is to be left out: there the log is not cut then.
     """
     ends = IndexedEnds(span.segment, offset_index_of(source, span.segment))
     walked: dict[int, SectionEnd] = {}
@@ -209,9 +209,9 @@ def _walk(
             for begin, end in run:
                 headers = walk_batch_headers(window, end.position, begin.position)
                 ends += _between(segment, headers, (begin, end), spacing)
-    except BatchCorrupt as error:
+    except BatchCorruptError as error:
         if on_corrupt == "fail":
-            raise BatchCorrupt(f"{segment}: {error}") from error
+            raise BatchCorruptError(f"{segment}: {error}") from error
     return ends
 
 
@@ -234,7 +234,7 @@ def _between(
 
 def _expect(segment: RemoteLogSegmentMetadata, place: SectionEnd, offset: int) -> None:
     if not place.low <= offset <= place.high:
-        raise IndexesCorrupt(
+        raise IndexesCorruptError(
             f"the offset index of {segment} leads to byte {place.position} for the offsets {place.low} to "
             f"{place.high}, and the record batches have offset {offset} there"
         )
@@ -271,7 +271,7 @@ class SectionReader:
     def section_of(self, span: Span) -> LogSection:
         """The section that holds all records of the span, and few more: index entries lie about 4 KiB apart.
 
-        Two requests at most, none for a whole segment. IndexesCorrupt if the offset index does not fit the log.
+        Two requests at most, none for a whole segment. IndexesCorruptError if the offset index does not fit the log.
         """
         segment = span.segment
         if span.start <= segment.start_offset and span.stop > segment.end_offset:
@@ -290,8 +290,8 @@ class SectionReader:
     ) -> Iterator[pa.RecordBatch]:
         """The records of a section; errors name the segment.
 
-        Whoever exhausts it knows that no batch of the section was passed over: IndexesCorrupt where the log does not
-        have what is known of the section's ends, BatchCorrupt where its batches do not follow each other.
+        Whoever exhausts it knows that no batch of the section was passed over: IndexesCorruptError where the log does
+        not have what is known of the section's ends, BatchCorruptError where its batches do not follow each other.
         """
         settings = self.settings
         with section.open(
@@ -308,8 +308,8 @@ class SectionReader:
             )
             try:
                 yield from records
-            except BatchCorrupt as error:
-                raise BatchCorrupt(f"{section.segment}: {error}") from error
+            except BatchCorruptError as error:
+                raise BatchCorruptError(f"{section.segment}: {error}") from error
             # A damaged batch that is left out may have been the last one: the end is not known then.
             if len(section.byte_range):
                 buffers.check_end(decoder, is_whole=not decoder.skipped)
@@ -317,9 +317,9 @@ class SectionReader:
     def check_reached(self, section: LogSection, decoder: RecordDecoder) -> LostOffsets | None:
         """Return which of the offsets wanted lie behind the end of the log, though the segment is said to hold them.
 
-        Logged, or DataLoss by the settings. Not for a segment on which the next one follows: compaction took what is
-        missing. Where none does, nobody but the manifest says that there were such offsets, and whoever went on behind
-        them would skip what comes.
+        Logged, or DataLossError by the settings. Not for a segment on which the next one follows: compaction took what
+        is missing. Where none does, nobody but the manifest says that there were such offsets, and whoever went on
+        behind them would skip what comes.
         """
         segment = section.segment
         goes_on = section.end.position < segment.segment_size_in_bytes or decoder.stopped_at is not None
@@ -333,6 +333,6 @@ class SectionReader:
             f"offsets {lost.start} to {lost.stop - 1} are lost, or its manifest is damaged"
         )
         if self.settings.on_data_loss == "fail":
-            raise DataLoss(f"{sentence}; {self.settings.accept_loss} to go on")
+            raise DataLossError(f"{sentence}; {self.settings.accept_loss} to go on")
         _logger.warning("%s", sentence)
         return lost

@@ -75,8 +75,8 @@ def read_split(source: SegmentSource, split: RecordSplit, settings: ReadSettings
 
     For each section a request for the manifest, and those for the chunks that hold its bytes; none for an index, and
     none beyond the split. Of ``settings`` the columns and what concerns decoding count: the isolation is the plan's.
-    Besides what a record batch itself tells, IndexesCorrupt where the log does not have at the section's ends what the
-    plan knows of them. A damaged batch that is left out is logged.
+    Besides what a record batch itself tells, IndexesCorruptError where the log does not have at the section's ends what
+    the plan knows of them. A damaged batch that is left out is logged.
     """
     reader = SectionReader(source, settings)
     # The next one's segment is read ahead before this one has ended.
@@ -134,7 +134,7 @@ def plan_splits(
 
     A segment that is read whole by one split costs no request, any other two for its indexes, ``readers`` at once.
     read_committed takes two more for each segment with aborted transactions and for the last one. ConfigError for what
-    is no window, and for bounds that would make more than a million splits; DataLoss by the settings. Bounds are
+    is no window, and for bounds that would make more than a million splits; DataLossError by the settings. Bounds are
     keywords: a caller names the few that it sets.
     """
     if not 0 <= start <= stop:

@@ -42,9 +42,9 @@ class RecordReader:
 
         None stands for the first record there is and for the end. Times are looked up here, everything else is asked
         for as the records are. An offset before the first one is data loss, one behind the end is not there yet and
-        reads nothing. ResourceNotFound for a topic or partition without segments; ConfigError for a topic that was
-        created again, unless its ``topic_id`` is given, and for offsets that are no window; DataLoss by the settings,
-        also for segments that nobody can read, in the window or beside an end of it that no offset names.
+        reads nothing. ResourceNotFoundError for a topic or partition without segments; ConfigError for a topic that was
+        created again, unless its ``topic_id`` is given, and for offsets that are no window; DataLossError by the
+        settings, also for segments that nobody can read, in the window or beside an end of it that no offset names.
         """
         lineage = self.catalog.lineage(topic, partition, topic_id)
         first, last = self.window(lineage, start, stop)

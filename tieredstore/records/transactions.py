@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from tieredstore.catalog.lineage import Span
 from tieredstore.catalog.log_sections import position_before
 from tieredstore.catalog.transactions import end_markers, opened_at_end, read_aborted, steps_of
-from tieredstore.errors import BatchCorrupt, IndexNotRecorded
+from tieredstore.errors import BatchCorruptError, IndexNotRecordedError
 from tieredstore.kafka.checkpoints import parse_leader_epochs
 from tieredstore.kafka.end_markers import play_markers
 from tieredstore.kafka.indexes import AbortedTransaction
@@ -225,7 +225,7 @@ class PendingTransactions:
             with self._source.fetch_index(segment, IndexType.LEADER_EPOCH) as stream:
                 raw = stream.read()
             epochs = parse_leader_epochs(raw) if raw else ()
-        except (IndexNotRecorded, BatchCorrupt):
+        except (IndexNotRecordedError, BatchCorruptError):
             return MAX_OFFSET
         return epochs[0][1] if epochs else MAX_OFFSET
 

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import BinaryIO
 
-from tieredstore.errors import IndexNotRecorded
+from tieredstore.errors import IndexNotRecordedError
 from tieredstore.model import IndexType, LogSegmentData, RemoteLogSegmentMetadata
 
 
@@ -28,7 +28,7 @@ class RemoteStorageManagerBase(ABC):
 
     @abstractmethod
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> BinaryIO:
-        """One index; IndexNotRecorded if the segment was copied without it."""
+        """One index; IndexNotRecordedError if the segment was copied without it."""
 
     def fetch_indexes(
         self, metadata: RemoteLogSegmentMetadata, index_types: Iterable[IndexType]
@@ -42,7 +42,7 @@ class RemoteStorageManagerBase(ABC):
             for index_type in index_types:
                 try:
                     opened[index_type] = self.fetch_index(metadata, index_type)
-                except IndexNotRecorded:
+                except IndexNotRecordedError:
                     continue
         except BaseException:
             for stream in opened.values():

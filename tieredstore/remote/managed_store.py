@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Final, TypeVar
 
 from tieredstore.backends.base import AbandonedWrite, Body, Buffer, DelegatingStore, ObjectInfo, ObjectStore, Prepared
-from tieredstore.errors import AlreadyClosed, TieredStoreError
+from tieredstore.errors import AlreadyClosedError, TieredStoreError
 from tieredstore.process.futures import is_done, outcome
 from tieredstore.process.interruption import Interrupted
 from tieredstore.process.lifetime import Lifetime
@@ -68,7 +68,8 @@ class ManagerCalls:
             self._here.is_so = before
 
     def run(self, call: Callable[[], _Result]) -> _Result:
-        """What ``call`` returns or raises; AlreadyClosed at once when the manager is closed, while the call goes on."""
+        """What ``call`` returns or raises; AlreadyClosedError at once when the manager is closed, while the call goes
+        on."""
         if self._here.is_so:
             return self.life.during(call)
         return outcome(self._bound.submit(call))
@@ -91,11 +92,11 @@ class ManagerCalls:
         def check() -> None:
             self.life.check()
             if is_interrupted.is_set():
-                raise AlreadyClosed("whoever asked for this was interrupted")
+                raise AlreadyClosedError("whoever asked for this was interrupted")
 
         def work() -> _Result:
             if not ended.set_running_or_notify_cancel():
-                raise AlreadyClosed("whoever asked for this was interrupted before it began")
+                raise AlreadyClosedError("whoever asked for this was interrupted before it began")
             try:
                 return write(check)
             finally:
@@ -123,7 +124,7 @@ class ManagerCalls:
 
 
 class ManagedStore(DelegatingStore):
-    """Passes every call on, until the manager is closed; AlreadyClosed from then on. The store itself stays open.
+    """Passes every call on, until the manager is closed; AlreadyClosedError from then on. The store itself stays open.
 
     Pickled it is the store itself. In a forked child a listing goes on behind the last object that it gave.
     """

@@ -50,7 +50,7 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
     """Copies, fetches and deletes segments, byte-compatible with Aiven's plugin. Safe from several threads.
 
     Holds thread pools and caches: close it, or use it as a context manager. From then on everything that was asked of
-    it, through its streams and its store too, raises AlreadyClosed, and so does what is under way, at once.
+    it, through its streams and its store too, raises AlreadyClosedError, and so does what is under way, at once.
     It has more than twelve fields since it puts the parts together: only ``_is_at_rest`` changes.
     """
 
@@ -142,8 +142,8 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
 
         The manifest is written last and commits. ``on_progress`` is called with the stored bytes of each chunk, on
         another thread.
-        SegmentAlreadyExists if the id was used before; InvalidSegment and SegmentTooLarge before anything is
-        written. After any error nothing of the attempt is visible.
+        SegmentAlreadyExistsError if the id was used before; InvalidSegmentError and SegmentTooLargeError before
+        anything is written. After any error nothing of the attempt is visible.
         """
         with metrics.SEGMENT_COPY_ERRORS.count_exceptions():
             started = perf_counter()
@@ -163,9 +163,10 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
     ) -> SegmentStream:
         """The log's bytes ``start_position..end_position``, the end **inclusive** and clamped to the last byte.
 
-        InvalidRange if that is empty (but for an empty log), SegmentNotFound without a manifest, SegmentCorrupt,
-        here or out of the stream's reads, for bytes that are not what was written. ``next_segment`` says which
-        segment the caller will fetch after this one: reading ahead goes on into its first bytes.
+        InvalidRangeError if that is empty (but for an empty log), SegmentNotFoundError without a manifest,
+        SegmentCorruptError, here or out of the stream's reads, for bytes that are not what was written.
+        ``next_segment`` says which segment the caller will fetch after this one: reading ahead goes on into its first
+        bytes.
         """
         log_range = range_of_request(metadata, start_position, end_position)
         metrics.SEGMENT_FETCH_REQUESTED_BYTES.inc(len(log_range))
@@ -180,7 +181,7 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         return self._fetcher.manifests.get(metadata).manifest
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> BinaryIO:
-        """One index, opened; IndexNotRecorded if the segment was copied without it."""
+        """One index, opened; IndexNotRecordedError if the segment was copied without it."""
         return self._indexes.one(metadata, index_type)
 
     def fetch_indexes(
@@ -217,7 +218,7 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         return self._calls.on_this_thread()
 
     def check_open(self) -> None:
-        """AlreadyClosed if it was closed."""
+        """AlreadyClosedError if it was closed."""
         self._life.check()
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tieredstore.backends.base import ObjectStore
-from tieredstore.errors import ManifestCorrupt, SegmentCorrupt
+from tieredstore.errors import ManifestCorruptError, SegmentCorruptError
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import MAX_MANIFEST_SIZE, SegmentManifest
 from tieredstore.format.manifest_rules import KnownSegment, ManifestRules
@@ -34,27 +34,30 @@ def read_manifest(
 
 
 def read_manifest_text(store: ObjectStore, key: str, shown: str) -> bytes:
-    """The manifest as it is stored, by one request. ObjectNotFound; ManifestCorrupt, naming it as ``shown``, for an
-    object with more bytes than any manifest, which is not read."""
+    """The manifest as it is stored, by one request. ObjectNotFoundError; ManifestCorruptError, naming it as ``shown``,
+    for an object with more bytes than any manifest, which is not read."""
     return manifest_text(store.get_small(key, MAX_MANIFEST_SIZE), shown)
 
 
 def manifest_text(raw: bytes | None, shown: str) -> bytes:
-    """What a small read gave, unless that is None for an object with more bytes than any manifest: ManifestCorrupt."""
+    """What a small read gave, unless that is None for an object with more bytes than any manifest:
+    ManifestCorruptError."""
     if raw is None:
-        raise ManifestCorrupt(f"{shown} is damaged: it has more than {MAX_MANIFEST_SIZE} bytes, which no manifest has")
+        raise ManifestCorruptError(
+            f"{shown} is damaged: it has more than {MAX_MANIFEST_SIZE} bytes, which no manifest has"
+        )
     return raw
 
 
 def parse_manifest(raw: bytes, shown: str, known: KnownSegment, rules: ManifestRules) -> SegmentManifest:
-    """What the text says. ManifestCorrupt, naming it as ``shown``; SegmentCorrupt if it is not that of the ``known``
-    segment, or breaks the ``rules``."""
+    """What the text says. ManifestCorruptError, naming it as ``shown``; SegmentCorruptError if it is not that of the
+    ``known`` segment, or breaks the ``rules``."""
     try:
         return SegmentManifest.from_bytes(raw, known, rules)
-    except ManifestCorrupt as error:
-        raise ManifestCorrupt(f"{shown} is damaged: {error}") from error
-    except SegmentCorrupt as error:
-        raise SegmentCorrupt(f"{shown} is refused: {error}") from error
+    except ManifestCorruptError as error:
+        raise ManifestCorruptError(f"{shown} is damaged: {error}") from error
+    except SegmentCorruptError as error:
+        raise SegmentCorruptError(f"{shown} is refused: {error}") from error
 
 
 def delete_manifest_first(store: ObjectStore, keys: Iterable[str]) -> None:

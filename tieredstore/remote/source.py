@@ -25,7 +25,7 @@ class SegmentSource(Protocol):
     """
 
     def check_open(self) -> None:
-        """AlreadyClosed if its owner has closed it, as every read then says too."""
+        """AlreadyClosedError if its owner has closed it, as every read then says too."""
         ...
 
     @property
@@ -63,7 +63,7 @@ class SegmentSource(Protocol):
         ...
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> BinaryIO:
-        """One index, opened; IndexNotRecorded if the segment was copied without it."""
+        """One index, opened; IndexNotRecordedError if the segment was copied without it."""
         ...
 
     def fetch_indexes(

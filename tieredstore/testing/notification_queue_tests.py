@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tieredstore.errors import DataLoss, InvalidRange
+from tieredstore.errors import DataLossError, InvalidRangeError
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.queue.queues import NotificationQueue, QueuedNotification
 
@@ -87,7 +87,7 @@ class NotificationQueueTests:
         queue.free(0, offsets[3])
         assert queue.start(0) == offsets[3]
         assert [entry.raw for entry in read_all(queue, 0)] == [b"3", b"4"]
-        with pytest.raises(DataLoss):
+        with pytest.raises(DataLossError):
             queue.read(0, offsets[1])
         queue.free(0, offsets[3])
         (after,) = self.append(queue, b"5")
@@ -105,8 +105,8 @@ class NotificationQueueTests:
         assert queue.offset_at(0, entries[-1].appended_ms + 3_600_000) >= entries[-1].offset + 1
 
     def test_a_partition_that_there_is_not(self, queue: NotificationQueue) -> None:
-        """InvalidRange, for every verb."""
-        with pytest.raises(InvalidRange):
+        """InvalidRangeError, for every verb."""
+        with pytest.raises(InvalidRangeError):
             self.append(queue, b"a", partition=2)
-        with pytest.raises(InvalidRange):
+        with pytest.raises(InvalidRangeError):
             queue.read(2, 0)

@@ -12,7 +12,7 @@ from typing import ClassVar, Final
 import pytest
 
 from tieredstore.backends.base import ObjectStore
-from tieredstore.errors import InvalidKey, InvalidRange, ObjectNotFound, RangeNotSatisfiable
+from tieredstore.errors import InvalidKeyError, InvalidRangeError, ObjectNotFoundError, RangeNotSatisfiableError
 
 
 class StoreAccess:
@@ -117,32 +117,32 @@ class ReadTests(StoreAccess):
     @pytest.mark.parametrize(("start", "stop"), [(0, 11), (9, 11), (10, 11), (11, 12), (10, None), (11, None)])
     def test_a_range_past_the_end_is_not_satisfiable(self, store: ObjectStore, start: int, stop: int | None) -> None:
         store.put("digits", b"0123456789")
-        with pytest.raises(RangeNotSatisfiable):
+        with pytest.raises(RangeNotSatisfiableError):
             store.get("digits", start, stop)
 
     @pytest.mark.parametrize(("start", "size"), [(0, 11), (9, 2), (10, 1), (1 << 40, 1)])
     def test_a_buffer_past_the_end_is_not_satisfiable(self, store: ObjectStore, start: int, size: int) -> None:
         store.put("digits", b"0123456789")
-        with pytest.raises(RangeNotSatisfiable):
+        with pytest.raises(RangeNotSatisfiableError):
             store.get_into("digits", start, bytearray(size))
 
     @pytest.mark.parametrize(("start", "stop"), [(-1, 1), (-1, None), (2, 1), (-2, -2)])
     def test_what_is_no_range_is_refused(self, store: ObjectStore, start: int, stop: int | None) -> None:
         store.put("digits", b"0123456789")
-        with pytest.raises(InvalidRange):
+        with pytest.raises(InvalidRangeError):
             store.get("digits", start, stop)
 
     def test_a_buffer_before_the_start_is_refused(self, store: ObjectStore) -> None:
         store.put("digits", b"0123456789")
-        with pytest.raises(InvalidRange):
+        with pytest.raises(InvalidRangeError):
             store.get_into("digits", -1, bytearray(2))
 
     def test_an_empty_object_is_read_whole_and_has_no_ranges(self, store: ObjectStore) -> None:
         store.put("empty", b"")
         assert store.get("empty") == b""
-        with pytest.raises(RangeNotSatisfiable):
+        with pytest.raises(RangeNotSatisfiableError):
             store.get("empty", 1)
-        with pytest.raises(RangeNotSatisfiable):
+        with pytest.raises(RangeNotSatisfiableError):
             store.get("empty", 0, 1)
 
     def test_an_empty_range_makes_no_request(self, store: ObjectStore) -> None:
@@ -165,9 +165,9 @@ class ReadTests(StoreAccess):
         store.put("empty", b"")
         store.get_whole("empty", bytearray())
         for size in (0, 9, 11):
-            with pytest.raises(RangeNotSatisfiable, match=f"all {size} bytes of 'digits'.* has 10"):
+            with pytest.raises(RangeNotSatisfiableError, match=f"all {size} bytes of 'digits'.* has 10"):
                 store.get_whole("digits", bytearray(size))
-        with pytest.raises(ObjectNotFound):
+        with pytest.raises(ObjectNotFoundError):
             store.get_whole("absent", bytearray(1))
 
     def test_a_small_read_is_the_whole_object_or_none(self, store: ObjectStore) -> None:
@@ -179,7 +179,7 @@ class ReadTests(StoreAccess):
         assert store.get_small("empty", 0) == b""
         # The connection of an answer that was not read is not used for another.
         assert store.get("digits", 2, 4) == b"23"
-        with pytest.raises(ObjectNotFound):
+        with pytest.raises(ObjectNotFoundError):
             store.get_small("absent", 10)
 
     def test_small_reads_together_are_those_that_each_key_gets_alone(self, store: ObjectStore) -> None:
@@ -192,7 +192,7 @@ class ReadTests(StoreAccess):
         *_, last = answers = store.get_small_batch(keys, 10)
         assert (answers[0], last) == (b"one", b"0123456789")
         for key, answer in zip(keys[1:-1], answers[1:-1], strict=True):
-            with pytest.raises(InvalidKey if key == "" else ObjectNotFound) as alone:
+            with pytest.raises(InvalidKeyError if key == "" else ObjectNotFoundError) as alone:
                 store.get_small(key, 10)
             assert (type(answer), str(answer)) == (type(alone.value), str(alone.value))
         assert store.small_batch >= 1
@@ -200,13 +200,13 @@ class ReadTests(StoreAccess):
     def test_an_absent_object_is_told_from_everything_else(self, store: ObjectStore) -> None:
         store.put("folder/object", b"data")
         for key in ("absent", "folder", "folder/object/below", "folder/objec", "folder/object2"):
-            with pytest.raises(ObjectNotFound):
+            with pytest.raises(ObjectNotFoundError):
                 store.get(key)
-            with pytest.raises(ObjectNotFound):
+            with pytest.raises(ObjectNotFoundError):
                 store.get(key, 0, 1)
-            with pytest.raises(ObjectNotFound):
+            with pytest.raises(ObjectNotFoundError):
                 store.get_into(key, 0, bytearray(1))
-            with pytest.raises(ObjectNotFound):
+            with pytest.raises(ObjectNotFoundError):
                 store.head(key)
 
     @pytest.mark.parametrize("key", ODD_KEYS)

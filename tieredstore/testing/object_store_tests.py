@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 
 from tieredstore.backends.base import ObjectStore
-from tieredstore.errors import ObjectNotFound, PreconditionFailed
+from tieredstore.errors import ObjectNotFoundError, PreconditionFailedError
 from tieredstore.testing.object_store_reads import ListTests, ReadTests, StoreAccess
 from tieredstore.testing.object_store_writes import AbandonedTests, PreparedTests, WriteTests
 
@@ -40,7 +40,7 @@ class RaceTests(StoreAccess):
             assert _winners(tries) == list(range(_RACERS))
             store.put_once(key, body, mark)
             assert store.get(key) == body
-            with pytest.raises(PreconditionFailed):
+            with pytest.raises(PreconditionFailedError):
                 store.put_once(key, b"another's", uuid.uuid4().hex)
             assert [info.key for info in store.list(f"race/{round_number}/")] == [key]
             assert store.get(key) == body
@@ -73,7 +73,7 @@ class RaceTests(StoreAccess):
                     etag = self.etag(store, "counter")
                     # Between the etag and the content somebody may have written: then the replacement fails.
                     store.replace("counter", b"%d" % (int(store.get("counter")) + 1), etag)
-                except PreconditionFailed:
+                except PreconditionFailedError:
                     continue
                 return
 
@@ -88,7 +88,7 @@ class RaceTests(StoreAccess):
             etag = self.etag(store, key)
             outcomes = _outcomes([partial(store.delete, [key]), partial(store.replace, key, b"new", etag)])
             assert outcomes[0] is None
-            assert outcomes[1] is None or isinstance(outcomes[1], PreconditionFailed)
+            assert outcomes[1] is None or isinstance(outcomes[1], PreconditionFailedError)
             assert list(store.list(key)) == []
 
     def test_writers_and_deleters_of_one_folder_do_not_trip_over_each_other(self, store: ObjectStore) -> None:
@@ -156,7 +156,7 @@ class RaceTests(StoreAccess):
             store.put(key, b"whole")
             read, deleted = _outcomes([partial(self._read_whole, store, key), partial(store.delete, [key])])
             assert deleted is None
-            assert read is None or isinstance(read, ObjectNotFound)
+            assert read is None or isinstance(read, ObjectNotFoundError)
 
     def _read_whole(self, store: ObjectStore, key: str) -> None:
         assert store.get(key) == b"whole"
@@ -182,7 +182,7 @@ def _winners(attempts: Sequence[Callable[[], object]]) -> list[int]:
     """The numbers of those that succeeded; all others must have met the condition."""
     outcomes = _outcomes(attempts)
     for outcome in outcomes:
-        if outcome is not None and not isinstance(outcome, PreconditionFailed):
+        if outcome is not None and not isinstance(outcome, PreconditionFailedError):
             raise outcome
     return [number for number, outcome in enumerate(outcomes) if outcome is None]
 

@@ -24,7 +24,13 @@ from typing import Final, cast
 import pytest
 
 from tieredstore.backends.base import AbandonedWrite, Body, ObjectStore, Prepared, admin_of, find_abandoned_writes
-from tieredstore.errors import InvalidKey, ObjectNotFound, PreconditionFailed, PreparedGone, StoreError
+from tieredstore.errors import (
+    InvalidKeyError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    PreparedGoneError,
+    StoreError,
+)
 from tieredstore.testing.object_store_reads import StoreAccess
 
 _INVALID_KEYS = ("", "k" * 1025, "ü" * 513, "lone surrogate \ud800")
@@ -97,7 +103,7 @@ class WriteTests(StoreAccess):
     def test_a_body_that_raises_leaves_nothing(self, store: ObjectStore, before_it_breaks: int) -> None:
         with pytest.raises(_BodyBrokenError):
             store.put("folder/object", _breaking(before_it_breaks))
-        with pytest.raises(ObjectNotFound):
+        with pytest.raises(ObjectNotFoundError):
             store.get("folder/object")
         assert list(store.list()) == []
 
@@ -146,14 +152,14 @@ class WriteTests(StoreAccess):
         assert closed == ["stored"]
         started = kept[1]
         assert next(started) == b"some"
-        with pytest.raises(PreconditionFailed):
+        with pytest.raises(PreconditionFailedError):
             store.put("object", started, if_absent=True)
         assert closed == ["stored", "refused"]
 
     def test_if_absent_keeps_what_is_there(self, store: ObjectStore) -> None:
         store.put("object", b"first", if_absent=True)
         for body in (b"second", b"first", b"", [b"sec", b"ond"]):
-            with pytest.raises(PreconditionFailed):
+            with pytest.raises(PreconditionFailedError):
                 store.put("object", body, if_absent=True)
         assert store.get("object") == b"first"
         store.delete(["object"])
@@ -162,7 +168,7 @@ class WriteTests(StoreAccess):
 
     def test_if_absent_holds_for_a_large_body(self, store: ObjectStore) -> None:
         store.put("object", b"first")
-        with pytest.raises(PreconditionFailed):
+        with pytest.raises(PreconditionFailedError):
             store.put("object", itertools.repeat(bytes(1 << 20), 12), if_absent=True)
         assert store.get("object") == b"first"
 
@@ -180,7 +186,7 @@ class WriteTests(StoreAccess):
         old = self.etag(store, "object")
         store.put("object", b"second")
         for etag in (old, "never an etag", ""):
-            with pytest.raises(PreconditionFailed):
+            with pytest.raises(PreconditionFailedError):
                 store.replace("object", b"third", etag)
         assert store.get("object") == b"second"
 
@@ -189,7 +195,7 @@ class WriteTests(StoreAccess):
         etag = self.etag(store, "folder/object")
         store.delete(["folder/object"])
         for key in ("folder/object", "other"):
-            with pytest.raises(PreconditionFailed):
+            with pytest.raises(PreconditionFailedError):
                 store.replace(key, b"second", etag)
         assert list(store.list()) == []
 
@@ -219,13 +225,13 @@ class WriteTests(StoreAccess):
             lambda: store.replace(key, b"", "etag"),
         ]
         for operation in operations:
-            with pytest.raises(InvalidKey):
+            with pytest.raises(InvalidKeyError):
                 operation()
 
     def test_a_delete_that_fails_for_one_key_deletes_the_others(self, store: ObjectStore) -> None:
         store.put("one", b"1")
         store.put("two", b"2")
-        with pytest.raises(InvalidKey, match="1 object"):
+        with pytest.raises(InvalidKeyError, match="1 object"):
             store.delete(["one", "k" * 1025, "two"])
         assert list(store.list()) == []
 
@@ -242,7 +248,7 @@ class PreparedTests(StoreAccess):
         assert (prepared.key, prepared.size) == ("folder/object", 9)
         assert prepared.sha256 == hashlib.sha256(b"the bytes").hexdigest()
         assert self._list_keys(store) == []
-        with pytest.raises(ObjectNotFound):
+        with pytest.raises(ObjectNotFoundError):
             store.get("folder/object")
         store.publish(prepared)
         assert self.raw_get(store, "folder/object") == b"the bytes"
@@ -278,7 +284,7 @@ class PreparedTests(StoreAccess):
         for theirs in (b"other bytes", b"the other's bytes", b""):
             self.raw_put(store, "folder/object", theirs)
             prepared = self._prepare(store, "folder/object", b"our bytes")
-            with pytest.raises(PreconditionFailed):
+            with pytest.raises(PreconditionFailedError):
                 store.publish(prepared)
             assert self.raw_get(store, "folder/object") == theirs
             store.discard(prepared)
@@ -295,7 +301,7 @@ class PreparedTests(StoreAccess):
             assert hashlib.sha256(store.get(key)).hexdigest() == won[0].sha256
             for one in prepared:
                 if one not in won:
-                    with pytest.raises(PreconditionFailed):
+                    with pytest.raises(PreconditionFailedError):
                         store.publish(one)
                     store.discard(one)
             store.publish(won[0])
@@ -313,7 +319,7 @@ class PreparedTests(StoreAccess):
         if store.discard(prepared):
             # Again, it does no harm.
             store.discard(prepared)
-            with pytest.raises(PreparedGone):
+            with pytest.raises(PreparedGoneError):
                 store.publish(prepared)
             assert list(store.list()) == []
         else:
@@ -332,7 +338,7 @@ class PreparedTests(StoreAccess):
         prepared = self._prepare(store, "folder/object", b"the bytes")
         store.publish(prepared)
         store.delete(["folder/object"])
-        with pytest.raises(PreparedGone):
+        with pytest.raises(PreparedGoneError):
             store.publish(prepared)
         assert list(store.list()) == []
 
@@ -346,7 +352,7 @@ class PreparedTests(StoreAccess):
 
     def test_a_body_is_closed_however_it_ends(self, store: ObjectStore) -> None:
         body = _breaking(1 << 20)
-        with pytest.raises(InvalidKey):
+        with pytest.raises(InvalidKeyError):
             store.prepare("", body, staging_prefix=_STAGING)
         assert next(body, None) is None
 
@@ -381,7 +387,7 @@ def _wins(store: ObjectStore) -> Callable[[Prepared], bool]:
     def is_won(prepared: Prepared) -> bool:
         try:
             store.publish(prepared)
-        except PreconditionFailed:
+        except PreconditionFailedError:
             return False
         return True
 
@@ -423,7 +429,7 @@ class AbandonedTests(StoreAccess):
             return
         self._put_and_be_killed(store)
         assert list(store.list()) == []
-        with pytest.raises(ObjectNotFound):
+        with pytest.raises(ObjectNotFoundError):
             store.get("folder/object")
         for write in self._find_abandoned(store, "folder/object"):
             assert write.key.startswith("folder/")

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from tieredstore.errors import CorruptData
+from tieredstore.errors import CorruptDataError
 from tieredstore.format.sizes import AAD_SIZE, DATA_KEY_SIZE, ENCRYPTION_OVERHEAD, IV_SIZE
 
 RandomBytes: TypeAlias = Callable[[int], bytes]
@@ -44,7 +44,7 @@ class SegmentCipher:
         try:
             self._aead = AESGCM(data_key.key)
         except ValueError as error:
-            raise CorruptData(f"the data key has {len(data_key.key)} bytes, which is no AES key") from error
+            raise CorruptDataError(f"the data key has {len(data_key.key)} bytes, which is no AES key") from error
         self._aad = data_key.aad
 
     def seal_into(self, iv: bytes, plaintext: bytes | bytearray | memoryview, unit: memoryview) -> None:
@@ -60,15 +60,17 @@ class SegmentCipher:
         return bytes(unit)
 
     def open_into(self, unit: memoryview, plaintext: memoryview) -> None:
-        """Verify the unit and write its plaintext; CorruptData if the tag does not match or the sizes do not."""
+        """Verify the unit and write its plaintext; CorruptDataError if the tag does not match or the sizes do not."""
         if len(unit) != len(plaintext) + ENCRYPTION_OVERHEAD:
-            raise CorruptData(f"an encrypted unit of {len(unit)} bytes cannot hold {len(plaintext)} bytes")
+            raise CorruptDataError(f"an encrypted unit of {len(unit)} bytes cannot hold {len(plaintext)} bytes")
         try:
             # The IV is copied (12 bytes), since the library wants bytes; nothing of `plaintext` counts before the tag
             # is checked.
             self._aead.decrypt_into(bytes(unit[:IV_SIZE]), unit[IV_SIZE:], self._aad, plaintext)
         except self._invalid_tag as error:
-            raise CorruptData("the AES-GCM tag does not match: the bytes, the data key or the AAD changed") from error
+            raise CorruptDataError(
+                "the AES-GCM tag does not match: the bytes, the data key or the AAD changed"
+            ) from error
 
     def open(self, unit: bytes | memoryview) -> bytes:
         """The plaintext of a stored unit."""

@@ -15,7 +15,7 @@ from Crypto.Cipher import PKCS1_OAEP
 from Crypto.Hash import SHA3_512
 from Crypto.PublicKey.RSA import RsaKey
 
-from tieredstore.errors import KeyRingError, UnknownKey, WrongKey, excerpt
+from tieredstore.errors import KeyRingError, UnknownKeyError, WrongKeyError, excerpt
 from tieredstore.format.sizes import DATA_KEY_SIZE
 from tieredstore.transform.pem import read_private_key, read_public_key
 
@@ -89,17 +89,17 @@ class KeyRing:
         return PKCS1_OAEP.new(self._pairs[self.active_id].public, hashAlgo=SHA3_512).encrypt(data_key)
 
     def unwrap(self, key_id: str, wrapped: bytes) -> bytes:
-        """The data key. UnknownKey if the ring has no such pair, WrongKey if the pair does not open it."""
+        """The data key. UnknownKeyError if the ring has no such pair, WrongKeyError if the pair does not open it."""
         pair, shown = self._pairs.get(key_id), excerpt(key_id)
         if pair is None:
-            raise UnknownKey(
+            raise UnknownKeyError(
                 f"the data key is wrapped by key pair {shown!r}, which is not on the ring ({_names(self._pairs)}); "
                 "add it to encryption.key.pairs"
             )
         try:
             return PKCS1_OAEP.new(pair.private, hashAlgo=SHA3_512).decrypt(wrapped)
         except (ValueError, TypeError) as error:
-            raise WrongKey(
+            raise WrongKeyError(
                 f"key pair {shown!r} does not open the data key: it is another pair than the {shown!r} that wrapped "
                 f"it, or the manifest is damaged; check the files of encryption.key.pairs.{shown}"
             ) from error

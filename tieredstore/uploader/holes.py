@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tieredstore.catalog.watermark import Hole, Watermark
-from tieredstore.errors import CorruptData, InvalidSegment, SegmentTooLarge, TieredStoreError
+from tieredstore.errors import CorruptDataError, InvalidSegmentError, SegmentTooLargeError, TieredStoreError
 from tieredstore.kafka.checkpoints import LeaderEpochs, epoch_at, have_same_leaders
 from tieredstore.kafka.held_segment import describe_open
 from tieredstore.kafka.logdir import LogSegment, discover_deleted
@@ -175,7 +175,7 @@ class _Filling:
                 if all(agrees(described, hole, partition.epochs, watermark) for hole in holes):
                     filler.uploads.store(self.target, described)
                     return described
-            except (InvalidSegment, SegmentTooLarge, CorruptData, OSError) as error:
+            except (InvalidSegmentError, SegmentTooLargeError, CorruptDataError, OSError) as error:
                 if isinstance(error, OSError) and error.errno in PASSING:
                     raise
                 if len(filler.failed) < _MOST_FAILED:

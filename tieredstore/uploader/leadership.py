@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from tieredstore.config.named_class import named_class
-from tieredstore.errors import BrokerDenied, BrokerUnavailable, ConfigError
+from tieredstore.errors import BrokerDeniedError, BrokerUnavailableError, ConfigError
 from tieredstore.installation import install_command
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.process.forks import ForkSafeLock
@@ -184,7 +184,7 @@ class ZooKeeperLeadership(Leadership):
             self._stale |= wanted - self._leaders.keys()
 
     def led(self) -> Collection[TopicPartition]:
-        """Reads what has changed, many states at once; BrokerUnavailable without a connection."""
+        """Reads what has changed, many states at once; BrokerUnavailableError without a connection."""
         client = self._connect()
         if time.monotonic() - self._read_all_s > _AGAIN_S:
             self._forget()
@@ -202,7 +202,7 @@ class ZooKeeperLeadership(Leadership):
             return frozenset(where for where, leader in self._leaders.items() if leader == own)
 
     def topic_ids(self, topics: Collection[str]) -> Mapping[str, Uuid | None]:
-        """Read ``/brokers/topics/<topic>``; BrokerUnavailable without a connection."""
+        """Read ``/brokers/topics/<topic>``; BrokerUnavailableError without a connection."""
         client, ids = self._connect(), dict[str, Uuid | None]()
         for topic in topics:
             path = f"/brokers/topics/{topic}"
@@ -211,7 +211,7 @@ class ZooKeeperLeadership(Leadership):
             except self._errors.NoNodeError:
                 ids[topic] = None
             except Exception as error:
-                raise BrokerUnavailable(
+                raise BrokerUnavailableError(
                     f"ZooKeeper at {self.environment.zookeeper} does not tell of {path}: {error!r}"
                 ) from error
             else:
@@ -245,7 +245,7 @@ class ZooKeeperLeadership(Leadership):
             self._client.start_async()
         # Whoever ships once asks once, and connecting takes a moment.
         if not self._is_live.wait(_ANSWER_S):
-            raise BrokerUnavailable(f"ZooKeeper at {self.environment.zookeeper} is not connected")
+            raise BrokerUnavailableError(f"ZooKeeper at {self.environment.zookeeper} is not connected")
         return self._client
 
     def _connection_changed(self, state: object) -> None:
@@ -273,11 +273,11 @@ class ZooKeeperLeadership(Leadership):
                 self._note(where, _NOBODY, is_stale=True)
                 continue
             except (self._errors.NoAuthError, self._errors.AuthFailedError) as error:
-                raise BrokerDenied(
+                raise BrokerDeniedError(
                     f"ZooKeeper at {self.environment.zookeeper} refuses to have {_state_path(where)} read"
                 ) from error
             except Exception as error:
-                raise BrokerUnavailable(
+                raise BrokerUnavailableError(
                     f"ZooKeeper at {self.environment.zookeeper} does not tell of {_state_path(where)}: {error!r}"
                 ) from error
             self._note(where, _leader_of(raw, where), is_stale=False)

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from tieredstore.errors import ConfigError, CorruptData, TieredStoreError
-from tieredstore.kafka.held_segment import SegmentIncomplete
+from tieredstore.errors import ConfigError, CorruptDataError, TieredStoreError
+from tieredstore.kafka.held_segment import SegmentIncompleteError
 from tieredstore.uploader.links import Links
 from tieredstore.uploader.partition import Partition, Role
 from tieredstore.uploader.segment import Segment
@@ -102,7 +102,7 @@ class Pins:
                 return 0
             try:
                 held = segment.hold()
-            except SegmentIncomplete as error:
+            except SegmentIncompleteError as error:
                 if segment.incomplete_since_s is None:
                     segment.incomplete_since_s = now_s
                 elif now_s - segment.incomplete_since_s > INCOMPLETE_S and partition.role is Role.LED:
@@ -254,7 +254,7 @@ class FollowedPartitions:
         asked, before = self._asked[partition], partition.shipped
         try:
             watermark = target.watermarks.peek(partition.where)
-        except (CorruptData, ConfigError) as error:
+        except (CorruptDataError, ConfigError) as error:
             # The leader's uploader repairs it, or says what to do.
             _logger.info("%s", error)
             watermark, passed = None, before or 0

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tieredstore.errors import StoreUnavailable, TieredStoreError
+from tieredstore.errors import StoreUnavailableError, TieredStoreError
 from tieredstore.process.service import Service
 from tieredstore.process.stopping import Stop, nothing_under_way
 from tieredstore.uploader.disk import FolderWatch
@@ -160,7 +160,7 @@ class _Threads:
         while not stop.wait(1.0):
             lost = self._uploader.tries.find_lost()
             if lost is not None:
-                raise StoreUnavailable(f"{lost}: the process ends, so that it is started anew")
+                raise StoreUnavailableError(f"{lost}: the process ends, so that it is started anew")
         self._uploader.schedule.wake()
 
     def ship(self, number: int, stop: Stop) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from tieredstore.errors import CorruptData, TieredStoreError
+from tieredstore.errors import CorruptDataError, TieredStoreError
 from tieredstore.kafka.checkpoints import LeaderEpochs, parse_producer_snapshot
 from tieredstore.limits import MAX_INT64
 from tieredstore.model import TopicPartition
@@ -130,7 +130,7 @@ def stable_offset(folder: Path, high_watermark: int) -> int:
     """Up to where no transaction was open as of the latest producer snapshot; ``high_watermark`` if none was."""
     snapshots = sorted(int(match[1]) for match in (_SNAPSHOT.fullmatch(entry.name) for entry in _list(folder)) if match)
     for offset in reversed(snapshots):
-        with contextlib.suppress(OSError, CorruptData):
+        with contextlib.suppress(OSError, CorruptDataError):
             states = parse_producer_snapshot((folder / f"{offset:020d}.snapshot").read_bytes())
             first_open = [state.current_txn_first_offset for state in states if state.current_txn_first_offset >= 0]
             return min(first_open, default=high_watermark)

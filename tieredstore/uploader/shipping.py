@@ -20,9 +20,15 @@ from typing import Final, TypeAlias
 
 from tieredstore.catalog.committed import SegmentIdentity
 from tieredstore.catalog.watermark import Hole, ShippedSegment, Watermark, epochs_within, reason_of
-from tieredstore.errors import CorruptData, InvalidSegment, SegmentTooLarge, StoreUnavailable, TieredStoreError
+from tieredstore.errors import (
+    CorruptDataError,
+    InvalidSegmentError,
+    SegmentTooLargeError,
+    StoreUnavailableError,
+    TieredStoreError,
+)
 from tieredstore.kafka.checkpoints import format_leader_epochs
-from tieredstore.kafka.held_segment import OpenSegment, SegmentIncomplete, describe_open, with_files
+from tieredstore.kafka.held_segment import OpenSegment, SegmentIncompleteError, describe_open, with_files
 from tieredstore.kafka.log_scan import scan_log
 from tieredstore.kafka.logdir import LogSegment
 from tieredstore.limits import MAX_INT64
@@ -38,7 +44,7 @@ from tieredstore.uploader.tries import Tries, TryLimit
 
 _logger: Final = logging.getLogger(__name__)
 
-LOST: Final = (InvalidSegment, SegmentTooLarge, CorruptData)
+LOST: Final = (InvalidSegmentError, SegmentTooLargeError, CorruptDataError)
 """What no further try can mend: it is of the segment, and not of the store."""
 
 PASSING: Final = frozenset(
@@ -68,7 +74,7 @@ MOVED_ON: Final = frozenset({Step.SHIPPED, Step.STORED, Step.HOLE})
 """The steps that have moved a watermark."""
 
 
-class Deposed(StoreUnavailable):
+class DeposedError(StoreUnavailableError):
     """A leader of a later epoch has moved the watermark: this one ships no more until it leads again."""
 
 
@@ -265,7 +271,7 @@ class _Work:
         partition = self.partition
         if partition.epochs and partition.epochs[-1][0] < value.leader_epoch:
             partition.progress.forget()
-            raise Deposed(
+            raise DeposedError(
                 f"{partition.where}: the watermark was moved by a leader of epoch {value.leader_epoch}, and the log "
                 f"here knows of epoch {partition.epochs[-1][0]}"
             )
@@ -350,7 +356,7 @@ class _Work:
                 segment.described = None if segment.held is None else described
             described = with_files(described, held)
             segment_id, is_new = self.shipper.uploads.store(self.target, described)
-        except SegmentIncomplete as error:
+        except SegmentIncompleteError as error:
             partition.turn.waits_for = str(error)
             return Step.WAITS
         except LOST as error:
@@ -435,7 +441,7 @@ class _Work:
         """Store the files of a segment in quarantine, or its log alone where others are missing."""
         epochs = format_leader_epochs(segment.epochs)
         if held is None:
-            with contextlib.suppress(SegmentIncomplete):
+            with contextlib.suppress(SegmentIncompleteError):
                 held = self._open(segment)
         if held is not None:
             files = LogSegmentData(

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from tieredstore.backends.base import Body, Buffer, DelegatingStore, ObjectInfo, ObjectStore
 from tieredstore.config import Settings
-from tieredstore.errors import StoreUnavailable, TieredStoreError
+from tieredstore.errors import StoreUnavailableError, TieredStoreError
 from tieredstore.process.forks import ForkSafeLock
 from tieredstore.process.futures import is_done, outcome
 from tieredstore.process.thread_pool import ThreadPool
@@ -57,14 +57,17 @@ class Tries:
 
     @contextlib.contextmanager
     def under_way(self, what: str, allowed_s: float) -> Generator[Callable[[int], None]]:
-        """A try in the block; the function that is given raises StoreUnavailable once it is over, at each progress."""
+        """A try in the block; the function that is given raises StoreUnavailableError once it is over, at each
+        progress."""
         attempt = Try(what, allowed_s, self._monotonic())
         with self._lock:
             self._tries[id(attempt)] = attempt
 
         def on_progress(_: int) -> None:
             if self._monotonic() - attempt.began_s > allowed_s:
-                raise StoreUnavailable(f"{what} has taken longer than {allowed_s:g} s (uploader.upload.timeout.ms)")
+                raise StoreUnavailableError(
+                    f"{what} has taken longer than {allowed_s:g} s (uploader.upload.timeout.ms)"
+                )
 
         try:
             yield on_progress
@@ -73,13 +76,13 @@ class Tries:
                 del self._tries[id(attempt)]
 
     def watch(self, work: Callable[[], _Result]) -> _Result:
-        """What ``work`` gives or raises; StoreUnavailable when a try does not come back, which is left behind."""
+        """What ``work`` gives or raises; StoreUnavailableError when a try does not come back, which is left behind."""
         pool = ThreadPool(1, "tieredstore-uploader-watched")
         future = pool.submit(work)
         try:
             while not is_done(future, _LOOK_S):
                 if (lost := self.find_lost()) is not None:
-                    raise StoreUnavailable(f"{lost}: begin again, which goes on where this has stood")
+                    raise StoreUnavailableError(f"{lost}: begin again, which goes on where this has stood")
             return outcome(future)
         finally:
             pool.shutdown(wait=False)

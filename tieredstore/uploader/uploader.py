@@ -251,8 +251,8 @@ class Uploader(Closing):
     def run_once(self, *, tries: int = 5) -> list[Left]:
         """Ship what is closed and settled by now; return the partitions of which something was left, and why.
 
-        What fails is tried so many times. Raises what keeps it from beginning, and StoreUnavailable when a thread does
-        not come back from the store.
+        What fails is tried so many times. Raises what keeps it from beginning, and StoreUnavailableError when a thread
+        does not come back from the store.
         """
         return self.tries.watch(lambda: self._ship_once(tries))
 

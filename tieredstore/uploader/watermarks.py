@@ -23,7 +23,7 @@ from tieredstore.catalog.watermark import (
     read_watermark,
     watermark_key,
 )
-from tieredstore.errors import CorruptData, ObjectNotFound, PreconditionFailed
+from tieredstore.errors import CorruptDataError, ObjectNotFoundError, PreconditionFailedError
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
 from tieredstore.kafka.checkpoints import LeaderEpochs, have_same_leaders
 from tieredstore.limits import MAX_INT64
@@ -58,7 +58,7 @@ class StoredWatermark:
 
 
 class WatermarkStore:
-    """Reads and moves watermarks; of two who move one at the same time one is told (PreconditionFailed)."""
+    """Reads and moves watermarks; of two who move one at the same time one is told (PreconditionFailedError)."""
 
     def __init__(
         self,
@@ -96,9 +96,9 @@ class WatermarkStore:
             etag = self._store.head(key).etag
             raw = self._store.get_small(key, MAX_BYTES)
             return StoredWatermark(Watermark.parse(raw, where, self._made_id_of(where)), etag)
-        except ObjectNotFound:
+        except ObjectNotFoundError:
             etag = None
-        except CorruptData as error:
+        except CorruptDataError as error:
             _logger.error("%s; it is made again of the segments that are stored", error)  # noqa: TRY400
         # Whoever asks which segments are stored next is answered by the same listing.
         segments = self._tell(self._committed.list_anew(where))
@@ -106,7 +106,7 @@ class WatermarkStore:
         return StoredWatermark(value, etag, is_remade=value is not None)
 
     def peek(self, where: TopicIdPartition) -> Watermark | None:
-        """What the partition's object says, None if there is none: one request. CorruptData if it is damaged."""
+        """What the partition's object says, None if there is none: one request. CorruptDataError if it is damaged."""
         return read_watermark(self._store, self._prefix, where, self._made_id_of(where))
 
     def first(self, where: TopicIdPartition) -> RemoteLogSegmentMetadata | None:
@@ -179,7 +179,8 @@ class WatermarkStore:
                 yield where
 
     def move(self, stored: StoredWatermark, watermark: Watermark) -> StoredWatermark:
-        """Replace ``stored`` by ``watermark``; PreconditionFailed if somebody else has moved it since it was read."""
+        """Replace ``stored`` by ``watermark``; PreconditionFailedError if somebody else has moved it since it was
+        read."""
         key, content = watermark_key(self._prefix, watermark.where), watermark.to_bytes()
         etag = stored.etag if stored.written is None else self._etag_of(stored.written)
         if etag is not None:
@@ -195,9 +196,9 @@ class WatermarkStore:
             etag = self._store.head(key).etag
             if self._store.get_small(key, MAX_BYTES) == written.to_bytes():
                 return etag
-        except ObjectNotFound as error:
-            raise PreconditionFailed(f"the watermark of {written.where} is gone") from error
-        raise PreconditionFailed(f"the watermark of {written.where} was moved by another uploader")
+        except ObjectNotFoundError as error:
+            raise PreconditionFailedError(f"the watermark of {written.where} is gone") from error
+        raise PreconditionFailedError(f"the watermark of {written.where} was moved by another uploader")
 
 
 def chain_of(

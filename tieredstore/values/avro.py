@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias, cast
 
 import pyarrow as pa
 
-from tieredstore.errors import ConfigError, SchemaNotFound, TieredStoreError, excerpt
+from tieredstore.errors import ConfigError, SchemaNotFoundError, TieredStoreError, excerpt
 from tieredstore.installation import install_command
 from tieredstore.values.avro_bounds import MOST_TYPES, Named, check_data, check_nesting, check_schema, is_bounded
 from tieredstore.values.base import WAY_OUT, Column, OnInvalid, Place, by_parts, check_choice
@@ -35,7 +35,7 @@ AvroSchema: TypeAlias = "Mapping[str, Any] | Sequence[Any] | str | ReferringSche
 SchemaLookup: TypeAlias = Callable[[int], AvroSchema]
 """Gives the schema of an id, as a registry does.
 
-SchemaNotFound, or LookupError, is the message's fault; other errors of ours are those of the read.
+SchemaNotFoundError, or LookupError, is the message's fault; other errors of ours are those of the read.
 """
 
 _FRAME: Final = 5
@@ -122,13 +122,14 @@ class AvroData:
     def _writer_of(self, message: bytes) -> _Parsed:
         try:
             return self.writer(schema_id(message))
-        except (SchemaNotFound, LookupError):
+        except (SchemaNotFoundError, LookupError):
             raise ValueError("there is no such schema") from None
         except ConfigError as error:
             raise ValueError(f"its schema cannot be read: {error}") from None
 
     def writer(self, number: int) -> _Parsed:
-        """The schema of this id; SchemaNotFound, or LookupError, if there is none, ConfigError for one that is none."""
+        """The schema of this id; SchemaNotFoundError, or LookupError, if there is none, ConfigError for one that is
+        none."""
         known = self._of_id.get(number)
         if known is None:
             assert self.lookup is not None
@@ -167,7 +168,7 @@ class Avro:
         return self._type
 
     def convert(self, column: Column, place: Place) -> Column:
-        """The data; InvalidValue for what is not of the schema."""
+        """The data; InvalidValueError for what is not of the schema."""
         return by_parts(
             column, self._read, self._type, place,
             what="Avro of the schema", on_invalid=self.on_invalid, reason=self._reason,
@@ -193,7 +194,7 @@ class Avro:
         number = schema_id(message)
         try:
             self._data.writer(number)
-        except (SchemaNotFound, LookupError):
+        except (SchemaNotFoundError, LookupError):
             return f" (the registry has no schema {number})"
         except ConfigError as error:
             return f" (its schema is {number}: {error})"

@@ -15,12 +15,13 @@ _TEXTS: Final = frozenset({"string", "bytes"})
 _NOT_OF_TYPES: Final = frozenset({"__named_schemas", "__fastavro_parsed__"})
 
 
-class CannotUnite(ValueError):
+class CannotUniteError(ValueError):
     """Why two schemas have none in common."""
 
 
 def unite_schemas(first: Any, second: Any) -> Any:
-    """A schema that reads what was written by either; both as fastavro has parsed them. CannotUnite if there is none.
+    """A schema that reads what was written by either; both as fastavro has parsed them. CannotUniteError if there is
+    none.
 
     Records have the fields of both: one that is in one of them alone has its default, or null. Enums have the symbols
     of both.
@@ -54,7 +55,7 @@ class _Union:
         """Records, enums and fixed: the same name twice, or of one schema alone."""
         for schema, named in ((first, self._first), (second, self._second)):
             if schema is not None and self._name_of(schema, named) != name:
-                raise CannotUnite(f"{name} is another type in one of them")
+                raise CannotUniteError(f"{name} is another type in one of them")
         if name in self._defined:
             return name
         self._defined.add(name)
@@ -62,14 +63,14 @@ class _Union:
         if one is None or other is None:
             return self._defining(one or other, one, other)
         if one["type"] != other["type"]:
-            raise CannotUnite(f"{name} is another type in one of them")
+            raise CannotUniteError(f"{name} is another type in one of them")
         match one["type"]:
             case "enum":
                 symbols = list(dict.fromkeys([*one["symbols"], *other["symbols"]]))
                 return {**_plain(one), "symbols": symbols}
             case "fixed":
                 if (one["size"], one.get("logicalType")) != (other["size"], other.get("logicalType")):
-                    raise CannotUnite(f"{name} has another size in one of them")
+                    raise CannotUniteError(f"{name} has another size in one of them")
                 return _plain(one)
             case _:
                 return self._defining(one, one, other)
@@ -101,7 +102,7 @@ class _Union:
         ones = [branch for branch in first if branch != "null"]
         others = [branch for branch in second if branch != "null"]
         if len(ones) > 1 or len(others) > 1:
-            raise CannotUnite("a union of several types is no column")
+            raise CannotUniteError("a union of several types is no column")
         one, other = (ones or [None])[0], (others or [None])[0]
         return "null" if one is None and other is None else ["null", self.of(one, other)]
 
@@ -116,14 +117,14 @@ class _Union:
         if one == other == "map":
             return {**_plain(first), "values": self.of(first["values"], second["values"])}
         if _logical(first) != _logical(second):
-            raise CannotUnite(f"a {one} and a {other} of other logical types")
+            raise CannotUniteError(f"a {one} and a {other} of other logical types")
         if one == other:
             return first
         if one in _NUMBERS and other in _NUMBERS and not _logical(first):
             return max(one, other, key=_NUMBERS.index)
         if frozenset({one, other}) == _TEXTS and not _logical(first):
             return "bytes"
-        raise CannotUnite(f"a {one} and a {other}")
+        raise CannotUniteError(f"a {one} and a {other}")
 
     def _of_one(self, schema: Any, *, is_first: bool) -> Any:
         """A type that one schema alone has, with what it holds."""

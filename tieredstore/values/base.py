@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, get_args, runtime_c
 
 import pyarrow as pa
 
-from tieredstore.errors import ConfigError, InvalidValue
+from tieredstore.errors import ConfigError, InvalidValueError
 
 Column: TypeAlias = Any
 """An array of Arrow, of which its type stubs say too little."""
@@ -32,7 +32,7 @@ class ValueType(Protocol):
         ...
 
     def convert(self, column: Column, place: Place) -> Column:
-        """The same rows of ``arrow_type``; null stays null. InvalidValue, which names the record by ``place``."""
+        """The same rows of ``arrow_type``; null stays null. InvalidValueError, which names the record by ``place``."""
         ...
 
 
@@ -72,9 +72,9 @@ def by_parts(
 ) -> Column:
     """``column`` converted whole, or where that fails half by half, down to the rows that cannot be.
 
-    ``convert`` gives None for what it cannot convert. The first such row is an InvalidValue, ``is not <what>``, with
-    the ``reason`` for it and the ``way_out``; or all are null by the policy. Only a column with wrong rows costs more
-    than one conversion. What is said of a wrong row are keywords, apart from how a column is converted.
+    ``convert`` gives None for what it cannot convert. The first such row is an InvalidValueError, ``is not <what>``,
+    with the ``reason`` for it and the ``way_out``; or all are null by the policy. Only a column with wrong rows costs
+    more than one conversion. What is said of a wrong row are keywords, apart from how a column is converted.
     """
 
     def converted(start: int, count: int) -> list[Any]:
@@ -84,7 +84,7 @@ def by_parts(
             return [whole]
         if count == 1:
             if on_invalid == "fail":
-                raise InvalidValue(f"{place(start)} is not {what}{reason(part)}: {way_out}")
+                raise InvalidValueError(f"{place(start)} is not {what}{reason(part)}: {way_out}")
             return [pa.nulls(1, arrow_type)]
         return converted(start, count // 2) + converted(start + count // 2, count - count // 2)
 

@@ -46,7 +46,7 @@ class Json:
         return kind
 
     def convert(self, column: Column, place: Place) -> Column:
-        """The objects; InvalidValue for what is none, or has a field of another type."""
+        """The objects; InvalidValueError for what is none, or has a field of another type."""
         return by_parts(
             column, self._parsed, self.arrow_type, place,
             what="JSON of the schema", on_invalid=self.on_invalid, reason=self._reason,

@@ -71,7 +71,7 @@ class Protobuf:
         return kind
 
     def convert(self, column: Column, place: Place) -> Column:
-        """The messages; InvalidValue for what is none."""
+        """The messages; InvalidValueError for what is none."""
         return by_parts(
             column, self._read, self.arrow_type, place, what=f"a {self.message} of Protocol Buffers",
             on_invalid=self.on_invalid,

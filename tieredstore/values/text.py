@@ -27,7 +27,7 @@ class Text:
         return kind
 
     def convert(self, column: Column, place: Place) -> Column:
-        """The same bytes as text; InvalidValue for what is not UTF-8."""
+        """The same bytes as text; InvalidValueError for what is not UTF-8."""
         return by_parts(
             column, _as_text, self.arrow_type, place, what="UTF-8", on_invalid=self.on_invalid, way_out=self.way_out
         )

@@ -22,7 +22,7 @@ from tieredstore.backends.cloud.store import BUCKET_REMEMBERED_S
 from tieredstore.backends.gcs.client import open_client
 from tieredstore.backends.gcs.options import CredentialsJson, GcsOptions
 from tieredstore.backends.s3.store import S3ObjectStore
-from tieredstore.errors import ObjectNotFound, StoreError, StoreThrottled, StoreUnavailable
+from tieredstore.errors import ObjectNotFoundError, StoreError, StoreThrottledError, StoreUnavailableError
 from tieredstore.process.retry import RetryPolicy
 
 
@@ -85,7 +85,7 @@ def test_ours_of_another_size_is_taken_back(server: FaultyServer, store: ObjectS
         return Reply(200)
 
     server.lie(Way("shortened", tuple(Cloud), (Step.WRITE,), Must.UNAVAILABLE, shortened))
-    with pytest.raises(StoreUnavailable, match="99 bytes stood there of a write of 100"):
+    with pytest.raises(StoreUnavailableError, match="99 bytes stood there of a write of 100"):
         store.put("key", b"x" * 100)
     assert "key" not in server.service.objects.by_key
 
@@ -117,11 +117,11 @@ def test_many_absent_keys_cost_one_look_for_the_bucket() -> None:
         closing(s3_store_on(server, clock.retries(timeout_s=1000.0))) as store,
     ):
         for number in range(5):
-            with pytest.raises(ObjectNotFound):
+            with pytest.raises(ObjectNotFoundError):
                 store.head(f"absent-{number}")
         assert server.steps().count(Step.BUCKET) == 1
         clock.forward(BUCKET_REMEMBERED_S + 1)
-        with pytest.raises(ObjectNotFound):
+        with pytest.raises(ObjectNotFoundError):
             store.head("absent")
         assert server.steps().count(Step.BUCKET) == 2
 
@@ -141,7 +141,7 @@ def test_the_look_for_the_bucket_is_inside_the_deadline() -> None:
             Way("slow", (Cloud.S3,), (Step.HEAD,), Must.ABSENT, slow),
             Way("no bucket to be seen", (Cloud.S3,), (Step.BUCKET,), Must.UNAVAILABLE, lambda _: Reply(500)),
         )
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailableError):
             store.head("absent")
         assert server.steps().count(Step.BUCKET) >= 2
         assert clock.now_s - clock.began_s <= 10.0
@@ -151,7 +151,7 @@ def test_a_rate_limit_of_googles_is_throttling() -> None:
     body = b'{"error": {"code": 403, "message": "slow down", "errors": [{"reason": "rateLimitExceeded"}]}}'
     with FaultyServer(SERVICES[Cloud.GCS]()) as server, closing(store_on(server)) as store:
         server.lie(Way("limit", (Cloud.GCS,), (Step.HEAD,), Must.THROTTLED, lambda _: Reply(403, body)))
-        with pytest.raises(StoreThrottled, match="slow down"):
+        with pytest.raises(StoreThrottledError, match="slow down"):
             store.head("key")
         assert server.steps() == [Step.HEAD] * 2
 

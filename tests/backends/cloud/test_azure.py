@@ -22,12 +22,12 @@ from tieredstore.backends.azure.store import AzureObjectStore, in_key_order
 from tieredstore.backends.base import ObjectInfo, ObjectStore
 from tieredstore.config import settings_from
 from tieredstore.errors import (
-    AccessDenied,
-    ObjectNotFound,
-    PreconditionFailed,
+    AccessDeniedError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
     StoreError,
-    StoreThrottled,
-    StoreUnavailable,
+    StoreThrottledError,
+    StoreUnavailableError,
     TieredStoreError,
 )
 from tieredstore.testing.object_store_tests import ObjectStoreTests
@@ -99,7 +99,7 @@ def test_blocks_of_a_failed_upload_are_never_an_object(
     with pytest.raises(KeyboardInterrupt):
         store.put("object", body())
     assert list(store.list()) == []
-    with pytest.raises(ObjectNotFound):
+    with pytest.raises(ObjectNotFoundError):
         store.get("object")
     with ContainerClient.from_connection_string(azurite.connection_string, container) as client:
         # What is left is what the service drops by itself.
@@ -119,7 +119,7 @@ def test_blocks_of_a_failed_upload_do_not_stand_in_the_way_of_the_next(
         store.put("object", broken())
     store.put("object", body, if_absent=if_absent)
     assert store.get("object") == body
-    with pytest.raises(PreconditionFailed):
+    with pytest.raises(PreconditionFailedError):
         store.put("object", body, if_absent=True)
 
 
@@ -139,7 +139,7 @@ def test_a_large_write_that_another_overtook_is_a_conflict(store: AzureObjectSto
         store.put("object", LARGE)
         yield b"end"
 
-    with pytest.raises((PreconditionFailed, StoreUnavailable)):
+    with pytest.raises((PreconditionFailedError, StoreUnavailableError)):
         store.put("object", body(), if_absent=True)
     assert store.get("object") == LARGE
 
@@ -149,7 +149,7 @@ def test_blocks_that_the_service_has_discarded_are_a_passing_failure(
 ) -> None:
     gone = Answer(400, b"", {"x-ms-error-code": "InvalidBlockList"})
     proxy.plan(gone, path="comp=blocklist")
-    with pytest.raises(StoreUnavailable, match="another write"):
+    with pytest.raises(StoreUnavailableError, match="another write"):
         store.put("object", LARGE)
 
 
@@ -205,19 +205,19 @@ def test_keys_in_the_order_of_utf_16_come_out_in_that_of_utf_8(keys: list[str]) 
 @pytest.mark.parametrize(
     ("status", "code", "expected"),
     [
-        (404, "BlobNotFound", ObjectNotFound),
-        (404, "", ObjectNotFound),
+        (404, "BlobNotFound", ObjectNotFoundError),
+        (404, "", ObjectNotFoundError),
         (404, "ContainerNotFound", StoreError),
         (409, "ContainerBeingDeleted", StoreError),
-        (409, "BlobAlreadyExists", PreconditionFailed),
+        (409, "BlobAlreadyExists", PreconditionFailedError),
         (409, "SnapshotsPresent", StoreError),
-        (412, "ConditionNotMet", PreconditionFailed),
-        (412, "LeaseIdMissing", AccessDenied),
-        (403, "AuthenticationFailed", AccessDenied),
-        (401, "NoAuthenticationInformation", AccessDenied),
-        (429, "TooManyRequests", StoreThrottled),
-        (500, "OperationTimedOut", StoreUnavailable),
-        (503, "ServerBusy", StoreThrottled),
+        (412, "ConditionNotMet", PreconditionFailedError),
+        (412, "LeaseIdMissing", AccessDeniedError),
+        (403, "AuthenticationFailed", AccessDeniedError),
+        (401, "NoAuthenticationInformation", AccessDeniedError),
+        (429, "TooManyRequests", StoreThrottledError),
+        (500, "OperationTimedOut", StoreUnavailableError),
+        (503, "ServerBusy", StoreThrottledError),
         (400, "InvalidHeaderValue", StoreError),
     ],
 )
@@ -256,9 +256,9 @@ def test_settings_make_the_store(azurite: AzureServer, container: str, kind: str
 def test_a_token_without_the_right_is_denied(azurite: AzureServer, container: str) -> None:
     options = AzureOptions(container, SasToken(sas_of(azurite, container, "r")), azurite.endpoint_url)
     with closing(AzureObjectStore(options)) as store:
-        with pytest.raises(AccessDenied):
+        with pytest.raises(AccessDeniedError):
             store.put("object", b"x")
-        with pytest.raises(AccessDenied):
+        with pytest.raises(AccessDeniedError):
             list(store.list())
-        with pytest.raises(AccessDenied, match="1 object"):
+        with pytest.raises(AccessDeniedError, match="1 object"):
             store.delete(["object"])

@@ -21,7 +21,7 @@ from tests.support.faulty_server.wire import Answer
 from tests.support.network.fault_proxy import wait_until
 from tests.support.stores.faulty_stores import PART_SIZES, SERVICES, store_on
 from tieredstore.backends.base import ObjectStore, find_abandoned_writes
-from tieredstore.errors import StoreUnavailable, TieredStoreError
+from tieredstore.errors import StoreUnavailableError, TieredStoreError
 
 pytestmark = pytest.mark.slow
 
@@ -128,7 +128,7 @@ def test_no_verb_waits_longer_than_its_call_s_timeout(dripping: tuple[FaultyServ
     with ThreadPoolExecutor(len(verbs)) as pool:
         outcomes = list(pool.map(partial(_outcome, store), verbs))
     for verb, took_s, outcome in outcomes:
-        assert type(outcome) is StoreUnavailable, (verb, outcome)
+        assert type(outcome) is StoreUnavailableError, (verb, outcome)
         # The stall of a listing or a deletion is as long as a call, and begins earlier by what lies between.
         assert "within its deadline" in str(outcome) or f"no progress for {TIMEOUT_S:g} s" in str(outcome), outcome
         assert took_s < TIMEOUT_S + GRACE_S, verb

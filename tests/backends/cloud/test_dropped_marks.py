@@ -18,7 +18,7 @@ from tests.support.stores.clouds import Cloud, OnEveryCloud, make_s3, plan, quic
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.s3.options import AccessKeys, Compatibility
 from tieredstore.backends.s3.upload import Content
-from tieredstore.errors import PreconditionFailed, StoreUnavailable
+from tieredstore.errors import PreconditionFailedError, StoreUnavailableError
 
 MARKS = {"s3": "x-amz-meta-tieredstore-write", "azure": "x-ms-meta-tieredstore_write"}
 
@@ -99,7 +99,7 @@ class TestDroppedMarks(OnEveryCloud):
             forget()
 
         # Of parts that are gone nobody knows whether they made the object that was there before.
-        refusal = PreconditionFailed if body == b"small" else (PreconditionFailed, StoreUnavailable)
+        refusal = PreconditionFailedError if body == b"small" else (PreconditionFailedError, StoreUnavailableError)
         with closing(cloud.make(proxy.url, place, quick(sleep=overwrite))) as store, pytest.raises(refusal):
             store.put("object", body, if_absent=True)
         assert direct.get("object") == other
@@ -115,7 +115,7 @@ class TestDroppedMarks(OnEveryCloud):
             yield body
             direct.put("object", other)
 
-        with pytest.raises(PreconditionFailed):
+        with pytest.raises(PreconditionFailedError):
             store.put("object", overtaken(), if_absent=True)
         assert direct.get("object") == other
 
@@ -127,5 +127,5 @@ class TestDroppedMarks(OnEveryCloud):
         plan(proxy, cloud, LoseAnswer(), "single_write")
         assert store.replace("object", b"changed", old) == direct.head("object").etag != old
         plan(proxy, cloud, LoseAnswer(), "single_write")
-        with pytest.raises(PreconditionFailed):
+        with pytest.raises(PreconditionFailedError):
             store.replace("object", b"newer", old)

@@ -21,10 +21,10 @@ from tieredstore.backends.gcs.options import Anonymous, GcsOptions
 from tieredstore.backends.gcs.store import GcsObjectStore
 from tieredstore.config import settings_from
 from tieredstore.errors import (
-    ObjectNotFound,
-    PreconditionFailed,
+    ObjectNotFoundError,
+    PreconditionFailedError,
     StoreError,
-    StoreUnavailable,
+    StoreUnavailableError,
 )
 from tieredstore.testing.object_store_tests import ObjectStoreTests
 from tieredstore.testing.object_store_writes import WriteTests
@@ -114,16 +114,16 @@ def test_a_large_write_that_the_server_refuses_at_its_end_is_a_conflict(
         return left[0] < 0
 
     proxy.plan(Answer(412), where=is_last)
-    with pytest.raises(PreconditionFailed):
+    with pytest.raises(PreconditionFailedError):
         store.put("object", LARGE, if_absent=True)
-    with pytest.raises(ObjectNotFound):
+    with pytest.raises(ObjectNotFoundError):
         store.head("object")
 
 
 def test_a_server_that_keeps_a_chunk_twice_is_found_out(proxy: FaultProxy, store: GcsObjectStore) -> None:
     # The emulator does so; Google's service passes over what it has.
     proxy.plan(LoseAnswer(), method="PUT", path="upload_id=")
-    with pytest.raises(StoreUnavailable, match="damaged"):
+    with pytest.raises(StoreUnavailableError, match="damaged"):
         store.put("object", LARGE)
     assert list(store.list()) == []
 
@@ -171,7 +171,7 @@ def test_an_upload_that_the_server_has_forgotten_may_be_tried_again(
     proxy: FaultProxy, store: GcsObjectStore, status: int
 ) -> None:
     proxy.plan(Answer(status), method="PUT", path="upload_id=")
-    with pytest.raises(StoreUnavailable, match="forgotten"):
+    with pytest.raises(StoreUnavailableError, match="forgotten"):
         store.put("object", LARGE)
 
 
@@ -200,7 +200,7 @@ def test_an_answer_that_describes_no_object_is_an_error(
 def test_an_object_that_the_server_stored_otherwise_is_not_accepted(proxy: FaultProxy, store: GcsObjectStore) -> None:
     for wrong in ({"size": "4", "crc32c": crc_of(b"small")}, {"size": "5", "crc32c": crc_of(b"smell")}):
         proxy.plan(Answer(200, json.dumps({"generation": "5", **wrong}).encode()), path="multipart", times=3)
-        with pytest.raises(StoreUnavailable, match="damaged"):
+        with pytest.raises(StoreUnavailableError, match="damaged"):
             store.put("object", b"small")
 
 

@@ -38,7 +38,7 @@ from tieredstore.backends.gcs.options import (
 from tieredstore.backends.gcs.store import GcsObjectStore
 from tieredstore.backends.registry import settings_at
 from tieredstore.config import settings_from
-from tieredstore.errors import AccessDenied, ConfigError, StoreUnavailable
+from tieredstore.errors import AccessDeniedError, ConfigError, StoreUnavailableError
 
 SECRET = "c2VjcmV0LXNlY3JldA=="
 
@@ -99,7 +99,7 @@ def test_a_token_alone_is_taken_and_never_told(
 def test_a_refused_token_is_denied_and_nothing_else_is_tried(proxy: FaultProxy, bucket: str) -> None:
     identity = CredentialsJson(json.dumps({"access_token": SECRET}))
     proxy.plan(Answer(401), times=None)
-    with closing(gcs(proxy, bucket, identity)) as store, pytest.raises(AccessDenied) as caught:
+    with closing(gcs(proxy, bucket, identity)) as store, pytest.raises(AccessDeniedError) as caught:
         store.get("object")
     assert SECRET not in "".join(traceback.format_exception(caught.value))
     assert set(authorizations(proxy)) == {f"Bearer {SECRET}"}
@@ -120,13 +120,13 @@ def test_a_token_that_cannot_be_fetched_is_denied_or_unavailable(proxy: FaultPro
     info = service_account(f"{proxy.url}/token")
     with closing(gcs(proxy, bucket, CredentialsJson(json.dumps(info)))) as store:
         proxy.plan(Answer(400, b'{"error": "invalid_grant"}'), path="/token", times=None)
-        with pytest.raises(AccessDenied, match="no usable credentials"):
+        with pytest.raises(AccessDeniedError, match="no usable credentials"):
             store.get("object")
     with unanswered_port() as port:
         unreachable = service_account(f"http://127.0.0.1:{port}/token")
         with (
             closing(gcs(proxy, bucket, CredentialsJson(json.dumps(unreachable)))) as store,
-            pytest.raises(StoreUnavailable),
+            pytest.raises(StoreUnavailableError),
         ):
             store.get("object")
 
@@ -172,7 +172,7 @@ def test_without_default_credentials_nothing_is_asked_anonymously(
     proxy: FaultProxy, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "absent.json"))
-    with closing(gcs(proxy, bucket, ApplicationDefault())) as store, pytest.raises(AccessDenied, match="absent"):
+    with closing(gcs(proxy, bucket, ApplicationDefault())) as store, pytest.raises(AccessDeniedError, match="absent"):
         store.get("object")
     assert proxy.seen == []
 
@@ -290,7 +290,7 @@ def test_azure_s_secrets_are_in_no_message(
     messages = [repr(store), repr(store.options), store.identity]
     with caplog.at_level(logging.DEBUG), closing(store):
         for operation in operations:
-            with pytest.raises(StoreUnavailable) as caught:
+            with pytest.raises(StoreUnavailableError) as caught:
                 operation()
             messages.append("".join(traceback.format_exception(caught.value)))
     text = "".join(
@@ -325,7 +325,7 @@ def test_without_azure_s_default_credentials_requests_are_denied(monkeypatch: py
         monkeypatch.delenv(name)
     monkeypatch.setenv("AZURE_TOKEN_CREDENTIALS", "EnvironmentCredential")
     store = AzureObjectStore(AzureOptions("c", AzureDefault(), "https://127.0.0.1:1/name"), retries=quick())
-    with closing(store), pytest.raises(AccessDenied, match="no usable credentials"):
+    with closing(store), pytest.raises(AccessDeniedError, match="no usable credentials"):
         store.get("object")
 
 

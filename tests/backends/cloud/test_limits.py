@@ -21,7 +21,7 @@ from tests.support.stores.clouds import (
     until_answered,
 )
 from tieredstore.backends.base import ObjectStore, find_abandoned_writes
-from tieredstore.errors import StoreError, StoreUnavailable
+from tieredstore.errors import StoreError, StoreUnavailableError
 
 FAR_TOO_LONG_S = 40.0
 """Longer than a call with a short time limit takes on any machine, and shorter than one without it does."""
@@ -62,7 +62,7 @@ class TestLimits(OnEveryCloud):
                 until_answered(lambda: store.head("object"))
             plan(proxy, cloud, Stall(60), operation[0], times=None)
             started = time.monotonic()
-            with pytest.raises(StoreUnavailable):
+            with pytest.raises(StoreUnavailableError):
                 operation[1](store)
             assert time.monotonic() - started < FAR_TOO_LONG_S
 
@@ -75,7 +75,7 @@ class TestLimits(OnEveryCloud):
             plan(proxy, cloud, Trickle(piece=100, seconds=0.05), "read", times=None)
             for read in (lambda: store.get("object"), lambda: store.get_into("object", 5, bytearray(len(LARGE) - 5))):
                 started = time.monotonic()
-                with pytest.raises(StoreUnavailable, match="deadline"):
+                with pytest.raises(StoreUnavailableError, match="deadline"):
                     read()
                 assert time.monotonic() - started < FAR_TOO_LONG_S
 
@@ -97,7 +97,7 @@ class TestLimits(OnEveryCloud):
             plan(proxy, cloud, Stall(60), "part", times=None)
             started = time.monotonic()
             # Of parts that were sent side by side, the first may give up a moment before the upload as a whole does.
-            with pytest.raises(StoreUnavailable, match=r"progress for 5 s|[Tt]imed? ?out"):
+            with pytest.raises(StoreUnavailableError, match=r"progress for 5 s|[Tt]imed? ?out"):
                 store.put("object", iter([cloud.large] * 2))
             assert time.monotonic() - started < FAR_TOO_LONG_S
         assert list(direct.list()) == []
@@ -123,11 +123,11 @@ class TestLimits(OnEveryCloud):
             with FaultProxy(mine.endpoint_url) as proxy, closing(mine.make(proxy.url, place)) as store:
                 store.put("object", LARGE)
                 plan(proxy, mine, CutResponse(after=300_000, then=mine.kill), "read")
-                with pytest.raises(StoreUnavailable):
+                with pytest.raises(StoreUnavailableError):
                     store.get("object")
-                with pytest.raises(StoreUnavailable):
+                with pytest.raises(StoreUnavailableError):
                     store.head("object")
-                with pytest.raises(StoreUnavailable):
+                with pytest.raises(StoreUnavailableError):
                     store.get_into("object", 0, bytearray(1))
 
     def test_a_server_killed_in_the_middle_of_an_upload_is_a_passing_failure(self, cloud: Cloud) -> None:
@@ -141,7 +141,7 @@ class TestLimits(OnEveryCloud):
                 mine.kill()
                 yield mine.large
 
-            with pytest.raises(StoreUnavailable):
+            with pytest.raises(StoreUnavailableError):
                 store.put("object", body())
-            with pytest.raises(StoreUnavailable):
+            with pytest.raises(StoreUnavailableError):
                 store.put("object", b"small")

@@ -9,7 +9,7 @@ import pytest
 from tests.support.network.fault_proxy import CutRequest, FaultProxy, LoseAnswer, wait_until
 from tests.support.stores.clouds import Cloud, OnEveryCloud, count, plan, quick
 from tieredstore.backends.base import ObjectStore, find_abandoned_writes
-from tieredstore.errors import PreconditionFailed
+from tieredstore.errors import PreconditionFailedError
 
 
 class TestLostAnswers(OnEveryCloud):
@@ -42,7 +42,7 @@ class TestLostAnswers(OnEveryCloud):
         # Of a small object also if it has the same content: another write's is not this one's. The tests' server of GCS
         # drops the marks of large ones.
         another = body if size == "small" else b"another's"
-        with pytest.raises(PreconditionFailed):
+        with pytest.raises(PreconditionFailedError):
             store.put_once("object", another, "fedcba9876543210" * 2)
         assert not [write for write in find_abandoned_writes(store, "object") if write.removable]
         assert store.get("object") == body
@@ -75,10 +75,10 @@ class TestLostAnswers(OnEveryCloud):
         # Even with the same content: another's object is not this write's.
         direct.put("object", b"the same")
         plan(proxy, cloud, LoseAnswer(), "single_write", times=2)
-        with pytest.raises(PreconditionFailed):
+        with pytest.raises(PreconditionFailedError):
             store.put("object", b"the same", if_absent=True)
         plan(proxy, cloud, LoseAnswer(), "single_write", times=2)
-        with pytest.raises(PreconditionFailed):
+        with pytest.raises(PreconditionFailedError):
             store.replace("object", b"the same", "1234")
 
     def test_a_write_whose_answer_was_lost_and_that_was_overwritten_since_is_a_conflict(
@@ -87,7 +87,7 @@ class TestLostAnswers(OnEveryCloud):
         between = quick(sleep=lambda _: direct.put("object", b"another's"))
         with closing(cloud.make(proxy.url, place, between)) as store:
             plan(proxy, cloud, LoseAnswer(), "single_write")
-            with pytest.raises(PreconditionFailed):
+            with pytest.raises(PreconditionFailedError):
                 store.put("object", b"ours", if_absent=True)
         assert direct.get("object") == b"another's"
 

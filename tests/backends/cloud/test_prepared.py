@@ -10,7 +10,7 @@ import pytest
 from tests.support.network.fault_proxy import Answer, CutRequest, Fault, FaultProxy, LoseAnswer
 from tests.support.stores.clouds import ATTEMPTS, Cloud, OnEveryCloud
 from tieredstore.backends.base import ObjectStore, Prepared
-from tieredstore.errors import PreconditionFailed, StoreError, StoreUnavailable
+from tieredstore.errors import PreconditionFailedError, StoreError, StoreUnavailableError
 
 PAGE = b"<html><body>Sign in to the network</body></html>"
 BODY = b"what is prepared"
@@ -54,7 +54,7 @@ class TestPublications(OnEveryCloud):
         self, store: ObjectStore, direct: ObjectStore, publish: Callable[..., None]
     ) -> None:
         prepared = prepare(store)
-        with suppress(StoreUnavailable):
+        with suppress(StoreUnavailableError):
             publish(prepared, LoseAnswer(), ATTEMPTS)
         assert direct.get("object") == BODY
         direct.publish(prepared)
@@ -65,7 +65,7 @@ class TestPublications(OnEveryCloud):
         self, store: ObjectStore, direct: ObjectStore, publish: Callable[..., None], fault: Fault
     ) -> None:
         prepared = prepare(store)
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailableError):
             publish(prepared, fault, ATTEMPTS)
         assert "object" not in keys(direct)
         direct.publish(prepared)
@@ -86,7 +86,7 @@ class TestPublications(OnEveryCloud):
     ) -> None:
         prepared = prepare(store)
         direct.put("object", b"another's")
-        with pytest.raises(PreconditionFailed):
+        with pytest.raises(PreconditionFailedError):
             publish(prepared, LoseAnswer())
         assert direct.get("object") == b"another's"
 

@@ -19,7 +19,7 @@ from tests.support.stores.faulty_stores import PART_SIZES, store_on
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.gcs.options import Anonymous, GcsOptions
 from tieredstore.backends.gcs.store import GcsObjectStore
-from tieredstore.errors import PreconditionFailed, SegmentAlreadyExists
+from tieredstore.errors import PreconditionFailedError, SegmentAlreadyExistsError
 from tieredstore.model import Uuid
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import build_segment
@@ -97,13 +97,13 @@ class TestRepeats(OnEveryCloud):
     ) -> None:
         direct.put("object", b"small")
         proxy.plan(Repeat(), times=None)
-        with pytest.raises(PreconditionFailed):
+        with pytest.raises(PreconditionFailedError):
             small(store, cloud)
-        with pytest.raises(PreconditionFailed):
+        with pytest.raises(PreconditionFailedError):
             store.replace("object", b"small", "1234")
         etag = direct.head("object").etag or ""
         direct.replace("object", b"changed", etag)
-        with pytest.raises(PreconditionFailed):
+        with pytest.raises(PreconditionFailedError):
             store.replace("object", b"changed", etag)
 
     def test_equal_content_without_a_mark_is_ours_only_after_a_lost_answer(
@@ -115,7 +115,7 @@ class TestRepeats(OnEveryCloud):
         direct.put("object", b"small")
         # The look after the first refusal fails: the second refusal is still no lost answer.
         plan(proxy, cloud, Answer(503), "head")
-        with pytest.raises(PreconditionFailed):
+        with pytest.raises(PreconditionFailedError):
             small(store, cloud)
         direct.delete(["object"])
         plan(proxy, cloud, LoseAnswer(), "single_write")
@@ -146,7 +146,7 @@ class TestRepeats(OnEveryCloud):
         metadata = segment.to_metadata(Uuid.random(), event_timestamp_ms=1000)
         with RemoteStorageManager(memory_settings(16 * 1024, mode=dict(PLAIN)), store=store) as manager:
             manager.copy_log_segment_data(metadata, segment.files)
-            with pytest.raises(SegmentAlreadyExists):
+            with pytest.raises(SegmentAlreadyExistsError):
                 manager.copy_log_segment_data(metadata, segment.files)
         endings = {info.key.rpartition(".")[2] for info in direct.list()}
         assert endings == {"log", "indexes", "rsm-manifest"}
@@ -160,5 +160,5 @@ def test_a_large_object_each_of_whose_chunks_comes_twice_is_written_to_google() 
         with closing(GcsObjectStore(options, retries=quick())) as store:
             store.put("object", iter([content]), if_absent=True)
             assert direct.get("object") == content
-            with pytest.raises(PreconditionFailed):
+            with pytest.raises(PreconditionFailedError):
                 store.put("object", iter([content]), if_absent=True)

@@ -12,7 +12,7 @@ import pytest
 from tests.support.network.fault_proxy import Answer, CutRequest, CutResponse, Fault, FaultProxy, LoseAnswer, wait_until
 from tests.support.stores.clouds import ATTEMPTS, LARGE, Cloud, OnEveryCloud, Operation, count, operations, plan
 from tieredstore.backends.base import ObjectStore
-from tieredstore.errors import AccessDenied, InvalidKey, StoreError, StoreUnavailable, TieredStoreError
+from tieredstore.errors import AccessDeniedError, InvalidKeyError, StoreError, StoreUnavailableError, TieredStoreError
 from tieredstore.process.retry import RetryPolicy
 
 RIGHT_HASHES = {
@@ -63,7 +63,7 @@ class TestRetries(OnEveryCloud):
         slept: list[float] = []
         retries = RetryPolicy(attempts=6, base_delay_s=0.1, max_delay_s=1.0, sleep=slept.append, random=lambda: 0.5)
         plan(proxy, cloud, Answer(503), "read", times=None)
-        with closing(cloud.make(proxy.url, place, retries)) as store, pytest.raises(StoreUnavailable):
+        with closing(cloud.make(proxy.url, place, retries)) as store, pytest.raises(StoreUnavailableError):
             store.get("object")
         assert slept == [0.05, 0.1, 0.2, 0.4, 0.5]
 
@@ -79,7 +79,7 @@ class TestRetries(OnEveryCloud):
     ) -> None:
         direct.put("object", b"first")
         plan(proxy, cloud, Answer(status), operation[0], times=None)
-        with pytest.raises(StoreUnavailable, match=f"{ATTEMPTS} of {ATTEMPTS} tries.*status {status}") as caught:
+        with pytest.raises(StoreUnavailableError, match=f"{ATTEMPTS} of {ATTEMPTS} tries.*status {status}") as caught:
             operation[1](store)
         assert caught.value.retryable
         # Parts go several at a time, and one that fails keeps the others from being tried again.
@@ -93,7 +93,7 @@ class TestRetries(OnEveryCloud):
         direct.put("object", b"first")
         # Only once: another try would succeed.
         plan(proxy, cloud, Answer(403), operation[0])
-        with pytest.raises(AccessDenied, match="403"):
+        with pytest.raises(AccessDeniedError, match="403"):
             operation[1](store)
         assert operation[0] == "part" or count(cloud, proxy, operation[0]) == 1
         assert direct.get("object") == b"first"
@@ -115,9 +115,9 @@ class TestRetries(OnEveryCloud):
     ) -> None:
         direct.put("object", LARGE)
         plan(proxy, cloud, CutResponse(after=300_000), "read", times=None)
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailableError):
             store.get("object")
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailableError):
             store.get_into("object", 0, bytearray(len(LARGE)))
         assert wait_until(lambda: count(cloud, proxy, "read") == 2 * ATTEMPTS)
 
@@ -135,7 +135,7 @@ class TestRetries(OnEveryCloud):
         store.get_into("object", 0, buffer)
         assert buffer == b"right"
         plan(proxy, cloud, damaged, "read", times=3)
-        with pytest.raises(StoreUnavailable, match="damaged"):
+        with pytest.raises(StoreUnavailableError, match="damaged"):
             store.get("object")
 
     def test_a_key_that_would_not_come_back_as_it_was_is_invalid(
@@ -149,7 +149,7 @@ class TestRetries(OnEveryCloud):
         ]
         for key in IMPOSSIBLE_KEYS[cloud.name]:
             for operation in operations:
-                with pytest.raises(InvalidKey):
+                with pytest.raises(InvalidKeyError):
                     operation(key)
         assert proxy.seen == []
 
@@ -161,7 +161,7 @@ class TestRetries(OnEveryCloud):
             list(pool.map(lambda key: direct.put(key, b"x"), keys))
         plan(proxy, cloud, Answer(403), "deletion")
         denied = min(cloud.deleted_at_once, len(keys))
-        with pytest.raises(AccessDenied, match=rf"{denied} objects?\b"):
+        with pytest.raises(AccessDeniedError, match=rf"{denied} objects?\b"):
             store.delete(keys)
         assert len(list(direct.list())) == denied
 
@@ -198,7 +198,7 @@ class TestRetries(OnEveryCloud):
         direct.put("object", b"old")
         for request in ("part", "finish"):
             plan(proxy, cloud, Answer(503), request, times=None)
-            with pytest.raises(StoreUnavailable):
+            with pytest.raises(StoreUnavailableError):
                 store.put("object", cloud.large)
             proxy.heal()
             assert direct.get("object") == b"old"

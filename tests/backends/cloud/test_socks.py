@@ -14,7 +14,7 @@ from tests.support.network.socks_proxy import Asked, SocksServer
 from tests.support.stores.clouds import ATTEMPTS, Cloud, OnEveryCloud
 from tieredstore.backends.http.proxies import SocksProxy
 from tieredstore.backends.s3.socks import send_through
-from tieredstore.errors import StoreError, StoreUnavailable
+from tieredstore.errors import StoreError, StoreUnavailableError
 
 NAMES = {
     "s3": "bucket.elsewhere.example",
@@ -67,7 +67,7 @@ class TestSocks(OnEveryCloud):
     def test_a_refused_login_is_told_without_the_password(self, cloud: Cloud, place: str, socks: SocksServer) -> None:
         proxy = SocksProxy("127.0.0.1", socks.port, LOGIN[0], "wrong-password")
         with closing(cloud.make(named(cloud), place, proxy=proxy)) as store:
-            with pytest.raises(StoreUnavailable) as caught:
+            with pytest.raises(StoreUnavailableError) as caught:
                 store.get("object")
             assert "wrong-password" not in str(caught.value) + repr(store)
         assert socks.refused_logins == ATTEMPTS
@@ -76,13 +76,13 @@ class TestSocks(OnEveryCloud):
     def test_a_name_that_the_proxy_does_not_know_is_retryable(self, cloud: Cloud, place: str) -> None:
         with SocksServer({}) as socks:
             proxy = SocksProxy("127.0.0.1", socks.port)
-            with closing(cloud.make(named(cloud), place, proxy=proxy)) as store, pytest.raises(StoreUnavailable):
+            with closing(cloud.make(named(cloud), place, proxy=proxy)) as store, pytest.raises(StoreUnavailableError):
                 store.head("object")
         assert len(socks.asked) == ATTEMPTS
 
     def test_without_the_proxy_nothing_goes_elsewhere(self, cloud: Cloud, place: str) -> None:
         proxy = SocksProxy("127.0.0.1", 1)
-        with closing(cloud.make(cloud.endpoint_url, place, proxy=proxy)) as store, pytest.raises(StoreUnavailable):
+        with closing(cloud.make(cloud.endpoint_url, place, proxy=proxy)) as store, pytest.raises(StoreUnavailableError):
             store.get("object")
 
 

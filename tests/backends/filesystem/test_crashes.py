@@ -20,7 +20,13 @@ import pytest
 
 from tests.support.paths import REPOSITORY
 from tieredstore.backends.filesystem.store import FilesystemObjectStore
-from tieredstore.errors import AccessDenied, PreconditionFailed, StoreError, StoreUnavailable, TieredStoreError
+from tieredstore.errors import (
+    AccessDeniedError,
+    PreconditionFailedError,
+    StoreError,
+    StoreUnavailableError,
+    TieredStoreError,
+)
 
 DRAFT = ".~tieredstore-"
 _SYSTEM_CALLS = ("open", "mkdir", "write", "fsync", "link", "rename", "unlink", "stat", "fstat")
@@ -180,11 +186,11 @@ def test_a_put_is_durable_before_it_is_seen_and_before_it_returns(
         (errno.EDQUOT, StoreError, "quota"),
         (errno.EIO, StoreError, "input/output error"),
         (errno.EFBIG, StoreError, "File too large"),
-        (errno.EROFS, AccessDenied, "Read-only file system"),
-        (errno.EACCES, AccessDenied, "Permission denied"),
-        (errno.ESTALE, StoreUnavailable, "Stale file handle"),
-        (errno.ETIMEDOUT, StoreUnavailable, "timed out"),
-        (errno.EMFILE, StoreUnavailable, "Too many open files"),
+        (errno.EROFS, AccessDeniedError, "Read-only file system"),
+        (errno.EACCES, AccessDeniedError, "Permission denied"),
+        (errno.ESTALE, StoreUnavailableError, "Stale file handle"),
+        (errno.ETIMEDOUT, StoreUnavailableError, "timed out"),
+        (errno.EMFILE, StoreUnavailableError, "Too many open files"),
     ],
 )
 def test_a_failing_write_says_what_happened_and_whether_to_retry(
@@ -198,7 +204,7 @@ def test_a_failing_write_says_what_happened_and_whether_to_retry(
         store.put("folder/object", b"data")
     assert type(caught.value) is kind
     assert "folder/object" in str(caught.value)
-    assert caught.value.retryable == (kind is StoreUnavailable)
+    assert caught.value.retryable == (kind is StoreUnavailableError)
     assert list(store.list()) == []
 
 
@@ -230,7 +236,7 @@ def test_if_absent_holds_on_a_file_system_without_hard_links(
 
     monkeypatch.setattr(os, "link", failing)
     store.put("object", b"first", if_absent=True)
-    with pytest.raises(PreconditionFailed):
+    with pytest.raises(PreconditionFailedError):
         store.put("object", b"second", if_absent=True)
     assert files_below(tmp_path) == ["object"]
     assert store.get("object") == b"first"
@@ -245,7 +251,7 @@ def test_if_absent_loses_to_a_writer_that_knows_no_locks(store: FilesystemObject
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "link", overtaken)
-        with pytest.raises(PreconditionFailed):
+        with pytest.raises(PreconditionFailedError):
             store.put("object", b"ours", if_absent=True)
     assert store.get("object") == b"foreign"
     assert files_below(tmp_path) == ["object"]
@@ -361,7 +367,7 @@ _RACER = """
 import json, sys, time
 from pathlib import Path
 from tieredstore.backends.filesystem.store import FilesystemObjectStore
-from tieredstore.errors import PreconditionFailed
+from tieredstore.errors import PreconditionFailedError
 root, name = sys.argv[1:]
 store, won = FilesystemObjectStore(root), []
 print("ready", flush=True)
@@ -371,14 +377,14 @@ for number in range(100):
     try:
         store.put(f"race/{number}", name.encode(), if_absent=True)
         won.append(number)
-    except PreconditionFailed:
+    except PreconditionFailedError:
         pass
     while True:
         info = store.head("counter")
         try:
             store.replace("counter", b"%d" % (int(store.get("counter")) + 1), info.etag)
             break
-        except PreconditionFailed:
+        except PreconditionFailedError:
             pass
 print(json.dumps(won))
 """

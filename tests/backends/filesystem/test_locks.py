@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tieredstore.backends.filesystem import FilesystemObjectStore, folders
-from tieredstore.errors import StoreUnavailable
+from tieredstore.errors import StoreUnavailableError
 
 
 @pytest.fixture
@@ -48,7 +48,9 @@ def test_a_lock_that_a_stopped_process_holds_is_an_error_that_may_pass(
 ) -> None:
     monkeypatch.setattr(folders, "_LOCKED_S", 0.05)
     with locked(tmp_path / "orders/0"):
-        with pytest.raises(StoreUnavailable, match="has held the lock of the folder orders/0 for 0 s: end it, if it"):
+        with pytest.raises(
+            StoreUnavailableError, match="has held the lock of the folder orders/0 for 0 s: end it, if it"
+        ):
             CHANGES[name](store)
         assert store.get("orders/0/a") == b"first"
         assert [info.key for info in store.list("")] == ["orders/0/a"]
@@ -60,7 +62,7 @@ def test_what_was_prepared_is_published_once_the_lock_is_free(
 ) -> None:
     monkeypatch.setattr(folders, "_LOCKED_S", 0.05)
     prepared = store.prepare("orders/0/b", [b"second"], staging_prefix="staged/")
-    with locked(tmp_path / "orders/0"), pytest.raises(StoreUnavailable):
+    with locked(tmp_path / "orders/0"), pytest.raises(StoreUnavailableError):
         store.publish(prepared)
     store.publish(prepared)
     assert store.get("orders/0/b") == b"second"

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tieredstore.backends.filesystem.store import FilesystemObjectStore
-from tieredstore.errors import InvalidKey, StoreError
+from tieredstore.errors import InvalidKeyError, StoreError
 
 DRAFT = ".~tieredstore-"
 
@@ -44,7 +44,7 @@ def test_a_key_that_is_no_path_below_the_root_is_refused(store: FilesystemObject
         lambda: store.replace(key, b"", "etag"),
         lambda: store.delete([key]),
     ):
-        with pytest.raises(InvalidKey):
+        with pytest.raises(InvalidKeyError):
             operation()
     assert list(root.parent.rglob("*")) == [root]
     assert list(store.list(key)) == []
@@ -60,7 +60,7 @@ def test_no_key_writes_outside_of_the_root(key: str) -> None:
         store = FilesystemObjectStore(root)
         try:
             store.put(key, b"data")
-        except InvalidKey:
+        except InvalidKeyError:
             assert list(Path(outer).rglob("*")) == [root]
             return
         (written,) = (path for path in Path(outer).rglob("*") if path.is_file())
@@ -87,7 +87,7 @@ def test_links_are_not_followed(store: FilesystemObjectStore, root: Path, inside
             lambda k=key: store.put(k, b"new", if_absent=True),
             lambda k=key: store.delete([k]),
         ):
-            with pytest.raises(InvalidKey, match="symbolic link"):
+            with pytest.raises(InvalidKeyError, match="symbolic link"):
                 operation()
     assert [info.key for info in store.list()] == (["target/object"] if inside else [])
     assert (target / "object").read_bytes() == b"data"
@@ -121,7 +121,7 @@ def test_an_object_and_a_folder_cannot_share_a_name(store: FilesystemObjectStore
     store.put("a/b", b"data")
     for key in ("a", "a/b/c", "a/b/c/d"):
         for if_absent in (False, True):
-            with pytest.raises(InvalidKey, match=r"in its place|needs a folder"):
+            with pytest.raises(InvalidKeyError, match=r"in its place|needs a folder"):
                 store.put(key, b"new", if_absent=if_absent)
     assert [info.key for info in store.list()] == ["a/b"]
 

@@ -13,7 +13,7 @@ import pytest
 from tieredstore.backends.base import DRAFT_PREFIX, Prepared
 from tieredstore.backends.filesystem import FilesystemObjectStore, drafts
 from tieredstore.backends.filesystem.drafts import start_writing
-from tieredstore.errors import InvalidKey, PreparedGone
+from tieredstore.errors import InvalidKeyError, PreparedGoneError
 
 BODY = b"what is prepared"
 
@@ -72,7 +72,7 @@ def test_a_file_that_was_cut_short_is_not_published(
     tmp_path: Path, store: FilesystemObjectStore, prepared: Prepared
 ) -> None:
     os.truncate(tmp_path / "topic" / "0" / prepared.place, 3)
-    with pytest.raises(PreparedGone):
+    with pytest.raises(PreparedGoneError):
         store.publish(prepared)
     assert list(store.list()) == []
 
@@ -81,7 +81,7 @@ def test_it_is_listed_among_the_abandoned_writes(store: FilesystemObjectStore, p
     writes = list(store.abandoned_writes("topic/"))
     assert [(write.key, write.size) for write in writes] == [(f"topic/0/{prepared.place}", len(BODY))]
     assert store.discard(writes[0])
-    with pytest.raises(PreparedGone):
+    with pytest.raises(PreparedGoneError):
         store.publish(prepared)
 
 
@@ -91,7 +91,7 @@ def test_a_place_that_is_no_hidden_file_is_refused(
 ) -> None:
     store.put("topic/0/object", b"other")
     for verb in (store.publish, store.discard):
-        with pytest.raises(InvalidKey):
+        with pytest.raises(InvalidKeyError):
             verb(replace(prepared, place=place))
     assert store.get("topic/0/object") == b"other"
 

@@ -24,10 +24,10 @@ from tieredstore.backends.filesystem import store as files
 from tieredstore.backends.filesystem._files import names_of_files
 from tieredstore.backends.filesystem.store import FilesystemObjectStore
 from tieredstore.errors import (
-    AccessDenied,
+    AccessDeniedError,
     ConfigError,
-    ObjectNotFound,
-    RangeNotSatisfiable,
+    ObjectNotFoundError,
+    RangeNotSatisfiableError,
     StoreError,
 )
 from tieredstore.testing.object_store_tests import ObjectStoreTests
@@ -158,7 +158,7 @@ def test_a_read_only_root_is_read_and_refuses_writes(unprivileged_folder: Path) 
         lambda: store.delete(["topic/object"]),
         lambda: store.replace("topic/object", b"new", etag),
     ):
-        with pytest.raises(AccessDenied):
+        with pytest.raises(AccessDeniedError):
             operation()
     store.delete(["topic/absent", "absent/object"])
     assert everything_below(unprivileged_folder) == before
@@ -175,7 +175,7 @@ def test_what_may_not_be_read_is_denied_not_absent(unprivileged_folder: Path) ->
         lambda: store.head("topic/object"),
         lambda: list(store.list()),
     ):
-        with pytest.raises(AccessDenied, match="topic"):
+        with pytest.raises(AccessDeniedError, match="topic"):
             operation()
 
 
@@ -260,7 +260,7 @@ def test_an_object_cut_short_while_it_is_read_is_no_short_answer(
         return pread(descriptor, count, at)
 
     monkeypatch.setattr(os, "pread", cutting)
-    with pytest.raises(RangeNotSatisfiable, match="shorter now"):
+    with pytest.raises(RangeNotSatisfiableError, match="shorter now"):
         store.get("object")
 
 
@@ -296,7 +296,7 @@ def test_an_absent_object_of_a_damaged_disk_is_not_called_absent(
     monkeypatch.setattr(os, "pread", broken)
     with pytest.raises(StoreError, match="input/output error") as caught:
         store.get("object")
-    assert not isinstance(caught.value, ObjectNotFound)
+    assert not isinstance(caught.value, ObjectNotFoundError)
     assert not caught.value.retryable
 
 

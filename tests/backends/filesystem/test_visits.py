@@ -16,7 +16,7 @@ from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.filesystem import store as files
 from tieredstore.backends.filesystem._files import look_at_files, names_of_files, read_files
 from tieredstore.backends.values import ObjectInfo
-from tieredstore.errors import InvalidKey, ObjectNotFound, TieredStoreError
+from tieredstore.errors import InvalidKeyError, ObjectNotFoundError, TieredStoreError
 
 LONG = 65_536
 
@@ -198,7 +198,7 @@ def test_each_key_of_a_batch_has_its_own_answer(folder: Path) -> None:
     for key, answer in zip(keys, answers, strict=True):
         alone = outcome(partial(files.get_small, key, LONG + 1))
         assert (type(answer), str(answer)) == (type(alone), str(alone))
-    assert isinstance(answers[1], ObjectNotFound)
-    assert isinstance(answers[2], InvalidKey)
+    assert isinstance(answers[1], ObjectNotFoundError)
+    assert isinstance(answers[2], InvalidKeyError)
     assert answers[3] == b"m" * (LONG + 1)
     assert files.get_small_batch(["one"] * 2000, 1) == [b"o"] * 2000

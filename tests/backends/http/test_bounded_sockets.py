@@ -27,7 +27,7 @@ from tieredstore.backends.http.sockets import BoundedConnection, bound_socket, f
 from tieredstore.backends.s3.connections import WholeContinue, bound_chain, http_session, open_session
 from tieredstore.backends.s3.options import AccessKeys, S3Options
 from tieredstore.backends.s3.store import S3ObjectStore
-from tieredstore.errors import StoreError, StoreUnavailable
+from tieredstore.errors import StoreError, StoreUnavailableError
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.retry import RetryPolicy
 
@@ -92,7 +92,7 @@ STORES: dict[str, Callable[..., ObjectStore]] = {"s3": make_s3, "gcs": make_gcs}
 def assert_given_up(store: ObjectStore) -> None:
     with closing(store):
         started = time.monotonic()
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailableError):
             store.get("key")
         # To open the client has as long again.
         assert time.monotonic() - started < 2 * TIMEOUT_S + GRACE_S

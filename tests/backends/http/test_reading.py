@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tieredstore.backends.http.body import read_bytes, read_into
 from tieredstore.backends.http.deadlines import PIECE_BYTES, within
 from tieredstore.backends.http.ranges import answered_size, is_whole, range_header
-from tieredstore.errors import RangeNotSatisfiable, StoreError, StoreUnavailable
+from tieredstore.errors import RangeNotSatisfiableError, StoreError, StoreUnavailableError
 from tieredstore.process.deadline import Deadline
 
 
@@ -57,7 +57,7 @@ def test_exactly_the_bytes_are_read_in_whatever_pieces_they_come(
 @given(st.binary(max_size=100), st.integers(1, 100), sizes)
 def test_a_body_that_ends_early_is_never_short(body: bytes, missing: int, pieces: list[int]) -> None:
     wire = Wire(body, pieces)
-    with pytest.raises(StoreUnavailable, match=f"after {len(body)} of {len(body) + missing} bytes"):
+    with pytest.raises(StoreUnavailableError, match=f"after {len(body)} of {len(body) + missing} bytes"):
         read_bytes(wire, len(body) + missing, "object")
     assert not wire.released
 
@@ -66,13 +66,13 @@ def test_a_body_that_ends_early_is_never_short(body: bytes, missing: int, pieces
     "error", [urllib3.exceptions.ProtocolError("cut"), TimeoutError("late"), OSError(104, "reset")]
 )
 def test_a_failing_connection_is_a_passing_failure(error: Exception) -> None:
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         read_bytes(Wire(b"abc", error=error), 10, "object")
 
 
 def test_the_deadline_holds_between_pieces() -> None:
     clock = iter(range(1000))
-    with within(Deadline(5.0, lambda: next(clock))), pytest.raises(StoreUnavailable, match="deadline"):
+    with within(Deadline(5.0, lambda: next(clock))), pytest.raises(StoreUnavailableError, match="deadline"):
         read_bytes(Wire(b"x" * 100, [1] * 100), 100, "object")
 
 
@@ -97,7 +97,7 @@ def test_a_right_answer_is_taken_and_one_of_a_shorter_object_is_not(
         return
     headers, size = answer
     if stop is not None and stop > len(body):
-        with pytest.raises(RangeNotSatisfiable, match=f"the object has {len(body)} bytes"):
+        with pytest.raises(RangeNotSatisfiableError, match=f"the object has {len(body)} bytes"):
             answered_size("object", start, stop, headers)
     else:
         assert answered_size("object", start, stop, headers) == size
@@ -168,7 +168,7 @@ def test_only_the_bytes_that_were_asked_for_are_taken(size: int, start: int, len
     if stop <= size:
         assert answered_size("key", start, stop, headers) == length + 1
     else:
-        with pytest.raises(RangeNotSatisfiable):
+        with pytest.raises(RangeNotSatisfiableError):
             answered_size("key", start, stop, headers)
 
 
@@ -177,7 +177,7 @@ def test_only_the_bytes_that_were_asked_for_are_taken(size: int, start: int, len
     [
         (2, 4, {"content-length": "10"}, StoreError),
         (0, 4, {"content-length": "10"}, StoreError),
-        (0, 4, {"content-length": "0"}, RangeNotSatisfiable),
+        (0, 4, {"content-length": "0"}, RangeNotSatisfiableError),
         (2, 4, {"content-length": "2", "content-range": "bytes 1-2/10"}, StoreError),
         (2, 4, {"content-length": "3", "content-range": "bytes 2-4/10"}, StoreError),
         (2, 4, {"content-length": "9", "content-range": "bytes 2-3/10"}, StoreError),
@@ -186,7 +186,7 @@ def test_only_the_bytes_that_were_asked_for_are_taken(size: int, start: int, len
         (2, 4, {"content-range": "bytes 2-3/10"}, StoreError),
         (2, 4, {"content-length": "-2", "content-range": "bytes 2-3/10"}, StoreError),
         (5, None, {"content-length": "5"}, StoreError),
-        (5, None, {"content-length": "0", "content-range": "bytes 5-4/5"}, RangeNotSatisfiable),
+        (5, None, {"content-length": "0", "content-range": "bytes 5-4/5"}, RangeNotSatisfiableError),
         (0, None, {}, StoreError),
     ],
 )

@@ -27,7 +27,7 @@ from tieredstore.backends.http.session import (
     connection_failure,
     proxies_of,
 )
-from tieredstore.errors import StoreError, StoreUnavailable
+from tieredstore.errors import StoreError, StoreUnavailableError
 from tieredstore.process.deadline import Deadline
 from tieredstore.redaction import redacted
 
@@ -105,7 +105,7 @@ def test_several_buffers_go_as_one_body(counts: list[int]) -> None:
 def test_a_refused_connection_is_a_passing_failure_and_tells_no_query() -> None:
     with unanswered_port() as port, session_of() as session:
         url = f"http://127.0.0.1:{port}/container/key?sv=1&sig=SECRET"
-        with pytest.raises(StoreUnavailable) as caught:
+        with pytest.raises(StoreUnavailableError) as caught:
             session.get(url)
     trace = "".join(traceback.format_exception(caught.value))
     assert "SECRET" not in trace
@@ -116,7 +116,7 @@ def test_a_refused_connection_is_a_passing_failure_and_tells_no_query() -> None:
 def test_a_server_without_an_answer_is_a_passing_failure() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, session_of(HttpLimits(read_timeout_s=0.1)) as session:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/?sig=SECRET"
-        with pytest.raises(StoreUnavailable, match="timed out"):
+        with pytest.raises(StoreUnavailableError, match="timed out"):
             session.get(url, timeout=600)
 
 
@@ -127,7 +127,7 @@ def test_the_time_outs_end_with_the_deadline() -> None:
         assert limits.timeouts_s() == (10, 15)
     with within(Deadline(20.0, lambda: 19.0)):
         assert limits.timeouts_s() == (1, 1)
-    with within(Deadline(20.0, lambda: 20.0)), pytest.raises(StoreUnavailable, match="deadline"):
+    with within(Deadline(20.0, lambda: 20.0)), pytest.raises(StoreUnavailableError, match="deadline"):
         limits.timeouts_s()
     assert limits.timeouts_s() == (10, 30)
 
@@ -137,7 +137,7 @@ def test_a_body_stops_being_sent_at_the_deadline(echo: Echo) -> None:
     with (
         session_of() as session,
         within(Deadline(6.0, lambda: next(clock))),
-        pytest.raises(StoreUnavailable, match="deadline"),
+        pytest.raises(StoreUnavailableError, match="deadline"),
     ):
         session.put(echo.url, data=bytes(100 * PIECE_BYTES))
 
@@ -189,13 +189,13 @@ def test_an_untrusted_certificate_is_no_passing_failure() -> None:
     failure = connection_failure(requests.exceptions.SSLError(requests.exceptions.ConnectionError(cause)))
     assert type(failure) is StoreError
     assert "certificate" in str(failure)
-    assert isinstance(connection_failure(requests.exceptions.SSLError("EOF")), StoreUnavailable)
+    assert isinstance(connection_failure(requests.exceptions.SSLError("EOF")), StoreUnavailableError)
 
 
 def test_causes_that_go_in_circles_come_to_an_end() -> None:
     one, other = OSError("one"), OSError("other")
     one.__cause__, other.__cause__ = other, one
-    assert isinstance(connection_failure(one), StoreUnavailable)
+    assert isinstance(connection_failure(one), StoreUnavailableError)
 
 
 @pytest.mark.parametrize(

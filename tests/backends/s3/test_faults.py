@@ -13,7 +13,7 @@ from tests.support.servers.s3_server import S3Server
 from tests.support.stores.s3_stores import MIB, impatient_store, options_for
 from tieredstore.backends.s3.options import AccessKeys
 from tieredstore.backends.s3.store import S3ObjectStore
-from tieredstore.errors import AccessDenied, PreconditionFailed, StoreError, StoreUnavailable
+from tieredstore.errors import AccessDeniedError, PreconditionFailedError, StoreError, StoreUnavailableError
 
 
 @dataclass
@@ -74,7 +74,7 @@ def test_wrong_keys_are_refused_by_the_server(minio: S3Server, keys: AccessKeys)
             lambda: list(store.list()),
             lambda: store.delete(["object"]),
         ):
-            with pytest.raises(AccessDenied) as caught:
+            with pytest.raises(AccessDeniedError) as caught:
                 attempt()
             assert keys.secret not in str(caught.value)
 
@@ -123,7 +123,7 @@ def test_a_completion_that_lost_its_race_leaves_no_parts(faulty: Faulty) -> None
         yield from large()
         faulty.server.plain.put_object(Bucket=faulty.bucket, Key="object", Body=b"the other's")
 
-    with pytest.raises(PreconditionFailed):
+    with pytest.raises(PreconditionFailedError):
         faulty.store.put("object", body(), if_absent=True)
     assert faulty.content("object") == b"the other's"
     assert faulty.uploads() == []
@@ -135,6 +135,6 @@ def test_an_upload_that_somebody_aborted_is_retryable_and_not_there(faulty: Faul
         for upload in faulty.uploads():
             faulty.server.plain.abort_multipart_upload(Bucket=faulty.bucket, Key="object", UploadId=upload)
 
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         faulty.store.put("object", body())
     assert faulty.keys() == []

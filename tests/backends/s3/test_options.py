@@ -18,7 +18,7 @@ from tieredstore.backends.s3.client import client_config, parse_credentials
 from tieredstore.backends.s3.options import AccessKeys, Compatibility, ListingOrder, S3Options
 from tieredstore.backends.s3.store import S3ObjectStore
 from tieredstore.config import settings_from
-from tieredstore.errors import AccessDenied, ConfigError
+from tieredstore.errors import AccessDeniedError, ConfigError
 
 SECRET = "a-secret-that-must-not-be-told"
 MINIMAL = {
@@ -133,7 +133,7 @@ def test_a_fixed_key_does_not_fall_back_to_the_environment(
     with (
         closing(impatient_store(options)) as store,
         caplog.at_level(logging.DEBUG, logger="tieredstore"),
-        pytest.raises(AccessDenied),
+        pytest.raises(AccessDeniedError),
     ):
         store.put("object", b"x")
     assert "the access key of the settings" in caplog.text
@@ -154,7 +154,7 @@ def test_the_sdk_s_chain_is_used_and_named_when_nothing_is_set(
 
 def test_no_credentials_at_all_is_denied_here_and_nothing_is_sent_unsigned(no_aws_environment: None) -> None:
     options = S3Options("logs", region=REGION, endpoint_url="http://127.0.0.1:1")
-    with closing(impatient_store(options)) as store, pytest.raises(AccessDenied, match="credentials"):
+    with closing(impatient_store(options)) as store, pytest.raises(AccessDeniedError, match="credentials"):
         store.get("object")
 
 
@@ -167,7 +167,7 @@ def test_a_rotated_credentials_file_is_used_without_a_restart(minio: S3Server, t
     write_keys(path, "nobody", "nothing")
     options = replace(options_for(minio, minio.make_bucket()), credentials=path, credentials_reread_s=0)
     with closing(impatient_store(options)) as store:
-        with pytest.raises(AccessDenied):
+        with pytest.raises(AccessDeniedError):
             store.put("object", b"x")
         write_keys(path, minio.access_key, minio.secret_key)
         store.put("object", b"x")

@@ -15,19 +15,19 @@ import pytest
 from tests.support.network.fault_proxy import Answer, FaultProxy, Seen
 from tests.support.servers.s3_server import S3Server
 from tests.support.stores.s3_stores import MIB, impatient_store, options_for
-from tieredstore.backends.cloud.errors import PartsGone
-from tieredstore.backends.s3.errors import NotSupported, class_for
+from tieredstore.backends.cloud.errors import PartsGoneError
+from tieredstore.backends.s3.errors import NotSupportedError, class_for
 from tieredstore.backends.s3.options import Compatibility, ListingOrder
 from tieredstore.backends.s3.store import S3ObjectStore
 from tieredstore.errors import (
-    AccessDenied,
-    InvalidKey,
-    ObjectNotFound,
-    PreconditionFailed,
-    RangeNotSatisfiable,
+    AccessDeniedError,
+    InvalidKeyError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    RangeNotSatisfiableError,
     StoreError,
-    StoreThrottled,
-    StoreUnavailable,
+    StoreThrottledError,
+    StoreUnavailableError,
     TieredStoreError,
 )
 
@@ -71,12 +71,12 @@ def test_a_body_that_is_not_what_was_signed_is_refused_by_the_server(
     options = options_for(minio, bucket, url=proxy.url, compatibility=compatibility)
     with closing(impatient_store(options)) as store:
         proxy.damage_bodies = True
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailableError):
             store.put("object", b"data")
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailableError):
             store.put("object", (bytes(MIB) for _ in range(11)))
         proxy.damage_bodies = False
-        with pytest.raises(ObjectNotFound):
+        with pytest.raises(ObjectNotFoundError):
             store.head("object")
 
 
@@ -127,7 +127,7 @@ def test_the_storage_class_is_sent_when_it_is_not_the_default(
 def test_the_sdk_does_not_retry_behind_our_back(minio: S3Server, proxy: FaultProxy, bucket: str) -> None:
     proxy.plan(Answer(500), times=None)
     options = replace(options_for(minio, bucket, url=proxy.url), attempts=1)
-    with closing(S3ObjectStore(options)) as store, pytest.raises(StoreUnavailable):
+    with closing(S3ObjectStore(options)) as store, pytest.raises(StoreUnavailableError):
         store.get("object")
     assert len(proxy.seen) == 1
 
@@ -187,10 +187,10 @@ def test_each_key_that_is_refused_is_counted(minio: S3Server, proxy: FaultProxy,
     )
     proxy.plan(Answer(200, answer), method="POST")
     with closing(impatient_store(options_for(minio, bucket, url=proxy.url))) as store:
-        with pytest.raises(AccessDenied, match=r"2 objects could not be deleted.*'a'"):
+        with pytest.raises(AccessDeniedError, match=r"2 objects could not be deleted.*'a'"):
             store.delete(["a", "b", "c"])
         proxy.plan(Answer(200, answer.replace(b"AccessDenied", b"SlowDown")), method="POST")
-        with pytest.raises(StoreUnavailable, match="2 objects"):
+        with pytest.raises(StoreUnavailableError, match="2 objects"):
             store.delete(["a", "b", "c"])
 
 
@@ -252,28 +252,28 @@ def test_a_listing_by_folder_is_put_in_order_on_any_server(minio: S3Server, buck
 @pytest.mark.parametrize(
     ("code", "status", "expected"),
     [
-        ("NoSuchKey", 404, ObjectNotFound),
-        ("404", 404, ObjectNotFound),
+        ("NoSuchKey", 404, ObjectNotFoundError),
+        ("404", 404, ObjectNotFoundError),
         ("NoSuchBucket", 404, StoreError),
-        ("NoSuchUpload", 404, PartsGone),
-        ("InvalidPart", 400, PartsGone),
-        ("InvalidRange", 416, RangeNotSatisfiable),
-        ("PreconditionFailed", 412, PreconditionFailed),
-        ("ConditionalRequestConflict", 409, StoreUnavailable),
-        ("AccessDenied", 403, AccessDenied),
-        ("401", 401, AccessDenied),
-        ("SignatureDoesNotMatch", 403, AccessDenied),
-        ("RequestTimeTooSkewed", 403, AccessDenied),
-        ("ExpiredToken", 400, AccessDenied),
+        ("NoSuchUpload", 404, PartsGoneError),
+        ("InvalidPart", 400, PartsGoneError),
+        ("InvalidRange", 416, RangeNotSatisfiableError),
+        ("PreconditionFailed", 412, PreconditionFailedError),
+        ("ConditionalRequestConflict", 409, StoreUnavailableError),
+        ("AccessDenied", 403, AccessDeniedError),
+        ("401", 401, AccessDeniedError),
+        ("SignatureDoesNotMatch", 403, AccessDeniedError),
+        ("RequestTimeTooSkewed", 403, AccessDeniedError),
+        ("ExpiredToken", 400, AccessDeniedError),
         ("InvalidObjectState", 403, StoreError),
-        ("SlowDown", 503, StoreThrottled),
-        ("SlowDown", 0, StoreThrottled),
-        ("Throttling", 400, StoreThrottled),
-        ("RequestTimeout", 400, StoreUnavailable),
-        ("InternalError", 500, StoreUnavailable),
-        ("429", 429, StoreThrottled),
-        ("KeyTooLongError", 400, InvalidKey),
-        ("NotImplemented", 501, NotSupported),
+        ("SlowDown", 503, StoreThrottledError),
+        ("SlowDown", 0, StoreThrottledError),
+        ("Throttling", 400, StoreThrottledError),
+        ("RequestTimeout", 400, StoreUnavailableError),
+        ("InternalError", 500, StoreUnavailableError),
+        ("429", 429, StoreThrottledError),
+        ("KeyTooLongError", 400, InvalidKeyError),
+        ("NotImplemented", 501, NotSupportedError),
         ("EntityTooLarge", 400, StoreError),
         ("Teapot", 418, StoreError),
     ],

@@ -15,7 +15,7 @@ from tests.support.servers.s3_server import S3Server
 from tests.support.servers.seaweedfs import start_seaweedfs
 from tests.support.stores.s3_stores import MIB, impatient_store, options_for, replace_part
 from tieredstore.backends.s3.store import S3ObjectStore
-from tieredstore.errors import AccessDenied, PreparedGone, StoreUnavailable
+from tieredstore.errors import AccessDeniedError, PreparedGoneError, StoreUnavailableError
 
 pytestmark = pytest.mark.server
 
@@ -59,7 +59,7 @@ def test_a_prepared_upload_whose_part_the_server_has_no_more_is_gone(minio: S3Se
     with closing(impatient_store(options_for(minio, bucket))) as store:
         prepared = store.prepare("object", b"the bytes", staging_prefix="_staging/")
         replace_part(minio, bucket, "object", prepared.place)
-        with pytest.raises(PreparedGone):
+        with pytest.raises(PreparedGoneError):
             store.publish(prepared)
         store.discard(prepared)
     assert stands(minio, bucket) == ([], [])
@@ -71,7 +71,10 @@ def test_a_refused_upload_leaves_no_object_and_no_parts(minio: S3Server, refused
     method = "PUT" if "part" in refused else "POST"
     with FaultProxy(minio.endpoint_url) as proxy:
         proxy.plan(Answer(403), method=method, path=refused, times=None)
-        with closing(impatient_store(options_for(minio, bucket, url=proxy.url))) as store, pytest.raises(AccessDenied):
+        with (
+            closing(impatient_store(options_for(minio, bucket, url=proxy.url))) as store,
+            pytest.raises(AccessDeniedError),
+        ):
             store.put("object", (bytes(MIB) for _ in range(17)))
     assert stands(minio, bucket) == ([], [])
 
@@ -86,7 +89,7 @@ def test_an_abort_that_fails_is_logged_and_does_not_hide_the_reason(
         with (
             closing(impatient_store(options)) as store,
             caplog.at_level(logging.WARNING),
-            pytest.raises(AccessDenied),
+            pytest.raises(AccessDeniedError),
         ):
             store.put("object", (bytes(MIB) for _ in range(17)))
     assert "lifecycle" in caplog.text
@@ -124,7 +127,7 @@ def test_seaweedfs_killed_in_the_middle_of_an_upload_is_retryable() -> None:
                 yield bytes(MIB)
 
         with closing(impatient_store(options)) as store:
-            with pytest.raises(StoreUnavailable):
+            with pytest.raises(StoreUnavailableError):
                 store.put("object", body())
-            with pytest.raises(StoreUnavailable):
+            with pytest.raises(StoreUnavailableError):
                 store.put("object", b"small")

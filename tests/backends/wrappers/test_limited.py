@@ -13,7 +13,7 @@ from tests.support.fresh_python import run_fresh
 from tieredstore.backends.base import Body, ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.backends.wrappers.stack import LimitedStore, MeteredStore, TokenBucket
-from tieredstore.errors import AccessDenied, InvalidRange, ObjectNotFound
+from tieredstore.errors import AccessDeniedError, InvalidRangeError, ObjectNotFoundError
 
 RATE = 1000
 
@@ -105,13 +105,13 @@ def test_what_moves_no_object_s_bytes_takes_no_tokens(bucket: CountingBucket, in
     store.close()
     assert sum(bucket.taken) == 0
     for start, stop in ((7, 5), (-3, -5)):
-        with pytest.raises(InvalidRange):
+        with pytest.raises(InvalidRangeError):
             store.get("a", start, stop)
     assert sum(bucket.taken) == 0
 
 
 def test_a_call_that_fails_keeps_its_tokens(bucket: CountingBucket, inner: Watched) -> None:
-    with pytest.raises(ObjectNotFound):
+    with pytest.raises(ObjectNotFoundError):
         LimitedStore(inner, down=bucket).get("absent", 0, 300)
     assert bucket.taken == [300]
 
@@ -130,7 +130,7 @@ class Refusing(MemoryObjectStore):
     """Refuses before it takes anything of the body."""
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
-        raise AccessDenied("no")
+        raise AccessDeniedError("no")
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_a_body_that_the_store_refused_unseen_is_closed(wrap: Callable[[ObjectSt
 
     begun = body()
     next(begun)
-    with pytest.raises(AccessDenied):
+    with pytest.raises(AccessDeniedError):
         wrap(Refusing()).put("a", begun)
     assert closed == [True]
 

@@ -19,7 +19,7 @@ from tieredstore.backends.registry import BY_SETTING
 from tieredstore.backends.wrappers import stack
 from tieredstore.backends.wrappers.stack import MeteredStore, wrap
 from tieredstore.config import Settings, settings_from
-from tieredstore.errors import AccessDenied
+from tieredstore.errors import AccessDeniedError
 from tieredstore.testing.object_store_tests import ObjectStoreTests
 
 STORE_SECONDS = 2.0
@@ -148,8 +148,8 @@ def test_keys_to_delete_flow_through_and_are_counted(clock: Clock) -> None:
 
 
 def test_a_delete_that_fails_counts_nothing_as_deleted() -> None:
-    denying = ScriptedStore(MemoryObjectStore()).on("delete", do=AccessDenied("no"))
-    with pytest.raises(AccessDenied):
+    denying = ScriptedStore(MemoryObjectStore()).on("delete", do=AccessDeniedError("no"))
+    with pytest.raises(AccessDeniedError):
         MeteredStore(denying, "denying").delete(["a", "b"])
     assert moved("tieredstore_store_objects_total", "denying", "deleted") == 0
 

@@ -26,7 +26,13 @@ from tieredstore.backends.wrappers.stack import (
     wrap,
 )
 from tieredstore.config import settings_from
-from tieredstore.errors import AccessDenied, ObjectNotFound, PreconditionFailed, StoreThrottled, StoreUnavailable
+from tieredstore.errors import (
+    AccessDeniedError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StoreThrottledError,
+    StoreUnavailableError,
+)
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.object_store_tests import ObjectStoreTests
 
@@ -102,11 +108,11 @@ def test_calls_objects_and_bytes_are_counted(grown: Callable[..., float]) -> Non
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (StoreThrottled("slow down"), "throttled"),
-        (StoreUnavailable("lost"), "transient"),
-        (AccessDenied("no"), "denied"),
-        (ObjectNotFound("gone"), "missing"),
-        (PreconditionFailed("taken"), "precondition"),
+        (StoreThrottledError("slow down"), "throttled"),
+        (StoreUnavailableError("lost"), "transient"),
+        (AccessDeniedError("no"), "denied"),
+        (ObjectNotFoundError("gone"), "missing"),
+        (PreconditionFailedError("taken"), "precondition"),
         (ValueError("a bug"), "other"),
     ],
 )
@@ -153,7 +159,7 @@ def test_segments_and_readers_are_counted(grown: Callable[..., float], tmp_path:
 
 def test_a_failed_copy_is_counted(grown: Callable[..., float], tmp_path: Path) -> None:
     store = FaultyStore(MemoryObjectStore(), 2)
-    with RemoteStorageManager(memory_settings(), store=store) as manager, pytest.raises(StoreUnavailable):
+    with RemoteStorageManager(memory_settings(), store=store) as manager, pytest.raises(StoreUnavailableError):
         manager.copy_log_segment_data(new_metadata(10), write_segment(tmp_path, b"x" * 10))
     assert grown("tieredstore_segment_copy_errors_total") == 1
     assert grown("tieredstore_segment_copy_seconds_count") == 0
@@ -225,7 +231,7 @@ def test_small_reads_together_are_counted_as_one_call_of_several_objects(
     store.put("b", b"345")
     *read, absent = store.get_small_batch(["a", "b", "absent"], 3)
     assert read == [b"12", b"345"]
-    assert isinstance(absent, ObjectNotFound)
+    assert isinstance(absent, ObjectNotFoundError)
     assert grown("tieredstore_store_request_seconds_count", store="batches", operation="get") == 1
     assert grown("tieredstore_store_errors_total", store="batches", operation="get", kind="missing") == 1
     assert grown("tieredstore_store_objects_total", store="batches", how="down") == 2

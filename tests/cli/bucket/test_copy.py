@@ -194,7 +194,7 @@ def test_a_stored_segment_that_is_not_whole_is_copied_anew(
 
 
 @pytest.mark.parametrize(
-    ("error", "code"), [("StoreUnavailable", 75), ("AccessDenied", 6), ("StoreError", 6), ("ConfigError", 2)]
+    ("error", "code"), [("StoreUnavailableError", 75), ("AccessDenied", 6), ("StoreError", 6), ("ConfigError", 2)]
 )
 def test_a_store_that_fails_stops_the_run(
     error: str, code: int, log_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

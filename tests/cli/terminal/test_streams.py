@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tieredstore.cli.terminal.streams import ReaderGone, StandardError, StandardOutput, StandardOutputFailed
+from tieredstore.cli.terminal.streams import ReaderGoneError, StandardError, StandardOutput, StandardOutputFailedError
 
 
 @pytest.fixture
@@ -36,26 +36,26 @@ def test_what_is_written_arrives(pipe: tuple[int, int]) -> None:
 def test_nobody_who_reads_is_told_once(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     os.close(reader)
-    failures: list[StandardOutputFailed] = []
+    failures: list[StandardOutputFailedError] = []
     output = StandardOutput(writer, failures.append)
-    with pytest.raises(ReaderGone):
+    with pytest.raises(ReaderGoneError):
         output.write(b"words")
     assert output.write(b"more") == 4
     assert len(failures) == 1
-    assert output.exit_code == ReaderGone.exit_code == 141
+    assert output.exit_code == ReaderGoneError.exit_code == 141
     complaints = StandardError(writer)
     assert complaints.write(b"words") == 5
     assert complaints.exit_code == 1
 
 
 def test_a_full_disk_and_a_closed_stream_are_sentences() -> None:
-    failures: list[StandardOutputFailed] = []
+    failures: list[StandardOutputFailedError] = []
     with Path("/dev/full").open("wb", buffering=0) as full:
         output = StandardOutput(full.fileno(), failures.append)
-        with pytest.raises(StandardOutputFailed, match="cannot be written: No space left"):
+        with pytest.raises(StandardOutputFailedError, match="cannot be written: No space left"):
             output.write(b"words")
     closed = StandardOutput(None, failures.append)
-    with pytest.raises(StandardOutputFailed, match="it is closed"):
+    with pytest.raises(StandardOutputFailedError, match="it is closed"):
         closed.write(b"words")
     assert not closed.isatty()
     with pytest.raises(io.UnsupportedOperation):

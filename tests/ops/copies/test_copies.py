@@ -25,7 +25,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.listing import Scope, list_segments
 from tieredstore.catalog.stored import load_segment
 from tieredstore.config import settings_from
-from tieredstore.errors import ConfigError, StoreError, StoreUnavailable
+from tieredstore.errors import ConfigError, StoreError, StoreUnavailableError
 from tieredstore.format.data_key_field import with_data_key
 from tieredstore.format.keys import Suffix
 from tieredstore.ops.bucket import Bucket
@@ -329,7 +329,7 @@ def test_whichever_request_fails_a_second_run_completes_the_work(
         run(bucket(source), bucket(target, texts), parallel=1)
 
     for _, store, faulty in OperationSweep(made if side == "source" else MemoryObjectStore, copy).fail(moment):
-        with contextlib.suppress(StoreUnavailable):
+        with contextlib.suppress(StoreUnavailableError):
             copy(faulty)
         source, target = (store, others[-1]) if side == "source" else (others[-1], store)
         assert_no_half(target)

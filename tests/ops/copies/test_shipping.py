@@ -191,7 +191,7 @@ def test_a_lost_answer_to_the_commit_is_no_second_copy(
     )
     process = processes(FaultyStore(lost, lambda operation: operation.name == "delete"))
     step = process.ship(segments[0])
-    assert (step.outcome, type(step.error)) == (FAILED, errors.StoreUnavailable)
+    assert (step.outcome, type(step.error)) == (FAILED, errors.StoreUnavailableError)
     assert process.ship(segments[0]).outcome is THERE
     assert len(stored_keys(inner, "manifest")) == 1
 
@@ -233,7 +233,7 @@ def test_a_store_that_fails_stops_a_run_and_what_is_left_is_not_tried(
     store = FaultyStore(MemoryObjectStore(), lambda operation: operation.name == "put" and operation.number > 6)
     outcomes = list(processes(store).shipper().ship_all(segments))
     assert [step.outcome for step in outcomes] == [COPIED, FAILED, NOT_TRIED]
-    assert isinstance(outcomes[1].error, errors.StoreUnavailable)
+    assert isinstance(outcomes[1].error, errors.StoreUnavailableError)
 
 
 def test_a_segment_that_cannot_be_shipped_does_not_stop_a_run(process: Process, segments: list[FoundSegment]) -> None:
@@ -253,25 +253,25 @@ def test_a_file_that_cannot_be_read_is_the_segments_error(
     monkeypatch.setattr(shipping, "describe", unreadable)
     step = process.ship(segments[0])
     assert step.outcome is FAILED
-    assert isinstance(step.error, errors.InvalidSegment)
+    assert isinstance(step.error, errors.InvalidSegmentError)
     assert str(step.error) == f"{segments[0].path('log')} cannot be read: Permission denied"
 
 
 @pytest.mark.parametrize(
     ("error", "of_one"),
     [
-        (errors.InvalidSegment, True),
-        (errors.SegmentTooLarge, True),
-        (errors.BatchCorrupt, True),
-        (errors.SegmentAlreadyExists, True),
-        (errors.InvalidKey, True),
+        (errors.InvalidSegmentError, True),
+        (errors.SegmentTooLargeError, True),
+        (errors.BatchCorruptError, True),
+        (errors.SegmentAlreadyExistsError, True),
+        (errors.InvalidKeyError, True),
         (errors.ConfigError, False),
         (errors.KeyRingError, False),
-        (errors.AccessDenied, False),
-        (errors.StoreUnavailable, False),
-        (errors.StoreThrottled, False),
+        (errors.AccessDeniedError, False),
+        (errors.StoreUnavailableError, False),
+        (errors.StoreThrottledError, False),
         (errors.StoreError, False),
-        (errors.PreconditionFailed, False),
+        (errors.PreconditionFailedError, False),
     ],
 )
 def test_an_error_is_of_one_segment_or_of_all(error: type[errors.TieredStoreError], of_one: bool) -> None:

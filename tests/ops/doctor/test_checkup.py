@@ -21,7 +21,7 @@ from tieredstore.backends.cloud.store import concerns
 from tieredstore.backends.gcs.store import rule_sentences
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import load_settings
-from tieredstore.errors import AccessDenied
+from tieredstore.errors import AccessDeniedError
 from tieredstore.format.manifest import MAX_MANIFEST_SIZE
 from tieredstore.ops.doctor.checkup import Check, Verdict, checked, racing
 
@@ -145,7 +145,7 @@ def test_a_race_of_the_memory_store_has_one_winner() -> None:
 
 
 def test_who_may_read_and_not_write_is_told(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    refusing = ScriptedStore(MemoryObjectStore()).on("put", do=AccessDenied("writes are not allowed"))
+    refusing = ScriptedStore(MemoryObjectStore()).on("put", do=AccessDeniedError("writes are not allowed"))
     patch_store(monkeypatch, refusing)
     (write,) = of(settings, write=True)["write"]
     assert (write.outcome, write.exit_code, write.sentence) == (Verdict.BAD, 6, "writes are not allowed")

@@ -19,7 +19,7 @@ from tests.support.stores.stepped_actors import HOUR_MS, AgingStore, WorldClock
 from tieredstore.backends.base import AbandonedWrite, ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.catalog.listing import Scope
-from tieredstore.errors import AccessDenied, ConfigError, CorruptData, StoreUnavailable
+from tieredstore.errors import AccessDeniedError, ConfigError, CorruptDataError, StoreUnavailableError
 from tieredstore.format.keys import Suffix
 from tieredstore.ops.garbage.collection import Garbage, GarbageCollection, least_age_ms
 from tieredstore.ops.garbage.holds import LegalHold, place_hold, release_hold
@@ -137,7 +137,7 @@ def test_what_has_no_age_stays(world: AgingStore) -> None:
 
 
 def test_what_the_store_refuses_is_a_step_and_the_rest_goes(world: AgingStore) -> None:
-    steps = run(ScriptedStore(world).on("delete", "*events*", AccessDenied("the object is locked")))
+    steps = run(ScriptedStore(world).on("delete", "*events*", AccessDeniedError("the object is locked")))
     assert outcomes(steps) == DELETED | {LEFT.path: Outcome.REFUSED}
     assert "is locked" in str(steps[0].reason)
     assert OTHER.key(Suffix.LOG) not in keys(world)
@@ -237,7 +237,7 @@ def test_a_hold_stops_the_collection(world: AgingStore, hold: LegalHold, held: s
 
 def test_a_hold_that_cannot_be_read_holds_everything(world: AgingStore) -> None:
     world.put("!tieredstore/holds/h.json", b"{")
-    with pytest.raises(CorruptData, match="legal hold 'h' cannot be read, so nothing is deleted"):
+    with pytest.raises(CorruptDataError, match="legal hold 'h' cannot be read, so nothing is deleted"):
         run(world)
     assert LEFT.key(Suffix.LOG) in keys(world)
 
@@ -256,7 +256,7 @@ def test_whichever_request_fails_a_second_run_completes_the_work(moment: Moment)
 
     for _, world, store in OperationSweep(new, run).fail(moment):
         # A head of an absent manifest has no answer to lose.
-        with suppress(StoreUnavailable):
+        with suppress(StoreUnavailableError):
             run(store)
         assert keys_of(WHOLE) <= keys(world)
         run(world)

@@ -22,7 +22,7 @@ from tests.support.stores.stepped_actors import HOUR_MS, Actor, AgingStore, Kill
 from tieredstore.backends.base import ObjectStore, admin_of
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_segments
-from tieredstore.errors import StoreUnavailable, TieredStoreError
+from tieredstore.errors import StoreUnavailableError, TieredStoreError
 from tieredstore.format.keys import Suffix
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.ops.bucket import Bucket as StoreBucket
@@ -211,7 +211,7 @@ class Bucket(RuleBasedStateMachine):
                 manifest = f"{PREFIX}{step.item.main_path}.{Suffix.MANIFEST.value}"
                 if step.outcome in {Outcome.COPIED, Outcome.THERE} and manifest not in self.doomed:
                     assert manifest in keys
-                assert step.error is None or isinstance(step.error, StoreUnavailable), step
+                assert step.error is None or isinstance(step.error, StoreUnavailableError), step
 
     @invariant()
     def nobody_ends_by_a_fault_of_ours(self) -> None:
@@ -303,7 +303,7 @@ def test_a_manifest_may_be_under_way_when_its_attempt_has_become_too_old(tmp_pat
     assert objects.missing == ()
     # It notices itself how long that took.
     actor.finish()
-    assert isinstance(actor.error, StoreUnavailable)
+    assert isinstance(actor.error, StoreUnavailableError)
     assert list(list_segments(world, PREFIX)) == []
 
 

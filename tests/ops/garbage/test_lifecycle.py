@@ -27,7 +27,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.backends.s3.client import open_client
 from tieredstore.backends.s3.options import AccessKeys, S3Options
 from tieredstore.backends.s3.store import S3ObjectStore
-from tieredstore.errors import AccessDenied, ConfigError, PreconditionFailed, StoreError
+from tieredstore.errors import AccessDeniedError, ConfigError, PreconditionFailedError, StoreError
 from tieredstore.ops.garbage.lifecycle import (
     LifecycleReport,
     abort_rule_name,
@@ -203,7 +203,7 @@ def test_an_answer_alone_is_no_success() -> None:
 def test_a_refusal_is_the_stores() -> None:
     service = S3Rules()
     service.answer_to_write = service.refusal(403, "AccessDenied")
-    with on(service) as store, pytest.raises(AccessDenied):
+    with on(service) as store, pytest.raises(AccessDeniedError):
         add(store)
 
 
@@ -243,7 +243,7 @@ def test_google_keeps_its_rules_and_the_condition_decides() -> None:
     }  # fmt: skip
     assert aborting_rule(state, "kafka/orders") is state.rules[2]
     assert aborting_rule(state, "logs/") is None
-    with on(GcsRules(racing=5)) as store, pytest.raises(PreconditionFailed):
+    with on(GcsRules(racing=5)) as store, pytest.raises(PreconditionFailedError):
         add(store)
 
 

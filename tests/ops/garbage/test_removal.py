@@ -17,12 +17,12 @@ from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.listing import Scope, list_in_scope, list_segments
 from tieredstore.errors import (
-    AccessDenied,
+    AccessDeniedError,
     ConfigError,
-    CorruptData,
-    ObjectNotFound,
-    PreconditionFailed,
-    StoreUnavailable,
+    CorruptDataError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StoreUnavailableError,
 )
 from tieredstore.format.keys import Suffix
 from tieredstore.ops.garbage.collection import delete_objects
@@ -186,11 +186,11 @@ def test_holds_are_kept_in_the_bucket(store: MemoryObjectStore) -> None:
     hold = LegalHold("case-17", "events", 0, 5, None, "case 17")
     place_hold(store, "", hold)
     assert list(list_holds(store, "")) == [hold]
-    with pytest.raises(PreconditionFailed, match="'case-17' already"):
+    with pytest.raises(PreconditionFailedError, match="'case-17' already"):
         place_hold(store, "", LegalHold("case-17"))
     release_hold(store, "", "case-17")
     assert list(list_holds(store, "")) == []
-    with pytest.raises(ObjectNotFound):
+    with pytest.raises(ObjectNotFoundError):
         release_hold(store, "", "case-17")
 
 
@@ -211,7 +211,7 @@ def test_holds_are_kept_in_the_bucket(store: MemoryObjectStore) -> None:
 )
 def test_a_damaged_hold_stops_everything(store: MemoryObjectStore, raw: bytes) -> None:
     store.put("!tieredstore/holds/h.json", raw)
-    with pytest.raises(CorruptData, match="legal hold 'h' cannot be read, so nothing is deleted"):
+    with pytest.raises(CorruptDataError, match="legal hold 'h' cannot be read, so nothing is deleted"):
         run(store)
     assert len(left(store)) == 6
     release_hold(store, "", "h")
@@ -227,7 +227,7 @@ def test_a_hold_s_name_is_plain(name: str) -> None:
 
 
 def test_what_the_store_refuses_is_a_step_and_the_rest_goes(store: MemoryObjectStore) -> None:
-    locked = ScriptedStore(store).on("delete", "*/0/*", AccessDenied("locked"))
+    locked = ScriptedStore(store).on("delete", "*/0/*", AccessDeniedError("locked"))
     assert {outcome for partition, _, outcome in rows_of(run(locked)) if partition == 0} == {"refused"}
     assert {partition for partition, _ in left(store)} == {0}
 
@@ -235,7 +235,7 @@ def test_what_the_store_refuses_is_a_step_and_the_rest_goes(store: MemoryObjectS
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
 def test_whichever_request_fails_no_half_is_visible_and_a_second_run_goes_on(moment: Moment) -> None:
     for _, store, faulty in OperationSweep(lambda: filled(MemoryObjectStore()), run).fail(moment):
-        with suppress(StoreUnavailable):
+        with suppress(StoreUnavailableError):
             run(faulty)
         assert_completes(store)
 
@@ -256,7 +256,7 @@ def test_the_manifest_goes_first_wherever_the_store_fails(number: int) -> None:
     segment, inner = MadeSegment(FIRST, 0, 9), MemoryObjectStore()
     segment.put(inner)
     (objects,) = list_segments(inner)
-    with pytest.raises(StoreUnavailable, match="told to fail"):
+    with pytest.raises(StoreUnavailableError, match="told to fail"):
         delete_objects(FaultyStore(inner, number), objects)
     suffixes = list(Suffix) if number == 0 else [Suffix.LOG, Suffix.INDEXES]
     assert content(inner).keys() == {segment.key(suffix) for suffix in suffixes}

@@ -25,7 +25,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.backends.wrappers.stack import LimitedStore, MeteredStore
 from tieredstore.catalog.listing import list_segments
 from tieredstore.config import Settings, settings_from
-from tieredstore.errors import ConfigError, StoreUnavailable, UnknownKey
+from tieredstore.errors import ConfigError, StoreUnavailableError, UnknownKeyError
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import SegmentManifest, WrappedDataKey
 from tieredstore.ops.keys.rotation import FAILURES, Rotation, RotationStep
@@ -191,7 +191,7 @@ def test_two_rotations_at_once_end_with_all_rotated(store: ObjectStore) -> None:
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
 def test_whichever_request_fails_a_second_run_completes_the_work(moment: Moment) -> None:
     for _, store, faulty in OperationSweep(partial(golden_store, CASE), run_alone).fail(moment):
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailableError):
             run_alone(faulty)
         assert_opened(store, BOTH)
         assert_completes(store, BOTH)
@@ -227,7 +227,7 @@ def test_a_store_without_atomic_conditions_is_refused_by_name(store: ObjectStore
 def test_a_reader_that_met_an_unknown_pair_looks_at_the_manifest_again(store: ObjectStore) -> None:
     with RemoteStorageManager(new_pair_alone(), store=store) as manager:
         for _ in range(2):
-            with pytest.raises(UnknownKey):
+            with pytest.raises(UnknownKeyError):
                 manager.open(metadata_of(OLD[0])).read()
         run(store)
         assert manager.open(metadata_of(OLD[0])).read() == OLD[0].original("log").read_bytes()

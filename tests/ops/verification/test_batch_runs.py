@@ -14,7 +14,7 @@ from tests.support.damage.planted_faults import PLANTED_FAULTS, PlantedFault
 from tests.support.ops.tools import findings_of
 from tests.support.records.small_segments import memory_settings
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import BatchCorrupt
+from tieredstore.errors import BatchCorruptError
 from tieredstore.format.keys import Suffix
 from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader, read_batch_headers
 from tieredstore.model import IndexType, Uuid
@@ -96,7 +96,7 @@ def test_damage_at_random(damage: Damage) -> None:
         for _ in range(source.choice((1, 1, 2))):
             try:
                 damage(planted, source)
-            except (ValueError, BatchCorrupt):  # the first one has left no batches to choose from
+            except (ValueError, BatchCorruptError):  # the first one has left no batches to choose from
                 break
         findings = findings_of(planted.bucket)
         assert findings == one_by_one(planted), f"seed {seed}"

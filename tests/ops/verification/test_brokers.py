@@ -19,7 +19,7 @@ from tests.support.records.metadata_records import delete_record, segment_record
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.catalog.listing import Scope
 from tieredstore.catalog.metadata_topic import PartitionDelete, PartitionDeleteState, SegmentState, SegmentUpdate
-from tieredstore.errors import ResourceNotFound
+from tieredstore.errors import ResourceNotFoundError
 from tieredstore.format.keys import Suffix
 from tieredstore.live import LiveReader
 from tieredstore.model import RemoteLogSegmentMetadata
@@ -160,5 +160,5 @@ def test_the_topic_of_a_real_broker_is_read_and_read_on(kafka: KafkaServer) -> N
             checked = [finding for segment in verify(bucket) for finding in belief.compare(segment)]
             assert not list(belief.take(metadata.read_on()))
             assert checked + list(belief.rest(bucket, ALL)) == []
-        with pytest.raises(ResourceNotFound):
+        with pytest.raises(ResourceNotFoundError):
             list(MetadataTopic(reader, f"{topic}-that-is-not-there").read_on())

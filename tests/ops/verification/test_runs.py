@@ -15,7 +15,7 @@ from tests.support.stores.catalog_stores import partition_of, run_of
 from tests.support.stores.doubles import CountingStore, ScriptedStore
 from tieredstore.backends.base import ObjectInfo
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import StoreUnavailable
+from tieredstore.errors import StoreUnavailableError
 from tieredstore.format.keys import Suffix
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.model import Uuid
@@ -139,8 +139,8 @@ def test_level_listing_costs_a_listing_and_a_read_for_each_segment(planted: Plan
 
 
 def test_a_store_that_fails_ends_the_run(planted: PlantedBucket) -> None:
-    failing = ScriptedStore(planted.store).on("get", do=StoreUnavailable("it does not come"))
-    with pytest.raises(StoreUnavailable):
+    failing = ScriptedStore(planted.store).on("get", do=StoreUnavailableError("it does not come"))
+    with pytest.raises(StoreUnavailableError):
         findings_of(Bucket(planted.settings, failing), Level.LISTING)
 
 

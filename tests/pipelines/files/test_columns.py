@@ -21,7 +21,7 @@ from tests.support.network.schema_registry_server import framed, written
 from tests.support.pipelines.pipeline_runs import pipeline_of, texts
 from tests.support.records.protobuf_messages import EVENT, descriptor_set, event
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import ConfigError, RegistryUnavailable
+from tieredstore.errors import ConfigError, RegistryUnavailableError
 from tieredstore.pipelines.files.columns import Columns, OfOneSchema, OfRegistry
 from tieredstore.pipelines.files.container_formats import AvroContainer, Orc, Parquet
 from tieredstore.pipelines.filing.naming import Naming, Places
@@ -218,10 +218,10 @@ def test_a_registry_that_is_away_is_asked_no_more_for_files_that_nobody_will_rea
     def lookup(number: int) -> Any:
         asked.append(number)
         if number == 2:
-            raise RegistryUnavailable("away")
+            raise RegistryUnavailableError("away")
         return SCHEMAS[number]
 
-    with pytest.raises(RegistryUnavailable):
+    with pytest.raises(RegistryUnavailableError):
         write(Columns(Parquet(), OfRegistry(lookup)), values([v1(0)]), values([v2(1)], start=1))
     assert asked[-1] == 2
 

@@ -15,7 +15,7 @@ from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore
 from tieredstore.backends.base import Body, ObjectStore, Prepared, find_abandoned_writes
 from tieredstore.backends.contract.bodies import open_body
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import StoreError, StoreUnavailable
+from tieredstore.errors import StoreError, StoreUnavailableError
 from tieredstore.pipelines.files import file_bodies
 from tieredstore.pipelines.files.container_formats import AvroContainer, Orc, Parquet
 from tieredstore.pipelines.files.file_bodies import Bodies, FileBody, Memory
@@ -193,18 +193,18 @@ def test_an_error_of_the_store_is_raised_as_it_is_and_nothing_stays(how: Format)
     assert len(prepares) == len(quiet.files)
     for number in prepares:
         store = FaultyStore(inner, number, moment="during")
-        with pytest.raises(StoreUnavailable, match="told to fail here"):
+        with pytest.raises(StoreUnavailableError, match="told to fail here"):
             write_window(WINDOW, iter([rows] * 4), recipe, store)
         assert left_in(inner) == []
 
 
-class Lost(Exception):
+class LostError(Exception):
     """What a source may raise."""
 
 
 def breaking(rows: Any) -> Iterator[Any]:
     yield from [rows] * 3
-    raise Lost
+    raise LostError
 
 
 @pytest.mark.usefixtures("small_memory")
@@ -214,7 +214,7 @@ def test_an_error_of_the_source_leaves_nothing(how: Format, file_records: int) -
     store = MemoryObjectStore()
     naming = Naming(Places(""), "p", 1, how.ending)
     recipe = Recipe(OffsetParser(), how, naming, 1 << 30, file_records, STAGING)
-    with pytest.raises(Lost):
+    with pytest.raises(LostError):
         write_window(WINDOW, breaking(rows_of(100)), recipe, store)
     assert left_in(store) == []
 

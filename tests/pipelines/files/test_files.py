@@ -21,7 +21,7 @@ from tests.support.damage.hostile_schemas import LINKED, READER
 from tests.support.pipelines.pipeline_runs import NUMBER, TOPIC, listed, pipeline_of, run_once, texts
 from tests.support.records.stored_records import StoredTopic
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import CorruptData, ObjectNotFound
+from tieredstore.errors import CorruptDataError, ObjectNotFoundError
 from tieredstore.pipelines.files.container_formats import Parquet
 from tieredstore.pipelines.files.text_format import Text
 from tieredstore.pipelines.filing.naming import Naming, Places
@@ -200,7 +200,7 @@ def test_a_file_that_breaks_off_is_damaged(how: Format) -> None:
     files = write(how, batch())
     data = next(content for key, content in files.items() if not key.rpartition("/")[2].startswith("."))
     for stop in (len(data) // 2, len(data) - 1):
-        with pytest.raises(CorruptData, match="a file cannot be read"):
+        with pytest.raises(CorruptDataError, match="a file cannot be read"):
             read(data[:stop])
 
 
@@ -211,7 +211,7 @@ def test_a_file_of_avro_whose_data_have_no_bound_is_not_decoded() -> None:
         if schema is READER:
             assert len(read(file.getvalue())) == 1
         else:
-            with pytest.raises(CorruptData, match="a file cannot be read"):
+            with pytest.raises(CorruptDataError, match="a file cannot be read"):
                 read(file.getvalue())
 
 
@@ -220,7 +220,7 @@ def test_text_and_what_lies_beside_it_have_to_agree() -> None:
     (text,) = (content for key, content in files.items() if key.endswith(".txt"))
     (beside,) = (content for key, content in files.items() if key.endswith(".parquet"))
     for other in (text + b"more\n", text[: text.index(b"\n") + 1]):
-        with pytest.raises(CorruptData):
+        with pytest.raises(CorruptDataError):
             read(other, beside)
 
 
@@ -263,10 +263,10 @@ def test_secors_files_are_told_by_their_names() -> None:
         (0, 39, False),
         (40, None, False),
     ]
-    with pytest.raises(ObjectNotFound, match="is not there"):
+    with pytest.raises(ObjectNotFoundError, match="is not there"):
         list(origins_of(SMALL, store, [f"out/events/dt=2024-01-09/1_0_{0:020}.gz"]))
     for key in ("out/events/other", f"elsewhere/events/1_0_{0:020}", f"out/1_0_{0:020}"):
-        with pytest.raises(ObjectNotFound, match="Secor's"):
+        with pytest.raises(ObjectNotFoundError, match="Secor's"):
             place_of(Places("out/"), key)
     assert place_of(Places("out/"), f"out/_tieredstore/kept/1/quarantine/events/1_4_{0:020}.r2.parquet") == (
         "events",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.pipelines.files.test_files import ROWS, batch, read, write
 from tests.support.pipelines.pipeline_runs import pipeline_of, texts
-from tieredstore.errors import ConfigError, CorruptData
+from tieredstore.errors import ConfigError, CorruptDataError
 from tieredstore.pipelines.files.container_formats import AvroContainer, Orc, Parquet
 from tieredstore.pipelines.files.sequencefile import (
     BYTES,
@@ -118,9 +118,9 @@ def test_record_compression_and_version_five_are_read_too() -> None:
     record = struct.pack(">iiq", 8 + len(value), 8, 3) + value
     data = head + vint(len(codec)) + codec + sync + record + b"\xff\xff\xff\xff" + sync + record
     assert [row["value"] for row in sequence_rows(SequenceFileReader(io.BytesIO(data)))] == [b"one", b"one"]
-    with pytest.raises(CorruptData):
+    with pytest.raises(CorruptDataError):
         read(data.replace(b"GzipCodec", b"OwnsCodec"))
-    with pytest.raises(CorruptData):
+    with pytest.raises(CorruptDataError):
         read(data[:-4])
 
 
@@ -145,11 +145,11 @@ def test_what_is_damaged_is_told_and_never_hangs(how: Format) -> None:
         damaged[at] ^= 0xFF
         try:
             seen += read(bytes(damaged)) != whole
-        except CorruptData:
+        except CorruptDataError:
             seen += 1
     assert seen
     for stop in (len(data) // 2, len(data) - 1):
-        with pytest.raises(CorruptData):
+        with pytest.raises(CorruptDataError):
             read(data[:stop])
 
 

@@ -17,9 +17,9 @@ from tests.support.pipelines.pipeline_runs import listed, listed_offsets, offset
 from tests.support.records.stored_records import StoredTopic
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import ConfigError, InvalidValue
+from tieredstore.errors import ConfigError, InvalidValueError
 from tieredstore.pipelines import Parts, Runner
-from tieredstore.pipelines.filing.times import BadMessage
+from tieredstore.pipelines.filing.times import BadMessageError
 from tieredstore.pipelines.log.entries import Window, WrittenWindow
 from tieredstore.pipelines.run.recipes import recipe_of
 from tieredstore.pipelines.run.window_writing import write_window
@@ -36,7 +36,7 @@ def third(message: Message) -> Message | None:
         case 0:
             return None
         case 1 if message.offset % 8 == 1:
-            raise BadMessage("it is the wrong one")
+            raise BadMessageError("it is the wrong one")
         case 2 if message.offset % 8 == 2:
             raise ValueError("a secret of the message")
         case _:
@@ -182,7 +182,7 @@ def test_a_window_of_which_nothing_stays_is_committed_and_not_read_again(
 
 
 def test_more_bad_ones_than_allowed_and_nothing_appears(topic: StoredTopic, store: ObjectStore) -> None:
-    with pytest.raises(InvalidValue, match="its transformer failed with ValueError"):
+    with pytest.raises(InvalidValueError, match="its transformer failed with ValueError"):
         run_once(topic, store, pipeline_of(**texts({NAMED: f"{HERE}:third", "secor.consumer.max_bad_messages": "9"})))
     assert listed(store) == []
 

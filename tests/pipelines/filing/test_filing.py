@@ -33,12 +33,12 @@ from tests.support.records.stored_records import StoredTopic
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import ConfigError, InvalidValue
+from tieredstore.errors import ConfigError, InvalidValueError
 from tieredstore.pipelines.filing.directories import TimeDirectories, escape, java_format
 from tieredstore.pipelines.filing.times import to_millis
 from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.parser_table import parser_of
-from tieredstore.pipelines.parsers import BadMessage, Filed, MessageParser, Parser
+from tieredstore.pipelines.parsers import BadMessageError, Filed, MessageParser, Parser
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.recipes import recipe_of
 from tieredstore.pipelines.run.window_writing import write_window
@@ -268,7 +268,7 @@ class ByLength(MessageParser):
 
     def parts(self, key: bytes | None, value: bytes | None, timestamp_ms: int, offset: int) -> list[tuple[str, str]]:
         if value == b"bad":
-            raise BadMessage("it is bad")
+            raise BadMessageError("it is bad")
         seconds = str(timestamp_ms // (offset - 100))
         return [("length=", str(len(value or b""))), ("", (value or b"").decode()), ("t=", seconds)]
 
@@ -390,7 +390,7 @@ def test_nothing_of_a_message_is_in_logs_errors_and_commits(tmp_path: Path, capl
     store = MemoryObjectStore()
     with closing(StoredTopic(tmp_path / "logs")) as topic:
         write(topic, "", [SECRET], {SECRET: 1}, SECRET * 40, None, True, "fine")
-        with pytest.raises(InvalidValue, match="6 messages of a batch are bad") as refused:
+        with pytest.raises(InvalidValueError, match="6 messages of a batch are bad") as refused:
             run_once(topic, store, pipeline_of(**BY_FIELD, secor__consumer__max_bad_messages="5"))
         run_once(topic, store, pipeline_of(**BY_FIELD))
     assert SECRET not in str(refused.value)

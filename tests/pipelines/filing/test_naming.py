@@ -19,11 +19,11 @@ from tests.support.stores.doubles import FaultyStore, ScriptedStore
 from tests.support.stores.operation_sweep import Killed, OperationSweep
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import ConfigError, ObjectNotFound, PreparedGone, TieredStoreError
+from tieredstore.errors import ConfigError, ObjectNotFoundError, PreparedGoneError, TieredStoreError
 from tieredstore.ops.steps import Outcome
 from tieredstore.pipelines import Pipeline, with_generation
 from tieredstore.pipelines.filing.naming import ByDate, Places
-from tieredstore.pipelines.parsers import BadMessage, MessageParser
+from tieredstore.pipelines.parsers import BadMessageError, MessageParser
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.run.recipes import naming_of, places_of
 from tieredstore.pipelines.upkeep.backfill import Backfill
@@ -153,7 +153,7 @@ class Choosy(Lenient):
         self, key: bytes | None, value: bytes | None, timestamp_ms: int, offset: int
     ) -> Sequence[tuple[str, str]]:
         if offset in {0, 3}:
-            raise BadMessage("it is not wanted")
+            raise BadMessageError("it is not wanted")
         return super().parts(key, value, timestamp_ms, offset)
 
 
@@ -229,7 +229,7 @@ def test_hashed_files_are_seen_by_all_that_looks_at_an_output(topic: StoredTopic
     assert list(verify_output(pipeline, store)) == []
     key = next(key for key in keys_of(store) if key.startswith(paths["12"]) and key.endswith(".parquet"))
     assert place_of(naming.places, key) == (TOPIC, NUMBER)
-    with pytest.raises(ObjectNotFound):
+    with pytest.raises(ObjectNotFoundError):
         place_of(naming.places, key.partition("/")[2])
     stranger = f"{paths['13']}/1_9_{0:020}.parquet"
     store.put(stranger, b"x")
@@ -282,7 +282,7 @@ def test_days_from_one_on_lie_below_another_root(topic: StoredTopic, store: Obje
         )
     )
     assert [step.outcome for step in steps] == [Outcome.DELETED]
-    with pytest.raises(PreparedGone):
+    with pytest.raises(PreparedGoneError):
         store.publish(zombie)
     store.put(key, b"x")
     assert [(one.kind, one.subject) for one in verify_output(pipeline, store)] == [("stranger", key)]

@@ -24,7 +24,7 @@ from tests.support.records.hourly_topics import copy_times, hourly_topic
 from tests.support.records.stored_records import StoredTopic
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import ConfigError, Fenced
+from tieredstore.errors import ConfigError, FencedError
 from tieredstore.pipelines import Pipeline, with_generation
 from tieredstore.pipelines.upkeep.comparison import Against
 from tieredstore.pipelines.upkeep.dropping import drop_generation
@@ -153,7 +153,7 @@ def test_of_two_replacements_at_once_one_is_refused(topic: StoredTopic, step: in
     for at, inner, store in replacements_of(topic, first, step).sleep(another):
         try:
             backfill(topic, store, replaces=1)
-        except (Fenced, ConfigError):
+        except (FencedError, ConfigError):
             refused += 1
             with suppress(ConfigError):
                 backfill(topic, inner, replaces=1)

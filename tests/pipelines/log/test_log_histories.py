@@ -30,7 +30,7 @@ from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore, Ope
 from tieredstore.backends.base import Body, ObjectStore, Prepared
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import ConfigError, DataLoss, Fenced, StoreError, StoreUnavailable
+from tieredstore.errors import ConfigError, DataLossError, FencedError, StoreError, StoreUnavailableError
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.pipelines import Parts, Runner
 from tieredstore.pipelines.log.commit_log import CommitLog, Life, LogState
@@ -98,7 +98,7 @@ def test_what_retention_takes_before_it_is_written_is_a_loss_that_names_it(topic
     topic.copy_plain(400, 100, size=100)
     for metadata in topic.copied[:-1]:
         topic.manager.delete_log_segment_data(metadata)
-    with pytest.raises(DataLoss, match=r"offsets 300 to 399 of .*-\d+"):
+    with pytest.raises(DataLossError, match=r"offsets 300 to 399 of .*-\d+"):
         run_once(topic, store, pipeline)
     # What is written stays, and nothing behind the hole is taken for what comes next.
     assert listed_offsets(store) == list(range(300))
@@ -117,7 +117,9 @@ def test_what_nobody_can_read_is_a_loss_that_names_a_way_on_which_a_pipeline_has
         for info in list(topic.store.list(f"{TOPIC}-")):
             if info.key.endswith(".rsm-manifest"):
                 topic.store.put(info.key, b"{")
-    with pytest.raises(DataLoss, match=r"secor\.kafka\.topic_blacklist, or begin another secor\.generation") as raised:
+    with pytest.raises(
+        DataLossError, match=r"secor\.kafka\.topic_blacklist, or begin another secor\.generation"
+    ) as raised:
         run_once(topic, store, pipeline)
     assert "on_data_loss" not in str(raised.value)
     run_once(topic, store, pipeline_of(secor__kafka__topic_blacklist=TOPIC))
@@ -134,7 +136,7 @@ def test_what_is_to_be_written_again_and_ends_behind_the_log_by_now_is_a_loss_th
     for file in log.entry(log.read().written).files:
         store.discard(file.prepared)
     topic.manager.delete_log_segment_data(topic.copied[-1])
-    with pytest.raises(DataLoss, match=r"offsets 200 to 299 of .*-\d+"):
+    with pytest.raises(DataLossError, match=r"offsets 200 to 299 of .*-\d+"):
         run_once(topic, store, pipeline)
     assert listed(store) == []
 
@@ -196,14 +198,14 @@ def test_a_commit_that_lost_its_answer_is_found_by_the_same_driver(topic: Stored
 
     faulty = FaultyStore(store, lambda operation: (operation.name, operation.keys) == ("put", (BATCH,)), moment="after")
     with Runner(SMALL, Parts(faulty, topic.manager), threads=1) as runner:
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailableError):
             list(runner.run_once())
         assert listed(store) == []
         runner.resume()
         assert listed_offsets(store) == list(range(300))
         assert runner.step() is None
         run_once(topic, store, SMALL)
-        with pytest.raises(Fenced):
+        with pytest.raises(FencedError):
             runner.resume()
 
 
@@ -218,7 +220,7 @@ class LateStore(DelegatingObjectStore):
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
         if key == self._key and self._late is None:
             self._late = body
-            raise StoreUnavailable("timed out")
+            raise StoreUnavailableError("timed out")
         if key == self._key and self._late is not None:
             late, self._key = self._late, ""
             super().put(key, late, if_absent=if_absent)
@@ -229,7 +231,7 @@ def test_a_commit_that_arrives_late_stands_and_the_second_one_is_taken_back(topi
     (tmp_path / "output").mkdir()
     store = FilesystemObjectStore(tmp_path / "output")
     with Runner(SMALL, Parts(LateStore(store, BATCH), topic.manager), threads=1) as runner:
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailableError):
             list(runner.run_once())
         runner.resume()
         assert listed(store) == []

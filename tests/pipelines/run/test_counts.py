@@ -14,7 +14,7 @@ from tests.support.paths import REPOSITORY
 from tests.support.pipelines.pipeline_runs import TOPIC, pipeline_of
 from tests.support.records.stored_records import StoredTopic
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import AccessDenied, ConfigError, DataLoss, StoreUnavailable
+from tieredstore.errors import AccessDeniedError, ConfigError, DataLossError, StoreUnavailableError
 from tieredstore.pipelines import Parts, Runner
 from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.log.entries import Window
@@ -66,7 +66,7 @@ def test_an_outage_tells_for_how_long_and_why() -> None:
     now = [10.0]
     outage = Outage(60, clock=lambda: now[0])
     assert outage.waiting_s == 0
-    outage.note_failure(StoreUnavailable("the store is away"))
+    outage.note_failure(StoreUnavailableError("the store is away"))
     now[0] += 7
     assert (outage.waiting_s, outage.reason) == (7, "the store is away")
     outage.over()
@@ -96,7 +96,7 @@ def test_each_metric_stands_on_the_page() -> None:
     assert {f"`{each}`" for each in named} <= set(re.findall(r"`\w+`", row))
 
 
-AWAY = StoreUnavailable("away")
+AWAY = StoreUnavailableError("away")
 
 
 def test_an_outage_is_waited_for_with_longer_and_longer_pauses_and_then_ends_it() -> None:
@@ -111,13 +111,13 @@ def test_an_outage_is_waited_for_with_longer_and_longer_pauses_and_then_ends_it(
     now[0] = 150
     assert outage.note_failure(AWAY) == 0.5
     now[0] = 250
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         outage.note_failure(AWAY)
 
 
 def test_what_no_waiting_mends_is_raised_at_once() -> None:
-    with pytest.raises(AccessDenied):
-        Outage(100).note_failure(AccessDenied("no"))
+    with pytest.raises(AccessDeniedError):
+        Outage(100).note_failure(AccessDeniedError("no"))
 
 
 def window(start: int, stop: int, partition: int = 0, topic_id: str = "id") -> Window:
@@ -129,7 +129,7 @@ def test_of_windows_that_are_repeated_the_rest_is_written() -> None:
     windows = [window(0, 10), window(10, 20), window(20, 30), window(5, 9, partition=1), window(9, 12, partition=1)]
     assert unwritten(windows, written) == [window(15, 20), *windows[2:]]
     assert unwritten(windows[:1], written) == []
-    with pytest.raises(DataLoss, match="the commit log ends before offset 15"):
+    with pytest.raises(DataLossError, match="the commit log ends before offset 15"):
         unwritten([window(20, 30)], written)
     with pytest.raises(ConfigError, match="created again"):
         unwritten([window(10, 20, topic_id="another")], written)

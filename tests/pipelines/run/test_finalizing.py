@@ -29,7 +29,7 @@ from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore, Mom
 from tests.support.stores.operation_sweep import Killed, OperationSweep
 from tieredstore.backends.base import Body, ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import ConfigError, Fenced, PreconditionFailed, TieredStoreError
+from tieredstore.errors import ConfigError, FencedError, PreconditionFailedError, TieredStoreError
 from tieredstore.model import Uuid
 from tieredstore.partitions.log import PartitionLog
 from tieredstore.pipelines import Parts, Pipeline, Runner
@@ -167,7 +167,7 @@ def test_a_driver_goes_on_after_an_answer_was_lost(topic: StoredTopic, store: Ob
         runner.resume()
         assert sorted(successes(store)) == [day(12), day(13), day(14)]
         run(topic, store)
-        with pytest.raises(Fenced):
+        with pytest.raises(FencedError):
             runner.driver.finalize({TOPIC: NOON_MS * 2})
     assert day(16) not in successes(store)
 
@@ -361,7 +361,7 @@ class Stopping(DelegatingObjectStore):
         """As the store carries out the request, late; its key."""
         assert self.under_way is not None
         key, body = self.under_way
-        with suppress(PreconditionFailed):
+        with suppress(PreconditionFailedError):
             self.inner.put(key, body, if_absent=True)
         return key
 

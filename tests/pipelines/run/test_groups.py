@@ -17,7 +17,7 @@ from tests.support.servers.zookeeper import ZooKeeperServer, zookeeper_client
 from tests.support.stores.operation_sweep import Killed, OperationSweep
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import BrokerUnavailable, ConfigError, CorruptData, DataLoss
+from tieredstore.errors import BrokerUnavailableError, ConfigError, CorruptDataError, DataLossError
 from tieredstore.live import LiveCluster
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.partitions.log import PartitionLog
@@ -146,11 +146,11 @@ def test_a_group_that_stands_where_nothing_is_any_more_is_data_loss(kafka: Kafka
     for partition in (0, 1):
         kept.produce(20, partition)
     kept.stand(p0=21, p1=20)
-    with pytest.raises(DataLoss, match=r"stands at offset 21 of .*-0, whose log ends before offset 20"):
+    with pytest.raises(DataLossError, match=r"stands at offset 21 of .*-0, whose log ends before offset 20"):
         kept.run()
     kept.stand(p0=5)
     delete_records(kafka, kept.topic, 6)
-    with pytest.raises(DataLoss, match=r"stands at offset 5 of .*-0, whose log begins at 6"):
+    with pytest.raises(DataLossError, match=r"stands at offset 5 of .*-0, whose log begins at 6"):
         kept.run()
     kept.stand(p0=6)
     kept.run()
@@ -169,7 +169,7 @@ def test_offsets_of_secor_in_zookeeper_are_gone_on_with(zookeeper: ZooKeeperServ
         with pytest.raises(ConfigError, match="no committed offset of any of the 1 partitions in ZooKeeper"):
             run_once(topic, store, pipeline_of(**secor))
         client.create(node, b"12a", makepath=True)
-        with pytest.raises(CorruptData, match="which is no offset"):
+        with pytest.raises(CorruptDataError, match="which is no offset"):
             run_once(topic, store, pipeline_of(**secor))
         # Further than the bucket: what is between is on its way there.
         client.set(node, b"310")
@@ -204,7 +204,7 @@ class ScriptedCluster(LiveCluster):
         self._failures -= 1
         self.tried.release()
         if self._failures >= 0:
-            raise BrokerUnavailable("the broker is away")
+            raise BrokerUnavailableError("the broker is away")
         self.commits_made.append(dict(offsets))
 
 

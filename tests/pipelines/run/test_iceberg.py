@@ -26,7 +26,7 @@ from tests.support.stores.clouds import make_s3
 from tests.support.stores.operation_sweep import DyingStore, Killed
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
-from tieredstore.errors import ConfigError, Fenced, StoreError, StoreUnavailable
+from tieredstore.errors import ConfigError, FencedError, StoreError, StoreUnavailableError
 from tieredstore.pipelines import Parts, Pipeline, Runner
 from tieredstore.pipelines.run.iceberg import IcebergTable
 from tieredstore.pipelines.upkeep.backfill import Backfill
@@ -179,7 +179,7 @@ def test_a_snapshot_that_failed_or_lost_its_answer_is_there_once(
     run_once(topic, folder.store, folder.pipeline())
     topic.copy_plain(300, 50, size=100)
     seen = fail_commit(monkeypatch, failure)
-    with contextlib.suppress(StoreUnavailable, Killed):
+    with contextlib.suppress(StoreUnavailableError, Killed):
         run_once(topic, folder.store, folder.pipeline())
     assert seen
     run_once(topic, folder.store, folder.pipeline())
@@ -193,7 +193,7 @@ def test_a_run_goes_on_by_itself_where_the_catalog_was_away(
 ) -> None:
     with Runner(folder.pipeline(), Parts(folder.store, topic.manager), threads=1) as runner:
         fail_commit(monkeypatch, answer_lost)
-        with pytest.raises(StoreUnavailable, match=r"catalog or a store of the table logs\.events is away"):
+        with pytest.raises(StoreUnavailableError, match=r"catalog or a store of the table logs\.events is away"):
             list(runner.run_once())
         runner.resume()
         assert list(runner.run_once()) == []
@@ -209,7 +209,7 @@ def test_no_entry_is_written_while_the_catalog_is_away(
 
     with monkeypatch.context() as patch:
         patch.setattr(SqlCatalog, "load_table", away)
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailableError):
             run_once(topic, folder.store, folder.pipeline())
         assert [info.key for info in folder.store.list("out/_tieredstore/kept/1/commits/")] == []
     run_once(topic, folder.store, folder.pipeline())
@@ -225,7 +225,7 @@ def test_of_two_drivers_one_enters_a_batch(topic: StoredTopic, folder: Folder, m
     run_once(topic, folder.store, folder.pipeline())
     topic.copy_plain(300, 50, size=100)
     fail_commit(monkeypatch, overtaken)
-    with pytest.raises(Fenced):
+    with pytest.raises(FencedError):
         run_once(topic, folder.store, folder.pipeline())
     folder.is_whole()
     assert folder.offsets() == list(range(350))
@@ -287,7 +287,7 @@ def test_a_snapshot_of_a_replacement_is_there_once(
 ) -> None:
     run_once(topic, folder.store, folder.pipeline())
     fail_commit(monkeypatch, failure)
-    with contextlib.suppress(StoreUnavailable, Killed):
+    with contextlib.suppress(StoreUnavailableError, Killed):
         backfill(folder, topic)
     backfill(folder, topic)
     folder.is_whole()
@@ -333,7 +333,7 @@ def test_a_dropped_generation_leaves_the_table(
     assert len(folder.offsets()) == 600
     if failure is not None:
         fail_commit(monkeypatch, failure)
-        with contextlib.suppress(StoreUnavailable, Killed):
+        with contextlib.suppress(StoreUnavailableError, Killed):
             drop(folder)
         assert len(listed_offsets(folder.store)) == 300
     drop(folder)

@@ -35,7 +35,7 @@ from tests.support.stores.operation_sweep import OperationSweep
 from tieredstore.backends.base import ObjectStore, find_abandoned_writes
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import Fenced, StoreUnavailable
+from tieredstore.errors import FencedError, StoreUnavailableError
 from tieredstore.pipelines import Parts, Pipeline, Runner
 from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.run.driver import Driver
@@ -144,7 +144,7 @@ def test_who_sleeps_while_another_does_the_same_changes_nothing_that_is_seen(hou
 
     sweep = OperationSweep(copies_of(first), partial(work, hourly))
     for at, inner, store in sweep.sleep(another):
-        with suppress(Fenced):
+        with suppress(FencedError):
             work(hourly, store)
         assert (len(expected), content_of(inner)) == (at + 1, expected[-1])
         assert list(verify_output(after, inner)) == [], at
@@ -224,7 +224,7 @@ def test_a_published_file_that_is_gone_is_noticed_even_by_who_saw_it_before(
 
 def test_a_file_that_was_seen_before_its_batch_counts_as_published_may_not_go_either(topic: StoredTopic) -> None:
     store = FaultyStore(MemoryObjectStore(), lambda operation: operation.name == "publish", moment="after")
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         run_once(topic, store, SMALL)
     inner = store.inner
     seen = SeenOutput(SMALL, inner, "out/")

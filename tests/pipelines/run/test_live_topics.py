@@ -17,7 +17,7 @@ from tests.support.servers.kafka import KafkaServer
 from tests.support.spark.spark_pipelines import ROOT, Kept
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import ConfigError, DataLoss, ResourceNotFound
+from tieredstore.errors import ConfigError, DataLossError, ResourceNotFoundError
 from tieredstore.pipelines import Parts, Pipeline, Runner, with_generation
 from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.run.generation import commit_log_of
@@ -142,7 +142,7 @@ def test_retention_that_passes_by_is_a_loss_that_names_what_is_gone(running: Run
     running.check()
     running.write(30)
     delete_records(kafka, running.topic, 40)
-    with pytest.raises(DataLoss, match=rf"offsets 25 to 39 of {running.topic}-0"):
+    with pytest.raises(DataLossError, match=rf"offsets 25 to 39 of {running.topic}-0"):
         running.look()
     running.check(missing=30)
     # Another generation begins with what is there.
@@ -165,7 +165,7 @@ def test_retention_between_a_plan_and_its_reading_is_a_loss_that_names_what_is_g
         return windows
 
     monkeypatch.setattr(Planner, "due", overtaken)
-    with pytest.raises(DataLoss, match=rf"offsets 20 to 32 .*{running.topic}-0"):
+    with pytest.raises(DataLossError, match=rf"offsets 20 to 32 .*{running.topic}-0"):
         running.look()
     running.check(missing=30)
     assert commit_log_of(running.pipeline, running.store).read().positions[running.topic, 0].next_offset == 20
@@ -182,7 +182,7 @@ def test_a_run_that_ends_fails_for_a_topic_that_is_nowhere_and_names_what_is_lik
     topic: StoredTopic, store: ObjectStore
 ) -> None:
     expected = rf"^there is no topic '{MISSPELT}' in the bucket; did you mean '{TOPIC}'\?$"
-    with pytest.raises(ResourceNotFound, match=expected) as raised:
+    with pytest.raises(ResourceNotFoundError, match=expected) as raised:
         run_once(topic, store, named(TOPIC, MISSPELT))
     assert raised.value.exit_code == 3
     assert listed(store) == []
@@ -195,7 +195,7 @@ def test_a_topic_that_was_written_once_is_none_that_is_misspelt(topic: StoredTop
     topic.store.delete([info.key for info in topic.store.list()])
     assert run_once(topic, store, named(TOPIC)) == []
     assert run_once(topic, store, pipeline_of()) == []
-    with pytest.raises(ResourceNotFound, match=f"there is no topic '{MISSPELT}' in the bucket"):
+    with pytest.raises(ResourceNotFoundError, match=f"there is no topic '{MISSPELT}' in the bucket"):
         run_once(topic, store, named(TOPIC, MISSPELT))
 
 
@@ -212,12 +212,15 @@ def test_a_topic_that_was_written_once_is_none_that_is_misspelt(topic: StoredTop
 def test_a_filter_that_matches_no_topic_fails_a_run_too(
     topic: StoredTopic, store: ObjectStore, changes: dict[str, str], sentence: str
 ) -> None:
-    with pytest.raises(ResourceNotFound, match=sentence):
+    with pytest.raises(ResourceNotFoundError, match=sentence):
         run_once(topic, store, pipeline_of(**changes))
 
 
 def test_a_bucket_without_any_topic_is_perhaps_another_one(tmp_path: Path) -> None:
-    with closing(StoredTopic(tmp_path)) as empty, pytest.raises(ResourceNotFound, match=r"none at all: check key\.pre"):
+    with (
+        closing(StoredTopic(tmp_path)) as empty,
+        pytest.raises(ResourceNotFoundError, match=r"none at all: check key\.pre"),
+    ):
         run_once(empty, MemoryObjectStore(), pipeline_of())
 
 

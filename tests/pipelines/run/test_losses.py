@@ -19,7 +19,7 @@ from tests.support.stores.doubles import Moment
 from tests.support.stores.operation_sweep import Killed, OperationSweep
 from tieredstore.backends.base import ObjectStore, find_abandoned_writes
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import CorruptData, DataLoss, TieredStoreError
+from tieredstore.errors import CorruptDataError, DataLossError, TieredStoreError
 from tieredstore.live import EpochEnd
 from tieredstore.model import Uuid
 from tieredstore.partitions import PartitionLog
@@ -95,10 +95,10 @@ def test_a_loss_that_the_first_run_meets_is_met_by_all_that_follow(topic: Stored
         run = first.run_once()
         first.begin()
         lose(topic, 0)
-        with pytest.raises(DataLoss, match=r"offsets 0 to 29 of .* were deleted while they were read"):
+        with pytest.raises(DataLossError, match=r"offsets 0 to 29 of .* were deleted while they were read"):
             list(run)
     for _ in range(2):
-        with pytest.raises(DataLoss, match=rf"offsets 0 to 99 of {TOPIC}-{NUMBER} are"):
+        with pytest.raises(DataLossError, match=rf"offsets 0 to 99 of {TOPIC}-{NUMBER} are"):
             run_once(topic, store, SMALL)
         assert written(store) == []
         (sentence,) = told(topic, store)
@@ -125,7 +125,7 @@ def test_whoever_dies_before_a_loss_leaves_a_log_that_knows_of_it(
         topic.store.delete(lost)
         topic.catalog()
         if begun < 100:
-            with pytest.raises(DataLoss, match=f"offsets {begun} to 99"):
+            with pytest.raises(DataLossError, match=f"offsets {begun} to 99"):
                 run_once(topic, store, SMALL)
             assert written(store) == list(range(begun))
             assert told(topic, store)
@@ -153,14 +153,14 @@ def test_where_a_partition_begins_that_comes_later_is_committed_when_it_is_first
             assert entry is not None
             assert [(one.partition, one.start, one.stop) for one in entry.windows] == [(OTHER.partition, 0, 0)]
         lose(topic, 1)
-        with pytest.raises(DataLoss, match=rf"offsets 0 to 49 of {TOPIC}-{OTHER.partition}"):
+        with pytest.raises(DataLossError, match=rf"offsets 0 to 49 of {TOPIC}-{OTHER.partition}"):
             run_once(topic, store, SMALL)
 
 
 def test_what_lies_before_a_hole_is_written(topic: StoredTopic, store: ObjectStore) -> None:
     lose(topic, 1)
     for _ in range(2):
-        with pytest.raises(DataLoss, match="offsets 100 to 199"):
+        with pytest.raises(DataLossError, match="offsets 100 to 199"):
             run_once(topic, store, SMALL)
         assert (written(store), written(store, OTHER.partition)) == (list(range(100)), list(range(50)))
         (sentence,) = told(topic, store)
@@ -172,7 +172,7 @@ def test_what_lies_before_a_manifest_that_nobody_can_read_is_written(topic: Stor
     (key,) = (key for key in objects_of(topic, 2) if key.endswith(".rsm-manifest"))
     topic.store.put(key, b"{")
     for _ in range(2):
-        with pytest.raises(DataLoss, match="manifest"):
+        with pytest.raises(DataLossError, match="manifest"):
             run_once(topic, store, SMALL)
         assert (written(store), written(store, OTHER.partition)) == (list(range(200)), list(range(50)))
         assert len(told(topic, store)) == 1
@@ -190,7 +190,7 @@ def test_what_lies_before_a_damaged_chunk_is_written(
     reached: list[list[int]] = []
     for _ in range(2):
         with (
-            pytest.raises(CorruptData),
+            pytest.raises(CorruptDataError),
             Runner(SMALL, Parts(store, topic.manager), threads=threads) as runner,
         ):
             list(runner.run_once())
@@ -216,7 +216,7 @@ def backfill(topic: StoredTopic, store: ObjectStore) -> list[Entry]:
 def test_a_backfill_writes_what_lies_before_a_damaged_chunk(topic: StoredTopic, store: ObjectStore) -> None:
     whole = damage(topic, 1, 50_000)
     for _ in range(2):
-        with pytest.raises(CorruptData):
+        with pytest.raises(CorruptDataError):
             backfill(topic, store)
         assert (written(store), written(store, OTHER.partition)) == (list(range(140)), list(range(50)))
     mend(topic, 1, whole)
@@ -258,7 +258,7 @@ def test_a_run_that_meets_damage_may_die_at_each_operation(
 
 
 def stop_at_damage(topic: StoredTopic, store: ObjectStore) -> None:
-    with pytest.raises(CorruptData):
+    with pytest.raises(CorruptDataError):
         run_once(topic, store, SMALL)
 
 
@@ -297,7 +297,7 @@ def test_a_later_epoch_below_what_is_written_stops_the_pipeline(bucket: Bucket) 
     assert run_to_end(bucket, store) == list(range(70))
     bucket.ends["orders", 0, FIRST_ID] = 25
     bucket.write(90, epochs=((0, 0), (5, 20), (7, 25)))
-    with pytest.raises(DataLoss, match="is written up to offset 69, and from offset 25 on a later leader epoch"):
+    with pytest.raises(DataLossError, match="is written up to offset 69, and from offset 25 on a later leader epoch"):
         run_to_end(bucket, store)
     assert listed_offsets(store) == list(range(70))
 
@@ -315,13 +315,13 @@ def at(offset: int, epoch: int = -1, topic_id: Uuid = FIRST_ID) -> Progress:
 
 def test_the_brokers_answer_tells_it_before_anything_is_stored() -> None:
     assert position_of(LOG, at(60, 5), "earliest", EpochEnd(5, 60)) == 60
-    with pytest.raises(DataLoss, match="from offset 25 on a later leader epoch"):
+    with pytest.raises(DataLossError, match="from offset 25 on a later leader epoch"):
         position_of(LOG, at(60, 5), "earliest", EpochEnd(5, 25))
 
 
 def test_what_was_written_before_there_were_epochs_is_stopped_as_long_as_the_cut_is_seen() -> None:
     assert position_of(LOG, at(60), "earliest") == 60
-    with pytest.raises(DataLoss, match="from offset 25 on a later leader epoch"):
+    with pytest.raises(DataLossError, match="from offset 25 on a later leader epoch"):
         position_of(CUT, at(60), "earliest")
     assert position_of(CUT, at(60, 6), "earliest") == 60
 

@@ -16,7 +16,7 @@ from tests.support.records.stored_records import StoredTopic
 from tests.support.servers.s3_server import S3Server
 from tests.support.stores.clouds import ATTEMPTS, make_s3, s3_cloud
 from tests.support.stores.s3_stores import replace_part
-from tieredstore.errors import AccessDenied, TieredStoreError
+from tieredstore.errors import AccessDeniedError, TieredStoreError
 from tieredstore.pipelines.run.stores import open_parts
 from tieredstore.pipelines.upkeep.inspection import verify_output
 
@@ -87,7 +87,7 @@ def test_no_secret_of_the_output_is_in_what_is_written_logged_or_said(
         properties = {f"output.{name}": text for name, text in stored.items() if name.startswith("storage.")}
         secret = "output.storage.aws.secret.access.key"
         refused = pipeline_of(**texts({**properties, secret: wrong}))
-        with open_parts(refused) as parts, pytest.raises(AccessDenied) as error:
+        with open_parts(refused) as parts, pytest.raises(AccessDeniedError) as error:
             run_once(topic, parts.store, refused)
         pipeline = pipeline_of(**texts(properties))
         proxy.plan(LoseAnswer(), where=s3_cloud(minio).finish, times=1)

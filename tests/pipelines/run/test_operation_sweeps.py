@@ -28,7 +28,7 @@ from tests.support.stores.doubles import FaultyStore, Moment, Operation
 from tests.support.stores.operation_sweep import Killed, OperationSweep
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import CommitLogCorrupt, Fenced, StoreUnavailable
+from tieredstore.errors import CommitLogCorruptError, FencedError, StoreUnavailableError
 from tieredstore.pipelines import Parts, Runner
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.upkeep.inspection import verify_output
@@ -108,7 +108,7 @@ def test_an_operation_that_fails_is_made_good(
     assert {operation.name for operation in sweep.operations} >= {"prepare", "publish", "put", "replace", "list"}
     for _, inner, faulty in sweep.fail(moment):
         with Runner(HOURLY, Parts(faulty, world.topic.manager), threads=1) as runner:
-            with suppress(StoreUnavailable):
+            with suppress(StoreUnavailableError):
                 list(runner.run_once())
             world.check_seen(inner)
             if again == "itself":
@@ -135,7 +135,7 @@ def run_beside(topic: StoredTopic, store: ObjectStore, *, dies: bool) -> None:
     if not dies:
         run_once(topic, store, HOURLY)
         return
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         run_once(topic, FaultyStore(store, _is_publishing), HOURLY)
     log = commit_log_of(HOURLY, store)
     for file in log.entry(log.read().written).files:
@@ -168,7 +168,7 @@ def test_a_process_that_sleeps_while_another_runs_changes_nothing_that_is_seen(
         with closing(worlds[-1].topic):
             try:
                 run_once(worlds[-1].topic, store, HOURLY)
-            except Fenced:
+            except FencedError:
                 fenced += 1
             assert len(seen) == number + 1
             # Where the other one died, what this one had committed may still be published by it.
@@ -303,10 +303,10 @@ def test_a_hole_in_the_log_is_an_error_and_so_is_another_text(clean_output: Copy
     store = clean_output()
     key = f"{COMMITS}{number:020}.json"
     store.put(key, store.get(key)[:-1])
-    with pytest.raises(CommitLogCorrupt):
+    with pytest.raises(CommitLogCorruptError):
         list(verify_output(TEXT, store))
     store.delete([key])
-    with pytest.raises(CommitLogCorrupt):
+    with pytest.raises(CommitLogCorruptError):
         list(verify_output(TEXT, store))
 
 

@@ -25,13 +25,13 @@ from tests.support.stores.operation_sweep import DyingStore, Killed, OperationSw
 from tieredstore.backends.base import ObjectStore, Prepared, find_abandoned_writes
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import (
-    CommitLogCorrupt,
+    CommitLogCorruptError,
     ConfigError,
-    DataLoss,
-    Fenced,
-    InvalidValue,
-    PreconditionFailed,
-    StoreUnavailable,
+    DataLossError,
+    FencedError,
+    InvalidValueError,
+    PreconditionFailedError,
+    StoreUnavailableError,
     TieredStoreError,
 )
 from tieredstore.pipelines import Parts, Runner
@@ -129,7 +129,7 @@ def test_two_drivers_never_both_commit_and_the_loser_leaves_nothing(topic: Store
             topic.copy_plain(300, 50, size=100)
         run_once(topic, store, SMALL)
         topic.copy_plain(350, 50, size=100)
-        with pytest.raises(Fenced):
+        with pytest.raises(FencedError):
             first.driver.log.append("batch", "")
         list(second_run)
     assert len(listed_offsets(store)) == len(set(listed_offsets(store)))
@@ -146,11 +146,11 @@ def test_a_zombie_publishes_nothing_behind_a_foreign_entry(topic: StoredTopic) -
         assert other
         before = listed(store)
         # What it has read ends where the other began: all that it would do is to say that all is published.
-        with pytest.raises(Fenced):
+        with pytest.raises(FencedError):
             list(run)
-        with pytest.raises(Fenced):
+        with pytest.raises(FencedError):
             zombie.driver.log.check_alone()
-        with pytest.raises(Fenced):
+        with pytest.raises(FencedError):
             zombie.driver.commit([])
         assert listed(store) == before
 
@@ -176,7 +176,7 @@ def test_uploads_that_the_store_dropped_are_written_again(topic: StoredTopic, st
 def test_a_window_that_is_gone_from_its_source_is_data_loss(topic: StoredTopic, store: ObjectStore) -> None:
     run_once(topic, store, SMALL)
     topic.copy_plain(400, 100, size=100)
-    with pytest.raises(DataLoss):
+    with pytest.raises(DataLossError):
         run_once(topic, store, SMALL)
     assert listed_offsets(store) == list(range(300))
 
@@ -190,7 +190,7 @@ def test_an_output_name_that_somebody_else_has_is_an_error_that_names_it(
     # Too late for a refusal of strangers: behind the log's first entry.
     Runner(SMALL, Parts(store, topic.manager)).driver.begin([TOPIC])
     store.put(key, b"another's")
-    with pytest.raises(PreconditionFailed, match=key.replace(".", r"\.")):
+    with pytest.raises(PreconditionFailedError, match=key.replace(".", r"\.")):
         run_once(topic, store, SMALL)
     store.delete([key])
     run_once(topic, store, SMALL)
@@ -223,7 +223,7 @@ def test_who_looks_at_another_pipelines_generation_is_told_whose_it_is(topic: St
 
 def test_bad_messages_go_aside_whole_or_stop_the_batch(topic: StoredTopic, store: ObjectStore) -> None:
     filing = {"secor__message__parser__class": "json"}
-    with pytest.raises(InvalidValue, match=r"secor\.consumer\.max_bad_messages is 10"):
+    with pytest.raises(InvalidValueError, match=r"secor\.consumer\.max_bad_messages is 10"):
         run_once(topic, store, pipeline_of(secor__consumer__max_bad_messages="10", **filing))
     assert listed(store) == []
     assert not list(store.list("out/_tieredstore/kept/1/staging/"))
@@ -241,11 +241,11 @@ def test_a_commit_log_with_a_hole_or_other_bytes_is_refused(topic: StoredTopic, 
     content = store.get(keys[1])
     for damaged in (b"", b"[]", content[:-1], content.replace(b'"kind":"batch"', b'"kind":"other"')):
         store.put(keys[1], damaged)
-        with pytest.raises(CommitLogCorrupt):
+        with pytest.raises(CommitLogCorruptError):
             run_once(topic, store, SMALL)
     store.put(keys[1], content)
     store.delete(keys[:1])
-    with pytest.raises(CommitLogCorrupt, match="some are missing"):
+    with pytest.raises(CommitLogCorruptError, match="some are missing"):
         run_once(topic, store, SMALL)
 
 
@@ -298,7 +298,7 @@ def last_files(store: ObjectStore) -> dict[str, OutputFile]:
 
 def committed_and_dropped(topic: StoredTopic, store: ObjectStore) -> dict[str, OutputFile]:
     """The files of a batch that is committed, and whose uploads are gone but for the first one."""
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         run_once(topic, FaultyStore(store, lambda operation: operation.name == "publish"), TEXT)
     committed = last_files(store)
     for key, file in committed.items():

@@ -30,7 +30,7 @@ from tests.support.stores.doubles import FaultyStore, Moment, Operation, Scripte
 from tests.support.stores.operation_sweep import Killed, OperationSweep
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import ConfigError, DataLoss, Fenced, ResourceNotFound, TieredStoreError
+from tieredstore.errors import ConfigError, DataLossError, FencedError, ResourceNotFoundError, TieredStoreError
 from tieredstore.model import AtTime
 from tieredstore.pipelines import Entry, Parts, Pipeline, Runner, with_generation
 from tieredstore.pipelines.files.sequencefile import LONG, SequenceFileWriter, bytes_writable
@@ -112,7 +112,7 @@ def test_times_choose_offsets(topic: StoredTopic, store: ObjectStore) -> None:
     assert offsets(store, 2) == [2, 3]
     backfill(topic, store, Selected(TOPIC, AtTime.of(datetime(2030, 1, 1, tzinfo=UTC))), generation=3)
     assert offsets(store, 3) == []
-    with pytest.raises(ResourceNotFound):
+    with pytest.raises(ResourceNotFoundError):
         backfill(topic, store, Selected("another"), generation=4)
     assert backfill(topic, store, Selected(TOPIC, partitions=(NUMBER + 1,)), generation=4) == []
 
@@ -147,7 +147,7 @@ def test_files_of_another_generation_give_way(topic: StoredTopic) -> None:
     with Runner(WRONG, Parts(store, topic.manager), threads=1) as live:
         list(live.run_once())
         backfill(topic, watched, replaces=1)
-        with pytest.raises(Fenced):
+        with pytest.raises(FencedError):
             live.driver.commit([])
     assert seen[0] == []
     assert offsets(store, 1) == []
@@ -330,7 +330,7 @@ def test_files_by_day_and_bad_messages_are_read_in_the_order_of_offsets(topic: S
     from_files(store, kept, Selected(TOPIC, AtTime.of(datetime(2026, 1, 1, 15, tzinfo=UTC))), 3)
     assert offsets(store, 3) == [0, 1, 2, 3, 4, 5, 6, 7]
     lost = KeptFiles(kept, store, TOPIC, 1)
-    with pytest.raises(DataLoss, match="offsets 2 to 2 of"):
+    with pytest.raises(DataLossError, match="offsets 2 to 2 of"):
         list(lost.records(Window(TOPIC, "", 9, 2, 3)))
 
 
@@ -363,12 +363,12 @@ def test_secors_files_tell_offsets_by_their_keys_and_double_nothing(store: Objec
     assert sorted(offset for key in keys for offset in offsets_of(store, key)) == [100, 101, 103, 110, 111]
     with pytest.raises(ConfigError, match="do not tell their times"):
         source.extents(Selected("orders", AtTime.of(datetime(2026, 1, 1, tzinfo=UTC))))
-    with pytest.raises(DataLoss, match="offsets 50 to 99"):
+    with pytest.raises(DataLossError, match="offsets 50 to 99"):
         source.extents(Selected("orders", 50))
     store.put(f"{root}/dt=2/7_0_{120:020}.gz", b"no offsets\n")
     with pytest.raises(ConfigError, match="does not tell the offsets"):
         KeptFiles(kept, store, "orders", 1 << 20)
-    with pytest.raises(ResourceNotFound):
+    with pytest.raises(ResourceNotFoundError):
         KeptFiles(kept, store, "others", 1 << 20)
 
 
@@ -415,7 +415,7 @@ def test_who_sleeps_while_another_completes_a_replacement_changes_nothing_that_i
     for at, inner, store in sweep.sleep(lambda inner: backfill(later_topic, inner, replaces=1)):
         try:
             backfill(later_topic, store, replaces=1)
-        except Fenced:
+        except FencedError:
             fenced += 1
         assert (offsets(inner, 1), offsets(inner, 2)) == ([], [0, 1, 2, 3, 4]), at
         assert set(successes(inner)) == {day(12), day(13), day(14)}, at

@@ -26,7 +26,7 @@ from tests.support.stores.doubles import FaultyStore, Moment, Operation, Scripte
 from tests.support.stores.operation_sweep import Killed, OperationSweep
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import CommitLogCorrupt, ConfigError, Fenced, PreparedGone, TieredStoreError
+from tieredstore.errors import CommitLogCorruptError, ConfigError, FencedError, PreparedGoneError, TieredStoreError
 from tieredstore.ops.steps import Outcome
 from tieredstore.pipelines import Entry, Parts, Pipeline, Runner
 from tieredstore.pipelines.log.commit_log import CommitLog, changes_since
@@ -230,7 +230,7 @@ def test_a_generation_goes_on_where_another_is_sealed(topic: StoredTopic, store:
         list(old.run_once())
         topic.copy_plain(300, 50, size=100)
         entries = take_over(topic, store)
-        with pytest.raises(Fenced):
+        with pytest.raises(FencedError):
             old.driver.commit([])
     assert [(window.start, window.stop) for entry in entries for window in entry.windows] == [(300, 350)]
     with pytest.raises(ConfigError, match="generation 2 took it over"):
@@ -306,7 +306,7 @@ def test_what_is_committed_never_appears_once_it_is_dropped(topic: StoredTopic, 
     entry = log.entry(log.read().written)
     list(drop_generation(SMALL, store, dry_run=False))
     for file in entry.files:
-        with pytest.raises(PreparedGone):
+        with pytest.raises(PreparedGoneError):
             store.publish(file.prepared)
     assert listed(store) == []
 
@@ -322,7 +322,7 @@ def test_gc_takes_what_nobody_will_publish_and_leaves_what_is_committed(topic: S
     for apply in (False, True):
         steps = list(collect_garbage(SMALL, later, min_age_ms=DAY_MS, dry_run=not apply))
         assert [step.outcome for step in steps].count(Outcome.DELETED) == 1
-    with pytest.raises(PreparedGone):
+    with pytest.raises(PreparedGoneError):
         store.publish(zombie)
     run_once(topic, store, SMALL)
     assert listed_offsets(store) == list(range(300))
@@ -346,9 +346,9 @@ def test_entries_with_other_fields_are_refused_and_those_of_before_are_read() ->
     seal = LogEntry(4, "seal", "w", "f", (), removed=("a",), other=7)
     assert LogEntry.from_bytes(seal.to_bytes(), "k") == seal
     for damaged in (b'"removed":[7]', b'"removed":"a"'):
-        with pytest.raises(CommitLogCorrupt):
+        with pytest.raises(CommitLogCorruptError):
             LogEntry.from_bytes(seal.to_bytes().replace(b'"removed":["a"]', damaged), "k")
-    with pytest.raises(CommitLogCorrupt, match="windows"):
+    with pytest.raises(CommitLogCorruptError, match="windows"):
         LogEntry.from_bytes(seal.to_bytes().replace(b',"windows":[]', b""), "k")
     store = MemoryObjectStore()
     log = CommitLog(store, "", "p", 1)

@@ -31,7 +31,7 @@ from tests.support.records.counted_checksums import counted_checksums
 from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore
 from tieredstore.backends.base import Body
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import StoreUnavailable
+from tieredstore.errors import StoreUnavailableError
 from tieredstore.pubsub.broker.authorization import Authorizer, Client
 from tieredstore.pubsub.broker.broker import Broker
 from tieredstore.pubsub.consume.consumer import Consumer
@@ -71,7 +71,7 @@ class HeldStore(DelegatingObjectStore):
         if "!tieredstore" not in key:
             assert self.may.wait(LONG_S)
             if self.fails:
-                raise StoreUnavailable("the store is down")
+                raise StoreUnavailableError("the store is down")
         super().put(key, body, if_absent=if_absent)
 
 

@@ -23,7 +23,7 @@ from tests.support.pubsub.pubsub_topics import eventually, orders_on, read_value
 from tests.support.servers.zookeeper import ZooKeeperServer
 from tests.support.stores.doubles import Operation, ScriptedStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import StoreUnavailable
+from tieredstore.errors import StoreUnavailableError
 from tieredstore.process.health import Health
 from tieredstore.process.service import Service
 from tieredstore.pubsub.broker import running
@@ -231,7 +231,7 @@ def test_a_store_that_fails_is_a_reason_not_to_be_ready_and_what_is_known_holds(
 
     def fail(_: Operation) -> None:
         if is_down.is_set():
-            raise StoreUnavailable("the store is down")
+            raise StoreUnavailableError("the store is down")
 
     store = ScriptedStore(MemoryObjectStore()).on(("list", "delete"), do=fail)
     topics = orders_on(store, batch_ms="10")

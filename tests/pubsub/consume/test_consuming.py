@@ -21,10 +21,10 @@ from tests.support.pubsub.pubsub_topics import (
 from tests.support.records.counted_checksums import counted_checksums
 from tests.support.stores.doubles import FaultyStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import AlreadyClosed, ConfigError, DataLoss, InvalidRange
+from tieredstore.errors import AlreadyClosedError, ConfigError, DataLossError, InvalidRangeError
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consume.consumer import Consumer
-from tieredstore.pubsub.errors import MessageCorrupt, NotificationCorrupt
+from tieredstore.pubsub.errors import MessageCorruptError, NotificationCorruptError
 from tieredstore.pubsub.format.notifications import Notification
 from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.pubsub.queue.queues import Position
@@ -60,7 +60,7 @@ def test_positions_to_the_record() -> None:
         if number == 5:
             break
     consumer.commit()
-    with pytest.raises(InvalidRange, match="not handed out"):
+    with pytest.raises(InvalidRangeError, match="not handed out"):
         consumer.commit({0: Position(0, 3, 2)})
     consumer.close()
     with Consumer(topics, "orders", group="g") as later:
@@ -73,7 +73,7 @@ def test_positions_to_the_record() -> None:
     assert one.column("value")[0].as_py()[:4] == b"0004"
     assert alone.read_at(0, 0).num_rows == 10
     for place in ((0, 1), (0, 0, 9), (0, 0, 0, 9)):
-        with pytest.raises(InvalidRange):
+        with pytest.raises(InvalidRangeError):
             alone.read_at(*place)
     with pytest.raises(ConfigError, match="without a group"):
         alone.commit()
@@ -88,7 +88,7 @@ def test_a_consumer_that_was_closed_does_not_say_that_there_is_nothing_more() ->
             assert next(records).value == b"a"
         consumer.close()
         for ask in (consumer.poll, lambda records=records: next(records), lambda: next(consumer.records())):
-            with pytest.raises(AlreadyClosed, match="this consumer of orders was closed; open another one"):
+            with pytest.raises(AlreadyClosedError, match="this consumer of orders was closed; open another one"):
                 ask()
 
 
@@ -113,7 +113,7 @@ def test_an_absent_object_and_a_freed_queue_are_data_loss_or_reported() -> None:
     queue = topics.queue(topics.get("orders"))
     keys = [told.key or "" for told in notified(topics)]
     topics.store.delete([keys[2]])
-    with pytest.raises(DataLoss, match=r"offset 512: the object .* is not there"):
+    with pytest.raises(DataLossError, match=r"offset 512: the object .* is not there"):
         values_of(Consumer(topics, "orders"))
     slow = Consumer(topics, "orders", on_data_loss="report")
     assert values_of(slow, at_least=3) == [b"0", b"1", b"3"]
@@ -127,7 +127,7 @@ def test_an_absent_object_and_a_freed_queue_are_data_loss_or_reported() -> None:
 def test_damage_stays_where_it_is_or_is_left_out() -> None:
     topics, key = three_messages()
     flip(topics, key, SECOND)
-    with pytest.raises(MessageCorrupt, match="another CRC-32"):
+    with pytest.raises(MessageCorruptError, match="another CRC-32"):
         values_of(Consumer(topics, "orders"))
     # As MemQ writes them, notifications tell no checksum of the object.
     queue = topics.queue(topics.get("orders"))
@@ -139,7 +139,7 @@ def test_damage_stays_where_it_is_or_is_left_out() -> None:
     records = failing.records(LONG_S)
     assert next(records).value[:1] == b"0"
     for _ in range(2):
-        with pytest.raises(MessageCorrupt, match="Message 1"):
+        with pytest.raises(MessageCorruptError, match="Message 1"):
             list(failing.records(LONG_S))
     skipping = Consumer(topics, "orders", on_corrupt="skip")
     skipping.seek(0, 256)
@@ -164,7 +164,7 @@ def test_a_notification_that_points_elsewhere_is_refused_before_anything_is_fetc
     topics = fresh_topics()
     queue = topics.queue(topics.get("orders"))
     queue.append(0, [Notification(topic, 71, 1, key=key, bucket=bucket).to_json()], Deadline.after(LONG_S))
-    with pytest.raises(NotificationCorrupt, match="queue orders/0, offset 0"):
+    with pytest.raises(NotificationCorruptError, match="queue orders/0, offset 0"):
         values_of(Consumer(topics, "orders"))
 
 
@@ -197,7 +197,7 @@ def test_bytes_behind_the_last_message_are_damage_whoever_told_of_the_object(by:
     for on_corrupt in ("fail", "skip"):
         consumer = Consumer(topics, "orders", on_corrupt=on_corrupt)
         consumer.seek(0, 256 if by == "MemQ" else 0)
-        with pytest.raises(MessageCorrupt):
+        with pytest.raises(MessageCorruptError):
             values_of(consumer)
         consumer.close()
 
@@ -206,7 +206,7 @@ def test_bytes_behind_the_last_message_are_damage_whoever_told_of_the_object(by:
 def test_an_object_that_was_cut_is_damage_and_not_a_shorter_result(size: int) -> None:
     topics, key = three_messages()
     topics.store.put(key, topics.store.get(key)[: size or 0])
-    with pytest.raises(MessageCorrupt):
+    with pytest.raises(MessageCorruptError):
         values_of(Consumer(topics, "orders"))
 
 

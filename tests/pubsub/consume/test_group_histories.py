@@ -14,7 +14,7 @@ from tests.support.pubsub.pubsub_topics import sealed_message, topics_on
 from tests.support.simulated_time import SimulatedClock
 from tests.support.stores.doubles import FaultyStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import Fenced, PreconditionFailed, StoreUnavailable
+from tieredstore.errors import FencedError, PreconditionFailedError, StoreUnavailableError
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.format.messages import ProducerRequest
@@ -83,12 +83,12 @@ class History:
         self.source.shuffle(members)
         for member in members:
             if member.group._beater is not None:
-                with contextlib.suppress(StoreUnavailable, PreconditionFailed):
+                with contextlib.suppress(StoreUnavailableError, PreconditionFailedError):
                     member.group.beat()
             self.read(member)
 
     def read(self, member: Member) -> None:
-        with contextlib.suppress(StoreUnavailable):
+        with contextlib.suppress(StoreUnavailableError):
             member.consumer.assignment()
             self.forget(member)
             for _ in range(self.source.randrange(4)):
@@ -121,9 +121,9 @@ class History:
             self.give_trouble(member)
             try:
                 member.consumer.commit({partition: position})
-            except Fenced:
+            except FencedError:
                 member.given.pop(partition, None)
-            except StoreUnavailable:
+            except StoreUnavailableError:
                 member.store.fail_at = None
                 self.resolve(member, partition)
             else:
@@ -142,7 +142,7 @@ class History:
         given = member.given.pop(partition, [])
         try:
             member.consumer.commit({partition: member.consumer.position()[partition]})
-        except Fenced:
+        except FencedError:
             return
         self.committed[partition] += given
 

@@ -20,7 +20,7 @@ import pytest
 
 from tests.support.pubsub.pubsub_topics import topics_in
 from tests.support.servers.kafka import KafkaServer
-from tieredstore.errors import Fenced, TieredStoreError
+from tieredstore.errors import FencedError, TieredStoreError
 from tieredstore.pubsub.consume import consumer as consuming
 from tieredstore.pubsub.produce.futures import RecordPlace
 from tieredstore.pubsub.produce.producer import Producer
@@ -54,7 +54,7 @@ def be_a_member(topics: Topics, log: Path) -> None:
 def commit(consumer: consuming.Consumer, output: int) -> None:
     try:
         consumer.commit()
-    except Fenced:
+    except FencedError:
         os.write(output, b"fenced\n")
 
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import pytest
 
 from tests.support.pubsub.pubsub_topics import fresh_topics, notified, publish
-from tieredstore.errors import DataLoss
+from tieredstore.errors import DataLossError
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.consume.partition_state import Fetching, OpenBatch
-from tieredstore.pubsub.errors import MessageCorrupt
+from tieredstore.pubsub.errors import MessageCorruptError
 from tieredstore.pubsub.queue.queues import Position
 
 FETCHES = 3
@@ -71,7 +71,7 @@ class Machine:
         for _ in range(self.source.randrange(1, 3)):
             try:
                 return self.state.fill()
-            except (DataLoss, MessageCorrupt):
+            except (DataLossError, MessageCorruptError):
                 self.go_on()
                 assert not self.batches[self.at].is_whole
                 assert self.state.position.offset <= 256 * self.at

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError
 from tests.support.kafka.mock_kafka import OFFSET_COMMIT, mock_kafka
 from tests.support.pubsub.pubsub_topics import eventually, fresh_topics, orders_on, records_of, topics_on, values_of
 from tests.support.simulated_time import SimulatedClock
-from tieredstore.errors import Fenced, InvalidRange, StoreUnavailable
+from tieredstore.errors import FencedError, InvalidRangeError, StoreUnavailableError
 from tieredstore.live.cluster import LiveCluster
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.consume.partition_state import ConsumedRecord
@@ -72,7 +72,7 @@ def rest_of(consumer: Consumer) -> list[Place]:
     return [place_of(record) for record in consumer.records(WAIT_S)]
 
 
-class Failed(Exception):
+class FailedError(Exception):
     """Of whoever handles a record."""
 
 
@@ -87,11 +87,11 @@ def leave_by_break(records: Iterator[ConsumedRecord], count: int) -> list[Place]
 
 def leave_by_an_exception(records: Iterator[ConsumedRecord], count: int) -> list[Place]:
     given: list[Place] = []
-    with contextlib.suppress(Failed):
+    with contextlib.suppress(FailedError):
         for record in records:
             given.append(place_of(record))
             if len(given) == count:
-                raise Failed
+                raise FailedError
     return given
 
 
@@ -198,7 +198,7 @@ def test_what_is_lost_at_each_record_is_given_no_more_and_the_rest_is_committed(
                     member.lost = {0}
             try:
                 consumer.commit()
-            except Fenced:
+            except FencedError:
                 fenced += 1
         given += rest_of(consumer)
         assert lost_at == count
@@ -206,7 +206,7 @@ def test_what_is_lost_at_each_record_is_given_no_more_and_the_rest_is_committed(
         assert all(partition == 1 for partition, *_ in after), count
         assert sorted(place for place in given if place[0] == 1) == places[1]
         assert [place for place in before if place[0] == 0] == places[0][: sum(place[0] == 0 for place in before)]
-        # Fenced at most once: it knows from then on what is not its own.
+        # FencedError at most once: it knows from then on what is not its own.
         assert fenced == (1 if heard == "by its commit" else fenced)
         assert fenced <= 1
         consumer.commit()
@@ -266,10 +266,10 @@ def test_a_commit_of_what_is_not_owned_commits_the_rest_and_says_so() -> None:
     assert len(rest_of(consumer)) == 2 * RECORDS
     ends = consumer.position()
     member.has = {1: None}
-    with pytest.raises(Fenced, match=r"partition 0 of orders"):
+    with pytest.raises(FencedError, match=r"partition 0 of orders"):
         consumer.commit(ends)
     assert member.committed == {1: ends[1]}
-    with pytest.raises(InvalidRange, match="was not handed out"):
+    with pytest.raises(InvalidRangeError, match="was not handed out"):
         consumer.commit({1: ends[1]._replace(offset=ends[1].offset + 1)})
     consumer.close()
 
@@ -285,7 +285,7 @@ def test_a_store_group_fences_what_was_taken_and_commits_the_others() -> None:
     first.tick()
     second._owned = {}
     assert second._take(1, ["nobody"])
-    with pytest.raises(Fenced, match="partition 1 of orders"):
+    with pytest.raises(FencedError, match="partition 1 of orders"):
         first.commit({0: Position(1), 1: Position(1), 2: Position(1)})
     assert first.claims() == {0: Claim(1, Position(1)), 2: Claim(1, Position(1))}
     first.leave()
@@ -303,7 +303,7 @@ def test_a_member_of_a_group_in_kafka_has_nothing_when_it_was_fenced(code: int) 
             member = KafkaGroup(properties, "g", "notifications", cluster)
             eventually(lambda: len(member.claims()) == 2, member.tick)
             kafka.push_errors(OFFSET_COMMIT, code)
-            with pytest.raises(Fenced):
+            with pytest.raises(FencedError):
                 member.commit({0: Position(1), 1: Position(1)})
             assert member.claims() == {}
             member.leave()
@@ -377,7 +377,7 @@ class Told(GroupMember):
             self.has.pop(partition, None)
         self.committed |= {number: place for number, place in positions.items() if number in self.has}
         if gone := sorted(positions.keys() - self.has.keys()):
-            raise Fenced(f"partition {gone[0]} of orders is another member's")
+            raise FencedError(f"partition {gone[0]} of orders is another member's")
 
     def leave(self) -> None:
         self.has = {}
@@ -410,7 +410,7 @@ def test_a_deposed_consumer_reads_no_more_of_what_it_lost_and_commits_the_rest()
     member.has = {0: None, 1: None}
     assert len(values_of(consumer, at_least=4)) == 4
     member.lost = {0}
-    with pytest.raises(Fenced, match="partition 0"):
+    with pytest.raises(FencedError, match="partition 0"):
         consumer.commit()
     assert consumer.position().keys() == {1}
     publish_in_turn(topics, [b"later %d" % number for number in range(4)])
@@ -442,7 +442,7 @@ def test_partitions_that_are_added_are_written_and_read_by_who_is_there(monkeypa
 
 def test_a_store_that_does_not_tell_of_partitions_changes_none() -> None:
     def away() -> int:
-        raise StoreUnavailable("away")
+        raise StoreUnavailableError("away")
 
     topics = topics_on()
     site = queue_kinds.QueueSite(topics.folder, "orders", 2, "orders", topics.batches, away)

@@ -16,7 +16,7 @@ from tests.support.kafka.kafka_topics import make_topic
 from tests.support.pubsub.pubsub_topics import eventually, orders_on, values_of
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.backends.filesystem.store import FilesystemObjectStore
-from tieredstore.errors import ConfigError, CorruptData
+from tieredstore.errors import ConfigError, CorruptDataError
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.format.audit_records import AuditRecord, IdsHash, parse_audit_record
 from tieredstore.pubsub.format.messages import ProducerRequest
@@ -48,14 +48,14 @@ def test_the_bytes_are_those_of_memq() -> None:
 def test_what_is_cut_or_changed_is_another_record_or_refused() -> None:
     source, raw = random.Random(7), said(1, by_producer=True).to_bytes()
     for size in range(len(raw)):
-        with pytest.raises(CorruptData, match=r"^here: "):
+        with pytest.raises(CorruptDataError, match=r"^here: "):
             parse_audit_record(raw[:size], "here")
     for _ in range(2000):
         mutant = bytearray(raw)
         mutant[source.randrange(len(raw))] ^= source.randrange(1, 256)
         try:
             assert parse_audit_record(bytes(mutant), "here").to_bytes() == mutant
-        except CorruptData:
+        except CorruptDataError:
             continue
 
 

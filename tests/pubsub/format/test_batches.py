@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from tests.support.examples import examples
 from tests.support.pubsub.memq_batches import REQUEST, Row, message_of, random_record, row_of, rows_of
-from tieredstore.errors import ConfigError, InvalidRange
+from tieredstore.errors import ConfigError, InvalidRangeError
 from tieredstore.pubsub.broker.processor import check_message
-from tieredstore.pubsub.errors import MessageCorrupt
+from tieredstore.pubsub.errors import MessageCorruptError
 from tieredstore.pubsub.format._checksums import joined_crc
 from tieredstore.pubsub.format.batches import (
     BatchIndex,
@@ -98,7 +98,7 @@ def test_a_message_is_read_by_itself() -> None:
         row for rows in BatchDecoder().decode_message(batch[start:stop], index.place(2)) for row in rows.to_pylist()
     ]
     assert rows == [row_of(record, 2, number) for number, record in enumerate(contents[2])]
-    with pytest.raises(InvalidRange, match="no Message 3"):
+    with pytest.raises(InvalidRangeError, match="no Message 3"):
         index.byte_range(3)
 
 
@@ -167,7 +167,7 @@ def test_other_addresses_and_none_at_all() -> None:
     ],
 )
 def test_an_index_or_a_header_that_disagrees_is_refused(batch: bytes, sentence: str) -> None:
-    with pytest.raises(MessageCorrupt, match=sentence) as raised:
+    with pytest.raises(MessageCorruptError, match=sentence) as raised:
         rows_of(batch)
     assert "batch" in str(raised.value)
 
@@ -193,7 +193,7 @@ def test_an_index_or_a_header_that_disagrees_is_refused(batch: bytes, sentence: 
     ],
 )
 def test_records_that_do_not_hold_together_are_refused(batch: bytes, sentence: str) -> None:
-    with pytest.raises(MessageCorrupt, match=f"batch: Message 0, byte .*{sentence}"):
+    with pytest.raises(MessageCorruptError, match=f"batch: Message 0, byte .*{sentence}"):
         rows_of(batch)
 
 
@@ -201,7 +201,7 @@ def test_records_that_do_not_hold_together_are_refused(batch: bytes, sentence: s
 def test_headers_that_do_not_fill_their_length_are_refused(headers: bytes) -> None:
     fields = struct.pack(">qBh", 0, 0, len(headers)) + headers
     body = struct.pack(">h", len(fields)) + fields + struct.pack(">ii", 0, 0)
-    with pytest.raises(MessageCorrupt, match="record 0 has"):
+    with pytest.raises(MessageCorruptError, match="record 0 has"):
         rows_of(with_body(body, 1))
 
 
@@ -223,7 +223,7 @@ def test_a_record_without_its_fields_has_no_timestamp() -> None:
 def test_what_expands_beyond_the_limit_is_refused(compression: Compression) -> None:
     records: list[RecordFields] = [(bytes(100_000), None, None, None, 0)] * 20
     batch = build_batch([message_of(records, compression)])
-    with pytest.raises(MessageCorrupt, match=r"max\.expanded\.bytes"):
+    with pytest.raises(MessageCorruptError, match=r"max\.expanded\.bytes"):
         rows_of(batch, BatchDecoder(max_expanded_bytes=1_000_000))
     assert len(rows_of(batch, BatchDecoder(max_expanded_bytes=3_000_000))) == 20
 
@@ -240,7 +240,7 @@ def test_a_damaged_message_alone_is_left_out_and_counted() -> None:
     assert "CRC-32" in skipped
     rows = BatchDecoder().decode(bytes(damaged), "batch")
     assert next(rows).num_rows == 2  # what came before the damage is given
-    with pytest.raises(MessageCorrupt):
+    with pytest.raises(MessageCorruptError):
         next(rows)
 
 
@@ -339,11 +339,11 @@ def test_each_damaged_byte_of_a_message_is_seen() -> None:
     assert check_message(WriteRequest("orders", zlib.crc32(message), message), 1000).record_count == 1
     for at in range(len(message)):
         damaged = message[:at] + bytes([message[at] ^ 1]) + message[at + 1 :]
-        with pytest.raises(MessageCorrupt, match="the request says"):
+        with pytest.raises(MessageCorruptError, match="the request says"):
             check_message(WriteRequest("orders", zlib.crc32(message), damaged), 1000)
     body = bytearray(message)
     body[-1] ^= 1
-    with pytest.raises(MessageCorrupt, match="its body has the CRC-32"):
+    with pytest.raises(MessageCorruptError, match="its body has the CRC-32"):
         check_message(WriteRequest("orders", zlib.crc32(body), bytes(body)), 1000)
 
 

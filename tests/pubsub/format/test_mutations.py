@@ -8,7 +8,7 @@ import random
 import pytest
 
 from tests.support.pubsub.memq_batches import GOLDEN, check, mutations, rows_of
-from tieredstore.pubsub.errors import MessageCorrupt, NotificationCorrupt
+from tieredstore.pubsub.errors import MessageCorruptError, NotificationCorruptError
 from tieredstore.pubsub.format.notifications import BatchFacts, Notification, RequestRuns, parse_notification
 
 
@@ -40,7 +40,7 @@ def damaged_notifications(count: int) -> int:
                     damaged[at:at] = source.choice((b"99999999999", b'"', b"null", b"[", b"-", b"\\ud800"))
         try:
             notification = parse_notification(bytes(damaged), "place")
-        except NotificationCorrupt:
+        except NotificationCorruptError:
             continue
         survived += 1
         assert parse_notification(notification.to_json(), "again") == notification
@@ -69,5 +69,5 @@ def test_ten_thousand_damaged_notifications() -> None:
 def test_noise_is_an_error(seed: int) -> None:
     source = random.Random(seed)
     for _ in range(200):
-        with pytest.raises(MessageCorrupt):
+        with pytest.raises(MessageCorruptError):
             rows_of(source.randbytes(source.randrange(300)))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.pubsub.memq_batches import GOLDEN
 from tieredstore.errors import ConfigError
-from tieredstore.pubsub.errors import NotificationCorrupt
+from tieredstore.pubsub.errors import NotificationCorruptError
 from tieredstore.pubsub.format.notifications import (
     BatchFacts,
     BatchKey,
@@ -72,7 +72,7 @@ def test_fields_that_are_not_known_are_passed_over() -> None:
 )
 def test_what_is_no_batch_is_refused(change: dict[str, Any], sentence: str) -> None:
     raw = json.dumps(json.loads(MEMQS) | change).encode()
-    with pytest.raises(NotificationCorrupt, match=f"queue/3: the notification's {sentence}"):
+    with pytest.raises(NotificationCorruptError, match=f"queue/3: the notification's {sentence}"):
         parse_notification(raw, "queue/3")
 
 
@@ -96,7 +96,7 @@ def test_what_our_notifications_say_of_more_than_they_can_is_refused(changes: di
     """Each request that is named costs memory in whoever reads effectively once."""
     notification = Notification("orders", 1234, 3, key="28/a/1_2_3_0_h", bucket="logs", facts=FACTS)
     raw = json.dumps(json.loads(notification.to_json()) | changes).encode()
-    with pytest.raises(NotificationCorrupt, match=sentence):
+    with pytest.raises(NotificationCorruptError, match=sentence):
         parse_notification(raw, "queue")
 
 
@@ -114,7 +114,7 @@ def test_what_our_notifications_say_of_more_than_they_can_is_refused(changes: di
     ],
 )
 def test_hostile_bytes_cost_no_more_than_they_are(raw: bytes, sentence: str) -> None:
-    with pytest.raises(NotificationCorrupt, match=sentence):
+    with pytest.raises(NotificationCorruptError, match=sentence):
         parse_notification(raw, "queue")
 
 

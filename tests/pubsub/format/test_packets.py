@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.damage.damaged_packets import damaged_packet
 from tests.support.pubsub.memq_batches import GOLDEN
-from tieredstore.pubsub.errors import PacketCorrupt
+from tieredstore.pubsub.errors import PacketCorruptError
 from tieredstore.pubsub.format.packets import (
     MAX_PACKET_BYTES,
     BrokerAddress,
@@ -148,7 +148,7 @@ def test_an_older_brokers_ack_leaves_the_server_version_out() -> None:
     ids=["empty", "size", "large", "version", "type", "length", "text"],
 )
 def test_what_is_no_request_is_refused(packet: bytes, sentence: str) -> None:
-    with pytest.raises(PacketCorrupt, match=sentence):
+    with pytest.raises(PacketCorruptError, match=sentence):
         parse_request(packet)
 
 
@@ -200,9 +200,9 @@ def damaged_packets(count: int) -> int:
             else:
                 response = parse_response(packet)
                 assert parse_response(response_bytes(response)).code is response.code
-        except PacketCorrupt as refusal:
+        except PacketCorruptError as refusal:
             if is_request:
-                with pytest.raises(PacketCorrupt, match=re.escape(str(refusal))):
+                with pytest.raises(PacketCorruptError, match=re.escape(str(refusal))):
                     view_request(memoryview(packet))
             continue
         survived += 1

@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from tests.support.pubsub.memq_batches import message_of, rows_of
-from tieredstore.errors import InvalidRange
-from tieredstore.pubsub.errors import InvalidRecord
+from tieredstore.errors import InvalidRangeError
+from tieredstore.pubsub.errors import InvalidRecordError
 from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.batches import build_batch
 from tieredstore.pubsub.format.messages import Compression, ProducerRequest, RecordFields, seal_body, seal_message
@@ -41,7 +41,7 @@ def test_the_example_of_the_formats_page() -> None:
 )
 def test_what_memqs_readers_would_read_wrong_is_refused(record: RecordFields, sentence: str) -> None:
     body = BodyWriter(1 << 20)
-    with pytest.raises(InvalidRecord, match=sentence):
+    with pytest.raises(InvalidRecordError, match=sentence):
         body.append(*record)
     assert (body.count, len(body)) == (0, 0)
 
@@ -76,7 +76,7 @@ def test_nothing_is_appended_to_bytes_that_are_in_use() -> None:
 
 
 def test_a_batch_has_messages() -> None:
-    with pytest.raises(InvalidRange, match="0 Messages"):
+    with pytest.raises(InvalidRangeError, match="0 Messages"):
         build_batch([])
 
 

@@ -18,7 +18,7 @@ from tests.support.pubsub.pubsub_topics import orders_on, values_of
 from tests.support.servers.zookeeper import ZooKeeperServer, end_session
 from tests.support.stores.doubles import DelegatingObjectStore
 from tieredstore.backends.base import Body, ObjectInfo, ObjectStore
-from tieredstore.errors import StoreUnavailable, TieredStoreError
+from tieredstore.errors import StoreUnavailableError, TieredStoreError
 from tieredstore.live.zookeeper_session import ZooKeeperSession
 from tieredstore.pubsub.broker.broker import Broker
 from tieredstore.pubsub.consume.consumer import Consumer
@@ -62,7 +62,7 @@ class Link(DelegatingObjectStore):
     def check(self) -> None:
         assert self.may.wait(LONG_S)
         if self.is_cut:
-            raise StoreUnavailable("cut off")
+            raise StoreUnavailableError("cut off")
 
 
 class Coordinator:

@@ -16,7 +16,7 @@ import pytest
 from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore, Operation
 from tieredstore.backends.base import Body
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import CorruptData, Fenced, PreconditionFailed, StoreUnavailable
+from tieredstore.errors import CorruptDataError, FencedError, PreconditionFailedError, StoreUnavailableError
 from tieredstore.pubsub.format.packets import BrokerAddress
 from tieredstore.pubsub.governor.assigning import BrokerSeat, FreeCapacity, TopicLoad
 from tieredstore.pubsub.governor.directory import TICK_S, rest_s
@@ -50,11 +50,11 @@ class Link(DelegatingObjectStore):
 
     def _check(self) -> None:
         if self.is_cut:
-            raise StoreUnavailable("cut off")
+            raise StoreUnavailableError("cut off")
 
     def _answer(self) -> None:
         if self.loses_answers:
-            raise StoreUnavailable("the answer was lost")
+            raise StoreUnavailableError("the answer was lost")
 
 
 @dataclass
@@ -83,7 +83,7 @@ class Cluster:
         del self.governors[name]
 
     def tick(self, name: str) -> None:
-        with contextlib.suppress(StoreUnavailable):
+        with contextlib.suppress(StoreUnavailableError):
             self.governors[name].tick()
 
     def pass_s(self, seconds: float, source: random.Random | None = None) -> None:
@@ -218,7 +218,7 @@ def test_a_governor_that_slept_writes_no_more_assignments() -> None:
     cluster.writes.clear()
     # It wakes in the middle: with all that it knew, and its lease as it had it.
     sleeper = cluster.governors[old]
-    with pytest.raises((Fenced, PreconditionFailed)):
+    with pytest.raises((FencedError, PreconditionFailedError)):
         sleeper._govern([sleeper._seat()])
     cluster.stopped.discard(old)
     cluster.tick(old)
@@ -348,5 +348,5 @@ def test_a_broker_that_no_packet_can_tell_of_is_passed_over(change: dict[str, ob
 def test_assignments_that_nobody_wrote_are_named(raw: bytes) -> None:
     cluster, names = started(1)
     cluster.store.put("!tieredstore/pubsub/default/governor/assignments", raw)
-    with pytest.raises(CorruptData, match="governor/assignments is not what"):
+    with pytest.raises(CorruptDataError, match="governor/assignments is not what"):
         cluster.governors[names[0]].tick()

@@ -13,7 +13,7 @@ from tests.support.pubsub.pubsub_topics import eventually, topics_on
 from tests.support.servers.zookeeper import ZooKeeperServer, end_session, zookeeper_client
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
-from tieredstore.errors import BrokerUnavailable, ConfigError, Fenced
+from tieredstore.errors import BrokerUnavailableError, ConfigError, FencedError
 from tieredstore.live.zookeeper_session import ZooKeeperSession
 from tieredstore.pubsub.format.packets import BrokerAddress
 from tieredstore.pubsub.governor.assigning import BrokerSeat, FreeCapacity
@@ -146,7 +146,7 @@ def test_a_deposed_governor_writes_nothing_whenever_it_wakes(zookeeper: ZooKeepe
         before = client.get("/brokers/10.0.0.1")
         # It goes on in the middle of a tick, with all that it knew: each of its writes is refused.
         old.topics = own_topics(9)
-        with pytest.raises(Fenced):
+        with pytest.raises(FencedError):
             old.governor._govern(sleeping, candidate)  # pyright: ignore[reportPrivateUsage]
         assert client.get("/brokers/10.0.0.1") == before
         served = {topic.name for topic in topics if old.governor.serves(topic.name)}
@@ -163,7 +163,7 @@ def ticked(member: Member) -> bool:
     """Whether it could tick: not before it has a session again."""
     try:
         member.governor.tick()
-    except BrokerUnavailable:
+    except BrokerUnavailableError:
         return False
     return True
 
@@ -271,7 +271,7 @@ def test_a_broker_that_comes_back_has_its_node_and_one_at_the_address_of_another
         again.governor.tick()
         assert client.get(f"/brokers/{member.ip}")[1].ephemeralOwner == again.session.id
         again.session.close()
-        with pytest.raises(BrokerUnavailable, match="has ended"):
+        with pytest.raises(BrokerUnavailableError, match="has ended"):
             again.governor.tick()
 
 
@@ -279,7 +279,7 @@ def test_what_is_no_list_of_hosts_and_who_does_not_answer_are_named() -> None:
     with pytest.raises(ConfigError, match="no list of hosts of ZooKeeper"):
         ZooKeeperSession("a:b:c:d", 8).children("/")
     session = ZooKeeperSession("127.0.0.1:1", 8, answer_s=0.01)
-    with pytest.raises(BrokerUnavailable, match="not connected"):
+    with pytest.raises(BrokerUnavailableError, match="not connected"):
         session.children("/")
     session.close()
     with pytest.raises(ConfigError, match=r"pubsub\.broker\.zookeeper\.connect"):

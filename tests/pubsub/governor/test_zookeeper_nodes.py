@@ -12,7 +12,7 @@ from tests.support.pubsub.pubsub_brokers import PacketClient, message_of, runnin
 from tests.support.pubsub.pubsub_topics import topics_on
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
-from tieredstore.errors import CorruptData
+from tieredstore.errors import CorruptDataError
 from tieredstore.pubsub.format.packets import (
     Code,
     MetadataAnswer,
@@ -56,7 +56,7 @@ def damaged_nodes(count: int) -> int:
         try:
             node = parse_broker_node(damaged(source, json.dumps(BROKER).encode()), PATH)
             loads = [load_of(topic, name, PATH) for name, topic in node.assigned.items()]
-        except CorruptData:
+        except CorruptDataError:
             continue
         survived += 1
         assert all(load.partitions(1) >= 1 for load in loads)
@@ -85,7 +85,7 @@ def test_ten_thousand_damaged_nodes() -> None:
     ],
 )  # fmt: skip
 def test_what_no_broker_wrote(fields: dict[str, object]) -> None:
-    with pytest.raises(CorruptData, match=PATH):
+    with pytest.raises(CorruptDataError, match=PATH):
         parse_broker_node(json.dumps({**BROKER, **fields}).encode(), PATH)
 
 
@@ -94,13 +94,13 @@ def test_what_no_broker_wrote(fields: dict[str, object]) -> None:
                {"topic": "another"}],
 )  # fmt: skip
 def test_what_no_topic_is(fields: dict[str, object]) -> None:
-    with pytest.raises(CorruptData):
+    with pytest.raises(CorruptDataError):
         load_of({"topic": "clicks", **fields}, "clicks", "/topics/clicks")
 
 
 def test_noise_is_no_node() -> None:
     for raw in (b"", b"[]", b"\xff", b"[" * 100_000):
-        with pytest.raises(CorruptData):
+        with pytest.raises(CorruptDataError):
             parse_object(raw, PATH)
 
 

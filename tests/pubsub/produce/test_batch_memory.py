@@ -15,10 +15,10 @@ from tests.support.records.counted_checksums import counted_checksums
 from tests.support.stores.doubles import DelegatingObjectStore
 from tieredstore.backends.base import Body
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import InvalidRange
+from tieredstore.errors import InvalidRangeError
 from tieredstore.kafka.records._slabs import Slab, SlabPool
 from tieredstore.pubsub.consume.consumer import Consumer
-from tieredstore.pubsub.errors import InvalidRecord
+from tieredstore.pubsub.errors import InvalidRecordError
 from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.batches import BatchIndex, build_batch
 from tieredstore.pubsub.produce.batch_writer import BatchMemory, room_for
@@ -35,7 +35,7 @@ def test_messages_lie_as_the_batch_that_copies_of_them_make() -> None:
     laid = memory.list_messages()
     assert laid == sealed
     assert memory.batch(laid) == build_batch(sealed)
-    with pytest.raises(InvalidRange, match="2 Messages are not the 3 that lie here"):
+    with pytest.raises(InvalidRangeError, match="2 Messages are not the 3 that lie here"):
         memory.batch(laid[:2])
 
 
@@ -68,12 +68,12 @@ def test_lent_memory_has_exactly_the_room_that_was_said() -> None:
     body = BodyWriter(60, room, 40)
     assert body.append(bytes(30), None, None, None, 0)
     assert not body.append(b"", None, None, None, 0)
-    with pytest.raises(InvalidRecord, match="a header of 39 bytes does not go where 40 are"):
+    with pytest.raises(InvalidRecordError, match="a header of 39 bytes does not go where 40 are"):
         body.behind(bytes(39))
     assert body.behind(b"h" * 40) == room[:91]
     assert room[:40] == b"h" * 40
     for most, head in ((61, 40), (0, 40), (10, -1)):
-        with pytest.raises(InvalidRecord, match="are no room for"):
+        with pytest.raises(InvalidRecordError, match="are no room for"):
             BodyWriter(most, room, head)
 
 

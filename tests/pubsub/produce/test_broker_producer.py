@@ -22,10 +22,10 @@ from tests.support.pubsub.pubsub_topics import eventually, orders_on, read_value
 from tests.support.servers.kafka_certificates import issue, make_authority
 from tests.support.servers.process import free_port
 from tieredstore.config import Settings
-from tieredstore.errors import BrokerUnavailable, ConfigError
+from tieredstore.errors import BrokerUnavailableError, ConfigError
 from tieredstore.pubsub.broker.authorization import Authorizer, Client
 from tieredstore.pubsub.broker.broker import Broker
-from tieredstore.pubsub.errors import DeliveryFailed
+from tieredstore.pubsub.errors import DeliveryFailedError
 from tieredstore.pubsub.format.packets import (
     BrokerAddress,
     Code,
@@ -262,7 +262,7 @@ def test_a_refusal_is_final_and_nothing_is_stored_by_it() -> None:
         fake(lambda _, request, __: answer(request, Code.UNAUTHORIZED, "not open")) as broker,
         BrokerProducer(client_of(topics, broker.place), "orders") as producer,
     ):
-        with pytest.raises(DeliveryFailed, match="answers 401: not open") as failure:
+        with pytest.raises(DeliveryFailedError, match="answers 401: not open") as failure:
             producer.send(b"v").result(LONG_S)
         assert not failure.value.maybe_stored
 
@@ -270,7 +270,7 @@ def test_a_refusal_is_final_and_nothing_is_stored_by_it() -> None:
 def test_without_a_broker_the_deadline_ends_it_and_nothing_was_stored() -> None:
     topics = fresh(delivery_timeout_ms="1000")
     with BrokerProducer(client_of(topics, "127.0.0.1:9"), "orders") as producer:
-        with pytest.raises(DeliveryFailed, match=r"no broker answers at 127\.0\.0\.1:9") as failure:
+        with pytest.raises(DeliveryFailedError, match=r"no broker answers at 127\.0\.0\.1:9") as failure:
             producer.send(b"v").result(LONG_S)
         assert not failure.value.maybe_stored
     with pytest.raises(ConfigError, match=r"set pubsub\.bootstrap"):
@@ -284,7 +284,7 @@ def test_a_broker_that_fails_for_the_whole_time_may_have_stored() -> None:
             topics = fresh(delivery_timeout_ms=delivery_timeout_ms)
             with (
                 BrokerProducer(client_of(topics, broker.place), "orders") as producer,
-                pytest.raises(DeliveryFailed) as failure,
+                pytest.raises(DeliveryFailedError) as failure,
             ):
                 producer.send(b"v").result(LONG_S)
             if "answers 502" in str(failure.value):
@@ -329,7 +329,7 @@ def test_brokers_that_speak_tls_and_know_their_clients_by_certificates(tmp_path:
             producer.send(bytes(300_000)).result(LONG_S)
         with (
             BrokerProducer(of("other"), "orders") as producer,
-            pytest.raises(DeliveryFailed, match="not open to CN=other"),
+            pytest.raises(DeliveryFailedError, match="not open to CN=other"),
         ):
             producer.send(b"v").result(LONG_S)
         for unknown in (
@@ -338,7 +338,7 @@ def test_brokers_that_speak_tls_and_know_their_clients_by_certificates(tmp_path:
         ):
             with (
                 BrokerProducer(unknown, "orders") as producer,
-                pytest.raises(DeliveryFailed, match=r"127\.0\.0\.1"),
+                pytest.raises(DeliveryFailedError, match=r"127\.0\.0\.1"),
             ):
                 producer.send(b"v").result(LONG_S)
     assert read_values(topics, 1) == [bytes(300_000)]
@@ -372,7 +372,7 @@ class Cluster:
             self.now_s += 1.0
             try:
                 link = asyncio.run(self.brokers.link())
-            except BrokerUnavailable:
+            except BrokerUnavailableError:
                 continue
             if link.place == self.has_topic != self.cut_off:
                 self.brokers.settle(link.place)

@@ -31,11 +31,17 @@ from tests.support.pubsub.pubsub_topics import (
 from tests.support.stores.doubles import FaultyStore, Moment, Operation, ScriptedStore
 from tests.support.stores.operation_sweep import OperationSweep
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import AlreadyClosed, ConfigError, PreconditionFailed, StoreUnavailable
+from tieredstore.errors import (
+    AlreadyClosedError,
+    ConfigError,
+    PreconditionFailedError,
+    StoreUnavailableError,
+    TopicNotFoundError,
+)
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.consume.partition_state import ConsumedRecord
-from tieredstore.pubsub.errors import BufferFull, DeliveryFailed, InvalidRecord, TopicNotFound
+from tieredstore.pubsub.errors import BufferFullError, DeliveryFailedError, InvalidRecordError
 from tieredstore.pubsub.format.messages import ProducerRequest
 from tieredstore.pubsub.format.notifications import parse_batch_key
 from tieredstore.pubsub.produce.batch_writer import BatchWriter
@@ -125,7 +131,7 @@ def test_request_ids_are_dense_also_when_records_are_refused() -> None:
     topics = fresh_topics(message_bytes="1024", batch_messages="1")
     with Producer(topics, "orders") as producer:
         for number in range(4):
-            with pytest.raises(InvalidRecord, match="does not fit a Message of 1024 bytes"):
+            with pytest.raises(InvalidRecordError, match="does not fit a Message of 1024 bytes"):
                 producer.send(bytes(2000))
             producer.send(b"%d" % number)
             producer.flush()
@@ -191,7 +197,7 @@ def _flush(producer: Producer, future: Future[RecordPlace], store: FaultyStore) 
 
 
 def _quietly(producer: Producer) -> None:
-    with contextlib.suppress(DeliveryFailed):
+    with contextlib.suppress(DeliveryFailedError):
         producer.flush(LONG_S)
 
 
@@ -228,7 +234,7 @@ def refusing_store(word: str, away: threading.Event) -> ScriptedStore:
 
     def refuse(_: Operation) -> None:
         if away.is_set():
-            raise StoreUnavailable("the store is away")
+            raise StoreUnavailableError("the store is away")
 
     return ScriptedStore(MemoryObjectStore()).on("put", f"*{word}*", refuse)
 
@@ -243,7 +249,7 @@ def test_what_is_not_stored_or_not_notified_in_time_has_failed(word: str, orphan
     future = producer.send(b"v")
     producer.flush(LONG_S)
     error = future.exception(0)
-    assert isinstance(error, DeliveryFailed)
+    assert isinstance(error, DeliveryFailedError)
     assert error.maybe_stored
     away.clear()
     assert values_of(Consumer(topics, "orders")) == []
@@ -260,11 +266,11 @@ def test_a_full_buffer_waits_and_then_says_so() -> None:
     store = refusing_store("/topics/orders/", away)
     topics = orders_on(store, buffer_bytes="1048576", max_block_ms="50", message_bytes="1024", batch_ms="1")
     producer = Producer(topics, "orders")
-    with pytest.raises(BufferFull, match="bytes wait to be stored"):
+    with pytest.raises(BufferFullError, match="bytes wait to be stored"):
         deque((producer.send(bytes(900)) for _ in range(3000)), maxlen=0)
     away.clear()
     producer.close()
-    with pytest.raises(AlreadyClosed):
+    with pytest.raises(AlreadyClosedError):
         producer.send(b"v")
 
 
@@ -274,7 +280,7 @@ def test_headers_and_ids_take_room_in_the_buffer_as_values_do() -> None:
     topics = orders_on(store, buffer_bytes="1048576", max_block_ms="1", message_bytes="65536", batch_ms="1")
     producer = Producer(topics, "orders")
     sent: list[object] = []
-    with pytest.raises(BufferFull):
+    with pytest.raises(BufferFullError):
         sent.extend(producer.send(b"", headers=[("h", bytes(30_000))], message_id=bytes(200)) for _ in range(1000))
     assert len(sent) <= 1 + (1 << 20) // 30_000
     away.clear()
@@ -299,12 +305,12 @@ def test_a_fork_is_a_new_producer() -> None:
 
 def test_topics_are_made_once_grow_and_never_shrink() -> None:
     topics = fresh_topics(2)
-    with pytest.raises(PreconditionFailed, match="there is a topic orders already"):
+    with pytest.raises(PreconditionFailedError, match="there is a topic orders already"):
         topics.create("orders")
     assert topics.grow("orders", 3).partitions == 3
     with pytest.raises(ConfigError, match="never become fewer"):
         topics.grow("orders", 2)
-    with pytest.raises(TopicNotFound, match="pubsub topics events --create"):
+    with pytest.raises(TopicNotFoundError, match="pubsub topics events --create"):
         topics.get("events")
     for name in ("", "a/b", "..", "a b"):
         with pytest.raises(ConfigError):
@@ -402,11 +408,11 @@ def test_nobody_who_begins_to_wait_meanwhile_is_forgotten() -> None:
 def test_a_failure_is_raised_from_those_that_were_looked_at_and_those_that_were_not() -> None:
     futures, outcome = futures_of_a_message(2)
     assert futures[0].running()
-    outcome.fail(DeliveryFailed("gone", maybe_stored=False))
+    outcome.fail(DeliveryFailedError("gone", maybe_stored=False))
     for future in futures:
-        with pytest.raises(DeliveryFailed, match="gone"):
+        with pytest.raises(DeliveryFailedError, match="gone"):
             future.result(0)
-    assert "raised DeliveryFailed" in repr(futures[1])
+    assert "raised DeliveryFailedError" in repr(futures[1])
 
 
 def test_a_loop_can_wait_for_one() -> None:

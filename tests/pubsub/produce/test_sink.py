@@ -24,10 +24,16 @@ from tests.support.stores.doubles import DelegatingObjectStore, FaultyStore, Ope
 from tests.support.stores.operation_sweep import DyingStore, Killed
 from tieredstore.backends.base import Body, Buffer, ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import CorruptData, DataLoss, Fenced, PreconditionFailed, StoreUnavailable
+from tieredstore.errors import (
+    CorruptDataError,
+    DataLossError,
+    FencedError,
+    PreconditionFailedError,
+    StoreUnavailableError,
+)
 from tieredstore.ops.steps import Outcome
 from tieredstore.process.deadline import Deadline
-from tieredstore.pubsub.errors import InvalidRecord
+from tieredstore.pubsub.errors import InvalidRecordError
 from tieredstore.pubsub.produce.sink import SinkBatches, SinkCommits, StoredBatch
 from tieredstore.pubsub.queue.queues import NotificationQueue
 from tieredstore.pubsub.queue.store_queue import StoreQueue
@@ -139,12 +145,12 @@ class LateWrites(DelegatingObjectStore):
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
         if self._delays(key, lambda: self.inner.put(key, body, if_absent=if_absent)):
-            raise StoreUnavailable("no answer came")
+            raise StoreUnavailableError("no answer came")
         super().put(key, body, if_absent=if_absent)
 
     def replace(self, key: str, body: Buffer, etag: str) -> str:
         if self._delays(key, lambda: self.inner.replace(key, body, etag)):
-            raise StoreUnavailable("no answer came")
+            raise StoreUnavailableError("no answer came")
         return super().replace(key, body, etag)
 
     def _delays(self, key: str, write: Callable[[], object]) -> bool:
@@ -155,7 +161,7 @@ class LateWrites(DelegatingObjectStore):
 
     def land(self) -> None:
         for write in self.late:
-            with contextlib.suppress(PreconditionFailed):
+            with contextlib.suppress(PreconditionFailedError):
                 write()
 
 
@@ -167,7 +173,7 @@ def test_a_record_that_lands_after_the_abort_tells_of_nothing_that_was_deleted(b
         run_epoch(whole, epoch)
     store = LateWrites(inner)
     stored = batches_of(whole, begins)
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         commits_of(topics_on(store)).commit(begins, stored)
     commits_of(whole).abort(begins, stored)
     store.land()
@@ -183,7 +189,7 @@ def test_a_driver_that_slept_deletes_nothing_that_was_notified_in_its_name() -> 
     commits_of(whole).commit(0, stored)  # recorded by the one that sleeps then, and seen through by the next one
     run_epoch(whole, 1)
     commits_of(whole).abort(0, stored)
-    with pytest.raises(Fenced, match="its epoch 1 has been"):
+    with pytest.raises(FencedError, match="its epoch 1 has been"):
         commits_of(whole).commit(0, stored)
     assert sorted_values(whole) == expected([0, 1])
     again = batches_of(whole, 0)
@@ -203,7 +209,9 @@ def test_an_older_checkpoint_that_was_put_back_is_told(epoch: int, tasks: int) -
         assert not commits_of(topics).commit(epoch, stored)
     else:
         why = "its epoch 4 has been" if epoch < 4 else f"notified with {TASKS} records, and has {tasks} now"
-        with pytest.raises(Fenced, match=f"epoch {epoch} of query q .*{why}.*new checkpoint.*remove .*/sinks/orders/q"):
+        with pytest.raises(
+            FencedError, match=f"epoch {epoch} of query q .*{why}.*new checkpoint.*remove .*/sinks/orders/q"
+        ):
             commits_of(topics).commit(epoch, stored)
         commits_of(topics).abort(epoch, stored)
     assert sorted_values(topics) == expected(range(5))
@@ -264,7 +272,7 @@ def test_what_retention_has_freed_meanwhile_is_not_guessed() -> None:
         commits_of(topics_on(_DyingAtSecondRecord(inner))).commit(0, stored)
     queue = topics.queue(topics.get("orders"))
     queue.free(0, queue.end(0))
-    with pytest.raises(DataLoss, match="whether epoch 0 of query q was notified there nobody knows: remove"):
+    with pytest.raises(DataLossError, match="whether epoch 0 of query q was notified there nobody knows: remove"):
         run_epoch(topics, 0)
 
 
@@ -282,7 +290,7 @@ def test_a_damaged_record_is_named() -> None:
     whole = topics.store.get(record)
     for damaged in (b"", b"[]", b"{}", whole.replace(b'"epoch":0', b'"epoch":-1'), whole.replace(b"objectSize", b"o")):
         topics.store.put(record, damaged)
-        with pytest.raises(CorruptData, match="is not what pubsub wrote"):
+        with pytest.raises(CorruptDataError, match="is not what pubsub wrote"):
             run_epoch(topics, 1)
 
 
@@ -291,7 +299,7 @@ def test_a_task_that_fails_takes_back_what_it_stored() -> None:
     with SinkBatches(topics, topics.get("orders"), "spark-q-0-0") as batches:
         for _ in range(20):
             batches.add(random.randbytes(500), None, None, None, 0)
-        with pytest.raises(InvalidRecord, match="does not fit a Message of 1024 bytes"):
+        with pytest.raises(InvalidRecordError, match="does not fit a Message of 1024 bytes"):
             batches.add(bytes(2000), None, None, None, 0)
         batches.discard()
     assert set(batch_keys(topics)) == set()

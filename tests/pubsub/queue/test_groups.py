@@ -11,7 +11,13 @@ from tests.support.simulated_time import SimulatedClock
 from tests.support.stores.doubles import CountingStore, FaultyStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import ConfigError, CorruptData, Fenced, PreconditionFailed, StoreUnavailable
+from tieredstore.errors import (
+    ConfigError,
+    CorruptDataError,
+    FencedError,
+    PreconditionFailedError,
+    StoreUnavailableError,
+)
 from tieredstore.pubsub.queue.groups import StoreGroup, list_group, list_groups
 from tieredstore.pubsub.queue.own_objects import OwnFolder
 from tieredstore.pubsub.queue.queues import Position
@@ -90,7 +96,7 @@ def test_a_dead_members_partitions_are_taken_and_its_late_commit_is_fenced(membe
     assert len(heir.claims()) < PARTITIONS  # it may only be slow
     members.pass_time(15, heir)
     assert owned_by(heir) == [[0, 1, 2, 3]]
-    with pytest.raises(Fenced, match="another member of group readers"):
+    with pytest.raises(FencedError, match="another member of group readers"):
         dead.commit(dict.fromkeys(dead.claims(), Position(1)))
     states = list_group(heir._folder, "readers", "orders", PARTITIONS)  # pyright: ignore[reportPrivateUsage]
     assert {state.owner for state in states} == {heir.member}
@@ -105,7 +111,7 @@ def test_a_commit_whose_answer_is_lost_is_made_again(moment: str, members: Membe
     member = members.join(store)
     member.tick()
     store.fail_at = len(store.operations)
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         member.commit({0: Position(1)})
     store.fail_at = None
     member.commit({0: Position(1)})
@@ -140,7 +146,7 @@ def test_names_and_damage(members: Members) -> None:
     with pytest.raises(ConfigError, match="cannot name a group"):
         StoreGroup(folder, "a/b", "orders", lambda: 1)
     members.store.put(folder.key("groups", "readers", "orders", "partitions", "0"), b'{"owner":1,"generation":0}')
-    with pytest.raises(CorruptData, match="owner is 1"):
+    with pytest.raises(CorruptDataError, match="owner is 1"):
         list_group(folder, "readers", "orders", 1)
 
 
@@ -159,7 +165,7 @@ def test_members_that_nobody_heard_of_for_long_are_members_again() -> None:
     first.tick()
     for _ in range(3):
         for member in (first, second):
-            with contextlib.suppress(PreconditionFailed):
+            with contextlib.suppress(PreconditionFailedError):
                 member.beat()
     members.pass_time(20, first, second)
     assert [len(owned) for owned in owned_by(first, second)] == [2, 2]
@@ -198,7 +204,7 @@ def test_a_member_that_slept_and_lost_nothing_goes_on(members: Members) -> None:
 def test_a_member_whose_joining_was_not_answered_joins(members: Members) -> None:
     store = FaultyStore(members.store, fail_at=0, moment="after")
     member = members.join(store)
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         member.tick()
     assert member.tick()
     assert owned_by(member) == [[0, 1, 2, 3]]

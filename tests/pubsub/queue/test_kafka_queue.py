@@ -16,11 +16,10 @@ from tests.support.kafka.kafka_topics import Produced, make_topic, produce
 from tests.support.pubsub.pubsub_topics import eventually, orders_on, topics_on, values_of
 from tests.support.servers.kafka import KafkaServer
 from tests.support.servers.process import free_port
-from tieredstore.errors import ConfigError, Fenced, StoreUnavailable
+from tieredstore.errors import ConfigError, FencedError, StoreUnavailableError, TopicNotFoundError
 from tieredstore.live.clients import LiveConsumer, LiveProducer
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consume.consumer import Consumer
-from tieredstore.pubsub.errors import TopicNotFound
 from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.pubsub.queue.kafka_queue import KafkaQueue, PartitionLogs
 from tieredstore.pubsub.queue.kafka_topics import TopicAdmin
@@ -108,7 +107,7 @@ def test_a_broker_that_stays_away_is_told_at_the_deadline() -> None:
     with KafkaQueue({"bootstrap.servers": "127.0.0.1:1"}, "nowhere", "orders") as nowhere:
         nowhere._known_partitions = 1, float("inf")  # pyright: ignore[reportPrivateUsage]
         nowhere._floors[0] = 0  # pyright: ignore[reportPrivateUsage]
-        with pytest.raises(StoreUnavailable, match=r"queue orders/0 .* was not appended, or not known to be"):
+        with pytest.raises(StoreUnavailableError, match=r"queue orders/0 .* was not appended, or not known to be"):
             nowhere.append(0, [b"v"], Deadline.after(0.5))
 
 
@@ -152,11 +151,11 @@ def test_members_share_and_a_deposed_one_is_fenced(queue: KafkaQueue) -> None:
     claims = first.claims() | second.claims()
     assert {partition: claim.committed for partition, claim in claims.items()} == {0: Position(3, 2, 1), 1: None}
     (other,) = second.claims()
-    with pytest.raises(Fenced, match="another member's of group shared"):
+    with pytest.raises(FencedError, match="another member's of group shared"):
         first.commit({other: Position(9)})
     second.leave()
     eventually(lambda: len(first.claims()) == 2, first.tick)
-    with pytest.raises(Fenced):
+    with pytest.raises(FencedError):
         second.commit({other: Position(9)})
     assert queue.groups()["shared"][0].position == Position(3, 2, 1)
     first.leave()
@@ -196,7 +195,7 @@ def test_notifications_of_memqs_broker_are_read_and_ours_are_json_as_its_own(kaf
 def test_what_is_missing_is_said(kafka: KafkaServer, properties: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=r"set pubsub\.kafka\.bootstrap\.servers"):
         topics_on(None, queue="kafka").create("orders")
-    with KafkaQueue(properties, "no-such-topic", "orders") as absent, pytest.raises(TopicNotFound, match="orders"):
+    with KafkaQueue(properties, "no-such-topic", "orders") as absent, pytest.raises(TopicNotFoundError, match="orders"):
         absent.read(0, 0)
     with pytest.raises(ConfigError, match="neither one of store, kafka nor"):
         topics_on(None, queue="pulsar").create("orders")

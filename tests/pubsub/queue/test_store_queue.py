@@ -22,10 +22,10 @@ from tieredstore.backends.base import Body
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.backends.s3.store import S3ObjectStore
 from tieredstore.config.installed import QUEUES
-from tieredstore.errors import ConfigError, DataLoss, InvalidRange, StoreUnavailable
+from tieredstore.errors import ConfigError, DataLossError, InvalidRangeError, StoreUnavailableError
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consume.consumer import Consumer
-from tieredstore.pubsub.errors import NotificationCorrupt
+from tieredstore.pubsub.errors import NotificationCorruptError
 from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.pubsub.queue import queues as queue_kinds
 from tieredstore.pubsub.queue.hedging import Hedge, UsualTime
@@ -98,7 +98,7 @@ def test_a_store_that_stays_away_is_told_at_the_deadline() -> None:
     inner = MemoryObjectStore()
     orders_on(inner)
     queue = StoreQueue(topics_on(FaultyStore(inner, fail_at=lambda _: True)).folder, "orders", lambda: 1)
-    with pytest.raises(StoreUnavailable, match="queue orders/0: the notification was not appended"):
+    with pytest.raises(StoreUnavailableError, match="queue orders/0: the notification was not appended"):
         queue.append(0, [b"a"], Deadline.after(0.3))
 
 
@@ -135,7 +135,7 @@ def test_freeing_ends_what_an_earlier_run_left() -> None:
     store.put(f"{QUEUE}start", b'{"number":3}\n')  # killed before it deleted anything
     queue.free(0, 3 * 256)
     assert [info.key for info in store.list(QUEUE)] == [f"{QUEUE}{3:020}", f"{QUEUE}start"]
-    with pytest.raises(InvalidRange, match="does not reach"):
+    with pytest.raises(InvalidRangeError, match="does not reach"):
         queue.free(0, 99 * 256)
 
 
@@ -147,7 +147,7 @@ def test_an_idle_reader_of_a_freed_place_hears_of_it_in_the_end() -> None:
     for number in range(4):
         writer.append(0, [b"%d" % number], soon())
     writer.free(0, 3 * 256)
-    with pytest.raises(DataLoss, match="go on at 768"):
+    with pytest.raises(DataLossError, match="go on at 768"):
         deque((cursor.read() for _ in range(20)), maxlen=0)
 
 
@@ -201,7 +201,7 @@ def test_an_entry_that_is_none_is_refused(damaged: bytes) -> None:
     store = MemoryObjectStore()
     queue = queue_on(orders_on(store))
     store.put(f"{QUEUE}{0:020}", damaged)
-    with pytest.raises(NotificationCorrupt, match=f"{0:020}"):
+    with pytest.raises(NotificationCorruptError, match=f"{0:020}"):
         queue.read(0, 0)
 
 
@@ -210,7 +210,7 @@ def test_notifications_of_one_entry() -> None:
     assert queue.append(0, [b"x"] * 256, soon()) == list(range(256))
     assert queue.append(0, [b"y"], soon()) == [256]
     for wrong in ([], [b"x"] * 257, [b"two\nlines"]):
-        with pytest.raises(InvalidRange):
+        with pytest.raises(InvalidRangeError):
             queue.append(0, wrong, soon())
 
 
@@ -271,8 +271,8 @@ def test_what_ends_in_time_is_tried_once_well_or_not() -> None:
     hedge = Hedge("test", 4, least_s=LONG_S)
     quick = Tries(0, "quick")
     assert hedge.run(quick) == "quick"
-    failing = Tries(0, StoreUnavailable("away"))
-    with pytest.raises(StoreUnavailable, match="away"):
+    failing = Tries(0, StoreUnavailableError("away"))
+    with pytest.raises(StoreUnavailableError, match="away"):
         hedge.run(failing)
     assert (quick.count, failing.count) == (1, 1)
     hedge.close()

@@ -16,7 +16,7 @@ from tests.support.stores.doubles import FaultyStore, ScriptedStore
 from tieredstore.backends import memory
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config.installed import QUEUES
-from tieredstore.errors import ConfigError, DataLoss, StoreUnavailable
+from tieredstore.errors import ConfigError, DataLossError, StoreUnavailableError
 from tieredstore.ops.steps import Outcome
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consume.consumer import Consumer
@@ -109,7 +109,7 @@ def test_what_is_too_old_is_freed_first_and_deleted_later(clock: Clock) -> None:
     assert dry == {"freed": keys[:2]}
     assert collect(topics) == {"freed": keys[:2], "waiting": keys[:2]}
     assert set(batch_keys(topics)) == set(keys)  # whoever has read their notifications still fetches them
-    with pytest.raises(DataLoss, match="retention has freed"):
+    with pytest.raises(DataLossError, match="retention has freed"):
         topics.queue(topics.get("orders")).read(0, 0)
     clock.pass_ms(HOUR_MS)
     assert collect(topics) == {"deleted": keys[:2]}
@@ -218,7 +218,7 @@ def test_a_run_that_fails_anywhere_is_made_again(clock: Clock, moment: str) -> N
         for _ in range(2):
             try:
                 collect(topics_of(faulty, retention_ms=str(DAY_MS)))
-            except StoreUnavailable:
+            except StoreUnavailableError:
                 continue
             clock.pass_ms(HOUR_MS)
         return faulty, inner
@@ -292,7 +292,7 @@ class History:
         before = set(self.inner.list())
         try:
             outcomes = collect(topics_of(store, **self.properties), adopt=adopt, dry_run=dry_run)
-        except StoreUnavailable:
+        except StoreUnavailableError:
             return
         for key in outcomes.get(Outcome.ADOPTED, ()) if not dry_run else ():
             self.notified_ms[key] = self.clock.ms

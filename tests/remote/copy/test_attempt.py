@@ -13,7 +13,7 @@ from tests.support.stores.doubles import CountingStore, ScriptedStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import StoreError, StoreUnavailable
+from tieredstore.errors import StoreError, StoreUnavailableError
 from tieredstore.format.keys import Suffix
 from tieredstore.model import LogSegmentData
 from tieredstore.process.deadline import boot_clock_s
@@ -69,7 +69,7 @@ def test_an_attempt_that_took_too_long_leaves_nothing(
         clock.now_s += MAX_AGE_S + 1
 
     counted = CountingStore(inner)
-    with pytest.raises(StoreUnavailable, match=r"longer than 100 s \(upload.max.age.ms\)"):
+    with pytest.raises(StoreUnavailableError, match=r"longer than 100 s \(upload.max.age.ms\)"):
         copy(acting(counted, slow, wait), files, pool, clock)
     assert keys(inner) == []
     # Behind the manifest too: who looked for it meanwhile may be at deleting the rest.
@@ -96,7 +96,7 @@ def test_no_manifest_is_written_over_what_was_deleted(
         store.delete([f"{key.rpartition('.')[0]}.{gone.value}"])
 
     counted = CountingStore(inner)
-    with pytest.raises(StoreUnavailable, match=rf"{gone.value} was deleted before its manifest was written"):
+    with pytest.raises(StoreUnavailableError, match=rf"{gone.value} was deleted before its manifest was written"):
         copy(acting(counted, Suffix.INDEXES, delete), files, pool, Clock())
     assert keys(inner) == []
     assert not any(key.endswith("manifest") for key in counted.keys_of("put"))

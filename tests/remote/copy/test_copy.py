@@ -25,7 +25,7 @@ from tests.support.records.small_segments import (
 )
 from tieredstore.backends.base import Buffer
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import BatchCorrupt, InvalidSegment, SegmentAlreadyExists, SegmentTooLarge
+from tieredstore.errors import BatchCorruptError, InvalidSegmentError, SegmentAlreadyExistsError, SegmentTooLargeError
 from tieredstore.format.custom_metadata import CustomMetadata
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import SegmentManifest
@@ -74,7 +74,7 @@ def test_an_id_that_was_copied_is_refused_before_the_first_write(store: MemoryOb
     with RemoteStorageManager(memory_settings(mode=ENC), store=store) as manager:
         manager.copy_log_segment_data(metadata, files)
         before = {info.key: store.get(info.key) for info in store.list()}
-        with pytest.raises(SegmentAlreadyExists, match="was copied already; every attempt needs a new id"):
+        with pytest.raises(SegmentAlreadyExistsError, match="was copied already; every attempt needs a new id"):
             manager.copy_log_segment_data(metadata, files)
     assert {info.key: store.get(info.key) for info in store.list()} == before
 
@@ -86,7 +86,7 @@ def test_an_object_of_another_copy_under_the_same_id_is_neither_overwritten_nor_
     with RemoteStorageManager(memory_settings(), store=store) as manager:
         theirs = manager.layout.key(metadata, Suffix.INDEXES)
         store.put(theirs, b"theirs")
-        with pytest.raises(SegmentAlreadyExists, match="another process"):
+        with pytest.raises(SegmentAlreadyExistsError, match="another process"):
             manager.copy_log_segment_data(metadata, files)
     assert stored_keys(store) == [theirs]
     assert store.get(theirs) == b"theirs"
@@ -110,11 +110,11 @@ class Refused(NamedTuple):
     chunk_size: int = 100
     mode: str = "none"
     log: bytes = LOG
-    error: type[Exception] = InvalidSegment
+    error: type[Exception] = InvalidSegmentError
 
 
 def too_large(size: int, chunk_size: int, mode: str, says: str) -> Refused:
-    return Refused(says, size, grow(size), chunk_size, mode, b"", SegmentTooLarge)
+    return Refused(says, size, grow(size), chunk_size, mode, b"", SegmentTooLargeError)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_a_log_that_shrinks_while_it_is_copied_is_an_error(store: MemoryObjectSt
     files = write_segment(tmp_path, LOG * 100)
     with (
         RemoteStorageManager(memory_settings(), store=store) as manager,
-        pytest.raises(InvalidSegment, match="shrank while it was copied"),
+        pytest.raises(InvalidSegmentError, match="shrank while it was copied"),
     ):
         manager.copy_log_segment_data(
             new_metadata(len(LOG) * 100), files, on_progress=lambda _: os.truncate(tmp_path / "seg.log", 1000)
@@ -180,7 +180,7 @@ def test_a_stored_size_over_the_limit_is_refused_while_it_is_written(
     noise = os.urandom(1300)
     with (
         RemoteStorageManager(memory_settings(mode=ZSTD | ENC), store=store) as manager,
-        pytest.raises(SegmentTooLarge, match=r"its stored form passes 2\^31-1"),
+        pytest.raises(SegmentTooLargeError, match=r"its stored form passes 2\^31-1"),
     ):
         manager.copy_log_segment_data(new_metadata(1300), write_segment(tmp_path, noise))
     assert stored_keys(store) == []
@@ -248,7 +248,7 @@ def test_an_unknown_codec_fails_the_copy_before_any_write(store: MemoryObjectSto
     batch = bytearray(first_batch("01-none"))
     batch[22] |= 5
     batch[17:21] = crc32c.crc32c(bytes(batch[21:])).to_bytes(4, "big")
-    with pytest.raises(BatchCorrupt):
+    with pytest.raises(BatchCorruptError):
         is_compressed(store, bytes(batch), tmp_path)
     assert stored_keys(store) == []
 

@@ -15,7 +15,7 @@ from tests.support.stores.doubles import CountingStore, FaultyStore, Moment, Ope
 from tests.support.stores.operation_sweep import OperationSweep
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import AccessDenied, StoreUnavailable, TieredStoreError
+from tieredstore.errors import AccessDeniedError, StoreUnavailableError, TieredStoreError
 from tieredstore.format.keys import Suffix
 from tieredstore.model import IndexType, LogSegmentData, RemoteLogSegmentMetadata
 from tieredstore.remote import RemoteStorageManager
@@ -23,8 +23,8 @@ from tieredstore.remote import RemoteStorageManager
 LOG = bytes(range(256)) * 5
 MOMENTS: list[Moment] = ["before", "during", "after"]
 ERRORS: list[Callable[[], BaseException]] = [
-    lambda: StoreUnavailable("throttled"),
-    lambda: AccessDenied("denied"),
+    lambda: StoreUnavailableError("throttled"),
+    lambda: AccessDeniedError("denied"),
     KeyboardInterrupt,
 ]
 COPY_OPERATIONS = ["head", "put", "put", "get", "get", "put"]
@@ -90,7 +90,7 @@ def test_a_copy_that_fails_anywhere_leaves_nothing(
             manager.copy_log_segment_data(new_metadata(len(LOG)), files)
         assert str(raised.value) == str(expected)
         if isinstance(raised.value, TieredStoreError):
-            assert raised.value.retryable is isinstance(expected, StoreUnavailable)
+            assert raised.value.retryable is isinstance(expected, StoreUnavailableError)
         assert len(store.failed) == 1
         assert keys(inner) == []
         # The next attempt, under its own id, is not in the way of the failed one's remains.
@@ -107,7 +107,7 @@ def test_a_clean_up_that_fails_too_never_shows_half_a_segment(
 ) -> None:
     inner, metadata = MemoryObjectStore(), new_metadata(len(LOG))
     store = FaultyStore(FaultyStore(inner, first[0], moment=first[1]), second[0], moment=second[1])
-    with manager_of(store, "zstd+enc") as manager, pytest.raises(StoreUnavailable) as raised:
+    with manager_of(store, "zstd+enc") as manager, pytest.raises(StoreUnavailableError) as raised:
         manager.copy_log_segment_data(metadata, files)
     assert_whole_or_invisible(inner, metadata, "zstd+enc")
     left = set(keys(inner))
@@ -122,7 +122,7 @@ def test_a_store_that_dies_for_good_never_shows_half_a_segment(mode: str, files:
         def dead(operation: Operation, since: int = dies_at) -> bool:
             return operation.number >= since
 
-        with manager_of(FaultyStore(inner, dead, moment=moment), mode) as manager, pytest.raises(StoreUnavailable):
+        with manager_of(FaultyStore(inner, dead, moment=moment), mode) as manager, pytest.raises(StoreUnavailableError):
             manager.copy_log_segment_data(metadata, files)
         assert_whole_or_invisible(inner, metadata, mode)
 
@@ -142,7 +142,7 @@ def test_a_fetch_that_fails_says_so_and_goes_on_when_tried_again(
     for _, _, store in OperationSweep(lambda: inner, fetch, numbers=slice(1, None)).fail(moment):
         with manager_of(store, mode) as manager:
             stream = manager.fetch_log_segment(metadata, 0)
-            with pytest.raises(StoreUnavailable) as raised:
+            with pytest.raises(StoreUnavailableError) as raised:
                 stream.read()
             assert raised.value.retryable
             assert stream.read() == LOG  # the failed read consumed nothing
@@ -152,7 +152,7 @@ def test_a_fetch_that_fails_says_so_and_goes_on_when_tried_again(
         lambda manager: manager.fetch_all_indexes(metadata),
     ]
     for read in reads:
-        with manager_of(FaultyStore(inner, 0, moment=moment), mode) as manager, pytest.raises(StoreUnavailable):
+        with manager_of(FaultyStore(inner, 0, moment=moment), mode) as manager, pytest.raises(StoreUnavailableError):
             read(manager)
 
 
@@ -174,7 +174,7 @@ def test_a_delete_that_fails_leaves_a_whole_segment_or_none_and_can_be_repeated(
     with manager_of(inner, mode) as manager:
         manager.copy_log_segment_data(metadata, files)
     with manager_of(FaultyStore(inner, number, moment=moment), mode) as manager:
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailableError):
             manager.delete_log_segment_data(metadata)
         assert_whole_or_invisible(inner, metadata, mode)
         manager.delete_log_segment_data(metadata)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.stores.disk_cache_access import CHUNKS, KEY, change_table, got, opened, own_folder, rows, value_files
-from tieredstore.errors import CorruptData
+from tieredstore.errors import CorruptDataError
 from tieredstore.remote.diskcache.values import HEADER_SIZE, RawDisk, write_value
 
 CHUNK = bytes(range(200))
@@ -234,7 +234,7 @@ def test_the_disk_gives_nothing_of_a_row(tmp_path: Path) -> None:
 def test_a_planted_key_that_is_not_text_is_never_unpickled(tmp_path: Path, key: object) -> None:
     disk, witness = RawDisk(str(tmp_path)), tmp_path / "witness"
     for row in ((key, True), ("text", False), (pickle.dumps(Harm(witness)), False)):
-        with pytest.raises(CorruptData, match="nothing is unpickled"):
+        with pytest.raises(CorruptDataError, match="nothing is unpickled"):
             disk.get(*row)
     assert disk.get("text", True) == "text"
     assert not witness.exists()

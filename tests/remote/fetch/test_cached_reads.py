@@ -17,7 +17,7 @@ from tests.support.records.small_segments import MODES, memory_settings, new_met
 from tests.support.stores.disk_cache_access import value_files
 from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import AlreadyClosed
+from tieredstore.errors import AlreadyClosedError
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.remote import RemoteStorageManager
@@ -223,7 +223,7 @@ def test_any_reads_and_seeks_give_the_logs_bytes(
         assert segment.store.requests["get_into"] == 0
 
 
-class Trouble(Exception):
+class TroubleError(Exception):
     """Nobody expects it."""
 
 
@@ -240,7 +240,7 @@ def test_after_an_error_nobody_writes_into_the_readers_buffer(
             if fails:
                 assert who_fails == "the helper" or helping.wait(60)
                 failed.set()
-                raise Trouble
+                raise TroubleError
             helping.set()
             assert failed.wait(60)
             time.sleep(0.05)  # a reader that did not wait would have gone
@@ -253,7 +253,7 @@ def test_after_an_error_nobody_writes_into_the_readers_buffer(
             patched.setattr(chunk_loader, "MAX_HELPERS", 1)
             beside(patched, failing)
             buffer = bytearray(len(LOG))
-            with pytest.raises(Trouble):
+            with pytest.raises(TroubleError):
                 stream.readinto(buffer)
             left = bytes(buffer)
         assert stream.tell() == 0
@@ -284,14 +284,14 @@ def test_a_read_ends_when_the_manager_is_closed_and_so_do_its_threads(
     def is_closed() -> bool:
         try:
             segment.manager.check_open()
-        except AlreadyClosed:
+        except AlreadyClosedError:
             return True
         return False
 
     with warm(tmp_path) as segment, segment.manager.open(segment.metadata) as stream:
         closer = threading.Thread(target=segment.manager.close)
         beside(monkeypatch, closing)
-        with pytest.raises(AlreadyClosed, match="remote storage manager was closed"):
+        with pytest.raises(AlreadyClosedError, match="remote storage manager was closed"):
             stream.readinto(bytearray(len(LOG)))
         closer.join(60)
     assert threads

@@ -17,7 +17,7 @@ from tests.support.golden.segments import ALL_SEGMENTS, GoldenSegment, segments
 from tests.support.golden.stored import manifest_of, metadata_of, original_indexes, settings_of
 from tests.support.paths import REPOSITORY
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import CorruptData, IndexNotRecorded, UnknownKey, WrongKey
+from tieredstore.errors import CorruptDataError, IndexNotRecordedError, UnknownKeyError, WrongKeyError
 from tieredstore.format.keys import Suffix
 from tieredstore.model import IndexType
 from tieredstore.remote import RemoteStorageManager
@@ -133,9 +133,9 @@ class Damaged:
             if kind is None:
                 return SAME if self.manager.fetch_log_segment(self.metadata, 0).read() == self.log else OTHER
             return SAME if self.manager.fetch_index(self.metadata, kind).read() == self.indexes.get(kind) else OTHER
-        except IndexNotRecorded:
+        except IndexNotRecordedError:
             return SAME if kind not in self.indexes else OTHER
-        except (CorruptData, UnknownKey, WrongKey):
+        except (CorruptDataError, UnknownKeyError, WrongKeyError):
             return ERROR
 
 

@@ -18,14 +18,14 @@ from tests.support.stores.doubles import Operation, ScriptedStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import (
-    IndexesCorrupt,
-    IndexNotRecorded,
-    InvalidRange,
-    ManifestCorrupt,
-    SegmentCorrupt,
-    SegmentNotFound,
-    StoreUnavailable,
-    UnknownKey,
+    IndexesCorruptError,
+    IndexNotRecordedError,
+    InvalidRangeError,
+    ManifestCorruptError,
+    SegmentCorruptError,
+    SegmentNotFoundError,
+    StoreUnavailableError,
+    UnknownKeyError,
 )
 from tieredstore.format.chunk_index import FixedChunkIndex
 from tieredstore.format.custom_metadata import CustomMetadata
@@ -61,7 +61,7 @@ def copied(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Copied]:
 
 @pytest.mark.parametrize("bounds", [(-1, None), (1280, None), (1280, 2000), (5, 4), (0, -1), (-5, -1), (9999, 10000)])
 def test_ranges_that_hold_no_byte_are_invalid(copied: Copied, bounds: tuple[int, int | None]) -> None:
-    with pytest.raises(InvalidRange, match="are not in a-topic"):
+    with pytest.raises(InvalidRangeError, match="are not in a-topic"):
         copied.manager.fetch_log_segment(copied.metadata, *bounds)
 
 
@@ -86,23 +86,23 @@ def test_a_stream_is_a_raw_file_that_buffers_and_closes(copied: Copied) -> None:
 
 def test_no_manifest_is_absent(copied: Copied) -> None:
     copied.store.delete([copied.key(Suffix.MANIFEST)])
-    with pytest.raises(SegmentNotFound, match=r"a-topic.*-7 at offset 1234 .*rsm-manifest does not exist"):
+    with pytest.raises(SegmentNotFoundError, match=r"a-topic.*-7 at offset 1234 .*rsm-manifest does not exist"):
         copied.manager.fetch_log_segment(copied.metadata, 0)
-    with pytest.raises(SegmentNotFound):
+    with pytest.raises(SegmentNotFoundError):
         copied.manager.fetch_index(copied.metadata, IndexType.OFFSET)
-    with pytest.raises(SegmentNotFound):
+    with pytest.raises(SegmentNotFoundError):
         copied.manager.fetch_all_indexes(copied.metadata)
 
 
 def test_a_manifest_that_does_not_parse_is_corrupt_and_named(copied: Copied) -> None:
     copied.store.put(copied.key(Suffix.MANIFEST), b'{"version":"2"}')
-    with pytest.raises(ManifestCorrupt, match=r"rsm-manifest is damaged: "):
+    with pytest.raises(ManifestCorruptError, match=r"rsm-manifest is damaged: "):
         copied.manager.fetch_log_segment(copied.metadata, 0)
 
 
 def test_a_missing_log_under_a_manifest_is_corrupt_and_not_absent(copied: Copied) -> None:
     copied.store.delete([copied.key(Suffix.LOG)])
-    with pytest.raises(SegmentCorrupt, match=r"\.log is missing, and its manifest exists"):
+    with pytest.raises(SegmentCorruptError, match=r"\.log is missing, and its manifest exists"):
         copied.manager.fetch_log_segment(copied.metadata, 0).read()
 
 
@@ -111,7 +111,7 @@ def test_a_truncated_log_is_corrupt_at_the_chunk_that_is_short(copied: Copied) -
     copied.store.put(copied.key(Suffix.LOG), stored[:-1])
     with copied.manager.fetch_log_segment(copied.metadata, 0) as stream:
         assert stream.read(1200) == LOG[:1200]
-        with pytest.raises(SegmentCorrupt, match=r"\.log is shorter than its manifest says"):
+        with pytest.raises(SegmentCorruptError, match=r"\.log is shorter than its manifest says"):
             stream.read(1)
 
 
@@ -123,9 +123,9 @@ def test_missing_or_short_indexes_are_corrupt_and_not_absent(copied: Copied, dam
         copied.store.delete([key])
     else:
         copied.store.put(key, stored[:-1] if damage == "short" else b"")
-    with pytest.raises(IndexesCorrupt, match="and its manifest exists: the segment is damaged"):
+    with pytest.raises(IndexesCorruptError, match="and its manifest exists: the segment is damaged"):
         copied.manager.fetch_all_indexes(copied.metadata)
-    with pytest.raises(IndexesCorrupt):
+    with pytest.raises(IndexesCorruptError):
         copied.manager.fetch_index(copied.metadata, IndexType.TRANSACTION)
 
 
@@ -144,13 +144,13 @@ def test_a_segment_deleted_while_it_is_read_is_absent_and_not_corrupt(tmp_path: 
         ):
             metadata = new_metadata(len(LOG))
             manager.copy_log_segment_data(metadata, write_segment(tmp_path, LOG))
-            with pytest.raises(SegmentNotFound, match="deleted while it was read"):
+            with pytest.raises(SegmentNotFoundError, match="deleted while it was read"):
                 read(metadata)
 
 
 def test_metadata_that_claims_more_than_the_manifest_has_is_corrupt(copied: Copied) -> None:
     grown = dataclasses.replace(copied.metadata, segment_size_in_bytes=2000)
-    with pytest.raises(SegmentCorrupt, match="1280 bytes by its manifest and 2000 by its metadata"):
+    with pytest.raises(SegmentCorruptError, match="1280 bytes by its manifest and 2000 by its metadata"):
         copied.manager.fetch_log_segment(grown, 0)
     assert copied.manager.fetch_log_segment(grown, 0, 1279).read() == LOG
 
@@ -160,9 +160,9 @@ def test_an_encrypted_segment_without_key_ring_says_which_settings_are_missing(t
     with RemoteStorageManager(memory_settings(mode=ENC), store=store) as manager:
         manager.copy_log_segment_data(metadata, write_segment(tmp_path, LOG))
     with RemoteStorageManager(memory_settings(), store=store) as manager:
-        with pytest.raises(UnknownKey, match=r"'key1'.*encryption\.enabled"):
+        with pytest.raises(UnknownKeyError, match=r"'key1'.*encryption\.enabled"):
             manager.fetch_log_segment(metadata, 0)
-        with pytest.raises(UnknownKey):
+        with pytest.raises(UnknownKeyError):
             manager.fetch_index(metadata, IndexType.OFFSET)
         assert manager.fetch_manifest(metadata).encryption is not None
 
@@ -180,7 +180,7 @@ def test_an_index_not_recorded_is_absent_from_the_map_and_an_empty_one_is_not(tm
     with RemoteStorageManager(memory_settings(mode=ENC), store=store) as manager:
         manager.copy_log_segment_data(metadata, write_segment(tmp_path, LOG, transactions=None))
         assert set(manager.fetch_all_indexes(metadata)) == set(IndexType) - {IndexType.TRANSACTION}
-        with pytest.raises(IndexNotRecorded):
+        with pytest.raises(IndexNotRecordedError):
             manager.fetch_index(metadata, IndexType.TRANSACTION)
         assert manager.fetch_indexes(metadata, [IndexType.TRANSACTION]) == {}
         store.delete([manager.layout.key(metadata, Suffix.INDEXES)])
@@ -209,7 +209,7 @@ def test_custom_metadata_says_where_log_and_indexes_lie(tmp_path: Path) -> None:
         recorded = dataclasses.replace(metadata, custom_metadata=custom)
         assert manager.fetch_log_segment(recorded, 0).read() == LOG
         assert manager.fetch_index(recorded, IndexType.OFFSET).read() == b"i" * 16
-        with pytest.raises(SegmentCorrupt, match=r"new/.*\.log is missing"):
+        with pytest.raises(SegmentCorruptError, match=r"new/.*\.log is missing"):
             manager.fetch_log_segment(metadata, 0).read()
 
 
@@ -289,9 +289,9 @@ class OneByOne(RemoteStorageManagerBase):
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> BinaryIO:
         if index_type is self.failing:
-            raise StoreUnavailable("the store is gone")
+            raise StoreUnavailableError("the store is gone")
         if index_type in self.absent:
-            raise IndexNotRecorded(index_type.value)
+            raise IndexNotRecordedError(index_type.value)
         self.opened.append(io.BytesIO(index_type.value.encode()))
         return self.opened[-1]
 
@@ -307,7 +307,7 @@ def test_the_default_bulk_fetch_leaves_out_only_what_was_not_recorded(absent: se
 @pytest.mark.parametrize("failing", list(IndexType))
 def test_the_default_bulk_fetch_closes_what_it_opened_when_one_fails(failing: IndexType) -> None:
     manager = OneByOne(failing)
-    with pytest.raises(StoreUnavailable, match="the store is gone"):
+    with pytest.raises(StoreUnavailableError, match="the store is gone"):
         manager.fetch_all_indexes(new_metadata(1))
     assert all(stream.closed for stream in manager.opened)
     assert len(manager.opened) == list(IndexType).index(failing)

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.records.small_segments import ENC, ZSTD, memory_settings
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import SegmentCorrupt
+from tieredstore.errors import SegmentCorruptError
 from tieredstore.format.keys import Suffix
 from tieredstore.model import RemoteLogSegmentMetadata, Uuid
 from tieredstore.remote import RemoteStorageManager
@@ -185,7 +185,7 @@ def test_what_an_object_that_was_cut_off_has_is_given_before_the_error(stored: S
     with stored.manager.open(stored.metadata) as stream:
         parts = stream.chunks(decode_ahead=decode_ahead)
         assert b"".join(map(bytes, itertools.islice(parts, 6))) == stored.log[: 6 * CHUNK]
-        with pytest.raises(SegmentCorrupt):
+        with pytest.raises(SegmentCorruptError):
             next(parts)
 
 
@@ -202,7 +202,7 @@ def test_of_a_damaged_chunk_its_reader_is_told_and_given_what_lies_before(stored
         parts = stream.chunks(decode_ahead=False)
         assert b"".join(map(bytes, itertools.islice(parts, 3))) == stored.log[: 3 * CHUNK]
         for _ in range(2):  # a read that failed has consumed nothing
-            with pytest.raises(SegmentCorrupt, match="chunk 3 "):
+            with pytest.raises(SegmentCorruptError, match="chunk 3 "):
                 next(parts)
             assert stream.tell() == 3 * CHUNK
             parts = stream.chunks(decode_ahead=False)

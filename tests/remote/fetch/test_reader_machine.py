@@ -21,7 +21,7 @@ from tests.support.records.small_segments import MODES, memory_settings, new_met
 from tests.support.stores.doubles import FaultyStore, Operation, ScriptedStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import Settings
-from tieredstore.errors import ConfigError, SegmentCorrupt, StoreUnavailable
+from tieredstore.errors import ConfigError, SegmentCorruptError, StoreUnavailableError
 from tieredstore.format.keys import Suffix
 from tieredstore.model import IndexType
 from tieredstore.remote import RemoteStorageManager, SegmentStream
@@ -91,7 +91,7 @@ class Readers(RuleBasedStateMachine):
             return
         try:
             file = self.managers[which].open(self.metadata)
-        except StoreUnavailable:
+        except StoreUnavailableError:
             return
         file.seek(start)
         self.files.append(file)
@@ -103,7 +103,7 @@ class Readers(RuleBasedStateMachine):
         position = file.tell()
         try:
             content = file.read(size)
-        except StoreUnavailable:
+        except StoreUnavailableError:
             assert file.tell() == position
             return
         assert content == LOG[position : position + size]
@@ -116,7 +116,7 @@ class Readers(RuleBasedStateMachine):
         try:
             for piece in file.chunks(decode_ahead=decode_ahead):
                 content += bytes(piece)
-        except StoreUnavailable:
+        except StoreUnavailableError:
             assert content == LOG[position : file.tell()]
             return
         assert content == LOG[position:]
@@ -147,7 +147,7 @@ class Readers(RuleBasedStateMachine):
     def read_indexes(self, which: int) -> None:
         try:
             indexes = self.managers[which].fetch_all_indexes(self.metadata)
-        except StoreUnavailable:
+        except StoreUnavailableError:
             return
         assert indexes[IndexType.OFFSET].read() == b"i" * 16
         assert indexes[IndexType.TRANSACTION].read() == b"t" * 34
@@ -201,13 +201,13 @@ def test_a_caller_that_gives_up_does_not_cancel_the_load(tmp_path: Path) -> None
         manager.copy_log_segment_data(metadata, write_segment(tmp_path, LOG[:50]))
         stream = manager.fetch_log_segment(metadata, 0)
         for _ in range(3):
-            with pytest.raises(StoreUnavailable, match=r"did not come within 0\.05 s .*goes on loading"):
+            with pytest.raises(StoreUnavailableError, match=r"did not come within 0\.05 s .*goes on loading"):
                 stream.read()
         opened.set()
 
         def is_read() -> bool:
             """On a busy machine it may not come within a twentieth of a second still."""
-            with suppress(StoreUnavailable):
+            with suppress(StoreUnavailableError):
                 return stream.read() == LOG[:50]
             return False
 
@@ -226,7 +226,7 @@ def test_a_failed_load_is_not_cached(tmp_path: Path, cache: str) -> None:
         damaged = bytearray(good)
         damaged[40] ^= 1
         inner.put(key, damaged)
-        with pytest.raises(SegmentCorrupt, match="chunk 0 of a-topic"):
+        with pytest.raises(SegmentCorruptError, match="chunk 0 of a-topic"):
             manager.fetch_log_segment(metadata, 0, 10).read()
         inner.put(key, good)
         assert manager.fetch_log_segment(metadata, 0).read() == LOG

@@ -17,7 +17,7 @@ from tests.support.simulated_time import SimulatedClock, simulated_pools
 from tests.support.stores.doubles import CountingStore, LatencyStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import Settings
-from tieredstore.errors import SegmentCorrupt
+from tieredstore.errors import SegmentCorruptError
 from tieredstore.format.keys import Suffix
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata
 from tieredstore.remote import RemoteStorageManager
@@ -332,7 +332,7 @@ def test_a_log_that_ends_early_gives_what_is_good_into_any_buffer(tmp_path: Path
             assert stream.readinto(buffer) == size
             assert buffer == LOG[read : read + size]
             read += size
-        with pytest.raises(SegmentCorrupt, match="shorter than its manifest says"):
+        with pytest.raises(SegmentCorruptError, match="shorter than its manifest says"):
             stream.read()
 
 
@@ -344,7 +344,7 @@ def test_a_failed_read_leaves_no_thread_in_the_callers_buffer(tmp_path: Path) ->
     buffer = bytearray(len(LOG))
     with copied.manager as manager, manager.fetch_log_segment(copied.metadata, 0) as stream:
         for _ in range(20):
-            with contextlib.suppress(SegmentCorrupt):
+            with contextlib.suppress(SegmentCorruptError):
                 stream.readinto(buffer)
             buffer[:] = bytes(len(LOG))
             assert not any(buffer)

@@ -20,9 +20,9 @@ from tests.support.pubsub.memq_topic import (
     values,
     written_topic,
 )
-from tieredstore.errors import ConfigError, DataLoss
+from tieredstore.errors import ConfigError, DataLossError, TopicNotFoundError
 from tieredstore.process.deadline import Deadline
-from tieredstore.pubsub.errors import MessageCorrupt, NotificationCorrupt, TopicNotFound
+from tieredstore.pubsub.errors import MessageCorruptError, NotificationCorruptError
 from tieredstore.pubsub.produce.batch_writer import BatchWriter
 from tieredstore.pubsub.produce.producer import Producer
 from tieredstore.spark.source.rows import MEMQ_ROWS, RowShape
@@ -119,7 +119,7 @@ def test_a_listing_needs_neither_queue_nor_topic(tmp_path: Path) -> None:
     topic = Topic(tmp_path)
     topic.write()
     topic.topics.store.delete([info.key for info in topic.topics.store.list("!tieredstore")])
-    with pytest.raises(TopicNotFound):
+    with pytest.raises(TopicNotFoundError):
         rows_in(topic.options)
     for cut in ({}, {"maxSplitBytes": 300}):
         rows = rows_in({**topic.options, "discover": "listing", **cut})
@@ -146,18 +146,20 @@ def test_what_is_absent_or_damaged_or_freed(tmp_path: Path) -> None:
     absent, damaged = topic.keys()[:2]
     body = topic.topics.store.get(damaged)
     topic.topics.store.delete([absent])
-    with pytest.raises(DataLoss, match=f"the object {absent} is not there; set failOnDataLoss to false"):
+    with pytest.raises(DataLossError, match=f"the object {absent} is not there; set failOnDataLoss to false"):
         rows_of(reader, tasks)
     left = rows_in(topic.options | {"failOnDataLoss": "false"})
     assert len(left) == (BATCHES - 1) * MESSAGES * RECORDS
     topic.topics.store.put(damaged, body[:-1] + bytes([body[-1] ^ 1]))
-    with pytest.raises(MessageCorrupt, match=damaged):
+    with pytest.raises(MessageCorruptError, match=damaged):
         rows_in(topic.options | {"failOnDataLoss": "false"})
     topic.queue.free(0, 512)
-    with pytest.raises(DataLoss, match="orders-0: retention has freed offsets 0 to 511; set failOnDataLoss to false"):
+    with pytest.raises(
+        DataLossError, match="orders-0: retention has freed offsets 0 to 511; set failOnDataLoss to false"
+    ):
         tasks_of(topic.options | {"startingOffsets": '{"orders":{"0":0,"1":0}}'})
     topic.queue.append(0, [b"{}"], Deadline.after(60))
-    with pytest.raises(NotificationCorrupt, match="queue orders/0, offset"):
+    with pytest.raises(NotificationCorruptError, match="queue orders/0, offset"):
         tasks_of(topic.options)
 
 

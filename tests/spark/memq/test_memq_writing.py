@@ -16,7 +16,7 @@ from tests.support.pubsub.memq_topic import Rows, Topic, written_topic
 from tests.support.pubsub.pubsub_topics import records_of, values_of
 from tieredstore.errors import ConfigError
 from tieredstore.pubsub.consume.consumer import Consumer
-from tieredstore.pubsub.errors import InvalidRecord
+from tieredstore.pubsub.errors import InvalidRecordError
 from tieredstore.spark.memq import sink
 from tieredstore.spark.memq.data_source import MemqDataSource
 from tieredstore.spark.memq.sink import MemqStreamWriter, MemqWriter
@@ -75,7 +75,7 @@ def test_columns_that_a_row_may_have(tmp_path: Path) -> None:
     assert records[0].timestamp == 1_700_000_000_123
     assert records[1].timestamp == -1
     assert (records[2].timestamp or 0) > 1_700_000_000_123
-    with pytest.raises(InvalidRecord, match="a row has no value"):
+    with pytest.raises(InvalidRecordError, match="a row has no value"):
         writer.write(arrow_rows("a", None))  # type: ignore[arg-type]
     assert len(topic.keys()) == 1
 

@@ -19,7 +19,7 @@ from tests.support.spark.spark_pipelines import ROOT, TOPIC, Kept
 from tests.support.stores.doubles import FaultyStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import ConfigError, InvalidValue, PreparedGone, TieredStoreError
+from tieredstore.errors import ConfigError, InvalidValueError, PreparedGoneError, TieredStoreError
 from tieredstore.pipelines import Parts, Runner, load_pipeline
 from tieredstore.pipelines.files.columns import frame_function
 from tieredstore.pipelines.log.entries import OutputFile, Window
@@ -129,10 +129,10 @@ def test_a_window_of_which_nothing_stays_is_committed_and_what_the_store_dropped
 @pytest.mark.parametrize(
     ("function", "error", "sentence"),
     [
-        (pipeline_frames.scattered, InvalidValue, "in pieces, or out of several tasks|rows stay in their order"),
-        (pipeline_frames.doubled, InvalidValue, "a record is one row at most"),
-        (pipeline_frames.without_offsets, InvalidValue, "have no column offset"),
-        (pipeline_frames.moved, InvalidValue, "which it was not given"),
+        (pipeline_frames.scattered, InvalidValueError, "in pieces, or out of several tasks|rows stay in their order"),
+        (pipeline_frames.doubled, InvalidValueError, "a record is one row at most"),
+        (pipeline_frames.without_offsets, InvalidValueError, "have no column offset"),
+        (pipeline_frames.moved, InvalidValueError, "which it was not given"),
         (pipeline_frames.counted, ConfigError, "frame gives no DataFrame, but int"),
     ],
 )
@@ -173,9 +173,9 @@ def test_a_window_out_of_two_tasks_is_told_and_its_files_are_taken_back() -> Non
     prepared = store.prepare("key", [b"data"], staging_prefix="staging/")
     output = OutputFile("data", "key", 4, "", 0, 8, 9, -1, -1, prepared)
     half = replace(nothing, records=4, files=(output,))
-    with pytest.raises(InvalidValue, match=r"offsets 0 to 8 of orders-0 in pieces, or out of several tasks"):
+    with pytest.raises(InvalidValueError, match=r"offsets 0 to 8 of orders-0 in pieces, or out of several tasks"):
         of_all([window], [(half, {}), (nothing, {})], [9], store)
-    with pytest.raises(PreparedGone):
+    with pytest.raises(PreparedGoneError):
         store.publish(prepared)
     ((whole, _),) = of_all([window], [(half, {})], [9], store)
     assert (whole.records, whole.filtered) == (4, 5)

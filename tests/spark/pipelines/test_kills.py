@@ -27,7 +27,7 @@ from tests.support.pipelines.pipeline_kills import COMMITTED_S, Killed, Writer
 from tests.support.pipelines.pipeline_service import EXECUTORS, pipeline_service
 from tests.support.servers.kafka import KafkaServer
 from tests.support.spark.spark_pipelines import TOPIC, Kept
-from tieredstore.errors import StoreUnavailable
+from tieredstore.errors import StoreUnavailableError
 from tieredstore.pipelines import load_pipeline
 from tieredstore.pipelines.run.generation import commit_log_of
 from tieredstore.pipelines.upkeep.inspection import verify_output
@@ -97,7 +97,7 @@ def take_over_from_stopped(killed: Killed, process: subprocess.Popen[bytes]) -> 
         os.killpg(process.pid, signal.SIGSTOP)
         try:
             killed.finish()
-        except StoreUnavailable:
+        except StoreUnavailableError:
             # It was stopped while it held the lock of a folder: it goes on for a moment.
             os.killpg(process.pid, signal.SIGCONT)
             assert time.monotonic() < deadline

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.support.kafka.kafka_topics import delete_records
 from tests.support.servers.kafka import KafkaServer
 from tests.support.spark.mended_parser import Mended
-from tieredstore.errors import DataLoss
+from tieredstore.errors import DataLossError
 from tieredstore.pipelines.upkeep.record_sources import Selected
 from tieredstore.spark import start_pipelines
 
@@ -92,7 +92,7 @@ def check_story(mended: Mended, spark: SparkSession | None) -> None:
         mended.check(10, 320, 4)
         # Nor has the bucket: the backup has.
         mended.delete_copied(200)
-        with pytest.raises(DataLoss, match=rf"offsets 10 to \d+ of {topic}-0"):
+        with pytest.raises(DataLossError, match=rf"offsets 10 to \d+ of {topic}-0"):
             mended.backfill(5, Selected(topic, 10, 320))
         mended.backfill(5, Selected(topic, 10, 320), kept=True)
         mended.check(10, 320, 5)

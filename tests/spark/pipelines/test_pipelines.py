@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.support.pipelines.pipeline_runs import listed
 from tests.support.spark.spark_pipelines import ROOT, TOPIC, Kept
-from tieredstore.errors import Fenced
+from tieredstore.errors import FencedError
 from tieredstore.metrics import REGISTRY
 from tieredstore.pipelines import Runner, load_pipeline
 from tieredstore.pipelines.run.generation import commit_log_of
@@ -132,7 +132,7 @@ def test_spark_may_repeat_what_is_written_and_another_driver_ends_the_query(
     kept.write(5)
     with pytest.raises(StreamingQueryException, match="another process has written entry"):
         run.query.awaitTermination(ENDED_S)
-    assert isinstance(run.failure(), Fenced)
+    assert isinstance(run.failure(), FencedError)
     run.close()
     run_without_spark(file)
     assert kept.offsets() == {(TOPIC, 0): list(range(50)), (TOPIC, 1): list(range(50))}

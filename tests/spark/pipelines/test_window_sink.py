@@ -23,14 +23,14 @@ from tests.support.spark.spark_pipelines import ROOT, TOPIC, Kept
 from tests.support.spark.window_sinks import Driven, HereSession
 from tests.support.stores.doubles import FaultyStore, Operation
 from tieredstore.errors import (
-    AlreadyClosed,
+    AlreadyClosedError,
     ConfigError,
-    CorruptData,
-    DataLoss,
-    Fenced,
-    InvalidValue,
-    ResourceNotFound,
-    StoreUnavailable,
+    CorruptDataError,
+    DataLossError,
+    FencedError,
+    InvalidValueError,
+    ResourceNotFoundError,
+    StoreUnavailableError,
 )
 from tieredstore.pipelines import Runner, load_pipeline
 from tieredstore.pipelines.log.commit_log import Progress
@@ -67,7 +67,7 @@ def test_a_batch_that_comes_twice_is_written_once_and_a_stop_takes_no_more(kept:
         kept.write(5)
         assert driven.sink.stop(Deadline.after(60))
         batch = driven.batch()
-        with pytest.raises(AlreadyClosed):
+        with pytest.raises(AlreadyClosedError):
             driven.sink(batch, 1)
         assert driven.sink.failure is None
         driven.sink.reopen()
@@ -82,7 +82,7 @@ def test_a_batch_that_comes_twice_is_written_once_and_a_stop_takes_no_more(kept:
 
 def test_too_many_bad_messages_end_it_and_nothing_of_the_batch_appears(kept: Kept) -> None:
     with closing(Driven(kept, secor__message__parser__class="json", secor__consumer__max_bad_messages="3")) as driven:
-        with pytest.raises(InvalidValue, match="40 messages of a batch are bad") as refused:
+        with pytest.raises(InvalidValueError, match="40 messages of a batch are bad") as refused:
             driven.sink(driven.batch(), 0)
         assert driven.sink.failure is refused.value
     assert listed(kept.store, ROOT) == []
@@ -98,11 +98,11 @@ def test_what_a_task_cannot_do_ends_it_and_the_others_leave_nothing(
 
         def full(pipeline: OpenPipeline, task: WindowTask, reached: ReadUpTo) -> Written:
             if task.window.partition == 1:
-                raise InvalidValue("nobody knows")
+                raise InvalidValueError("nobody knows")
             return write(pipeline, task, reached)
 
         monkeypatch.setattr(OpenPipeline, "write", full)
-        with pytest.raises(InvalidValue):
+        with pytest.raises(InvalidValueError):
             driven.sink(batch, 0)
     assert listed(kept.store, ROOT) == []
     assert not list(kept.store.abandoned_writes(ROOT))
@@ -125,16 +125,16 @@ def test_what_lies_before_a_loss_or_damage_is_written_and_the_error_ends_it(kept
         log.write_bytes(log.read_bytes()[:-5] + b"other")
         if plan is not None:
             driven.sink.write_ahead(plan, "a query's")
-        with pytest.raises(DataLoss):
+        with pytest.raises(DataLossError):
             driven.sink(batch, 0)
-        assert isinstance(driven.sink.failure, DataLoss)
+        assert isinstance(driven.sink.failure, DataLossError)
         written = kept.offsets()
         assert written[TOPIC, 0] == list(range(20))
         assert written[TOPIC, 1][:40] == list(range(40))
         assert len(written[TOPIC, 1]) < 60
         assert not list(kept.store.abandoned_writes(ROOT))
         assert list(verify_output(pipeline, kept.store)) == []
-    with closing(Driven(kept)) as driven, pytest.raises((DataLoss, CorruptData)):
+    with closing(Driven(kept)) as driven, pytest.raises((DataLossError, CorruptDataError)):
         driven.sink(driven.batch(), 0)
     assert kept.offsets() == written
 
@@ -142,13 +142,13 @@ def test_what_lies_before_a_loss_or_damage_is_written_and_the_error_ends_it(kept
 def test_a_driver_that_is_there_by_now_ends_it(kept: Kept) -> None:
     with closing(Driven(kept)) as first, closing(Driven(kept)) as second:
         batch = first.batch()
-        with pytest.raises(Fenced):
+        with pytest.raises(FencedError):
             first.sink(batch, 0)
         second.sink(batch, 0)
         # One that only idles is told too.
-        with closing(Driven(kept)), pytest.raises(Fenced):
+        with closing(Driven(kept)), pytest.raises(FencedError):
             second.sink.mark_published(idle_s=0)
-        assert isinstance(second.sink.failure, Fenced)
+        assert isinstance(second.sink.failure, FencedError)
     assert kept.offsets() == {(TOPIC, 0): list(range(20)), (TOPIC, 1): list(range(20))}
     assert not list(kept.store.abandoned_writes(ROOT))
 
@@ -163,9 +163,9 @@ def test_a_driver_that_comes_later_ends_one_that_has_nothing_to_write(
             # Not each time: an idle pipeline costs a request a minute.
             first.sink.mark_published(idle_s=0)
             monkeypatch.setattr(first.sink, "_alone_at", 0.0)
-            with pytest.raises(Fenced):
+            with pytest.raises(FencedError):
                 first.sink.mark_published(idle_s=0)
-        assert isinstance(first.sink.failure, Fenced)
+        assert isinstance(first.sink.failure, FencedError)
 
 
 def test_a_store_that_is_away_is_waited_for(kept: Kept) -> None:
@@ -188,7 +188,7 @@ def test_a_stop_is_not_held_up_by_an_outage(kept: Kept) -> None:
     with closing(Driven(kept, FaultyStore(kept.store, stopped))) as driven:
         batch = driven.batch()
         has_begun.append(True)
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailableError):
             driven.sink(batch, 0)
 
 
@@ -237,7 +237,7 @@ def test_what_is_away_while_nothing_is_written_is_told_until_it_is_back(
 
     def looked(planner: Planner) -> LogSnapshot:
         if "source" in broken:
-            raise StoreUnavailable("the source is away")
+            raise StoreUnavailableError("the source is away")
         return snapshot(planner)
 
     with closing(Driven(kept, store)) as driven:
@@ -335,7 +335,9 @@ def test_at_its_start_it_tells_what_it_waits_for(kept: Kept) -> None:
 def test_a_topic_that_is_nowhere_is_a_warning_of_one_that_goes_on(kept: Kept, caplog: pytest.LogCaptureFixture) -> None:
     names = {"kafka__new__consumer__topic__list": f"{TOPIC},ordrs"}
     with closing(Driven(kept, None, tell=None, **names)) as driven:
-        with pytest.raises(ResourceNotFound, match=f"there is no topic 'ordrs' in the bucket; did you mean '{TOPIC}'"):
+        with pytest.raises(
+            ResourceNotFoundError, match=f"there is no topic 'ordrs' in the bucket; did you mean '{TOPIC}'"
+        ):
             driven.sink.check_topics(ends=True)
         assert not caplog.records
         driven.sink.check_topics(ends=False)
@@ -347,7 +349,7 @@ def test_a_topic_that_is_nowhere_is_a_warning_of_one_that_goes_on(kept: Kept, ca
 
 def test_a_run_that_ends_is_not_started_for_a_topic_that_is_nowhere(kept: Kept, spark: SparkSession) -> None:
     file = kept.file(kafka__new__consumer__topic__list=f"{TOPIC},ordrs")
-    with pytest.raises(ResourceNotFound, match="there is no topic 'ordrs'"):
+    with pytest.raises(ResourceNotFoundError, match="there is no topic 'ordrs'"):
         start_pipelines(spark, file, once=True)
     assert listed(kept.store, ROOT) == []
 
@@ -432,7 +434,7 @@ def test_what_takes_more_than_a_batch_or_cannot_be_planned_is_left_to_spark(
     assert give_plan(plan).as_option() is None
 
     def away(_: Planner) -> LogSnapshot:
-        raise StoreUnavailable("the store is away")
+        raise StoreUnavailableError("the store is away")
 
     monkeypatch.setattr(Planner, "snapshot", away)
     assert planned(kept) is None
@@ -519,7 +521,7 @@ def test_an_error_ahead_is_the_batchs(kept: Kept, driven: Driven) -> None:
     plan = plan_of(kept)
     kept.bucket.delete(kept.segments[1])
     driven.sink.write_ahead(plan, GROUP)
-    with pytest.raises(DataLoss):
+    with pytest.raises(DataLossError):
         driven.sink(driven.batch(plan), 0)
     # The other partition's records are there.
     assert kept.offsets() == {(TOPIC, 0): list(range(20))}
@@ -527,7 +529,7 @@ def test_an_error_ahead_is_the_batchs(kept: Kept, driven: Driven) -> None:
 
 
 def test_a_store_that_was_away_ahead_is_waited_for(kept: Kept, driven: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
-    write, failures = driven.jobs.write, [StoreUnavailable("the store is away")]
+    write, failures = driven.jobs.write, [StoreUnavailableError("the store is away")]
 
     def written(tasks: Sequence[WindowTask]) -> Any:
         if failures:

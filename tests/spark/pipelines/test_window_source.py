@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from tests.support.records.topic_buckets import SECOND_ID
 from tests.support.spark.spark_pipelines import TOPIC, Kept
 from tests.support.spark.spark_stream_topics import Clock
-from tieredstore.errors import ConfigError, DataLoss, StoreUnavailable, TieredStoreError
+from tieredstore.errors import ConfigError, DataLossError, StoreUnavailableError, TieredStoreError
 from tieredstore.pipelines import Runner, load_pipeline
 from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.log.entries import Window
@@ -114,7 +114,7 @@ def test_a_batch_that_is_repeated_is_planned_anew_without_what_is_written(kept: 
     with closing_reader(kept) as other:
         assert tasks_between(other, start, end) == []
         later = {"version": 1, "windows": [["orders", end["windows"][0][1], 0, 30, 40]]}
-        with pytest.raises(DataLoss, match="was the log, or a part of it, deleted"):
+        with pytest.raises(DataLossError, match="was the log, or a part of it, deleted"):
             other.partitions(end, later)
         # It goes on behind the log, wherever Spark believes to be.
         kept.write(10)
@@ -191,12 +191,12 @@ def test_a_bucket_that_is_away_is_no_error_until_it_is_for_too_long(
     assert latest(reader, start) == start
 
     def away(_: Planner) -> None:
-        raise StoreUnavailable("away")
+        raise StoreUnavailableError("away")
 
     monkeypatch.setattr(Planner, "snapshot", away)
     assert latest(reader, start) == start
     answers = iter(lambda: latest(reader, start), None)
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailableError):
         list(itertools.islice(answers, 20))
     reader.stop()
 

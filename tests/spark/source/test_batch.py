@@ -17,7 +17,7 @@ from tests.support.records.topic_buckets import fill
 from tests.support.spark.spark_readings import READINGS, WRONG, all_of, places
 from tests.support.spark.spark_stream_topics import Bucket
 from tests.support.spark.spark_tasks import as_texts, error_of, reader_of, rows_in, rows_of_task, splits_of, tasks_of
-from tieredstore.errors import ConfigError, ResourceNotFound
+from tieredstore.errors import ConfigError, ResourceNotFoundError
 from tieredstore.spark.source.data_source import TieredStoreDataSource
 from tieredstore.spark.source.rows import RowShape
 
@@ -42,7 +42,7 @@ def test_a_wrong_value_is_told_in_one_sentence(bucket: Bucket, name: str, monkey
     options, sentence = WRONG[name]
     monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "1")  # as one_sentence has it in a worker
     error = error_of({**bucket.options, **options})
-    assert isinstance(error, ConfigError | ResourceNotFound)
+    assert isinstance(error, ConfigError | ResourceNotFoundError)
     message = told_to_spark(error)
     assert message == f"tieredstore.errors.{type(error).__name__}: {error}\n"
     assert sentence in message

@@ -22,7 +22,7 @@ from tests.support.spark.spark_tasks import (
     rows_of_task,
     tasks_of,
 )
-from tieredstore.errors import BatchCorrupt, ConfigError, DataLoss, SegmentCorrupt, UnknownKey
+from tieredstore.errors import BatchCorruptError, ConfigError, DataLossError, SegmentCorruptError, UnknownKeyError
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.spark.source.options import parse_options
 from tieredstore.spark.source.tasks import read_task
@@ -42,7 +42,7 @@ def options_of(bucket: Bucket, **more: Any) -> dict[str, Any]:
 def check_loss(options: dict[str, Any], lost: str, caplog: pytest.LogCaptureFixture) -> list[tuple[str, int, int]]:
     """What is read by who puts up with the loss, who is warned of it; the others fail."""
     error = error_of(options)
-    assert isinstance(error, DataLoss)
+    assert isinstance(error, DataLossError)
     assert lost in str(error)
     assert "failOnDataLoss" in str(error)
     caplog.clear()
@@ -125,7 +125,7 @@ def test_a_segment_that_goes_between_planning_and_reading(
     strict, lenient = (reader_of(options_of(bucket, failOnDataLoss=fail, **cut)) for fail in (True, False))
     tasks = tasks_of(strict)
     bucket.delete(gone)
-    with pytest.raises(DataLoss, match=r"offsets \d+ to \d+ of .* were deleted while they were read"):
+    with pytest.raises(DataLossError, match=r"offsets \d+ to \d+ of .* were deleted while they were read"):
         _ = [rows_of_task(strict, task) for task in tasks]
     with caplog.at_level(logging.WARNING):
         read = [place for task in tasks for place in places(rows_of_task(lenient, task))]
@@ -139,7 +139,7 @@ def test_a_segment_that_goes_while_it_is_read(bucket: Bucket) -> None:
     (task,) = tasks_of(reader_of(options))
     rows = read_task(task, parse_options(as_texts(options), streaming=False))
     files_of(bucket, gone, "log").unlink()
-    with pytest.raises(SegmentCorrupt):
+    with pytest.raises(SegmentCorruptError):
         list(rows)
 
 
@@ -152,7 +152,7 @@ def test_damage_is_no_loss_and_never_passed_over(bucket: Bucket, lenient: bool) 
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     error = error_of(options_of(bucket, failOnDataLoss=not lenient))
-    assert isinstance(error, BatchCorrupt)
+    assert isinstance(error, BatchCorruptError)
     assert str(damaged) in str(error)
 
 
@@ -199,7 +199,7 @@ def test_a_damaged_segment_of_what_is_not_selected_is_no_loss(bucket: Bucket) ->
     del assigned["subscribe"]
     assert places(rows_in(assigned)) == all_of("orders", 0, 10)
     pattern = bucket.options | {"subscribePattern": "order."}
-    assert isinstance(error_of(pattern), DataLoss)
+    assert isinstance(error_of(pattern), DataLossError)
 
 
 def test_a_key_that_is_missing_is_told() -> None:
@@ -208,7 +208,7 @@ def test_a_key_that_is_missing_is_told() -> None:
     error = error_of(
         {"subscribe": options["subscribe"], "storage.backend.class": "filesystem", "storage.root": str(store)}
     )
-    assert isinstance(error, UnknownKey)
+    assert isinstance(error, UnknownKeyError)
     assert "encryption.key.pairs" in str(error)
 
 

@@ -77,7 +77,7 @@ def test_what_goes_wrong_in_a_task_is_told_in_one_sentence(spark: SparkSession, 
     stored = log.read_bytes()
     log.write_bytes(stored[:-1] + bytes([stored[-1] ^ 1]))
     said = failure_of(read(spark, bucket.options | {"subscribe": "orders"}).collect)
-    check_sentence(said.partition("Driver stacktrace")[0], f"BatchCorrupt: {damaged}")
+    check_sentence(said.partition("Driver stacktrace")[0], f"BatchCorruptError: {damaged}")
     bucket.close()
 
 

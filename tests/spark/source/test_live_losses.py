@@ -30,7 +30,7 @@ from tests.support.spark.spark_session import read
 from tests.support.spark.spark_stream_topics import Query
 from tests.support.spark.spark_tasks import as_texts, error_of, reader_of, rows_in, rows_of_task, tasks_of
 from tieredstore.catalog import Catalog, load_catalog
-from tieredstore.errors import BrokerUnavailable, ConfigError, DataLoss, ResourceNotFound
+from tieredstore.errors import BrokerUnavailableError, ConfigError, DataLossError, ResourceNotFoundError
 from tieredstore.live import LiveCluster
 from tieredstore.model import Uuid
 from tieredstore.reading import survey
@@ -70,7 +70,7 @@ def at(topic: str, offset: int) -> str:
 def check_loss(tiered: TieredTopic, caplog: pytest.LogCaptureFixture, *lost: str, **more: Any) -> list[int]:
     """What is read by who puts up with the loss and is warned of it; the others fail, and are told the way out."""
     error = error_of(options_of(tiered, **more))
-    assert isinstance(error, DataLoss)
+    assert isinstance(error, DataLossError)
     caplog.clear()
     with caplog.at_level(logging.WARNING, "tieredstore.spark"):
         offsets_read = offsets(tiered, failOnDataLoss=False, **more)
@@ -117,7 +117,7 @@ def test_retention_of_the_bucket(tiered: TieredTopic, caplog: pytest.LogCaptureF
     tasks_at_once = reader_of(options_of(tiered))
     planned = tasks_of(tasks_at_once)
     tiered.manager.delete_log_segment_data(first)
-    with pytest.raises(DataLoss, match=r"offsets \d+ to \d+ of .* were deleted while they were read"):
+    with pytest.raises(DataLossError, match=r"offsets \d+ to \d+ of .* were deleted while they were read"):
         _ = [rows_of_task(tasks_at_once, task) for task in planned]
     assert offsets(tiered) == list(range(begins, COUNT))
     lost = f"offsets 0 to {begins - 1} of {tiered.topic}-0 are not there"
@@ -138,7 +138,7 @@ def test_retention_of_the_broker_passes_by_a_planned_task(
     (*_, live) = tasks_of(readers[0])
     gone = seam + 5
     delete_records(tiered.server, tiered.topic, gone)
-    with pytest.raises(DataLoss, match=rf"^offsets {seam} to {gone - 1} are gone from {tiered.topic}-0 "):
+    with pytest.raises(DataLossError, match=rf"^offsets {seam} to {gone - 1} are gone from {tiered.topic}-0 "):
         rows_of_task(readers[0], live)
     with caplog.at_level(logging.WARNING, "tieredstore.spark"):
         offsets_read = [row["offset"] for row in rows_of_task(readers[1], live)]
@@ -229,7 +229,7 @@ def test_a_broker_that_is_behind_the_bucket(
     bucket.write(100, topic, topic_id=topic_id_of(kafka, topic))
     options = {**bucket.options, "subscribe": topic, "kafka.bootstrap.servers": kafka.bootstrap_servers}
     error = error_of(options)
-    assert isinstance(error, DataLoss)
+    assert isinstance(error, DataLossError)
     assert topic in str(error)
     assert "ends at offset 9, and the bucket has records up to offset 99" in str(error)
     with caplog.at_level(logging.WARNING, "tieredstore.spark"):
@@ -240,7 +240,7 @@ def test_a_broker_that_is_behind_the_bucket(
 
 def test_a_topic_that_neither_has(tiered: TieredTopic) -> None:
     error = error_of(options_of(tiered) | {"subscribe": f"{tiered.topic},nowhere"})
-    assert isinstance(error, ResourceNotFound)
+    assert isinstance(error, ResourceNotFoundError)
     assert "there is no topic 'nowhere' in the bucket or on the broker" in str(error)
 
 
@@ -248,7 +248,7 @@ def test_a_broker_that_is_not_there(tiered: TieredTopic) -> None:
     with unanswered_port() as port:
         nobody = {"kafka.bootstrap.servers": f"127.0.0.1:{port}", "kafka.default.api.timeout.ms": "2000"}
         error = error_of(options_of(tiered) | nobody)
-    assert isinstance(error, BrokerUnavailable)
+    assert isinstance(error, BrokerUnavailableError)
     assert nobody["kafka.bootstrap.servers"] in str(error)
     assert "\n" not in str(error)
     for wrong in ("0", "a minute", "9" * 400):
@@ -276,8 +276,8 @@ def test_sentences_and_logins_in_spark(
     refused = failure(spark, options_of(tiered) | login("not-the-password"))
     delete_records(tiered.server, tiered.topic, seam + 7)
     hole = failure(spark, options_of(tiered) | login(PASSWORD))
-    assert "BrokerDenied" in refused
-    assert f"DataLoss: offsets {seam} to {seam + 6} of {tiered.topic}-0 are not there" in hole
+    assert "BrokerDeniedError" in refused
+    assert f"DataLossError: offsets {seam} to {seam + 6} of {tiered.topic}-0 are not there" in hole
     for said in (explained, refused, hole):
         assert "Traceback" not in said
         assert PASSWORD not in said

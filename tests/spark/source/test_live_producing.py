@@ -19,7 +19,7 @@ from tests.support.servers.kafka import KafkaServer
 from tests.support.spark.spark_stream_runs import run_killed, started
 from tests.support.spark.spark_stream_topics import Json, over_the_wire, rows_between
 from tests.support.spark.spark_tasks import as_texts, rows_in
-from tieredstore.errors import InvalidSegment
+from tieredstore.errors import InvalidSegmentError
 from tieredstore.spark.source.options import parse_options
 from tieredstore.spark.source.streaming import StreamReader
 
@@ -48,7 +48,7 @@ class Traffic:
             self._note(partition, records)
         self._transaction(self._source.choice(["commit", "abort"]))
         # The broker may delete a segment while it is looked at; the next turn copies what this one leaves.
-        with suppress(InvalidSegment):
+        with suppress(InvalidSegmentError):
             self.tiered.tier(but_last=self._source.choice([0, 1, 5]))
         if self._source.random() < 0.5:
             self._delete_copied()

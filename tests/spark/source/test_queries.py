@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tieredstore.errors import ConfigError, DataLoss, TieredStoreError
+from tieredstore.errors import ConfigError, DataLossError, TieredStoreError
 from tieredstore.model import AtTime, Earliest, Places, Uuid
 from tieredstore.partitions.log import PartitionLog
 from tieredstore.partitions.selections import Subscribe
@@ -56,7 +56,7 @@ BEYOND: Places = {("t", 0): 21, ("t", 1): 5}
     [
         (
             lambda q: lookup(q).starting(BEYOND),
-            DataLoss,
+            DataLossError,
             "^the options start t-0 .*set failOnDataLoss to false",
         ),
         (

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 import cramjam
 
 from tests.support.records.record_batches import lz4_library, snappy_framed
-from tieredstore.errors import BatchCorrupt
+from tieredstore.errors import BatchCorruptError
 from tieredstore.kafka.batches import CompressionType
 from tieredstore.kafka.records._checks import expand
 from tieredstore.kafka.records._slabs import shared_pool
@@ -75,7 +75,7 @@ def by_library(codec: CompressionType, body: bytes) -> bytes | None:
     """What the codec's library makes of the body; None if it refuses."""
     try:
         return bytes(Decompressor(shared_pool(), MOST_BYTES).decompress(codec, 2, memoryview(body)))
-    except BatchCorrupt:
+    except BatchCorruptError:
         return None
 
 

@@ -19,7 +19,7 @@ from tests.support.records.record_batches import (
     random_records,
     rows_of,
 )
-from tieredstore.errors import BatchCorrupt, InvalidSegment
+from tieredstore.errors import BatchCorruptError, InvalidSegmentError
 from tieredstore.kafka._runs import BatchRun
 from tieredstore.kafka.batches import FRAME_SIZE
 from tieredstore.kafka.log_scan import scan_log
@@ -61,7 +61,7 @@ def check(mutation: Mutation, source: random.Random) -> bool:
     pieces = [mutation.damaged[at : at + piece] for at in range(0, len(mutation.damaged), piece)]
     try:
         decoded = rows_of(decoder.decode(pieces, start_offset=source.choice((0, 3))))
-    except BatchCorrupt:
+    except BatchCorruptError:
         return False
     assert all(0 <= one["offset"] < two["offset"] for one, two in pairwise(decoded))
     return bool(decoded)
@@ -86,7 +86,7 @@ def scan_over(log: bytes, source: random.Random) -> bool:
         file.flush()
         try:
             scan_log(file.fileno(), len(log), 0, "damaged", check_crcs=source.random() < 0.7)
-        except (BatchCorrupt, InvalidSegment):
+        except (BatchCorruptError, InvalidSegmentError):
             return False
         return True
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from tests.support.faulty_server.service import Cloud, Service, Step
 from tests.support.faulty_server.wire import Answer, Reply, Request
 from tieredstore.errors import (
-    AccessDenied,
-    ObjectNotFound,
-    PreconditionFailed,
-    RangeNotSatisfiable,
+    AccessDeniedError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    RangeNotSatisfiableError,
     StoreError,
-    StoreThrottled,
-    StoreUnavailable,
+    StoreThrottledError,
+    StoreUnavailableError,
     TieredStoreError,
 )
 
@@ -30,12 +30,12 @@ class Must(enum.Enum):
 
     RIGHT = "succeeds, and rightly"
     REFUSED = "`StoreError`, at once"
-    UNAVAILABLE = "`StoreUnavailable`, after all tries"
-    THROTTLED = "`StoreThrottled`, after all tries"
+    UNAVAILABLE = "`StoreUnavailableError`, after all tries"
+    THROTTLED = "`StoreThrottledError`, after all tries"
     DENIED = "`AccessDenied`, at once"
-    ABSENT = "`ObjectNotFound`, at once"
+    ABSENT = "`ObjectNotFoundError`, at once"
     TAKEN = "`PreconditionFailed`, at once"
-    SHORT = "`RangeNotSatisfiable`, at once"
+    SHORT = "`RangeNotSatisfiableError`, at once"
 
     @property
     def error(self) -> type[TieredStoreError] | None:
@@ -45,12 +45,12 @@ class Must(enum.Enum):
 
 _ERRORS: Mapping[Must, type[TieredStoreError]] = {
     Must.REFUSED: StoreError,
-    Must.UNAVAILABLE: StoreUnavailable,
-    Must.THROTTLED: StoreThrottled,
-    Must.DENIED: AccessDenied,
-    Must.ABSENT: ObjectNotFound,
-    Must.TAKEN: PreconditionFailed,
-    Must.SHORT: RangeNotSatisfiable,
+    Must.UNAVAILABLE: StoreUnavailableError,
+    Must.THROTTLED: StoreThrottledError,
+    Must.DENIED: AccessDeniedError,
+    Must.ABSENT: ObjectNotFoundError,
+    Must.TAKEN: PreconditionFailedError,
+    Must.SHORT: RangeNotSatisfiableError,
 }
 
 

@@ -22,7 +22,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from tests.support.records.topic_buckets import FIRST_ID, Bucket, value_of
 from tieredstore.consumer import Consumer
 from tieredstore.consumer.assembly import Makers, Parts
-from tieredstore.errors import BrokerUnavailable
+from tieredstore.errors import BrokerUnavailableError
 from tieredstore.live.cluster import GroupCommit, LiveEnd, LiveTopic
 from tieredstore.live.epochs import EpochEnd
 from tieredstore.model import TopicPartition, Uuid
@@ -98,7 +98,7 @@ class ScriptedBroker:
         """A question that may fail."""
         if self.failures:
             self.failures -= 1
-            raise BrokerUnavailable("the broker was told not to answer")
+            raise BrokerUnavailableError("the broker was told not to answer")
 
 
 class ScriptedCluster:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from zlib import crc32
 
 from tests.support.paths import REPOSITORY
-from tieredstore.pubsub.errors import MessageCorrupt
+from tieredstore.pubsub.errors import MessageCorruptError
 from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.batches import BatchIndex, build_batch
 from tieredstore.pubsub.format.decoder import BatchDecoder
@@ -103,7 +103,7 @@ def check(mutation: Mutation, source: random.Random) -> bool:
     )
     try:
         decoded = rows_of(mutation.damaged, decoder)
-    except MessageCorrupt:
+    except MessageCorruptError:
         return False
     if not mutation.is_sealed:
         expected = contents(rows_of(mutation.original))
@@ -142,7 +142,7 @@ def _sealed(damaged: bytearray) -> bytes | None:
     batch = bytearray(damaged)
     try:
         index = BatchIndex(batch, "damaged")
-    except MessageCorrupt:
+    except MessageCorruptError:
         return None
     for number in range(len(index)):
         start, stop = index.byte_range(number)

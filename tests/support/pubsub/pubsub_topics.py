@@ -12,7 +12,7 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem.store import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
-from tieredstore.errors import DataLoss
+from tieredstore.errors import DataLossError
 from tieredstore.pubsub.consume.consumer import Consumer
 from tieredstore.pubsub.consume.partition_state import ConsumedRecord
 from tieredstore.pubsub.format._writing import BodyWriter
@@ -66,7 +66,7 @@ def _is_behind(consumer: Consumer) -> bool:
     queue = consumer._queue  # pyright: ignore[reportPrivateUsage]
     try:
         return any(queue.read(partition, position.offset) for partition, position in consumer.position().items())
-    except DataLoss:  # of which the consumer tells, or which it passes over
+    except DataLossError:  # of which the consumer tells, or which it passes over
         return True
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tieredstore.pipelines.filing.times import BadMessage, EpochTime, JsonField
+from tieredstore.pipelines.filing.times import BadMessageError, EpochTime, JsonField
 
 FIELD: Final = JsonField("a.t", ".")
 """Where the time is."""
@@ -53,7 +53,7 @@ def decided(payload: bytes) -> int | None:
     """The time by the slow way; None for a bad message."""
     try:
         return EpochTime(FIELD)(payload)
-    except BadMessage:
+    except BadMessageError:
         return None
 
 

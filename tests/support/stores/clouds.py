@@ -27,7 +27,7 @@ from tieredstore.backends.gcs.options import Anonymous, GcsOptions
 from tieredstore.backends.gcs.store import GcsObjectStore
 from tieredstore.backends.s3.options import MIN_PART_SIZE, AccessKeys, S3Options
 from tieredstore.backends.s3.store import S3ObjectStore
-from tieredstore.errors import StoreUnavailable
+from tieredstore.errors import StoreUnavailableError
 from tieredstore.process.retry import RetryPolicy
 
 PART = 1 << 18
@@ -229,7 +229,7 @@ def until_answered(call: Callable[[], object]) -> None:
     while True:
         try:
             call()
-        except StoreUnavailable:
+        except StoreUnavailableError:
             assert time.monotonic() < end
         else:
             return

@@ -22,7 +22,7 @@ from tieredstore.backends.base import (
     find_abandoned_writes,
 )
 from tieredstore.backends.contract.bodies import open_body
-from tieredstore.errors import StoreUnavailable, TieredStoreError
+from tieredstore.errors import StoreUnavailableError, TieredStoreError
 
 OperationName: TypeAlias = Literal[
     "put",
@@ -85,8 +85,8 @@ class ScriptedStore(DelegatingObjectStore):
     """Logs every operation, counts bytes, and plays the rules of its script. Safe from several threads::
 
         store = ScriptedStore(MemoryObjectStore())
-        store.on("delete", "*/0/*", AccessDenied("locked"))              # fails, each time
-        store.on("put", "*_SUCCESS", StoreUnavailable("lost"), moment="after", times=1)
+        store.on("delete", "*/0/*", AccessDeniedError("locked"))              # fails, each time
+        store.on("put", "*_SUCCESS", StoreUnavailableError("lost"), moment="after", times=1)
         store.on(("get", "head"), do=lambda operation: asked.set())      # runs, then goes on
         store.change("now_ms", change=lambda now_ms: now_ms + DAY_MS)    # another answer, or another body
 
@@ -266,7 +266,7 @@ CountingStore = ScriptedStore
 
 
 def _unavailable() -> Exception:
-    return StoreUnavailable("the store double was told to fail here; try again")
+    return StoreUnavailableError("the store double was told to fail here; try again")
 
 
 class FaultyStore(ScriptedStore):

@@ -18,7 +18,7 @@ from tieredstore.backends.base import (
 )
 from tieredstore.backends.contract.bodies import open_body
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import StoreUnavailable
+from tieredstore.errors import StoreUnavailableError
 
 HOUR_MS = 3_600_000
 WAIT_S = 120.0
@@ -139,7 +139,7 @@ class Actor:
         assert self._turn.acquire(timeout=WAIT_S)
         self._die_unless(self._dies_inside)
         if self._world.clock.now_ms - began_ms > self._call_limit_ms:
-            raise StoreUnavailable("the call did not end within its deadline")
+            raise StoreUnavailableError("the call did not end within its deadline")
         yield began_ms
         self._die_unless(False)
 

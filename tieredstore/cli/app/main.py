@@ -21,7 +21,7 @@ from typer.core import TyperCommand, TyperGroup
 from tieredstore.cli.app.entry import version_text
 from tieredstore.cli.app.table import EXTRAS, Entry, all_entries, entry_of
 from tieredstore.cli.terminal.output import complain
-from tieredstore.cli.terminal.streams import StandardOutputFailed
+from tieredstore.cli.terminal.streams import StandardOutputFailedError
 from tieredstore.errors import ConfigError, TieredStoreError, quoted
 from tieredstore.installation import install_command
 
@@ -264,7 +264,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = done.code if isinstance(done.code, int) else int(done.code is not None)
     except UsageProblem as problem:
         code = tell_usage(problem)
-    except StandardOutputFailed as error:
+    except StandardOutputFailedError as error:
         code = error.exit_code  # the stream has said so itself
     except ModuleNotFoundError as error:
         extra = EXTRAS.get((error.name or "").partition(".")[0])

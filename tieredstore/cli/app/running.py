@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from tieredstore.cli.terminal.output import complain
-from tieredstore.cli.terminal.streams import ReaderGone, StandardOutputFailed, take_streams
+from tieredstore.cli.terminal.streams import ReaderGoneError, StandardOutputFailedError, take_streams
 from tieredstore.process.interruption import Interrupted, Interruption
 
 
@@ -21,8 +21,8 @@ def run(command: Callable[[], int]) -> NoReturn:
     """Run the command of this process, which gives its exit code, and end the process."""
     with Interruption() as interruption:
 
-        def output_failed(error: StandardOutputFailed) -> None:
-            if not isinstance(error, ReaderGone):
+        def output_failed(error: StandardOutputFailedError) -> None:
+            if not isinstance(error, ReaderGoneError):
                 complain(str(error))
             # Nobody is served by what is still under way, and closing it may wait for a store.
             interruption.end_soon(error.exit_code)
@@ -48,7 +48,7 @@ def _run_to_the_end(command: Callable[[], int]) -> int:
     except Exception as error:  # noqa: BLE001  a bug: told as Python tells it
         sys.excepthook(type(error), error, error.__traceback__)
         code = 1
-    with contextlib.suppress(StandardOutputFailed):
+    with contextlib.suppress(StandardOutputFailedError):
         sys.stdout.flush()
     return code
 

@@ -19,7 +19,7 @@ import typer
 from tieredstore.backends.base import ObjectStore, admin_of
 from tieredstore.cli.terminal.output import JsonValue, complain, counted, human_count, print_json_line, print_lines
 from tieredstore.cli.terminal.progress import counting, tell_if_stopped
-from tieredstore.cli.terminal.streams import OutputFailed
+from tieredstore.cli.terminal.streams import OutputFailedError
 from tieredstore.errors import ConfigError
 from tieredstore.model import human_bytes
 from tieredstore.ops.steps import Outcome
@@ -51,7 +51,7 @@ class Teller:
 
 @contextlib.contextmanager
 def telling(*, as_json: bool, report: Path | None) -> Generator[Teller]:
-    """A teller; OutputFailed where the report cannot be written, before anything more is done."""
+    """A teller; OutputFailedError where the report cannot be written, before anything more is done."""
     if report is None:
         yield Teller(as_json=as_json, report=None)
         return
@@ -143,7 +143,7 @@ def _writing(name: str) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        raise OutputFailed(f"the report {name} cannot be written: {error.strerror}") from error
+        raise OutputFailedError(f"the report {name} cannot be written: {error.strerror}") from error
 
 
 Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do it. Without it, only show what would be done.")]

@@ -6,12 +6,12 @@ import contextlib
 from collections.abc import Generator
 
 from tieredstore.catalog import SegmentObjects, StoredSegment
-from tieredstore.errors import ConfigError, SegmentNotFound
+from tieredstore.errors import ConfigError, SegmentNotFoundError
 from tieredstore.model import Uuid, human_bytes
 from tieredstore.ops.addresses import (
-    AmbiguousSegment,
+    AmbiguousSegmentError,
     Candidate,
-    SegmentAbsent,
+    SegmentAbsentError,
     SegmentAddress,
     find_objects,
     find_segment,
@@ -28,7 +28,7 @@ def parse_address(
 
 
 def segment_at(bucket: Bucket, address: SegmentAddress) -> StoredSegment:
-    """The one segment at ``address``, its manifest read; SegmentNotFound names near ones, ConfigError several."""
+    """The one segment at ``address``, its manifest read; SegmentNotFoundError names near ones, ConfigError several."""
     with _in_words():
         return find_segment(bucket.store, bucket.prefix, address, bucket.manifest_rules)
 
@@ -44,14 +44,14 @@ def _in_words() -> Generator[None]:
     """The errors of an address, with the options that help."""
     try:
         yield
-    except SegmentAbsent as error:
+    except SegmentAbsentError as error:
         leftovers = "an unfinished copy or delete left objects; --segment-id names it, see ls"
-        raise SegmentNotFound(error.sentence(leftovers)) from error
-    except AmbiguousSegment as error:
+        raise SegmentNotFoundError(error.sentence(leftovers)) from error
+    except AmbiguousSegmentError as error:
         raise ConfigError(_choice(error)) from error
 
 
-def _choice(error: AmbiguousSegment) -> str:
+def _choice(error: AmbiguousSegmentError) -> str:
     lines = [_line(candidate) for candidate in error.candidates]
     if error.count > len(lines):
         lines.append(f"… and {error.count - len(lines)} more")

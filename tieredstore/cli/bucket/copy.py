@@ -27,7 +27,7 @@ from tieredstore.cli.terminal.output import (
 from tieredstore.cli.terminal.progress import Bar, progress, tell_if_stopped
 from tieredstore.cli.terminal.rows import Row, field
 from tieredstore.errors import ConfigError, TieredStoreError
-from tieredstore.kafka.logdir import PARTITION_METADATA, Discovery, FoundSegment, PartitionFileMissing, discover
+from tieredstore.kafka.logdir import PARTITION_METADATA, Discovery, FoundSegment, PartitionFileMissingError, discover
 from tieredstore.model import RemoteLogSegmentMetadata, Uuid, human_bytes
 from tieredstore.ops.copies.shipping import Shipper, ShipStep, size_on_disk
 from tieredstore.ops.steps import Outcome
@@ -221,7 +221,7 @@ def _detail(step: ShipStep) -> str:
 
 
 def _way_out(error: TieredStoreError) -> str:
-    if not isinstance(error, PartitionFileMissing) or error.path.name != PARTITION_METADATA:
+    if not isinstance(error, PartitionFileMissingError) or error.path.name != PARTITION_METADATA:
         return ""
     return (
         f"; brokers before Kafka 2.8 wrote none: copy {error.path.parent} by itself with --topic-id ID "

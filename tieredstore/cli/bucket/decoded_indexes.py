@@ -15,7 +15,7 @@ Row: TypeAlias = dict[str, JsonValue]
 
 
 def decode_rows(kind: IndexType, content: bytes, base_offset: int) -> list[Row]:
-    """The entries of one index of the segment at ``base_offset``; BatchCorrupt if they do not hold together."""
+    """The entries of one index of the segment at ``base_offset``; BatchCorruptError if they do not hold together."""
     return _DECODERS[kind](content, base_offset)
 
 

@@ -12,7 +12,7 @@ from tieredstore.cli.app.steps import Yes, is_dry_run, way_to_apply
 from tieredstore.cli.terminal.output import complain, print_lines
 from tieredstore.cli.terminal.rows import Row, column, field
 from tieredstore.cli.terminal.tables import text
-from tieredstore.errors import ObjectNotFound
+from tieredstore.errors import ObjectNotFoundError
 from tieredstore.ops.garbage.holds import LegalHold, find_hold, list_holds, place_hold, release_hold
 from tieredstore.ops.garbage.removal import topic_ids
 
@@ -79,8 +79,8 @@ def release(name: _Name, settings: SettingsPath = None, store: StoreUrl = None, 
             held = find_hold(bucket.store, bucket.prefix, name)
             if not is_dry_run(yes=yes):
                 release_hold(bucket.store, bucket.prefix, name)
-        except ObjectNotFound as error:
-            raise ObjectNotFound(f"there is no hold {name!r}; see tieredstore hold list") from error
+        except ObjectNotFoundError as error:
+            raise ObjectNotFoundError(f"there is no hold {name!r}; see tieredstore hold list") from error
     scope = "a hold that cannot be read, and so holds everything" if held is None else _scope(held)
     if yes:
         print_lines([f"released {name}: {scope}"])

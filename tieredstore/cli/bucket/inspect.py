@@ -37,7 +37,7 @@ from tieredstore.cli.terminal.output import (
 )
 from tieredstore.cli.terminal.rows import SEGMENT, Row, T, column, field
 from tieredstore.cli.terminal.tables import number, text, word
-from tieredstore.errors import CorruptData, excerpt
+from tieredstore.errors import CorruptDataError, excerpt
 from tieredstore.format.chunk_index import ChunkIndex, FixedChunkIndex
 from tieredstore.format.manifest import IndexEntry
 from tieredstore.model import ByteRange, IndexType, RemoteLogSegmentMetadata, human_bytes
@@ -76,7 +76,7 @@ def inspect(
     for sentence in view.damage:
         complain(sentence)
     if view.damage:
-        raise typer.Exit(CorruptData.exit_code)
+        raise typer.Exit(CorruptDataError.exit_code)
 
 
 @dataclass(frozen=True, slots=True)

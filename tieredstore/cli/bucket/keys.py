@@ -42,7 +42,13 @@ from tieredstore.cli.terminal.rows import SEGMENT, Row, column, field
 from tieredstore.cli.terminal.tables import moment, number, text, word
 from tieredstore.config import load_settings
 from tieredstore.config.encryption import PAIRS
-from tieredstore.errors import ConfigError, PreconditionFailed, ResourceNotFound, StoreUnavailable, UnknownKey
+from tieredstore.errors import (
+    ConfigError,
+    PreconditionFailedError,
+    ResourceNotFoundError,
+    StoreUnavailableError,
+    UnknownKeyError,
+)
 from tieredstore.model import human_bytes
 from tieredstore.ops.keys.pairs import KeyPairFiles, generate_key_pair, passphrase_from
 from tieredstore.ops.keys.sealing import KmsKey, seal_pair
@@ -160,9 +166,9 @@ def rotate(
     else:
         _print_rotation(tally, old_keys, ring.active_id, cached_ms, until_ms)
     if FAILURES & tally.counts.keys():
-        raise typer.Exit(UnknownKey.exit_code)
+        raise typer.Exit(UnknownKeyError.exit_code)
     if tally.counts[Outcome.CHANGED]:
-        raise typer.Exit(StoreUnavailable.exit_code)
+        raise typer.Exit(StoreUnavailableError.exit_code)
 
 
 @app.command("list")
@@ -246,9 +252,9 @@ def check(
     if is_active:
         complain(f"key pair {retire!r} is the active one of these settings: what is copied next is encrypted by it")
     if reasons or is_active:
-        raise typer.Exit(PreconditionFailed.exit_code)
+        raise typer.Exit(PreconditionFailedError.exit_code)
     if not listed:
-        raise ResourceNotFound(
+        raise ResourceNotFoundError(
             f"no segments were found, which says nothing of key pair {retire!r}: check the bucket and key.prefix"
         )
     complain(f"nothing needs key pair {retire!r} any more: {counted(listed, 'segment')} checked")

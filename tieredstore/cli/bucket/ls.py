@@ -40,7 +40,7 @@ from tieredstore.cli.terminal.output import (
 from tieredstore.cli.terminal.plots import COLORS, GREY, Picture, PlotFile, label, module
 from tieredstore.cli.terminal.rows import PARTITION, Row, column, field
 from tieredstore.cli.terminal.tables import WIDE, moment, number, text, word
-from tieredstore.errors import ConfigError, CorruptData, excerpt
+from tieredstore.errors import ConfigError, CorruptDataError, excerpt
 from tieredstore.model import TopicIdPartition, Uuid, human_bytes
 from tieredstore.ops.bucket import Bucket
 from tieredstore.ops.listing import HeldOffsets, ListedSegment, SegmentTotals, load_listing
@@ -94,7 +94,7 @@ def ls(
         if topic is not None:
             # Of nothing in particular an empty store has none; a name that is not there was mistyped.
             objects = at_least_one(objects, bucket, {topic: [] if partition is None else [partition]}, incarnation)
-        damage: list[CorruptData] = []
+        damage: list[CorruptDataError] = []
         listed = _note_damage(damage, load_listing(bucket.store, objects, bucket.manifest_rules))
         if picture is not None:
             listed = picture.watching(listed)
@@ -107,13 +107,13 @@ def ls(
     if picture is not None:
         picture.save()
     if damage:
-        raise typer.Exit(CorruptData.exit_code)
+        raise typer.Exit(CorruptDataError.exit_code)
 
 
 def at_least_one(
     listed: Iterator[SegmentObjects], bucket: Bucket, wanted: Mapping[str, Sequence[int]], topic_id: Uuid | None
 ) -> Iterator[SegmentObjects]:
-    """``listed``, if there is anything; ResourceNotFound says what of the ``wanted`` topics is not there."""
+    """``listed``, if there is anything; ResourceNotFoundError says what of the ``wanted`` topics is not there."""
     first = next(listed, None)
     if first is None:
         raise absence(bucket.store, bucket.prefix, wanted, topic_id=topic_id)
@@ -159,7 +159,7 @@ def _segment_row(id_rank: int = WIDE, segment_id_rank: int = WIDE) -> Row[Listed
         ),
         field("complete", lambda one: one.whole is not None),
         field("missing", lambda one: [suffix.value for suffix in one.objects.missing]),
-        field("damage", lambda one: str(one.loaded) if isinstance(one.loaded, CorruptData) else None),
+        field("damage", lambda one: str(one.loaded) if isinstance(one.loaded, CorruptDataError) else None),
         column(word("TOPIC ID", rank=id_rank), lambda one: str(one.partition.topic_id)),
         column(word("SEGMENT ID", rank=segment_id_rank), lambda one: str(one.objects.segment_id.id)),
     )
@@ -175,10 +175,10 @@ _SUMS: Final[Row[SegmentTotals]] = Row(
 )
 
 
-def _note_damage(damage: list[CorruptData], listed: Iterable[ListedSegment]) -> Iterator[ListedSegment]:
+def _note_damage(damage: list[CorruptDataError], listed: Iterable[ListedSegment]) -> Iterator[ListedSegment]:
     """``listed``, with the damaged manifests gathered on the way."""
     for segment in listed:
-        if isinstance(segment.loaded, CorruptData):
+        if isinstance(segment.loaded, CorruptDataError):
             damage.append(segment.loaded)
         yield segment
 
@@ -250,7 +250,7 @@ def _form(whole: StoredSegment) -> str:
 
 def _report(segment: ListedSegment) -> None:
     objects = segment.objects
-    if isinstance(segment.loaded, CorruptData):
+    if isinstance(segment.loaded, CorruptDataError):
         fault = str(segment.loaded)
     else:
         fault = "no " + ", no ".join(f".{suffix.value}" for suffix in objects.missing)

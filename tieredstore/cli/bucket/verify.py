@@ -29,7 +29,7 @@ from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
 from tieredstore.cli.app.durations import parse_since_ms
 from tieredstore.cli.terminal.output import JsonValue, counted, human_share, print_json_line, print_lines
 from tieredstore.cli.terminal.progress import counting, tell_if_stopped
-from tieredstore.errors import ConfigError, ResourceNotFound, excerpt
+from tieredstore.errors import ConfigError, ResourceNotFoundError, excerpt
 from tieredstore.model import human_bytes
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def verify(
             raise absence(bucket.store, bucket.prefix, {topic: asked}, topic_id=scope.topic_id)
     report.finish()
     if not report.segments and not report.kinds:
-        raise ResourceNotFound("no segments were found, so that nothing was verified")
+        raise ResourceNotFoundError("no segments were found, so that nothing was verified")
     if report.exit_code:
         raise typer.Exit(report.exit_code)
 

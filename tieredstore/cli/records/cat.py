@@ -54,7 +54,7 @@ class DataLossPolicy(enum.Enum):
     REPORT = "report"
 
 
-DataLoss: TypeAlias = Annotated[
+DataLossError: TypeAlias = Annotated[
     DataLossPolicy, typer.Option("--data-loss", help="What to do where offsets are in no segment.")
 ]
 
@@ -96,7 +96,7 @@ def cat(
     as_json: AsJson = False,
     json_bytes: CodedBytes = None,
     isolation: Isolation = IsolationLevel.READ_COMMITTED,
-    data_loss: DataLoss = DataLossPolicy.FAIL,
+    data_loss: DataLossError = DataLossPolicy.FAIL,
     topic_id: TopicId = None,
     bootstrap_server: BootstrapServer = None,
     kafka_config: KafkaConfig = None,

@@ -27,7 +27,7 @@ from tieredstore.cli.terminal.output import (
     terminal_width,
 )
 from tieredstore.cli.terminal.rows import Row, column, field
-from tieredstore.cli.terminal.streams import StandardOutputFailed
+from tieredstore.cli.terminal.streams import StandardOutputFailedError
 from tieredstore.cli.terminal.tables import Column, number, word
 from tieredstore.errors import ConfigError, TieredStoreError
 from tieredstore.kafka.batches import BatchHeader, read_batch_headers
@@ -76,7 +76,7 @@ def dump(
         try:
             with _explain(file):
                 _dump_file(_Dump(file, as_json=as_json, wide=wide), records=records, base_offset=base_offset)
-        except StandardOutputFailed:
+        except StandardOutputFailedError:
             raise
         except TieredStoreError as error:
             if len(files) == 1:

@@ -12,7 +12,7 @@ import typer
 from tieredstore.cli.app.arguments import SettingsPath, SomePartitions, StoreUrl, Topic, TopicId
 from tieredstore.cli.app.broker_options import BootstrapServer, KafkaConfig, KafkaProperties, client_properties
 from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
-from tieredstore.cli.records.cat import DataLoss, DataLossPolicy, IsolationLevel
+from tieredstore.cli.records.cat import DataLossError, DataLossPolicy, IsolationLevel
 from tieredstore.cli.records.message_types import (
     InvalidAsNull,
     Isolation,
@@ -72,7 +72,7 @@ def export(
     value_type: ValueType = MessageType.BINARY,
     invalid: InvalidAsNull = False,
     isolation: Isolation = IsolationLevel.READ_COMMITTED,
-    data_loss: DataLoss = DataLossPolicy.FAIL,
+    data_loss: DataLossError = DataLossPolicy.FAIL,
     topic_id: TopicId = None,
     bootstrap_server: BootstrapServer = None,
     kafka_config: KafkaConfig = None,

@@ -11,7 +11,7 @@ import typer
 from tieredstore.cli.app.arguments import SettingsPath, StoreUrl
 from tieredstore.cli.app.broker_options import BootstrapServer, KafkaConfig, KafkaProperties, client_properties
 from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
-from tieredstore.cli.records.cat import DataLoss, DataLossPolicy, IsolationLevel
+from tieredstore.cli.records.cat import DataLossError, DataLossPolicy, IsolationLevel
 from tieredstore.cli.records.message_types import (
     InvalidAsNull,
     Isolation,
@@ -57,7 +57,7 @@ def query(
     value_type: ValueType = MessageType.TEXT,
     invalid: InvalidAsNull = False,
     isolation: Isolation = IsolationLevel.READ_COMMITTED,
-    data_loss: DataLoss = DataLossPolicy.FAIL,
+    data_loss: DataLossError = DataLossPolicy.FAIL,
     sandbox: Annotated[
         bool, typer.Option("--sandbox", help="The SQL may read no files and install nothing: topics alone.")
     ] = False,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from tieredstore.cli.terminal.output import complain
-from tieredstore.cli.terminal.streams import OutputFailed, ReaderGone
+from tieredstore.cli.terminal.streams import OutputFailedError, ReaderGoneError
 from tieredstore.errors import ConfigError
 from tieredstore.process.interruption import at_sudden_end
 
@@ -136,6 +136,6 @@ def _explained(path: Path) -> Generator[None]:
     try:
         yield
     except BrokenPipeError as error:
-        raise ReaderGone(f"nobody reads {path} any more") from error
+        raise ReaderGoneError(f"nobody reads {path} any more") from error
     except OSError as error:
-        raise OutputFailed(f"{path} cannot be written: {error.strerror}") from error
+        raise OutputFailedError(f"{path} cannot be written: {error.strerror}") from error

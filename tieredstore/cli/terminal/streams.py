@@ -18,15 +18,15 @@ _STDOUT: Final = 1
 _STDERR: Final = 2
 
 
-class OutputFailed(TieredStoreError):
+class OutputFailedError(TieredStoreError):
     """What a command was to write cannot be written."""
 
 
-class StandardOutputFailed(OutputFailed):
+class StandardOutputFailedError(OutputFailedError):
     """It is stdout that cannot be written. Whoever gave the stream its ``on_failure`` has been told."""
 
 
-class ReaderGone(StandardOutputFailed):
+class ReaderGoneError(StandardOutputFailedError):
     """Nobody reads what is written any more, as after ``| head``. No error to talk of: other tools end by SIGPIPE."""
 
     exit_code = 141
@@ -55,15 +55,15 @@ class _Stream(io.RawIOBase):
 
 
 class StandardOutput(_Stream):
-    """The bytes of stdout. Its errors are StandardOutputFailed; after the first one nothing is written any more.
+    """The bytes of stdout. Its errors are StandardOutputFailedError; after the first one nothing is written any more.
 
     Not an OSError, which anybody may take for one of the file or the store that he asked for.
     """
 
-    def __init__(self, descriptor: int | None, on_failure: Callable[[StandardOutputFailed], None]) -> None:
+    def __init__(self, descriptor: int | None, on_failure: Callable[[StandardOutputFailedError], None]) -> None:
         super().__init__(descriptor)
         self._on_failure = on_failure
-        self._failure: StandardOutputFailed | None = None
+        self._failure: StandardOutputFailedError | None = None
 
     @property
     def exit_code(self) -> int:
@@ -77,20 +77,20 @@ class StandardOutput(_Stream):
                 return view.nbytes  # the command is on its way to the end, and the error is known
             try:
                 return self._written(view)
-            except StandardOutputFailed as error:
+            except StandardOutputFailedError as error:
                 self._failure = error
                 self._on_failure(error)
                 raise
 
     def _written(self, view: memoryview) -> int:
         if self._descriptor is None:
-            raise StandardOutputFailed("standard output cannot be written: it is closed")
+            raise StandardOutputFailedError("standard output cannot be written: it is closed")
         try:
             return _write(self._descriptor, view)
         except BrokenPipeError as error:
-            raise ReaderGone("nobody reads standard output any more") from error
+            raise ReaderGoneError("nobody reads standard output any more") from error
         except OSError as error:
-            raise StandardOutputFailed(f"standard output cannot be written: {error.strerror}") from error
+            raise StandardOutputFailedError(f"standard output cannot be written: {error.strerror}") from error
 
 
 class StandardError(_Stream):
@@ -107,12 +107,12 @@ class StandardError(_Stream):
             try:
                 return _write(self.fileno(), view)
             except OSError:
-                self.exit_code = OutputFailed.exit_code
+                self.exit_code = OutputFailedError.exit_code
                 return view.nbytes
 
 
 def take_streams(
-    on_failure: Callable[[StandardOutputFailed], None],
+    on_failure: Callable[[StandardOutputFailedError], None],
 ) -> tuple[StandardOutput, StandardError]:
     """Put these in the place of Python's own, which raise whatever the system says, and are None where closed."""
     output = StandardOutput(None if sys.stdout is None else _STDOUT, on_failure)

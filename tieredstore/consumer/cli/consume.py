@@ -14,11 +14,11 @@ import typer
 from tieredstore.cli.app.arguments import SettingsPath, StoreUrl, Topic
 from tieredstore.cli.app.broker_options import BootstrapServer, KafkaConfig, KafkaProperties, client_properties
 from tieredstore.cli.app.chosen_bucket import choose_settings
-from tieredstore.cli.records.cat import DataLoss, DataLossPolicy, Isolation, IsolationLevel
+from tieredstore.cli.records.cat import DataLossError, DataLossPolicy, Isolation, IsolationLevel
 from tieredstore.cli.records.record_output import AsJson, AsText, CodedBytes, Format, record_writer
 from tieredstore.cli.records.record_places import parse_offset_or_time, parse_place
 from tieredstore.cli.records.uncommitted import say_left_out, undecided
-from tieredstore.errors import ConfigError, ResourceNotFound
+from tieredstore.errors import ConfigError, ResourceNotFoundError
 from tieredstore.model import AtTime, Last, check_offset
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def consume(
     as_json: AsJson = False,
     json_bytes: CodedBytes = None,
     isolation: Isolation = IsolationLevel.READ_COMMITTED,
-    data_loss: DataLoss = DataLossPolicy.FAIL,
+    data_loss: DataLossError = DataLossPolicy.FAIL,
     bootstrap_server: BootstrapServer = None,
     kafka_config: KafkaConfig = None,
     kafka_properties: KafkaProperties = None,
@@ -252,7 +252,7 @@ class ConsumedTopic:
         with RemoteStorageManager(self._request.settings) as manager:
             catalog = load_catalog(manager, topic=topic)
             if topic not in catalog.topics():
-                raise ResourceNotFound(f"topic {topic!r} is not in the bucket")
+                raise ResourceNotFoundError(f"topic {topic!r} is not in the bucket")
             return catalog.incarnation(topic).partitions
 
     def _place_all(self, partitions: Sequence[int]) -> list[Any]:

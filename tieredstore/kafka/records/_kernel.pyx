@@ -134,7 +134,7 @@ cdef class Scanner:
         self.at += self.batch.size
 
     def scan(self):
-        """Walk on. Returns why it stopped, a State; BatchCorrupt for a body that cannot be decompressed."""
+        """Walk on. Returns why it stopped, a State; BatchCorruptError for a body that cannot be decompressed."""
         cdef int state = COMPRESSED_BODY
         while state == COMPRESSED_BODY:
             with nogil:

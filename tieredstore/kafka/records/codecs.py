@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 import zstandard
 
-from tieredstore.errors import BatchCorrupt, ConfigError
+from tieredstore.errors import BatchCorruptError, ConfigError
 from tieredstore.installation import install_command
 from tieredstore.kafka.batches import CompressionType
 from tieredstore.kafka.records._slabs import SlabPool
@@ -62,7 +62,7 @@ class Decompressor:
     def decompress(self, compression: CompressionType, magic: int, body: memoryview) -> Body:
         """The bytes of the records of one batch, which stay what they are until the next call.
 
-        BatchCorrupt if the stream is malformed, cut off or too large.
+        BatchCorruptError if the stream is malformed, cut off or too large.
         """
         # At the beginning of the next call, not at the end of this one: the caller still reads what was returned.
         if len(self._memory) > _MOST_MEMORY:
@@ -85,8 +85,8 @@ class Decompressor:
             self._memory = memoryview(self._pool.slab(size))
         return self._memory
 
-    def _too_large(self) -> BatchCorrupt:
-        return BatchCorrupt(f"decompresses to more than the {self._max_bytes} bytes that {self._limit} allows")
+    def _too_large(self) -> BatchCorruptError:
+        return BatchCorruptError(f"decompresses to more than the {self._max_bytes} bytes that {self._limit} allows")
 
     def _decompress_zstd(self, body: memoryview) -> memoryview:
         # One byte more than allowed fits, so that a stream that is exactly too long is noticed without another call.
@@ -175,8 +175,8 @@ def _library(name: str) -> ModuleType:
         raise ConfigError(f"{error.name} is needed for this codec: {install_command('arrow')}") from error
 
 
-def _malformed(codec: str, reason: object) -> BatchCorrupt:
-    return BatchCorrupt(f"has malformed {codec} data: {reason}")
+def _malformed(codec: str, reason: object) -> BatchCorruptError:
+    return BatchCorruptError(f"has malformed {codec} data: {reason}")
 
 
 def _decompress_block(library: Any, block: memoryview, room: memoryview) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from tieredstore.errors import BatchCorrupt, ConfigError
+from tieredstore.errors import BatchCorruptError, ConfigError
 
 if TYPE_CHECKING:
     from tieredstore.kafka.records._kernel import Taken
@@ -107,7 +107,7 @@ def _replace_malformed(keys: pa.Array) -> pa.Array:
     replaced = pa.array([key.decode("utf-8", "replace") for key in encoded.dictionary.to_pylist()], pa.string())
     taken = replaced if isinstance(replaced, pa.ChunkedArray) else replaced.take(encoded.indices)
     if isinstance(taken, pa.ChunkedArray):
-        raise BatchCorrupt("a record has more than 2 GiB of malformed header keys")
+        raise BatchCorruptError("a record has more than 2 GiB of malformed header keys")
     return taken
 
 

@@ -8,7 +8,7 @@ from typing import Final, Literal, TypeAlias
 
 import pyarrow as pa
 
-from tieredstore.errors import BatchCorrupt, ConfigError, InvalidRange
+from tieredstore.errors import BatchCorruptError, ConfigError, InvalidRangeError
 from tieredstore.kafka.batches import FRAME_SIZE, BatchHeader, Buffer, first_batch_size
 from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.kafka.records._kernel import Scanner
@@ -127,7 +127,7 @@ class LogReading:
             try:
                 self._state = self._scanner.scan()
                 problem = _sentence(self._scanner.fault) if self._state == _FAULTY else None
-            except BatchCorrupt as error:
+            except BatchCorruptError as error:
                 self._state, problem = _FAULTY, str(error)
             if problem is not None:
                 yield from self._pass_over(problem)
@@ -149,7 +149,7 @@ class LogReading:
         lost = 0 < self._scanner.fault[0] <= _LAST_FRAMING_FAULT
         if lost or self._on_corrupt == "fail":
             yield from self._flush()
-            raise BatchCorrupt(
+            raise BatchCorruptError(
                 f"the record batch at byte {position}{'' if lost else f' (offset {base_offset})'} {problem}"
             )
         self.skipped.append(SkippedBatch(position, size, base_offset, problem))
@@ -158,7 +158,7 @@ class LogReading:
     def _expect_end(self, rest: bytearray) -> None:
         """Fewer than 12 zeros may be how a cut-off batch begins; 12 cannot, since no length is 0."""
         if rest and (len(rest) < FRAME_SIZE or any(rest)) and not self.ended_in_zeros:
-            raise BatchCorrupt(f"the log ends {len(rest)} bytes into the record batch at byte {self.position}")
+            raise BatchCorruptError(f"the log ends {len(rest)} bytes into the record batch at byte {self.position}")
         self.ended_in_zeros = self.ended_in_zeros or bool(rest)
 
 
@@ -170,7 +170,7 @@ def _count_missing(rest: bytearray) -> int:
 
 def _expect_zeros(piece: memoryview | bytearray, position: int) -> None:
     if bytes(piece) != bytes(len(piece)):
-        raise BatchCorrupt(f"the log goes on at byte {position} or later, behind zeros that end it")
+        raise BatchCorruptError(f"the log goes on at byte {position} or later, behind zeros that end it")
 
 
 # By the kernel's numbers of its faults, whose two operands are put in; 0 is no fault.
@@ -212,8 +212,8 @@ def _sentence(fault: tuple[int, int, int]) -> str:
 class RecordDecoder:
     """Decodes logs into record batches of Arrow: of ``columns``, in their order.
 
-    ``on_corrupt`` says what becomes of a damaged batch: ``fail`` raises BatchCorrupt after the records before it have
-    been given; ``skip`` leaves it out and reports it in :attr:`skipped`. A batch whose length or magic is damaged
+    ``on_corrupt`` says what becomes of a damaged batch: ``fail`` raises BatchCorruptError after the records before it
+    have been given; ``skip`` leaves it out and reports it in :attr:`skipped`. A batch whose length or magic is damaged
     raises either way, since nothing says where the next one begins.
 
     A record batch holds about ``target_bytes`` of keys, values and headers (up to twice as much; one record more than
@@ -313,12 +313,12 @@ class RecordDecoder:
         once the stop offset is reached. ``end_offset`` is that of the log, one more than its last: a batch beyond it is
         damaged, which its CRC does not tell, since that leaves out the offset. Records of ``aborted`` transactions are
         left out. Control records never appear. A zero-filled rest, as of a preallocated log, is its end. Raises
-        BatchCorrupt, also for a log that ends inside a batch. What a decoder says about a log is that of its latest
-        ``decode``.
+        BatchCorruptError, also for a log that ends inside a batch. What a decoder says about a log is that of its
+        latest ``decode``.
         """
         stop = MAX_OFFSET if stop_offset is None else stop_offset
         if not 0 <= start_offset <= stop <= MAX_OFFSET:
-            raise InvalidRange(f"offsets {start_offset} to {stop_offset} are not a range")
+            raise InvalidRangeError(f"offsets {start_offset} to {stop_offset} are not a range")
         scanner = Scanner(
             self._pool, self._columns.wanted, start_offset, stop, end_offset, merge_aborted(aborted),
             self._check_crc, self._keep_headers, self._max_batch_bytes, self._target_bytes,

@@ -31,20 +31,20 @@ from tieredstore.catalog.stored import (
 )
 from tieredstore.errors import (
     ConfigError,
-    CorruptData,
-    InvalidSegment,
-    ObjectNotFound,
-    PreconditionFailed,
-    RangeNotSatisfiable,
-    SegmentAlreadyExists,
-    SegmentCorrupt,
-    SegmentNotFound,
-    SegmentTooLarge,
+    CorruptDataError,
+    InvalidSegmentError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    RangeNotSatisfiableError,
+    SegmentAlreadyExistsError,
+    SegmentCorruptError,
+    SegmentNotFoundError,
+    SegmentTooLargeError,
     StoreError,
-    StoreUnavailable,
+    StoreUnavailableError,
     TieredStoreError,
-    UnknownKey,
-    WrongKey,
+    UnknownKeyError,
+    WrongKeyError,
 )
 from tieredstore.format.data_key_field import same_but_for_data_key, with_data_key
 from tieredstore.format.keys import Suffix, object_key
@@ -69,7 +69,7 @@ that an object came to stand meanwhile."""
 _DATA: Final = (Suffix.LOG, Suffix.INDEXES)
 
 
-class LeftAlone(StoreUnavailable):
+class LeftAloneError(StoreUnavailableError):
     """The segment cannot be copied at this time, since of what stands in the target some may be about to go."""
 
 
@@ -101,15 +101,17 @@ class VerbatimCopies:
     def write(self, segment: VerbatimSegment, listed: SegmentObjects | None) -> int:
         """The bytes that were sent, 0 if all of it stood; ``listed`` is what the target has under the segment's id.
 
-        SegmentAlreadyExists if other bytes stand there, LeftAlone if nobody may go on with what does.
+        SegmentAlreadyExistsError if other bytes stand there, LeftAloneError if nobody may go on with what does.
         """
         standing = {} if listed is None else dict(listed.objects)
         for _ in range(_LOOKS):
             try:
                 return self._write(segment, standing)
-            except PreconditionFailed:
+            except PreconditionFailedError:
                 standing = self._look_again(segment)
-        raise LeftAlone(f"{segment.stored.objects.main_path} is being written and deleted by others; copy it again")
+        raise LeftAloneError(
+            f"{segment.stored.objects.main_path} is being written and deleted by others; copy it again"
+        )
 
     def _write(self, segment: VerbatimSegment, standing: dict[Suffix, ObjectInfo]) -> int:
         is_committed = Suffix.MANIFEST in standing
@@ -139,7 +141,7 @@ class VerbatimCopies:
         self._route.store.put(key, manifest, if_absent=True)
         try:
             _check(age)
-        except LeftAlone:
+        except LeftAloneError:
             # A write that took so long may have met a clean-up that found no manifest yet. What is whole stays:
             # somebody else may have been told already that it stands.
             self._require_or_take_back(segment, key)
@@ -148,7 +150,7 @@ class VerbatimCopies:
         try:
             for suffix in _DATA:
                 self._require(segment, suffix)
-        except LeftAlone:
+        except LeftAloneError:
             self._route.store.delete([manifest_key])
             raise
 
@@ -165,7 +167,7 @@ class VerbatimCopies:
                 before_s = max(before_s, self._leftover_age_s(info))
             # Under a manifest it was compared before that was written.
             if info.size != segment.sizes[suffix] or not (is_committed or self._is_equal(segment, suffix)):
-                raise SegmentAlreadyExists(
+                raise SegmentAlreadyExistsError(
                     f"{self._shown(segment, suffix)} stands in the target with other bytes than the source has; "
                     "remove it if it is not wanted"
                 )
@@ -173,11 +175,13 @@ class VerbatimCopies:
 
     def _leftover_age_s(self, info: ObjectInfo) -> float:
         if self._began_ms is None or info.modified_ms is None:
-            raise LeftAlone(f"{self._route.target.shown(info.key)} has no manifest, and nobody knows how old it is")
+            raise LeftAloneError(
+                f"{self._route.target.shown(info.key)} has no manifest, and nobody knows how old it is"
+            )
         now_ms = self._began_ms + (self._route.clock() - self._began_s) * 1000
         age_s = max(0.0, (now_ms - info.modified_ms) / 1000)
         if age_s >= self._max_age_s:
-            raise LeftAlone(
+            raise LeftAloneError(
                 f"{self._route.target.shown(info.key)} has no manifest and is older than {self._max_age_s:g} s "
                 "(upload.max.age.ms), so that a clean-up may be about to take it: let `tieredstore gc` do so, and "
                 "copy again"
@@ -185,22 +189,22 @@ class VerbatimCopies:
         return age_s
 
     def _require_equal_manifest(self, segment: VerbatimSegment) -> None:
-        """SegmentAlreadyExists unless the target's manifest is the source's, or differs in its data key's wrapping and
-        the target's ring opens that."""
+        """SegmentAlreadyExistsError unless the target's manifest is the source's, or differs in its data key's wrapping
+        and the target's ring opens that."""
         name = self._shown(segment, Suffix.MANIFEST)
         try:
             raw = read_manifest_text(self._route.target.store, self._target_key(segment, Suffix.MANIFEST), name)
-        except ObjectNotFound as error:
-            raise LeftAlone(f"{name} was deleted from the target a moment ago; copy again") from error
+        except ObjectNotFoundError as error:
+            raise LeftAloneError(f"{name} was deleted from the target a moment ago; copy again") from error
         if raw == segment.raw and segment.way is CopyWay.VERBATIM:
             return
         if not same_but_for_data_key(raw, segment.raw):
-            raise SegmentAlreadyExists(f"{name} stands in the target and is another one than the source's")
+            raise SegmentAlreadyExistsError(f"{name} stands in the target and is another one than the source's")
         wrapped = SegmentManifest.from_bytes(raw).encryption
         if wrapped is None:
             return
         if self._route.recoding.changes_encryption and not self._route.recoding.opens(wrapped):
-            raise SegmentAlreadyExists(
+            raise SegmentAlreadyExistsError(
                 f"{name} stands in the target under a key pair that is not on its ring; `tieredstore keys rotate` "
                 "puts it under another one"
             )
@@ -212,16 +216,16 @@ class VerbatimCopies:
         return with_data_key(segment.raw, *self._route.recoding.rewrap(wrapped), self._route.source.manifest_rules)
 
     def _body(self, segment: VerbatimSegment, suffix: Suffix) -> Generator[bytes]:
-        """The object's bytes; SegmentNotFound if the segment is deleted meanwhile."""
+        """The object's bytes; SegmentNotFoundError if the segment is deleted meanwhile."""
         objects = segment.stored.objects
         try:
             yield from parts_of(self._route.source.store, self._source_key(segment, suffix), segment.sizes[suffix])
-        except (ObjectNotFound, RangeNotSatisfiable) as error:
+        except (ObjectNotFoundError, RangeNotSatisfiableError) as error:
             try:
                 self._route.source.store.head(self._source_key(segment, Suffix.MANIFEST))
-            except ObjectNotFound:
-                raise SegmentNotFound(f"{objects.main_path} was deleted while it was copied") from error
-            raise SegmentCorrupt(
+            except ObjectNotFoundError:
+                raise SegmentNotFoundError(f"{objects.main_path} was deleted while it was copied") from error
+            raise SegmentCorruptError(
                 f"{objects.main_path}.{suffix.value} is missing or short, and its manifest exists: the segment is "
                 "damaged"
             ) from error
@@ -231,20 +235,20 @@ class VerbatimCopies:
         stored = parts_of(self._route.target.store, self._target_key(segment, suffix), segment.sizes[suffix])
         try:
             return all(ours == theirs for ours, theirs in zip(self._body(segment, suffix), stored, strict=True))
-        except (ObjectNotFound, RangeNotSatisfiable) as error:
-            raise PreconditionFailed(f"{self._shown(segment, suffix)} is gone again") from error
+        except (ObjectNotFoundError, RangeNotSatisfiableError) as error:
+            raise PreconditionFailedError(f"{self._shown(segment, suffix)} is gone again") from error
 
     def _require(self, segment: VerbatimSegment, suffix: Suffix) -> None:
-        """LeftAlone if what was written, or stood, is gone."""
+        """LeftAloneError if what was written, or stood, is gone."""
         key, size = self._target_key(segment, suffix), segment.sizes[suffix]
         try:
             is_whole = len(self._route.store.get(key, max(0, size - 1), size)) == min(1, size) and ends_at(
                 self._route.store, key, size
             )
-        except (ObjectNotFound, RangeNotSatisfiable):
+        except (ObjectNotFoundError, RangeNotSatisfiableError):
             is_whole = False
         if not is_whole:
-            raise LeftAlone(
+            raise LeftAloneError(
                 f"{self._shown(segment, suffix)} was deleted from the target before its manifest was written; copy "
                 "again, and see what deletes young objects there (a clean-up, or a rule of the bucket)"
             )
@@ -255,7 +259,7 @@ class VerbatimCopies:
         for suffix in Suffix:
             try:
                 standing[suffix] = self._route.target.store.head(self._target_key(segment, suffix))
-            except ObjectNotFound:
+            except ObjectNotFoundError:
                 continue
         return standing
 
@@ -271,11 +275,11 @@ class VerbatimCopies:
 
 
 def _check(age: AttemptAge) -> None:
-    """LeftAlone if the attempt, with what it goes on with, has become too old to commit."""
+    """LeftAloneError if the attempt, with what it goes on with, has become too old to commit."""
     try:
         age.check()
-    except StoreUnavailable as error:
-        raise LeftAlone(str(error)) from error
+    except StoreUnavailableError as error:
+        raise LeftAloneError(str(error)) from error
 
 
 SEGMENTS_AT_ONCE: Final = 4
@@ -285,13 +289,13 @@ _ID_LENGTH: Final = 1 + 22
 """Characters of a segment's id at the end of its path, with the dash before it."""
 
 _OF_ONE_SEGMENT: Final = (
-    CorruptData,
-    UnknownKey,
-    WrongKey,
-    InvalidSegment,
-    SegmentTooLarge,
-    SegmentAlreadyExists,
-    LeftAlone,
+    CorruptDataError,
+    UnknownKeyError,
+    WrongKeyError,
+    InvalidSegmentError,
+    SegmentTooLargeError,
+    SegmentAlreadyExistsError,
+    LeftAloneError,
 )
 _ALL: Final = Scope()
 
@@ -403,7 +407,7 @@ class _Copying:
             return CopyStep(pair.objects, Outcome.LEFTOVER)
         try:
             return self._copy(pair)
-        except SegmentNotFound:
+        except SegmentNotFoundError:
             return CopyStep(pair.objects, Outcome.GONE)
         except _OF_ONE_SEGMENT as error:
             return CopyStep(pair.objects, Outcome.FAILED, error=error)
@@ -430,19 +434,20 @@ class _Copying:
         return dataclasses.replace(step, segment_id=segment_id, sent=sent)
 
     def _read(self, objects: SegmentObjects) -> tuple[bytes, StoredSegment]:
-        """The manifest and what it says; SegmentCorrupt unless the other two objects are there with their sizes."""
+        """The manifest and what it says; SegmentCorruptError unless the other two objects are there with their
+        sizes."""
         name = f"{objects.main_path}.{Suffix.MANIFEST.value}"
         try:
             raw = read_manifest_text(self.route.source.store, manifest_info(objects).key, name)
-        except ObjectNotFound as error:
-            raise SegmentNotFound(f"{name} was deleted while it was listed") from error
+        except ObjectNotFoundError as error:
+            raise SegmentNotFoundError(f"{name} was deleted while it was listed") from error
         manifest = parse_manifest(raw, name, known_segment(objects), self.route.source.manifest_rules)
         segment = VerbatimSegment(StoredSegment(objects, manifest), raw, CopyWay.VERBATIM)
         for suffix, size in segment.sizes.items():
             info = objects.find(suffix)
             if info is None or info.size != size:
                 what = "is missing" if info is None else f"has {info.size} bytes and not {size}"
-                raise SegmentCorrupt(f"{objects.main_path}.{suffix.value} {what}: the segment is damaged")
+                raise SegmentCorruptError(f"{objects.main_path}.{suffix.value} {what}: the segment is damaged")
         return raw, segment.stored
 
 
@@ -474,7 +479,7 @@ class ProvenStore(DelegatingStore):
         try:
             for part in parts_of(self.inner, key, sent.size):
                 stored.take(part)
-        except (ObjectNotFound, RangeNotSatisfiable):
+        except (ObjectNotFoundError, RangeNotSatisfiableError):
             return False
         return (stored.size, stored.sha256) == (sent.size, sent.sha256) and ends_at(self.inner, key, sent.size)
 
@@ -484,7 +489,7 @@ class ProvenStore(DelegatingStore):
             return False
         try:
             stored = self.inner.get_small(key, MAX_MANIFEST_SIZE)
-        except ObjectNotFound:
+        except ObjectNotFoundError:
             return False
         return stored is not None and same_but_for_data_key(stored, sent)
 
@@ -499,6 +504,6 @@ def ends_at(store: ObjectStore, key: str, size: int) -> bool:
     """Whether the object has no more than ``size`` bytes; a folder's ``head`` would read all of it."""
     try:
         store.get(key, size, size + 1)
-    except RangeNotSatisfiable:
+    except RangeNotSatisfiableError:
         return True
     return False

@@ -23,11 +23,11 @@ from tieredstore.catalog.stored import StoredSegment, load_segment
 from tieredstore.config import Settings
 from tieredstore.errors import (
     ConfigError,
-    CorruptData,
-    SegmentAlreadyExists,
-    SegmentNotFound,
-    UnknownKey,
-    WrongKey,
+    CorruptDataError,
+    SegmentAlreadyExistsError,
+    SegmentNotFoundError,
+    UnknownKeyError,
+    WrongKeyError,
     excerpt,
 )
 from tieredstore.format.keys import Suffix
@@ -122,24 +122,26 @@ class Recoding:
             return False
         try:
             ring.unwrap(wrapped.key_id, wrapped.wrapped)
-        except (UnknownKey, WrongKey):
+        except (UnknownKeyError, WrongKeyError):
             return False
         return True
 
     def rewrap(self, wrapped: WrappedDataKey) -> tuple[str, bytes]:
-        """The target's active pair, and the data key under it. UnknownKey and WrongKey if the source's ring does not
-        open it."""
+        """The target's active pair, and the data key under it. UnknownKeyError and WrongKeyError if the source's ring
+        does not open it."""
         ring = self.options.key_ring
         assert ring is not None
         if self.source_ring is None:
-            raise UnknownKey(
+            raise UnknownKeyError(
                 f"the data key is wrapped by key pair {excerpt(wrapped.key_id)!r}, and the source's settings have no "
                 "key ring"
             )
         data_key = self.source_ring.unwrap(wrapped.key_id, wrapped.wrapped)
         rewrapped = ring.wrap(data_key)
         if ring.unwrap(ring.active_id, rewrapped) != data_key:
-            raise WrongKey(f"the active key pair {ring.active_id!r} does not give back the data key that it wrapped")
+            raise WrongKeyError(
+                f"the active key pair {ring.active_id!r} does not give back the data key that it wrapped"
+            )
         return ring.active_id, rewrapped
 
     def options_of(self, manifest: SegmentManifest, is_uncompressed: Callable[[], bool]) -> WriteOptions:
@@ -212,19 +214,19 @@ class Transcoder:
     def find_existing(self, segment: StoredSegment, beside: Iterable[SegmentObjects]) -> Uuid | None:
         """The whole copy of the segment's records among what the target has at its offset.
 
-        SegmentAlreadyExists if there is one that is written in another way than is wanted.
+        SegmentAlreadyExistsError if there is one that is written in another way than is wanted.
         """
         for objects in beside:
             if objects.missing:
                 continue
             try:
                 copy = load_segment(self._route.target.store, objects, self._route.target.manifest_rules)
-            except (CorruptData, SegmentNotFound):
+            except (CorruptDataError, SegmentNotFoundError):
                 continue
             if _identity(copy) != _identity(segment):
                 continue
             if not self._is_as_wanted(segment, copy):
-                raise SegmentAlreadyExists(
+                raise SegmentAlreadyExistsError(
                     f"the target has the records of {segment.objects.main_path} as segment {objects.segment_id.id}, "
                     "written in another way than is wanted now; remove that one, or copy to another prefix"
                 )

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tieredstore.catalog.committed import CommittedSegments, SegmentIdentity
 from tieredstore.errors import (
-    CorruptData,
-    InvalidKey,
-    InvalidSegment,
-    SegmentAlreadyExists,
-    SegmentTooLarge,
+    CorruptDataError,
+    InvalidKeyError,
+    InvalidSegmentError,
+    SegmentAlreadyExistsError,
+    SegmentTooLargeError,
     TieredStoreError,
 )
 from tieredstore.kafka.checkpoints import parse_broker_id
-from tieredstore.kafka.logdir import FoundSegment, LogSegment, RecordsDeleted, describe
+from tieredstore.kafka.logdir import FoundSegment, LogSegment, RecordsDeletedError, describe
 from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 from tieredstore.ops.steps import Outcome, Step
 
@@ -29,7 +29,13 @@ if TYPE_CHECKING:
 
 AroundUpload: TypeAlias = Callable[[RemoteLogSegmentMetadata], AbstractContextManager[object]]
 
-_OF_ONE_SEGMENT: Final = (InvalidSegment, SegmentTooLarge, CorruptData, SegmentAlreadyExists, InvalidKey)
+_OF_ONE_SEGMENT: Final = (
+    InvalidSegmentError,
+    SegmentTooLargeError,
+    CorruptDataError,
+    SegmentAlreadyExistsError,
+    InvalidKeyError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +103,14 @@ class Shipper:
         """
         try:
             return self._ship(segment)
-        except RecordsDeleted:
+        except RecordsDeletedError:
             # As in Kafka, which copies nothing from before the start of the log: somebody may have meant it to be gone.
             return ShipStep(segment, Outcome.GONE, size=size_on_disk(segment))
         except TieredStoreError as error:
             return ShipStep(segment, Outcome.FAILED, error=error)
         except OSError as error:
             # The store translates its own: this is the broker, which may delete a segment while it is copied.
-            gone = InvalidSegment(f"{error.filename or segment} cannot be read: {error.strerror}")
+            gone = InvalidSegmentError(f"{error.filename or segment} cannot be read: {error.strerror}")
             return ShipStep(segment, Outcome.FAILED, error=gone)
 
     def _ship(self, segment: FoundSegment) -> ShipStep:

@@ -24,7 +24,7 @@ from uuid import uuid4
 
 from tieredstore.backends.base import ObjectStore, admin_of
 from tieredstore.config import Settings
-from tieredstore.errors import ObjectNotFound, PreconditionFailed, StoreError, TieredStoreError
+from tieredstore.errors import ObjectNotFoundError, PreconditionFailedError, StoreError, TieredStoreError
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import MAX_MANIFEST_SIZE
 from tieredstore.model import human_bytes
@@ -76,7 +76,7 @@ def _winners(pool: ThreadPool, writes: Sequence[Callable[[], object]]) -> int:
 def _wins(write: Callable[[], object]) -> bool:
     try:
         write()
-    except PreconditionFailed:
+    except PreconditionFailedError:
         return False
     return True
 
@@ -280,7 +280,7 @@ def _of_unfinished(store: ObjectStore, prefix: str) -> Iterator[Check]:
         return
     try:
         rule = aborting_rule(lifecycle.read(), prefix)
-    except (StoreError, ObjectNotFound) as error:
+    except (StoreError, ObjectNotFoundError) as error:
         if error.retryable:
             raise
         yield Check("rules", Verdict.SKIPPED, f"whether a rule aborts unfinished uploads was not told: {error}")
@@ -307,7 +307,7 @@ def _of_writing(store: ObjectStore, place: str) -> Iterator[Check]:
         store.delete([f"{place}/0"])
         try:
             store.head(f"{place}/0")
-        except ObjectNotFound:
+        except ObjectNotFoundError:
             yield Check("delete", Verdict.GOOD, "what was deleted is gone")
         else:
             yield Check("delete", Verdict.BAD, "what was deleted is still there", exit_code=6)

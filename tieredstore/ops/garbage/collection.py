@@ -19,7 +19,7 @@ from typing import Final, Self
 from tieredstore.backends.base import DRAFT_PREFIX, AbandonedWrite, ObjectStore, find_abandoned_writes, store_time_ms
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope
 from tieredstore.catalog.metadata_topic import SegmentState
-from tieredstore.errors import ConfigError, ObjectNotFound, StoreError
+from tieredstore.errors import ConfigError, ObjectNotFoundError, StoreError
 from tieredstore.format.keys import ObjectKey, Suffix, object_key, parse_key
 from tieredstore.model import TopicIdPartition, can_be_topic
 from tieredstore.ops.brokers import BrokersView
@@ -167,7 +167,7 @@ class GarbageCollection:
         # Between the listing and this moment hours may lie.
         try:
             self.store.head(object_key(self.prefix, objects.main_path, Suffix.MANIFEST))
-        except ObjectNotFound:
+        except ObjectNotFoundError:
             pass
         else:
             return Outcome.REFERENCED

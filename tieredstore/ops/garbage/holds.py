@@ -16,7 +16,7 @@ from typing import Final
 from pydantic import TypeAdapter, ValidationError, with_config
 
 from tieredstore.backends.base import ObjectStore
-from tieredstore.errors import ConfigError, CorruptData, ObjectNotFound, PreconditionFailed
+from tieredstore.errors import ConfigError, CorruptDataError, ObjectNotFoundError, PreconditionFailedError
 from tieredstore.model import TopicIdPartition
 from tieredstore.process.forks import ForkSafeLock
 
@@ -62,27 +62,27 @@ class LegalHold:
 
 
 def place_hold(store: ObjectStore, prefix: str, hold: LegalHold) -> None:
-    """From now on what ``hold`` covers stays; PreconditionFailed if there is one of its name."""
+    """From now on what ``hold`` covers stays; PreconditionFailedError if there is one of its name."""
     text = json.dumps(asdict(hold), indent=1) + "\n"
     try:
         store.put(_key(prefix, hold.name), text.encode(), if_absent=True)
-    except PreconditionFailed as error:
-        raise PreconditionFailed(
+    except PreconditionFailedError as error:
+        raise PreconditionFailedError(
             f"there is a hold {hold.name!r} already; release it, or choose another name"
         ) from error
 
 
 def find_hold(store: ObjectStore, prefix: str, name: str) -> LegalHold | None:
-    """Return the hold of this name, None if it cannot be read; raise ObjectNotFound if there is none."""
+    """Return the hold of this name, None if it cannot be read; raise ObjectNotFoundError if there is none."""
     LegalHold(name)
     try:
         return _parse(name, store.get_small(_key(prefix, name), _MOST_BYTES))
-    except CorruptData:
+    except CorruptDataError:
         return None
 
 
 def release_hold(store: ObjectStore, prefix: str, name: str) -> None:
-    """The hold is there no more; ObjectNotFound if it was not. A damaged one can be released too."""
+    """The hold is there no more; ObjectNotFoundError if it was not. A damaged one can be released too."""
     LegalHold(name)
     key = _key(prefix, name)
     store.head(key)
@@ -90,12 +90,12 @@ def release_hold(store: ObjectStore, prefix: str, name: str) -> None:
 
 
 def list_holds(store: ObjectStore, prefix: str) -> Iterator[LegalHold]:
-    """All holds, by name; CorruptData for one that cannot be read."""
+    """All holds, by name; CorruptDataError for one that cannot be read."""
     for info in store.list(f"{prefix}{_FOLDER}"):
         if info.key.endswith(_ENDING):
             try:
                 raw = store.get_small(info.key, _MOST_BYTES)
-            except ObjectNotFound:
+            except ObjectNotFoundError:
                 continue  # released meanwhile
             yield _parse(info.key.removeprefix(f"{prefix}{_FOLDER}").removesuffix(_ENDING), raw)
 
@@ -112,7 +112,7 @@ class Holds:
         self._read_at_s = -float("inf")
 
     def on(self, where: TopicIdPartition, first: int, last: int | None) -> LegalHold | None:
-        """The hold that keeps these offsets, if there is one; CorruptData if a hold cannot be read."""
+        """The hold that keeps these offsets, if there is one; CorruptDataError if a hold cannot be read."""
         with self._lock:
             now_s = self._monotonic()
             if now_s - self._read_at_s >= LOOK_AGAIN_S:
@@ -153,7 +153,7 @@ def _parse(name: str, raw: bytes | None) -> LegalHold:
         fault = f"{'.'.join(map(str, first['loc'])) or 'it'}: {first['msg']}"
     except ConfigError as error:
         fault = str(error)
-    raise CorruptData(
+    raise CorruptDataError(
         f"the legal hold {name!r:.120} cannot be read, so nothing is deleted: mend it, or release it by "
         f"`tieredstore hold release` ({fault})"
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tieredstore.backends.base import BucketLifecycle, LifecycleRule, LifecycleState, ObjectStore, admin_of
-from tieredstore.errors import ConfigError, PreconditionFailed, StoreError
+from tieredstore.errors import ConfigError, PreconditionFailedError, StoreError
 from tieredstore.ops.garbage.collection import least_age_ms
 from tieredstore.ops.steps import Outcome
 
@@ -56,8 +56,8 @@ def add_abort_rule(
 ) -> LifecycleReport:
     """See to it that the bucket aborts unfinished multipart uploads under ``prefix``.
 
-    ConfigError for days that uploads may last. PreconditionFailed if somebody else changes the rules at the same time,
-    each time that it is tried; StoreError if afterwards the rules are not those from before and this one.
+    ConfigError for days that uploads may last. PreconditionFailedError if somebody else changes the rules at the same
+    time, each time that it is tried; StoreError if afterwards the rules are not those from before and this one.
     """
     least = least_days(upload_max_age_ms)
     if days < least:
@@ -71,7 +71,7 @@ def add_abort_rule(
     for look in range(_LOOKS):
         try:
             return _add(store, lifecycle, prefix, days, dry_run=dry_run)
-        except PreconditionFailed:
+        except PreconditionFailedError:
             # The write may have been ours, its answer lost: the next look tells.
             if look + 1 == _LOOKS:
                 raise

@@ -11,7 +11,7 @@ from tieredstore.backends.base import ObjectStore, store_time_ms
 from tieredstore.catalog.listing import Scope, SegmentObjects
 from tieredstore.catalog.metadata_topic import SegmentState
 from tieredstore.catalog.stored import StoredSegment
-from tieredstore.errors import CorruptData, StoreError
+from tieredstore.errors import CorruptDataError, StoreError
 from tieredstore.format.keys import Suffix, parse_key
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
 from tieredstore.model import TopicIdPartition, Uuid, check_offset
@@ -101,7 +101,7 @@ class Removal:
                 yield Step(segment, Outcome.LEFTOVER)
             elif before.is_everything:
                 yield self._judge(segment, older_than_ms)
-            elif isinstance(segment.loaded, CorruptData):
+            elif isinstance(segment.loaded, CorruptDataError):
                 ended = segment.partition
                 yield Step(segment, Outcome.UNKNOWN, str(segment.loaded))
             elif (lies_before := before.has(segment.loaded)) is None:

@@ -13,7 +13,13 @@ from typing import Final
 from tieredstore.backends.base import ObjectStore
 from tieredstore.catalog.listing import SegmentObjects
 from tieredstore.catalog.stored import MAX_MANIFESTS_IN_FLIGHT, known_segment, manifest_info, manifest_size
-from tieredstore.errors import CorruptData, ObjectNotFound, PreconditionFailed, UnknownKey, WrongKey
+from tieredstore.errors import (
+    CorruptDataError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    UnknownKeyError,
+    WrongKeyError,
+)
 from tieredstore.format.data_key_field import with_data_key
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import WrappedDataKey
@@ -80,9 +86,9 @@ class Rotation:
         for _ in range(_LOOKS):
             try:
                 return self._rotate_once(objects, name, etag)
-            except ObjectNotFound:
+            except ObjectNotFoundError:
                 return RotationStep(objects, Outcome.GONE)
-            except PreconditionFailed:
+            except PreconditionFailedError:
                 etag = None  # what was listed is out of date
         return RotationStep(objects, Outcome.CHANGED, reason=f"{name} is being changed by somebody else")
 
@@ -94,7 +100,7 @@ class Rotation:
         try:
             raw = read_manifest_text(self.store, key, name)
             wrapped = parse_manifest(raw, name, known_segment(objects), self.rules).encryption
-        except CorruptData as error:
+        except CorruptDataError as error:
             return RotationStep(objects, Outcome.DAMAGED, reason=str(error))
         if wrapped is None:
             return RotationStep(objects, Outcome.PLAIN)
@@ -102,7 +108,7 @@ class Rotation:
             return RotationStep(objects, Outcome.ACTIVE, key_id=wrapped.key_id)
         try:
             changed = with_data_key(raw, self.key_ring.active_id, self._rewrap(wrapped), self.rules)
-        except (UnknownKey, WrongKey, CorruptData) as error:
+        except (UnknownKeyError, WrongKeyError, CorruptDataError) as error:
             return RotationStep(objects, _left_alone(error), f"{name}: {error}", wrapped.key_id)
         if not self.dry_run:
             self._replace(key, changed, etag)
@@ -113,7 +119,7 @@ class Rotation:
         rewrapped = self.key_ring.wrap(data_key)
         # The old wrapping is about to be the past: the new one has to open, and to the same key.
         if self.key_ring.unwrap(self.key_ring.active_id, rewrapped) != data_key:
-            raise WrongKey(
+            raise WrongKeyError(
                 f"the active key pair {self.key_ring.active_id!r} does not give back the data key that it wrapped; "
                 "nothing was changed"
             )
@@ -121,11 +127,11 @@ class Rotation:
 
     def _replace(self, key: str, changed: bytes, etag: str | None) -> None:
         if etag is None:
-            raise PreconditionFailed(f"the store does not tell the etag of {key!r}, so it was not replaced")
+            raise PreconditionFailedError(f"the store does not tell the etag of {key!r}, so it was not replaced")
         self.store.replace(key, changed, etag)
 
 
-def _left_alone(error: UnknownKey | WrongKey | CorruptData) -> Outcome:
-    if isinstance(error, UnknownKey):
+def _left_alone(error: UnknownKeyError | WrongKeyError | CorruptDataError) -> Outcome:
+    if isinstance(error, UnknownKeyError):
         return Outcome.UNKNOWN_KEY
-    return Outcome.WRONG_KEY if isinstance(error, WrongKey) else Outcome.DAMAGED
+    return Outcome.WRONG_KEY if isinstance(error, WrongKeyError) else Outcome.DAMAGED

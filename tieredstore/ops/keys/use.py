@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from tieredstore.backends.base import ObjectStore, admin_of, find_abandoned_writes
 from tieredstore.catalog.stored import StoredSegment
-from tieredstore.errors import CorruptData, ObjectNotFound
+from tieredstore.errors import CorruptDataError, ObjectNotFoundError
 from tieredstore.ops.listing import ListedSegment, SegmentTotals
 
 
@@ -68,7 +68,7 @@ def cached_until_ms(store: ObjectStore, prefix: str, key_id: str, cached_ms: int
     """
     try:
         rotated_ms = store.head(_rotated_key(prefix, key_id)).modified_ms
-    except ObjectNotFound:
+    except ObjectNotFoundError:
         return None
     now_ms = admin_of(store).now_ms()
     if rotated_ms is None or now_ms is None or cached_ms < 0:
@@ -96,7 +96,7 @@ def needs_of(
         yield KeyNeed(write.key, NeedReason.UNFINISHED)
     for segment in listed:
         path = segment.objects.main_path
-        if isinstance(segment.loaded, CorruptData):
+        if isinstance(segment.loaded, CorruptDataError):
             yield KeyNeed(path, NeedReason.DAMAGED, str(segment.loaded))
         elif segment.loaded is None:
             yield KeyNeed(path, NeedReason.UNCOMMITTED)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from tieredstore.catalog.listing import Scope
 from tieredstore.catalog.metadata_topic import SegmentState
-from tieredstore.errors import CorruptData, ObjectNotFound
+from tieredstore.errors import CorruptDataError, ObjectNotFoundError
 from tieredstore.format.keys import Suffix, main_path, object_key
 from tieredstore.model import RemoteLogSegmentId, TopicIdPartition, Uuid
 from tieredstore.ops.brokers import METADATA_TOPIC, BrokersSegments, segment_key
@@ -51,7 +51,7 @@ class BrokersBelief(Closing):
         for partition, offset, value in records:
             try:
                 self._segments.take(value)
-            except CorruptData as error:
+            except CorruptDataError as error:
                 where = TopicIdPartition(_NO_ID, self._topic, partition)
                 yield Finding(FindingKind.BROKERS_RECORD, where, str(error), offsets=(offset, offset))
 
@@ -118,7 +118,7 @@ def _exists(bucket: Bucket, segment_id: RemoteLogSegmentId, start: int) -> bool:
     key = object_key(bucket.prefix, main_path(segment_id, start), Suffix.MANIFEST)
     try:
         bucket.store.head(key)
-    except ObjectNotFound:
+    except ObjectNotFoundError:
         return False
     return True
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tieredstore.errors import CorruptData, ResourceNotFound
+from tieredstore.errors import CorruptDataError, ResourceNotFoundError
 from tieredstore.model import ByteRange, TopicIdPartition, Uuid
 
 
@@ -33,8 +33,8 @@ class Severity(enum.StrEnum):
     def exit_code(self) -> int:
         """With which a run ends whose worst finding this is."""
         if self is Severity.DAMAGE:
-            return CorruptData.exit_code
-        return 0 if self is Severity.NOTICE else ResourceNotFound.exit_code
+            return CorruptDataError.exit_code
+        return 0 if self is Severity.NOTICE else ResourceNotFoundError.exit_code
 
 
 class FindingKind(enum.StrEnum):
@@ -147,7 +147,7 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
     ),
     _KIND.GAP: KindFacts(
         _GAP,
-        "readers of these offsets stop with DataLoss, or skip them, as they were told to",
+        "readers of these offsets stop with DataLossError, or skip them, as they were told to",
         "copy what is missing while a broker has it",
     ),
     _KIND.OVERLAP: KindFacts(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from tieredstore.errors import BatchCorrupt, CorruptData, IndexesCorrupt, UnknownKey, WrongKey
+from tieredstore.errors import BatchCorruptError, CorruptDataError, IndexesCorruptError, UnknownKeyError, WrongKeyError
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import IndexEntry
 from tieredstore.kafka.checkpoints import (
@@ -72,22 +72,22 @@ class CheckedIndexes:
         return None if self.opened is None else KnownTransactions(self.aborted or (), self.opened)
 
 
-def key_finding(subject: Subject, error: UnknownKey | WrongKey) -> Finding:
+def key_finding(subject: Subject, error: UnknownKeyError | WrongKeyError) -> Finding:
     """That the data key does not open: then nothing of the segment does."""
-    kind = FindingKind.UNKNOWN_KEY if isinstance(error, UnknownKey) else FindingKind.WRONG_KEY
+    kind = FindingKind.UNKNOWN_KEY if isinstance(error, UnknownKeyError) else FindingKind.WRONG_KEY
     return subject.finding(kind, str(error), Suffix.MANIFEST)
 
 
 def check_indexes(manager: RemoteStorageManager, subject: Subject, stored: StoredSegment) -> CheckedIndexes:
-    """All of a segment's indexes, by one request. SegmentNotFound if it was deleted meanwhile."""
+    """All of a segment's indexes, by one request. SegmentNotFoundError if it was deleted meanwhile."""
     check = _IndexCheck(subject, stored)
     try:
         streams = manager.fetch_indexes(stored.metadata, IndexType)
         contents = {kind: stream.read() for kind, stream in streams.items()}
-    except (UnknownKey, WrongKey) as error:
+    except (UnknownKeyError, WrongKeyError) as error:
         check.result.findings.append(key_finding(subject, error))
         return check.result
-    except IndexesCorrupt as error:
+    except IndexesCorruptError as error:
         # One that does not open leaves the reader without any. Which are good the second look says.
         contents = check.open_one_by_one(manager, error)
     check.take(contents)
@@ -102,7 +102,7 @@ class _IndexCheck:
         self._entries = dict(stored.manifest.segment_indexes.recorded())
         self.result = CheckedIndexes()
 
-    def open_one_by_one(self, manager: RemoteStorageManager, why: CorruptData) -> dict[IndexType, bytes]:
+    def open_one_by_one(self, manager: RemoteStorageManager, why: CorruptDataError) -> dict[IndexType, bytes]:
         """Those that open; the others are findings."""
         encryption, ring = self._stored.manifest.encryption, manager.key_ring
         info = self._subject.objects.find(Suffix.INDEXES)
@@ -116,7 +116,7 @@ class _IndexCheck:
             unit = stored[entry.position : entry.position + entry.size]
             try:
                 contents[kind] = cipher.open(unit) if unit else b""
-            except CorruptData as error:
+            except CorruptDataError as error:
                 detail = f"the {kind.value} index does not decrypt: {error}"
                 self._report(FindingKind.INDEXES_DAMAGED, detail, entry)
         return contents
@@ -193,7 +193,7 @@ class _IndexCheck:
             return None
         try:
             return parse(contents[kind])
-        except BatchCorrupt as error:
+        except BatchCorruptError as error:
             self._report(_KINDS[kind], str(error), self._entries[kind])
             return None
 

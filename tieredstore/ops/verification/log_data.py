@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import crc32c
 
 from tieredstore.catalog.lineage import NO_EPOCH
-from tieredstore.errors import BatchCorrupt, SegmentCorrupt
+from tieredstore.errors import BatchCorruptError, SegmentCorruptError
 from tieredstore.format.keys import Suffix
 from tieredstore.kafka._runs import BatchRun
 from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader, next_batch_header, walk_batch_headers
@@ -39,7 +39,7 @@ _VIEW_SIZE: Final = HEADER_SIZE + MARKER_BYTES
 class LogWalk:
     """The bytes of a log from some position on, forward only but for a :meth:`jump`. For one thread.
 
-    Errors are those of the stream: SegmentCorrupt for a chunk that does not open, which begins at :attr:`end`.
+    Errors are those of the stream: SegmentCorruptError for a chunk that does not open, which begins at :attr:`end`.
     """
 
     def __init__(self, stream: SegmentStream, size: int) -> None:
@@ -396,7 +396,7 @@ class LogResult:
 def check_data(
     manager: RemoteStorageManager, subject: Subject, stored: StoredSegment, indexes: CheckedIndexes
 ) -> LogResult:
-    """Every byte of the log is read once. SegmentNotFound if it was deleted meanwhile."""
+    """Every byte of the log is read once. SegmentNotFoundError if it was deleted meanwhile."""
     checks = BatchChecks(subject, stored, indexes)
     with manager.open(stored.metadata) as stream:
         log = LogWalk(stream, stored.metadata.segment_size_in_bytes)
@@ -422,7 +422,7 @@ def check_pointers(
     return LogResult(checks.findings, look.last_offset)
 
 
-def _chunk_finding(checks: BatchChecks, log: LogWalk, error: SegmentCorrupt) -> ByteRange:
+def _chunk_finding(checks: BatchChecks, log: LogWalk, error: SegmentCorruptError) -> ByteRange:
     """Tell of the chunk that does not open, which is the one that was to be loaded next; which bytes it has."""
     index = checks.stored.manifest.chunk_index
     chunk = index.original_range(index.chunk_at(log.end))
@@ -446,9 +446,9 @@ class _PointerLook:
         self._log.jump(position)
         try:
             self._check_first(number, next(walk_batch_headers(self._log.view, self._size, position), None))
-        except BatchCorrupt as error:
+        except BatchCorruptError as error:
             self._checks.index_finding(f"its entry {number} leads to no batch: {error}")
-        except SegmentCorrupt as error:
+        except SegmentCorruptError as error:
             _chunk_finding(self._checks, self._log, error)
 
     def check_end(self) -> None:
@@ -462,12 +462,12 @@ class _PointerLook:
                 if position == start and number >= 0 and not self._check_first(number, header):
                     return
                 last, position = header.last_offset, header.position + header.size_in_bytes
-        except BatchCorrupt as error:
+        except BatchCorruptError as error:
             if position == start and number >= 0:
                 self._checks.index_finding(f"its entry {number} leads to no batch: {error}")
             else:
                 self._checks.report(FindingKind.BATCH_STRUCTURE, str(error), ByteRange(position, self._size))
-        except SegmentCorrupt as error:
+        except SegmentCorruptError as error:
             _chunk_finding(self._checks, self._log, error)
         else:
             self.last_offset = last
@@ -500,9 +500,9 @@ class _DataWalk:
         while position < self._size:
             try:
                 self._take_from(position, is_out_of_order=position == tried > 0)
-            except SegmentCorrupt as error:
+            except SegmentCorruptError as error:
                 position = self._pass_chunk(error)
-            except BatchCorrupt as error:
+            except BatchCorruptError as error:
                 # Tried again without the batches before it: what can be read then is only in the wrong place.
                 if self._reached != tried:
                     position = tried = self._reached
@@ -530,23 +530,23 @@ class _DataWalk:
             self._checks.take(header, self._log)
             self._reached, last_offset = header.position + header.size_in_bytes, header.last_offset
 
-    def _pass_chunk(self, error: SegmentCorrupt) -> int:
+    def _pass_chunk(self, error: SegmentCorruptError) -> int:
         """Where to go on behind a chunk that does not open; those up to there are opened too."""
         while True:
             behind = _chunk_finding(self._checks, self._log, error).stop
             try:
                 return self._resume(behind)
-            except SegmentCorrupt as another:
+            except SegmentCorruptError as another:
                 error = another
 
-    def _pass_batches(self, position: int, error: BatchCorrupt) -> int:
+    def _pass_batches(self, position: int, error: BatchCorruptError) -> int:
         """Where to go on behind what is no batch."""
         self._checks.report(
             FindingKind.BATCH_STRUCTURE, str(error), ByteRange(position, self._next_batch(position + 1))
         )
         try:
             return self._resume(position + 1)
-        except SegmentCorrupt as another:
+        except SegmentCorruptError as another:
             return self._pass_chunk(another)
 
     def _resume(self, position: int) -> int:

@@ -22,13 +22,13 @@ from tieredstore.catalog.stored import (
 )
 from tieredstore.catalog.transactions import end_markers, opened_at_end
 from tieredstore.errors import (
-    CorruptData,
-    InvalidKey,
-    ManifestCorrupt,
-    ObjectNotFound,
-    SegmentNotFound,
-    UnknownKey,
-    WrongKey,
+    CorruptDataError,
+    InvalidKeyError,
+    ManifestCorruptError,
+    ObjectNotFoundError,
+    SegmentNotFoundError,
+    UnknownKeyError,
+    WrongKeyError,
 )
 from tieredstore.format.json_object import JsonObject
 from tieredstore.format.keys import Suffix, main_path, object_key
@@ -238,7 +238,7 @@ class OpenTransactions:
                 if not pending:
                     break
         # The one before was deleted meanwhile, or is damaged, which is told.
-        except (SegmentNotFound, CorruptData):
+        except (SegmentNotFoundError, CorruptDataError):
             pending = {}
         for producer, first in pending.items():
             detail = f"the producer snapshot lacks the transaction of producer {producer} that began at offset {first}"
@@ -328,7 +328,7 @@ class SegmentCheck:
         try:
             return self._check(subject)
         # Retention deletes all the time; what went between listing and reading is not damage.
-        except SegmentNotFound:
+        except SegmentNotFoundError:
             return SegmentResult(subject, is_gone=True)
 
     def _check(self, subject: Subject) -> SegmentResult:
@@ -366,10 +366,10 @@ class SegmentCheck:
         for suffix in Suffix:
             try:
                 infos.append((suffix, self._store.head(object_key(prefix, path, suffix))))
-            # InvalidKey: a special file of a folder, which no reader opens.
-            except (ObjectNotFound, InvalidKey) as error:
+            # InvalidKeyError: a special file of a folder, which no reader opens.
+            except (ObjectNotFoundError, InvalidKeyError) as error:
                 if suffix is Suffix.MANIFEST:
-                    raise SegmentNotFound(f"{path} was deleted while it was listed") from error
+                    raise SegmentNotFoundError(f"{path} was deleted while it was listed") from error
         objects = subject.objects
         fresh = SegmentObjects(objects.segment_id, objects.start_offset, tuple(infos), path)
         return dataclasses.replace(subject, objects=fresh)
@@ -395,9 +395,9 @@ class SegmentCheck:
             elif indexes.offsets is not None:
                 log = check_pointers(manager, subject, stored, indexes.offsets)
                 findings, last_offset = findings + log.findings, log.last_offset
-        except (UnknownKey, WrongKey) as error:
+        except (UnknownKeyError, WrongKeyError) as error:
             findings.append(key_finding(subject, error))
-        except CorruptData as error:
+        except CorruptDataError as error:
             findings.append(subject.finding(FindingKind.CHUNK_DAMAGED, str(error), Suffix.LOG))
         transactions = indexes.transactions if subject.level is Level.DATA else None
         return SegmentResult(subject, tuple(findings), stored, last_offset, transactions=transactions, is_read=is_read)
@@ -435,7 +435,7 @@ def check_manifest(
 ) -> tuple[StoredSegment | None, list[Finding]]:
     """The segment with its manifest, which is read by one request, and what is wrong with it.
 
-    None where the manifest is damaged. SegmentNotFound if it was deleted meanwhile.
+    None where the manifest is damaged. SegmentNotFoundError if it was deleted meanwhile.
     """
     objects = subject.objects
     info = manifest_info(objects)
@@ -447,11 +447,11 @@ def check_manifest(
     try:
         raw = read_manifest_text(store, info.key, name)
         manifest = parse_manifest(raw, name, known_segment(objects), rules)
-    except ObjectNotFound as error:
-        raise SegmentNotFound(f"{name} was deleted while it was listed") from error
-    except ManifestCorrupt as error:
+    except ObjectNotFoundError as error:
+        raise SegmentNotFoundError(f"{name} was deleted while it was listed") from error
+    except ManifestCorruptError as error:
         return None, [subject.finding(FindingKind.MANIFEST_DAMAGED, str(error), Suffix.MANIFEST)]
-    except CorruptData as error:
+    except CorruptDataError as error:
         return None, [subject.finding(FindingKind.MANIFEST_REFUSED, str(error), Suffix.MANIFEST)]
     stored = StoredSegment(objects, manifest)
     return stored, list(_metadata_findings(subject, stored, raw))
@@ -481,7 +481,7 @@ def _metadata_findings(subject: Subject, stored: StoredSegment, raw: bytes) -> I
         try:
             check_segment(metadata)
             detail = "the manifest names no leader epochs"
-        except CorruptData as error:
+        except CorruptDataError as error:
             detail = str(error)
         yield subject.finding(FindingKind.EPOCHS_CONTRADICT, detail, Suffix.MANIFEST)
     transactions = stored.manifest.segment_indexes.transaction

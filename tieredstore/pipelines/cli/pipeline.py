@@ -27,7 +27,7 @@ from tieredstore.cli.terminal.output import (
 from tieredstore.cli.terminal.rows import Row, column, field
 from tieredstore.cli.terminal.tables import moment, number, text
 from tieredstore.config.values import host_and_port
-from tieredstore.errors import ConfigError, CorruptData, ResourceNotFound, excerpt
+from tieredstore.errors import ConfigError, CorruptDataError, ResourceNotFoundError, excerpt
 from tieredstore.model import human_bytes
 from tieredstore.pipelines.cli.files import PipelineFile as _File
 from tieredstore.pipelines.cli.files import (
@@ -185,7 +185,7 @@ def status(file: _File, as_json: Json = False, wide: Wide = False) -> None:
         absent = absent_topics(query, snapshot, written)
         try:
             check_topics(query, snapshot, parts.source, written)
-        except ResourceNotFound as error:
+        except ResourceNotFoundError as error:
             if not rows:
                 raise
             complain(str(error))
@@ -240,7 +240,7 @@ def verify(
         print_lines(_read_lines(verification, against is not None))
         print_lines([counted(len(problems), "problem") if problems else "no problems found"])
     if problems:
-        raise typer.Exit(CorruptData.exit_code)
+        raise typer.Exit(CorruptDataError.exit_code)
 
 
 _VERIFICATION: Final[Row[Verification]] = Row(

@@ -12,11 +12,11 @@ from typing import Any, BinaryIO, ClassVar, Final, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tieredstore.errors import ConfigError, InvalidValue, SchemaNotFound, quoted
+from tieredstore.errors import ConfigError, InvalidValueError, SchemaNotFoundError, quoted
 from tieredstore.pipelines.filing.schemas import Schemas
 from tieredstore.pipelines.writers import DECODED, ENVELOPE, KAFKA, FileWriter, Format, GroupedFile
 from tieredstore.values.avro import Avro, AvroSchema, SchemaLookup, arrow_type_of, is_framed, parsed_schema, schema_id
-from tieredstore.values.avro_union import CannotUnite, unite_schemas
+from tieredstore.values.avro_union import CannotUniteError, unite_schemas
 from tieredstore.values.base import ValueType
 from tieredstore.values.json_text import Json
 from tieredstore.values.unmapped_json import UnmappedFields
@@ -227,11 +227,11 @@ class _Seen:
             self._readers[number] = Avro(schema, self._lookup, on_invalid="null")
             whole = parsed if self._united is None else parsed_schema(unite_schemas(self._united, parsed))
             arrow_type_of(whole)
-        except (SchemaNotFound, LookupError):
+        except (SchemaNotFoundError, LookupError):
             return "the registry does not have its schema"
         except ConfigError as error:
             return f"of its schema, {number}: {error}"
-        except CannotUnite as error:
+        except CannotUniteError as error:
             return f"its schema, {number}, cannot be united with those before it: {error}"
         self._united = whole
         return None
@@ -347,7 +347,7 @@ def frame_function(name: str) -> Callable[[Any], Any]:
 
 
 def as_records(rows: pa.RecordBatch) -> Any:
-    """Rows of Spark's with Kafka's columns in the types of records; InvalidValue for what is none."""
+    """Rows of Spark's with Kafka's columns in the types of records; InvalidValueError for what is none."""
     check_columns(rows.schema)
     kept = [rows.column(field.name).cast(field.type) for field in ENVELOPE]
     own = [field for field in rows.schema if field.name not in ENVELOPE.names]
@@ -356,16 +356,16 @@ def as_records(rows: pa.RecordBatch) -> Any:
 
 
 def check_columns(schema: Any) -> None:
-    """InvalidValue for rows that lack a column of Kafka's, or have one of another type or twice."""
+    """InvalidValueError for rows that lack a column of Kafka's, or have one of another type or twice."""
     absent = next((name for name in ENVELOPE.names if name not in schema.names), None)
     if absent is not None:
-        raise InvalidValue(f"the rows of frame have no column {absent}: keep all of {', '.join(ENVELOPE.names)}")
+        raise InvalidValueError(f"the rows of frame have no column {absent}: keep all of {', '.join(ENVELOPE.names)}")
     twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
     if twice or KAFKA in schema.names:
-        raise InvalidValue(f"the rows of frame have a column {twice[0] if twice else KAFKA} more than they may")
+        raise InvalidValueError(f"the rows of frame have a column {twice[0] if twice else KAFKA} more than they may")
     for name in ("topic", "partition", "offset"):
         if schema.field(name).type != ENVELOPE.field(name).type:
-            raise InvalidValue(f"the column {name} of the rows of frame is of another type than it was")
+            raise InvalidValueError(f"the column {name} of the rows of frame is of another type than it was")
 
 
 def of_rows(inner: Format, schema: Any) -> Format:

@@ -286,7 +286,7 @@ class _ForwardFile(io.RawIOBase):
         return self._body.size
 
 
-class _Abandoned(Exception):
+class _AbandonedError(Exception):
     """What a store is told by whose body will not end."""
 
 
@@ -295,7 +295,7 @@ class _Stream:
 
     def __init__(self, key: str, prepare: Prepare, pool: ThreadPool, memory: Memory) -> None:
         self._key, self._memory = key, memory
-        self._full: SimpleQueue[tuple[bytearray, int] | _Abandoned | None] = SimpleQueue()
+        self._full: SimpleQueue[tuple[bytearray, int] | _AbandonedError | None] = SimpleQueue()
         self._free: SimpleQueue[bytearray | None] = SimpleQueue()
         self._buffers, self._buffer, self._filled = 1, bytearray(memory.buffer_bytes), 0
         self._has_ended = False
@@ -335,7 +335,7 @@ class _Stream:
     def abandon(self) -> None:
         """Have the store take back what it has."""
         self._has_ended = True
-        self._full.put(_Abandoned())
+        self._full.put(_AbandonedError())
 
     def leftover(self, *, waits: bool) -> Prepared | None:
         """What the store has made of it, if it had all before it was given up."""
@@ -367,7 +367,7 @@ class _Stream:
     def _pieces(self) -> Generator[memoryview]:
         """For the thread."""
         while (piece := self._full.get()) is not None:
-            if isinstance(piece, _Abandoned):
+            if isinstance(piece, _AbandonedError):
                 raise piece
             buffer, size = piece
             yield memoryview(buffer)[:size]

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import zstandard
 from pyarrow import orc
 
-from tieredstore.errors import ConfigError, CorruptData
+from tieredstore.errors import ConfigError, CorruptDataError
 from tieredstore.pipelines.files.container_formats import fastavro_module
 from tieredstore.pipelines.files.sequencefile import SequenceFileReader, sequence_rows
 from tieredstore.pipelines.writers import ENVELOPE
@@ -260,7 +260,7 @@ _DOWNLOAD_BYTES: Final = 8 << 20
 
 @contextmanager
 def download(store: ObjectStore, key: str, sha256: str | None = None) -> Generator[BinaryIO]:
-    """A whole object as a file that can be read anywhere; CorruptData if its bytes are not those of ``sha256``."""
+    """A whole object as a file that can be read anywhere; CorruptDataError if its bytes are not those of ``sha256``."""
     size, digest = store.head(key).size, hashlib.sha256()
     with tempfile.TemporaryFile() as file:
         for start in range(0, size, _DOWNLOAD_BYTES):
@@ -268,6 +268,6 @@ def download(store: ObjectStore, key: str, sha256: str | None = None) -> Generat
             digest.update(piece)
             file.write(piece)
         if sha256 is not None and digest.hexdigest() != sha256:
-            raise CorruptData(f"{key} has other bytes than those that are committed: restore it")
+            raise CorruptDataError(f"{key} has other bytes than those that are committed: restore it")
         file.seek(0)
         yield file

@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.filing.schemas import Schemas, of_topic
-from tieredstore.pipelines.filing.times import EPOCH, BadMessage, Millis, millis_of
+from tieredstore.pipelines.filing.times import EPOCH, BadMessageError, Millis, millis_of
 from tieredstore.values.avro import AvroData
 from tieredstore.values.protobuf import Protobuf, timestamp_ms
 from tieredstore.values.thrift import Protocol, thrift_field
@@ -35,16 +35,16 @@ class AvroField:
         return replace(self, data=self.schemas.avro_of(topic))
 
     def of(self, payload: bytes) -> object:
-        """The field's value, a logical time in ms; BadMessage where there is none."""
+        """The field's value, a logical time in ms; BadMessageError where there is none."""
         assert self.data is not None
         try:
             content: object = self.data.datum(payload)
         except ValueError:
-            raise BadMessage("its value is not Avro of its schema") from None
+            raise BadMessageError("its value is not Avro of its schema") from None
         for part in self.path:
             content = cast("dict[str, object]", content).get(part) if isinstance(content, dict) else None
         if content is None:
-            raise BadMessage(f"its value has no field {self.name}")
+            raise BadMessageError(f"its value has no field {self.name}")
         return _plain(content)
 
 
@@ -86,17 +86,17 @@ class ProtobufField:
         return replace(self, path=path, message=message)
 
     def of(self, payload: bytes) -> object:
-        """The field's value, a Timestamp in ms; BadMessage where there is none."""
+        """The field's value, a Timestamp in ms; BadMessageError where there is none."""
         assert self.message is not None
         try:
             content: Any = self.message.parsed(payload)
         except ConfigError:
             raise
         except ValueError:
-            raise BadMessage(f"its value is no {self.message.message} of Protocol Buffers") from None
+            raise BadMessageError(f"its value is no {self.message.message} of Protocol Buffers") from None
         for part in self.path:
             if content.DESCRIPTOR.fields_by_name[part].has_presence and not content.HasField(part):
-                raise BadMessage(f"its value has no field {self.name}")
+                raise BadMessageError(f"its value has no field {self.name}")
             content = getattr(content, part)
         time_ms = timestamp_ms(content)
         return content if time_ms is None else Millis(time_ms)
@@ -121,12 +121,12 @@ class ThriftField:
         return self if ids is None else replace(self, ids=ids)
 
     def of(self, payload: bytes) -> object:
-        """The field's value, bytes as text; BadMessage where there is none."""
+        """The field's value, bytes as text; BadMessageError where there is none."""
         try:
             content = thrift_field(payload, self.ids, self.protocol)
             text = content.decode() if isinstance(content, bytes) else content
         except (ValueError, RecursionError):
-            raise BadMessage("its value is not Thrift of the protocol") from None
+            raise BadMessageError("its value is not Thrift of the protocol") from None
         if text is None:
-            raise BadMessage(f"its value has no field {self.name}")
+            raise BadMessageError(f"its value has no field {self.name}")
         return text

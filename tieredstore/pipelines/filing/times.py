@@ -29,7 +29,7 @@ _OTHER_DATE: Final = re.compile(r"(?:\d{4}-\d\d-\d\d|\d{8}|\d{4}-?W\d\d(?:-?\d)?
 """Dates of ISO 8601 that XML Schema does not have."""
 
 
-class BadMessage(ValueError):
+class BadMessageError(ValueError):
     """Why a message cannot be filed; in words without its content."""
 
 
@@ -52,7 +52,7 @@ class Field(Protocol):
         ...
 
     def of(self, payload: bytes) -> object:
-        """The field's value, a :class:`Millis` where its unit is known; BadMessage where there is none."""
+        """The field's value, a :class:`Millis` where its unit is known; BadMessageError where there is none."""
         ...
 
 
@@ -65,7 +65,7 @@ class Time(ABC):
 
     @abstractmethod
     def __call__(self, payload: bytes) -> int:
-        """In ms since the epoch; BadMessage where there is none."""
+        """In ms since the epoch; BadMessageError where there is none."""
 
     def quick(self, values: Any) -> Any:  # noqa: ARG002  for those that know a quick way
         """The times of a column of values, null where only a call tells; None if that is so of all of them."""
@@ -95,17 +95,17 @@ class JsonField:
         return self.name.split(self.separator) if self.separator else [self.name]
 
     def of(self, payload: bytes) -> object:
-        """The field's value; BadMessage where there is none."""
+        """The field's value; BadMessageError where there is none."""
         try:
             content: object = json.loads(payload) if self.is_strict else _read_leniently(payload)
         except (ValueError, RecursionError):
-            raise BadMessage("its value is not JSON") from None
+            raise BadMessageError("its value is not JSON") from None
         for part in self.path:
             if not isinstance(content, dict):
-                raise BadMessage(f"its value has no field {self.name}")
+                raise BadMessageError(f"its value has no field {self.name}")
             content = cast("Mapping[str, object]", content).get(part)
         if content is None:
-            raise BadMessage(f"its value has no field {self.name}")
+            raise BadMessageError(f"its value has no field {self.name}")
         return content
 
     def for_topic(self, topic: str) -> JsonField:  # noqa: ARG002  JSON says itself what it is
@@ -123,7 +123,7 @@ def _text_of(field: Field, payload: bytes) -> str:
     """The field's value, which must be a text."""
     content = field.of(payload)
     if not isinstance(content, str):
-        raise BadMessage(f"its field {field.name} is no text")
+        raise BadMessageError(f"its field {field.name} is no text")
     return content
 
 
@@ -146,7 +146,7 @@ class EpochTime(_TimeInField):
             return content
         number = _whole_number(content, is_strict=self.is_strict)
         if number is None:
-            raise BadMessage(f"its field {self.field.name} is no number since the epoch")
+            raise BadMessageError(f"its field {self.field.name} is no number since the epoch")
         return to_millis(number)
 
 
@@ -174,10 +174,10 @@ class MessagePackTime(Time):
         try:
             content = unpack(payload)
         except (ValueError, RecursionError):
-            raise BadMessage("its value is not MessagePack") from None
+            raise BadMessageError("its value is not MessagePack") from None
         time = _whole_number(content.get(self.name) if isinstance(content, dict) else None, is_strict=True)
         if time is None:
-            raise BadMessage(f"its value has no field {self.name} with a number since the epoch")
+            raise BadMessageError(f"its value has no field {self.name} with a number since the epoch")
         return to_millis(time)
 
 
@@ -199,7 +199,7 @@ class Iso8601Time(_TimeInField):
                 return millis_of(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
         except (ValueError, OverflowError):
             pass
-        raise BadMessage(f"its field {self.field.name} is no date by ISO 8601")
+        raise BadMessageError(f"its field {self.field.name} is no date by ISO 8601")
 
 
 def _xml_millis(parts: re.Match[str]) -> int:
@@ -240,13 +240,13 @@ class DateTime(_TimeInField):
         if isinstance(content, int) and not isinstance(content, bool):
             content = str(content)
         if not isinstance(content, str):
-            raise BadMessage(f"its field {self.field.name} is no text")
+            raise BadMessageError(f"its field {self.field.name} is no text")
         try:
             if (match := re.match(self.expression, content)) is not None:
                 return self._millis(match.groupdict())
         except (ValueError, OverflowError):
             pass
-        raise BadMessage(f"its field {self.field.name} is no date of the pattern")
+        raise BadMessageError(f"its field {self.field.name} is no date of the pattern")
 
     def _millis(self, fields: Mapping[str, str]) -> int:
         year = int(fields.get("yyyy") or _full_year(fields.get("yy", "0")))
@@ -283,7 +283,7 @@ class RegexTime(Time):
             else _whole_number(digits.decode("ascii", "replace").removeprefix("+"), is_strict=True)
         )
         if number is None:
-            raise BadMessage("its value does not match the expression of the time")
+            raise BadMessageError("its value does not match the expression of the time")
         return to_millis(number)
 
 

@@ -12,7 +12,13 @@ from itertools import islice
 from typing import Any, Final, Literal
 
 from tieredstore.backends.base import ObjectStore
-from tieredstore.errors import CommitLogCorrupt, Fenced, ObjectNotFound, PreconditionFailed, StoreError
+from tieredstore.errors import (
+    CommitLogCorruptError,
+    FencedError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StoreError,
+)
 from tieredstore.partitions.position import Position
 from tieredstore.pipelines.filing.naming import own_folder
 from tieredstore.pipelines.log.entries import (
@@ -142,9 +148,11 @@ class LogState:
         return -1 if self.is_published else self.written
 
     def apply(self, entry: Entry) -> None:
-        """Go on by one entry; CommitLogCorrupt for one that does not follow."""
+        """Go on by one entry; CommitLogCorruptError for one that does not follow."""
         if entry.number != self.number + 1:
-            raise CommitLogCorrupt(f"the commit log has entry {entry.number} behind {self.number}: some are missing")
+            raise CommitLogCorruptError(
+                f"the commit log has entry {entry.number} behind {self.number}: some are missing"
+            )
         does, self.number = effects(entry), entry.number
         if entry.other >= 0:
             self.linked.add(entry.other)
@@ -179,13 +187,13 @@ class LogState:
     def _jump(self, window: WrittenWindow) -> None:
         before = self.positions.get(window.where, Progress(window.topic_id, window.start, -1, 0, 0))
         if before.topic_id != window.topic_id or window.start < before.next_offset:
-            raise CommitLogCorrupt(f"entry {self.number} of the commit log backfills what is written before it")
+            raise CommitLogCorruptError(f"entry {self.number} of the commit log backfills what is written before it")
         self.positions[window.where] = replace(before, next_offset=window.start)
 
     def _advance(self, window: WrittenWindow) -> None:
         before = self.positions.get(window.where, Progress(window.topic_id, window.start, -1, 0, 0))
         if (before.topic_id, before.next_offset) != (window.topic_id, window.start):
-            raise CommitLogCorrupt(
+            raise CommitLogCorruptError(
                 f"entry {self.number} of the commit log goes on with {window.topic}-{window.partition} at offset "
                 f"{window.start}, and the entries before it end at {before.next_offset}"
             )
@@ -204,7 +212,7 @@ class LogState:
         """Files and records of a window come, or go."""
         before = self.positions.get(window.where)
         if before is None:
-            raise CommitLogCorrupt(f"entry {self.number} of the commit log redrives what no entry before it has")
+            raise CommitLogCorruptError(f"entry {self.number} of the commit log redrives what no entry before it has")
         files, records = before.files + sign * len(window.data_files), before.records + sign * window.records
         self.positions[window.where] = replace(before, files=files, records=records)
         for file in window.data_files:
@@ -276,7 +284,7 @@ _SNAPSHOT_NAMES: Final[Mapping[str, str]] = {
 class CommitLog:
     """The log of one generation of a pipeline, below ``root`` of a store. For one thread.
 
-    ``state`` is what was read of it; ``append`` goes on behind that, or is Fenced if somebody else has.
+    ``state`` is what was read of it; ``append`` goes on behind that, or is FencedError if somebody else has.
     """
 
     def __init__(self, store: ObjectStore, root: str, pipeline: str, generation: int) -> None:
@@ -305,14 +313,14 @@ class CommitLog:
         return self.state
 
     def entry(self, number: int) -> Entry:
-        """One entry; CommitLogCorrupt for one that is not what was written, or too large."""
+        """One entry; CommitLogCorruptError for one that is not what was written, or too large."""
         key = self._key(number)
         data = self.store.get_small(key, _MOST_BYTES)
         if data is None:
-            raise CommitLogCorrupt(f"{key} has more than {_MOST_BYTES} bytes, and is no entry of a commit log")
+            raise CommitLogCorruptError(f"{key} has more than {_MOST_BYTES} bytes, and is no entry of a commit log")
         entry = Entry.from_bytes(data, key)
         if entry.number != number:
-            raise CommitLogCorrupt(f"{key} says that it is entry {entry.number}")
+            raise CommitLogCorruptError(f"{key} says that it is entry {entry.number}")
         return entry
 
     def entries(self, first: int = 0) -> Iterator[Entry]:
@@ -335,10 +343,10 @@ class CommitLog:
         other: int = -1,
         directories: Sequence[str] = (),
     ) -> Entry:
-        """Commit. Fenced if another driver has written an entry meanwhile: then nothing of this is committed.
+        """Commit. FencedError if another driver has written an entry meanwhile: then nothing of this is committed.
 
-        StoreUnavailable says nothing of whether it is: who reads the log again finds out. What is returned is another
-        entry of this same writer if one that had been given up came to the store after all: that one stands.
+        StoreUnavailableError says nothing of whether it is: who reads the log again finds out. What is returned is
+        another entry of this same writer if one that had been given up came to the store after all: that one stands.
         """
         entry = Entry(
             self.state.number + 1, kind, self.writer, fingerprint,
@@ -346,7 +354,7 @@ class CommitLog:
         )  # fmt: skip
         try:
             self.store.put(self._key(entry.number), entry.to_bytes(), if_absent=True)
-        except PreconditionFailed as refusal:
+        except PreconditionFailedError as refusal:
             # The create may have won, and lost its answer.
             entry = self.entry(entry.number)
             if entry.writer != self.writer:
@@ -357,7 +365,7 @@ class CommitLog:
         return entry
 
     def catch_up(self) -> None:
-        """Go on behind what this writer has committed by now, answered or not; Fenced if another one has."""
+        """Go on behind what this writer has committed by now, answered or not; FencedError if another one has."""
         for info in self.store.list(f"{self.folder}commits/", self._key(self.state.number)):
             entry = self.entry(_number_of(info.key))
             if entry.writer != self.writer:
@@ -365,15 +373,15 @@ class CommitLog:
             self.state.apply(entry)
 
     def check_alone(self) -> None:
-        """Fenced if there is an entry behind the last one that this log knows: another driver works by now."""
+        """FencedError if there is an entry behind the last one that this log knows: another driver works by now."""
         try:
             self.store.head(self._key(self.state.number + 1))
-        except ObjectNotFound:
+        except ObjectNotFoundError:
             return
         raise self._make_fenced(self.state.number + 1)
 
-    def _make_fenced(self, number: int) -> Fenced:
-        return Fenced(
+    def _make_fenced(self, number: int) -> FencedError:
+        return FencedError(
             f"another process has written entry {number} of {self.folder}commits/: it runs this pipeline by now, and "
             "this one ends; run one of them only"
         )
@@ -422,5 +430,5 @@ def changes_since(log: CommitLog, number: int) -> Iterator[Change]:
 def _number_of(key: str) -> int:
     digits = key.rpartition("/")[2].removesuffix(".json")
     if not (key.endswith(".json") and len(digits) == 20 and digits.isascii() and digits.isdigit()):
-        raise CommitLogCorrupt(f"{key} lies among the entries of a commit log, and is none")
+        raise CommitLogCorruptError(f"{key} lies among the entries of a commit log, and is none")
     return int(digits)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeAlias, Ty
 from pydantic import ConfigDict, Field, PlainValidator, TypeAdapter, ValidationError
 
 from tieredstore.backends.base import Prepared
-from tieredstore.errors import CommitLogCorrupt, StoreError
+from tieredstore.errors import CommitLogCorruptError, StoreError
 from tieredstore.limits import MAX_INT64
 
 EntryKind: TypeAlias = Literal[
@@ -160,11 +160,11 @@ class Entry:
 
     @classmethod
     def from_bytes(cls, data: bytes, key: str) -> Self:
-        """What ``to_bytes`` wrote; CommitLogCorrupt for anything else."""
+        """What ``to_bytes`` wrote; CommitLogCorruptError for anything else."""
         entry = read_json(cls, data, key)
         for window in entry.windows:
             if window.start > window.stop:
-                raise CommitLogCorrupt(f"{key} has a window from {window.start} to {window.stop}")
+                raise CommitLogCorruptError(f"{key} has a window from {window.start} to {window.stop}")
         return entry
 
 
@@ -245,18 +245,18 @@ def effects(entry: Entry) -> Effects:  # noqa: C901  a row for each kind
 
 
 def read_json(kind: type[Value], data: bytes, key: str) -> Value:
-    """Return the value of ``kind`` that an object has; CommitLogCorrupt for anything else."""
+    """Return the value of ``kind`` that an object has; CommitLogCorruptError for anything else."""
     try:
         return cast("Value", _adapter(cast("Hashable", kind)).validate_json(data, strict=True))
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, fault["loc"]))
-        raise CommitLogCorrupt(
+        raise CommitLogCorruptError(
             f"{key} is not what this version writes there: {where and f'{where}: '}{fault['msg']}; did a later version "
             "write it?"
         ) from None
     except StoreError as error:
-        raise CommitLogCorrupt(f"{key}: {error}") from error
+        raise CommitLogCorruptError(f"{key}: {error}") from error
 
 
 @functools.cache

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.errors import CommitLogCorrupt, ObjectNotFound, PreconditionFailed
+from tieredstore.errors import CommitLogCorruptError, ObjectNotFoundError, PreconditionFailedError
 from tieredstore.pipelines.log.entries import read_json
 
 if TYPE_CHECKING:
@@ -52,11 +52,11 @@ def read_success(store: ObjectStore, path: str) -> Success | None:
     try:
         info = store.head(key)
         data = store.get_small(key, _MOST_BYTES)
-    except ObjectNotFound:
+    except ObjectNotFoundError:
         return None
     try:
         stored = read_json(_Stored, data or b"", key)
-    except CommitLogCorrupt:
+    except CommitLogCorruptError:
         return Success(info.etag, info.size, ())
     first = Statement(stored.pipeline, stored.generation, stored.files, stored.records, stored.commit)
     return Success(info.etag, info.size, (first, *stored.beside))
@@ -92,7 +92,7 @@ def change_success(
                 store.put(key, _content(after), if_absent=True)
             else:
                 store.replace(key, _content(after), before.etag or "")
-        except PreconditionFailed:
+        except PreconditionFailedError:
             # Another generation was faster.
             if attempt == _ATTEMPTS - 1:
                 raise

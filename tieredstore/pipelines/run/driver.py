@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-from tieredstore.errors import ConfigError, Fenced, InvalidValue, PreconditionFailed, PreparedGone
+from tieredstore.errors import ConfigError, FencedError, InvalidValueError, PreconditionFailedError, PreparedGoneError
 from tieredstore.pipelines.log.commit_log import Life, LogState
 from tieredstore.pipelines.log.entries import Entry, OutputFile, Window, WrittenWindow
 from tieredstore.pipelines.run.finalizing import Finalizer, Finished
@@ -51,13 +51,13 @@ class Driver:
     | new | its log is not read | ``begin``: complete |
     | complete | all that is committed is published | ``commit``, ``redrive``, ``finalize``: committed, then complete |
     | committed | a failure left it so: the last entry is perhaps not wholly published | ``resume``: complete |
-    | fenced | another driver has written an entry | none: each verb raises Fenced |
+    | fenced | another driver has written an entry | none: each verb raises FencedError |
 
     | window | means | what leads out of it |
     |---|---|---|
-    | prepared | a task has uploaded its files, in no listing | ``commit``: committed; Fenced, bad messages: discarded |
-    | committed | the log names its files | published; what the store has dropped first: rewritten, and published |
-    | published | its files are listed | none here: they give way in ``upkeep`` |
+    | prepared | a task has uploaded its files, in no listing | ``commit``: committed; FencedError, bad messages:
+    discarded | | committed | the log names its files | published; what the store has dropped first: rewritten, and
+    published | | published | its files are listed | none here: they give way in ``upkeep`` |
     """
 
     def __init__(self, generation: Generation, writer: WindowWriter, after: Listener | None = None) -> None:
@@ -100,7 +100,7 @@ class Driver:
             new = [window for window, _ in mark_windows(starts) if window.where not in known]
             try:
                 self.log.append("begin", self.generation.fingerprint, new)
-            except Fenced:
+            except FencedError:
                 if attempt == _BEGINS:
                     raise
                 self.log.read()
@@ -111,7 +111,7 @@ class Driver:
     def resume(self) -> None:
         """Go on after an operation that failed, or whose answer was lost: publish what was committed all the same.
 
-        Fenced if another driver has taken over meanwhile.
+        FencedError if another driver has taken over meanwhile.
         """
         self.log.catch_up()
         self._finish_last()
@@ -132,7 +132,7 @@ class Driver:
 
         It is another entry that is returned, of this driver too, if that had lost its answer and stands there now.
 
-        InvalidValue if more messages are bad than the settings allow: nothing of it appears then.
+        InvalidValueError if more messages are bad than the settings allow: nothing of it appears then.
         """
         windows = [window for window, _ in written]
         files = [file for window in windows for file in window.files]
@@ -142,7 +142,7 @@ class Driver:
             entry = self.log.append(
                 "batch", self.generation.fingerprint, windows, directories=self.finalizer.late(windows)
             )
-        except (InvalidValue, Fenced):
+        except (InvalidValueError, FencedError):
             # Any other failure may be a commit whose answer was lost.
             discard_files(self.store, files)
             raise
@@ -183,7 +183,7 @@ class Driver:
                 other=other,
                 directories=late,
             )
-        except Fenced:
+        except FencedError:
             discard_files(self.store, window.files)
             raise
         if entry.windows != (window,):
@@ -211,7 +211,7 @@ class Driver:
         most = self.generation.own.max_bad_messages
         if 0 <= most < count:
             shown = "; ".join(f"{topic}-{number} at {offset}: {why}" for topic, number, offset, why in bad[:_SHOWN])
-            raise InvalidValue(
+            raise InvalidValueError(
                 f"{count} messages of a batch are bad, and secor.consumer.max_bad_messages is {most}, so nothing of it "
                 f"is written ({shown}); mend the parser's settings, or allow more"
             )
@@ -219,8 +219,8 @@ class Driver:
     def _publish_one(self, file: OutputFile) -> None:
         try:
             self.store.publish(file.prepared)
-        except PreconditionFailed as error:
-            raise PreconditionFailed(
+        except PreconditionFailedError as error:
+            raise PreconditionFailedError(
                 f"{file.key} is committed and cannot be published: somebody else has written an object of that name; "
                 "move it away, and start again"
             ) from error
@@ -244,7 +244,7 @@ class Driver:
         for file in entry.files:
             try:
                 self._publish_one(file)
-            except PreparedGone:
+            except PreparedGoneError:
                 missing.append(file)
         if missing:
             # Of who slept meanwhile it may be another one that has discarded it.
@@ -336,7 +336,7 @@ def _seal(driver: Driver, number: int, topics: Sequence[str]) -> LogState:
     try:
         before.begin(topics)
         log.append("seal", before.generation.fingerprint, other=own.number)
-    except (ConfigError, Fenced):
+    except (ConfigError, FencedError):
         # Another process that does the same may have been faster: the log of the new generation fences one of the two.
         if not is_done(log.read()):
             raise

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
-from tieredstore.errors import Fenced
+from tieredstore.errors import FencedError
 from tieredstore.pipelines.log.commit_log import CommitLog, Life, Progress
 from tieredstore.pipelines.log.holdings import Family, with_those_above
 from tieredstore.pipelines.log.successes import Statement, change_success
@@ -124,7 +124,7 @@ class Finalizer:
         return sorted(late)
 
     def write(self, entry: Entry) -> None:
-        """Write, or replace, what an entry says; as often as one likes. Fenced if another driver works by now.
+        """Write, or replace, what an entry says; as often as one likes. FencedError if another driver works by now.
 
         Not of a directory some of whose files give way to another generation's just now, nor of one that has none.
         """
@@ -138,7 +138,7 @@ class Finalizer:
                     said = self._own_statement(*held[path], entry.number)
                     change_success(self._store, path, said, self.family.has_said, self._log.check_alone)
             self._log.check_alone()
-        except Fenced:
+        except FencedError:
             self._unsay(entry.directories)
             raise
         if not entry.windows:
@@ -149,7 +149,7 @@ class Finalizer:
                 self.take_back(path)
 
     def take_back(self, path: str) -> None:
-        """Take ``_SUCCESS`` away from a directory. Fenced if another driver works by now.
+        """Take ``_SUCCESS`` away from a directory. FencedError if another driver works by now.
 
         No store deletes on condition: what this process has deleted, since it slept in that very request while another
         one said the directory complete anew, is said again.
@@ -157,7 +157,7 @@ class Finalizer:
         change_success(self._store, path, None, self.family.has_said, self._log.check_alone)
         try:
             self._log.check_alone()
-        except Fenced:
+        except FencedError:
             self._say_again(path)
             raise
 

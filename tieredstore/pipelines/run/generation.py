@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.errors import ConfigError, ObjectNotFound, PreconditionFailed
+from tieredstore.errors import ConfigError, ObjectNotFoundError, PreconditionFailedError
 from tieredstore.pipelines.config.settings import Pipeline, with_generation
 from tieredstore.pipelines.filing.naming import OWN_FOLDER, parse_name
 from tieredstore.pipelines.log.commit_log import CommitLog, Life
@@ -80,7 +80,7 @@ class Generation:
             elsewhere = {} if root == self.naming.root else {"root": self.naming.root}
             try:
                 self.store.put(key, json.dumps({"pipeline": self.own.name, **elsewhere}).encode(), if_absent=True)
-            except PreconditionFailed:
+            except PreconditionFailedError:
                 self._refuse_other(root, key)
 
     def is_claimed(self) -> bool:
@@ -88,7 +88,7 @@ class Generation:
         try:
             for root, key in zip(self.naming.places.roots, self.claim_keys, strict=True):
                 self._refuse_other(root, key)
-        except ObjectNotFound:
+        except ObjectNotFoundError:
             return False
         return True
 
@@ -115,7 +115,8 @@ class Generation:
         _logger.warning("%s, as those that are there do", said)
 
     def refuse_strangers(self, topics: Sequence[str]) -> None:
-        """ConfigError if there are files of the generation and no log; Fenced if another driver has begun meanwhile."""
+        """ConfigError if there are files of the generation and no log; FencedError if another driver has begun
+        meanwhile."""
         for info in self.naming.places.list_files(self.store, topics):
             match = parse_name(info.key)
             if match is not None and match.generation == self.number:

@@ -10,7 +10,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from tieredstore.errors import AccessDenied, ConfigError, StoreError, StoreUnavailable, TieredStoreError, excerpt
+from tieredstore.errors import (
+    AccessDeniedError,
+    ConfigError,
+    StoreError,
+    StoreUnavailableError,
+    TieredStoreError,
+    excerpt,
+)
 from tieredstore.installation import install_command
 from tieredstore.pipelines.log.commit_log import CommitLog, Life
 from tieredstore.pipelines.log.entries import WrittenWindow, effects
@@ -92,7 +99,7 @@ class IcebergTable:
         self._entered: dict[str, int] = {}
 
     def check(self) -> None:
-        """ConfigError or StoreUnavailable where nothing could be entered."""
+        """ConfigError or StoreUnavailableError where nothing could be entered."""
         self._do(self._load)
 
     def enter(self, log: CommitLog) -> None:
@@ -236,7 +243,7 @@ class IcebergTable:
             catalog.create_table(self._name, schema)
         table = self._load(catalog)
         if table is None:
-            raise StoreUnavailable(f"the table {self._name} was made, and is gone again")
+            raise StoreUnavailableError(f"the table {self._name} was made, and is gone again")
         return table
 
     def _do(self, step: Callable[[Catalog], object]) -> None:
@@ -245,7 +252,7 @@ class IcebergTable:
             try:
                 with self._translate_errors(), self._open() as catalog:
                     step(catalog)
-            except _Conflict:
+            except _ConflictError:
                 if attempt == _ATTEMPTS - 1:
                     raise
             else:
@@ -278,22 +285,22 @@ class IcebergTable:
         kinds = {kind.__name__ for kind in type(error).__mro__}
         says = f"{type(error).__name__}: {excerpt(redacted(text), 400)}"
         if kinds & _DENIED:
-            return AccessDenied(f"the catalog of the table {self._name} refuses: {says}")
+            return AccessDeniedError(f"the catalog of the table {self._name} refuses: {says}")
         if isinstance(error, FileNotFoundError):
             return StoreError(
                 f"the table {self._name} cannot be given a file that is committed and not there any more: {says}"
             )
         if "CommitFailedException" in kinds:
-            return _Conflict(f"the table {self._name} was changed by others all the while: {says}")
+            return _ConflictError(f"the table {self._name} was changed by others all the while: {says}")
         if kinds & _AWAY and not kinds & _PERMANENT:
-            return StoreUnavailable(f"the catalog or a store of the table {self._name} is away: {says}")
+            return StoreUnavailableError(f"the catalog or a store of the table {self._name} is away: {says}")
         return StoreError(
             f"the table {self._name} does not take what the pipeline writes: {says}; mend the table or "
             "table.iceberg.*, or leave table=iceberg out"
         )
 
 
-class _Conflict(StoreUnavailable):
+class _ConflictError(StoreUnavailableError):
     """Another commit of the table came first."""
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.errors import DataLoss
+from tieredstore.errors import DataLossError
 from tieredstore.limits import MAX_INT64
 from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.log.entries import Window
@@ -102,7 +102,7 @@ class Planner:
         return windows
 
     def splits(self, source: SegmentSource, snapshot: LogSnapshot, window: Window) -> tuple[WindowSplit, ...]:
-        """What a window is read from, for another process; DataLoss if its log has it no more."""
+        """What a window is read from, for another process; DataLossError if its log has it no more."""
         log_of(snapshot, window)
         if window.is_mark:
             return ()
@@ -142,12 +142,12 @@ def policy_of(limits: LimitSettings) -> Policy:
 
 
 def log_of(snapshot: LogSnapshot, window: Window) -> PartitionLog:
-    """The log that has a window; DataLoss, which names the offsets, if none has it or its beginning any more."""
+    """The log that has a window; DataLossError, which names the offsets, if none has it or its beginning any more."""
     log = snapshot.logs.get((window.topic, window.partition))
     is_there = log is not None and is_of(log, window.topic_id)
     if log is None or not is_there or window.start < log.earliest:
         stop = min(window.stop, log.earliest) if log is not None and is_there else window.stop
-        raise DataLoss(
+        raise DataLossError(
             f"offsets {window.start} to {stop - 1} of {window.topic}-{window.partition} are in neither "
             f"bucket nor broker any more; {PAST_A_LOSS} to go on"
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tieredstore.errors import CorruptData
+from tieredstore.errors import CorruptDataError
 from tieredstore.pipelines.files.reading import download
 from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.run.window_writing import Recipe, Written, write_window
@@ -82,4 +82,4 @@ def _records(file: BinaryIO, key: str) -> Iterator[pa.RecordBatch]:
             columns[4] = columns[4].cast(pa.int64())
             yield pa.RecordBatch.from_arrays(columns, names=list(_NEEDED))
     except (pa.ArrowInvalid, KeyError) as error:
-        raise CorruptData(f"{key} is no file of bad messages that this pipeline wrote") from error
+        raise CorruptDataError(f"{key} is no file of bad messages that this pipeline wrote") from error

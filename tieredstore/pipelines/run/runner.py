@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
-from tieredstore.errors import ConfigError, ObjectNotFound
+from tieredstore.errors import ConfigError, ObjectNotFoundError
 from tieredstore.pipelines.files.columns import NEEDS_SPARK
 from tieredstore.pipelines.log.entries import Entry, Window
 from tieredstore.pipelines.log.holdings import Committed
@@ -89,7 +89,7 @@ class Runner:
     def run_once(self) -> Iterator[Entry]:
         """Write all that there is by now, batch by batch; each is told of when it is published.
 
-        ResourceNotFound, before anything is written, for topics that are named and nowhere.
+        ResourceNotFoundError, before anything is written, for topics that are named and nowhere.
         """
         self._refuse_frame()
         self.refuse_backfill()
@@ -160,7 +160,7 @@ class Runner:
         return next(iter([*entries]), None)
 
     def check_topics(self, snapshot: LogSnapshot) -> None:
-        """ResourceNotFound if the settings select what is neither there nor written, once this has begun."""
+        """ResourceNotFoundError if the settings select what is neither there nor written, once this has begun."""
         written = {topic for topic, _ in self.driver.log.state.positions}
         check_topics(self._planner.query, snapshot, self._parts.source, written)
 
@@ -211,7 +211,7 @@ class Runner:
         for aside in self._asides():
             try:
                 window, reasons = self.aside(aside.window, aside.file.key, self.driver.generation)
-            except ObjectNotFound:
+            except ObjectNotFoundError:
                 # Of who slept meanwhile it may be another one that has filed these.
                 self.driver.log.check_alone()
                 raise

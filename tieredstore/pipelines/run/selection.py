@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.catalog.names import topic_names
-from tieredstore.errors import ConfigError, ResourceNotFound, excerpt
+from tieredstore.errors import ConfigError, ResourceNotFoundError, excerpt
 from tieredstore.partitions.selections import Selection, Subscribe, SubscribePattern, selected_topics
 from tieredstore.reading.query import LogQuery, QueryWords, timeout_of
 
@@ -59,7 +59,7 @@ def absent_topics(query: LogQuery, snapshot: LogSnapshot, written: Iterable[str]
 
 
 def check_topics(query: LogQuery, snapshot: LogSnapshot, source: SegmentSource, written: Iterable[str]) -> None:
-    """ResourceNotFound for topics that are named and are nowhere, or a filter that matches none.
+    """ResourceNotFoundError for topics that are named and are nowhere, or a filter that matches none.
 
     A name may be misspelt, and what is ``written`` is not: of such a topic it was known once. Only for the error bucket
     and broker are asked, for names like these. ConfigError if nothing is selected whatever there is.
@@ -80,7 +80,7 @@ def check_topics(query: LogQuery, snapshot: LogSnapshot, source: SegmentSource, 
             pass
 
 
-def _no_match(selection: SubscribePattern, query: LogQuery, source: SegmentSource) -> ResourceNotFound:
+def _no_match(selection: SubscribePattern, query: LogQuery, source: SegmentSource) -> ResourceNotFoundError:
     names = {*topic_names(source.store, source.layout.prefix, until=time.monotonic() + _LOOK_S)}
     where = "in the bucket"
     if (cluster := query.open_cluster()) is not None:
@@ -88,7 +88,7 @@ def _no_match(selection: SubscribePattern, query: LogQuery, source: SegmentSourc
         with cluster:
             names.update(cluster.topics())
     but = " but those that secor.kafka.topic_blacklist leaves out" if selection.without else ""
-    return ResourceNotFound(
+    return ResourceNotFoundError(
         f"secor.kafka.topic_filter {excerpt(selection.pattern)!r} matches no topic {where}{but}; {_show_topics(names)}"
     )
 

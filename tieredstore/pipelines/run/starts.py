@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.errors import ConfigError, CorruptData, DataLoss, excerpt
+from tieredstore.errors import ConfigError, CorruptDataError, DataLossError, excerpt
 from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.run.selection import query_of
 
@@ -39,7 +39,7 @@ class Starts:
         """By partition. Those are missing whose group is further than what can be read by now: they wait.
 
         With ``is_new``, of a generation that has nothing at all, a group that stands nowhere is a ConfigError.
-        DataLoss for one that stands before a log's first offset, or behind its end.
+        DataLossError for one that stands before a log's first offset, or behind its end.
         """
         if not self._groups.starting_group:
             return {log.where: self._by_rule(log) for log in logs}
@@ -56,7 +56,7 @@ class Starts:
             if at is None:
                 begins[log.where] = self._by_rule(log)
             elif at < log.earliest:
-                raise DataLoss(
+                raise DataLossError(
                     f"the group {self._groups.starting_group} stands at offset {at} of {log.topic}-{log.partition}, "
                     f"whose log begins at {log.earliest}: offsets {at} to {log.earliest - 1} are in neither bucket nor "
                     "broker any more; to go on behind them, move the group there"
@@ -85,7 +85,7 @@ class Starts:
         for log in logs:
             at = standing[log.where]
             if at > ends.get(log.where, at):
-                raise DataLoss(
+                raise DataLossError(
                     f"the group {self._groups.starting_group} stands at offset {at} of {log.topic}-{log.partition}, "
                     f"whose log ends before offset {ends[log.where]}: records were lost in Kafka, or the topic was "
                     "created again; move the group, or leave startingOffsets out"
@@ -140,5 +140,7 @@ def _in_zookeeper(groups: GroupSettings, wheres: Sequence[TopicPartition]) -> di
 def _offset(raw: bytes, path: str) -> int:
     text = raw.decode("ascii", "replace").strip()
     if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
-        raise CorruptData(f"ZooKeeper has {excerpt(text)!r} at {path}, which is no offset: mend it, or delete the node")
+        raise CorruptDataError(
+            f"ZooKeeper has {excerpt(text)!r} at {path}, which is no offset: mend it, or delete the node"
+        )
     return int(text)

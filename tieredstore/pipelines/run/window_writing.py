@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tieredstore.errors import CorruptData, DataLoss, TieredStoreError
+from tieredstore.errors import CorruptDataError, DataLossError, TieredStoreError
 from tieredstore.pipelines.files.container_formats import ParquetFile
 from tieredstore.pipelines.files.file_bodies import Bodies, FileBody
 from tieredstore.pipelines.files.row_groups import running_sizes, total_size
@@ -27,7 +27,7 @@ from tieredstore.process.thread_pool import ThreadPool
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
 
-UNREADABLE: Final = (CorruptData, DataLoss)
+UNREADABLE: Final = (CorruptDataError, DataLossError)
 """Errors of records that are lost or damaged: what lies before them is committed, and trying again is of no use."""
 
 _QUARANTINE_SCHEMA: Final = pa.schema([*ENVELOPE, pa.field("reason", pa.string())])

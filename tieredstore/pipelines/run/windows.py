@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.errors import ConfigError, DataLoss
+from tieredstore.errors import ConfigError, DataLossError
 from tieredstore.model import Uuid
 from tieredstore.partitions.position import stand
 from tieredstore.pipelines.log.commit_log import Progress
@@ -66,8 +66,8 @@ class Waiting:
 def position_of(log: PartitionLog, progress: Progress | None, starting: str, answer: EpochEnd | None = None) -> int:
     """Where a partition is gone on with; ``answer`` is what the broker says of the end of the progress's epoch.
 
-    DataLoss for an offset beyond the log's end, or beyond where an election has cut the log; ConfigError for another
-    life.
+    DataLossError for an offset beyond the log's end, or beyond where an election has cut the log; ConfigError for
+    another life.
 
     With nothing committed, the first record if ``starting`` is ``earliest``; else the end, so that nothing is due.
     """
@@ -82,7 +82,7 @@ def position_of(log: PartitionLog, progress: Progress | None, starting: str, ans
             if standing.kind == "beyond"
             else f"from offset {standing.at} on a later leader epoch has written another log"
         )
-        raise DataLoss(
+        raise DataLossError(
             f"{log.topic}-{log.partition} is written up to offset {progress.next_offset - 1}, and {what}: records that "
             "are written were lost in Kafka; leave the topic out by secor.kafka.topic_blacklist, or begin another "
             "secor.generation, to go on"
@@ -115,8 +115,9 @@ def due_windows(
     of ``stale`` partitions nothing is due before later segments come.
     Those of one partition follow each other without a gap; partitions take turns. An offset range without any record
     has a window too: it is committed, and not looked at again. A window ends where offsets are missing, so that what
-    lies before them is written; one that begins there is DataLoss to whoever reads it. Partitions that do not begin at
-    the ``earliest`` record and of which nothing is committed are left out: where they begin has to be committed first.
+    lies before them is written; one that begins there is DataLossError to whoever reads it. Partitions that do not
+    begin at the ``earliest`` record and of which nothing is committed are left out: where they begin has to be
+    committed first.
     """
     waits: list[tuple[float, TopicPartition, Iterator[Window]]] = []
     for where, log in snapshot.logs.items():
@@ -168,8 +169,8 @@ def lag_of(
 def unwritten(windows: Sequence[Window], positions: Mapping[TopicPartition, Progress]) -> list[Window]:
     """What of windows that were planned once is not committed yet, in their order.
 
-    DataLoss for one that begins beyond what is: its planner knew of windows that the commit log has not. ConfigError
-    for one of another life of its topic.
+    DataLossError for one that begins beyond what is: its planner knew of windows that the commit log has not.
+    ConfigError for one of another life of its topic.
     """
     rest: list[Window] = []
     reached = {where: progress.next_offset for where, progress in positions.items()}
@@ -180,7 +181,7 @@ def unwritten(windows: Sequence[Window], positions: Mapping[TopicPartition, Prog
             raise _other_life(window.topic)
         start = reached.get(where, window.start)
         if window.start > start:
-            raise DataLoss(
+            raise DataLossError(
                 f"offsets {window.start} to {window.stop - 1} of {window.topic}-{window.partition} are to be written, "
                 f"and the commit log ends before offset {start}: was the log, or a part of it, deleted?"
             )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.errors import ConfigError, DataLoss
+from tieredstore.errors import ConfigError, DataLossError
 from tieredstore.limits import MAX_INT64
 from tieredstore.pipelines.files.columns import NEEDS_SPARK
 from tieredstore.pipelines.log.commit_log import Life
@@ -81,8 +81,8 @@ class Backfill:
     def run(self, selected: Selected) -> Iterator[Entry]:
         """Write what is selected and not written yet; each entry is told of when its files are published.
 
-        ConfigError for a generation that is none of a backfill, or was begun otherwise, DataLoss for offsets that the
-        source has no more.
+        ConfigError for a generation that is none of a backfill, or was begun otherwise, DataLossError for offsets that
+        the source has no more.
         """
         extents, unfinished = self._look(selected)
         log = self.driver.log
@@ -149,7 +149,7 @@ class Backfill:
         while rest := self._rest(entry):
             windows = self._source.due(rest)
             if not windows:
-                raise DataLoss(
+                raise DataLossError(
                     f"offsets {rest[0].start} to {rest[0].stop - 1} of {rest[0].topic}-{rest[0].partition} are not in "
                     "the source any more: its log ends before them"
                 )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from tieredstore.errors import ConfigError, CorruptData, ObjectNotFound
+from tieredstore.errors import ConfigError, CorruptDataError, ObjectNotFoundError
 from tieredstore.partitions.selections import Subscribe
 from tieredstore.pipelines.log.entries import Window, WrittenWindow
 from tieredstore.pipelines.log.holdings import Family, Holdings
@@ -121,7 +121,7 @@ class Against:
             try:
                 for batch in read_records(self._pipeline, self._store, key):
                     files.take(key, batch)
-            except (ObjectNotFound, CorruptData) as error:
+            except (ObjectNotFoundError, CorruptDataError) as error:
                 yield OutputProblem("unread", key, f"cannot be compared: {error}")
                 return
         yield from self._find_problems(window, files, there, start, stop)
@@ -158,7 +158,7 @@ class _Files:
 
     def take(self, key: str, batch: Any) -> None:
         if batch.column("offset").null_count:
-            raise CorruptData(f"{key} does not tell the offsets of its records")
+            raise CorruptDataError(f"{key} does not tell the offsets of its records")
         self.counts.update(batch.column("offset").to_pylist())
         self.contents |= self._contents(batch)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.errors import DataLoss, ObjectNotFound, ResourceNotFound
+from tieredstore.errors import DataLossError, ObjectNotFoundError, ResourceNotFoundError
 from tieredstore.pipelines.log.commit_log import Life
 from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.log.holdings import Committed, CommittedFile, Holdings, with_those_above
@@ -150,13 +150,13 @@ def losses_of(
             log_of(snapshot, window)
             losses.accept_missing(losses_between(log, start, window.stop))
             losses.check_readable(snapshot, {where: (start, window.stop)}, starts_there={where})
-        except DataLoss as error:
+        except DataLossError as error:
             sentences[where] = str(error)
     return sentences
 
 
 def check_written(pipeline: Pipeline, store: ObjectStore) -> None:
-    """ResourceNotFound where there is nothing of the generation that could be verified: a name may be misspelt.
+    """ResourceNotFoundError where there is nothing of the generation that could be verified: a name may be misspelt.
 
     ConfigError for a generation that another pipeline writes.
     """
@@ -165,7 +165,7 @@ def check_written(pipeline: Pipeline, store: ObjectStore) -> None:
     if generation.log.read().life is Life.FREE:
         generation.is_claimed()
         if not find_topics(pipeline, store):
-            raise ResourceNotFound(
+            raise ResourceNotFoundError(
                 f"generation {own.generation} of {own.name} has neither a commit log nor files below "
                 f"{root or store.identity}: check pipeline.name, secor.generation and output.key.prefix"
             )
@@ -194,7 +194,7 @@ class Verification:
     def problems(self) -> Iterator[OutputProblem]:
         """All that is wrong with the files of the generation.
 
-        Entries that contradict each other are CommitLogCorrupt, as for a driver that starts.
+        Entries that contradict each other are CommitLogCorruptError, as for a driver that starts.
         """
         log, family = self._generation.log, self._generation.family
         self.has_log = log.read().life is not Life.FREE
@@ -339,7 +339,7 @@ def _content_problem(store: ObjectStore, file: OutputFile) -> OutputProblem | No
     try:
         for start in range(0, file.size, _PIECE):
             sha256.update(store.get(file.key, start, min(start + _PIECE, file.size)))
-    except ObjectNotFound:
+    except ObjectNotFoundError:
         return OutputProblem("missing", file.key, "is committed, and went away while it was read")
     if sha256.hexdigest() == file.sha256:
         return None

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tieredstore.errors import ObjectNotFound
+from tieredstore.errors import ObjectNotFoundError
 from tieredstore.pipelines.filing.naming import OWN_FOLDER, parse_name
 from tieredstore.pipelines.log.holdings import Committed
 from tieredstore.pipelines.run.generation import commit_log_of
@@ -71,7 +71,7 @@ def origins_of(
 ) -> Iterator[Origin]:
     """Of each file, by the commit log; of one that is in none, as Secor's are, by the names of its partition's files.
 
-    ObjectNotFound for a key that neither tells of.
+    ObjectNotFoundError for a key that neither tells of.
     """
     committed = Committed.of(commit_log_of(pipeline, store))
     for key in keys:
@@ -97,13 +97,14 @@ def _with_copies(origin: Origin, snapshot: LogSnapshot | None, backups: Sequence
 
 
 def place_of(places: Places, key: str) -> tuple[str, int]:
-    """The topic and the partition that a file's key tells; ObjectNotFound for a key that is none of an output's."""
+    """The topic and the partition that a file's key tells; ObjectNotFoundError for a key that is none of an
+    output's."""
     name = parse_name(key, or_beside=True)
     is_own = key.startswith(f"{places.root}{OWN_FOLDER}/")
     inner = key.removeprefix(places.root) if is_own else places.inner(key) or ""
     topic = inner.rpartition("/quarantine/")[2].partition("/")[0]
     if name is None or not topic or "/" not in inner:
-        raise ObjectNotFound(
+        raise ObjectNotFoundError(
             f"{key} has not the name of an output's file, as Secor's have: "
             "<root><topic>/<partitions>/<generation>_<partition>_<offset>"
         )
@@ -116,6 +117,6 @@ def _by_names(store: ObjectStore, places: Places, key: str) -> Origin:
     names = {info.key: parse_name(info.key, or_beside=True) for info in places.list_files(store, [topic])}
     own = names.get(key)
     if own is None:
-        raise ObjectNotFound(f"{key} is not there: give the key of a file of the output")
+        raise ObjectNotFoundError(f"{key} is not there: give the key of a file of the output")
     following = [one.offset for one in names.values() if one is not None and one[:2] == own[:2] and one > own]
     return Origin(key, topic, partition, own.offset, min(following) - 1 if following else None, committed=False)

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tieredstore.errors import CorruptData, ObjectNotFound
+from tieredstore.errors import CorruptDataError, ObjectNotFoundError
 from tieredstore.pipelines.config.secor import delimiter_bytes
 from tieredstore.pipelines.files.reading import download
 from tieredstore.pipelines.filing.naming import parse_name
@@ -91,7 +91,7 @@ def find_faults(pipeline: Pipeline, store: ObjectStore, uploads: Iterable[Upload
                         outside += offset < upload.start or (upload.stop is not None and offset >= upload.stop)
                         twice += offset in seen
                         seen.add(offset)
-            except (CorruptData, ObjectNotFound) as error:
+            except (CorruptDataError, ObjectNotFoundError) as error:
                 yield "content", key, str(error)
             if outside:
                 end = "" if upload.stop is None else f", and before {upload.stop}, where the next file begins"
@@ -101,7 +101,7 @@ def find_faults(pipeline: Pipeline, store: ObjectStore, uploads: Iterable[Upload
 
 
 def read_records(pipeline: Pipeline, store: ObjectStore, key: str) -> Iterator[pa.RecordBatch]:
-    """The records of the file, of whatever format; ObjectNotFound if it is not there."""
+    """The records of the file, of whatever format; ObjectNotFoundError if it is not there."""
     delimiter = delimiter_bytes(pipeline.own.delimiter)
     with ExitStack() as stack:
         file = stack.enter_context(download(store, key))
@@ -110,7 +110,7 @@ def read_records(pipeline: Pipeline, store: ObjectStore, key: str) -> Iterator[p
         if beside & {f".{part}" for part in key.rpartition("/")[2].split(".")[1:]}:
             try:
                 sidecar = stack.enter_context(download(store, naming_of(pipeline).sidecar_key(key)))
-            except ObjectNotFound:
+            except ObjectNotFoundError:
                 # Secor's have none.
                 sidecar = None
         yield from read_output(file, key, sidecar=sidecar, delimiter=delimiter)

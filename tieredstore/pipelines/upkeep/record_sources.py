@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tieredstore.errors import ConfigError, DataLoss, ObjectNotFound, ResourceNotFound
+from tieredstore.errors import ConfigError, DataLossError, ObjectNotFoundError, ResourceNotFoundError
 from tieredstore.model import AtTime, check_offset
 from tieredstore.pipelines.log.commit_log import Progress
 from tieredstore.pipelines.log.entries import Window
@@ -57,7 +57,7 @@ class RecordSource(ABC):
 
     @abstractmethod
     def extents(self, selected: Selected) -> list[Window]:
-        """Of each partition the offsets that are meant and that it has; DataLoss for what it has no more."""
+        """Of each partition the offsets that are meant and that it has; DataLossError for what it has no more."""
 
     @abstractmethod
     def due(self, rest: Sequence[Window]) -> list[Window]:
@@ -125,9 +125,11 @@ class LogSource(RecordSource):
         self._reader.close()
 
 
-def gone(window: Window, where: str) -> DataLoss:
+def gone(window: Window, where: str) -> DataLossError:
     """The error of offsets that nothing has: ``where`` says what was looked at."""
-    return DataLoss(f"offsets {window.start} to {window.stop - 1} of {window.topic}-{window.partition} are {where}")
+    return DataLossError(
+        f"offsets {window.start} to {window.stop - 1} of {window.topic}-{window.partition} are {where}"
+    )
 
 
 _BATCH_WINDOWS: Final = 64
@@ -159,7 +161,7 @@ class KeptFiles(RecordSource):
         self._topic_ids: dict[int, str] = {}
         self._pieces = self._find_committed(topic) if self._log.read().number >= 0 else self._find_named(topic)
         if not self._pieces:
-            raise ResourceNotFound(
+            raise ResourceNotFoundError(
                 f"{pipeline.own.name} has no files of generation {pipeline.own.generation} of the topic {topic}"
             )
 
@@ -254,7 +256,7 @@ class KeptFiles(RecordSource):
         return stop
 
     def _over(self, window: Window) -> Iterator[_Piece]:
-        """The pieces that a window reaches into; DataLoss for offsets that none has."""
+        """The pieces that a window reaches into; DataLossError for offsets that none has."""
         pieces = self._pieces.get(window.partition, [])
         at = max(0, bisect.bisect_right(pieces, window.start, key=lambda piece: piece.start) - 1)
         reached = window.start
@@ -314,8 +316,8 @@ class KeptFiles(RecordSource):
         try:
             for batch in read_records(self._pipeline, self._store, key):
                 yield self._as_read(batch, key)
-        except ObjectNotFound as error:
-            raise ObjectNotFound(f"{error}: verify the pipeline {self._pipeline.own.name}") from error
+        except ObjectNotFoundError as error:
+            raise ObjectNotFoundError(f"{error}: verify the pipeline {self._pipeline.own.name}") from error
 
     def _as_read(self, batch: Any, key: str) -> Any:
         """As records come out of a log."""

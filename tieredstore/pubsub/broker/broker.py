@@ -16,14 +16,14 @@ from functools import partial
 from typing import Final
 
 from tieredstore.config import Settings
-from tieredstore.errors import ConfigError, InvalidRange, ObjectNotFound, TieredStoreError
+from tieredstore.errors import ConfigError, InvalidRangeError, ObjectNotFoundError, TieredStoreError
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.broker.authorization import Authorizer, Client, EverybodyMay
 from tieredstore.pubsub.broker.connection import Connection, Inlet
 from tieredstore.pubsub.broker.handshakes import Handshakes
 from tieredstore.pubsub.broker.processor import TopicProcessor, TopicProcessors, check_message
 from tieredstore.pubsub.counts import BROKERS
-from tieredstore.pubsub.errors import MessageCorrupt, NotificationCorrupt, PacketCorrupt
+from tieredstore.pubsub.errors import MessageCorruptError, NotificationCorruptError, PacketCorruptError
 from tieredstore.pubsub.format.notifications import parse_notification
 from tieredstore.pubsub.format.packets import (
     MOST_READ_BYTES,
@@ -243,7 +243,7 @@ class Broker:
         """One request; ``held`` bytes of room are given back by whatever becomes of it."""
         try:
             request = view_request(frame)
-        except PacketCorrupt as error:
+        except PacketCorruptError as error:
             self.counts.invalid_requests += 1
             version, request_id, kind = request_head(frame)
             self.room.give_back(held)
@@ -286,7 +286,7 @@ class Broker:
             return
         try:
             header = check_message(payload, processor.most_bytes)
-        except MessageCorrupt as error:
+        except MessageCorruptError as error:
             self.counts.invalid_requests += 1
             self.room.give_back(write.held)
             _refuse(connection, request, Code.BAD_REQUEST, str(error))
@@ -495,17 +495,19 @@ class ReadPlan:
 
 
 def plan_read(read: ReadRequest, topic: Topic, topics: Topics) -> ReadPlan:
-    """What a request asks for. NotificationCorrupt if it points outside of the topic, InvalidRange if not inside of the
-    object; nothing is fetched here."""
+    """What a request asks for. NotificationCorruptError if it points outside of the topic, InvalidRangeError if not
+    inside of the object; nothing is fetched here."""
     notification = parse_notification(read.notification.encode(), "a READ")
     key = topics.check_place(notification, topic, "a READ")
     if read.header_only:
         return ReadPlan(key, 0, notification.header_size)
     start, stop = (0, notification.total_size) if read.offset == -1 else (read.offset, read.offset + read.size)
     if start < 0 or not start <= stop <= notification.total_size:
-        raise InvalidRange(f"bytes {read.offset} to {stop} of a batch that has {notification.total_size}")
+        raise InvalidRangeError(f"bytes {read.offset} to {stop} of a batch that has {notification.total_size}")
     if stop - start > MOST_READ_BYTES:
-        raise InvalidRange(f"{stop - start} bytes at once, of which an answer holds {MOST_READ_BYTES}: ask for ranges")
+        raise InvalidRangeError(
+            f"{stop - start} bytes at once, of which an answer holds {MOST_READ_BYTES}: ask for ranges"
+        )
     return ReadPlan(key, start, stop)
 
 
@@ -534,10 +536,10 @@ class ReadAnswers:
                 data = (
                     b"" if first is None else await loop.run_in_executor(self._threads, _get, topics, plan.key, *first)
                 )
-            except (NotificationCorrupt, InvalidRange) as error:
+            except (NotificationCorruptError, InvalidRangeError) as error:
                 refuse(Code.BAD_REQUEST, str(error))
                 return
-            except ObjectNotFound:
+            except ObjectNotFoundError:
                 # As MemQ's: no data, with an empty payload.
                 empty = Response(READ_VERSION, request_id, PacketType.READ, Code.NO_DATA, payload=ReadAnswer(b""))
                 connection.send(response_bytes(empty))

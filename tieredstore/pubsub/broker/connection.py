@@ -20,7 +20,7 @@ from functools import partial
 from typing import Final, Protocol, cast
 
 from tieredstore.kafka.records._slabs import SlabPool
-from tieredstore.pubsub.errors import PacketCorrupt
+from tieredstore.pubsub.errors import PacketCorruptError
 from tieredstore.pubsub.format.packets import (
     MAX_PACKET_BYTES,
     REQUEST_HEAD_SIZE,
@@ -354,7 +354,7 @@ class Connection(asyncio.BufferedProtocol):
             return 0
         try:
             version, request_id, kind = request_head(came)
-        except PacketCorrupt as error:
+        except PacketCorruptError as error:
             self._refuse(str(error))
             return 0
         is_write = kind is PacketType.WRITE

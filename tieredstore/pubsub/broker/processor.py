@@ -26,7 +26,7 @@ from tieredstore.process.deadline import Deadline
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.broker.connection import Room
 from tieredstore.pubsub.counts import BrokerCounts
-from tieredstore.pubsub.errors import DeliveryFailed, MessageCorrupt
+from tieredstore.pubsub.errors import DeliveryFailedError, MessageCorruptError
 from tieredstore.pubsub.format.batches import index_size
 from tieredstore.pubsub.format.messages import (
     Compression,
@@ -214,7 +214,7 @@ class TopicProcessor:
             failure = error
         except BaseException as error:
             _logger.exception("a batch of topic %s was not written", self._topic.name)
-            failure = DeliveryFailed(f"an error of the broker's own: {type(error).__name__}")
+            failure = DeliveryFailedError(f"an error of the broker's own: {type(error).__name__}")
         self._loop.call_soon_threadsafe(self._settle, batch, failure)
 
     def _settle(self, batch: _OpenBatch, failure: TieredStoreError | None) -> None:
@@ -370,17 +370,18 @@ _GZIP: Final = 16 + zlib.MAX_WBITS
 
 
 def check_message(write: WriteRequest, most: int) -> MessageHeader:
-    """The header of the Message that a request carries; MessageCorrupt if it is not whole, or larger than ``most``."""
+    """The header of the Message that a request carries; MessageCorruptError if it is not whole, or larger than
+    ``most``."""
     if len(write.data) > most:
-        raise MessageCorrupt(f"a Message of {len(write.data)} bytes, of which a batch holds {most}")
+        raise MessageCorruptError(f"a Message of {len(write.data)} bytes, of which a batch holds {most}")
     computed, body_crc = split_checksum(write.data)
     if computed != write.crc:
-        raise MessageCorrupt(f"the data have the CRC-32 {computed:08x}, and the request says {write.crc:08x}")
+        raise MessageCorruptError(f"the data have the CRC-32 {computed:08x}, and the request says {write.crc:08x}")
     header = parse_message_header(write.data, _PLACE)
     body = memoryview(write.data)[header.size :]
     check_crc(header, body, _PLACE, body_crc)
     if not header.record_count and _holds_something(header.compression, body):
-        raise MessageCorrupt("a Message says to have no records, and has some, which nobody would read")
+        raise MessageCorruptError("a Message says to have no records, and has some, which nobody would read")
     return header
 
 

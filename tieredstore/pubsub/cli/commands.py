@@ -38,7 +38,7 @@ from tieredstore.errors import ConfigError
 from tieredstore.model import human_bytes
 from tieredstore.process.futures import outcome
 from tieredstore.pubsub.consume.partition_state import ConsumedRecord, records_of, with_places
-from tieredstore.pubsub.errors import InvalidRecord
+from tieredstore.pubsub.errors import InvalidRecordError
 from tieredstore.pubsub.format.decoder import BatchDecoder
 from tieredstore.pubsub.format.messages import ProducerRequest
 from tieredstore.pubsub.produce.broker_producer import BrokerProducer
@@ -161,7 +161,7 @@ def produce_lines(producer: RecordProducer, topic: str, separator: str | None) -
         if separator is not None:
             head, between, rest = value.partition(separator.encode())
             if not between:
-                raise InvalidRecord(f"line {count + 1} has no {separator!r:.20} between key and value")
+                raise InvalidRecordError(f"line {count + 1} has no {separator!r:.20} between key and value")
             key, value = head, rest
         sent.append(producer.send(value, key))
         count, size = count + 1, size + len(value)

@@ -198,7 +198,7 @@ def collect_garbage(
         sentence = f"{counted(tally.counts[Outcome.DELETED], 'object')} {'would be deleted' if dry_run else 'deleted'}"
         tally.tell_deleted(teller, topics.store, sentence if tally.counts else "there is nothing to collect")
         if tally.counts[Outcome.ADOPTED]:
-            complain("what is adopted may double what its producers sent again after DeliveryFailed")
+            complain("what is adopted may double what its producers sent again after DeliveryFailedError")
 
 
 _FACTS: Final[Row[TopicFacts]] = Row(

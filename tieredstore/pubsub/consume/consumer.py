@@ -8,7 +8,7 @@ from typing import Final, Literal, TypeAlias
 
 import pyarrow as pa
 
-from tieredstore.errors import AlreadyClosed, ConfigError, DataLoss, Fenced, InvalidRange
+from tieredstore.errors import AlreadyClosedError, ConfigError, DataLossError, FencedError, InvalidRangeError
 from tieredstore.kafka.records._slabs import shared_pool
 from tieredstore.process.closing import Closing
 from tieredstore.process.futures import any_done
@@ -44,8 +44,8 @@ class Consumer(Closing):
     that are not there and entries that retention has freed (``losses``); both otherwise raise.
     ``delivery="effectively-once"`` leaves out Messages whose equals came within ``pubsub.dedup.window.ms`` before in
     the read partition (``doubles`` counts them): a notification or a Message that stands twice is read once. To be
-    closed: whoever reads on is AlreadyClosed then, and not told that there is nothing more. Each parameter but the last
-    two, which are for tests, is a choice of the caller.
+    closed: whoever reads on is AlreadyClosedError then, and not told that there is nothing more. Each parameter but the
+    last two, which are for tests, is a choice of the caller.
     """
 
     def __init__(
@@ -143,18 +143,18 @@ class Consumer(Closing):
     def commit(self, positions: Mapping[int, Position] | None = None) -> None:
         """Make positions durable for the group: those of what was handed out, or some before them.
 
-        Fenced if another member reads a partition by now: the others were committed, and of that one nothing is given
-        any more. ConfigError without a group.
+        FencedError if another member reads a partition by now: the others were committed, and of that one nothing is
+        given any more. ConfigError without a group.
         """
         if self._member is None:
             raise ConfigError("a consumer without a group has nowhere to commit: give it a group, or keep position()")
         wanted = self.position() if positions is None else dict(positions)
         for partition, position in wanted.items():
             if partition in self._partitions and position > self._partitions[partition].position:
-                raise InvalidRange(f"partition {partition} was not handed out up to {tuple(position)}")
+                raise InvalidRangeError(f"partition {partition} was not handed out up to {tuple(position)}")
         try:
             self._member.commit(wanted)
-        except Fenced:
+        except FencedError:
             self._let_go(self._member.claims())
             raise
         self.counts.commits += 1
@@ -162,7 +162,7 @@ class Consumer(Closing):
     def seek(self, partition: int, position: Position | int) -> None:
         """Read a partition from another place on; a number is an offset."""
         if partition not in self._partitions:
-            raise InvalidRange(f"this consumer does not read partition {partition} of {self.topic}")
+            raise InvalidRangeError(f"this consumer does not read partition {partition} of {self.topic}")
         self._move(partition, position if isinstance(position, Position) else Position(position))
 
     def seek_to_time(self, ms: int) -> None:
@@ -172,10 +172,10 @@ class Consumer(Closing):
 
     def read_at(self, partition: int, offset: int, message: int = -1, record: int = -1) -> pa.RecordBatch:
         """A batch, one of its Messages, or one record, without moving: its index by one ranged GET, a Message by a
-        second. InvalidRange if there is no such place."""
+        second. InvalidRangeError if there is no such place."""
         entries = self._queue.read(partition, offset)
         if not entries or entries[0].offset != offset:
-            raise InvalidRange(f"queue {self.topic}/{partition} has no offset {offset}")
+            raise InvalidRangeError(f"queue {self.topic}/{partition} has no offset {offset}")
         batch = self._log.batch_of(partition, entries[0])
         store, key, decoder = self._log.store, batch.key, self._shared.decoder()
         if message < 0:
@@ -186,7 +186,7 @@ class Consumer(Closing):
             if record >= 0:
                 batches = [rows for each in batches if (rows := _only(each, record)).num_rows]
                 if not batches:
-                    raise InvalidRange(f"{self._log.place(partition, offset)} has no record {record} there")
+                    raise InvalidRangeError(f"{self._log.place(partition, offset)} has no record {record} there")
         table = pa.Table.from_batches(batches, decoder.schema).combine_chunks()
         (rows,) = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=decoder.schema)]
         return with_places(rows, partition, offset)
@@ -246,7 +246,7 @@ class Consumer(Closing):
         end_s = self._monotonic() + timeout_s
         while True:
             if self._is_closed:
-                raise AlreadyClosed(f"this consumer of {self.topic} was closed; open another one to read on")
+                raise AlreadyClosedError(f"this consumer of {self.topic} was closed; open another one to read on")
             self._follow_group()
             states = list(self._partitions.values())
             for state in states:
@@ -279,7 +279,7 @@ class Consumer(Closing):
         try:
             state.look()
             return state.fill()
-        except DataLoss as error:
+        except DataLossError as error:
             self.counts.losses += 1
             if self._on_data_loss == "fail":
                 raise

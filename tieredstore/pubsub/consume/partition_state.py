@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 
 from tieredstore.backends.base import Buffer
-from tieredstore.errors import ObjectNotFound, RangeNotSatisfiable
+from tieredstore.errors import ObjectNotFoundError, RangeNotSatisfiableError
 from tieredstore.kafka.arrow_values import repeat_value
 from tieredstore.process.futures import is_done, outcome
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.consume.seen_messages import SeenMessages
 from tieredstore.pubsub.counts import ConsumerCounts
-from tieredstore.pubsub.errors import MessageCorrupt
+from tieredstore.pubsub.errors import MessageCorruptError
 from tieredstore.pubsub.format.batches import BatchIndex, split_checksums
 from tieredstore.pubsub.format.decoder import BatchDecoder
 from tieredstore.pubsub.queue.auditor import ReadMessages
@@ -83,7 +83,7 @@ class Fetches:
         body = room = memoryview(topics.memory.slab(batch.size))[: batch.size]
         try:
             topics.store.get_whole(batch.key, room)
-        except RangeNotSatisfiable:  # it is longer or shorter, which is seen by its checksum or its index
+        except RangeNotSatisfiableError:  # it is longer or shorter, which is seen by its checksum or its index
             body = topics.store.get(batch.key)
         return FetchedObject(body, *split_checksums(body, batch.key))
 
@@ -192,7 +192,7 @@ class OpenBatch:
     again, and opened anew from behind what was handed out."""
 
     def __init__(self, shared: SharedReading, fetching: Fetching, fetched: FetchedObject, position: Position) -> None:
-        """MessageCorrupt for an object that is not the one that was written, unless damage is skipped."""
+        """MessageCorruptError for an object that is not the one that was written, unless damage is skipped."""
         self.at_hand: RowsAtHand | None = None
         self.repeated: frozenset[int] = frozenset()
         self.fetching = fetching
@@ -201,7 +201,7 @@ class OpenBatch:
         self._damage: str | None = None
         try:
             self.batch.check(fetched.crc32)
-        except MessageCorrupt as error:
+        except MessageCorruptError as error:
             if not shared.is_skipping:
                 raise
             self._damage = str(error)
@@ -317,7 +317,7 @@ class PartitionState:
         return self._first.at_hand if isinstance(self._first, OpenBatch) else None
 
     def fill(self) -> bool:
-        """Have rows at hand, if any are there by now. DataLoss for an absent object."""
+        """Have rows at hand, if any are there by now. DataLossError for an absent object."""
         while True:
             match self._first:
                 case None:
@@ -341,7 +341,7 @@ class PartitionState:
         batch = fetching.batch
         try:
             fetched = outcome(fetching.object, 0)
-        except ObjectNotFound as error:
+        except ObjectNotFoundError as error:
             raise self._shared.log.loss(batch) from error
         self._shared.counts.batches += 1
         self._shared.counts.stored_bytes += len(fetched.body)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tieredstore.backends.base import Buffer
-from tieredstore.errors import CorruptData, ObjectNotFound
-from tieredstore.pubsub.errors import MessageCorrupt
+from tieredstore.errors import CorruptDataError, ObjectNotFoundError
+from tieredstore.pubsub.errors import MessageCorruptError
 from tieredstore.pubsub.format.batches import BatchIndex, headers_in
 from tieredstore.pubsub.format.messages import MessageHeader, ProducerRequest, check_crc, parse_message_header
 from tieredstore.pubsub.queue.topics import BatchLog, QueuedBatch
@@ -76,14 +76,14 @@ class SeenMessages:
         try:
             body = self._log.store.get(batch.key)
             index = BatchIndex(body, batch.key, len(body))
-        except (ObjectNotFound, MessageCorrupt):
+        except (ObjectNotFoundError, MessageCorruptError):
             return False
         for place, message in index.messages(body):
             try:
                 if parse_message_header(message, place) == header:
                     check_crc(header, message[header.size :], place)
                     return True
-            except MessageCorrupt:
+            except MessageCorruptError:
                 continue
         return False
 
@@ -96,7 +96,7 @@ class SeenMessages:
             try:
                 for request, sighting in self._sightings(self._log.batch_of(self._partition, entry)):
                     self._note(request, sighting)
-            except (CorruptData, ObjectNotFound, ValueError):
+            except (CorruptDataError, ObjectNotFoundError, ValueError):
                 continue  # nobody could read it, so nothing in it was given out
 
     def _sightings(self, batch: QueuedBatch) -> Iterator[tuple[ProducerRequest, _Sighting]]:

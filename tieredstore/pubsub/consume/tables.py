@@ -17,7 +17,7 @@ from pyarrow.fs import LocalFileSystem
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.config import Settings
-from tieredstore.errors import AlreadyClosed, TieredStoreError
+from tieredstore.errors import AlreadyClosedError, TieredStoreError
 from tieredstore.process.closing import Closing
 from tieredstore.process.futures import outcome
 from tieredstore.process.thread_pool import ThreadPool
@@ -70,9 +70,9 @@ class BatchTable:
                 raise scan.error
 
     def scan(self, columns: Sequence[str] | None = None, filter: ds.Expression | None = None) -> BatchScan:
-        """The records with these columns for which the filter holds; AlreadyClosed once the table was closed."""
+        """The records with these columns for which the filter holds; AlreadyClosedError once the table was closed."""
         if self.is_closed:
-            raise AlreadyClosed(f"the table of {self.topic} was closed; attach the topic anew")
+            raise AlreadyClosedError(f"the table of {self.topic} was closed; attach the topic anew")
         names = self.schema.names if columns is None else list(columns)
         scan = BatchScan(self, names, filter)
         self._scans = [one for one in self._scans if not one.is_over or one.error is not None]
@@ -101,7 +101,7 @@ class BatchTable:
             raise refused_filter(filter, self.schema, error) from None
 
     def fetch(self, batch: QueuedBatch) -> bytes:
-        """The object of a batch, checked against its notification; DataLoss if it is not there."""
+        """The object of a batch, checked against its notification; DataLossError if it is not there."""
         body = self._log.fetch(batch)
         batch.check(checksum(body))
         return body
@@ -183,7 +183,7 @@ class BatchScan(Closing):
         try:
             while waiting or ahead:
                 if self.is_closed:
-                    raise AlreadyClosed("this scan was closed before its end; begin another")
+                    raise AlreadyClosedError("this scan was closed before its end; begin another")
                 while waiting and len(ahead) < table.fetches():
                     batch = waiting.popleft()
                     ahead.append((batch, pool.submit(table.fetch, batch)))
@@ -223,7 +223,7 @@ class BatchTables:
         return self._topics.has(name)
 
     def table(self, name: str, key: ValueType, value: ValueType, *, keeps_snapshot: bool = True) -> BatchTable:
-        """A topic; TopicNotFound if there is none."""
+        """A topic; TopicNotFoundError if there is none."""
         return BatchTable(self._topics, self._topics.get(name), key, value, keeps_snapshot=keeps_snapshot)
 
 

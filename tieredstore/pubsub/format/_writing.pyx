@@ -14,7 +14,7 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
-from tieredstore.pubsub.errors import InvalidRecord
+from tieredstore.pubsub.errors import InvalidRecordError
 
 cdef extern from "_parse.h" nogil:
     enum:
@@ -97,7 +97,7 @@ cdef class BodyWriter:
         if lent is not None:
             self.lent, self.is_lent = lent, True
             if head < 0 or most < 1 or most > self.lent.shape[0] - head:
-                raise InvalidRecord(f"{self.lent.shape[0]} bytes are no room for {head} bytes and {most} behind them")
+                raise InvalidRecordError(f"{self.lent.shape[0]} bytes are no room for {head} bytes and {most} behind them")
             self.body, self.room, self.head_room = &self.lent[0] + head, most, head
 
     def __dealloc__(self):
@@ -122,7 +122,7 @@ cdef class BodyWriter:
         and the buffer has the header in it. Where memory was lent, the header has the size that was said."""
         cdef Py_ssize_t size = PyBytes_GET_SIZE(header)
         if size > self.head_room or (size < self.head_room and self.is_lent):
-            raise InvalidRecord(f"a header of {size} bytes does not go where {self.head_room} are")
+            raise InvalidRecordError(f"a header of {size} bytes does not go where {self.head_room} are")
         if self.head:
             raise BufferError("the Message has its header")
         if self.body == NULL:
@@ -161,7 +161,7 @@ cdef class BodyWriter:
         try:
             timestamp = now_ms() if timestamp_ms is None else timestamp_ms
         except OverflowError:
-            raise InvalidRecord(f"a record's timestamp {timestamp_ms} has more than 64 bits") from None
+            raise InvalidRecordError(f"a record's timestamp {timestamp_ms} has more than 64 bits") from None
         if not self.append(value, key, headers, message_id, timestamp):
             return -1
         self.payload += payload
@@ -171,10 +171,10 @@ cdef class BodyWriter:
     cpdef bint append(self, bytes value, bytes key, headers, bytes message_id, int64_t timestamp_ms) except -1:
         """One record behind the others. False, and nothing happened, if it does not fit.
 
-        ``headers``: pairs of name and value, or None. InvalidRecord for what the format cannot hold.
+        ``headers``: pairs of name and value, or None. InvalidRecordError for what the format cannot hold.
         """
         if value is None:
-            raise InvalidRecord("a record's value is None: MemQ has no null; an empty value is b''")
+            raise InvalidRecordError("a record's value is None: MemQ has no null; an empty value is b''")
         cdef Py_ssize_t key_size = 0 if key is None else PyBytes_GET_SIZE(key)
         cdef Py_ssize_t id_size = 0 if message_id is None else PyBytes_GET_SIZE(message_id)
         cdef Py_ssize_t value_size = PyBytes_GET_SIZE(value)
@@ -182,9 +182,9 @@ cdef class BodyWriter:
         cdef Py_ssize_t headers_size = 0 if packed is None else PyBytes_GET_SIZE(packed)
         cdef Py_ssize_t fields = FIELDS_WITHOUT_ID_AND_HEADERS + id_size + headers_size
         if id_size > MOST_ID:
-            raise InvalidRecord(f"a record's message id has {id_size} bytes, of which MemQ's format holds {MOST_ID}")
+            raise InvalidRecordError(f"a record's message id has {id_size} bytes, of which MemQ's format holds {MOST_ID}")
         if fields > MOST_SHORT:
-            raise InvalidRecord(
+            raise InvalidRecordError(
                 f"a record's headers and message id take {headers_size + id_size} bytes, of which MemQ's format holds "
                 f"{MOST_SHORT - FIELDS_WITHOUT_ID_AND_HEADERS}"
             )
@@ -233,16 +233,16 @@ cdef bytes _packed(headers):
     cdef Py_ssize_t size
     for name, value in headers:
         if type(name) is not str or type(value) is not bytes:
-            raise InvalidRecord("a record's header is not a name (str) with a value (bytes)")
+            raise InvalidRecordError("a record's header is not a name (str) with a value (bytes)")
         if name in names:
-            raise InvalidRecord("a record has two headers of one name, of which MemQ's reader keeps the last alone")
+            raise InvalidRecordError("a record has two headers of one name, of which MemQ's reader keeps the last alone")
         names.add(name)
         try:
             encoded = name.encode()
         except UnicodeEncodeError:
-            raise InvalidRecord("a header's name has half of a character in it, which UTF-8 cannot say") from None
+            raise InvalidRecordError("a header's name has half of a character in it, which UTF-8 cannot say") from None
         size = max(len(encoded), len(value))
         if size > MOST_SHORT:
-            raise InvalidRecord(f"a header's name or value has {size} bytes, of which MemQ's format holds {MOST_SHORT}")
+            raise InvalidRecordError(f"a header's name or value has {size} bytes, of which MemQ's format holds {MOST_SHORT}")
         parts += (len(encoded).to_bytes(2, "big"), encoded, len(value).to_bytes(2, "big"), value)
     return b"".join(parts)

@@ -19,7 +19,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tieredstore.errors import CorruptData
+from tieredstore.errors import CorruptDataError
 from tieredstore.pubsub.format.messages import ProducerRequest
 
 _LENGTH: Final = struct.Struct(">h")
@@ -56,34 +56,34 @@ class AuditRecord:
 
 
 def parse_audit_record(raw: bytes, where: str) -> AuditRecord:
-    """The audit record in ``raw``; CorruptData, which begins with ``where``, if it is none."""
+    """The audit record in ``raw``; CorruptDataError, which begins with ``where``, if it is none."""
     at = 0
 
     def field() -> bytes:
         nonlocal at
         if len(raw) < at + _LENGTH.size:
-            raise CorruptData(f"{where}: {len(raw)} bytes end within an audit record")
+            raise CorruptDataError(f"{where}: {len(raw)} bytes end within an audit record")
         (length,) = _LENGTH.unpack_from(raw, at)
         at += _LENGTH.size + max(length, 0)
         if length < 0 or len(raw) < at:
-            raise CorruptData(f"{where}: an audit record of {len(raw)} bytes has a field of {length}")
+            raise CorruptDataError(f"{where}: an audit record of {len(raw)} bytes has a field of {length}")
         return raw[at - length : at]
 
     cluster, topic, address = field(), field(), field()
     if len(raw) < at + _REQUEST.size:
-        raise CorruptData(f"{where}: {len(raw)} bytes end within an audit record")
+        raise CorruptDataError(f"{where}: {len(raw)} bytes end within an audit record")
     epoch_ms, request_id = _REQUEST.unpack_from(raw, at)
     at += _REQUEST.size
     ids_hash = field()
     if len(raw) != at + _END.size:
-        raise CorruptData(f"{where}: an audit record of {len(raw)} bytes should have {at + _END.size}")
+        raise CorruptDataError(f"{where}: an audit record of {len(raw)} bytes should have {at + _END.size}")
     count, side = _END.unpack_from(raw, at)
     if count < 0 or side > 1:
-        raise CorruptData(f"{where}: an audit record has the count {count} and the side {side}")
+        raise CorruptDataError(f"{where}: an audit record has the count {count} and the side {side}")
     try:
         names = cluster.decode(), topic.decode()
     except UnicodeDecodeError as error:
-        raise CorruptData(f"{where}: an audit record names a topic that is no UTF-8") from error
+        raise CorruptDataError(f"{where}: an audit record names a topic that is no UTF-8") from error
     return AuditRecord(*names, ProducerRequest(address, epoch_ms, request_id), ids_hash, count, bool(side))
 
 

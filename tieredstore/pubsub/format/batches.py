@@ -17,10 +17,10 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from tieredstore.errors import InvalidRange
+from tieredstore.errors import InvalidRangeError
 from tieredstore.kafka.batches import Buffer
 from tieredstore.limits import MAX_INT32
-from tieredstore.pubsub.errors import MessageCorrupt
+from tieredstore.pubsub.errors import MessageCorruptError
 from tieredstore.pubsub.format._checksums import joined_crc
 from tieredstore.pubsub.format.messages import (
     BARE_HEADER_SIZE,
@@ -50,13 +50,13 @@ def index_size(message_count: int) -> int:
 def parse_index_size(start: Buffer, name: str) -> int:
     """Bytes of the index of the object ``name`` that begins with ``start``, 8 bytes or more."""
     if len(start) < START_SIZE:
-        raise MessageCorrupt(f"{name}: {len(start)} bytes are no batch, whose index alone has {index_size(1)}")
+        raise MessageCorruptError(f"{name}: {len(start)} bytes are no batch, whose index alone has {index_size(1)}")
     following, count = _START.unpack_from(start)
     if count < 1 or following != index_size(count) - 4:
-        raise MessageCorrupt(f"{name}: byte 0: an index of {following} bytes does not go with {count} Messages")
+        raise MessageCorruptError(f"{name}: byte 0: an index of {following} bytes does not go with {count} Messages")
     size = index_size(count)
     if size + BARE_HEADER_SIZE * count > MAX_BATCH_SIZE:
-        raise MessageCorrupt(f"{name}: byte 4: no object holds {count} Messages")
+        raise MessageCorruptError(f"{name}: byte 4: no object holds {count} Messages")
     return size
 
 
@@ -71,33 +71,37 @@ class BatchIndex:
     def __init__(self, head: Buffer, name: str, object_size: int | None = None) -> None:
         """``head`` begins with the whole index. ``object_size``: the object's; the last Message must end there.
 
-        Raises MessageCorrupt, naming the object and the byte.
+        Raises MessageCorruptError, naming the object and the byte.
         """
         self.name = name
         self.size = parse_index_size(head, name)
         if len(head) < self.size:
-            raise MessageCorrupt(f"{name}: byte {len(head)}: the object ends within its index of {self.size} bytes")
+            raise MessageCorruptError(
+                f"{name}: byte {len(head)}: the object ends within its index of {self.size} bytes"
+            )
         self._entries = bytes(head[START_SIZE : self.size])
         end = self.size
         for place, (number, start, size) in enumerate(_ENTRY.iter_unpack(self._entries)):
             if number != place or start != end or size < BARE_HEADER_SIZE or start + size > MAX_BATCH_SIZE:
                 byte = START_SIZE + place * _ENTRY.size
-                raise MessageCorrupt(
+                raise MessageCorruptError(
                     f"{name}: byte {byte}: the index has Message {number} of {size} bytes at {start} where Message "
                     f"{place} at {end} is expected"
                 )
             end = start + size
         self.object_size = end
         if object_size is not None and object_size != end:
-            raise MessageCorrupt(f"{name}: byte {end}: its Messages end here, and the object has {object_size} bytes")
+            raise MessageCorruptError(
+                f"{name}: byte {end}: its Messages end here, and the object has {object_size} bytes"
+            )
 
     def __len__(self) -> int:
         return len(self._entries) // _ENTRY.size
 
     def byte_range(self, number: int) -> tuple[int, int]:
-        """The bytes of Message ``number`` in the object, half-open; InvalidRange if there is no such Message."""
+        """The bytes of Message ``number`` in the object, half-open; InvalidRangeError if there is no such Message."""
         if not 0 <= number < len(self):
-            raise InvalidRange(f"{self.name} has {len(self)} Messages, and no Message {number}")
+            raise InvalidRangeError(f"{self.name} has {len(self)} Messages, and no Message {number}")
         _, start, size = _ENTRY.unpack_from(self._entries, number * _ENTRY.size)
         return start, start + size
 
@@ -119,17 +123,17 @@ def read_index(read: Callable[[int, int], Buffer], name: str, size: int) -> Batc
     return BatchIndex(read(0, min(head, size)), name, size)
 
 
-def headers_in(batch: Buffer, name: str) -> Iterator[tuple[int, MessageHeader | MessageCorrupt]]:
-    """Each Message's number and its header, or what is wrong with that; MessageCorrupt for a damaged index."""
+def headers_in(batch: Buffer, name: str) -> Iterator[tuple[int, MessageHeader | MessageCorruptError]]:
+    """Each Message's number and its header, or what is wrong with that; MessageCorruptError for a damaged index."""
     for place, message in BatchIndex(batch, name, len(batch)).messages(batch):
         try:
             yield place.number, parse_message_header(message, place)
-        except MessageCorrupt as error:
+        except MessageCorruptError as error:
             yield place.number, error
 
 
 def build_batch(messages: Sequence[Buffer]) -> bytes:
-    """The object of one or more Messages. InvalidRange for none, or for more than 2 GiB of them."""
+    """The object of one or more Messages. InvalidRangeError for none, or for more than 2 GiB of them."""
     return b"".join([batch_index(messages), *messages])
 
 
@@ -145,10 +149,10 @@ def fill_batch(messages: Sequence[Buffer], room: Callable[[int], memoryview]) ->
 
 
 def batch_index(messages: Sequence[Buffer]) -> bytes:
-    """What stands before the Messages. InvalidRange for none, or for more than 2 GiB of them."""
+    """What stands before the Messages. InvalidRangeError for none, or for more than 2 GiB of them."""
     end = index_size(len(messages))
     if not messages or end + sum(map(len, messages)) > MAX_BATCH_SIZE:
-        raise InvalidRange(f"{len(messages)} Messages of {sum(map(len, messages))} bytes are no batch")
+        raise InvalidRangeError(f"{len(messages)} Messages of {sum(map(len, messages))} bytes are no batch")
     parts = [_START.pack(end - 4, len(messages))]
     for number, message in enumerate(messages):
         parts.append(_ENTRY.pack(number, end, len(message)))
@@ -169,7 +173,7 @@ def split_checksums(batch: Buffer, name: str) -> tuple[int, Sequence[int] | None
     small, or the index is none."""
     try:
         index = BatchIndex(batch, name, len(batch))
-    except MessageCorrupt:
+    except MessageCorruptError:
         return checksum(batch), None
     if len(batch) < _LEAST_SPLIT * len(index):
         return checksum(batch), None

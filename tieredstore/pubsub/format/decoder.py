@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import pyarrow as pa
 
-from tieredstore.errors import BatchCorrupt, ConfigError
+from tieredstore.errors import BatchCorruptError, ConfigError
 from tieredstore.kafka.arrow_values import array_of
 from tieredstore.kafka.batches import Buffer, CompressionType
 from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.kafka.records.codecs import Decompressor
 from tieredstore.kafka.records.columns import array_over, buffer_of
-from tieredstore.pubsub.errors import MessageCorrupt
+from tieredstore.pubsub.errors import MessageCorruptError
 from tieredstore.pubsub.format._reading import RecordReader
 from tieredstore.pubsub.format.batches import BatchIndex
 from tieredstore.pubsub.format.messages import Compression, MessageHeader, MessagePlace, check_crc, parse_message_header
@@ -88,7 +88,9 @@ def _names(count: int, buffers: list[pa.Buffer], *, are_ascii: bool) -> pa.Array
         replaced = array_of([name.decode("utf-8", "replace") for name in raw.dictionary.to_pylist()], pa.string())
         names = replaced.take(raw.indices)
         if isinstance(names, pa.ChunkedArray):
-            raise MessageCorrupt("the headers of a batch have more than 2 GiB of names that are no UTF-8") from None
+            raise MessageCorruptError(
+                "the headers of a batch have more than 2 GiB of names that are no UTF-8"
+            ) from None
     return names
 
 
@@ -114,8 +116,8 @@ _FAULTS: Final = (
 class BatchDecoder:
     """Decodes batches into record batches of Arrow: of ``columns``, in their order.
 
-    ``on_corrupt`` says what becomes of a damaged Message: ``fail`` raises MessageCorrupt after the records before it
-    have been given; ``skip`` leaves out that Message alone and reports it in :attr:`skipped`. A damaged index raises
+    ``on_corrupt`` says what becomes of a damaged Message: ``fail`` raises MessageCorruptError after the records before
+    it have been given; ``skip`` leaves out that Message alone and reports it in :attr:`skipped`. A damaged index raises
     either way, since nothing says where the Messages lie.
 
     A record batch holds about ``target_bytes`` of records, and at most 131,072. ``max_expanded_bytes`` bounds what one
@@ -179,7 +181,7 @@ class BatchDecoder:
         for place, message in messages:
             try:
                 is_lent = self._add(reader, message, place, checksums[place.number] if checksums else None)
-            except MessageCorrupt as error:
+            except MessageCorruptError as error:
                 if self._on_corrupt == "fail":
                     yield from self._take(reader)
                     raise
@@ -213,7 +215,7 @@ class BatchDecoder:
             return stored
         try:
             return self._decompressor.decompress(_CODECS[header.compression], 2, stored)
-        except BatchCorrupt as error:
+        except BatchCorruptError as error:
             raise place.corrupt(header.size, str(error)) from error
 
     def _take(self, reader: RecordReader) -> Iterator[pa.RecordBatch]:

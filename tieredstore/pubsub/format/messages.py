@@ -33,7 +33,7 @@ import zstandard
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.batches import Buffer
 from tieredstore.limits import MAX_INT32
-from tieredstore.pubsub.errors import InvalidRecord, MessageCorrupt
+from tieredstore.pubsub.errors import InvalidRecordError, MessageCorruptError
 from tieredstore.pubsub.format._checksums import joined_crc
 
 if TYPE_CHECKING:
@@ -117,9 +117,9 @@ class MessagePlace:
     number: int
     start: int
 
-    def corrupt(self, byte: int, why: str) -> MessageCorrupt:
+    def corrupt(self, byte: int, why: str) -> MessageCorruptError:
         """The error that names object, Message and byte; ``byte`` counts from the Message's first."""
-        return MessageCorrupt(f"{self.object_name}: Message {self.number}, byte {self.start + byte}: {why}")
+        return MessageCorruptError(f"{self.object_name}: Message {self.number}, byte {self.start + byte}: {why}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class MessageHeader:
 
 
 def parse_message_header(message: Buffer, place: MessagePlace, *, whole: bool = True) -> MessageHeader:
-    """The header that ``message`` begins with; MessageCorrupt if its numbers disagree with each other.
+    """The header that ``message`` begins with; MessageCorruptError if its numbers disagree with each other.
 
     ``whole``: ``message`` is all of the Message, and the lengths must agree with its size too.
     """
@@ -208,7 +208,8 @@ def split_checksum(message: Buffer) -> tuple[int, int]:
 
 
 def check_crc(header: MessageHeader, body: Buffer, place: MessagePlace, known: int | None = None) -> None:
-    """MessageCorrupt unless the stored body has the header's checksum; ``known``: its own, if it was read before."""
+    """MessageCorruptError unless the stored body has the header's checksum; ``known``: its own, if it was read
+    before."""
     if (computed := crc32(body) if known is None else known) != header.crc:
         raise place.corrupt(
             header.size, f"its body has the CRC-32 {computed:08x}, and its header says {header.crc:08x}"
@@ -231,11 +232,11 @@ def seal_message(
 def message_header(
     stored: Buffer, record_count: int, request: ProducerRequest | None, compression: Compression
 ) -> MessageHeader:
-    """The header of a stored body; ConfigError or InvalidRecord for what the format does not hold."""
+    """The header of a stored body; ConfigError or InvalidRecordError for what the format does not hold."""
     if request is not None and len(request.address) > _MOST_ADDRESS:
         raise ConfigError(f"a producer's address of {len(request.address)} bytes is over {_MOST_ADDRESS}")
     if len(stored) > MAX_INT32 // 2:
-        raise InvalidRecord(f"a Message of {len(stored)} bytes is larger than MemQ's format holds")
+        raise InvalidRecordError(f"a Message of {len(stored)} bytes is larger than MemQ's format holds")
     return MessageHeader(request, crc32(stored), compression, record_count, len(stored))
 
 

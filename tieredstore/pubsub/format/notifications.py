@@ -18,7 +18,7 @@ from pydantic_core import from_json
 
 from tieredstore.errors import ConfigError, excerpt, quoted
 from tieredstore.limits import MAX_INT32
-from tieredstore.pubsub.errors import NotificationCorrupt
+from tieredstore.pubsub.errors import NotificationCorruptError
 from tieredstore.pubsub.format.batches import index_size
 from tieredstore.pubsub.format.messages import BARE_HEADER_SIZE, ProducerRequest
 
@@ -134,7 +134,7 @@ _NAMES: Final = ("topic", "objectSize", "numBatchMessages", "key", "bucket", "pa
 
 
 def parse_notification(raw: bytes, where: str) -> Notification:
-    """What ``raw`` says; NotificationCorrupt, naming ``where`` it stands, if that is no batch. Fields that are not
+    """What ``raw`` says; NotificationCorruptError, naming ``where`` it stands, if that is no batch. Fields that are not
     known are passed over."""
     fields = {name: value for name, value in _parse_object(raw, where).items() if value is not None}
     passed_over = {"key", "bucket"} if "path" in fields else {"path"}
@@ -150,9 +150,11 @@ def parse_notification(raw: bytes, where: str) -> Notification:
         value = None if first["type"] == "missing" else first["input"]
         reason = first.get("ctx", {}).get("error")
         why = str(reason) if isinstance(reason, ValueError) else f"is {quoted(value)}: {first['msg']}"
-        raise NotificationCorrupt(f"{where}: the notification's {'.'.join(map(str, first['loc']))} {why}") from error
+        raise NotificationCorruptError(
+            f"{where}: the notification's {'.'.join(map(str, first['loc']))} {why}"
+        ) from error
     except ValueError as error:
-        raise NotificationCorrupt(f"{where}: the notification's {error}") from error
+        raise NotificationCorruptError(f"{where}: the notification's {error}") from error
     return notification
 
 
@@ -191,16 +193,16 @@ def _facts_fields(facts: BatchFacts) -> dict[str, object]:
 
 def _parse_object(raw: bytes, where: str) -> dict[str, object]:
     if len(raw) > MOST_BYTES:
-        raise NotificationCorrupt(f"{where}: {len(raw)} bytes are no notification, which has {MOST_BYTES} at most")
+        raise NotificationCorruptError(f"{where}: {len(raw)} bytes are no notification, which has {MOST_BYTES} at most")
     # Each value has one of these before it; what is made of them takes many times their bytes.
     if sum(raw.count(mark) for mark in (b",", b"[", b"{")) > _MOST_VALUES:
-        raise NotificationCorrupt(f"{where}: a notification of over {_MOST_VALUES} values is none")
+        raise NotificationCorruptError(f"{where}: a notification of over {_MOST_VALUES} values is none")
     try:
         document: object = from_json(raw, allow_inf_nan=False)
     except ValueError as error:
-        raise NotificationCorrupt(f"{where}: a notification that is not JSON: {excerpt(error)}") from error
+        raise NotificationCorruptError(f"{where}: a notification that is not JSON: {excerpt(error)}") from error
     if not isinstance(document, dict):
-        raise NotificationCorrupt(f"{where}: the notification is not a JSON object but {quoted(document)}")
+        raise NotificationCorruptError(f"{where}: the notification is not a JSON object but {quoted(document)}")
     return cast("dict[str, object]", document)
 
 

@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 
 from tieredstore.kafka.batches import Buffer
 from tieredstore.limits import MAX_INT32
-from tieredstore.pubsub.errors import PacketCorrupt
+from tieredstore.pubsub.errors import PacketCorruptError
 from tieredstore.pubsub.format._packets import write_fields
 
 MAX_PACKET_BYTES: Final = 4 << 20
@@ -167,7 +167,7 @@ class Response:
 
 
 def parse_request(packet: Buffer) -> Request:
-    """The request that ``packet`` is, from its size on; PacketCorrupt for what is none."""
+    """The request that ``packet`` is, from its size on; PacketCorruptError for what is none."""
     fields = _Fields(packet)
     version, request_id, kind = fields.start()
     payload: RequestPayload
@@ -185,7 +185,7 @@ def parse_request(packet: Buffer) -> Request:
 
 
 def parse_response(packet: Buffer) -> Response:
-    """The response that ``packet`` is, from its size on; PacketCorrupt for what is none."""
+    """The response that ``packet`` is, from its size on; PacketCorruptError for what is none."""
     fields = _Fields(packet)
     version, request_id, kind = fields.start(MAX_INT32)  # an object that was read may be larger
     code = fields.code()
@@ -206,7 +206,7 @@ def parse_response(packet: Buffer) -> Response:
 
 
 def request_head(packet: Buffer) -> tuple[int, int, PacketType]:
-    """Version, id and type of a request whose first 15 bytes ``packet`` has; PacketCorrupt if they are none."""
+    """Version, id and type of a request whose first 15 bytes ``packet`` has; PacketCorruptError if they are none."""
     return _head(packet, 4)
 
 
@@ -228,7 +228,7 @@ def _head(packet: Buffer, at: int) -> tuple[int, int, PacketType]:
     numbers: tuple[int, int, int] = _HEAD.unpack_from(packet, at)
     version, request_id, kind = numbers
     if version not in VERSIONS or not 0 <= kind < len(_TYPES):
-        raise PacketCorrupt(f"a packet has version {version} and type {kind}, which are not known")
+        raise PacketCorruptError(f"a packet has version {version} and type {kind}, which are not known")
     return version, request_id, _TYPES[kind]
 
 
@@ -269,7 +269,7 @@ class _Fields:
         """Size, version, id and type."""
         size = self.take_signed(4)
         if size != self.left or size > most:
-            raise PacketCorrupt(f"a packet says {size} bytes, has {self.left}, and {most} may be")
+            raise PacketCorruptError(f"a packet says {size} bytes, has {self.left}, and {most} may be")
         return self.head()
 
     def head(self) -> tuple[int, int, PacketType]:
@@ -294,14 +294,14 @@ class _Fields:
         try:
             return Code(number)
         except ValueError:
-            raise PacketCorrupt(f"a response has code {number}, which is not known") from None
+            raise PacketCorruptError(f"a response has code {number}, which is not known") from None
 
     def text(self) -> str:
         """Text behind its length."""
         try:
             return str(self._take(self.take_signed(2)), "utf-8")
         except UnicodeDecodeError:
-            raise PacketCorrupt(f"a packet has text that is no UTF-8 before byte {self._at}") from None
+            raise PacketCorruptError(f"a packet has text that is no UTF-8 before byte {self._at}") from None
 
     def data(self) -> bytes:
         """Bytes behind their length."""
@@ -311,7 +311,9 @@ class _Fields:
         """How many things follow, each of ``least`` bytes or more."""
         count = self.take_signed(2)
         if not 0 <= count * least <= self.left:
-            raise PacketCorrupt(f"a packet says {count} entries at byte {self._at}, where {self.left} bytes are left")
+            raise PacketCorruptError(
+                f"a packet says {count} entries at byte {self._at}, where {self.left} bytes are left"
+            )
         return count
 
     def brokers(self) -> tuple[BrokerAddress, ...]:
@@ -321,17 +323,17 @@ class _Fields:
     def _port(self) -> int:
         port = self.take_signed(2)
         if not 0 <= port <= MOST_PORT:
-            raise PacketCorrupt(f"a packet has port {port}")
+            raise PacketCorruptError(f"a packet has port {port}")
         return port
 
     def end(self) -> None:
         """Nothing may be left."""
         if self.left:
-            raise PacketCorrupt(f"a packet has {self.left} bytes behind its last field")
+            raise PacketCorruptError(f"a packet has {self.left} bytes behind its last field")
 
     def _take(self, size: int) -> memoryview:
         if not 0 <= size <= self.left:
-            raise PacketCorrupt(f"a packet says {size} bytes at byte {self._at}, where {self.left} are left")
+            raise PacketCorruptError(f"a packet says {size} bytes at byte {self._at}, where {self.left} are left")
         self._at += size
         return self._view[self._at - size : self._at]
 

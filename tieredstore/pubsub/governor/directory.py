@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tieredstore.config import Settings
-from tieredstore.errors import ConfigError, CorruptData, StoreError, TieredStoreError
-from tieredstore.pubsub.errors import TopicNotFound
+from tieredstore.errors import ConfigError, CorruptDataError, StoreError, TieredStoreError, TopicNotFoundError
 from tieredstore.pubsub.format.packets import BrokerAddress, TopicMetadata
 from tieredstore.pubsub.governor.assigning import TopicLoad
 from tieredstore.pubsub.queue.queues import KAFKA
@@ -109,9 +108,9 @@ class StoreTopics(TopicSource):
         for name in self._topics.names():
             try:
                 topic = self._topics.get(name)
-            except TopicNotFound:
+            except TopicNotFoundError:
                 continue
-            except (ConfigError, CorruptData) as error:
+            except (ConfigError, CorruptDataError) as error:
                 if self._complaints.get(name) != str(error):
                     self._complaints[name] = str(error)
                     _logger.warning("a topic is passed over: %s", error)
@@ -123,7 +122,7 @@ class StoreTopics(TopicSource):
         """One of the store."""
         try:
             return self._known(self._topics.get(name))
-        except (TopicNotFound, ConfigError):
+        except (TopicNotFoundError, ConfigError):
             return None
 
     def _known(self, topic: Topic) -> KnownTopic:

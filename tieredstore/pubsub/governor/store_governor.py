@@ -23,7 +23,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field, NonNegativeInt, TypeAdapter
 
-from tieredstore.errors import CorruptData, Fenced, ObjectNotFound, PreconditionFailed
+from tieredstore.errors import CorruptDataError, FencedError, ObjectNotFoundError, PreconditionFailedError
 from tieredstore.pubsub.format.packets import MOST_PORT, BrokerAddress
 from tieredstore.pubsub.governor.assigning import AssignmentStrategy, BrokerSeat, TopicLoad
 from tieredstore.pubsub.governor.directory import Governor
@@ -162,7 +162,7 @@ class StoreGovernor(Governor):
         if self._holds_lease(seat):
             try:
                 self._govern(living)
-            except (Fenced, PreconditionFailed):
+            except (FencedError, PreconditionFailedError):
                 _logger.info("%s governs no more: another has written since", seat.name)
                 self._forget_lease()
         self._read_assignments()
@@ -174,7 +174,7 @@ class StoreGovernor(Governor):
             free = _LeaseObject(self._lease_beat, None, None, self.generation)
             try:
                 self._folder.store.replace(self._key("lease"), json_body(asdict(free)), self._lease_etag)
-            except (PreconditionFailed, ObjectNotFound):
+            except (PreconditionFailedError, ObjectNotFoundError):
                 _logger.debug("the lease is another's already")
             self._forget_lease()
         if self._own_etag is not None:
@@ -198,7 +198,7 @@ class StoreGovernor(Governor):
             if self._own_etag is not None:
                 self._own_etag = self._folder.store.replace(key, body, self._own_etag)
                 return
-        except PreconditionFailed:
+        except PreconditionFailedError:
             _logger.info("%s: its own beat was moved or removed by another, or an answer was lost", seat.name)
         stored = self._etag_of(key)
         if stored is None:
@@ -229,7 +229,7 @@ class StoreGovernor(Governor):
                     token = token or beat
                 else:
                     read_s = known.read_s
-            except ObjectNotFound:
+            except ObjectNotFoundError:
                 continue
             if known is None or known.token != token:
                 # One that is met for the first time counts as living: it may be, and time will tell.
@@ -249,7 +249,7 @@ class StoreGovernor(Governor):
         """Note what a broker says of itself; its beat, for a store that has no etags."""
         try:
             told = self._folder.read(key, _SEAT)
-        except CorruptData as error:
+        except CorruptDataError as error:
             # The others are governed all the same; a broker that lives writes its own object anew.
             _logger.warning("an object among those of brokers is passed over: %s", error)
             self._seats.pop(name, None)
@@ -268,7 +268,7 @@ class StoreGovernor(Governor):
                 self._lease_etag = self._folder.store.replace(
                     key, self._lease_body(own, self.generation), self._lease_etag
                 )
-            except PreconditionFailed:
+            except PreconditionFailedError:
                 self._forget_lease()
             else:
                 return True
@@ -278,7 +278,7 @@ class StoreGovernor(Governor):
                 self._folder.store.put(key, self._lease_body(own, 1), if_absent=True)
                 return False  # held from the next tick on, when its etag is read
             return self._take_lease(own, *stored)
-        except PreconditionFailed:
+        except PreconditionFailedError:
             return False  # somebody was quicker
 
     def _take_lease(self, own: BrokerSeat, stored: _LeaseObject, etag: str) -> bool:
@@ -306,13 +306,13 @@ class StoreGovernor(Governor):
     # --- assignments ---
 
     def _govern(self, living: Sequence[BrokerSeat]) -> None:
-        """Assign, and write it if it is another assignment than before. Fenced if another governs by now."""
+        """Assign, and write it if it is another assignment than before. FencedError if another governs by now."""
         assert self.generation is not None
         key = self._key("assignments")
         etag = self._etag_of(key)
         before = _NOTHING if etag is None else self._read_view(key)
         if before.generation > self.generation:
-            raise Fenced(f"generation {before.generation} governs")
+            raise FencedError(f"generation {before.generation} governs")
         topics = self._strategy.assign(self._topics(), living, before.topics, self._wall_ms())
         brokers = {
             seat.name: (seat.address.locality, seat.address.ip, seat.address.port, seat.serves_reads)
@@ -339,7 +339,7 @@ class StoreGovernor(Governor):
     def _etag_of(self, key: str) -> str | None:
         try:
             return self._folder.store.head(key).etag
-        except ObjectNotFound:
+        except ObjectNotFoundError:
             return None
 
     def _read_view(self, key: str) -> _View:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from tieredstore.errors import ConfigError, CorruptData, Fenced, ResourceNotFound
+from tieredstore.errors import ConfigError, CorruptDataError, FencedError, ResourceNotFoundError
 from tieredstore.live.zookeeper_session import ZooKeeperSession
 from tieredstore.pubsub.format.packets import BrokerAddress
 from tieredstore.pubsub.governor.assigning import AssignmentStrategy, BrokerSeat
@@ -101,7 +101,7 @@ class ZooKeeperGovernor(Governor):
             try:
                 if self._govern(nodes, candidate):
                     nodes = self._read_nodes()
-            except Fenced:
+            except FencedError:
                 self.generation = None
                 _logger.info("%s governs no more: its session ended", seat.name)
         self._nodes = nodes
@@ -117,7 +117,7 @@ class ZooKeeperGovernor(Governor):
             f"{BROKERS}/{own}",
             *(f"{GOVERNOR}/{name}" for name in self._session.children(GOVERNOR) if name.startswith(self._candidate)),
         ):
-            with contextlib.suppress(ResourceNotFound):
+            with contextlib.suppress(ResourceNotFoundError):
                 if self._session.get(path)[1].ephemeralOwner == self._session.id:
                     self._session.delete(path)
         return any(node.writes for name, node in self._nodes.items() if name != own)
@@ -138,7 +138,7 @@ class ZooKeeperGovernor(Governor):
         path = f"{BROKERS}/{seat.address.ip}"
         try:
             raw, stat = self._session.get(path)
-        except ResourceNotFound:
+        except ResourceNotFoundError:
             pass
         else:
             if stat.ephemeralOwner == self._session.id:
@@ -155,7 +155,7 @@ class ZooKeeperGovernor(Governor):
         """That a node is of this broker's earlier life, and not of another one at the same address."""
         try:
             address = parse_broker_node(raw, path).seat.address
-        except CorruptData as error:
+        except CorruptDataError as error:
             _logger.warning("%s: it is replaced by that of this broker", error)
             return
         if address.port != seat.address.port:
@@ -179,7 +179,7 @@ class ZooKeeperGovernor(Governor):
             try:
                 self.generation = int(self._session.get(path)[1].czxid)
                 self._session.set_if(path, GOVERNOR, seat.address.ip.encode())
-            except ResourceNotFound:
+            except ResourceNotFoundError:
                 self.generation = None
                 return None
             _logger.info("%s governs, generation %d", seat.name, self.generation)
@@ -191,7 +191,7 @@ class ZooKeeperGovernor(Governor):
         for path, (raw, stat) in self._session.get_all(paths).items():
             try:
                 node = parse_broker_node(raw, path, version=stat.version, session=stat.ephemeralOwner)
-            except CorruptData as error:
+            except CorruptDataError as error:
                 _logger.warning("%s; it is passed over", error)
                 continue
             nodes[node.seat.name] = node
@@ -200,7 +200,7 @@ class ZooKeeperGovernor(Governor):
     # --- governing ---
 
     def _govern(self, nodes: Nodes, candidate: str) -> bool:
-        """Assign, and write the nodes that change; whether any did. Fenced if another governs by now."""
+        """Assign, and write the nodes that change; whether any did. FencedError if another governs by now."""
         topics = {known.name: known for known in self._topics()}
         assigned = self._assign(topics, nodes)
         changed = False
@@ -223,8 +223,8 @@ class ZooKeeperGovernor(Governor):
         try:
             if not self._session.set_if(candidate, f"{BROKERS}/{name}", body, version):
                 _logger.info("the node of broker %s has changed meanwhile: the next tick looks again", name)
-        except ResourceNotFound as error:
-            raise Fenced(f"another governs by now: {candidate} is gone") from error
+        except ResourceNotFoundError as error:
+            raise FencedError(f"another governs by now: {candidate} is gone") from error
 
     def _assign(self, topics: Mapping[str, KnownTopic], nodes: Nodes) -> dict[str, dict[str, int]]:
         """Of each topic the brokers that can store it, as the strategy has it.

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
 
-from tieredstore.errors import ConfigError, CorruptData, ResourceNotFound
+from tieredstore.errors import ConfigError, CorruptDataError, ResourceNotFoundError
 from tieredstore.live.zookeeper_session import ZooKeeperSession
 from tieredstore.pubsub.format.packets import BrokerAddress
 from tieredstore.pubsub.governor.assigning import BrokerSeat, TopicLoad
@@ -79,12 +79,12 @@ def own_node_body(seat: BrokerSeat, assigned: Iterable[Mapping[str, object]]) ->
 
 
 def parse_broker_node(raw: bytes, path: str, *, version: int = 0, session: int = 0) -> BrokerNode:
-    """The broker of a node; CorruptData for what is none."""
+    """The broker of a node; CorruptDataError for what is none."""
     document = parse_object(raw, path)
     ip, port, locality = document.get("brokerIP"), document.get("brokerPort"), document.get("locality") or ""
     # Clients are told of it, in packets whose ports have 16 bits with a sign.
     if not ip or type(port) is not int or not -_PORTS <= port < _PORTS:
-        raise CorruptData(f"{path} is not what a broker wrote: it tells of no address")
+        raise CorruptDataError(f"{path} is not what a broker wrote: it tells of no address")
     ip, locality = packet_text(ip, path), packet_text(locality, path)
     capacity = document.get("totalNetworkCapacity")
     # MemQ's brokers leave it to their governor to say.
@@ -92,11 +92,11 @@ def parse_broker_node(raw: bytes, path: str, *, version: int = 0, session: int =
     assigned: dict[str, Mapping[str, object]] = {}
     topics: object = document.get("assignedTopics") or ()
     if not isinstance(topics, list | tuple):
-        raise CorruptData(f"{path} is not what a broker or its governor wrote: its topics are no list")
+        raise CorruptDataError(f"{path} is not what a broker or its governor wrote: its topics are no list")
     for topic in cast("Sequence[object]", topics):
         name = cast("dict[str, object]", topic).get("topic") if isinstance(topic, dict) else None
         if not isinstance(name, str):
-            raise CorruptData(f"{path} is not what a governor wrote: one of its topics has no name")
+            raise CorruptDataError(f"{path} is not what a governor wrote: one of its topics has no name")
         assigned[name] = cast("dict[str, object]", topic)
     address = BrokerAddress(locality, ip, port)
     seat = BrokerSeat(path.rpartition("/")[2], address, capacity_mb, document.get("brokerType") in _READS)
@@ -104,34 +104,37 @@ def parse_broker_node(raw: bytes, path: str, *, version: int = 0, session: int =
 
 
 def parse_object(raw: bytes, path: str) -> dict[str, object]:
-    """The object of a node; CorruptData for what is none."""
+    """The object of a node; CorruptDataError for what is none."""
     try:
         document: object = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise CorruptData(f"{path} is no JSON") from error
+        raise CorruptDataError(f"{path} is no JSON") from error
     if not isinstance(document, dict):
-        raise CorruptData(f"{path} is no object of JSON")
+        raise CorruptDataError(f"{path} is no object of JSON")
     return cast("dict[str, object]", document)
 
 
 def packet_text(value: object, path: str) -> str:
-    """Text that a packet can tell clients; CorruptData for what it cannot."""
+    """Text that a packet can tell clients; CorruptDataError for what it cannot."""
     try:
         if isinstance(value, str) and len(value.encode()) <= MOST_TEXT:
             return value
     except UnicodeEncodeError:
         pass
-    raise CorruptData(f"{path}: no client can be told of {value!r:.60}")
+    raise CorruptDataError(f"{path}: no client can be told of {value!r:.60}")
 
 
 def load_of(document: Mapping[str, object], topic: str, path: str) -> TopicLoad:
-    """What a topic's JSON says of its traffic, with MemQ's defaults; CorruptData for another topic's, or no number."""
+    """What a topic's JSON says of its traffic, with MemQ's defaults; CorruptDataError for another topic's, or no
+    number."""
     if document.get("topic") != topic:
-        raise CorruptData(f"{path} is of topic {document.get('topic')!r:.80}")
+        raise CorruptDataError(f"{path} is of topic {document.get('topic')!r:.80}")
     batch_bytes = _amount(document, "batchSizeBytes", 0, path) or _amount(document, "batchSizeMB", 0, path) * _MIB
     multiplier = _amount(document, "clusteringMultiplier", 3, path)
     if batch_bytes < 0 or multiplier <= 0:
-        raise CorruptData(f"{path}: no broker can be assigned by batches of {batch_bytes:g} bytes and {multiplier:g}")
+        raise CorruptDataError(
+            f"{path}: no broker can be assigned by batches of {batch_bytes:g} bytes and {multiplier:g}"
+        )
     traffic = max(0.0, _amount(document, "inputTrafficMB", 0, path))
     return TopicLoad(topic, int(batch_bytes) or _BATCH_BYTES, traffic, multiplier)
 
@@ -150,7 +153,7 @@ def _amount(document: Mapping[str, object], name: str, default: float, path: str
     except (ValueError, OverflowError):
         amount = None
     if amount is None or not abs(amount) < 1e18:
-        raise CorruptData(f"{path}: {name} is {value!r:.60}, and must be a number")
+        raise CorruptDataError(f"{path}: {name} is {value!r:.60}, and must be a number")
     return amount
 
 
@@ -184,7 +187,7 @@ class ZooKeeperTopics(TopicSource):
             return None
         try:
             raw, _ = self._session.get(f"{TOPICS}/{name}")
-        except ResourceNotFound:
+        except ResourceNotFoundError:
             return None
         return self._describe(f"{TOPICS}/{name}", raw)
 
@@ -200,7 +203,7 @@ class ZooKeeperTopics(TopicSource):
             handler = document.get("storageHandlerName") or document.get("outputHandler") or ""
             properties: object = document.get("storageHandlerConfig") or document.get("outputHandlerConfig")
             known = KnownTopic(load, packet_text(handler, path), _texts(properties, path), document=document)
-        except CorruptData as error:
+        except CorruptDataError as error:
             self._complain(path, str(error))
             return None
         try:
@@ -226,7 +229,7 @@ def _texts(properties: object, path: str) -> tuple[tuple[str, str], ...]:
         return ()
     given = cast("Mapping[str, object]", properties)
     if len(given) > _MOST_PROPERTIES:
-        raise CorruptData(f"{path}: its storage handler has {len(given)} properties")
+        raise CorruptDataError(f"{path}: its storage handler has {len(given)} properties")
     return tuple(
         (packet_text(name, path), packet_text(str(value).lower() if isinstance(value, bool) else str(value), path))
         for name, value in given.items()

@@ -15,12 +15,12 @@ from typing import Final
 
 from tieredstore.backends.base import Buffer as Body
 from tieredstore.backends.base import ObjectStore
-from tieredstore.errors import InvalidRange, TieredStoreError
+from tieredstore.errors import InvalidRangeError, TieredStoreError
 from tieredstore.kafka.batches import Buffer
 from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.thread_pool import ThreadPool
-from tieredstore.pubsub.errors import DeliveryFailed
+from tieredstore.pubsub.errors import DeliveryFailedError
 from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.batches import batch_checksum, batch_index, fill_batch, index_size
 from tieredstore.pubsub.format.messages import ProducerRequest
@@ -103,7 +103,7 @@ class BatchWriter:
         empty: Sequence[ProducerRequest] = (),
     ) -> tuple[int, int]:
         """Store the batch and notify of it, in ``partition`` or in the one whose turn it is; returns its read partition
-        and offset. DeliveryFailed otherwise. The notification tells of ``empty`` requests too."""
+        and offset. DeliveryFailedError otherwise. The notification tells of ``empty`` requests too."""
         notification = self.store(messages, deadline, memory, empty)
         partition = self._next_partition() if partition is None else partition
         key = notification.key
@@ -111,7 +111,9 @@ class BatchWriter:
             (offset,) = self._queue.append(partition, [notification.to_json()], deadline)
         except TieredStoreError as error:
             # The object stands, and nobody was told: an orphan, unless the answer alone was lost.
-            raise DeliveryFailed(f"{key} is stored, and its notification is not: {error}", maybe_stored=True) from error
+            raise DeliveryFailedError(
+                f"{key} is stored, and its notification is not: {error}", maybe_stored=True
+            ) from error
         return partition, offset
 
     def store(
@@ -121,7 +123,7 @@ class BatchWriter:
         memory: BatchMemory | None = None,
         empty: Sequence[ProducerRequest] = (),
     ) -> Notification:
-        """Store the batch, and notify of it not yet; DeliveryFailed if it cannot be. ``memory``: where all of its
+        """Store the batch, and notify of it not yet; DeliveryFailedError if it cannot be. ``memory``: where all of its
         Messages lie as they are to be stored; without it they are copied together."""
         stored = [message.stored for message in messages]
         pool = self.topics.memory
@@ -244,8 +246,8 @@ class BatchPuts:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def put(self, key: str, body: Body, deadline: Deadline) -> None:
-        """Returns when the object is stored. DeliveryFailed if the store refuses, or at the deadline; it tells whether
-        a try may have been done, or may yet be."""
+        """Returns when the object is stored. DeliveryFailedError if the store refuses, or at the deadline; it tells
+        whether a try may have been done, or may yet be."""
         race, delay_s = _Race(), _FIRST_DELAY_S
         self._begin(race, key, body)
         while True:
@@ -258,12 +260,12 @@ class BatchPuts:
                     raise race.bug
                 error = race.error
                 if error is not None and not error.retryable:
-                    raise DeliveryFailed(
+                    raise DeliveryFailedError(
                         f"{key} was not stored: {error}", maybe_stored=race.is_unclear or race.under_way > 0
                     ) from error
                 if deadline.remaining_s() <= 0:
                     why = "it did not answer in time" if error is None else str(error)
-                    raise DeliveryFailed(f"{key} was not stored: {why}", maybe_stored=True) from error
+                    raise DeliveryFailedError(f"{key} was not stored: {why}", maybe_stored=True) from error
                 under_way = race.under_way
             if under_way >= _TRIES_AT_ONCE:
                 with race.changed:
@@ -367,7 +369,7 @@ class BatchMemory:
     def batch(self, messages: Sequence[Buffer]) -> memoryview:
         """The object of all Messages that it holds, which are ``messages``."""
         if list(map(len, messages)) != self._sizes:
-            raise InvalidRange(f"{len(messages)} Messages are not the {self.messages} that lie here")
+            raise InvalidRangeError(f"{len(messages)} Messages are not the {self.messages} that lie here")
         index = batch_index(messages)
         start = self._first - len(index)
         self._memory[start : self._first] = index

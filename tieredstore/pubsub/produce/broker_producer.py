@@ -17,10 +17,10 @@ from functools import partial
 from typing import Final
 
 from tieredstore.config import Settings
-from tieredstore.errors import BrokerUnavailable, ConfigError, TieredStoreError
+from tieredstore.errors import BrokerUnavailableError, ConfigError, TieredStoreError, TopicNotFoundError
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.forks import leave_to_parent
-from tieredstore.pubsub.errors import DeliveryFailed, PacketCorrupt, TopicNotFound
+from tieredstore.pubsub.errors import DeliveryFailedError, PacketCorruptError
 from tieredstore.pubsub.format.messages import message_checksum
 from tieredstore.pubsub.format.packets import (
     MAX_PACKET_BYTES,
@@ -148,14 +148,14 @@ class BrokerDelivery:
     async def _deliver(self, outbox: Outbox, message: OpenMessage, sealed: SealedMessage, deadline: Deadline) -> None:
         try:
             await self._send(sealed, deadline)
-        except DeliveryFailed as failure:
+        except DeliveryFailedError as failure:
             outbox.fail([message], failure)
         except (TieredStoreError, asyncio.CancelledError) as error:
             why = str(error) or "the producer was closed before it was delivered"
-            outbox.fail([message], DeliveryFailed(why, maybe_stored=True))
+            outbox.fail([message], DeliveryFailedError(why, maybe_stored=True))
         except Exception as error:  # whatever it is, nobody may wait for ever
             _logger.exception("a Message was not sent")
-            outbox.fail([message], DeliveryFailed(f"an error of our own: {error!r:.200}", maybe_stored=True))
+            outbox.fail([message], DeliveryFailedError(f"an error of our own: {error!r:.200}", maybe_stored=True))
         else:
             outbox.settle([message], None)
 
@@ -172,7 +172,7 @@ class BrokerDelivery:
                 return
             is_unclear |= was_sent
             if is_final or deadline.remaining_s() <= delay_s:
-                raise DeliveryFailed(f"a Message was not taken: {why}", maybe_stored=is_unclear)
+                raise DeliveryFailedError(f"a Message was not taken: {why}", maybe_stored=is_unclear)
             await asyncio.sleep(delay_s * (0.5 + random.random() / 2))  # noqa: S311  jitter
             delay_s = min(2 * delay_s, _MOST_DELAY_S)
 
@@ -182,14 +182,14 @@ class BrokerDelivery:
             self._brokers = TopicBrokers(self._topic, self._client)
         try:
             link = await self._brokers.link()
-        except BrokerUnavailable as error:
+        except BrokerUnavailableError as error:
             return str(error), False, False
         except TieredStoreError as error:
             return str(error), False, True
         timeout_s = min(self._client.request_timeout_ms / 1000, max(0.1, deadline.remaining_s()))
         try:
             response = await link.ask(request, PacketType.WRITE, timeout_s)
-        except BrokerUnavailable as error:
+        except BrokerUnavailableError as error:
             self._brokers.left(link, str(error))
             return str(error), True, False
         if response.code is Code.OK:
@@ -252,11 +252,12 @@ class TopicBrokers:
         self._connecting: dict[Place, asyncio.Lock] = {}
 
     async def link(self) -> BrokerLink:
-        """A connection to write to; BrokerUnavailable if none can be had now, TopicNotFound if there is no topic."""
+        """A connection to write to; BrokerUnavailableError if none can be had now, TopicNotFoundError if there is no
+        topic."""
         await self._ask_if_stale()
         places = self._choose()
         if not places:
-            raise BrokerUnavailable(f"no broker of topic {self._topic} answers now")
+            raise BrokerUnavailableError(f"no broker of topic {self._topic} answers now")
         place = places[next(self._turn) % len(places)]
         async with self._connecting.setdefault(place, asyncio.Lock()):
             return await self._connect(place)
@@ -283,7 +284,7 @@ class TopicBrokers:
         if link is None or link.is_lost:
             try:
                 link = self._links[place] = await self._open_link(place)
-            except BrokerUnavailable:
+            except BrokerUnavailableError:
                 self._pause(place)
                 self.stale()
                 raise
@@ -334,7 +335,7 @@ class TopicBrokers:
             for place in sorted(dict.fromkeys([*known, *seeds]), key=self._failed_s):
                 try:
                     self._brokers = await self._ask(place)
-                except BrokerUnavailable as failure:
+                except BrokerUnavailableError as failure:
                     error = failure
                 else:
                     # A topic that nobody has yet is assigned in a moment.
@@ -363,10 +364,10 @@ class TopicBrokers:
             now_s = self._monotonic()
             self._unknown_since_s = now_s if self._unknown_since_s is None else self._unknown_since_s
             if now_s - self._unknown_since_s >= _NOT_FOUND_S:
-                raise TopicNotFound(f"{where}: there is no topic {self._topic}")
-            raise BrokerUnavailable(f"{where}: there is no topic {self._topic} yet")
+                raise TopicNotFoundError(f"{where}: there is no topic {self._topic}")
+            raise BrokerUnavailableError(f"{where}: there is no topic {self._topic} yet")
         if response.code is not Code.OK or not isinstance(response.payload, MetadataAnswer):
-            raise BrokerUnavailable(f"{where} does not tell of topic {self._topic}: {response.error:.200}")
+            raise BrokerUnavailableError(f"{where} does not tell of topic {self._topic}: {response.error:.200}")
         self._unknown_since_s = None
         return tuple(
             broker for topic in response.payload.topics if topic.topic == self._topic for broker in topic.write_brokers
@@ -399,7 +400,7 @@ Place = tuple[str, int]
 
 
 class BrokerLink:
-    """Made by ``open``. Once it is lost, all that wait are told, and it stays lost: BrokerUnavailable."""
+    """Made by ``open``. Once it is lost, all that wait are told, and it stays lost: BrokerUnavailableError."""
 
     def __init__(self, place: Place, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.place = place
@@ -411,14 +412,14 @@ class BrokerLink:
 
     @classmethod
     async def open(cls, place: Place, tls: ssl.SSLContext | None, timeout_s: float) -> BrokerLink:
-        """Connect; BrokerUnavailable if nobody answers there in time."""
+        """Connect; BrokerUnavailableError if nobody answers there in time."""
         host, port = place
         try:
             async with asyncio.timeout(timeout_s):
                 reader, writer = await asyncio.open_connection(host, port, ssl=tls, limit=_UNREAD_BYTES)
         except (OSError, TimeoutError) as error:
             why = str(error) or "it did not answer in time"
-            raise BrokerUnavailable(f"no broker answers at {host}:{port}: {why}") from error
+            raise BrokerUnavailableError(f"no broker answers at {host}:{port}: {why}") from error
         return cls(place, reader, writer)
 
     async def ask(self, request: Request, kind: PacketType, timeout_s: float) -> Response:
@@ -464,7 +465,7 @@ class BrokerLink:
                 # An answer that nobody waits for: MemQ's broker gives a Message that is too large two of them.
                 if answer is not None and not answer.done():
                     answer.set_result(response)
-        except PacketCorrupt as error:
+        except PacketCorruptError as error:
             why = f"it sent what is no answer: {error}"
         except OSError as error:
             why = str(error) or why
@@ -478,9 +479,9 @@ class BrokerLink:
         head = await self._reader.readexactly(_SIZE_BYTES)
         size = int.from_bytes(head, "big", signed=True)
         if not 0 < size <= MAX_PACKET_BYTES:
-            raise PacketCorrupt(f"an answer says {size} bytes")
+            raise PacketCorruptError(f"an answer says {size} bytes")
         return parse_response(head + await self._reader.readexactly(size))
 
-    def _lost(self, why: str) -> BrokerUnavailable:
+    def _lost(self, why: str) -> BrokerUnavailableError:
         host, port = self.place
-        return BrokerUnavailable(f"broker {host}:{port}: {why}")
+        return BrokerUnavailableError(f"broker {host}:{port}: {why}")

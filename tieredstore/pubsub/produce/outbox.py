@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
-from tieredstore.errors import AlreadyClosed
+from tieredstore.errors import AlreadyClosedError
 from tieredstore.pubsub.counts import ProducerCounts
-from tieredstore.pubsub.errors import BufferFull, DeliveryFailed, InvalidRecord
+from tieredstore.pubsub.errors import BufferFullError, DeliveryFailedError, InvalidRecordError
 from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.messages import Compression, Headers, ProducerRequest, new_address, seal_body
 from tieredstore.pubsub.produce.batch_writer import BatchMemory, SealedMessage
@@ -170,7 +170,7 @@ class Outbox:
         timestamp_ms: int | None,
         message_id: bytes | None,
     ) -> RecordFuture:
-        """Take a record. BufferFull, InvalidRecord, AlreadyClosed."""
+        """Take a record. BufferFullError, InvalidRecordError, AlreadyClosedError."""
         with self._lock:
             message = self._open
             number = -1
@@ -181,13 +181,13 @@ class Outbox:
         return RecordFuture(message.outcome, number)
 
     def flush(self, longest_s: float) -> None:
-        """Return when all is settled or failed; DeliveryFailed if that takes longer."""
+        """Return when all is settled or failed; DeliveryFailedError if that takes longer."""
         with self._changed:
             self._is_flushing = True
             self._changed.notify_all()
             if not self._changed.wait_for(lambda: self.waiting_records == 0, longest_s):
                 waiting = self.waiting_records
-                raise DeliveryFailed(f"{waiting} records are not stored after {longest_s:g} s", maybe_stored=True)
+                raise DeliveryFailedError(f"{waiting} records are not stored after {longest_s:g} s", maybe_stored=True)
 
     def close(self, longest_s: float) -> None:
         """Take no more, deliver what there is, and stop the delivery."""
@@ -237,7 +237,7 @@ class Outbox:
                 self._close_message()
             elif not self._ends_batch():
                 self._counts.refused_records += 1
-                raise InvalidRecord(f"a record does not fit a Message of {self._sending.message_bytes} bytes")
+                raise InvalidRecordError(f"a record does not fit a Message of {self._sending.message_bytes} bytes")
         if self._open is None:
             # Only now that a record is in it: a refused one begins no Message, and request ids stay dense.
             self._open = message
@@ -260,7 +260,7 @@ class Outbox:
 
     def _wait_for_room(self, size: int) -> None:
         if self._is_closed:
-            raise AlreadyClosed("the producer is closed")
+            raise AlreadyClosedError("the producer is closed")
         longest_s = self._settings.max_block_ms / 1000
 
         def has_room() -> bool:
@@ -271,9 +271,11 @@ class Outbox:
             self._counts.blocked_sends += 1
         if not self._changed.wait_for(has_room, longest_s):
             self._counts.full_buffers += 1
-            raise BufferFull(f"{self.held_bytes} bytes wait to be stored, for over {longest_s:g} s: the store is slow")
+            raise BufferFullError(
+                f"{self.held_bytes} bytes wait to be stored, for over {longest_s:g} s: the store is slow"
+            )
         if self._is_closed:
-            raise AlreadyClosed("the producer was closed")
+            raise AlreadyClosedError("the producer was closed")
 
     def _make_audited_id(self, message_id: bytes | None) -> bytes:
         """Hashes of ids tell nothing of records that have none."""
@@ -353,7 +355,7 @@ class Outbox:
             self._counts.delivered_records += sum(message.body.count for message in messages)
         self._release(messages)
 
-    def fail(self, messages: Sequence[OpenMessage], failure: DeliveryFailed) -> None:
+    def fail(self, messages: Sequence[OpenMessage], failure: DeliveryFailedError) -> None:
         """The Messages are not stored, as far as is known."""
         if self._sending.acks == "0":
             _logger.warning("%d records were not delivered: %s", sum(each.body.count for each in messages), failure)

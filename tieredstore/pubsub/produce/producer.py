@@ -16,7 +16,7 @@ from tieredstore.process.deadline import Deadline
 from tieredstore.process.forks import begin_again_after_fork
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.counts import PRODUCERS
-from tieredstore.pubsub.errors import DeliveryFailed
+from tieredstore.pubsub.errors import DeliveryFailedError
 from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.messages import ADDRESS_BYTES, Compression, Headers, ProducerRequest, message_header
 from tieredstore.pubsub.produce.batch_writer import BatchMemory, BatchWriter, SealedBatch, room_for
@@ -58,10 +58,10 @@ class RecordProducer(Closing):
         timestamp_ms: int | None = None,
         message_id: bytes | None = None,
     ) -> Future[RecordPlace]:
-        """Take a record; its future is done with its place, or fails with DeliveryFailed.
+        """Take a record; its future is done with its place, or fails with DeliveryFailedError.
 
-        Waits when the buffer is full, up to ``pubsub.max.block.ms``, then BufferFull. InvalidRecord for what the format
-        does not hold, or a Message (``pubsub.message.bytes``). The timestamp is now unless it is given. With
+        Waits when the buffer is full, up to ``pubsub.max.block.ms``, then BufferFullError. InvalidRecordError for what
+        the format does not hold, or a Message (``pubsub.message.bytes``). The timestamp is now unless it is given. With
         ``pubsub.audit.topic`` a record without a message id gets one of 8 bytes. An id of another length than those of
         the open Message begins another one.
         """
@@ -73,8 +73,8 @@ class RecordProducer(Closing):
         return future
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Return when all that was sent is stored, or has failed, which the futures tell. DeliveryFailed if that takes
-        longer than ``timeout_s``; without it, than the delivery time-out."""
+        """Return when all that was sent is stored, or has failed, which the futures tell. DeliveryFailedError if that
+        takes longer than ``timeout_s``; without it, than the delivery time-out."""
         self._outbox.flush(self._longest_s(timeout_s))
 
     def close(self, timeout_s: float | None = None) -> None:
@@ -230,7 +230,9 @@ def _deliver(outbox: Outbox, writer: BatchWriter, batch: _Batch, deadline: Deadl
     try:
         place = writer.write(batch.messages, deadline, memory=batch.memory)
     except TieredStoreError as error:
-        failure = error if isinstance(error, DeliveryFailed) else DeliveryFailed(str(error), maybe_stored=True)
+        failure = (
+            error if isinstance(error, DeliveryFailedError) else DeliveryFailedError(str(error), maybe_stored=True)
+        )
         outbox.fail(batch.waiting, failure)
     else:
         outbox.settle(batch.waiting, place)

@@ -24,12 +24,19 @@ from typing import Annotated, Final
 
 from pydantic import Field, NonNegativeInt, TypeAdapter
 
-from tieredstore.errors import CorruptData, DataLoss, Fenced, ObjectNotFound, PreconditionFailed, TieredStoreError
+from tieredstore.errors import (
+    CorruptDataError,
+    DataLossError,
+    FencedError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    TieredStoreError,
+)
 from tieredstore.process.closing import Closing
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.futures import outcome
 from tieredstore.process.thread_pool import ThreadPool
-from tieredstore.pubsub.errors import InvalidRecord, NotificationCorrupt
+from tieredstore.pubsub.errors import InvalidRecordError, NotificationCorruptError
 from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.messages import Compression, Headers, ProducerRequest, new_address
 from tieredstore.pubsub.format.notifications import Notification, parse_notification
@@ -98,9 +105,9 @@ class SinkCommits:
     def commit(self, epoch: int, batches: Sequence[StoredBatch]) -> bool:
         """Notify of the epoch's batches; False if it was recorded before: these are another run's, and are deleted.
 
-        Fenced for an epoch that is over, or that was notified with another number of records: an older checkpoint was
-        put back, and what its epochs have now was never written. Batches of one that is over are left to ``pubsub gc``,
-        since this run may have recorded them.
+        FencedError for an epoch that is over, or that was notified with another number of records: an older checkpoint
+        was put back, and what its epochs have now was never written. Batches of one that is over are left to ``pubsub
+        gc``, since this run may have recorded them.
 
         Return means that the epoch is notified, once. After an error nobody knows how far it came, and whoever commits
         it again goes on.
@@ -117,7 +124,7 @@ class SinkCommits:
             if not batches:
                 return True
             record = SinkRecord(epoch, False, self._entries(epoch, batches), 0 if stored is None else stored[0].aborts)
-            with contextlib.suppress(PreconditionFailed):  # by a rival, or by this one, whose answer was lost
+            with contextlib.suppress(PreconditionFailedError):  # by a rival, or by this one, whose answer was lost
                 self._write(record, None if stored is None else stored[1])
             stored = self._read()
             if stored is not None and stored[0] == record:
@@ -134,7 +141,7 @@ class SinkCommits:
             if before == now:
                 return
             why = f"was notified with {before} records, and has {now} now"
-        raise Fenced(
+        raise FencedError(
             f"epoch {epoch} of query {self._query} {why}: the query goes on from an older checkpoint, or another "
             "driver of it has gone on. Nothing was written. Put the newer checkpoint back; or give the query a new "
             f"checkpoint and have it begin where its records are missing; or remove {self._key}, and all epochs from "
@@ -149,7 +156,7 @@ class SinkCommits:
             before = SinkRecord(_NO_EPOCH, True, ()) if stored is None else stored[0]
             try:
                 self._write(replace(before, aborts=before.aborts + 1), None if stored is None else stored[1])
-            except PreconditionFailed:
+            except PreconditionFailedError:
                 stored = self._read()  # by a rival, by that write, or by this one, whose answer was lost
             else:
                 self._discard(None, batches)
@@ -181,12 +188,12 @@ class SinkCommits:
                 raw = [text.encode() for text in entry.notifications]
                 try:
                     queue.append_once(entry.partition, raw, mark, entry.since, deadline)
-                except DataLoss as error:
-                    raise DataLoss(
+                except DataLossError as error:
+                    raise DataLossError(
                         f"{error}; whether epoch {record.epoch} of query {self._query} was notified there nobody knows"
                         f": remove {self._key} if it was, or put its `since` at the queue's start to have it notified"
                     ) from error
-        with contextlib.suppress(PreconditionFailed):  # somebody else has seen it through
+        with contextlib.suppress(PreconditionFailedError):  # somebody else has seen it through
             self._write(replace(record, is_done=True), etag)
 
     def _discard(self, recorded: SinkRecord | None, batches: Sequence[StoredBatch]) -> None:
@@ -197,10 +204,10 @@ class SinkCommits:
         try:
             etag = self._topics.store.head(self._key).etag
             record = read_sink(self._topics.folder, self._key)
-        except ObjectNotFound:
+        except ObjectNotFoundError:
             return None
         if etag is None:
-            raise CorruptData(f"{self._key}: the store tells no etag, without which nothing can be replaced")
+            raise CorruptDataError(f"{self._key}: the store tells no etag, without which nothing can be replaced")
         return record, etag
 
     def _write(self, record: SinkRecord, etag: str | None) -> None:
@@ -212,14 +219,14 @@ class SinkCommits:
 
 
 def read_sink(folder: OwnFolder, key: str) -> SinkRecord:
-    """What a record says; CorruptData for what is none, ObjectNotFound if it is not there."""
+    """What a record says; CorruptDataError for what is none, ObjectNotFoundError if it is not there."""
     record = parse_own(_RECORD, folder.store.get_small(key, _MOST_RECORD_BYTES), key)
     try:
         list(record.keys())
-    except NotificationCorrupt as error:
-        raise CorruptData(f"{key} is not what pubsub wrote: {error!s:.200}") from error
+    except NotificationCorruptError as error:
+        raise CorruptDataError(f"{key} is not what pubsub wrote: {error!s:.200}") from error
     if record.epoch == _NO_EPOCH and (record.entries or not record.aborts):
-        raise CorruptData(f"{key} is not what pubsub wrote: it has neither an epoch nor aborts")
+        raise CorruptDataError(f"{key} is not what pubsub wrote: it has neither an epoch nor aborts")
     return record
 
 
@@ -234,7 +241,7 @@ def list_pending_keys(topics: Topics, topic: Topic) -> Iterator[str]:
     for info in topics.store.list(beginning):
         try:
             record = read_sink(topics.folder, info.key)
-        except ObjectNotFound:
+        except ObjectNotFoundError:
             continue
         if not record.is_done:
             yield from record.keys()
@@ -273,17 +280,17 @@ class SinkBatches(Closing):
     def add(
         self, value: bytes, key: bytes | None, headers: Headers | None, message_id: bytes | None, timestamp_ms: int
     ) -> None:
-        """Take a record; InvalidRecord for what the format, or a Message, does not hold. Waits for uploads."""
+        """Take a record; InvalidRecordError for what the format, or a Message, does not hold. Waits for uploads."""
         if not self._message.takes(message_id):
             self._seal_message()
         while self._message.body.take(value, key, headers, message_id, timestamp_ms, _MAX_INT64) < 0:
             if not self._message.body.count:
-                raise InvalidRecord(f"a record does not fit a Message of {self._settings.message_bytes} bytes")
+                raise InvalidRecordError(f"a record does not fit a Message of {self._settings.message_bytes} bytes")
             self._seal_message()
         self._message.note_id(message_id, is_audited=False)
 
     def finish(self) -> tuple[StoredBatch, ...]:
-        """All that was taken is stored, as these batches; DeliveryFailed if it cannot be."""
+        """All that was taken is stored, as these batches; DeliveryFailedError if it cannot be."""
         if self._message.body.count:
             self._seal_message()
         self._seal_batch()

@@ -6,7 +6,8 @@
     <own folder>/groups/<group>/<topic>/partitions/<partition>  {"owner", "generation", "position"}
 
 Both are changed by conditional replace alone. A member is taken for dead when its beat stood still for 15 s of the
-clock of who looks; whoever takes its partition raises the generation, so that a commit of the one before is Fenced.
+clock of who looks; whoever takes its partition raises the generation, so that a commit of the one before is
+FencedError.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Final
 
 from pydantic import NonNegativeInt, TypeAdapter
 
-from tieredstore.errors import ConfigError, Fenced, ObjectNotFound, PreconditionFailed, TieredStoreError
+from tieredstore.errors import ConfigError, FencedError, ObjectNotFoundError, PreconditionFailedError, TieredStoreError
 from tieredstore.pubsub.queue.own_objects import OwnFolder, json_body
 from tieredstore.pubsub.queue.queues import Claim, GroupMember, GroupPartition, Position, name_partitions
 
@@ -47,8 +48,8 @@ class _Owned:
 class StoreGroup(GroupMember):
     """One member of a group. ``tick``, ``commit`` and ``leave`` are for one thread; beats come from another, its own.
 
-    A process that stands still for ``PATIENCE_S`` loses its partitions, and its later commits are Fenced. The clock and
-    what goes by it are parameters for tests, on top of group, topic and where both lie.
+    A process that stands still for ``PATIENCE_S`` loses its partitions, and its later commits are FencedError. The
+    clock and what goes by it are parameters for tests, on top of group, topic and where both lie.
     """
 
     def __init__(
@@ -111,8 +112,8 @@ class StoreGroup(GroupMember):
         return changed
 
     def commit(self, positions: dict[int, Position]) -> None:
-        """Make the positions durable, a partition after the other; Fenced, when all were tried, for those that other
-        members have by now."""
+        """Make the positions durable, a partition after the other; FencedError, when all were tried, for those that
+        other members have by now."""
         lost: list[int] = []
         for partition, position in sorted(positions.items()):
             owned = self._owned.get(partition)
@@ -121,10 +122,10 @@ class StoreGroup(GroupMember):
             elif owned.position != position:
                 try:
                     self._write(partition, owned, position, self.member)
-                except Fenced:
+                except FencedError:
                     lost.append(partition)
         if lost:
-            raise Fenced(self._lost(*lost))
+            raise FencedError(self._lost(*lost))
 
     def leave(self) -> None:
         """Give all partitions up, for others to take at once."""
@@ -141,7 +142,7 @@ class StoreGroup(GroupMember):
         etag, self._beat_etag = self._beat_etag, None
         try:
             etag = etag or self._folder.store.head(key).etag
-        except ObjectNotFound:
+        except ObjectNotFoundError:
             # Nobody has heard of it for so long that others have cleared it away: it is one of them again.
             self._folder.store.put(key, body, if_absent=True)
         else:
@@ -151,7 +152,7 @@ class StoreGroup(GroupMember):
     # --- the store ---
 
     def _join(self) -> None:
-        with contextlib.suppress(PreconditionFailed):  # by itself, when the answer was lost
+        with contextlib.suppress(PreconditionFailedError):  # by itself, when the answer was lost
             self._folder.store.put(self._member_key(self.member), json_body({"beat": 0}), if_absent=True)
         self._beater = threading.Thread(target=self._beat, name="tieredstore-pubsub-beat", daemon=True)
         self._beater.start()
@@ -174,7 +175,7 @@ class StoreGroup(GroupMember):
                 continue
             try:
                 beat = self._folder.read(info.key, _MEMBER).beat
-            except ObjectNotFound:
+            except ObjectNotFoundError:
                 continue  # it has left meanwhile
             known, since_s = self._beats.get(member, (-1, now_s))
             self._beats[member] = (beat, since_s if beat == known else now_s)
@@ -209,7 +210,7 @@ class StoreGroup(GroupMember):
             generation = (state.generation or 0) + 1
             document = _document(self.member, generation, state.position)
             etag = self._folder.store.replace(key, json_body(document), stored[1])
-        except PreconditionFailed:
+        except PreconditionFailedError:
             return False  # somebody else was quicker
         return self._own(partition, _Owned(generation, state.position, etag))
 
@@ -224,7 +225,7 @@ class StoreGroup(GroupMember):
 
     def _give_up(self, partition: int) -> bool:
         if (owned := self._drop(partition)) is not None:
-            with contextlib.suppress(Fenced):  # it was taken already
+            with contextlib.suppress(FencedError):  # it was taken already
                 self._write(partition, owned, owned.position, None)
         return True
 
@@ -233,12 +234,12 @@ class StoreGroup(GroupMember):
         body = json_body(_document(owner, owned.generation, position))
         try:
             owned.etag = self._folder.store.replace(key, body, owned.etag)
-        except PreconditionFailed:
+        except PreconditionFailedError:
             # By another member, or by this one, when the answer to an earlier commit was lost.
             stored = self._read_state(partition)
             if stored is None or (stored[0].owner, stored[0].generation) != (self.member, owned.generation):
                 self._drop(partition)
-                raise Fenced(self._lost(partition)) from None
+                raise FencedError(self._lost(partition)) from None
             owned.etag = self._folder.store.replace(key, body, stored[1])
         owned.position = position
 

@@ -20,7 +20,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from tieredstore.errors import BrokerUnavailable, Fenced
+from tieredstore.errors import BrokerUnavailableError, FencedError
 from tieredstore.live.clients import LiveAdmin, LiveConsumer
 from tieredstore.live.cluster import LiveCluster
 from tieredstore.live.faults import fault
@@ -89,13 +89,13 @@ class KafkaGroup(GroupMember):
         return before.keys() != self._owned.keys()
 
     def commit(self, positions: dict[int, Position]) -> None:
-        """All in one request; Fenced as the coordinator says it, or when the client knows by itself."""
+        """All in one request; FencedError as the coordinator says it, or when the client knows by itself."""
         self._serve()
         lost = sorted(positions.keys() - self._owned.keys())
         owned = {number: place for number, place in positions.items() if number in self._owned}
         self._commit({number: place for number, place in owned.items() if self._owned[number] != place})
         if lost:
-            raise Fenced(self._lost(name_partitions(lost)))
+            raise FencedError(self._lost(name_partitions(lost)))
 
     def _commit(self, changed: dict[int, Position]) -> None:
         if not changed or self._consumer is None:
@@ -113,7 +113,7 @@ class KafkaGroup(GroupMember):
             if refusal.code() in _OTHERS:
                 # Whole assignments are given up: what comes next is the client's next assignment, in another term.
                 self._forget()
-                raise Fenced(self._lost("what was read"))
+                raise FencedError(self._lost("what was read"))
             raise fault(refusal, f"group {self._group} cannot commit")
         self._owned.update(changed)
 
@@ -192,7 +192,7 @@ def group_states(
     except KafkaException as error:
         raise fault(error.args[0], f"the groups of {name} cannot be looked up") from error
     except TimeoutError as error:
-        raise BrokerUnavailable(f"the groups of {name} cannot be looked up in time") from error
+        raise BrokerUnavailableError(f"the groups of {name} cannot be looked up in time") from error
     states: dict[str, list[GroupPartition]] = {}
     for group in groups:
         places, owned = _read_commits(cluster, group, wheres), owners[group]

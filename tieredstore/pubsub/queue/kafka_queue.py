@@ -17,13 +17,14 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from tieredstore.errors import (
     BrokerError,
-    BrokerUnavailable,
+    BrokerUnavailableError,
     ConfigError,
-    DataLoss,
-    InvalidRange,
-    ResourceNotFound,
-    StoreUnavailable,
+    DataLossError,
+    InvalidRangeError,
+    ResourceNotFoundError,
+    StoreUnavailableError,
     TieredStoreError,
+    TopicNotFoundError,
 )
 from tieredstore.live.broker_state import BrokerState
 from tieredstore.live.clients import LiveConsumer, LiveProducer, reading_configuration
@@ -32,7 +33,6 @@ from tieredstore.live.faults import fault, translate_errors
 from tieredstore.live.properties import client_configuration
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.per_process import PerProcess
-from tieredstore.pubsub.errors import TopicNotFound
 from tieredstore.pubsub.queue.kafka_group import KafkaGroup, group_states
 from tieredstore.pubsub.queue.kafka_topics import TopicAdmin
 from tieredstore.pubsub.queue.queues import GroupPartition, NotificationQueue, QueuedNotification, QueueSite
@@ -112,8 +112,8 @@ class KafkaQueue(NotificationQueue):
             return known[0]
         try:
             count = len(self._cluster.existing_topic(self._name).partitions)
-        except ResourceNotFound as error:
-            raise TopicNotFound(
+        except ResourceNotFoundError as error:
+            raise TopicNotFoundError(
                 f"the queue of topic {self._topic} is not there: {error}; create that topic of Kafka's"
             ) from error
         with self._lock:
@@ -140,7 +140,7 @@ class KafkaQueue(NotificationQueue):
                 if not error.retryable:
                     raise
                 if deadline.remaining_s() <= _AGAIN_S:
-                    raise StoreUnavailable(
+                    raise StoreUnavailableError(
                         f"{self._where(partition)}: the notification was not appended, or not known to be: {error}"
                     ) from error
                 time.sleep(_AGAIN_S)
@@ -165,13 +165,13 @@ class KafkaQueue(NotificationQueue):
         try:
             producer.produce(self._name, raw, partition=partition, on_delivery=receipt.note)
         except BufferError as error:
-            raise StoreUnavailable(f"{doing}: the client holds as many as it may") from error
+            raise StoreUnavailableError(f"{doing}: the client holds as many as it may") from error
         except KafkaException as error:
             raise self._failure(producer, error.args[0], doing) from error
         while not receipt.said.is_set():
             producer.poll(_POLL_S)
             if deadline.remaining_s() <= 0:
-                raise StoreUnavailable(f"{doing}: no broker has it in time")
+                raise StoreUnavailableError(f"{doing}: no broker has it in time")
         if receipt.error is not None:
             raise self._failure(producer, receipt.error, doing)
         if receipt.offset is None:
@@ -182,7 +182,7 @@ class KafkaQueue(NotificationQueue):
         if error.fatal() or error.code() == KafkaError._FATAL or producer.is_lost:
             # An idempotent producer that cannot tell any more what the broker has: the next one begins anew.
             self._producer.close()
-            return StoreUnavailable(f"{doing}: {error.str()}")
+            return StoreUnavailableError(f"{doing}: {error.str()}")
         return fault(error, doing)
 
     def _search(self, partition: int, raw: bytes, floor: int, deadline: Deadline) -> int | None:
@@ -202,13 +202,13 @@ class KafkaQueue(NotificationQueue):
         return Deadline.after(max(0.0, min(_CALL_S, deadline.remaining_s())))
 
     def read(self, partition: int, offset: int) -> list[QueuedNotification]:
-        """What has come to this client, else by a question for the log's end; DataLoss below its start."""
+        """What has come to this client, else by a question for the log's end; DataLossError below its start."""
         self._check(partition)
 
         def end() -> int:
             start = self.start(partition)
             if offset < start:
-                raise DataLoss(
+                raise DataLossError(
                     f"{self._where(partition)}: retention has freed offsets {offset} to {start - 1}; go on at {start}"
                 )
             return self.end(partition)
@@ -216,7 +216,7 @@ class KafkaQueue(NotificationQueue):
         try:
             return self._logs.read(partition, offset, end, Deadline.after(_CALL_S))
         except BrokerError as error:
-            if not error.retryable and not isinstance(error, DataLoss):
+            if not error.retryable and not isinstance(error, DataLossError):
                 end()  # out of range is most often freed: that says so
             raise
 
@@ -243,7 +243,7 @@ class KafkaQueue(NotificationQueue):
         """By Kafka's own deletion of records."""
         self._check(partition)
         if offset > self.end(partition):
-            raise InvalidRange(f"{self._where(partition)} does not reach up to offset {offset}")
+            raise InvalidRangeError(f"{self._where(partition)} does not reach up to offset {offset}")
         if offset > self.start(partition):
             self._admin.delete_records(partition, offset)
 
@@ -268,7 +268,7 @@ class KafkaQueue(NotificationQueue):
 
     def _check(self, partition: int) -> None:
         if not 0 <= partition < self.partitions:
-            raise InvalidRange(f"topic {self._topic} has {self.partitions} read partitions, and no {partition}")
+            raise InvalidRangeError(f"topic {self._topic} has {self.partitions} read partitions, and no {partition}")
 
     def _where(self, partition: int) -> str:
         return f"queue {self._topic}/{partition} ({self._name} in Kafka)"
@@ -322,7 +322,7 @@ class PartitionLogs:
 
     def read(self, partition: int, offset: int, end: Callable[[], int], deadline: Deadline) -> list[QueuedNotification]:
         """What there is from ``offset`` on, some of it; empty when ``end()``, which is asked only then, is not behind
-        it. BrokerUnavailable when what there must be does not come by the deadline."""
+        it. BrokerUnavailableError when what there must be does not come by the deadline."""
         with self._lock:
             consumer = self._client.get()
             if consumer is not self._of:
@@ -386,7 +386,7 @@ class PartitionLogs:
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
             failure = fault(error, f"the notifications of {self._topic} cannot be read")
             # What passes the client tries again by itself, until the deadline.
-            if stream is not None and not isinstance(failure, BrokerUnavailable):
+            if stream is not None and not isinstance(failure, BrokerUnavailableError):
                 raise failure
             return
         offset = _offset(message)

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from tieredstore.backends.base import ObjectStore
-from tieredstore.errors import CorruptData, ObjectNotFound
+from tieredstore.errors import CorruptDataError, ObjectNotFoundError
 
 _MOST_BYTES: Final = 1 << 16
 _Kind = TypeVar("_Kind")
@@ -29,7 +29,7 @@ class OwnFolder:
         return f"{self.prefix}!tieredstore/pubsub/{self.cluster}/{'/'.join(parts)}"
 
     def read(self, key: str, kind: TypeAdapter[_Kind]) -> _Kind:
-        """What the object at ``key`` says; ObjectNotFound, or CorruptData for what ``kind`` does not hold."""
+        """What the object at ``key`` says; ObjectNotFoundError, or CorruptDataError for what ``kind`` does not hold."""
         return parse_own(kind, self.store.get_small(key, _MOST_BYTES), key)
 
     def read_with_etag(self, key: str, kind: TypeAdapter[_Kind]) -> tuple[_Kind, str] | None:
@@ -40,10 +40,10 @@ class OwnFolder:
         try:
             etag = self.store.head(key).etag
             found = self.read(key, kind)
-        except ObjectNotFound:
+        except ObjectNotFoundError:
             return None
         if etag is None:
-            raise CorruptData(f"{key}: the store tells no etag, without which nothing can be replaced")
+            raise CorruptDataError(f"{key}: the store tells no etag, without which nothing can be replaced")
         return found, etag
 
 
@@ -53,11 +53,11 @@ def json_body(document: Mapping[str, object]) -> bytes:
 
 
 def parse_own(kind: TypeAdapter[_Kind], raw: bytes | None, key: str) -> _Kind:
-    """What the JSON at ``key`` says; CorruptData, which names a field, for what ``kind`` does not hold."""
+    """What the JSON at ``key`` says; CorruptDataError, which names a field, for what ``kind`` does not hold."""
     try:
         return kind.validate_json(raw or b"", strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = ".".join(map(str, first["loc"]))
         why = first["msg"] if not name or first["type"] == "missing" else f"its {name} is {first['input']!r:.60}"
-        raise CorruptData(f"{key} is not what pubsub wrote: {why}") from error
+        raise CorruptDataError(f"{key} is not what pubsub wrote: {why}") from error

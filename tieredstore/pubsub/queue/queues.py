@@ -81,7 +81,7 @@ class GroupMember(ABC):
 
     @abstractmethod
     def commit(self, positions: dict[int, Position]) -> None:
-        """Make the positions durable; Fenced for one that another member has by now, which this member then has no
+        """Make the positions durable; FencedError for one that another member has by now, which this member then has no
         more. All others that can be are committed before that is raised."""
 
     @abstractmethod
@@ -117,15 +117,15 @@ class NotificationQueue(Closing):
     def append(self, partition: int, notifications: Sequence[bytes], deadline: Deadline) -> list[int]:
         """Append some notifications in their order and return their offsets, once they are durable.
 
-        A lost answer is no second entry: what was written is recognised. StoreUnavailable (retryable) when it could not
-        be done, or not be known, by the deadline.
+        A lost answer is no second entry: what was written is recognised. StoreUnavailableError (retryable) when it
+        could not be done, or not be known, by the deadline.
         """
 
     @abstractmethod
     def read(self, partition: int, offset: int) -> list[QueuedNotification]:
         """Some notifications from ``offset`` on, in their order; none when there are none yet. Does not wait.
 
-        DataLoss if retention has freed ``offset``.
+        DataLossError if retention has freed ``offset``.
         """
 
     def cursor(self, partition: int, offset: int) -> QueueCursor:
@@ -149,7 +149,7 @@ class NotificationQueue(Closing):
 
         ``mark`` names these notifications for ever, which are unlike all others. Here the queue is searched for them,
         and what a dead process still has under way may come after that: a queue that can tell by the mark does better.
-        DataLoss where retention has freed ``since``, so that nobody knows.
+        DataLossError where retention has freed ``since``, so that nobody knows.
         """
         del mark
         wanted = frozenset(notifications)

@@ -24,16 +24,16 @@ from pydantic import Field, NonNegativeInt, TypeAdapter, ValidationError
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.errors import (
-    DataLoss,
-    InvalidRange,
-    ObjectNotFound,
-    PreconditionFailed,
-    StoreUnavailable,
+    DataLossError,
+    InvalidRangeError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StoreUnavailableError,
     TieredStoreError,
 )
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.forks import ForkSafeLock
-from tieredstore.pubsub.errors import NotificationCorrupt
+from tieredstore.pubsub.errors import NotificationCorruptError
 from tieredstore.pubsub.queue.hedging import Hedge
 from tieredstore.pubsub.queue.own_objects import OwnFolder, json_body
 from tieredstore.pubsub.queue.queues import (
@@ -157,7 +157,7 @@ class StoreQueue(NotificationQueue):
         with self._lock:
             turn = self._tails[partition].turn
         if not turn.acquire(max(0.0, deadline.remaining_s())):
-            raise StoreUnavailable(f"{self._where(partition)}: others before it were not appended in time")
+            raise StoreUnavailableError(f"{self._where(partition)}: others before it were not appended in time")
         try:
             return self._offsets(entry, self._until_stored(partition, partial(self._try, attempt), deadline))
         finally:
@@ -176,7 +176,7 @@ class StoreQueue(NotificationQueue):
     def _new_entry(self, partition: int, notifications: Sequence[bytes], mark: str) -> _Entry:
         self._check(partition)
         if not 0 < len(notifications) <= ENTRY_NOTIFICATIONS or any(b"\n" in raw for raw in notifications):
-            raise InvalidRange(f"an entry holds 1 to {ENTRY_NOTIFICATIONS} notifications, each one line")
+            raise InvalidRangeError(f"an entry holds 1 to {ENTRY_NOTIFICATIONS} notifications, each one line")
         return _Entry(mark, self._now_ms(), tuple(notifications))
 
     def _offsets(self, entry: _Entry, number: int) -> list[int]:
@@ -194,7 +194,7 @@ class StoreQueue(NotificationQueue):
                     raise
                 if delay_s >= deadline.remaining_s():
                     where = self._where(partition)
-                    raise StoreUnavailable(f"{where}: the notification was not appended: {error}") from error
+                    raise StoreUnavailableError(f"{where}: the notification was not appended: {error}") from error
                 self._sleep(delay_s * (0.5 + random() / 2))  # noqa: S311  writers that failed together come back apart
                 delay_s = min(2 * delay_s, _MOST_DELAY_S)
                 continue
@@ -244,7 +244,7 @@ class StoreQueue(NotificationQueue):
     def _put_or_compare(self, partition: int, number: int, entry: _Entry) -> bool:
         try:
             self._store.put(self._key(partition, number), entry.to_bytes(), if_absent=True)
-        except PreconditionFailed:
+        except PreconditionFailedError:
             other = self._entry(partition, number)
             return other is not None and other.mark == entry.mark
         return True
@@ -301,7 +301,7 @@ class StoreQueue(NotificationQueue):
         stored = self._folder.read_with_etag(key, _START)
         start = 0 if stored is None else stored[0].number
         if number > self._search_tail(partition, start):
-            raise InvalidRange(f"{self._where(partition)} does not reach up to offset {offset}")
+            raise InvalidRangeError(f"{self._where(partition)} does not reach up to offset {offset}")
         if number > start:
             body = json_body({"number": number})
             if stored is None:
@@ -321,7 +321,7 @@ class StoreQueue(NotificationQueue):
 
     def _check(self, partition: int) -> None:
         if not 0 <= partition < self.partitions:
-            raise InvalidRange(f"topic {self._topic} has {self.partitions} read partitions, and no {partition}")
+            raise InvalidRangeError(f"topic {self._topic} has {self.partitions} read partitions, and no {partition}")
 
     def _where(self, partition: int) -> str:
         return f"queue {self._topic}/{partition}"
@@ -336,14 +336,14 @@ class StoreQueue(NotificationQueue):
         key = self._start_key(partition)
         try:
             return self._folder.read(key, _START).number
-        except ObjectNotFound:
+        except ObjectNotFoundError:
             return 0
 
     def check_not_freed(self, partition: int, offset: int) -> None:
-        """DataLoss if retention has freed ``offset``."""
+        """DataLossError if retention has freed ``offset``."""
         start = self._start_number(partition) * ENTRY_NOTIFICATIONS
         if offset < start:
-            raise DataLoss(
+            raise DataLossError(
                 f"{self._where(partition)}: retention has freed offsets {offset} to {start - 1}; go on at {start}"
             )
 
@@ -351,16 +351,16 @@ class StoreQueue(NotificationQueue):
         key = self._key(partition, number)
         try:
             raw = self._store.get_small(key, _MOST_ENTRY_BYTES)
-        except ObjectNotFound:
+        except ObjectNotFoundError:
             return None
         if raw is None:
-            raise NotificationCorrupt(f"{key} has more than the {_MOST_ENTRY_BYTES} bytes of an entry")
+            raise NotificationCorruptError(f"{key} has more than the {_MOST_ENTRY_BYTES} bytes of an entry")
         return _parse_entry(raw, key)
 
     def _exists(self, partition: int, number: int) -> bool:
         try:
             self._store.head(self._key(partition, number))
-        except ObjectNotFound:
+        except ObjectNotFoundError:
             return False
         return True
 
@@ -422,8 +422,10 @@ def _parse_entry(raw: bytes, key: str) -> _Entry:
     try:
         head = _HEAD.validate_json(line, strict=True)
     except ValidationError as error:
-        raise NotificationCorrupt(f"{key} is no entry of a queue: {error.errors()[0]['msg']:.120}") from error
+        raise NotificationCorruptError(f"{key} is no entry of a queue: {error.errors()[0]['msg']:.120}") from error
     lines = rest.split(b"\n")
     if lines[-1] or len(lines) - 1 != head.count:
-        raise NotificationCorrupt(f"{key} is no entry of a queue: its head does not go with its {len(lines) - 1} lines")
+        raise NotificationCorruptError(
+            f"{key} is no entry of a queue: its head does not go with its {len(lines) - 1} lines"
+        )
     return _Entry(head.mark, head.ms, tuple(lines[:-1]))

@@ -11,10 +11,17 @@ from pydantic import Field, TypeAdapter
 
 from tieredstore.backends.base import ObjectInfo, ObjectStore
 from tieredstore.config import Settings
-from tieredstore.errors import ConfigError, CorruptData, DataLoss, ObjectNotFound, PreconditionFailed
+from tieredstore.errors import (
+    ConfigError,
+    CorruptDataError,
+    DataLossError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    TopicNotFoundError,
+)
 from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.process.closing import Closing
-from tieredstore.pubsub.errors import MessageCorrupt, NotificationCorrupt, TopicNotFound
+from tieredstore.pubsub.errors import MessageCorruptError, NotificationCorruptError
 from tieredstore.pubsub.format.batches import BatchIndex, headers_in
 from tieredstore.pubsub.format.messages import MessageHeader, parse_message_header
 from tieredstore.pubsub.format.notifications import (
@@ -81,7 +88,7 @@ class Topics:
         self._configured = configured
 
     def create(self, name: str, partitions: int = 1) -> Topic:
-        """A new topic; PreconditionFailed if there is one of that name."""
+        """A new topic; PreconditionFailedError if there is one of that name."""
         check_topic_name(name)
         self._refuse_configured(name)
         _check_partitions(name, partitions)
@@ -94,19 +101,19 @@ class Topics:
             queue.provide(partitions)
         try:
             self.store.put(self._key(name), _body_of(topic), if_absent=True)
-        except PreconditionFailed as error:
-            raise PreconditionFailed(f"there is a topic {name} already; `pubsub topics` shows it") from error
+        except PreconditionFailedError as error:
+            raise PreconditionFailedError(f"there is a topic {name} already; `pubsub topics` shows it") from error
         return topic
 
     def get(self, name: str) -> Topic:
-        """The topic; TopicNotFound if there is none."""
+        """The topic; TopicNotFoundError if there is none."""
         check_topic_name(name)
         if self._configured is not None and self._configured.name == name:
             return self._configured
         try:
             return self._check(self.folder.read(self._key(name), _TOPIC), name)
-        except ObjectNotFound:
-            raise TopicNotFound(
+        except ObjectNotFoundError:
+            raise TopicNotFoundError(
                 f"there is no topic {name} in cluster {self.batches.cluster}: create it "
                 f"(`tieredstore pubsub topics {name} --create`), or see pubsub.cluster"
             ) from None
@@ -123,12 +130,12 @@ class Topics:
         """Whether there is a topic of that name, which may be no name of one."""
         try:
             self.get(name)
-        except (ConfigError, TopicNotFound):
+        except (ConfigError, TopicNotFoundError):
             return False
         return True
 
     def list(self) -> Iterator[Topic]:
-        """All topics, by name; CorruptData for what is none among them."""
+        """All topics, by name; CorruptDataError for what is none among them."""
         for name in self.names():
             yield self._check(self.folder.read(self._key(name), _TOPIC), name)
 
@@ -146,7 +153,7 @@ class Topics:
         self.get(name)
         stored = self.folder.read_with_etag(self._key(name), _TOPIC)
         if stored is None:
-            raise TopicNotFound(f"topic {name} is gone")
+            raise TopicNotFoundError(f"topic {name} is gone")
         topic = self._check(stored[0], name)
         if partitions < topic.partitions:
             raise ConfigError(f"topic {name} has {topic.partitions} read partitions, which never become fewer")
@@ -185,15 +192,16 @@ class Topics:
     def check_place(self, notification: Notification, topic: Topic, where: str) -> str:
         """The key that a notification of the topic points to.
 
-        NotificationCorrupt, and nothing is fetched, if that is another topic, another store, or not under its path.
+        NotificationCorruptError, and nothing is fetched, if that is another topic, another store, or not under its
+        path.
         """
         if notification.topic != topic.name or notification.key is None:
-            raise NotificationCorrupt(f"{where}: the notification is of topic {notification.topic!r:.80}")
+            raise NotificationCorruptError(f"{where}: the notification is of topic {notification.topic!r:.80}")
         if notification.bucket != self.bucket_name:
-            raise NotificationCorrupt(f"{where}: the notification points to bucket {notification.bucket!r:.80}")
+            raise NotificationCorruptError(f"{where}: the notification points to bucket {notification.bucket!r:.80}")
         parsed: BatchKey | None = parse_batch_key(notification.key, topic.path)
         if parsed is None or parsed.is_hashed != topic.is_hashed:
-            raise NotificationCorrupt(
+            raise NotificationCorruptError(
                 f"{where}: the notification points to {notification.key!r:.120}, which is no key under {topic.path}"
             )
         return notification.key
@@ -203,7 +211,7 @@ class Topics:
 
     def _check(self, topic: Topic, name: str) -> Topic:
         if topic.name != name:
-            raise CorruptData(f"{self._key(name)} is not what pubsub wrote: it is no topic {name}")
+            raise CorruptDataError(f"{self._key(name)} is not what pubsub wrote: it is no topic {name}")
         check_path(topic.path)
         return topic
 
@@ -254,15 +262,15 @@ class QueuedBatch:
         return self.notification.total_size
 
     def check(self, crc32: int) -> None:
-        """MessageCorrupt if the object has another CRC-32 than the notification says, if it says one."""
+        """MessageCorruptError if the object has another CRC-32 than the notification says, if it says one."""
         facts = self.notification.facts
         if facts is not None and facts.crc32 != crc32:
-            raise MessageCorrupt(f"{self.key}: the object is not the one that was written: it has another CRC-32")
+            raise MessageCorruptError(f"{self.key}: the object is not the one that was written: it has another CRC-32")
 
     def check_count(self, messages: int) -> None:
-        """MessageCorrupt if the object has another number of Messages than the notification says."""
+        """MessageCorruptError if the object has another number of Messages than the notification says."""
         if messages != self.notification.message_count:
-            raise MessageCorrupt(f"{self.key}: its notification has {self.notification.message_count} Messages")
+            raise MessageCorruptError(f"{self.key}: its notification has {self.notification.message_count} Messages")
 
 
 class BatchLog(Closing):
@@ -283,7 +291,7 @@ class BatchLog(Closing):
         return f"queue {self.topic.name}/{partition}, offset {offset}"
 
     def batch_of(self, partition: int, entry: QueuedNotification) -> QueuedBatch:
-        """The batch that a notification tells of; NotificationCorrupt for what may point to anything."""
+        """The batch that a notification tells of; NotificationCorruptError for what may point to anything."""
         where = self.place(partition, entry.offset)
         notification = parse_notification(entry.raw, where)
         key = self.topics.check_place(notification, self.topic, where)
@@ -294,19 +302,19 @@ class BatchLog(Closing):
         for entry in self.queue.walk(partition, begin, end):
             yield self.batch_of(partition, entry)
 
-    def loss(self, batch: QueuedBatch) -> DataLoss:
+    def loss(self, batch: QueuedBatch) -> DataLossError:
         """What is raised for a batch whose object is absent."""
-        return DataLoss(f"{self.place(batch.partition, batch.offset)}: the object {batch.key} is not there")
+        return DataLossError(f"{self.place(batch.partition, batch.offset)}: the object {batch.key} is not there")
 
     def fetch(self, batch: QueuedBatch) -> bytes:
-        """The object of a batch; DataLoss if it is absent."""
+        """The object of a batch; DataLossError if it is absent."""
         try:
             return self.store.get(batch.key)
-        except ObjectNotFound as error:
+        except ObjectNotFoundError as error:
             raise self.loss(batch) from error
 
-    def headers(self, batch: QueuedBatch) -> Iterator[tuple[int, MessageHeader | MessageCorrupt]]:
-        """Each Message's number and its header, or what is wrong with that. MessageCorrupt for a damaged index.
+    def headers(self, batch: QueuedBatch) -> Iterator[tuple[int, MessageHeader | MessageCorruptError]]:
+        """Each Message's number and its header, or what is wrong with that. MessageCorruptError for a damaged index.
 
         By one GET of the object, or by small ones where Messages are large.
         """
@@ -320,5 +328,5 @@ class BatchLog(Closing):
             head = self.store.get(batch.key, start, min(stop, start + _MOST_HEADER))
             try:
                 yield number, parse_message_header(head, index.place(number), whole=False)
-            except MessageCorrupt as error:
+            except MessageCorruptError as error:
                 yield number, error

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tieredstore.errors import CorruptData, ObjectNotFound
-from tieredstore.pubsub.errors import MessageCorrupt, NotificationCorrupt
+from tieredstore.errors import CorruptDataError, ObjectNotFoundError
+from tieredstore.pubsub.errors import MessageCorruptError, NotificationCorruptError
 from tieredstore.pubsub.format.batches import BatchIndex, headers_in
 from tieredstore.pubsub.format.messages import MessageHeader, ProducerRequest, check_crc, checksum, is_own_address
 from tieredstore.pubsub.queue.queues import QueuedNotification
@@ -139,7 +139,7 @@ class TopicAudit:
     def _entry(self, log: BatchLog, partition: int, entry: QueuedNotification) -> Iterator[AuditFinding]:
         try:
             batch = log.batch_of(partition, entry)
-        except NotificationCorrupt as error:
+        except NotificationCorruptError as error:
             yield AuditFinding(AuditFault.ALTERED, None, None, None, str(error), partition, entry.offset)
             return
         notification = batch.notification
@@ -147,17 +147,17 @@ class TopicAudit:
             self._empty.setdefault((bytes.fromhex(runs.address), runs.epoch), []).extend(runs.pairs)
         try:
             headers = self._headers(log, batch)
-        except ObjectNotFound:
+        except ObjectNotFoundError:
             yield from self._absent(batch)
             return
-        except CorruptData as error:
+        except CorruptDataError as error:
             yield _make_finding(AuditFault.ALTERED, batch, str(error))
             return
         self.batches, self.batch_bytes = self.batches + 1, self.batch_bytes + notification.total_size
         facts = notification.facts
         announced = set[ProducerRequest]() if facts is None else set(facts.requests(notification.message_count))
         for number, header in headers:
-            if isinstance(header, MessageCorrupt):
+            if isinstance(header, MessageCorruptError):
                 yield _make_finding(AuditFault.ALTERED, batch, str(header))
             elif header.request is not None:
                 self._see(batch, number, header, header.request)
@@ -171,14 +171,14 @@ class TopicAudit:
         sighting = _Sighting(request.request_id, batch, number, header)
         self._sightings.setdefault((request.address, request.epoch_ms), []).append(sighting)
 
-    def _headers(self, log: BatchLog, batch: QueuedBatch) -> Sequence[tuple[int, MessageHeader | MessageCorrupt]]:
+    def _headers(self, log: BatchLog, batch: QueuedBatch) -> Sequence[tuple[int, MessageHeader | MessageCorruptError]]:
         if not self.bodies:
             headers = list(log.headers(batch))
         else:
             body = log.store.get(batch.key)
             headers = _check_bodies(body, batch.key)
             # Which Message it is, if it is one, is said with more words.
-            if not any(isinstance(header, MessageCorrupt) for _, header in headers):
+            if not any(isinstance(header, MessageCorruptError) for _, header in headers):
                 batch.check(checksum(body))
         batch.check_count(len(headers))
         return headers
@@ -262,17 +262,17 @@ class _EmptyRequests:
             first = end + 1
 
 
-def _check_bodies(body: bytes, key: str) -> list[tuple[int, MessageHeader | MessageCorrupt]]:
+def _check_bodies(body: bytes, key: str) -> list[tuple[int, MessageHeader | MessageCorruptError]]:
     """The headers of an object whose bodies have their checksums; what is wrong with the others."""
     index = BatchIndex(body, key, len(body))
-    checked: list[tuple[int, MessageHeader | MessageCorrupt]] = []
+    checked: list[tuple[int, MessageHeader | MessageCorruptError]] = []
     for number, header in headers_in(body, key):
         outcome = header
         if isinstance(header, MessageHeader):
             start, stop = index.byte_range(number)
             try:
                 check_crc(header, memoryview(body)[start + header.size : stop], index.place(number))
-            except MessageCorrupt as error:
+            except MessageCorruptError as error:
                 outcome = error
         checked.append((number, outcome))
     return checked

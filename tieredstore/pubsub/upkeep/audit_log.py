@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from tieredstore.errors import ConfigError, CorruptData, DataLoss, TieredStoreError
+from tieredstore.errors import ConfigError, CorruptDataError, DataLossError, TieredStoreError
 from tieredstore.process.closing import Closing
 from tieredstore.process.health import Health
 from tieredstore.process.service import Service
@@ -83,7 +83,7 @@ class AuditLog(Closing):
         place = self._next[partition]
         try:
             entries = self._log.read(partition, place)
-        except DataLoss:
+        except DataLossError:
             start = self._log.start(partition)
             self.pairs.counts.freed_records += max(0, start - place)
             self._next[partition] = max(start, place)
@@ -96,7 +96,7 @@ class AuditLog(Closing):
     def _pair(self, partition: int, entry: QueuedNotification) -> Iterator[AuditFinding]:
         try:
             record = parse_audit_record(entry.raw, f"audit record {partition}/{entry.offset}")
-        except CorruptData as error:
+        except CorruptDataError as error:
             self.pairs.counts.damaged_records += 1
             yield AuditFinding(AuditFault.ALTERED, None, None, None, str(error), partition, entry.offset)
             return

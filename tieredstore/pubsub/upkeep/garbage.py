@@ -21,7 +21,7 @@ from tieredstore.backends.base import ObjectInfo, store_time_ms
 from tieredstore.errors import ConfigError
 from tieredstore.ops.steps import Outcome, Step
 from tieredstore.process.deadline import Deadline
-from tieredstore.pubsub.errors import MessageCorrupt
+from tieredstore.pubsub.errors import MessageCorruptError
 from tieredstore.pubsub.format.batches import read_index
 from tieredstore.pubsub.format.notifications import Notification, parse_batch_key
 from tieredstore.pubsub.produce.sink import list_finished_batch_queries, list_pending_keys
@@ -181,7 +181,7 @@ class GarbageCollection:
     def _adopt(self, queue: NotificationQueue, info: ObjectInfo) -> Outcome:
         try:
             index = read_index(partial(self.topics.store.get, info.key), info.key, info.size)
-        except MessageCorrupt:
+        except MessageCorruptError:
             return Outcome.DAMAGED
         if not self.dry_run:
             notification = Notification(

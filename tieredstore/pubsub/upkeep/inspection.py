@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tieredstore.pubsub.errors import MessageCorrupt
+from tieredstore.pubsub.errors import MessageCorruptError
 from tieredstore.pubsub.format.batches import BatchIndex, read_index
 from tieredstore.pubsub.format.messages import MessageHeader, MessagePlace, parse_message_header
 
@@ -25,7 +25,7 @@ class BatchSource:
     read: Callable[[int, int], bytes]
 
     def index(self) -> BatchIndex:
-        """The index of the object, by two small reads; MessageCorrupt if it does not hold together."""
+        """The index of the object, by two small reads; MessageCorruptError if it does not hold together."""
         return read_index(self.read, self.name, self.size)
 
 
@@ -49,7 +49,7 @@ def inspect_messages(source: BatchSource, index: BatchIndex, decoder: BatchDecod
             header = parse_message_header(message, place)
             for _ in decoder.decode_message(message, place):
                 pass
-        except MessageCorrupt as error:
+        except MessageCorruptError as error:
             damage = str(error)
         yield InspectedMessage(place, stop - start, header, damage)
 

@@ -8,12 +8,12 @@ from typing import Final, Self
 
 from tieredstore.backends.base import Body, ObjectStore
 from tieredstore.errors import (
-    ObjectNotFound,
-    PreconditionFailed,
-    RangeNotSatisfiable,
-    SegmentAlreadyExists,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    RangeNotSatisfiableError,
+    SegmentAlreadyExistsError,
     StoreError,
-    StoreUnavailable,
+    StoreUnavailableError,
     TieredStoreError,
 )
 from tieredstore.format.keys import Suffix
@@ -37,9 +37,9 @@ class AttemptAge:
         self._metadata = metadata
 
     def check(self) -> None:
-        """StoreUnavailable if it is over."""
+        """StoreUnavailableError if it is over."""
         if self._clock() - self._began_s > self._most_s:
-            raise StoreUnavailable(
+            raise StoreUnavailableError(
                 f"the copy of {self._metadata} has taken longer than {self._most_s:g} s (upload.max.age.ms), so it is "
                 "not committed: a clean-up may take what it wrote; copy it again"
             )
@@ -58,7 +58,7 @@ class Attempt:
         self._written: list[str] = []
 
     def require(self, suffix: Suffix, size: int) -> None:
-        """StoreUnavailable if the object is gone, StoreError if it has another size than ``size``; one request.
+        """StoreUnavailableError if the object is gone, StoreError if it has another size than ``size``; one request.
 
         The last byte is read, since that is as cheap on every store: a folder's ``head`` reads the whole object.
         """
@@ -66,27 +66,27 @@ class Attempt:
         shown = self._layout.show(key)
         try:
             whole = len(self._store.get(key, max(0, size - 1))) == min(1, size)
-        except ObjectNotFound as error:
-            raise StoreUnavailable(
+        except ObjectNotFoundError as error:
+            raise StoreUnavailableError(
                 f"{shown} was deleted before its manifest was written, so {self._metadata} is not committed; copy it "
                 "again, and see what deletes young objects there (a clean-up, or a rule of the bucket)"
             ) from error
-        except RangeNotSatisfiable:
+        except RangeNotSatisfiableError:
             whole = False
         if not whole:
             raise StoreError(f"{shown} has not the {size} bytes that were written; {self._metadata} is not committed")
 
     def put(self, suffix: Suffix, body: Body) -> None:
-        """Write one object; SegmentAlreadyExists if its key is taken."""
+        """Write one object; SegmentAlreadyExistsError if its key is taken."""
         self._age.check()
         key = self._layout.key(self._metadata, suffix)
         # Noted before the write: an answer that got lost does not tell whether the object is there.
         self._written.append(key)
         try:
             self._store.put(key, body, if_absent=True)
-        except PreconditionFailed as error:
+        except PreconditionFailedError as error:
             self._written.remove(key)  # somebody else's object
-            raise SegmentAlreadyExists(
+            raise SegmentAlreadyExistsError(
                 f"{self._layout.show(key)} exists: {self._metadata} is being copied by another process under the "
                 "same id; every attempt needs a new id"
             ) from error

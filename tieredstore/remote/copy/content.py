@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import BinaryIO, Final
 
-from tieredstore.errors import AlreadyClosed, InvalidSegment
+from tieredstore.errors import AlreadyClosedError, InvalidSegmentError
 from tieredstore.kafka.batches import CompressionType, first_batch_compression
 from tieredstore.model import LogSegmentData, SegmentFile
 from tieredstore.transform.pipeline import ReadInto
@@ -40,7 +40,7 @@ class SegmentContent:
 
 @contextlib.contextmanager
 def content_of_files(data: LogSegmentData) -> Generator[SegmentContent]:
-    """The files of a broker's disk; InvalidSegment where one is missing."""
+    """The files of a broker's disk; InvalidSegmentError where one is missing."""
     with _open_file(data.log_segment) as log:
         size = os.fstat(log.fileno()).st_size
         yield SegmentContent(
@@ -62,18 +62,18 @@ class InOrder:
         self._has_failed = False
 
     def read_into(self, position: int, buffer: memoryview) -> None:
-        """Fill the buffer; InvalidSegment where the stream ends within it."""
+        """Fill the buffer; InvalidSegmentError where the stream ends within it."""
         with self._turn:
             is_due = self._turn.wait_for(lambda: self._has_failed or self._position == position, _TURN_S)
             if self._has_failed or not is_due:
-                raise AlreadyClosed(f"{self._name}: what comes before byte {position} was not read")
+                raise AlreadyClosedError(f"{self._name}: what comes before byte {position} was not read")
             self._has_failed = True  # unless it goes well
             filled = 0
             try:
                 while filled < len(buffer):
                     got = self._read(buffer[filled:])
                     if not got:
-                        raise InvalidSegment(f"{self._name} ends at byte {position + filled}")
+                        raise InvalidSegmentError(f"{self._name} ends at byte {position + filled}")
                     filled += got
                 self._position += filled
                 self._has_failed = False
@@ -85,7 +85,7 @@ def _open_file(path: SegmentFile) -> BinaryIO:
     try:
         return path.open("rb")
     except FileNotFoundError as error:
-        raise InvalidSegment(f"{path} is missing: it was deleted, or it is not where the metadata says") from error
+        raise InvalidSegmentError(f"{path} is missing: it was deleted, or it is not where the metadata says") from error
 
 
 def _first_batch_is_uncompressed(log: BinaryIO) -> bool:
@@ -104,7 +104,7 @@ def _positional_reader(log: BinaryIO) -> ReadInto:
         while filled < len(buffer):
             got = os.preadv(descriptor, [buffer[filled:]], position + filled)
             if not got:
-                raise InvalidSegment(f"{name} ends at byte {position + filled}: it shrank while it was copied")
+                raise InvalidSegmentError(f"{name} ends at byte {position + filled}: it shrank while it was copied")
             filled += got
 
     return read_into
@@ -124,4 +124,6 @@ def _read_index(path: SegmentFile) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError as error:
-        raise InvalidSegment(f"{path} is missing; a segment is copied with all its indexes or not at all") from error
+        raise InvalidSegmentError(
+            f"{path} is missing; a segment is copied with all its indexes or not at all"
+        ) from error

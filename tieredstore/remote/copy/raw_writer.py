@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from tieredstore.errors import (
-    BatchCorrupt,
-    InvalidSegment,
-    ObjectNotFound,
-    PreconditionFailed,
-    SegmentConflict,
-    StoreUnavailable,
+    BatchCorruptError,
+    InvalidSegmentError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    SegmentConflictError,
+    StoreUnavailableError,
 )
 from tieredstore.format.keys import main_path, padded_offset
 from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader, walk_batch_headers
@@ -36,8 +36,8 @@ class RawSegmentWriter:
     """Stores the three files of a segment, each once. Safe from several threads.
 
     A file that is there already with the same bytes was written by another try, or another replica; so was an index
-    with other bytes that leads to the batches of this log. All else is SegmentConflict, and nothing is overwritten.
-    Repeated, a copy goes on where it stopped.
+    with other bytes that leads to the batches of this log. All else is SegmentConflictError, and nothing is
+    overwritten. Repeated, a copy goes on where it stopped.
     """
 
     def __init__(self, store: ObjectStore, layout: KeyLayout) -> None:
@@ -75,7 +75,7 @@ class RawSegmentWriter:
     ) -> None:
         try:
             self._store.put(key, content, if_absent=True)
-        except PreconditionFailed as error:
+        except PreconditionFailedError as error:
             stored = self._store.get_small(key, _MOST_INDEX)
             if stored == content:
                 return
@@ -94,7 +94,7 @@ class RawSegmentWriter:
         with _open_file(log) as file:
             try:
                 self._store.put(key, _pieces(file, metadata, on_progress, check), if_absent=True)
-            except PreconditionFailed as error:
+            except PreconditionFailedError as error:
                 file.seek(0)
                 if not self._is_stored(key, file, metadata.segment_size_in_bytes, check):
                     raise self._conflict(metadata, LOG) from error
@@ -116,24 +116,24 @@ class RawSegmentWriter:
             try:
                 info = self._store.head(key)
                 standing = self._store.get_small(key, _MOST_WATERMARK)
-            except ObjectNotFound:
+            except ObjectNotFoundError:
                 try:
                     self._store.put(key, padded_offset(base_offset).encode(), if_absent=True)
-                except PreconditionFailed:
+                except PreconditionFailedError:
                     continue
                 return
             if _offset_of(standing) >= base_offset:
                 return
             try:
                 self._store.replace(key, padded_offset(base_offset).encode(), info.etag or "")
-            except PreconditionFailed:
+            except PreconditionFailedError:
                 continue
             return
-        raise StoreUnavailable(f"{key!r} was moved by others {_TRIES} times while it was to be moved")
+        raise StoreUnavailableError(f"{key!r} was moved by others {_TRIES} times while it was to be moved")
 
     @staticmethod
-    def _conflict(metadata: RemoteLogSegmentMetadata, ending: str) -> SegmentConflict:
-        return SegmentConflict(f"{metadata}: there is another .{ending} under its name, which stays as it is")
+    def _conflict(metadata: RemoteLogSegmentMetadata, ending: str) -> SegmentConflictError:
+        return SegmentConflictError(f"{metadata}: there is another .{ending} under its name, which stays as it is")
 
 
 def _offset_of(standing: bytes | None) -> int:
@@ -146,7 +146,7 @@ def _open_file(file: SegmentFile) -> BinaryIO:
     try:
         return file.open("rb")
     except FileNotFoundError as error:
-        raise InvalidSegment(f"{file} is missing: it was deleted, or it is not where the metadata says") from error
+        raise InvalidSegmentError(f"{file} is missing: it was deleted, or it is not where the metadata says") from error
 
 
 def _modification_ms(file: SegmentFile) -> int | None:
@@ -174,7 +174,9 @@ def _pieces(
         check()
         piece = file.read(min(_PIECE, left))
         if not piece:
-            raise InvalidSegment(f"{metadata}: the log ends {left} bytes before its end: it shrank while it was copied")
+            raise InvalidSegmentError(
+                f"{metadata}: the log ends {left} bytes before its end: it shrank while it was copied"
+            )
         yield piece
         left -= len(piece)
         if on_progress is not None:
@@ -192,7 +194,7 @@ def _leads_into(stored: bytes, ending: str, metadata: RemoteLogSegmentMetadata, 
             entries = read_offset_index(stored, base)
             return all(first_at.get(entry.position, end + 1) <= entry.offset <= end for entry in entries)
         times = read_time_index(stored, base)
-    except BatchCorrupt:
+    except BatchCorruptError:
         return False
     greatest, number = -1, 0
     for entry in times:

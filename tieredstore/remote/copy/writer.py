@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Self
 
 from tieredstore.backends.base import Buffer, ObjectStore
 from tieredstore.errors import (
-    InvalidSegment,
-    ObjectNotFound,
-    SegmentAlreadyExists,
-    SegmentTooLarge,
+    InvalidSegmentError,
+    ObjectNotFoundError,
+    SegmentAlreadyExistsError,
+    SegmentTooLargeError,
 )
 from tieredstore.format.chunk_index import ChunkIndex, FixedChunkIndex, VariableChunkIndex
 from tieredstore.format.keys import Suffix
@@ -120,8 +120,8 @@ class SegmentWriter:
 
         Store calls: one head, three puts, and before the last one a read of one byte of either object that stands: a
         manifest is not written over what somebody has deleted, nor by an attempt older than ``max_age_s`` (that is
-        StoreUnavailable). If one fails, what this attempt wrote is deleted, manifest first. ``check`` is called before
-        each chunk and each put, and behind the last: if it raises, the copy fails.
+        StoreUnavailableError). If one fails, what this attempt wrote is deleted, manifest first. ``check`` is called
+        before each chunk and each put, and behind the last: if it raises, the copy fails.
         """
         with content_of_files(data) as content:
             return self.copy_content(metadata, content, on_progress, check)
@@ -163,7 +163,7 @@ class SegmentWriter:
         """Whether to compress; refuses, before any write, what could not be read back."""
         size = content.size
         if size != metadata.segment_size_in_bytes:
-            raise InvalidSegment(
+            raise InvalidSegmentError(
                 f"{content.name} has {size} bytes and its metadata says {metadata.segment_size_in_bytes}: the segment "
                 "is not closed, or it is another file"
             )
@@ -178,14 +178,14 @@ class SegmentWriter:
         chunk_size = self._options.chunk_size
         chunks = -(-size // chunk_size)
         if chunks * chunk_size > MAX_INT32:
-            raise SegmentTooLarge(
+            raise SegmentTooLargeError(
                 f"{metadata}: {chunks} chunks of {chunk_size} bytes pass 2^31-1 bytes, and the plugin could not read "
                 "the end of the segment; choose a chunk.size that does not (a smaller one rounds up less)"
             )
         if self._options.key_ring is None:
             return
         if size == 0:
-            raise InvalidSegment(
+            raise InvalidSegmentError(
                 f"{metadata}: the log is empty, and no reader is known to accept an empty log that is encrypted; "
                 "leave it out, or copy it with encryption.enabled=false"
             )
@@ -194,9 +194,9 @@ class SegmentWriter:
 
     def _refuse_existing(self, metadata: RemoteLogSegmentMetadata) -> None:
         key = self._layout.key(metadata, Suffix.MANIFEST)
-        with contextlib.suppress(ObjectNotFound):
+        with contextlib.suppress(ObjectNotFoundError):
             self._store.head(key)
-            raise SegmentAlreadyExists(
+            raise SegmentAlreadyExistsError(
                 f"{self._layout.show(key)} exists: {metadata} was copied already; every attempt needs a new id"
             )
 
@@ -291,7 +291,7 @@ def _count_chunks(
 
 def _check_stored_size(metadata: RemoteLogSegmentMetadata, stored_size: int) -> None:
     if stored_size > MAX_INT32:
-        raise SegmentTooLarge(
+        raise SegmentTooLargeError(
             f"{metadata}: its stored form passes 2^31-1 bytes, which no reader of this format can address; use a "
             "larger chunk.size, compress, or make smaller segments (segment.bytes)"
         )

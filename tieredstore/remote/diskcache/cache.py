@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from tieredstore.backends.base import Buffer
-from tieredstore.errors import ConfigError, CorruptData
+from tieredstore.errors import ConfigError, CorruptDataError
 from tieredstore.remote.diskcache.table import DiskTable
 from tieredstore.remote.fetch.chunk_cache import CacheStats, ChunkCache, ChunkKey
 
@@ -113,7 +113,9 @@ class BlobCache:
 
 def _blob_buffer(size: int) -> memoryview:
     if size > MAX_BLOB_SIZE:
-        raise CorruptData(f"a cached value says that it has {size} bytes: more than {MAX_BLOB_SIZE} are never kept")
+        raise CorruptDataError(
+            f"a cached value says that it has {size} bytes: more than {MAX_BLOB_SIZE} are never kept"
+        )
     return memoryview(bytearray(size))
 
 

@@ -23,7 +23,7 @@ from typing import Final, TypeVar
 from diskcache import Cache, Timeout
 
 from tieredstore.backends.base import Buffer
-from tieredstore.errors import AlreadyClosed, CorruptData
+from tieredstore.errors import AlreadyClosedError, CorruptDataError
 from tieredstore.process.forks import Gate, begin_again_after_fork, pause_during_fork
 from tieredstore.process.futures import outcome
 from tieredstore.process.thread_pool import ThreadPool
@@ -131,7 +131,7 @@ class DiskTable:
                         os.utime(file.fileno())
         except FileNotFoundError:
             return None
-        except CorruptData as error:
+        except CorruptDataError as error:
             self.counters.add(damaged=1)
             self._report("damage", f"a damaged entry was dropped, and will be fetched again: {error}")
             self._run(lambda cache: cache.delete(name))
@@ -188,7 +188,7 @@ class DiskTable:
             return None
         try:
             return outcome(self._submit(use))
-        except AlreadyClosed:  # this process ends
+        except AlreadyClosedError:  # this process ends
             return None
 
     def _submit(self, use: Callable[[_PayloadCache], Result]) -> Future[Result | None]:

@@ -28,7 +28,7 @@ from crc32c import crc32c
 from diskcache import Disk
 
 from tieredstore.backends.base import Buffer
-from tieredstore.errors import CorruptData
+from tieredstore.errors import CorruptDataError
 from tieredstore.remote.diskcache._value_files import read_checked
 
 _MAGIC: Final = b"tschunk1"
@@ -76,22 +76,22 @@ def write_value(folder: Path, key: bytes, data: Buffer) -> Written:
 def read_value(file: io.FileIO, key: bytes, buffer_for: Callable[[int], memoryview | None]) -> memoryview | None:
     """Read a value's file into the buffer for a payload of its length; None if there is no buffer for it.
 
-    CorruptData if it is not exactly what was written for ``key``; the buffer's content is undefined then.
+    CorruptDataError if it is not exactly what was written for ``key``; the buffer's content is undefined then.
     """
     header = file.read(HEADER_SIZE)
     if len(header) != HEADER_SIZE:
-        raise CorruptData("a cached value ends within its header")
+        raise CorruptDataError("a cached value ends within its header")
     magic, own_key, length = _BOUND.unpack_from(header)
     if magic != _MAGIC or own_key != key:
-        raise CorruptData("a file of the cache does not hold the value of its name")
+        raise CorruptDataError("a file of the cache does not hold the value of its name")
     if os.fstat(file.fileno()).st_size != HEADER_SIZE + length:
-        raise CorruptData(f"a cached value does not have the {length} bytes that its header tells")
+        raise CorruptDataError(f"a cached value does not have the {length} bytes that its header tells")
     buffer = buffer_for(length)
     if buffer is None:
         return None
     count, checksum = read_checked(file.fileno(), HEADER_SIZE, buffer, crc32c(header[: _BOUND.size]))
     if count != length or checksum.to_bytes(4, "big") != header[_BOUND.size :]:
-        raise CorruptData("a cached value does not have its checksum")
+        raise CorruptDataError("a cached value does not have its checksum")
     return buffer
 
 
@@ -107,9 +107,9 @@ class RawDisk(Disk):
         self.removed: list[int] = []
 
     def get(self, key: object, raw: object) -> str:
-        """Return the key of a row; CorruptData unless it is text."""
+        """Return the key of a row; CorruptDataError unless it is text."""
         if not raw or not isinstance(key, str):
-            raise CorruptData("the disk cache lists a key that is not text; nothing is unpickled")
+            raise CorruptDataError("the disk cache lists a key that is not text; nothing is unpickled")
         return key
 
     def store(self, value: object, read: bool, key: str) -> tuple[int, int, str | None, None]:  # noqa: ARG002 - the library passes it

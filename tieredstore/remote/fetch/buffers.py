@@ -7,7 +7,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final, TypeAlias
 
-from tieredstore.errors import AlreadyClosed
+from tieredstore.errors import AlreadyClosedError
 from tieredstore.model import ByteRange
 from tieredstore.transform.chunks import fresh_memory
 
@@ -79,10 +79,11 @@ class Destination:
 
     @contextmanager
     def lent(self, log_range: ByteRange) -> Generator[memoryview]:
-        """The part of the buffer where ``log_range`` belongs, for the block; AlreadyClosed if it was taken back."""
+        """The part of the buffer where ``log_range`` belongs, for the block; AlreadyClosedError if it was taken
+        back."""
         with self._changed:
             if self._is_back:
-                raise AlreadyClosed("the read that this was fetched for has ended")
+                raise AlreadyClosedError("the read that this was fetched for has ended")
             self._writers += 1
         try:
             yield self._buffer[log_range.start - self._range.start : log_range.stop - self._range.start]

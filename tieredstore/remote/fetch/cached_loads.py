@@ -7,9 +7,9 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Generic, TypeVar
 
-from tieredstore.errors import StoreUnavailable
+from tieredstore.errors import StoreUnavailableError
 from tieredstore.process.forks import begin_again_after_fork
-from tieredstore.process.futures import Overdue, outcome
+from tieredstore.process.futures import OverdueError, outcome
 from tieredstore.process.lifetime import Lifetime
 from tieredstore.remote.fetch.bounded_map import BoundedMap
 
@@ -40,7 +40,7 @@ class CachedLoads(Generic[Value]):
         self._running: dict[str, Future[Value]] = {}
 
     def get(self, key: str, load: Callable[[], Value]) -> Value:
-        """The cached value, or what ``load`` returns or raises; StoreUnavailable if that takes too long."""
+        """The cached value, or what ``load`` returns or raises; StoreUnavailableError if that takes too long."""
         self._life.check()
         cached = self._cache.get(key)
         if cached is not None:
@@ -48,9 +48,9 @@ class CachedLoads(Generic[Value]):
         future = self._start(key, load)
         try:
             return outcome(future, self._timeout_s)
-        except Overdue as error:
+        except OverdueError as error:
             waited = f"{self._timeout_s:g} s"
-            raise StoreUnavailable(f"{self._what} did not come within {waited}; it goes on loading") from error
+            raise StoreUnavailableError(f"{self._what} did not come within {waited}; it goes on loading") from error
 
     def discard(self, key: str) -> None:
         """Forget a value."""

@@ -13,7 +13,13 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.errors import AlreadyClosed, CorruptData, ObjectNotFound, RangeNotSatisfiable, SegmentCorrupt
+from tieredstore.errors import (
+    AlreadyClosedError,
+    CorruptDataError,
+    ObjectNotFoundError,
+    RangeNotSatisfiableError,
+    SegmentCorruptError,
+)
 from tieredstore.process.forks import begin_again_after_fork
 from tieredstore.process.futures import outcome
 from tieredstore.process.lifetime import Lifetime
@@ -98,7 +104,7 @@ class CachedChunks:
     def _woken(self, wanted: CachedRead, work: Callable[[], None]) -> list[Future[None]]:
         """Those who help with it."""
         helping: list[Future[None]] = []
-        with suppress(AlreadyClosed):  # these threads take no more, as a forked child's: the reader has one
+        with suppress(AlreadyClosedError):  # these threads take no more, as a forked child's: the reader has one
             helping.extend(self._helpers.submit(work) for _ in range(self._helper_count(wanted)))
         return helping
 
@@ -122,7 +128,7 @@ class CachedChunks:
                 if not self._cache.get_into(key, stored):
                     return None
                 segment.decoder.decode_into(stored, original)
-            except CorruptData:  # what the cache holds is not what was put in: a miss
+            except CorruptDataError:  # what the cache holds is not what was put in: a miss
                 return None
             finally:
                 spare.give(stored)
@@ -173,7 +179,7 @@ class ChunkLoader:
         return self._life.is_over
 
     def check_open(self) -> None:
-        """AlreadyClosed once the manager was closed; what a cache holds is not given any more either."""
+        """AlreadyClosedError once the manager was closed; what a cache holds is not given any more either."""
         self._life.check()
 
     def take_buffers(self) -> StreamBuffers:
@@ -309,13 +315,13 @@ class ChunkLoader:
         segment, run = job.segment, job.run
         try:
             stored = self._read_stored(job)
-        except RangeNotSatisfiable as error:
+        except RangeNotSatisfiableError as error:
             # Of a run that reaches past the object's end the first chunks may still be there.
             if len(run) > 1:
                 return self._fetch_one_by_one(job)
-            raise self._manifests.why_missing(segment.metadata, segment.log_key, error, SegmentCorrupt) from error
-        except ObjectNotFound as error:
-            raise self._manifests.why_missing(segment.metadata, segment.log_key, error, SegmentCorrupt) from error
+            raise self._manifests.why_missing(segment.metadata, segment.log_key, error, SegmentCorruptError) from error
+        except ObjectNotFoundError as error:
+            raise self._manifests.why_missing(segment.metadata, segment.log_key, error, SegmentCorruptError) from error
         kept = None if segment.decoder.is_identity and job.fits(run) else stored
         decode = partial(self._decode_of, job, stored)
         if job.by_reader:
@@ -333,7 +339,7 @@ class ChunkLoader:
             alone = replace(job, run=range(chunk, chunk + 1), destination=destination, end=None, by_reader=False)
             try:
                 decoding.extend(self._fetch(alone).decoding)
-            except SegmentCorrupt as error:
+            except SegmentCorruptError as error:
                 self._finish(alone.segment, alone.run)
                 failed: Future[Original] = Future()
                 failed.set_exception(error)
@@ -362,9 +368,9 @@ class ChunkLoader:
         segment = job.segment
         try:
             original = self._original(job, chunk, stored)
-        except CorruptData as error:
+        except CorruptDataError as error:
             self.counters.add(chunk_load_failures=1)
-            raise SegmentCorrupt(f"chunk {chunk} of {segment.metadata} is damaged: {error}") from error
+            raise SegmentCorruptError(f"chunk {chunk} of {segment.metadata} is damaged: {error}") from error
         else:
             self.counters.add(chunk_loads=1)
             if self.cache is not None:

@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from time import monotonic
 
-from tieredstore.errors import StoreUnavailable
+from tieredstore.errors import StoreUnavailableError
 from tieredstore.format.chunk_index import ChunkIndex
 from tieredstore.model import ByteRange, RemoteLogSegmentMetadata
-from tieredstore.process.futures import Overdue, outcome
+from tieredstore.process.futures import OverdueError, outcome
 from tieredstore.remote.fetch.buffers import BufferPool, Destination, Original, StreamBuffers
 from tieredstore.remote.fetch.chunk_cache import ChunkKey
 from tieredstore.transform.chunks import ChunkDecoder
@@ -95,7 +95,8 @@ class Load:
         self._unread = len(chunks)
 
     def chunk(self, number: int, timeout_s: float | None) -> Original:
-        """The original bytes of one of the chunks; raises what went wrong, or StoreUnavailable after the time-out."""
+        """The original bytes of one of the chunks; raises what went wrong, or StoreUnavailableError after the
+        time-out."""
         until = None if timeout_s is None else monotonic() + timeout_s
         try:
             arrived = outcome(self._arrived, timeout_s)
@@ -103,8 +104,8 @@ class Load:
                 return arrived.decode(number)
             decoded = arrived.decoding[number - self.chunks.start]
             return outcome(decoded, None if until is None else max(0.0, until - monotonic()))
-        except Overdue as error:
-            raise StoreUnavailable(
+        except OverdueError as error:
+            raise StoreUnavailableError(
                 f"chunk {number} did not come within {timeout_s:g} s (fetch.chunk.cache.get.timeout.ms); it goes on "
                 "loading"
             ) from error

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
 from tieredstore.errors import (
-    CorruptData,
-    IndexesCorrupt,
-    IndexNotRecorded,
-    ObjectNotFound,
-    RangeNotSatisfiable,
+    CorruptDataError,
+    IndexesCorruptError,
+    IndexNotRecordedError,
+    ObjectNotFoundError,
+    RangeNotSatisfiableError,
 )
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import IndexEntry, SegmentManifest
@@ -72,10 +72,10 @@ class Indexes:
         return {kind: io.BytesIO(indexes[kind]) for kind in recorded}
 
     def one(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> BinaryIO:
-        """One index; IndexNotRecorded if the segment was copied without it."""
+        """One index; IndexNotRecordedError if the segment was copied without it."""
         recorded = self.get(metadata, [index_type])
         if index_type not in recorded:
-            raise IndexNotRecorded(f"{metadata} was copied without a {index_type.value} index")
+            raise IndexNotRecordedError(f"{metadata} was copied without a {index_type.value} index")
         return recorded[index_type]
 
     def close(self) -> None:
@@ -101,8 +101,8 @@ class Indexes:
         self._manifests.counters.add(index_requests=1)
         try:
             return self._manifests.store.get(key, 0, manifest.segment_indexes.total_size)
-        except (ObjectNotFound, RangeNotSatisfiable) as error:
-            raise self._manifests.why_missing(metadata, key, error, IndexesCorrupt) from error
+        except (ObjectNotFoundError, RangeNotSatisfiableError) as error:
+            raise self._manifests.why_missing(metadata, key, error, IndexesCorruptError) from error
 
     def _from_blob(
         self, blob_key: str, metadata: RemoteLogSegmentMetadata, opened: OpenManifest
@@ -138,8 +138,8 @@ def _open_index(cipher: SegmentCipher | None, stored: bytes, entry: IndexEntry, 
         return unit
     try:
         return cipher.open(unit)
-    except CorruptData as error:
-        raise IndexesCorrupt(f"the {what} does not decrypt: {error}") from error
+    except CorruptDataError as error:
+        raise IndexesCorruptError(f"the {what} does not decrypt: {error}") from error
 
 
 def _split(plain: bytes, manifest: SegmentManifest) -> dict[IndexType, bytes] | None:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import (
-    CorruptData,
-    ObjectNotFound,
-    RangeNotSatisfiable,
-    SegmentNotFound,
-    UnknownKey,
-    WrongKey,
+    CorruptDataError,
+    ObjectNotFoundError,
+    RangeNotSatisfiableError,
+    SegmentNotFoundError,
+    UnknownKeyError,
+    WrongKeyError,
     excerpt,
 )
 from tieredstore.format.chunk_index import VariableChunkIndex
@@ -42,12 +42,12 @@ class OpenManifest:
     """A manifest and what its data key opens. ``cipher`` raises if the key ring does not hold the pair."""
 
     manifest: SegmentManifest
-    opened: SegmentCipher | UnknownKey | WrongKey | None
+    opened: SegmentCipher | UnknownKeyError | WrongKeyError | None
 
     @property
     def cipher(self) -> SegmentCipher | None:
         """What opens the segment's units; None for a segment that is not encrypted."""
-        if isinstance(self.opened, UnknownKey | WrongKey):
+        if isinstance(self.opened, UnknownKeyError | WrongKeyError):
             raise self.opened.with_traceback(None)
         return self.opened
 
@@ -88,10 +88,11 @@ class Manifests:
         self._rules = rules
 
     def get(self, metadata: RemoteLogSegmentMetadata) -> OpenManifest:
-        """The segment's manifest, by at most one request; SegmentNotFound without one, SegmentCorrupt for another's."""
+        """The segment's manifest, by at most one request; SegmentNotFoundError without one, SegmentCorruptError for
+        another's."""
         key = self.layout.key(metadata, Suffix.MANIFEST)
         opened = self._loads.get(key, lambda: self._load(key, metadata))
-        if isinstance(opened.opened, UnknownKey | WrongKey):
+        if isinstance(opened.opened, UnknownKeyError | WrongKeyError):
             # Not kept: its data key may be wrapped by another pair soon, one that is on the ring.
             self._loads.discard(key)
         return opened
@@ -108,17 +109,17 @@ class Manifests:
         self,
         metadata: RemoteLogSegmentMetadata,
         key: str,
-        error: ObjectNotFound | RangeNotSatisfiable,
-        corrupt: type[CorruptData],
-    ) -> CorruptData | SegmentNotFound:
+        error: ObjectNotFoundError | RangeNotSatisfiableError,
+        corrupt: type[CorruptDataError],
+    ) -> CorruptDataError | SegmentNotFoundError:
         """Why an object that a manifest points to is missing or short: corruption, unless a delete went by."""
         # A cached manifest may be one of a segment that is deleted by now.
         self.forget(metadata)
         try:
             self.store.head(self.layout.key(metadata, Suffix.MANIFEST))
-        except ObjectNotFound:
-            return SegmentNotFound(f"{metadata} was deleted while it was read")
-        what = "is missing" if isinstance(error, ObjectNotFound) else "is shorter than its manifest says"
+        except ObjectNotFoundError:
+            return SegmentNotFoundError(f"{metadata} was deleted while it was read")
+        what = "is missing" if isinstance(error, ObjectNotFoundError) else "is shorter than its manifest says"
         return corrupt(f"{self.layout.show(key)} {what}, and its manifest exists: the segment is damaged")
 
     def _load(self, key: str, metadata: RemoteLogSegmentMetadata) -> OpenManifest:
@@ -127,21 +128,21 @@ class Manifests:
         known = KnownSegment(metadata.remote_log_segment_id, metadata.start_offset)
         try:
             manifest = read_manifest(self.store, key, shown, known, self._rules)
-        except ObjectNotFound as error:
-            raise SegmentNotFound(f"{metadata} is not in the store: {shown} does not exist") from error
+        except ObjectNotFoundError as error:
+            raise SegmentNotFoundError(f"{metadata} is not in the store: {shown} does not exist") from error
         # Unwrapped once for all reads of the segment: RSA takes longer than decrypting a chunk.
         return OpenManifest(manifest, self._open(manifest))
 
-    def _open(self, manifest: SegmentManifest) -> SegmentCipher | UnknownKey | WrongKey | None:
+    def _open(self, manifest: SegmentManifest) -> SegmentCipher | UnknownKeyError | WrongKeyError | None:
         wrapped = manifest.encryption
         if wrapped is None:
             return None
         if self._key_ring is None:
-            return UnknownKey(
+            return UnknownKeyError(
                 f"the segment is encrypted (key pair {excerpt(wrapped.key_id)!r}) and no key ring is configured; set "
                 "encryption.enabled, encryption.key.pair.id and encryption.key.pairs"
             )
         try:
             return SegmentCipher(DataKey(self._key_ring.unwrap(wrapped.key_id, wrapped.wrapped), wrapped.aad))
-        except (UnknownKey, WrongKey) as error:
+        except (UnknownKeyError, WrongKeyError) as error:
             return error  # who only looks at the manifest needs no key

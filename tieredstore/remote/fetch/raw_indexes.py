@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from tieredstore.errors import BatchCorrupt, IndexNotRecorded, SegmentCorrupt, SegmentNotFound
+from tieredstore.errors import BatchCorruptError, IndexNotRecordedError, SegmentCorruptError, SegmentNotFoundError
 from tieredstore.format.keys import Suffix, listing_prefix, parse_key
 from tieredstore.kafka.batches import walk_batch_headers
 from tieredstore.kafka.checkpoints import LeaderEpochs, ProducerState, format_leader_epochs, format_producer_snapshot
@@ -56,7 +56,7 @@ class RawIndexes:
         """One index."""
         indexes = self.get(metadata, [index_type])
         if index_type not in indexes:
-            raise IndexNotRecorded(f"{metadata} was stored without a {index_type.value} index")
+            raise IndexNotRecordedError(f"{metadata} was stored without a {index_type.value} index")
         return indexes[index_type]
 
     def _make_index(self, metadata: RemoteLogSegmentMetadata, kind: IndexType) -> bytes:
@@ -84,8 +84,8 @@ class RawIndexes:
                 try:
                     headers = walk_batch_headers(view.at, metadata.segment_size_in_bytes)
                     steps = tuple(transaction_steps(headers, view.marker))
-                except BatchCorrupt as error:
-                    raise SegmentCorrupt(f"{metadata}: {error}") from error
+                except BatchCorruptError as error:
+                    raise SegmentCorruptError(f"{metadata}: {error}") from error
             self._steps.put(name, steps)
         return steps
 
@@ -113,7 +113,7 @@ class RawIndexes:
             named = RemoteLogSegmentMetadata(key.segment_id, key.start_offset, -1, 0)
             try:
                 recorded = self._manifests.get(named).manifest.metadata
-            except SegmentNotFound:
+            except SegmentNotFoundError:
                 continue
             if recorded is not None:
                 yield recorded

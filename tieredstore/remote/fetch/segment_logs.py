@@ -8,7 +8,7 @@ from collections import OrderedDict
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.errors import AlreadyClosed, InvalidRange, SegmentCorrupt, TieredStoreError
+from tieredstore.errors import AlreadyClosedError, InvalidRangeError, SegmentCorruptError, TieredStoreError
 from tieredstore.format.keys import Suffix
 from tieredstore.model import ByteRange, RemoteLogSegmentId, RemoteLogSegmentMetadata
 from tieredstore.process.forks import begin_again_after_fork
@@ -111,7 +111,7 @@ class SegmentLogs:
         size = manifest.chunk_index.original_file_size
         log_range = byte_range or ByteRange(0, size)
         if log_range.stop > size:
-            raise SegmentCorrupt(
+            raise SegmentCorruptError(
                 f"{metadata} has {size} bytes by its manifest and {metadata.segment_size_in_bytes} by its metadata"
             )
         positions = manifest.chunk_index.positions()
@@ -169,7 +169,7 @@ class PreparedSegment:
         # Who waits for the opening is woken before this is called, and a stream is for one thread at a time.
         with self._lock:
             if not self._is_over and not opening.cancelled() and opening.exception() is None:
-                with contextlib.suppress(AlreadyClosed):  # nobody will read on
+                with contextlib.suppress(AlreadyClosedError):  # nobody will read on
                     outcome(opening).prefetch(self._byte_count)
 
 
@@ -209,5 +209,7 @@ def range_of_request(metadata: RemoteLogSegmentMetadata, start: int, end: int | 
     if size == 0 and start == 0:
         return ByteRange(0, 0)
     if not 0 <= start < stop:
-        raise InvalidRange(f"bytes {start} to {'the end' if end is None else end} are not in {metadata}: it has {size}")
+        raise InvalidRangeError(
+            f"bytes {start} to {'the end' if end is None else end} are not in {metadata}: it has {size}"
+        )
     return ByteRange(start, stop)

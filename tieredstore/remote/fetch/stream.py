@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from tieredstore.errors import AlreadyClosed
+from tieredstore.errors import AlreadyClosedError
 from tieredstore.model import ByteRange
 from tieredstore.process.forks import begin_again_after_fork
 from tieredstore.remote.fetch.buffers import Destination, Original, StreamBuffers
@@ -139,7 +139,7 @@ class SegmentStream(io.RawIOBase):
     def readinto(self, buffer: WriteableBuffer, /) -> int:
         """Fill ``buffer`` as far as the range goes; the number of bytes, 0 only at the end.
 
-        After AlreadyClosed or an interrupt a call that the store does not answer may still write into the buffer.
+        After AlreadyClosedError or an interrupt a call that the store does not answer may still write into the buffer.
         """
         self._check_open()
         target = memoryview(buffer).cast("B")[: self.remaining]
@@ -232,7 +232,7 @@ class SegmentStream(io.RawIOBase):
     def _after_read(self, count: int) -> None:
         self._loader.counters.add(bytes_asked=count)
         if self._sequential:
-            with contextlib.suppress(AlreadyClosed):  # the next read tells
+            with contextlib.suppress(AlreadyClosedError):  # the next read tells
                 self._schedule(0)
         self._sequential = True  # the next read goes on from here, unless a seek comes between
 

@@ -30,7 +30,7 @@ class StreamView:
         return memoryview(self._piece)[position - self._begin :]
 
     def marker(self, header: BatchHeader) -> bytes:
-        """What the records of a control batch begin with; BatchCorrupt for a marker that is damaged."""
+        """What the records of a control batch begin with; BatchCorruptError for a marker that is damaged."""
         head = self.at(header.position)
         # As all that end a transaction are.
         if header.size_in_bytes <= _HEAD:

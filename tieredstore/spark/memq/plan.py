@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from tieredstore.errors import ConfigError, DataLoss
+from tieredstore.errors import ConfigError, DataLossError, TopicNotFoundError
 from tieredstore.model import AtTime, Earliest, Latest, Place, Places
-from tieredstore.pubsub.errors import TopicNotFound
 from tieredstore.pubsub.format.batches import BatchIndex, read_index
 from tieredstore.pubsub.format.notifications import check_path
 from tieredstore.pubsub.queue.memq_topics import open_topics
@@ -75,7 +74,7 @@ def batches_from(
     if offset < start:
         lost = f"{log.topic.name}-{partition}: retention has freed offsets {offset} to {start - 1}"
         if fail_on_data_loss:
-            raise DataLoss(f"{lost}; set failOnDataLoss to false to go on at {start}")
+            raise DataLossError(f"{lost}; set failOnDataLoss to false to go on at {start}")
         _logger.warning("%s; reading goes on at %d", lost, start)
     walk = log.walk(partition, max(offset, start), end)
     return (PlannedBatch(batch.key, batch.size, batch) for batch in walk)
@@ -101,7 +100,7 @@ def list_batches(topics: Topics, options: TopicOptions) -> Sequence[PlannedBatch
     """The objects of the topic, by the time in their keys: all that lie there, orphans too."""
     try:
         topic = topics.get(options.topic)
-    except TopicNotFound:
+    except TopicNotFoundError:
         # What told of the topic may be gone with its queue: then it lies where new ones would.
         settings = topics.settings
         path = check_path(f"{settings.key_prefix}{settings.section(BatchSettings).cluster}/topics/{options.topic}")

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StringType, StructType
 
 from tieredstore.errors import ConfigError
-from tieredstore.pubsub.errors import InvalidRecord
+from tieredstore.pubsub.errors import InvalidRecordError
 from tieredstore.pubsub.produce.sink import BATCH_QUERY, SinkBatches, SinkCommits, StoredBatch
 from tieredstore.spark.memq.plan import topics_of
 from tieredstore.spark.source.rows import MEMQ_ROWS
@@ -176,7 +176,7 @@ def _add(batches: SinkBatches, rows: pa.RecordBatch) -> None:
         columns.get("messageId", nothing), times, strict=True,
     ):  # fmt: skip
         if value is None:
-            raise InvalidRecord("a row has no value, which a record of MemQ's must have")
+            raise InvalidRecordError("a row has no value, which a record of MemQ's must have")
         pairs = None if headers is None else [(pair["key"], pair["value"] or b"") for pair in headers]
         stamp = now_ms if time_us is None else time_us // 1000
         batches.add(_bytes(value), _bytes(key), pairs, _bytes(message_id), stamp)

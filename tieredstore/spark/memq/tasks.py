@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from tieredstore.errors import DataLoss, ObjectNotFound
+from tieredstore.errors import DataLossError, ObjectNotFoundError
 from tieredstore.kafka.arrow_values import repeat_value
 from tieredstore.process.futures import outcome
 from tieredstore.process.thread_pool import ThreadPool
@@ -53,14 +53,16 @@ def plan_tasks(options: TopicOptions, batches: Sequence[PlannedBatch] | None = N
 def _index(topics: Topics, batch: PlannedBatch, options: TopicOptions) -> BatchIndex:
     try:
         return index_in(topics, batch)
-    except ObjectNotFound as error:
+    except ObjectNotFoundError as error:
         raise _loss(batch, options) from error
 
 
-def _loss(batch: PlannedBatch, options: TopicOptions) -> DataLoss:
+def _loss(batch: PlannedBatch, options: TopicOptions) -> DataLossError:
     queued = batch.queued
     where = options.topic if queued is None else f"{options.topic}-{queued.partition}, offset {queued.offset}"
-    return DataLoss(f"{where}: the object {batch.key} is not there; set failOnDataLoss to false to go on without it")
+    return DataLossError(
+        f"{where}: the object {batch.key} is not there; set failOnDataLoss to false to go on without it"
+    )
 
 
 def read_task(task: InputPartition, options: TopicOptions) -> Iterator[pa.RecordBatch]:
@@ -126,7 +128,7 @@ class _Reading:
                 batch, fetched = ahead.popleft()
                 try:
                     index, body = outcome(fetched)
-                except ObjectNotFound as error:
+                except ObjectNotFoundError as error:
                     loss = _loss(batch, self._options)
                     if self._options.fail_on_data_loss:
                         raise loss from error

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.errors import PySparkAttributeError
 from pyspark.sql import SparkSession
 
-from tieredstore.errors import AlreadyClosed, ConfigError, TieredStoreError
+from tieredstore.errors import AlreadyClosedError, ConfigError, TieredStoreError
 from tieredstore.pipelines.config.settings import load_pipeline
 from tieredstore.pipelines.run.outage import Outage
 from tieredstore.pipelines.run.progress import Counts, CountsCollector
@@ -215,8 +215,8 @@ def start_pipelines(
     in the output once, whatever is killed and however often this is called: the commit log in the output says how far
     a pipeline is. ``checkpoint`` is a folder for Spark's own notes, which may be lost or old; without it they lie in a
     folder of the driver that goes with the query. ``awaitTermination`` raises what ends a query. What they do is among
-    the metrics of this process while they are under way. ResourceNotFound, with ``once``, for a topic that is named and
-    nowhere.
+    the metrics of this process while they are under way. ResourceNotFoundError, with ``once``, for a topic that is
+    named and nowhere.
     """
     if not files:
         raise ConfigError("no pipeline is named: give start_pipelines their files of properties")
@@ -324,7 +324,7 @@ def _watch(runs: Sequence[PipelineRun], stop: Stop, health: Health) -> None:
             run.mark()
             run.tell(health)
             if not run.query.isActive:
-                raise run.failure() or AlreadyClosed(f"the query of {run.name} was stopped by somebody else")
+                raise run.failure() or AlreadyClosedError(f"the query of {run.name} was stopped by somebody else")
 
 
 def _drain(runs: Sequence[PipelineRun], stop: Stop) -> None:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Observation, functions
 
-from tieredstore.errors import ConfigError, InvalidValue, TieredStoreError
+from tieredstore.errors import ConfigError, InvalidValueError, TieredStoreError
 from tieredstore.pipelines.files.columns import as_records, frame_function, of_rows
 from tieredstore.pipelines.log.entries import Window
 from tieredstore.pipelines.run.recipes import fingerprint_of
@@ -231,11 +231,11 @@ class _Windows:
             starts.sort()
 
     def number(self, topic: str, partition: int, offset: int | None) -> int:
-        """Its number among those of the job; InvalidValue for a record of none."""
+        """Its number among those of the job; InvalidValueError for a record of none."""
         starts = self._of.get((topic, partition), [])
         at = bisect_right(starts, (offset, len(self._windows))) - 1 if offset is not None else -1
         if offset is None or at < 0 or offset >= self._windows[starts[at][1]].stop:
-            raise InvalidValue(
+            raise InvalidValueError(
                 f"frame gives offset {offset} of {topic}-{partition}, which it was not given: topic, partition and "
                 "offset have to stay as they are"
             )
@@ -247,7 +247,7 @@ def _ascending(window: Window, first: pa.RecordBatch, rest: Iterator[pa.RecordBa
     for rows in chain([first], rest):
         for offset in rows.column("offset").to_pylist():
             if offset <= last:
-                raise InvalidValue(
+                raise InvalidValueError(
                     f"frame gives offset {offset} of {window.topic}-{window.partition} behind offset {last}: a record "
                     "is one row at most, and rows stay in their order"
                 )
@@ -260,7 +260,7 @@ def of_all(
 ) -> list[Written]:
     """What was written of each of the windows, with what the frame left out; ``read`` is how many records each had.
 
-    InvalidValue for a window that came out of several tasks, or in pieces: what was prepared is discarded.
+    InvalidValueError for a window that came out of several tasks, or in pieces: what was prepared is discarded.
     """
     by_start: defaultdict[tuple[str, int, int], list[Written]] = defaultdict(list)
     for one in written:
@@ -270,7 +270,7 @@ def of_all(
         parts = by_start[window.topic, window.partition, window.start] or mark_windows([window])
         if len(parts) > 1:
             discard_files(store, [file for one, _ in written for file in one.files])
-            raise InvalidValue(
+            raise InvalidValueError(
                 f"frame gives rows of offsets {window.start} to {window.stop - 1} of {window.topic}-{window.partition} "
                 "in pieces, or out of several tasks: it has to be narrow, without a join, a sort, a repartition or an "
                 "aggregation"

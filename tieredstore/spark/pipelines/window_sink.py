@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from pyspark import InheritableThread
 
-from tieredstore.errors import AlreadyClosed, ResourceNotFound, TieredStoreError
+from tieredstore.errors import AlreadyClosedError, ResourceNotFoundError, TieredStoreError
 from tieredstore.pipelines.run.outage import Outage
 from tieredstore.pipelines.run.window_writing import discard_files, mark_windows
 from tieredstore.pipelines.run.windows import unwritten
@@ -139,11 +139,11 @@ class WindowSink:
     def check_topics(self, *, ends: bool) -> None:
         """Judge topics that are named and nowhere, at the start: a run that ``ends`` would end well without them.
 
-        ResourceNotFound then; one that goes on has a warning: they may be made later.
+        ResourceNotFoundError then; one that goes on has a warning: they may be made later.
         """
         try:
             self._patiently(lambda: self._runner.check_topics(self._runner.look()))
-        except ResourceNotFound as error:
+        except ResourceNotFoundError as error:
             if ends:
                 raise
             _logger.warning("%s; the pipeline goes on with what there is, and waits for more", error)
@@ -192,7 +192,8 @@ class WindowSink:
         self._stopping.clear()
 
     def mark_published(self, *, idle_s: float) -> None:
-        """Write down that all is published, once nothing was written for so long; Fenced if another driver is there.
+        """Write down that all is published, once nothing was written for so long; FencedError if another driver is
+        there.
 
         That is looked for now and then, also where there is nothing to write down.
         """
@@ -252,7 +253,7 @@ class WindowSink:
     def _check_open(self) -> None:
         if self._stopping.is_set():
             # An error, so that Spark does not count the batch as done.
-            raise AlreadyClosed("the pipeline is stopping: this batch is written by the next run")
+            raise AlreadyClosedError("the pipeline is stopping: this batch is written by the next run")
 
     def _patiently(self, work: Callable[[], _Outcome]) -> _Outcome:
         """What the work gives; where store or broker are away, later."""

@@ -39,7 +39,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from tieredstore.errors import ConfigError, ResourceNotFound
+from tieredstore.errors import ConfigError, ResourceNotFoundError
 from tieredstore.limits import MAX_INT32, MAX_OFFSET
 from tieredstore.model import TopicId, TopicPartition, Uuid
 from tieredstore.partitions.position import LogBounds, Position, stand
@@ -432,7 +432,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         query = replace(self._query, selection=_but(self._query.selection, read.offsets))
         try:
             snapshot.check_selected(query, manager_of(self._options.store))
-        except ResourceNotFound as error:
+        except ResourceNotFoundError as error:
             if ends:
                 raise
             _logger.warning("%s; the stream waits until it is there", error)

@@ -43,7 +43,7 @@ def plan_tasks(
 ) -> list[InputPartition]:
     """The tasks that read the windows, each offset in exactly one, cut by the options ``maxSplitBytes`` and its kin.
 
-    DataLoss by ``failOnDataLoss`` for offsets that neither bucket nor broker has.
+    DataLossError by ``failOnDataLoss`` for offsets that neither bucket nor broker has.
     """
     limits = SplitLimits(options.max_split_bytes, options.max_records_per_partition, options.min_partitions, since_ms)
     splits = plan_windows(source, snapshot, windows, query_of(options), limits)
@@ -53,7 +53,7 @@ def plan_tasks(
 def read_task(task: InputPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
     """The rows of a task, in batches of Arrow without empty ones; a task that is neither of ours has none.
 
-    Memory is bounded by the settings of the store and the size of a batch, not by that of the task. DataLoss where
+    Memory is bounded by the settings of the store and the size of a batch, not by that of the task. DataLossError where
     retention passed by since the planning, unless ``failOnDataLoss`` is false: that is logged then.
     """
     spare_modules()

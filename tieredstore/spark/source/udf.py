@@ -18,7 +18,7 @@ from tieredstore.catalog.lineage import Lineage, Span
 from tieredstore.catalog.listing import SegmentObjects
 from tieredstore.catalog.planning import load_catalog
 from tieredstore.catalog.stored import load_segment
-from tieredstore.errors import BatchCorrupt, ConfigError, ObjectNotFound, SegmentNotFound
+from tieredstore.errors import BatchCorruptError, ConfigError, ObjectNotFoundError, SegmentNotFoundError
 from tieredstore.format.keys import ObjectKey, Suffix, main_path, object_key, parse_key
 from tieredstore.kafka.records import RecordDecoder
 from tieredstore.limits import MAX_INT32, MAX_OFFSET
@@ -73,8 +73,8 @@ def decode_segments(
     ``isolation`` is ``read_committed`` by default for segments of a store. A log alone does not tell which of its
     transactions were aborted, so that its bytes can be read by ``read_uncommitted`` only. A task holds one batch of
     ``df`` and a few MiB; each log or segment is decoded by one task, so have as many partitions as tasks are wanted.
-    ConfigError for what cannot be; tasks fail with BatchCorrupt, SegmentNotFound or what else is wrong with a segment,
-    which they name. Rows are in the order of ``df``, those of a segment by offset.
+    ConfigError for what cannot be; tasks fail with BatchCorruptError, SegmentNotFoundError or what else is wrong with a
+    segment, which they name. Rows are in the order of ``df``, those of a segment by offset.
 
     Six parameters, all but ``df`` by name: each is a choice of its own that a user leaves out as a rule.
     """
@@ -107,7 +107,8 @@ def decode_batches(
 
     Each record is a struct of ``columns`` (``headers`` may be one of them), in the order of the log: control records
     are left out, those of aborted transactions are not. Null stays null, no bytes are an empty array. A damaged batch
-    fails the task with BatchCorrupt, or with ``on_corrupt="null"`` its row has null. Offsets ascend within a value.
+    fails the task with BatchCorruptError, or with ``on_corrupt="null"`` its row has null. Offsets ascend within a
+    value.
     """
     if on_corrupt not in ("fail", "null"):
         raise ConfigError(f"on_corrupt is {on_corrupt!r}; it must be fail or null")
@@ -209,10 +210,10 @@ class BatchArrays:
             return None
         try:
             return self._collect(row, memoryview(content))
-        except BatchCorrupt as error:
+        except BatchCorruptError as error:
             if self._on_corrupt == "null":
                 return None
-            raise BatchCorrupt(f"{self._place(row)}: {error}") from error
+            raise BatchCorruptError(f"{self._place(row)}: {error}") from error
 
     def _collect(self, row: int, content: memoryview) -> list[pa.RecordBatch]:
         collected: list[pa.RecordBatch] = []
@@ -283,7 +284,7 @@ class LogName:
 
 
 def rows_of_logs(batches: Iterable[pa.RecordBatch], shape: RowShape) -> Iterator[pa.RecordBatch]:
-    """The rows of all records; a null log has none. BatchCorrupt names the log's path."""
+    """The rows of all records; a null log has none. BatchCorruptError names the log's path."""
     decoder = RecordDecoder(shape.decoder_columns)
     for batch in batches:
         for content, name in _logs(batch):
@@ -291,8 +292,8 @@ def rows_of_logs(batches: Iterable[pa.RecordBatch], shape: RowShape) -> Iterator
                 _check_beginning(name, content)
                 for records in decoder.decode([content]):
                     yield shape.convert(records, name.topic, name.partition)
-            except BatchCorrupt as error:
-                raise BatchCorrupt(f"{name}: {error}") from error
+            except BatchCorruptError as error:
+                raise BatchCorruptError(f"{name}: {error}") from error
 
 
 def _logs(batch: pa.RecordBatch) -> Iterator[tuple[memoryview, LogName]]:
@@ -312,7 +313,7 @@ def _check_beginning(name: LogName, content: memoryview) -> None:
     first = int.from_bytes(content[:_BASE_OFFSET_SIZE], "big", signed=True)
     # It may well begin later: compaction takes a log's first records and leaves its name.
     if first < name.base_offset:
-        raise BatchCorrupt(
+        raise BatchCorruptError(
             f"its first record batch begins at offset {first}, before the {name.base_offset} of its name"
         )
 
@@ -391,7 +392,7 @@ class StoredSegments:
                     yield shape.convert(records, where.topic, where.partition)
 
     def read(self, key: ObjectKey) -> PartitionRead:
-        """The records of one segment. SegmentNotFound if it has no manifest.
+        """The records of one segment. SegmentNotFoundError if it has no manifest.
 
         With ``read_committed`` the read ends where the first undecided transaction begins, as a consumer's would;
         ConfigError for a segment with offsets of a leader epoch that the log left behind, since nothing tells what
@@ -409,8 +410,8 @@ class StoredSegments:
         store, path = self._source.store, key.main_path
         try:
             manifest = store.head(object_key(self._source.layout.prefix, path, Suffix.MANIFEST))
-        except ObjectNotFound:
-            raise SegmentNotFound(f"there is no segment {path}: the store holds no manifest of it") from None
+        except ObjectNotFoundError:
+            raise SegmentNotFoundError(f"there is no segment {path}: the store holds no manifest of it") from None
         objects = SegmentObjects(key.segment_id, key.start_offset, ((Suffix.MANIFEST, manifest),), path)
         return describe_segment(self._source, load_segment(store, objects, self._source.manifest_rules))
 

@@ -17,7 +17,7 @@ from tieredstore.cli.terminal.tables import number, text, word
 from tieredstore.config import Settings, load_settings
 from tieredstore.config.loading import load_uploader_settings
 from tieredstore.config.uploader import UploaderSettings
-from tieredstore.errors import ConfigError, DataLoss, StoreUnavailable
+from tieredstore.errors import ConfigError, DataLossError, StoreUnavailableError
 from tieredstore.model import TopicIdPartition, human_bytes
 
 if TYPE_CHECKING:
@@ -157,8 +157,8 @@ def _ship_once(shipping: Uploader, *, as_json: bool) -> None:
         )
     if counts.holes:
         complain(f"{counts.lost_offsets} offsets could not be shipped; the watermarks say which, and why")
-        raise typer.Exit(DataLoss.exit_code)
+        raise typer.Exit(DataLossError.exit_code)
     errors = [entry.error for entry in left if entry.error is not None]
     if errors:
         is_refused = any(isinstance(error, ConfigError) for error in errors)
-        raise typer.Exit((ConfigError if is_refused else StoreUnavailable).exit_code)
+        raise typer.Exit((ConfigError if is_refused else StoreUnavailableError).exit_code)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tieredstore.catalog.lineage import Lineage
-from tieredstore.errors import ConfigError, DataLoss
+from tieredstore.errors import ConfigError, DataLossError
 from tieredstore.live import EpochEnd
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.partitions.history import Cut
@@ -60,7 +60,7 @@ def at(offsets: dict[TopicPartition, int], topic_id: Uuid = OLD) -> StreamOffset
 
 
 def refuse(loss: Loss) -> None:
-    raise DataLoss(sentence(loss, QueryWords()))
+    raise DataLossError(sentence(loss, QueryWords()))
 
 
 def told_of(call: Callable[[OnLoss], Any]) -> tuple[Any, list[str]]:
@@ -68,7 +68,7 @@ def told_of(call: Callable[[OnLoss], Any]) -> tuple[Any, list[str]]:
     losses: list[str] = []
     result = call(lambda loss: losses.append(sentence(loss, QueryWords())))
     if losses:
-        with pytest.raises(DataLoss) as error:
+        with pytest.raises(DataLossError) as error:
             call(refuse)
         assert str(error.value) == losses[0]
     else:

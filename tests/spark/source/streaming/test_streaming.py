@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import (
 
 from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, values
 from tests.support.spark.spark_stream_topics import Bucket, Query, over_the_wire, rows_between
-from tieredstore.errors import ConfigError, DataLoss, ResourceNotFound
+from tieredstore.errors import ConfigError, DataLossError, ResourceNotFoundError
 from tieredstore.kafka.checkpoints import ProducerState
 from tieredstore.model import TopicIdPartition
 from tieredstore.spark.source.streaming import StreamReader
@@ -125,7 +125,7 @@ def test_a_run_that_ends_fails_where_a_batch_query_does(
 ) -> None:
     if "maxBytesPerTrigger" not in options:
         bucket.write(3)
-    with pytest.raises(ResourceNotFound):
+    with pytest.raises(ResourceNotFoundError):
         run_that_ends(bucket.reader(**options), limit)
 
 
@@ -136,7 +136,7 @@ def test_a_later_run_that_ends_fails_too(bucket: Bucket, limit: ReadLimit | None
     reader = bucket.reader(subscribe="orders,nope")
     if limit is None:
         reader.prepareForTriggerAvailableNow()
-    with pytest.raises(ResourceNotFound, match="nope"):
+    with pytest.raises(ResourceNotFoundError, match="nope"):
         reader.latestOffset(first.start, limit or reader.getDefaultReadLimit())
 
 
@@ -151,7 +151,7 @@ def test_a_topic_that_was_read_and_is_gone_is_a_loss_and_no_misspelt_name(
         reader = bucket.reader(failOnDataLoss=on_loss)
         if limit is None:
             reader.prepareForTriggerAvailableNow()
-        with pytest.raises(DataLoss, match="orders") if on_loss == "true" else nullcontext():
+        with pytest.raises(DataLossError, match="orders") if on_loss == "true" else nullcontext():
             assert reader.latestOffset(first.start, limit or reader.getDefaultReadLimit()) == first.start
 
 

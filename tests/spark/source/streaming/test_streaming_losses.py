@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, values
 from tests.support.spark.spark_stream_topics import Bucket, Query, rows_between
-from tieredstore.errors import DataLoss
+from tieredstore.errors import DataLossError
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def check_loss(queries: tuple[Query, Query], caplog: pytest.LogCaptureFixture, s
     """What the lenient one reads; the other says the sentence."""
     strict, lenient = queries
     for _ in range(2):  # it does not get past it
-        with pytest.raises(DataLoss, match="failOnDataLoss") as error:
+        with pytest.raises(DataLossError, match="failOnDataLoss") as error:
             strict.trigger()
         assert str(error.value).startswith(sentence)
     assert strict.rows == []
@@ -68,7 +68,7 @@ def test_a_hole_between_segments(bucket: Bucket, caplog: pytest.LogCaptureFixtur
     bucket.write(10)
     strict, lenient = two_queries(bucket)
     bucket.write(5, skip=5)
-    with pytest.raises(DataLoss, match="10 to 14 of orders-0"):
+    with pytest.raises(DataLossError, match="10 to 14 of orders-0"):
         strict.trigger()
     assert lenient.trigger() == values(range(15, 20))
     assert "10" in caplog.text
@@ -149,7 +149,7 @@ def test_a_batch_read_again_whose_offsets_are_gone(bucket: Bucket, caplog: pytes
     start = query.start
     query.trigger()
     bucket.delete(*segments)
-    with pytest.raises(DataLoss, match="begins at offset 20, and it was read up to 0"):
+    with pytest.raises(DataLossError, match="begins at offset 20, and it was read up to 0"):
         rows_between(bucket.reader(), start, query.start)
     lenient = bucket.reader(failOnDataLoss="false")
     assert rows_between(lenient, start, query.start) == values(range(20, 30))

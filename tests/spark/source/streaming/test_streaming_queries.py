@@ -102,7 +102,7 @@ def test_a_run_that_ends_says_which_topic_is_not_there(
 ) -> None:
     bucket.write(5)
     run = Run(spark, tmp_path, bucket.options | {"subscribe": "ordres", "startingOffsets": "earliest"})
-    with pytest.raises(StreamingQueryException, match=r"ResourceNotFound: .*'ordres'.*'orders'") as error:
+    with pytest.raises(StreamingQueryException, match=r"ResourceNotFoundError: .*'ordres'.*'orders'") as error:
         run.to_the_end(**{trigger: True})
     assert "Traceback" not in str(error.value)
 
@@ -134,7 +134,7 @@ def test_data_loss_is_a_sentence_and_a_query_without_it_goes_on(
     with pytest.raises(StreamingQueryException) as error:
         run.to_the_end()
     shown = str(error.value)
-    assert f"DataLoss: topic orders was created again as {SECOND_ID}, and {FIRST_ID} was read up to" in shown
+    assert f"DataLossError: topic orders was created again as {SECOND_ID}, and {FIRST_ID} was read up to" in shown
     assert "Traceback" not in shown
     run.options = options | {"failOnDataLoss": "false"}
     run.to_the_end()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.golden.records import Row
-from tieredstore.errors import BatchCorrupt, ConfigError
+from tieredstore.errors import BatchCorruptError, ConfigError
 from tieredstore.spark.source.rows import RowShape
 from tieredstore.spark.source.udf import BatchArrays, OnCorrupt
 from tieredstore.testing.batches import Record, build_batch
@@ -79,14 +79,14 @@ def test_slices_of_arrays_are_read_as_what_they_show() -> None:
 
 
 def test_a_damaged_value_fails_and_names_its_place() -> None:
-    with pytest.raises(BatchCorrupt, match=r"^value 2: the log ends \d+ bytes into the record batch at byte 0"):
+    with pytest.raises(BatchCorruptError, match=r"^value 2: the log ends \d+ bytes into the record batch at byte 0"):
         decoded([None, BATCH, BATCH[:-3]])
 
 
 def test_rows_are_counted_over_all_arrays() -> None:
     arrays = BatchArrays(RowShape(["offset"]), "fail", "value {}".format)
     good, bad = pa.array([BATCH, None]), pa.array([b"x"])
-    with pytest.raises(BatchCorrupt, match=r"^value 4:"):
+    with pytest.raises(BatchCorruptError, match=r"^value 4:"):
         list(arrays.convert([good, good, bad]))
 
 

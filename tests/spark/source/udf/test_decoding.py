@@ -17,7 +17,7 @@ from tests.support.golden.segments import CASES, GoldenSegment, segments
 from tests.support.golden.stored import settings_of
 from tests.support.records.stored_records import StoredTopic, plain_batch
 from tests.support.records.transaction_scripts import Step, store
-from tieredstore.errors import BatchCorrupt, ConfigError, ManifestCorrupt, SegmentNotFound
+from tieredstore.errors import BatchCorruptError, ConfigError, ManifestCorruptError, SegmentNotFoundError
 from tieredstore.format.keys import ObjectKey, Suffix, main_path
 from tieredstore.model import RemoteLogSegmentMetadata as Metadata
 from tieredstore.model import Uuid
@@ -142,17 +142,19 @@ def test_a_damaged_log_fails_with_its_path_after_the_records_before_the_damage()
     damaged[-1] ^= 1
     rows = rows_of_logs(logs([bytes(damaged)], path=["/k/t-0/00000000000000000010.log"]), RowShape(["offset"]))
     assert next(rows).num_rows == 2
-    with pytest.raises(BatchCorrupt, match=r"^/k/t-0/00000000000000000010\.log: the record batch at byte \d+ .*CRC"):
+    with pytest.raises(
+        BatchCorruptError, match=r"^/k/t-0/00000000000000000010\.log: the record batch at byte \d+ .*CRC"
+    ):
         next(rows)
 
 
 def test_a_log_that_ends_within_a_batch_fails() -> None:
-    with pytest.raises(BatchCorrupt, match="a log without a path: the log ends"):
+    with pytest.raises(BatchCorruptError, match="a log without a path: the log ends"):
         raw_rows([BATCH[:-1]])
 
 
 def test_a_log_under_another_ones_name_fails() -> None:
-    with pytest.raises(BatchCorrupt, match="begins at offset 10, before the 11 of its name"):
+    with pytest.raises(BatchCorruptError, match="begins at offset 10, before the 11 of its name"):
         raw_rows([BATCH], path=["t-0/00000000000000000011.log"])
 
 
@@ -265,7 +267,7 @@ def test_a_segment_that_another_one_covers_is_still_read(topic: StoredTopic) -> 
 def test_a_segment_that_is_not_there_is_named(topic: StoredTopic) -> None:
     topic.copy_plain(0, 10)
     topic.manager.delete_log_segment_data(topic.copied[0])
-    with pytest.raises(SegmentNotFound, match=f"no segment {main_path(topic.copied[0].remote_log_segment_id, 0)}"):
+    with pytest.raises(SegmentNotFoundError, match=f"no segment {main_path(topic.copied[0].remote_log_segment_id, 0)}"):
         offsets(topic, topic.copied[0])
 
 
@@ -273,7 +275,7 @@ def test_a_damaged_segment_is_named(topic: StoredTopic) -> None:
     topic.copy_plain(0, 10)
     key = key_of_metadata(topic.copied[0])
     topic.store.put(f"{key.main_path}.rsm-manifest", b"{}")
-    with pytest.raises(ManifestCorrupt, match=str(key.segment_id.id)):
+    with pytest.raises(ManifestCorruptError, match=str(key.segment_id.id)):
         offsets(topic, topic.copied[0])
 
 

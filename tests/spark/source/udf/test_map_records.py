@@ -125,7 +125,7 @@ def test_a_function_that_raises_shows_its_own_traceback_and_ours_shows_none(
     holes.write(10, skip=5)
     with pytest.raises(PySparkException) as caught:
         mapped(spark, holes, identity, "n long", subscribe="orders").collect()
-    assert "DataLoss: offsets 10 to 14" in str(caught.value)
+    assert "DataLossError: offsets 10 to 14" in str(caught.value)
     assert "Traceback" not in str(caught.value)
     # Whoever wants what there is gets it, as from the source.
     rest = mapped(spark, holes, counts, "n long, first long", subscribe="orders", failOnDataLoss=False).collect()

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from tests.support.records.topic_buckets import Bucket
-from tieredstore.errors import ConfigError, CorruptData
+from tieredstore.errors import ConfigError, CorruptDataError
 from tieredstore.records.splits import RecordSplit
 from tieredstore.spark.source import map_records
 from tieredstore.spark.source.map_records import MappedReader
@@ -108,7 +108,7 @@ def test_a_next_of_no_batch_is_no_end_of_the_rows() -> None:
 def test_an_error_of_the_records_passes_through_the_function() -> None:
     def damaged() -> Iterator[pa.RecordBatch]:
         yield ROWS
-        raise CorruptData("a chunk is damaged")
+        raise CorruptDataError("a chunk is damaged")
 
     def swallowing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with suppress(Exception):
@@ -117,7 +117,7 @@ def test_an_error_of_the_records_passes_through_the_function() -> None:
     for function in (identity, swallowing):
         rows = apply_function(damaged(), MappedRows(function, SCHEMA))
         assert next(rows) == ROWS
-        with pytest.raises(CorruptData, match="a chunk is damaged"):
+        with pytest.raises(CorruptDataError, match="a chunk is damaged"):
             next(rows)
 
 

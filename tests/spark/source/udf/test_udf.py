@@ -128,14 +128,14 @@ def test_a_damaged_file_fails_with_its_path_in_one_sentence(spark: SparkSession,
     folder = tmp_path / "t-0"
     folder.mkdir()
     (folder / f"{0:020}.log").write_bytes(original)
-    with failing_with(f"BatchCorrupt: file:{folder}/{0:020}.log: the record batch at byte 0"):
+    with failing_with(f"BatchCorruptError: file:{folder}/{0:020}.log: the record batch at byte 0"):
         decode_segments(binary_files(spark, folder)).collect()
 
 
 def test_a_segment_that_is_not_there_fails_in_one_sentence(spark: SparkSession) -> None:
     gone = segments("01-none")[0].main_path[:-4] + "AAAA"
     named = spark.createDataFrame([(gone,)], "segment string")
-    with failing_with(f"SegmentNotFound: there is no segment {gone}"):
+    with failing_with(f"SegmentNotFoundError: there is no segment {gone}"):
         decode_segments(named, settings_text("01-none")).collect()
 
 
@@ -217,7 +217,7 @@ def test_times_are_instants_whatever_the_sessions_time_zone(spark: SparkSession,
 
 def test_a_damaged_value_fails_in_one_sentence_or_is_null(spark: SparkSession) -> None:
     df = spark.createDataFrame([(batch(0),), (batch(1)[:-1],)], "batches binary").coalesce(1)
-    with failing_with("BatchCorrupt: value 1 of partition 0: the log ends"):
+    with failing_with("BatchCorruptError: value 1 of partition 0: the log ends"):
         df.select(decode_batches("batches")).collect()
     decoded = df.select(decode_batches("batches", columns=["offset"], on_corrupt="null").alias("records")).collect()
     assert [row["records"] for row in decoded] == [[(0,), (1,)], None]
