@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, Literal, TypedDict, Unpack
 
 from tieredstore.api import outcomes as found
 from tieredstore.api.outcomes import OnOutcome, Outcome, Plan, Totals, run
-from tieredstore.api.positions import GivenPlace, place_of
+from tieredstore.api.positions import GivenPlace, duration_of, place_of
 from tieredstore.api.rows import Check, KeyUse, Partition, Segment, Topic, Usage, segment_of, time_of
 from tieredstore.api.scopes import Partitions, Scopes, TopicIdLike, check_names
 from tieredstore.api.tables import Table
@@ -343,15 +343,15 @@ class Bucket(Closing):
     def gc(
         self,
         *topics: str,
-        min_age: timedelta = timedelta(days=1),
+        min_age: timedelta | str = "24h",
         unknown_too: bool = False,
         **which: Unpack[Which],
     ) -> Plan:
-        """A plan that deletes what broken copies and deletions left, if it is older than ``min_age``.
+        """A plan that deletes what broken copies and deletions left, if it is older than ``min_age`` (``24h``, ``7d``).
 
         Beside a broker also segments that it has forgotten; ``unknown_too``: those too that its records never named.
         """
-        scopes = _scopes(topics, which)
+        scopes, least = _scopes(topics, which), duration_of("min_age", min_age)
         if unknown_too and self.broker is None:
             raise ConfigError("unknown_too is for what brokers do not name: open the bucket with broker=")
         opened = self._bucket()
@@ -366,7 +366,7 @@ class Bucket(Closing):
                 collection = GarbageCollection(
                     opened.store,
                     opened.prefix,
-                    min_age_ms=min_age // timedelta(milliseconds=1),
+                    min_age_ms=least // timedelta(milliseconds=1),
                     upload_max_age_ms=self.settings.upload_max_age_ms,
                     brokers=brokers,
                     unknown_too=unknown_too,

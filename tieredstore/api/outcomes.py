@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from tieredstore.errors import PartlyDoneError, TieredStoreError
@@ -107,6 +108,11 @@ class Plan:
         with contextlib.closing(self._outcomes(True)) as outcomes:
             yield from outcomes
 
+    def show(self, on_outcome: OnOutcome = None) -> Totals:
+        """Count what would be done, and change nothing; otherwise as :meth:`apply`."""
+        with contextlib.closing(self._outcomes(True)) as outcomes:
+            return run(outcomes, on_outcome)
+
     def apply(self, on_outcome: OnOutcome = None) -> Totals:
         """Do it. ``on_outcome`` is called for each item as it is done; PartlyDoneError at the end if some failed."""
         with contextlib.closing(self._outcomes(False)) as outcomes:
@@ -142,12 +148,18 @@ def of_removal(step: steps.Step[ListedSegment], *, dry_run: bool) -> Outcome:
 def of_garbage(step: steps.Step[Garbage], opened: OpenBucket, *, dry_run: bool) -> Outcome:
     """The outcome of a leftover."""
     item = step.item
+    age = None if step.outcome is steps.Outcome.YOUNG else _age(item.modified_ms)
     kind = "forgotten" if item.forgotten is not None else "unfinished_write" if item.is_write else "no_manifest"
     return Outcome(
         action="gc", status=status_of(step.outcome, dry_run=dry_run), code=step.outcome.value, kind=kind,
         base_offset=item.first_offset, name=opened.shown(item.name) if item.is_write else item.name,
-        stored_size=item.size, reason=step.reason,
+        stored_size=item.size, reason=step.reason or age,
     ).of(item.partition)  # fmt: skip
+
+
+def _age(modified_ms: int | None) -> str | None:
+    moment = None if modified_ms is None else datetime.fromtimestamp(modified_ms // 1000, UTC)
+    return None if moment is None else f"of {moment:%Y-%m-%d %H:%M:%S}"
 
 
 def of_rotation(step: RotationStep, *, dry_run: bool) -> Outcome:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Final, TypeAlias
 
-from tieredstore.errors import ConfigError, excerpt
+from tieredstore.errors import ConfigError, excerpt, quoted
 from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import AtTime, check_offset
 
@@ -19,6 +19,7 @@ Clock: TypeAlias = Callable[[], datetime]
 _OFFSET: Final = re.compile(r"\d{1,19}", re.ASCII)
 _NEGATIVE: Final = re.compile(r"-\d{1,19}", re.ASCII)
 _MILLISECONDS: Final = re.compile(r"@(\d{1,18})", re.ASCII)
+_DURATION: Final = re.compile(r"(\d{1,9})(s|m|h|d)", re.ASCII)
 _AGO: Final = re.compile(r"-(\d{1,9})(s|m|h|d)", re.ASCII)
 _OF_TODAY: Final = re.compile(r"\d{1,2}:\d{2}(:\d{2})?", re.ASCII)
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -49,6 +50,19 @@ def place_of(name: str, given: GivenPlace, *, clock: Clock = _now) -> int | AtTi
             return AtTime.of(datetime.combine(given, time(), UTC))
     kinds = "an offset, an aware datetime, a date or a text"
     raise ConfigError(f"{name} is of the type {type(given).__name__}; give {kinds}")
+
+
+def duration_of(name: str, given: timedelta | str) -> timedelta:
+    """How long, as a text says it: ``90s``, ``30m``, ``24h``, ``7d``; ConfigError, which names it, for what is none."""
+    match given:
+        case timedelta():
+            return given
+        case str() if match := _DURATION.fullmatch(given.strip()):
+            return timedelta(**{_UNITS[match[2]]: int(match[1])})
+        case str():
+            raise ConfigError(f"{name} is {quoted(given)}: give a duration, as 90s, 30m, 24h or 7d")
+        case _:
+            raise ConfigError(f"{name} is of the type {type(given).__name__}; give a timedelta, or a text as 24h")
 
 
 def parse_place(name: str, text: str, *, clock: Clock = _now) -> int | AtTime:

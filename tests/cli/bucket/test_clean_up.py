@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -70,16 +69,15 @@ def test_gc_takes_the_greatest_age_of_the_settings(root: Path, tmp_path: Path) -
     assert tieredstore("gc", "-c", settings, "--min-age", "48h").code == 0
 
 
-def test_gc_keeps_a_report(root: Path, tmp_path: Path) -> None:
-    report = tmp_path / "gc.jsonl"
-    rows, summary = run(root, "gc", "--json", "--report", report).rows
-    assert [(row["outcome"], row["kind"], row["name"]) for row in rows] == [("deleted", "no_manifest", LEFT.path)]
-    assert (summary["deleted"], summary["dry_run"], summary["stays"]) == (1, True, [])
-    run(root, "gc", "--yes", "--report", report)
-    kept = [json.loads(line) for line in report.read_text().splitlines()]
-    assert [line["summary"]["dry_run"] for line in kept if "summary" in line] == [True, False]
-    assert kept[0] == kept[2] == rows[0]
-    run(root, "gc", "--yes", "--report", tmp_path / "absent" / "gc.jsonl").fails(1, "cannot be written")
+def test_gc_for_scripts_has_an_object_a_line_and_a_summary(root: Path) -> None:
+    rows, summary = run(root, "gc", "--json").rows
+    assert [(row["action"], row["status"], row["code"], row["kind"], row["name"]) for row in rows] == [
+        ("gc", "planned", "deleted", "no_manifest", LEFT.path)
+    ]
+    assert (summary["planned"], summary["dry_run"], summary["stays"]) == (1, True, [])
+    applied, summary = run(root, "gc", "--yes", "--json").rows
+    assert [row["status"] for row in applied] == ["done"]
+    assert (summary["done"], summary["codes"], summary["dry_run"]) == (1, {"deleted": 1}, False)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +85,7 @@ def test_gc_keeps_a_report(root: Path, tmp_path: Path) -> None:
     [
         ("gc --min-age 23h --yes", 2, "a least age of 23 h is not safe"),
         ("gc --min-age soon --yes", 2, "--min-age"),
-        ("gc --yes --dry-run", 2, "exclude each other"),
+        ("gc --yes --dry-run", 2, "gc has no option --dry-run"),
         ("rm events 0 --before 1795428000000", 2, "a time in milliseconds since 1970 is written @1795428000000"),
         (
             "rm events 0 --before 1795428000 --yes",

@@ -19,6 +19,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from tieredstore.cli.app.entry import version_text
+from tieredstore.cli.app.options import expand
 from tieredstore.cli.app.table import EXTRAS, Entry, all_entries, entry_of
 from tieredstore.cli.terminal.output import complain
 from tieredstore.cli.terminal.streams import StandardOutputFailedError
@@ -122,6 +123,7 @@ def load_command(entry: Entry) -> Any:
     loaded.info.name, loaded.info.cls, loaded.rich_markup_mode = entry.name, Group, None
     for each in loaded.registered_commands:
         each.cls = Command
+        each.callback = each.callback and expand(each.callback)
     command: Any = typer.main.get_command(loaded)
     for below in command.commands.values() if isinstance(command, Group) else (command,):
         below.params.append(_verbose_option())
@@ -161,17 +163,18 @@ def _first_sentence(words: str | None) -> str:
 
 
 def _write_parameters(command: TyperCommand | TyperGroup, ctx: Any, formatter: Any) -> None:
-    sections: dict[str, list[tuple[str, str]]] = {"argument": [], "option": []}
+    panels: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
     for parameter in command.get_params(ctx):
         record = parameter.get_help_record(ctx)
         if record is not None:
             name, words = record
             is_argument = parameter.param_type_name == "argument"
             shown = name.partition(" ")[0].strip("[]{}") if is_argument else _CHOICE.sub(r"\1", name)
-            sections[parameter.param_type_name].append((shown, _without_noise(words)))
-    for title, rows in sections.items():
+            panel = "Arguments" if is_argument else getattr(parameter, "rich_help_panel", None) or "Options"
+            panels.setdefault(panel, []).append((shown, _without_noise(words)))
+    for title, rows in panels.items():
         if rows:
-            with formatter.section(f"{title.capitalize()}s"):
+            with formatter.section(title):
                 formatter.write_dl(rows)
 
 

@@ -1,0 +1,385 @@
+"""The groups of options that commands share: each option is declared once, and means the same wherever it stands.
+
+A command takes a group as one parameter, and :func:`expand` makes a signature of it that the parser understands::
+
+    def du(topics: Topics, store: Store, work: Work, output: Output) -> None:
+        with store.open() as bucket:
+            usage = bucket.usage(*topics.names, **topics.which(work))
+
+The name of a group is its panel in the help.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import inspect
+import re
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeAlias, get_args, get_type_hints
+
+import typer
+from typer.models import OptionInfo
+
+from tieredstore.cli.app.completion import complete_offset, complete_partition, complete_topic
+from tieredstore.errors import ConfigError, excerpt
+from tieredstore.limits import MAX_INT32
+from tieredstore.model import Uuid
+
+if TYPE_CHECKING:
+    from tieredstore.api.bucket import Bucket, Which
+    from tieredstore.config import Settings
+    from tieredstore.model import AtTime
+
+_RANGE: Final = re.compile(r"(\d{1,10})(?:-(\d{1,10}))?", re.ASCII)
+_MOST_PARTITIONS: Final = 100_000
+_SERVERS: Final = "bootstrap.servers"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Options that go together; ``PANEL`` is their heading in the help."""
+
+    PANEL: ClassVar[str] = "Options"
+
+
+@dataclass(frozen=True, slots=True)
+class Store(Group):
+    """Which bucket."""
+
+    PANEL: ClassVar[str] = "Store"
+    settings: Annotated[
+        Path | None,
+        typer.Option(
+            "-c",
+            "--settings",
+            envvar="TIEREDSTORE_SETTINGS",
+            metavar="FILE",
+            help="The store's .properties file; a broker's server.properties works as it is.",
+        ),
+    ] = None
+    url: Annotated[
+        str | None,
+        typer.Option(
+            "--store",
+            metavar="URL|DIR",
+            help="Instead of the settings' store, or without settings: s3://bucket/prefix, gs://…, "
+            "az://container/prefix, or a folder.",
+        ),
+    ] = None
+
+    def read_settings(self) -> Settings:
+        """The settings of the file, of the URL, or of the file for the URL's store; ConfigError without both."""
+        if self.settings is None and self.url is None:
+            raise ConfigError("no store is named: give --settings FILE (-c) or --store URL")
+        from tieredstore.remote.stores import settings_of
+
+        return settings_of(self.settings, store=self.url)
+
+    @contextlib.contextmanager
+    def open(self, cluster: Cluster | None = None) -> Generator[Bucket]:
+        """The bucket, closed again at the end."""
+        from tieredstore.api.bucket import Bucket
+
+        with Bucket(self.read_settings(), None if cluster is None else cluster.client()) as bucket:
+            yield bucket
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster(Group):
+    """The brokers beside the bucket."""
+
+    PANEL: ClassVar[str] = "Cluster"
+    bootstrap_server: Annotated[
+        str | None,
+        typer.Option(
+            "--bootstrap-server",
+            metavar="HOST:PORT",
+            help="The Kafka cluster whose topics these are; several brokers as host:port,host:port.",
+        ),
+    ] = None
+    kafka_config: Annotated[
+        Path | None,
+        typer.Option("--kafka-config", metavar="FILE", help="Properties of the Kafka client: logins, TLS."),
+    ] = None
+    kafka_property: Annotated[
+        list[str] | None,
+        typer.Option("-X", "--kafka-property", metavar="NAME=VALUE", help="One of them; may be given several times."),
+    ] = None
+
+    def client(self) -> Mapping[str, str] | None:
+        """The properties of the client: of the file, then of ``-X``; None if nothing was said of a broker.
+
+        ConfigError for what is no property, and for properties that name no broker.
+        """
+        if self.bootstrap_server is None and self.kafka_config is None and not self.kafka_property:
+            return None
+        from tieredstore.config.properties import read_properties
+
+        client = {} if self.kafka_config is None else dict(read_properties(self.kafka_config))
+        for text in self.kafka_property or ():
+            name, equals, value = text.partition("=")
+            if not equals or not name.strip():
+                # Not the text itself, which may be a password without its name.
+                raise ConfigError("a property of the Kafka client (-X) is not NAME=VALUE, as client.id=tieredstore is")
+            client[name.strip()] = value
+        if self.bootstrap_server is not None:
+            client[_SERVERS] = self.bootstrap_server
+        if not client.get(_SERVERS):
+            raise ConfigError(f"no broker is named: give --bootstrap-server HOST:PORT, or {_SERVERS} in --kafka-config")
+        return client
+
+
+_Partitions: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-p",
+        "--partitions",
+        metavar="P",
+        help="Only these partitions: 3, or 0,2, or 4-7. All without it.",
+        autocompletion=complete_partition,
+    ),
+]
+_TopicId: TypeAlias = Annotated[
+    str | None, typer.Option("--topic-id", metavar="ID", help="Which topic, if one of this name was created again.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Topics(Group):
+    """Which topics and partitions; none is all."""
+
+    PANEL: ClassVar[str] = "Topics"
+    topics: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TOPIC", help="Only these topics, by name or glob.", autocompletion=complete_topic),
+    ] = None
+    partitions: _Partitions = None
+    topic_id: _TopicId = None
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The topics that were named."""
+        return self.topics or ()
+
+    def which(self, work: Work | None = None) -> Which:
+        """Partitions, id, and how many at once, as methods of a bucket take them."""
+        return _which(self.partitions, self.topic_id, work)
+
+
+@dataclass(frozen=True, slots=True)
+class OneTopic(Group):
+    """One topic, and which of its partitions."""
+
+    PANEL: ClassVar[str] = "Topics"
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.", autocompletion=complete_topic)]
+    partitions: _Partitions = None
+    topic_id: _TopicId = None
+
+    def which(self, work: Work | None = None) -> Which:
+        """Partitions, id, and how many at once, as methods of a bucket take them."""
+        return _which(self.partitions, self.topic_id, work)
+
+
+@dataclass(frozen=True, slots=True)
+class Address(Group):
+    """One segment: by topic, partition, and the offset that it begins at or its id."""
+
+    PANEL: ClassVar[str] = "Segment"
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.", autocompletion=complete_topic)]
+    partition: Annotated[
+        int,
+        typer.Argument(metavar="PARTITION", min=0, help="The partition's number.", autocompletion=complete_partition),
+    ]
+    offset: Annotated[
+        str,
+        typer.Argument(
+            metavar="OFFSET|ID",
+            help="The offset that the segment begins with (see ls), or its id.",
+            autocompletion=complete_offset,
+        ),
+    ]
+    topic_id: _TopicId = None
+
+    @property
+    def segment(self) -> int | Uuid:
+        """The offset or the id; ConfigError for what is neither."""
+        return parse_segment(self.offset)
+
+    @property
+    def life(self) -> Uuid | None:
+        """The topic's id."""
+        return _parse_id(self.topic_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Window(Group):
+    """From where to where."""
+
+    PANEL: ClassVar[str] = "Window"
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="OFFSET|TIME",
+            help="The first offset, or the first record of a time or later: 2026-01-31T08:00Z, 10:00, yesterday, "
+            "-1h, @MS. Without a zone it is UTC.",
+            autocompletion=complete_offset,
+        ),
+    ] = None
+    stop: Annotated[
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="OFFSET|TIME",
+            help="Where to end: this offset, and what is later, stays out.",
+            autocompletion=complete_offset,
+        ),
+    ] = None
+
+    @property
+    def first(self) -> int | AtTime | None:
+        """Where it begins; ConfigError, which names the option, for what is no place."""
+        return parse_option("--from", self.start)
+
+    @property
+    def end(self) -> int | AtTime | None:
+        """Where it ends, which is out."""
+        return parse_option("--to", self.stop)
+
+
+@dataclass(frozen=True, slots=True)
+class Output(Group):
+    """How a command tells what it has to tell."""
+
+    PANEL: ClassVar[str] = "Output"
+    as_json: Annotated[
+        bool, typer.Option("--json", help="For scripts: an object of JSON a line, the last one a summary.")
+    ] = False
+    wide: Annotated[
+        bool, typer.Option("--wide", help="All columns, ids too, however long the lines get; nothing is cut.")
+    ] = False
+
+
+@dataclass(frozen=True, slots=True)
+class Json(Group):
+    """The same where there is no table."""
+
+    PANEL: ClassVar[str] = "Output"
+    as_json: Annotated[
+        bool, typer.Option("--json", help="For scripts: an object of JSON a line, the last one a summary.")
+    ] = False
+
+
+@dataclass(frozen=True, slots=True)
+class Work(Group):
+    """How much at once."""
+
+    PANEL: ClassVar[str] = "Work"
+    parallel: Annotated[
+        int | None, typer.Option("--parallel", metavar="N", min=1, max=256, help="So many segments at once.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Apply(Group):
+    """Of what deletes or rewrites: it shows its plan, and only ``--yes`` applies it.
+
+    Nobody is asked, on a terminal either: the same line does the same in a shell, in a script and in cron.
+    """
+
+    PANEL: ClassVar[str] = "Work"
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it. Without it, only show what would be done.")] = False
+
+
+DryRun: TypeAlias = Annotated[
+    bool, typer.Option("--dry-run", rich_help_panel="Work", help="Say what would be done, and do nothing.")
+]
+"""Of what only adds: it acts at once, but for this."""
+
+
+def expand(command: Callable[..., None]) -> Callable[..., None]:
+    """``command`` with the fields of its groups as parameters of their own, in their order."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, type[Group]] = {
+        name: hint for name, hint in hints.items() if isinstance(hint, type) and issubclass(hint, Group)
+    }
+    if not groups:
+        return command
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        group = groups.get(name)
+        own = parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
+        parameters += [own] if group is None else _parameters_of(group)
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        arguments = {
+            name: group(**{each.name: given.pop(each.name) for each in fields(group)}) for name, group in groups.items()
+        }
+        command(**arguments, **given)
+
+    parser_view: Any = run
+    parser_view.__signature__ = inspect.Signature(parameters)
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def parse_partitions(texts: Sequence[str] | None) -> tuple[int, ...] | None:
+    """Partitions as ``3``, ``0,2`` and ``4-7`` name them, ascending, each once; None where nothing was said."""
+    if not texts:
+        return None
+    ranges = [each for text in texts for each in _ranges(text)]
+    if sum(map(len, ranges)) > _MOST_PARTITIONS:
+        raise ConfigError(f"-p names more than {_MOST_PARTITIONS} partitions: leave it out for all of a topic")
+    return tuple(sorted({number for each in ranges for number in each}))
+
+
+def parse_option(option: str, text: str | None) -> int | AtTime | None:
+    """The place that an option gives; ConfigError, which names it, for what is none."""
+    if text is None:
+        return None
+    from tieredstore.api.positions import parse_place
+
+    return parse_place(option, text)
+
+
+def parse_segment(text: str) -> int | Uuid:
+    """The offset that a segment begins at, or its id."""
+    return int(text) if text.isascii() and text.isdecimal() else Uuid.parse(text)
+
+
+def _parameters_of(group: type[Group]) -> Iterator[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    for each in fields(group):
+        kind, info, *_ = get_args(hints[each.name])
+        shown: Any = copy.copy(info)
+        if isinstance(info, OptionInfo):
+            shown.rich_help_panel = group.PANEL
+        default = inspect.Parameter.empty if each.default is MISSING else each.default
+        yield inspect.Parameter(
+            each.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, shown]
+        )
+
+
+def _which(partitions: Sequence[str] | None, topic_id: str | None, work: Work | None) -> Which:
+    which: Which = {"partitions": parse_partitions(partitions), "topic_id": _parse_id(topic_id)}
+    if work is not None and work.parallel is not None:
+        which["parallel"] = work.parallel
+    return which
+
+
+def _parse_id(text: str | None) -> Uuid | None:
+    return None if text is None else Uuid.parse(text)
+
+
+def _ranges(text: str) -> Iterator[range]:
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part.strip(" "))
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if not first <= last <= MAX_INT32:
+            raise ConfigError(f"-p is {excerpt(text)!r}: it must be as 3, as 0,2 or as 4-7")
+        yield range(first, last + 1)
