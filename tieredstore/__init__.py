@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tieredstore.consumer import Consumer
     from tieredstore.errors import TieredStoreError
     from tieredstore.remote.manager import RemoteStorageManager
+    from tieredstore.uploader.uploader import Uploader
 
     __version__: str
 
@@ -33,6 +34,7 @@ __all__ = [
     "Settings",
     "TieredStoreError",
     "Topic",
+    "Uploader",
     "__version__",
     "errors",
     "open",
@@ -69,6 +71,10 @@ def __getattr__(name: str) -> object:  # noqa: C901  a table
             from tieredstore import consumer  # noqa: PLC0415
 
             return consumer.Consumer
+        case "Uploader":
+            from tieredstore.uploader import uploader  # noqa: PLC0415
+
+            return uploader.Uploader
         case "RemoteStorageManager":
             from tieredstore.remote import manager  # noqa: PLC0415
 

@@ -13,6 +13,7 @@ from tests.support.golden.records import rows_of
 from tests.support.stores.doubles import CountingStore, Moment, ScriptedStore
 from tests.support.stores.operation_sweep import OperationSweep
 from tests.support.uploader.uploader_disk import BrokerDisk, SaidSettling
+from tieredstore.api.outcomes import Outcome
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import load_catalog
 from tieredstore.config.loading import uploader_settings_from
@@ -26,7 +27,6 @@ from tieredstore.reading.survey import survey_logs
 from tieredstore.records import read_records
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.uploader import Uploader
-from tieredstore.uploader.uploader import Left
 
 FOLDER = "p/kafkaCluster1/events-0/"
 
@@ -35,10 +35,10 @@ pytestmark = pytest.mark.usefixtures("soon")
 
 
 def run_once(disk: BrokerDisk, store: object, bits: int = 0) -> list[str]:
-    return [left.reason for left in what_is_left(disk, store, bits)]
+    return [str(left.reason) for left in what_is_left(disk, store, bits)]
 
 
-def what_is_left(disk: BrokerDisk, store: object, bits: int = 0) -> list[Left]:
+def what_is_left(disk: BrokerDisk, store: object, bits: int = 0) -> list[Outcome]:
     own = {"leadership": "static", "log.dirs": str(disk.log_dir), "broker.id": "1"}
     texts = {f"uploader.{name}": text for name, text in own.items()}
     settings = raw_settings(bits)
@@ -225,7 +225,7 @@ def test_a_topic_that_was_created_again_is_named_and_nothing_of_it_is_shipped(di
     again.grow(6)
     before = {info.key: store.get(info.key) for info in store.list()}
     (left,) = what_is_left(again, store)
-    reason = left.reason
+    reason = str(left.reason)
     assert isinstance(left.error, ConfigError)
     for word in (str(again.partition.topic_id), str(disk.partition.topic_id), "created again", "key.prefix"):
         assert word in reason

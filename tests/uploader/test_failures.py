@@ -216,7 +216,7 @@ def test_a_log_that_cannot_be_opened_is_tried_again_and_again(
     with uploader_of(disk.log_dir, store) as shipping:
         (left,) = shipping.run_once(tries=3)
         assert isinstance(left.error, PermissionError)
-        assert "Permission denied" in left.reason
+        assert "Permission denied" in str(left.reason)
         assert extents(store) == [(0, 9)]
         is_denied = False
         assert shipping.run_once(tries=10) == []
@@ -287,7 +287,7 @@ def test_a_try_that_takes_too_long_is_given_up(disk: BrokerDisk, store: MemoryOb
         shipping.tries._monotonic = lambda: sum(waits, 0.0)  # pyright: ignore[reportPrivateUsage]
         (left,) = shipping.run_once(tries=2)
     assert len(waits) == 2
-    assert "uploader.upload.timeout.ms" in left.reason
+    assert "uploader.upload.timeout.ms" in str(left.reason)
     assert extents(store) == []
     assert list(store.list()) == []
 

@@ -223,6 +223,51 @@ def settings_file(disk: BrokerDisk, folder: Path, **more: str) -> Path:
     return path
 
 
+def test_it_runs_until_it_is_stopped(disk: BrokerDisk, tmp_path: Path) -> None:
+    with Uploader(settings_file(disk, tmp_path)) as uploader:
+        store = FilesystemObjectStore(tmp_path / "store")
+
+        def stop() -> None:
+            try:
+                until(lambda: extents(store) == [(0, 9)])
+            finally:
+                uploader.stop()
+
+        stopping = threading.Thread(target=stop)
+        stopping.start()
+        assert uploader.run() == 0
+        stopping.join()
+    assert extents(store) == [(0, 9)]
+
+
+def test_a_stop_before_the_start_ends_it_at_once(disk: BrokerDisk, tmp_path: Path) -> None:
+    with Uploader(settings_file(disk, tmp_path)) as uploader:
+        uploader.stop()
+        assert uploader.run() == 0
+
+
+def test_a_reload_takes_the_settings_of_the_store_and_names_the_others(
+    disk: BrokerDisk, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "two").mkdir()
+    with Uploader(settings_file(disk, tmp_path)) as uploader:
+        path = settings_file(disk, tmp_path, concurrent_uploads="3")
+        path.write_text(path.read_text().replace(str(tmp_path / "store"), str(tmp_path / "two")))
+        uploader.reload()
+        uploader.run_once()
+        path.write_text("storage.backend.class=nonsense")
+        with pytest.raises(ConfigError):
+            uploader.reload()
+    assert extents(FilesystemObjectStore(tmp_path / "store")) == []
+    assert extents(FilesystemObjectStore(tmp_path / "two")) == [(0, 9)]
+    assert "uploader.concurrent.uploads has changed; that takes effect at the next restart" in caplog.text
+
+
+def test_settings_without_those_of_the_uploader_are_refused(disk: BrokerDisk, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="have no uploader"):
+        Uploader(settings_from({"storage.backend.class": "memory"}))
+
+
 def test_the_command_ships_once_and_says_what_was_left(disk: BrokerDisk, tmp_path: Path) -> None:
     settings = settings_file(disk, tmp_path)
     planned = tieredstore("uploader", "-c", settings, "--check")

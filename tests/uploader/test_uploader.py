@@ -279,11 +279,11 @@ def test_a_second_uploader_of_the_same_disk_is_refused(disk: BrokerDisk, store: 
 
 def test_a_plan_says_what_would_be_shipped_and_writes_nothing(disk: BrokerDisk, store: MemoryObjectStore) -> None:
     with uploader_of(disk.log_dir, store) as uploader:
-        ((_, segments),) = uploader.plan()
-        assert [segment.place.base_offset for segment in segments] == [0, 10, 20]
+        planned = uploader.plan()
+        assert [one.base_offset for one in planned] == [0, 10, 20]
+        assert {(one.topic, one.partition, one.status) for one in planned} == {("events", 0, "planned")}
     assert list(store.list()) == []
     run_once(disk.log_dir, store)
     disk.grow()
     with uploader_of(disk.log_dir, store) as uploader:
-        ((_, segments),) = uploader.plan()
-        assert [segment.place.base_offset for segment in segments] == [30]
+        assert [(one.base_offset, one.last_offset) for one in uploader.plan()] == [(30, 39)]

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from tieredstore.api.bucket import Bucket
-from tieredstore.config import Settings
 from tieredstore.config.properties import read_properties, texts_of
 from tieredstore.errors import ConfigError
 from tieredstore.model import GivenProperties, SettingValue
 from tieredstore.query.arguments import wrong_kind
-from tieredstore.remote.stores import find_store, keyword_properties, named_store_of
+from tieredstore.remote.stores import keyword_properties, resolve_store
 
 if TYPE_CHECKING:
     from tieredstore.remote.stores import StoreLike
@@ -45,10 +44,8 @@ def open(
         with tieredstore.open("s3://logs/prod/") as bucket:
             frame = bucket.read("orders", last=5).to_pandas()
     """
-    found = find_store(source, store=store, extra=keyword_properties(settings))
-    if isinstance(found, Settings):
-        return Bucket(found, client_of(broker), named_store_of(source))
-    return Bucket(found.load(), client_of(broker), found)
+    found, named = resolve_store(source, store=store, extra=keyword_properties(settings))
+    return Bucket(found, client_of(broker), named)
 
 
 def client_of(broker: BrokerLike) -> dict[str, str] | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from tieredstore.errors import PartlyDoneError, TieredStoreError
+from tieredstore.errors import PartlyDoneError
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.ops import steps
 
@@ -48,7 +48,7 @@ class Outcome:
     stored_size: int | None = None
     key_id: str | None = None
     reason: str | None = None
-    error: TieredStoreError | None = None
+    error: Exception | None = None
 
     def of(self, where: TopicIdPartition) -> Outcome:
         """The same, of an item of this partition."""

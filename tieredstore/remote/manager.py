@@ -31,7 +31,7 @@ from tieredstore.remote.manifest_object import delete_manifest_first, rules_of
 from tieredstore.remote.pools import Pools
 from tieredstore.remote.source import NextSegment
 from tieredstore.remote.statistics import FetchStats
-from tieredstore.remote.stores import StoreLike, settings_of
+from tieredstore.remote.stores import StoreLike, resolve_store
 
 if TYPE_CHECKING:
     from tieredstore.remote.copy.raw_writer import RawSegmentWriter
@@ -70,7 +70,8 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         their owner's: ``close`` leaves them alone. With ``shares_read_ahead`` what the settings have loaded ahead is
         for all readers of this manager together, not for each of them.
         """
-        self.settings = settings = settings_of(source)
+        self.settings, self.named = resolve_store(source)
+        settings = self.settings
         self.layout = KeyLayout(
             settings.key_prefix,
             settings.key_prefix_mask,

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, runtime_checkable
 
 from tieredstore.backends.registry import SCHEMES, properties_with
 from tieredstore.config import Settings, read_properties, settings_from
+from tieredstore.config.loading import uploader_settings_from
 from tieredstore.config.names import known_names
 from tieredstore.config.properties import own_properties, texts_of
+from tieredstore.config.uploader import UploaderSettings
 from tieredstore.errors import ConfigError, excerpt
 from tieredstore.model import GivenProperties, Properties, SettingValue
 from tieredstore.redaction import redacted
@@ -57,13 +59,22 @@ class NamedStore:
 
     def load(self) -> Settings:
         """The settings, read now; ConfigError with all that is wrong with them."""
+        return settings_from(self._read(), base_dir=self._folder(), source=self.source)
+
+    def load_uploader(self) -> UploaderSettings:
+        """The settings ``uploader.*`` that stand beside them; ConfigError likewise."""
+        return uploader_settings_from(self._read(), base_dir=self._folder(), source=self.source)
+
+    def _read(self) -> Properties:
         given = dict(self.properties)
         if self.file is None:
-            return settings_from(given, source=self.source)
+            return given
         in_file = read_properties(self.file)
         prefix = own_properties(in_file, self.source).prefix
-        merged = {**in_file, **{prefix + name: text for name, text in given.items()}}
-        return settings_from(merged, base_dir=self.file.absolute().parent, source=self.source)
+        return {**in_file, **{prefix + name: text for name, text in given.items()}}
+
+    def _folder(self) -> Path | None:
+        return None if self.file is None else self.file.absolute().parent
 
     def __repr__(self) -> str:
         return f"NamedStore({self.file!r}, {[name for name, _ in self.properties]})"
@@ -74,8 +85,15 @@ def settings_of(source: StoreLike, *, store: str | None = None, extra: GivenProp
 
     Asks no store. ConfigError for what names none, in a sentence without a secret.
     """
-    named = find_store(source, store=store, extra=extra)
-    return named if isinstance(named, Settings) else named.load()
+    return resolve_store(source, store=store, extra=extra)[0]
+
+
+def resolve_store(
+    source: StoreLike, *, store: str | None = None, extra: GivenProperties = _NOTHING
+) -> tuple[Settings, NamedStore | None]:
+    """The same settings, and where they come from; that is None for settings that were read."""
+    found = find_store(source, store=store, extra=extra)
+    return (found, named_store_of(source)) if isinstance(found, Settings) else (found.load(), found)
 
 
 def find_store(

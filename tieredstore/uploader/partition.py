@@ -139,7 +139,7 @@ class Turn:
     not_before_s: float = 0.0
     failures: int = 0
     waits_for: str | None = None
-    error: BaseException | None = None
+    error: Exception | None = None
 
 
 @dataclass(slots=True, eq=False)

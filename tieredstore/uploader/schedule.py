@@ -108,7 +108,7 @@ class Schedule:
             partition.turn.not_before_s = self._monotonic() + (WAIT_S if waits else 0.0)
             self._give_back(partition)
 
-    def fail(self, partition: Partition, error: BaseException) -> None:
+    def fail(self, partition: Partition, error: Exception) -> None:
         """The step has failed: the next one comes after 1 s, and later and later up to a minute."""
         with self._something:
             partition.turn.failures += 1

@@ -1,4 +1,7 @@
-"""The uploader as a service: its threads, and what they do again and again."""
+"""The uploader as a service: its threads, and what they do again and again.
+
+It lies apart from the uploader, whose parts it calls: a single run needs no threads of its own, signals or endpoint.
+"""
 
 from __future__ import annotations
 

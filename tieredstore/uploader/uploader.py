@@ -7,9 +7,11 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from tieredstore.api.outcomes import Outcome
+from tieredstore.api.tables import Table
 from tieredstore.backends.base import ObjectStore
 from tieredstore.config import Settings
 from tieredstore.config.uploader import UploaderSettings
@@ -19,6 +21,7 @@ from tieredstore.process.closing import Closing
 from tieredstore.process.health import Health
 from tieredstore.process.parallel import in_parallel
 from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.remote.stores import NamedStore, StoreLike, resolve_store, settings_of
 from tieredstore.uploader.broker import BrokerEnvironment, broker_environment
 from tieredstore.uploader.disk import Disk
 from tieredstore.uploader.holes import Filler
@@ -30,7 +33,6 @@ from tieredstore.uploader.pins import INCOMPLETE_S, FollowedPartitions, Held, Pi
 from tieredstore.uploader.retention import Expired, RemoteRetention
 from tieredstore.uploader.roles import Roles
 from tieredstore.uploader.schedule import Schedule
-from tieredstore.uploader.segment import Segment
 from tieredstore.uploader.settled import BrokerSettling, DiskSettling, Inquiries, Settling
 from tieredstore.uploader.shipping import MOVED_ON, Shipper, Step, Uploads
 from tieredstore.uploader.target import Target
@@ -39,6 +41,7 @@ from tieredstore.uploader.tries import Tries, TryLimit
 
 if TYPE_CHECKING:
     from tieredstore.live.broker_state import BrokerState
+    from tieredstore.process.service import Service
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -46,36 +49,50 @@ _AGAIN_S: Final = 0.05
 _RUN_S: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
-    """A partition of which something was left, and why."""
-
-    where: TopicIdPartition
-    reason: str
-    error: BaseException | None = None
+_NOT_COMPARED: Final = frozenset({"kafka", "server_properties"})
+"""Settings that a reload does not compare: secrets that may be new, and a file that is not read again."""
 
 
 class Uploader(Closing):
-    """What ships the closed segments of a broker, in parts that are called one after the other or by many threads.
+    """Ships the closed segments of a broker, each once and in order.
 
-    Takes a lock on each log directory: of two uploaders for one the second is refused (ConfigError). Close it.
-    It has more than twelve fields since it puts the parts together: only ``target`` and ``held`` change.
+    :meth:`run` ships until it is stopped, :meth:`run_once` what is closed by now, and :meth:`plan` says what would be
+    shipped. The other methods are the parts of these. An uploader takes a lock on each log directory: a second one for
+    the same directory raises ConfigError. Close it, or use it as a context manager.
+    It has more than twelve fields since it puts the parts together: few of them change.
+
+    Example::
+
+        with tieredstore.Uploader("uploader.properties") as uploader:
+            left = uploader.run_once()
     """
 
     def __init__(
         self,
-        settings: Settings,
-        uploader: UploaderSettings,
+        source: StoreLike,
+        own: UploaderSettings | None = None,
+        /,
         *,
         store: ObjectStore | None = None,
         settling: Settling | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``store`` is used in place of the settings' own, and stays its owner's; ``settling`` in place of a broker's.
+        """``source`` names the store and has the settings ``uploader.*`` too, unless ``own`` has these.
 
+        ``store`` is used in place of the settings' own, and stays its owner's; ``settling`` in place of a broker's.
         Nobody is asked anything yet. ConfigError for settings that cannot be used.
         """
-        self.own = uploader
+        self._named: NamedStore | None = None
+        if own is None:
+            settings, self._named = resolve_store(source)
+            if self._named is None:
+                raise ConfigError("settings that were read have no uploader.*: give their file or mapping to Uploader")
+            own = self._named.load_uploader()
+        else:
+            settings = settings_of(source)
+        self.own = uploader = own
+        self._service: Service | None = None
+        self._is_stopped = False
         self.environment: BrokerEnvironment = broker_environment(uploader)
         self.counts = Counts()
         self.health = _health()
@@ -248,20 +265,59 @@ class Uploader(Closing):
 
     # Runs
 
-    def run_once(self, *, tries: int = 5) -> list[Left]:
-        """Ship what is closed and settled by now; return the partitions of which something was left, and why.
+    def run(self) -> int:
+        """Ship until a signal, :meth:`stop` or an error, and return the exit code. Once, and on the main thread only.
+
+        SIGTERM and SIGINT let what is under way end. SIGHUP reads the settings' file again: the store's settings take
+        effect at once, a warning names those of the uploader that need a restart.
+        """
+        from tieredstore.uploader.service import uploader_service  # noqa: PLC0415  it imports this module
+
+        if self.own.nice:
+            os.nice(self.own.nice)
+        is_of_file = self._named is not None and self._named.file is not None
+        self._service = uploader_service(self, reload=self.reload if is_of_file else None)
+        if self._is_stopped:
+            self._service.stop()
+        return self._service.run()
+
+    def stop(self) -> None:
+        """Ask :meth:`run` to end, and return at once. From any thread, but not from a signal's handler."""
+        self._is_stopped = True
+        if self._service is not None:
+            self._service.stop()
+
+    def reload(self) -> None:
+        """Read the settings again, and go on with those of the store. ConfigError, and all stays, for wrong ones."""
+        if self._named is None:
+            return
+        new_own, new = self._named.load_uploader(), self._named.load()
+        for name, field in UploaderSettings.model_fields.items():
+            if name not in _NOT_COMPARED and getattr(new_own, name) != getattr(self.own, name):
+                _logger.warning("%s has changed; that takes effect at the next restart", field.alias)
+        self.replace_target(new)
+
+    def run_once(self, *, tries: int = 5) -> Table[Outcome]:
+        """Ship what is closed and settled by now; return the partitions of which something is left, and why.
 
         What fails is tried so many times. Raises what keeps it from beginning, and StoreUnavailableError when a thread
         does not come back from the store.
         """
         return self.tries.watch(lambda: self._ship_once(tries))
 
-    def plan(self) -> list[tuple[Partition, list[Segment]]]:
-        """Return what would be shipped of each partition that is led, sooner or later. Nothing is written."""
+    def plan(self) -> Table[Outcome]:
+        """Return the segments that would be shipped of partitions that are led, sooner or later. Nothing is written."""
         self._links.is_read_only = True
         self._begin()
         led = [partition for partition in self.disk.partitions if partition.role is Role.LED]
-        return self.tries.watch(lambda: [(entry, self._shipper.plan(self.target, entry)) for entry in led])
+        return self.tries.watch(lambda: Table(outcome for partition in led for outcome in self._planned(partition)))
+
+    def _planned(self, partition: Partition) -> Iterator[Outcome]:
+        for segment in self._shipper.plan(self.target, partition):
+            yield Outcome(
+                action="upload", status="planned", code="copied", base_offset=segment.place.base_offset,
+                last_offset=segment.next_offset - 1, size=segment.size_in_bytes,
+            ).of(partition.where)  # fmt: skip
 
     def _begin(self) -> None:
         """See what is there, who leads and which topics are to be shipped; raises what cannot be asked."""
@@ -276,7 +332,7 @@ class Uploader(Closing):
         self.topics.ask(partition.where.topic for partition in self.disk.partitions)
         self.roles.assign()
 
-    def _ship_once(self, tries: int) -> list[Left]:
+    def _ship_once(self, tries: int) -> Table[Outcome]:
         self._begin()
         at_once = self.own.concurrent_uploads
         moved_on = True
@@ -291,11 +347,8 @@ class Uploader(Closing):
         self.roles.let_leave(self.counts, self.target.made_topic_id)
         for _ in self.expire():
             pass
-        left = [partition for partition in self.disk.partitions if partition.role is Role.LED and partition.first]
-        return [
-            Left(one.where, str(one.turn.error or one.turn.waits_for or "it is not settled"), one.turn.error)
-            for one in left
-        ]
+        led = (partition for partition in self.disk.partitions if partition.role is Role.LED)
+        return Table(_left(partition) for partition in led if partition.first)
 
     def _ship_out(self, partition: Partition) -> bool:
         """Make steps of one partition until nothing more of it may be shipped; return whether one moved on."""
@@ -377,6 +430,17 @@ class Uploader(Closing):
         from tieredstore.live.broker_state import BrokerState  # noqa: PLC0415
 
         return opened.enter_context(BrokerState(self.environment.client))
+
+
+def _left(partition: Partition) -> Outcome:
+    """Say why something of a partition is not shipped."""
+    error = partition.turn.error
+    return Outcome(
+        action="upload", status="kept" if error is None else "failed", code="waiting" if error is None else "failed",
+        base_offset=None if partition.first is None else partition.first.base_offset,
+        reason=str(error or partition.turn.waits_for or "it is not settled"),
+        error=error,
+    ).of(partition.where)  # fmt: skip
 
 
 def _health() -> Health:

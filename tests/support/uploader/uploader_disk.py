@@ -173,7 +173,7 @@ def uploader_of(
 def run_once(log_dir: Path, store: ObjectStore, settling: SaidSettling | None = None, **settings: str) -> list[str]:
     """A run of its own; why something was left."""
     with uploader_of(log_dir, store, settling, **settings) as uploader:
-        return [left.reason for left in uploader.run_once(tries=2)]
+        return [str(left.reason) for left in uploader.run_once(tries=2)]
 
 
 def stored(store: ObjectStore, partition: TopicIdPartition = PARTITION, prefix: str = "") -> list[StoredSegment]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import os
-from pathlib import Path
+import itertools
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -14,29 +12,24 @@ from tieredstore.cli.terminal.log_lines import log_lines
 from tieredstore.cli.terminal.output import complain, print_json, print_lines, print_table
 from tieredstore.cli.terminal.rows import PARTITION, Row, column, field
 from tieredstore.cli.terminal.tables import number, text, word
-from tieredstore.config import Settings, load_settings
-from tieredstore.config.loading import load_uploader_settings
-from tieredstore.config.uploader import UploaderSettings
 from tieredstore.errors import ConfigError, DataLossError, StoreUnavailableError
-from tieredstore.model import TopicIdPartition, human_bytes
+from tieredstore.model import human_bytes
 
 if TYPE_CHECKING:
+    from tieredstore.api.outcomes import Outcome
     from tieredstore.uploader import Uploader
     from tieredstore.uploader.retention import Expired
-    from tieredstore.uploader.segment import Segment
 
-_logger: Final = logging.getLogger(__name__)
-
-_PLAN: Final[Row[tuple[TopicIdPartition, list[Segment]]]] = Row(
+_PLAN: Final[Row[list[Outcome]]] = Row(
     field("topic", lambda row: row[0].topic, text("TOPIC")),
     field("topic_id", lambda row: row[0].topic_id),
     field("partition", lambda row: row[0].partition, number("PART")),
     # As ``ls`` shows them.
-    column(word("OFFSETS", rank=1), lambda row: f"{row[1][0].place.base_offset} … {row[1][-1].next_offset - 1}"),
-    field("segments", lambda row: len(row[1]), number("SEGMENTS")),
-    field("size", lambda row: sum(segment.size_in_bytes for segment in row[1]), number("SIZE"), human_bytes),
-    field("first_offset", lambda row: row[1][0].place.base_offset),
-    field("last_offset", lambda row: row[1][-1].next_offset - 1),
+    column(word("OFFSETS", rank=1), lambda row: f"{row[0].base_offset} … {row[-1].last_offset}"),
+    field("segments", len, number("SEGMENTS")),
+    field("size", lambda row: sum(segment.size or 0 for segment in row), number("SIZE"), human_bytes),
+    field("first_offset", lambda row: row[0].base_offset),
+    field("last_offset", lambda row: row[-1].last_offset),
 )
 _EXPIRED: Final[Row[Expired]] = Row(
     PARTITION.of(lambda entry: entry.where),
@@ -44,8 +37,6 @@ _EXPIRED: Final[Row[Expired]] = Row(
     field("stored_size", lambda entry: entry.size),
     field("reason", lambda entry: entry.left_alone),
 )
-_RELOADED: Final = frozenset({"kafka", "server_properties"})
-"""What is not compared: secrets that may be new, and a file that is not read again."""
 
 
 def uploader(
@@ -73,42 +64,20 @@ def uploader(
         raise ConfigError("--json is for --once and --check; a running uploader logs JSON with --json-logs")
     from tieredstore.uploader import Uploader
 
-    own, store = load_uploader_settings(settings), load_settings(settings)
-    if not check and not once:
-        _run(settings, store, own, json_logs=json_logs)
-        return
-    if json_logs:
-        log_lines(as_json=True)
-    with Uploader(store, own) as shipping:
+    if json_logs or not (check or once):
+        log_lines(as_json=json_logs)
+    with Uploader(settings) as shipping:
+        if not check and not once:
+            raise typer.Exit(shipping.run())
         if check:
             _show_plan(shipping, as_json=as_json, wide=wide)
         else:
             _ship_once(shipping, as_json=as_json)
 
 
-def _run(path: Path, settings: Settings, own: UploaderSettings, *, json_logs: bool) -> None:
-    from tieredstore.uploader import Uploader
-    from tieredstore.uploader.service import uploader_service
-
-    log_lines(as_json=json_logs)
-    if own.nice:
-        os.nice(own.nice)
-    with Uploader(settings, own) as shipping:
-
-        def reload() -> None:
-            new_own, new = load_uploader_settings(path), load_settings(path)
-            for name in UploaderSettings.model_fields:
-                if name not in _RELOADED and getattr(new_own, name) != getattr(own, name):
-                    alias = UploaderSettings.model_fields[name].alias
-                    _logger.warning("%s is another one now; that takes effect when the uploader starts anew", alias)
-            shipping.replace_target(new)
-
-        code = uploader_service(shipping, reload=reload).run()
-    raise typer.Exit(code)
-
-
 def _show_plan(shipping: Uploader, *, as_json: bool, wide: bool) -> None:
-    rows = [(partition.where, segments) for partition, segments in shipping.plan() if segments]
+    of_partition = itertools.groupby(shipping.plan(), key=lambda one: (one.topic, one.topic_id, one.partition))
+    rows = [list(segments) for _, segments in of_partition]
     expired = shipping.tries.watch(lambda: list(shipping.expire(dry_run=True)))
     warnings = shipping.topics.sentences()
     refused = shipping.topics.refused
@@ -141,7 +110,15 @@ def _ship_once(shipping: Uploader, *, as_json: bool) -> None:
     if as_json:
         print_json(
             {
-                "waiting": [{**PARTITION.json(entry.where), "reason": entry.reason} for entry in left],
+                "waiting": [
+                    {
+                        "topic": one.topic,
+                        "topic_id": str(one.topic_id),
+                        "partition": one.partition,
+                        "reason": one.reason,
+                    }
+                    for one in left
+                ],
                 "summary": {
                     "copied": counts.segments,
                     "size": counts.bytes,
@@ -151,14 +128,14 @@ def _ship_once(shipping: Uploader, *, as_json: bool) -> None:
             }
         )
     else:
-        print_lines(f"left       {entry.where.topic}-{entry.where.partition}: {entry.reason}" for entry in left)
+        print_lines(f"left       {one.topic}-{one.partition}: {one.reason}" for one in left)
         print_lines(
             [f"{counts.segments} segments shipped ({human_bytes(counts.bytes)} as {human_bytes(counts.stored_bytes)})"]
         )
     if counts.holes:
         complain(f"{counts.lost_offsets} offsets could not be shipped; the watermarks say which, and why")
         raise typer.Exit(DataLossError.exit_code)
-    errors = [entry.error for entry in left if entry.error is not None]
-    if errors:
-        is_refused = any(isinstance(error, ConfigError) for error in errors)
+    failed = [one for one in left if one.status == "failed"]
+    if failed:
+        is_refused = any(isinstance(one.error, ConfigError) for one in failed)
         raise typer.Exit((ConfigError if is_refused else StoreUnavailableError).exit_code)
