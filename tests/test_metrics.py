@@ -26,6 +26,7 @@ from tieredstore.errors import (
     StoreThrottledError,
     StoreUnavailableError,
 )
+from tieredstore.metrics import counting, exposition
 from tieredstore.remote.fetch.chunk_cache import CacheStats
 from tieredstore.remote.statistics import FetchStats
 
@@ -40,7 +41,7 @@ def sample(name: str, **labels: str) -> float:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The one number is the time now, in seconds."""
     now = [0.0]
-    monkeypatch.setattr(metrics, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(counting, "perf_counter", lambda: now[0])
     return now
 
 
@@ -92,12 +93,21 @@ def test_a_generator_that_is_closed_early_is_a_call_without_an_error() -> None:
 
 
 @pytest.fixture
-def registry() -> CollectorRegistry:
-    return CollectorRegistry()
+def exported() -> list[metrics.Snapshots]:
+    return []
 
 
-def test_sources_add_up_and_a_closed_one_leaves_its_totals_but_not_its_levels(registry: CollectorRegistry) -> None:
-    sums = metrics.Snapshots("test_sources", registry)
+@pytest.fixture
+def registry(exported: list[metrics.Snapshots]) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(exposition.SnapshotsCollector(exported))
+    return registry
+
+
+def test_sources_add_up_and_a_closed_one_leaves_its_totals_but_not_its_levels(
+    registry: CollectorRegistry, exported: list[metrics.Snapshots]
+) -> None:
+    sums = metrics.Snapshots("test_sources", among=exported)
     one, other = {"hits": 3, "entries": 2}, {"hits": 10, "entries": 5, "wait_seconds": 0.25}
     remove = sums.add(lambda: one)
     sums.add(lambda: other)
@@ -115,8 +125,12 @@ def test_sources_add_up_and_a_closed_one_leaves_its_totals_but_not_its_levels(re
     assert found() == [14, 5, 0.25]
 
 
-def test_totals_and_levels_have_the_types_that_prometheus_needs(registry: CollectorRegistry) -> None:
-    metrics.Snapshots("test_types", registry).add(lambda: {"hits": 1, "evicted_bytes": 2, "entries": 3, "bytes": 4})
+def test_totals_and_levels_have_the_types_that_prometheus_needs(
+    registry: CollectorRegistry, exported: list[metrics.Snapshots]
+) -> None:
+    metrics.Snapshots("test_types", among=exported).add(
+        lambda: {"hits": 1, "evicted_bytes": 2, "entries": 3, "bytes": 4}
+    )
     assert {metric.name: metric.type for metric in registry.collect()} == {
         "test_types_hits": "counter",
         "test_types_evicted_bytes": "counter",
@@ -157,24 +171,24 @@ def test_a_forked_child_counts_from_zero_and_hangs_on_no_lock_of_its_parent() ->
     output = run_fresh("""
         import contextlib, os, signal, warnings
         from tieredstore import metrics
+        from tieredstore.metrics import counting
 
         warnings.simplefilter("ignore", DeprecationWarning)
-        metrics.RETRIES.labels("transient").inc(5)
-        metrics.SEGMENT_DELETE_BYTES.inc(7)
+        metrics.RETRIES.add(5, "transient")
+        metrics.SEGMENT_DELETE_BYTES.add(7)
         metrics.FETCH.add(lambda: {"requests": 9})
-        call = metrics._REQUESTS.labels("memory", "get")
         with contextlib.ExitStack() as held:
             for lock in (
-                metrics.REGISTRY._lock, metrics.RETRIES._lock, metrics._REQUESTS._lock, call._sum._lock,
-                metrics.SEGMENT_DELETE_BYTES._value._lock, metrics.FETCH._lock,
+                metrics.REGISTRY._lock, metrics.RETRIES._lock, counting._REQUESTS._lock,
+                metrics.SEGMENT_DELETE_BYTES._lock, metrics.FETCH._lock,
             ):
                 held.enter_context(lock)
             child = os.fork()
             if not child:
                 signal.alarm(20)
                 with metrics.store_call("memory", "get"):
-                    metrics.RETRIES.labels("transient").inc()
-                metrics.SEGMENT_DELETE_BYTES.inc()
+                    metrics.RETRIES.add(1, "transient")
+                metrics.SEGMENT_DELETE_BYTES.add(1)
                 print(*(metrics.REGISTRY.get_sample_value(*name) for name in (
                     ("tieredstore_store_retries_total", {"kind": "transient"}),
                     ("tieredstore_segment_delete_bytes_total",),
@@ -187,6 +201,36 @@ def test_a_forked_child_counts_from_zero_and_hangs_on_no_lock_of_its_parent() ->
         print(metrics.REGISTRY.get_sample_value("tieredstore_segment_delete_bytes_total"))
     """)
     assert output.split() == ["1.0", "1.0", "1.0", "9", "7.0"]
+
+
+def test_counters_and_histograms_are_exported_as_prometheus_s_own() -> None:
+    output = run_fresh("""
+        import re
+        from prometheus_client import generate_latest
+        from tieredstore import metrics
+
+        for seconds in (0.0001, 0.002, 400):
+            metrics.counting._REQUESTS.observe(seconds, "s3", "get")
+        metrics.count_objects("s3", "up", 2, 30)
+        names = ["tieredstore_store_request_seconds" + what for what in ("_bucket", "_count", "_sum", "_created")]
+        for asked in (names, ["tieredstore_store_bytes_total"], ["tieredstore_segment_copy_errors_total"]):
+            text = generate_latest(metrics.REGISTRY.restricted_registry(asked)).decode()
+            print(re.sub(r"(_created{.*}) .*", r"\\1 TIME", text))
+    """)
+    lines = [line for line in output.splitlines() if line and not line.startswith("#")]
+    buckets = dict.fromkeys(("0.0001", "0.001"), 1) | dict.fromkeys(
+        ("0.003", "0.01", "0.03", "0.1", "0.3", "1.0", "3.0", "10.0", "30.0", "100.0", "300.0"), 2
+    )
+    name, labels = "tieredstore_store_request_seconds", 'operation="get",store="s3"'
+    assert lines == [
+        *(f'{name}_bucket{{le="{bound}",{labels}}} {count}.0' for bound, count in buckets.items()),
+        f'{name}_bucket{{le="+Inf",{labels}}} 3.0',
+        f"{name}_count{{{labels}}} 3.0",
+        f"{name}_sum{{{labels}}} 400.0021",
+        f"{name}_created{{{labels}}} TIME",
+        'tieredstore_store_bytes_total{how="up",store="s3"} 30.0',
+        "tieredstore_segment_copy_errors_total 0.0",
+    ]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support.settings_texts import BASE, error_of
-from tieredstore.config import installed, settings_from
+from tieredstore.config import settings_from
 from tieredstore.config.names import known_names
 from tieredstore.config.sections import wing_sections
 from tieredstore.errors import ConfigError
@@ -73,11 +73,11 @@ def test_a_wing_that_is_absent_is_skipped_and_another_failure_is_none_of_that(
     point = EntryPoint("gone", f"{module}:SECTIONS", "tieredstore.settings")
     if not is_absent:
         needs_more = SimpleNamespace(load=_lacks_a_library, name="gone", module=module)
-        monkeypatch.setattr(installed, "entry_points", lambda group: [needs_more])
+        monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [needs_more])
         with pytest.raises(ModuleNotFoundError, match="no_such_library"):
             settings_from({**BASE, "pubsub.cluster": "a"})
         return
-    monkeypatch.setattr(installed, "entry_points", lambda group: [point])
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [point])
     with pytest.raises(ConfigError, match=r"pubsub\.cluster is not known"):
         settings_from({**BASE, "pubsub.cluster": "a"})
 

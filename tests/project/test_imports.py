@@ -50,8 +50,8 @@ def test_nothing_is_imported_before_it_is_needed(code: str, most: int, needless:
 
 def test_names_that_come_when_they_are_asked_for_are_all_there() -> None:
     printed = run_fresh("""
-import tieredstore.remote, tieredstore.transform
-for module in (tieredstore.remote, tieredstore.transform):
+import tieredstore.catalog, tieredstore.metrics, tieredstore.remote, tieredstore.transform
+for module in (tieredstore.catalog, tieredstore.metrics, tieredstore.remote, tieredstore.transform):
     for name in module.__all__:
         assert getattr(module, name) is not None
     assert not hasattr(module, "nonsense")

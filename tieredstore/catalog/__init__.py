@@ -1,19 +1,24 @@
 """Which segments a store holds, by listing alone: no broker, no metadata topic (though that can be the source too)."""
 
-from tieredstore.catalog.catalog import Catalog, Incarnation, PartitionSegments
-from tieredstore.catalog.catalog_file import CatalogFile
-from tieredstore.catalog.lineage import Gap, Lineage, Span, Superseded
-from tieredstore.catalog.listing import SegmentObjects, list_segments
-from tieredstore.catalog.planning import catalog_of_metadata_topic, load_catalog
-from tieredstore.catalog.problems import Problem, ProblemKind
-from tieredstore.catalog.stored import StoredSegment, load_segment, load_segments
-from tieredstore.catalog.timestamps import (
-    BatchDecoding,
-    OffsetAndTimestamp,
-    offset_for_time,
-    offset_range,
-    offsets_for_times,
-)
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tieredstore.catalog.catalog import Catalog, Incarnation, PartitionSegments
+    from tieredstore.catalog.catalog_file import CatalogFile
+    from tieredstore.catalog.lineage import Gap, Lineage, Span, Superseded
+    from tieredstore.catalog.listing import SegmentObjects, list_segments
+    from tieredstore.catalog.planning import catalog_of_metadata_topic, load_catalog
+    from tieredstore.catalog.problems import Problem, ProblemKind
+    from tieredstore.catalog.stored import StoredSegment, load_segment, load_segments
+    from tieredstore.catalog.timestamps import (
+        BatchDecoding,
+        OffsetAndTimestamp,
+        offset_for_time,
+        offset_range,
+        offsets_for_times,
+    )
 
 __all__ = [
     "BatchDecoding",
@@ -39,3 +44,42 @@ __all__ = [
     "offset_range",
     "offsets_for_times",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Import the module of a name when it is first asked for: a command that lists plans nothing and reads no log."""
+    match name:
+        case "Catalog" | "Incarnation" | "PartitionSegments":
+            from tieredstore.catalog import catalog  # noqa: PLC0415  see above
+
+            return getattr(catalog, name)
+        case "CatalogFile":
+            from tieredstore.catalog import catalog_file  # noqa: PLC0415
+
+            return getattr(catalog_file, name)
+        case "Gap" | "Lineage" | "Span" | "Superseded":
+            from tieredstore.catalog import lineage  # noqa: PLC0415
+
+            return getattr(lineage, name)
+        case "SegmentObjects" | "list_segments":
+            from tieredstore.catalog import listing  # noqa: PLC0415
+
+            return getattr(listing, name)
+        case "catalog_of_metadata_topic" | "load_catalog":
+            from tieredstore.catalog import planning  # noqa: PLC0415
+
+            return getattr(planning, name)
+        case "Problem" | "ProblemKind":
+            from tieredstore.catalog import problems  # noqa: PLC0415
+
+            return getattr(problems, name)
+        case "StoredSegment" | "load_segment" | "load_segments":
+            from tieredstore.catalog import stored  # noqa: PLC0415
+
+            return getattr(stored, name)
+        case _ if name in __all__:
+            from tieredstore.catalog import timestamps  # noqa: PLC0415
+
+            return getattr(timestamps, name)
+        case _:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

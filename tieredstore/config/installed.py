@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from importlib.metadata import entry_points
 from typing import Any, Final
 
 from tieredstore.installation import load_attached
@@ -27,6 +26,8 @@ def installed_class(group: str, name: str) -> str | None:
     """
     if not _NAME.fullmatch(name):
         return None
+    from importlib.metadata import entry_points  # noqa: PLC0415  fifty modules that most settings do without
+
     # Two packages may well offer the same class; only different ones leave a doubt.
     classes = sorted({entry_point.value for entry_point in entry_points(group=group, name=name)})
     if len(classes) > 1:
@@ -36,4 +37,6 @@ def installed_class(group: str, name: str) -> str | None:
 
 def attached_parts(group: str) -> list[Any]:
     """List what wings attach to the core in a group of entry points; see :func:`load_attached`."""
+    from importlib.metadata import entry_points  # noqa: PLC0415  as above
+
     return load_attached(entry_points(group=group))

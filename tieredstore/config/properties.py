@@ -10,8 +10,6 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Final, cast
 
-import javaproperties
-
 from tieredstore.config.values import plain
 from tieredstore.errors import ConfigError
 from tieredstore.model import GivenProperties, Properties
@@ -37,6 +35,8 @@ def read_properties(path: Path | str) -> dict[str, str]:
     The bytes are ISO-8859-1 with ``\\uXXXX`` escapes, as the broker reads them. Raises ConfigError for a file that
     cannot be read, is over 1 MiB, or has a malformed escape.
     """
+    import javaproperties  # noqa: PLC0415  it imports an HTTP client, and a store that is named by URL has no file
+
     raw = _read(Path(path))
     properties: dict[str, str] = {}
 

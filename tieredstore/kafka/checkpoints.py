@@ -10,7 +10,6 @@ from dataclasses import astuple, dataclass
 from typing import Final, TypeAlias
 
 import crc32c
-import javaproperties
 
 from tieredstore.errors import BatchCorruptError, ConfigError, excerpt
 from tieredstore.limits import MAX_INT32, MAX_OFFSET
@@ -123,6 +122,8 @@ def format_partition_metadata(topic_id: Uuid) -> bytes:
 
 def parse_broker_id(raw: bytes) -> int | None:
     """The broker's id in ``meta.properties`` (``node.id``, before KRaft ``broker.id``); None where it is not set."""
+    import javaproperties  # noqa: PLC0415  it imports an HTTP client, and few processes read this file
+
     try:
         properties = javaproperties.loads(_text(raw, "meta.properties"))
     except ValueError as error:

@@ -71,7 +71,7 @@ class RetryPolicy:
                 if number >= self.attempts or delay >= end.remaining_s():
                     raise type(error)(f"{what} failed ({number} of {self.attempts} tries): {error}") from error
                 if isinstance(error, StoreError):  # the metric counts stores' retries, by its name
-                    RETRIES.labels(kind_of(error)).inc()
+                    RETRIES.add(1, kind_of(error))
                 _logger.info("%s: try %d failed, next in %.2f s: %s", what, number, delay, error)
                 self.sleep(delay)
 

@@ -170,7 +170,7 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         bytes.
         """
         log_range = range_of_request(metadata, start_position, end_position)
-        metrics.SEGMENT_FETCH_REQUESTED_BYTES.inc(len(log_range))
+        metrics.SEGMENT_FETCH_REQUESTED_BYTES.add(len(log_range))
         return self._fetcher.logs.open(metadata, log_range, next_segment)
 
     def open(self, metadata: RemoteLogSegmentMetadata) -> SegmentStream:
@@ -208,7 +208,7 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
             keys = [self.layout.key(metadata, suffix) for suffix in Suffix]
             self._calls.run(lambda: delete_manifest_first(self._store, keys))
         metrics.SEGMENT_DELETE.observe(perf_counter() - started)
-        metrics.SEGMENT_DELETE_BYTES.inc(metadata.segment_size_in_bytes)
+        metrics.SEGMENT_DELETE_BYTES.add(metadata.segment_size_in_bytes)
 
     def on_this_thread(self) -> contextlib.AbstractContextManager[None]:
         """In the block this thread makes its copies and calls of the store itself, without a hand-over for each.

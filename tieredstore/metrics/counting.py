@@ -1,0 +1,257 @@
+"""Counters of this process, and what is counted. Exporting is ``exposition``'s: here nothing but Python is imported."""
+
+from __future__ import annotations
+
+import os
+import threading
+from bisect import bisect_left
+from collections import Counter as Sums
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter, time
+from typing import Final, TypeAlias
+
+from tieredstore.errors import (
+    AccessDeniedError,
+    CorruptDataError,
+    PreconditionFailedError,
+    ResourceNotFoundError,
+    StoreThrottledError,
+    StoreUnavailableError,
+)
+
+SECONDS: Final = (0.0001, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
+"""Upper bounds of a histogram's buckets: requests take from 100 us (a local file) to minutes (a large object)."""
+
+Labels: TypeAlias = tuple[str, ...]
+
+COUNTERS: Final[list[Counter]] = []
+HISTOGRAMS: Final[list[Histogram]] = []
+SNAPSHOTS: Final[list[Snapshots]] = []
+
+
+@dataclass(slots=True)
+class Total:
+    """A counter's value for one combination of labels, and the time of its first count."""
+
+    value: float = 0.0
+    created: float = field(default_factory=time)
+
+
+@dataclass(slots=True)
+class Distribution:
+    """A histogram's values for one combination of labels; the last of ``counts`` is of those above all bounds."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(SECONDS) + 1))
+    sum: float = 0.0
+    created: float = field(default_factory=time)
+
+
+class Counter:
+    """A total for each combination of labels; without labels there is one, from the start."""
+
+    def __init__(self, name: str, meaning: str, labels: Labels = ()) -> None:
+        self.name, self.meaning, self.labels = name, meaning, labels
+        self.begin_again()
+        COUNTERS.append(self)
+
+    def begin_again(self) -> None:
+        """Count from zero, as in a forked child: another thread of the parent may have held the lock."""
+        self._lock = threading.Lock()
+        self._totals: dict[Labels, Total] = {} if self.labels else {(): Total()}
+
+    def add(self, amount: float, *labels: str) -> None:
+        """Count ``amount`` more."""
+        with self._lock:
+            total = self._totals.get(labels)
+            if total is None:
+                total = self._totals[labels] = Total()
+            total.value += amount
+
+    @contextmanager
+    def count_exceptions(self) -> Generator[None]:
+        """Count the exception that ends the block."""
+        try:
+            yield
+        except Exception:
+            self.add(1)
+            raise
+
+    def totals(self) -> list[tuple[Labels, Total]]:
+        """Return what was counted so far."""
+        with self._lock:
+            return [(labels, Total(total.value, total.created)) for labels, total in self._totals.items()]
+
+
+class Histogram:
+    """How many durations lay between the bounds, for each combination of labels."""
+
+    def __init__(self, name: str, meaning: str, labels: Labels = ()) -> None:
+        self.name, self.meaning, self.labels = name, meaning, labels
+        self.begin_again()
+        HISTOGRAMS.append(self)
+
+    def begin_again(self) -> None:
+        """Count from zero, as in a forked child."""
+        self._lock = threading.Lock()
+        self._distributions: dict[Labels, Distribution] = {} if self.labels else {(): Distribution()}
+
+    def observe(self, seconds: float, *labels: str) -> None:
+        """Count a duration."""
+        with self._lock:
+            distribution = self._distributions.get(labels)
+            if distribution is None:
+                distribution = self._distributions[labels] = Distribution()
+            distribution.counts[bisect_left(SECONDS, seconds)] += 1
+            distribution.sum += seconds
+
+    def distributions(self) -> list[tuple[Labels, Distribution]]:
+        """Return what was counted so far."""
+        with self._lock:
+            return [
+                (labels, Distribution(list(found.counts), found.sum, found.created))
+                for labels, found in self._distributions.items()
+            ]
+
+
+Snapshot: TypeAlias = Callable[[], Mapping[str, float]]
+"""Totals so far by name; those that say what is there now, and may fall, are named ``entries`` or ``bytes``."""
+
+
+class Snapshots:
+    """Adds up the snapshots of all living sources of one kind; what a closed one counted stays in the totals.
+
+    ``levels`` say what is there now, and may fall; of those whose name ends with ``_max`` the greatest counts. All
+    ``among`` which it stands are exported together.
+    """
+
+    def __init__(
+        self, prefix: str, *, levels: Iterable[str] = ("entries", "bytes"), among: list[Snapshots] = SNAPSHOTS
+    ) -> None:
+        self.prefix = prefix
+        self.levels = frozenset(levels)
+        self._lock = threading.Lock()
+        self._sources: dict[int, Snapshot] = {}
+        self._closed: Sums[str] = Sums()
+        self._next = 0
+        among.append(self)
+
+    def begin_again(self) -> None:
+        """In a forked child: another thread may have held the lock."""
+        self._lock = threading.Lock()
+
+    def add(self, source: Snapshot) -> Callable[[], None]:
+        """Collect from ``source`` until the function that is returned is called."""
+        with self._lock:
+            self._next += 1
+            number = self._next
+            self._sources[number] = source
+
+        def remove() -> None:
+            with self._lock:
+                if self._sources.pop(number, None) is not None:
+                    self._closed.update({name: value for name, value in source().items() if name not in self.levels})
+
+        return remove
+
+    def totals(self) -> Mapping[str, float]:
+        """Return the sums by name."""
+        with self._lock:
+            sums = Sums(self._closed)
+            for source in self._sources.values():
+                totals = dict(source())
+                greatest = {name: max(sums[name], totals.pop(name)) for name in list(totals) if name.endswith("_max")}
+                sums.update(totals)
+                sums.update({name: value - sums[name] for name, value in greatest.items()})
+        return sums
+
+
+_REQUESTS: Final = Histogram(
+    "tieredstore_store_request_seconds",
+    "Duration of the calls of a store, its retries included; the count is the number of calls.",
+    ("store", "operation"),
+)
+_OBJECTS: Final = Counter(
+    "tieredstore_store_objects", "Objects written, read (once a call) or deleted.", ("store", "how")
+)
+_BYTES: Final = Counter("tieredstore_store_bytes", "Bytes written or read.", ("store", "how"))
+_ERRORS: Final = Counter("tieredstore_store_errors", "Calls of a store that failed.", ("store", "operation", "kind"))
+RETRIES: Final = Counter("tieredstore_store_retries", "Tries after a failed one, by why that one failed.", ("kind",))
+SEGMENT_COPY: Final = Histogram("tieredstore_segment_copy_seconds", "Duration of successful segment copies.")
+SEGMENT_COPY_ERRORS: Final = Counter("tieredstore_segment_copy_errors", "Segment copies that failed.")
+SEGMENT_DELETE: Final = Histogram("tieredstore_segment_delete_seconds", "Duration of successful deletes.")
+SEGMENT_DELETE_ERRORS: Final = Counter("tieredstore_segment_delete_errors", "Segment deletes that failed.")
+SEGMENT_DELETE_BYTES: Final = Counter("tieredstore_segment_delete_bytes", "Original bytes of deleted segments.")
+SEGMENT_FETCH_REQUESTED_BYTES: Final = Counter(
+    "tieredstore_segment_fetch_requested_bytes", "Bytes of the ranges asked for, before any is read."
+)
+FETCH: Final = Snapshots("tieredstore_fetch")
+"""What readers asked for and fetched: one source a remote storage manager."""
+
+CHUNK_CACHE: Final = Snapshots("tieredstore_chunk_cache")
+"""Chunk caches: one source a cache."""
+
+# More special classes first: a throttled store is also an unavailable one.
+_KINDS: Final = (
+    (StoreThrottledError, "throttled"),
+    (StoreUnavailableError, "transient"),
+    (AccessDeniedError, "denied"),
+    (ResourceNotFoundError, "missing"),
+    (PreconditionFailedError, "precondition"),
+    (CorruptDataError, "corrupt"),
+)
+
+
+def kind_of(error: BaseException) -> str:
+    """Which class of errors it counts among: throttled, transient, denied, missing, precondition, corrupt or other."""
+    return next((kind for error_class, kind in _KINDS if isinstance(error, error_class)), "other")
+
+
+@dataclass(slots=True)
+class StoreCall:
+    """One call of a store, while it lasts; ``elsewhere_s`` are the seconds of it that were not the store's."""
+
+    elsewhere_s: float = 0.0
+
+
+@contextmanager
+def store_call(store: str, operation: str) -> Generator[StoreCall, None, None]:
+    """Times the block as one call of a store, and counts the error that it raises.
+
+    A generator that is closed before its end is no error.
+    """
+    call = StoreCall()
+    start = perf_counter()
+    try:
+        yield call
+    # Whoever reads no further has not failed.
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        count_error(store, operation, error)
+        raise
+    finally:
+        _REQUESTS.observe(perf_counter() - start - call.elsewhere_s, store, operation)
+
+
+def count_error(store: str, operation: str, error: BaseException) -> None:
+    """Count an error of one object of several that a call was for."""
+    _ERRORS.add(1, store, operation, kind_of(error))
+
+
+def count_objects(store: str, how: str, objects: int, byte_count: int = 0) -> None:
+    """Count objects, and bytes, that went ``up`` or ``down`` or were ``deleted``."""
+    _OBJECTS.add(objects, store, how)
+    if byte_count:
+        _BYTES.add(byte_count, store, how)
+
+
+def _begin_again() -> None:
+    """Start again in a forked child: exported as its own, the counts of its parent would be counted twice."""
+    everything: list[Counter | Histogram | Snapshots] = [*COUNTERS, *HISTOGRAMS, *SNAPSHOTS]
+    for each in everything:
+        each.begin_again()
+
+
+os.register_at_fork(after_in_child=_begin_again)

@@ -1,0 +1,128 @@
+"""What was counted, for Prometheus: a registry of our own, and a server of it.
+
+It lies apart from ``counting``, since it imports Prometheus's client, and with it an HTTP server.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from itertools import accumulate
+from typing import Final
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, Metric, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from tieredstore.metrics.counting import COUNTERS, HISTOGRAMS, SECONDS, SNAPSHOTS, Counter, Histogram, Snapshots
+
+REGISTRY: Final = CollectorRegistry()
+"""All metrics of this library in this process."""
+
+_BOUNDS: Final = (*(repr(float(seconds)) for seconds in SECONDS), "+Inf")
+
+
+class CounterCollector(Collector):
+    """A counter as Prometheus's own."""
+
+    def __init__(self, counter: Counter) -> None:
+        self._counter = counter
+
+    def describe(self) -> Iterable[Metric]:
+        """Name it, so that a scrape can ask for it alone."""
+        return [Metric(self._counter.name, self._counter.meaning, "counter")]
+
+    def collect(self) -> Iterable[Metric]:
+        """Return its totals."""
+        name, (metric,) = self._counter.name, self.describe()
+        for values, total in self._counter.totals():
+            labels = dict(zip(self._counter.labels, values, strict=True))
+            metric.add_sample(f"{name}_total", labels, total.value)
+            metric.add_sample(f"{name}_created", labels, total.created)
+        return [metric]
+
+
+class HistogramCollector(Collector):
+    """A histogram as Prometheus's own, whose buckets hold all that is not above their bounds."""
+
+    def __init__(self, histogram: Histogram) -> None:
+        self._histogram = histogram
+
+    def describe(self) -> Iterable[Metric]:
+        """Name it."""
+        return [Metric(self._histogram.name, self._histogram.meaning, "histogram")]
+
+    def collect(self) -> Iterable[Metric]:
+        """Return its distributions."""
+        name, (metric,) = self._histogram.name, self.describe()
+        for values, distribution in self._histogram.distributions():
+            labels = dict(zip(self._histogram.labels, values, strict=True))
+            up_to = list(map(float, accumulate(distribution.counts)))
+            for bound, count in zip(_BOUNDS, up_to, strict=True):
+                metric.add_sample(f"{name}_bucket", {**labels, "le": bound}, count)
+            metric.add_sample(f"{name}_count", labels, up_to[-1])
+            metric.add_sample(f"{name}_sum", labels, distribution.sum)
+            metric.add_sample(f"{name}_created", labels, distribution.created)
+        return [metric]
+
+
+class SnapshotsCollector(Collector):
+    """The sums of several snapshots; of ``every`` one that there is when a scrape comes."""
+
+    def __init__(self, every: Iterable[Snapshots]) -> None:
+        self._every = every
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: names are not known before there is a source."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """One metric for each name."""
+        for snapshots in list(self._every):
+            for name, value in sorted(snapshots.totals().items()):
+                family = GaugeMetricFamily if name in snapshots.levels else CounterMetricFamily
+                yield family(f"{snapshots.prefix}_{name}", f"See docs/metrics.md: {name}.", value=value)
+
+
+_servers: Final[set[WSGIServer]] = set()
+
+
+def serve_metrics(port: int, host: str = "127.0.0.1") -> Callable[[], None]:
+    """Serve ``REGISTRY`` by HTTP for Prometheus to scrape; the function returned stops it.
+
+    Only this machine is served unless ``host`` says otherwise. OSError if the port is taken. A forked child does not
+    serve, nor does it keep the port from being used again.
+    """
+    server, thread = start_http_server(port, host, REGISTRY)
+    _servers.add(server)
+
+    def stop() -> None:
+        if server not in _servers:
+            return
+        _servers.remove(server)
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    return stop
+
+
+def _register_all() -> None:
+    for counter in COUNTERS:
+        REGISTRY.register(CounterCollector(counter))
+    for histogram in HISTOGRAMS:
+        REGISTRY.register(HistogramCollector(histogram))
+    REGISTRY.register(SnapshotsCollector(SNAPSHOTS))
+
+
+def _begin_again() -> None:
+    """Locks that other threads held during a fork stay locked in the child, where those threads are not."""
+    while _servers:
+        _servers.pop().server_close()
+    CollectorRegistry.__init__(REGISTRY)
+    _register_all()
+
+
+_register_all()
+os.register_at_fork(after_in_child=_begin_again)
