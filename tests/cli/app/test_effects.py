@@ -36,10 +36,10 @@ from tieredstore.pipelines.transforming import Message
 from tieredstore.testing.segments import Record, build_batch
 
 READ: Final = {
-    "cat", "consume", "cost", "doctor", "du", "dump", "export", "fetch", "hold list", "index", "inspect", "keys check",
+    "cat", "consume", "cost", "doctor", "du", "export", "fetch", "hold list", "index", "inspect", "keys check",
     "keys list", "lifecycle show", "ls", "offsets", "pipeline changes", "pipeline print", "pipeline sources",
     "pipeline status", "pipeline verify", "pubsub audit", "pubsub consume", "pubsub cost", "pubsub groups",
-    "pubsub inspect", "query", "verify", "version",
+    "pubsub inspect", "query", "show", "verify", "version",
 }  # fmt: skip
 """Nothing that is stored is deleted, replaced or added, but by ``doctor`` an object that it takes away again, and by a
 group of ``consume`` its position."""

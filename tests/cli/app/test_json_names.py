@@ -39,8 +39,8 @@ PRINTING = {
     "consume": ["consume none --exit-eof -n 3"],
     "query": [],  # its names are the query's own
     "offsets": ["offsets txn", "offsets none"],
-    "dump": [f"dump {LOG}.log", f"dump {LOG}.log --records"]
-    + [f"dump {LOG}.{suffix}" for suffix in ("index", "timeindex", "snapshot", "txnindex")],
+    "show": [f"show {LOG}.log", f"show {LOG}.log --records"]
+    + [f"show {LOG}.{suffix}" for suffix in ("index", "timeindex", "snapshot", "txnindex")],
     "delete": ["delete txn 0 605 --dry-run"],
     "keys list": ["keys list"],
     "keys rotate": ["keys rotate --dry-run"],
@@ -82,7 +82,7 @@ PRINTING = {
     "version": ["version"],
 }
 WITHOUT_SETTINGS = {command for command in PRINTING if command.startswith("pipeline ")} | {
-    "dump",
+    "show",
     "version",
     "pubsub audit",
     "pubsub inspect",

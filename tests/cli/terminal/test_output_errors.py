@@ -25,7 +25,7 @@ COMMANDS = [
     "keys generate key1 -d FOLDER", "du", "du --json", "gc", "gc --json", "rm txn", "rm txn 0 --json",
     "hold list --json", "cp --to-store STORE", "cp --to-store STORE --json",
 ]  # fmt: skip
-NEED_NO_STORE = ("-", "dump", "keys")
+NEED_NO_STORE = ("-", "show", "keys")
 
 
 @pytest.fixture(scope="module")

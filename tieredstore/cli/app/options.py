@@ -71,9 +71,14 @@ class Store(Group):
         ),
     ] = None
 
+    @property
+    def is_given(self) -> bool:
+        """Whether a store is named."""
+        return self.settings is not None or self.url is not None
+
     def read_settings(self) -> Settings:
         """The settings of the file, of the URL, or of the file for the URL's store; ConfigError without both."""
-        if self.settings is None and self.url is None:
+        if not self.is_given:
             raise ConfigError("no store is named: give --settings FILE (-c) or --store URL")
         from tieredstore.remote.stores import settings_of
 
@@ -299,6 +304,11 @@ DryRun: TypeAlias = Annotated[
     bool, typer.Option("--dry-run", rich_help_panel="Work", help="Say what would be done, and do nothing.")
 ]
 """Of what only adds: it acts at once, but for this."""
+
+Count: TypeAlias = Annotated[
+    int | None, typer.Option("-n", metavar="N", min=1, rich_help_panel="Output", help="End after so many records.")
+]
+"""Of what shows records."""
 
 
 def expand(command: Callable[..., None]) -> Callable[..., None]:

@@ -80,7 +80,7 @@ _SUMMARIES: Final = {
     "query": "Ask topics in SQL (DuckDB's): each is a table.",
     "export": "Write the records of a topic into files: Parquet, Arrow, CSV or JSON lines.",
     "offsets": "Show which offsets of each partition of a topic there are.",
-    "dump": "Show what Kafka files on this machine say: batches, records, or the entries of an index.",
+    "show": "Show what files say: batches, records, or the entries of an index.",
     "delete": "Delete a segment from the store. Without --yes, only show its objects.",
     "cp": "Copy segments to another store or under another prefix; the source is only read.",
     "rm": "Delete the segments of a topic or of a partition, with --before only the oldest of them; whole "
@@ -138,10 +138,10 @@ def _load(name: str) -> Loaded:  # noqa: C901  a table
             from tieredstore.cli.bucket import offsets
 
             return offsets.offsets
-        case "dump":
-            from tieredstore.cli.records import dump
+        case "show":
+            from tieredstore.cli.records import show
 
-            return dump.dump
+            return show.show
         case "delete":
             from tieredstore.cli.bucket import delete
 

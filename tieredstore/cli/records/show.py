@@ -1,0 +1,194 @@
+"""``tieredstore show``: what a file says, on this machine or under a key of a store. Each format is a table's entry."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import sys
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+import typer
+
+from tieredstore.cli.app.options import Count, Output, Store
+from tieredstore.cli.records.formats import Asked, Format, Records, Rows, View
+from tieredstore.cli.records.kafka_files import KAFKA_FILES
+from tieredstore.cli.records.record_rows import TABLE, json_lines, rows_of, table_cells
+from tieredstore.cli.terminal.output import JsonValue, complain, print_growing_table, print_json_line, print_lines
+from tieredstore.cli.terminal.streams import StandardOutputFailedError
+from tieredstore.config.installed import attached_parts
+from tieredstore.errors import ConfigError, TieredStoreError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
+
+_GROUP: Final = "tieredstore.files"
+
+
+def show(
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILE|KEY", help="Files on this machine, or keys of objects in the store.")
+    ],
+    store: Store,
+    records: Annotated[bool, typer.Option("--records", help="The records, not the batches that hold them.")] = False,
+    sources: Annotated[
+        bool, typer.Option("--sources", help="Of a pipeline's files: where their records came from.")
+    ] = False,
+    backups: Annotated[
+        list[Path] | None,
+        typer.Option("--backup", metavar="FILE", help="With --sources: a pipeline that keeps the same topics raw."),
+    ] = None,
+    base_offset: Annotated[
+        int | None,
+        typer.Option(
+            "--base-offset", metavar="OFFSET", min=0, help="An index's first offset; else by the file's name."
+        ),
+    ] = None,
+    count: Count = None,
+    *,
+    output: Output,
+) -> None:
+    """Show what files say: batches, records, or the entries of an index.
+
+    It knows Kafka's .log, .index, .timeindex, .txnindex and .snapshot files on this machine, and what the installed
+    wings write: batches of pub/sub, files of pipelines (with -c PIPELINE). What a damaged file says is shown up to the
+    damage; then the exit code is 4. Of several files each is shown, also after one that cannot be; the exit code is
+    that of the first error.
+
+    Example: tieredstore show /var/lib/kafka/orders-0/00000000000000000000.log --records
+    """
+    if records and sources:
+        raise ConfigError("--records and --sources exclude each other: give one of them")
+    if backups and not sources:
+        raise ConfigError("--backup is searched for what --sources shows: give --sources too")
+    view = View.RECORDS if records else View.SOURCES if sources else View.CONTENTS
+    report = _Report(output, count)
+    for place, name in enumerate(files):
+        if len(files) > 1 and not output.as_json:
+            print_lines([*([""] if place else []), f"{name}:"])
+        path = Path(name)
+        asked = Asked(name, path if path.exists() else None, store, view, backups or (), base_offset)
+        try:
+            with _explain(path), _format_of(asked).show(asked) as shown:
+                report.show(asked, shown)
+        except StandardOutputFailedError:
+            raise
+        except TieredStoreError as error:
+            report.exit_codes.append(error.exit_code)
+            if len(files) == 1:
+                report.finish()
+                raise
+            sys.stdout.flush()
+            complain(str(error) if name in str(error) else f"{name}: {error}")
+    report.finish()
+    if report.exit_codes:
+        raise typer.Exit(report.exit_codes[0])
+
+
+class _Report:
+    """Prints what is shown, and sums it up."""
+
+    def __init__(self, output: Output, count: int | None) -> None:
+        self.exit_codes: list[int] = []
+        self._output = output
+        self._count = count
+        self._sums: Counter[str] = Counter()
+        self._shown = 0
+        self._is_data = False
+
+    def show(self, asked: Asked, shown: Rows[Any] | Records) -> None:
+        """Print one file."""
+        self._shown += 1
+        if isinstance(shown, Records):
+            self._is_data = True
+            self._records(shown)
+            return
+        self._is_data |= asked.view is View.RECORDS
+        items = self._counted(itertools.islice(shown.items, self._count))
+        if self._output.as_json:
+            lines = ({"file": asked.name, **shown.row.json(item)} for item in items)
+            sys.stdout.writelines(json.dumps(line) + "\n" for line in lines)
+        else:
+            print_lines([] if shown.heading is None else [shown.heading])
+            if shown.lines is None:
+                print_growing_table(shown.row.columns, map(shown.row.cells, items), wide=self._output.wide)
+            else:
+                print_lines(line for item in items for line in shown.lines(item))
+        if shown.sums is not None:
+            self._sums.update(shown.sums())
+
+    def finish(self) -> None:
+        """Print the summary, unless nothing was shown; records are data, and have none."""
+        if self._output.as_json and self._shown and not self._is_data:
+            sums: dict[str, JsonValue] = {**self._sums, "entries": self._sums["entries"]}
+            print_json_line({"summary": {"files": self._shown, **sums, "failed": len(self.exit_codes)}})
+
+    def _counted(self, items: Iterable[T]) -> Iterator[T]:
+        for item in items:
+            self._sums["entries"] += 1
+            yield item
+
+    def _records(self, shown: Records) -> None:
+        batches = _first(shown.batches, self._count)
+        if self._output.as_json:
+            for partition, batch in batches:
+                sys.stdout.writelines(json_lines(batch, partition, topic=shown.topic))
+            return
+        # The records of a broker's file do not tell their partition.
+        skipped = 1 if shown.topic is None else 0
+        rows = (
+            table_cells(row, "" if partition is None else str(partition))[skipped:]
+            for partition, batch in batches
+            for row in rows_of(batch)
+        )
+        print_growing_table(TABLE[skipped:], rows, wide=self._output.wide)
+
+
+def _first(
+    batches: Iterable[tuple[int | None, pa.RecordBatch]], count: int | None
+) -> Iterator[tuple[int | None, pa.RecordBatch]]:
+    left = count
+    for partition, batch in batches:
+        yield partition, batch if left is None else batch.slice(0, left)
+        left = None if left is None else left - batch.num_rows
+        if left is not None and left <= 0:
+            return
+
+
+def _formats() -> Iterator[Format]:
+    """The core's, then those of the installed wings, which are imported if none of the core's is asked for."""
+    yield from KAFKA_FILES
+    tables: list[tuple[Format, ...]] = attached_parts(_GROUP)
+    yield from itertools.chain.from_iterable(tables)
+
+
+def _format_of(asked: Asked) -> Format:
+    """Find the format of a file; ConfigError for one that no format knows, and for what is not shown of it."""
+    found = next((each for each in _formats() if each.knows(asked)), None)
+    if found is None:
+        if asked.path is None and not asked.store.is_given:
+            raise ConfigError(
+                f"there is no file {asked.name}; for a key of a store give --settings FILE (-c) or --store URL"
+            )
+        nouns = ", ".join(each.noun for each in _formats())
+        raise ConfigError(f"{asked.name} cannot be shown: it is none of {nouns} (inspect shows segments of a bucket)")
+    if asked.view not in found.views:
+        raise ConfigError(f"{asked.view.value} is not for {asked.name}, which is one of {found.noun}")
+    return found
+
+
+@contextlib.contextmanager
+def _explain(file: Path) -> Generator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if error.filename is None or str(error.filename) != str(file):
+            raise
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
