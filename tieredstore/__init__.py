@@ -18,12 +18,16 @@ if TYPE_CHECKING:
     from tieredstore.config.settings import Settings
     from tieredstore.consumer import Consumer
     from tieredstore.errors import TieredStoreError
+    from tieredstore.pubsub.consume.consumer import BatchConsumer
+    from tieredstore.pubsub.produce.producer import BatchProducer
     from tieredstore.remote.manager import RemoteStorageManager
     from tieredstore.uploader.uploader import Uploader
 
     __version__: str
 
 __all__ = [
+    "BatchConsumer",
+    "BatchProducer",
     "Bucket",
     "Consumer",
     "Outcome",
@@ -71,6 +75,14 @@ def __getattr__(name: str) -> object:  # noqa: C901  a table
             from tieredstore import consumer  # noqa: PLC0415
 
             return consumer.Consumer
+        case "BatchConsumer":
+            from tieredstore.pubsub.consume import consumer as batch_consumer  # noqa: PLC0415
+
+            return batch_consumer.BatchConsumer
+        case "BatchProducer":
+            from tieredstore.pubsub.produce import producer  # noqa: PLC0415
+
+            return producer.BatchProducer
         case "Uploader":
             from tieredstore.uploader import uploader  # noqa: PLC0415
 

@@ -32,8 +32,8 @@ from tieredstore.backends.s3.options import AccessKeys, Compatibility, S3Options
 from tieredstore.backends.s3.store import S3ObjectStore
 from tieredstore.errors import ObjectNotFoundError
 from tieredstore.ops.cost.prices import read_prices
-from tieredstore.pubsub.consume.consumer import Consumer
-from tieredstore.pubsub.produce.producer import Producer
+from tieredstore.pubsub.consume.consumer import BatchConsumer
+from tieredstore.pubsub.produce.producer import BatchProducer
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.upkeep.cost import topic_cost, topic_facts
 
@@ -70,14 +70,14 @@ def bucket(server: S3Server, url: str | None = None) -> Generator[ObjectStore]:
 
 
 def publish(topics: Topics, topic: str, value: bytes, count: int) -> None:
-    with Producer(topics, topic) as producer:
+    with BatchProducer(topics, topic) as producer:
         for _ in range(count):
             producer.send(value)
 
 
 def read_all(topics: Topics, topic: str, count: int) -> None:
     rows = 0
-    with Consumer(topics, topic) as consumer:
+    with BatchConsumer(topics, topic) as consumer:
         while rows < count:
             batch = consumer.poll(60.0)
             if batch is None:
@@ -191,7 +191,7 @@ def measure_requests(mib: int, idle_s: float) -> dict[str, object]:
         written = requests()
         facts = topic_facts(topics, topics.get("orders"), time.time_ns() // 1_000_000)
         requests()
-        with Consumer(topics, "orders") as consumer:
+        with BatchConsumer(topics, "orders") as consumer:
             rows = 0
             while rows < count:
                 batch = consumer.poll(60.0)
@@ -268,7 +268,7 @@ def measure_latency(seconds: float, batch_ms: int, targets: dict[str, float]) ->
     value = os.urandom(RECORD)
 
     def send() -> None:
-        with Producer(topics, "orders") as producer:
+        with BatchProducer(topics, "orders") as producer:
             begin_s = time.monotonic()
             for number in range(count):
                 ahead_s = begin_s + number / rate - time.monotonic()
@@ -278,7 +278,7 @@ def measure_latency(seconds: float, batch_ms: int, targets: dict[str, float]) ->
 
     sender = threading.Thread(target=send)
     taken_ms: list[float] = []
-    with Consumer(topics, "orders") as consumer:
+    with BatchConsumer(topics, "orders") as consumer:
         sender.start()
         while len(taken_ms) < count:
             batch: Any = consumer.poll(60.0)
@@ -324,7 +324,7 @@ def _memory_of(gib: float) -> dict[str, object]:
     topics.create("orders")
     value, count = os.urandom(100_000), int(gib * GIB / 100_000)
     levels: list[int] = []
-    with Producer(topics, "orders") as producer, Consumer(topics, "orders") as consumer:
+    with BatchProducer(topics, "orders") as producer, BatchConsumer(topics, "orders") as consumer:
         rows = 0
         for number in _sent(producer, value, count):
             # Not far behind: what was not read yet lies in the store, which is this process's memory too.
@@ -344,7 +344,7 @@ def _memory_of(gib: float) -> dict[str, object]:
     }
 
 
-def _sent(producer: Producer, value: bytes, count: int) -> Iterator[int]:
+def _sent(producer: BatchProducer, value: bytes, count: int) -> Iterator[int]:
     for number in range(count):
         producer.send(value)
         yield number

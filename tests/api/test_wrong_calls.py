@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +66,36 @@ OF_A_BUCKET: list[tuple[Call, type[Exception], str]] = [
 ]
 
 
+WINGS: Any = ts
+
+OF_WINGS: list[tuple[Call, str]] = [
+    (lambda b: WINGS.Uploader(b.settings), "settings that were read have no uploader.*: give their file"),
+    (lambda _: WINGS.Uploader(7), "source is of the type int; give a path"),
+    (lambda _: WINGS.Uploader("absent"), "there is no file or folder 'absent'"),
+    (lambda _: WINGS.BatchProducer(7, "orders"), "source is of the type int; give a path"),
+    (lambda b: WINGS.BatchProducer(b, 7), "7 cannot name a topic: letters, digits, dots, dashes and underscores can"),
+    (lambda b: WINGS.BatchProducer(b, "orders", acks="2"), "acks is '2'; it must be all, 1 or 0"),
+    (lambda b: WINGS.BatchProducer(b, "orders", acks="1"), "acks=1 says that a broker has the record"),
+    (lambda b: WINGS.BatchProducer(b, "orders", brokers=7), "brokers is 7; give host:port, separated by commas"),
+    (lambda b: WINGS.BatchConsumer(b, "a b"), "'a b' cannot name a topic"),
+    (lambda b: WINGS.BatchConsumer(b, "orders", start="first"), "start is 'first'; it must be earliest or latest"),
+    (lambda b: WINGS.BatchConsumer(b, "orders", delivery="once"), "delivery is 'once'; it must be at-least-once or"),
+    (lambda b: WINGS.BatchConsumer(b, "orders", on_data_loss="x"), "on_data_loss is 'x'; it must be fail or report"),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(("call", "sentence"), BEFORE_ANY_REQUEST, ids=[sentence for _, sentence in BEFORE_ANY_REQUEST])
 def test_a_wrong_argument_is_told_before_any_request(call: Call, sentence: str) -> None:
     with ts.open(NO_STORE) as bucket, pytest.raises(ConfigError, match=f"^{re.escape(sentence)}") as caught:
         call(bucket)
     assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.skipif(find_spec("tieredstore.pubsub") is None, reason="the core alone")
+@pytest.mark.parametrize(("call", "sentence"), OF_WINGS, ids=[sentence for _, sentence in OF_WINGS])
+def test_so_it_is_by_the_classes_of_wings(call: Call, sentence: str) -> None:
+    with ts.open(NO_STORE) as bucket, pytest.raises(ConfigError, match=f"^{re.escape(sentence)}"):
+        call(bucket)
 
 
 @pytest.mark.parametrize(("call", "kind", "sentence"), OF_A_BUCKET, ids=[sentence for *_, sentence in OF_A_BUCKET])

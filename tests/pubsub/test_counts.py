@@ -9,9 +9,9 @@ from tests.support.stores.doubles import FaultyStore, Operation
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import DataLossError
 from tieredstore.metrics import REGISTRY
-from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.consume.consumer import BatchConsumer
 from tieredstore.pubsub.errors import BufferFullError, DeliveryFailedError, InvalidRecordError
-from tieredstore.pubsub.produce.producer import Producer
+from tieredstore.pubsub.produce.producer import BatchProducer
 
 
 def exported(kind: str) -> dict[str, float]:
@@ -27,7 +27,7 @@ def exported(kind: str) -> dict[str, float]:
 def test_what_clients_count_is_exported_and_stays_when_they_are_closed() -> None:
     before = exported("producer"), exported("consumer")
     topics = orders_on(None, 2, message_bytes="1024", batch_ms="60000")
-    with Producer(topics, "orders") as producer:
+    with BatchProducer(topics, "orders") as producer:
         for _ in range(3):
             producer.send(b"value", b"k")
         with pytest.raises(InvalidRecordError):
@@ -35,7 +35,7 @@ def test_what_clients_count_is_exported_and_stays_when_they_are_closed() -> None
         assert exported("producer")["waiting_records"] - before[0].get("waiting_records", 0) == 3
         assert exported("producer")["held_bytes"] > before[0].get("held_bytes", 0)
         producer.flush()
-    with Consumer(topics, "orders", group="g") as consumer:
+    with BatchConsumer(topics, "orders", group="g") as consumer:
         while consumer.counts.records < 3:
             consumer.poll(5.0)
         consumer.commit()
@@ -66,7 +66,7 @@ def test_failures_and_losses() -> None:
         buffer_bytes="1048576",
         max_block_ms="1",
     )
-    with Producer(topics, "orders") as producer:
+    with BatchProducer(topics, "orders") as producer:
         failing = producer.send(bytes(1_000_000))
         with pytest.raises(BufferFullError):
             producer.send(bytes(1_000_000))
@@ -75,9 +75,9 @@ def test_failures_and_losses() -> None:
     counts = producer.counts
     assert (counts.blocked_sends, counts.full_buffers, counts.failed_records, counts.records) == (1, 1, 1, 1)
     whole = topics_on(inner)
-    with Producer(whole, "orders") as producer:
+    with BatchProducer(whole, "orders") as producer:
         producer.send(b"v")
     inner.delete([info.key for info in inner.list("") if "/topics/orders/" in info.key and "!" not in info.key])
-    with Consumer(whole, "orders") as consumer, pytest.raises(DataLossError):
+    with BatchConsumer(whole, "orders") as consumer, pytest.raises(DataLossError):
         list(consumer.records(60.0))
     assert consumer.counts.losses == 1

@@ -22,7 +22,7 @@ from tieredstore.duckdb.query_tables import QueryTables
 from tieredstore.errors import AlreadyClosedError, ConfigError, DataLossError, InvalidValueError, ResourceNotFoundError
 from tieredstore.pubsub.consume.tables import BatchTable, BatchTables
 from tieredstore.pubsub.errors import MessageCorruptError
-from tieredstore.pubsub.produce.producer import Producer
+from tieredstore.pubsub.produce.producer import BatchProducer
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.query.topic_columns import ColumnTypes
 from tieredstore.query.topic_table import TableOptions
@@ -57,7 +57,7 @@ def topics(store: Gets) -> Topics:
     topics = topics_on(store)
     topics.create("orders")
     for batch in range(BATCHES):
-        with Producer(topics, "orders") as producer:
+        with BatchProducer(topics, "orders") as producer:
             for record in range(2):
                 producer.send(
                     b"%d.%d" % (batch, record), b"k", [("h", b"x")], 1000 * batch + record, b"id" if record else None
@@ -114,7 +114,7 @@ def test_names_that_there_are_not(topics: Topics) -> None:
 
 def test_what_is_absent_or_damaged_or_of_another_type(topics: Topics, store: Gets) -> None:
     topics.create("bytes")
-    with Producer(topics, "bytes") as producer:
+    with BatchProducer(topics, "bytes") as producer:
         producer.send(b"\xff")
     with pytest.raises(InvalidValueError, match="the value of record 0 of those at offset 0 of bytes-0"):
         rows(topics, 'SELECT value FROM "bytes"')
@@ -150,7 +150,7 @@ def bucket(tmp_path: Path) -> dict[str, str]:
 
 
 def publish(topics: Topics, number: int) -> None:
-    with Producer(topics, "orders") as producer:
+    with BatchProducer(topics, "orders") as producer:
         producer.send(b"%d" % number, b"k", None, 1000 * number)
 
 

@@ -20,7 +20,7 @@ from tests.support.pubsub.pubsub_brokers import message_of
 from tieredstore.cli.app.main import program
 from tieredstore.cli.app.version import JSON_VERSION
 from tieredstore.pubsub.cli.commands import open_named_topics
-from tieredstore.pubsub.produce.producer import Producer
+from tieredstore.pubsub.produce.producer import BatchProducer
 
 PAGE = (REPOSITORY / "docs" / "json.md").read_text()
 DOCUMENTED = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
@@ -199,7 +199,7 @@ def _names(document: Any) -> Iterator[str]:
 def _publish() -> None:
     Path("batches").mkdir()
     assert tieredstore("pubsub", "topics", "events", "--create", "--store", "./batches").code == 0
-    with open_named_topics(None, "./batches") as topics, Producer(topics, "events") as producer:
+    with open_named_topics(None, "./batches") as topics, BatchProducer(topics, "events") as producer:
         for _ in range(3):
             producer.send(b"v")
         topics.create("holes")

@@ -34,7 +34,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import StoreUnavailableError
 from tieredstore.pubsub.broker.authorization import Authorizer, Client
 from tieredstore.pubsub.broker.broker import Broker
-from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.consume.consumer import BatchConsumer
 from tieredstore.pubsub.format.batches import BatchIndex
 from tieredstore.pubsub.format.messages import Compression, MessageHeader, ProducerRequest
 from tieredstore.pubsub.format.notifications import parse_notification
@@ -372,7 +372,7 @@ def test_a_producers_messages_stay_in_one_partition_if_batches_are_by_producer()
             for producer in range(6):
                 client.ask(write_of(message_of([b"%d" % producer], request, address=bytes([producer]))), request)
     partitions: dict[bytes, set[int]] = {}
-    with Consumer(topics, "orders") as consumer:
+    with BatchConsumer(topics, "orders") as consumer:
         for _ in range(100):
             for record in consumer.records(0.2):
                 partitions.setdefault(record.value, set()).add(record.partition)

@@ -31,7 +31,7 @@ from tieredstore.pubsub.broker.broker import Broker
 from tieredstore.pubsub.broker.running import broker_service, make_governed_broker
 from tieredstore.pubsub.format.packets import Code, MetadataAnswer, MetadataRequest
 from tieredstore.pubsub.governor.zookeeper_governor import ZooKeeperGovernor
-from tieredstore.pubsub.produce.broker_producer import BrokerProducer
+from tieredstore.pubsub.produce.producer import BatchProducer
 from tieredstore.pubsub.queue.topics import Topics
 
 
@@ -77,7 +77,7 @@ def served(topics: Topics) -> Generator[Served]:
 
 
 def published(topics: Topics, place: str, count: int) -> None:
-    with BrokerProducer(client_of(topics, place), "orders") as producer:
+    with BatchProducer(client_of(topics, place), "orders") as producer:
         futures = [producer.send(b"%d" % number) for number in range(count)]
     for future in futures:
         future.result(LONG_S)

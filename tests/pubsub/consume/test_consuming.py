@@ -23,10 +23,10 @@ from tests.support.stores.doubles import FaultyStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import AlreadyClosedError, ConfigError, DataLossError, InvalidRangeError
 from tieredstore.process.deadline import Deadline
-from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.consume.consumer import BatchConsumer
 from tieredstore.pubsub.errors import MessageCorruptError, NotificationCorruptError
 from tieredstore.pubsub.format.notifications import Notification
-from tieredstore.pubsub.produce.producer import Producer
+from tieredstore.pubsub.produce.producer import BatchProducer
 from tieredstore.pubsub.queue.queues import Position
 from tieredstore.pubsub.queue.topics import Topics
 
@@ -54,7 +54,7 @@ def flip(topics: Topics, key: str, *places: int) -> None:
 def test_positions_to_the_record() -> None:
     topics = fresh_topics(message_bytes="1024", compression="none")
     publish(topics, [b"%04d" % number + bytes(300) for number in range(10)])
-    consumer = Consumer(topics, "orders", group="g")
+    consumer = BatchConsumer(topics, "orders", group="g")
     for number, record in enumerate(consumer.records(LONG_S)):
         assert record.value[:4] == b"%04d" % number
         if number == 5:
@@ -63,12 +63,12 @@ def test_positions_to_the_record() -> None:
     with pytest.raises(InvalidRangeError, match="not handed out"):
         consumer.commit({0: Position(0, 3, 2)})
     consumer.close()
-    with Consumer(topics, "orders", group="g") as later:
+    with BatchConsumer(topics, "orders", group="g") as later:
         assert [value[:4] for value in values_of(later)] == [b"0006", b"0007", b"0008", b"0009"]
         assert later.position() == {0: Position(1)} or later.position()[0].offset == 0
         later.seek(0, Position(0, 1, 1))
         assert next(later.records(LONG_S)).value[:4] == b"0004"
-    alone = Consumer(topics, "orders")
+    alone = BatchConsumer(topics, "orders")
     one: Any = alone.read_at(0, 0, 1, 1)
     assert one.column("value")[0].as_py()[:4] == b"0004"
     assert alone.read_at(0, 0).num_rows == 10
@@ -83,7 +83,7 @@ def test_a_consumer_that_was_closed_does_not_say_that_there_is_nothing_more() ->
     topics = fresh_topics()
     publish(topics, [b"a", b"b"])
     for group in (None, "g"):
-        with Consumer(topics, "orders", group=group) as consumer:
+        with BatchConsumer(topics, "orders", group=group) as consumer:
             records = consumer.records(LONG_S)
             assert next(records).value == b"a"
         consumer.close()
@@ -95,7 +95,7 @@ def test_a_consumer_that_was_closed_does_not_say_that_there_is_nothing_more() ->
 def test_the_latest_and_a_time() -> None:
     topics = fresh_topics()
     publish(topics, [b"before"])
-    late = Consumer(topics, "orders", start="latest")
+    late = BatchConsumer(topics, "orders", start="latest")
     between_ms = time.time_ns() // 1_000_000 + 1
     eventually(lambda: time.time_ns() // 1_000_000 > between_ms)
     publish(topics, [b"after"])
@@ -114,8 +114,8 @@ def test_an_absent_object_and_a_freed_queue_are_data_loss_or_reported() -> None:
     keys = [told.key or "" for told in notified(topics)]
     topics.store.delete([keys[2]])
     with pytest.raises(DataLossError, match=r"offset 512: the object .* is not there"):
-        values_of(Consumer(topics, "orders"))
-    slow = Consumer(topics, "orders", on_data_loss="report")
+        values_of(BatchConsumer(topics, "orders"))
+    slow = BatchConsumer(topics, "orders", on_data_loss="report")
     assert values_of(slow, at_least=3) == [b"0", b"1", b"3"]
     assert len(slow.losses) == 1
     queue.free(0, 256)
@@ -128,20 +128,20 @@ def test_damage_stays_where_it_is_or_is_left_out() -> None:
     topics, key = three_messages()
     flip(topics, key, SECOND)
     with pytest.raises(MessageCorruptError, match="another CRC-32"):
-        values_of(Consumer(topics, "orders"))
+        values_of(BatchConsumer(topics, "orders"))
     # As MemQ writes them, notifications tell no checksum of the object.
     queue = topics.queue(topics.get("orders"))
     (told_by_memq,) = notified(topics)
     plain = Notification("orders", told_by_memq.object_size, told_by_memq.message_count, key=key)
     queue.append(0, [plain.to_json()], Deadline.after(LONG_S))
-    failing = Consumer(topics, "orders")
+    failing = BatchConsumer(topics, "orders")
     failing.seek(0, 256)
     records = failing.records(LONG_S)
     assert next(records).value[:1] == b"0"
     for _ in range(2):
         with pytest.raises(MessageCorruptError, match="Message 1"):
             list(failing.records(LONG_S))
-    skipping = Consumer(topics, "orders", on_corrupt="skip")
+    skipping = BatchConsumer(topics, "orders", on_corrupt="skip")
     skipping.seek(0, 256)
     assert [value[:1] for value in values_of(skipping, at_least=2)] == [b"0", b"2"]
     assert len(skipping.skipped) == 1
@@ -165,13 +165,13 @@ def test_a_notification_that_points_elsewhere_is_refused_before_anything_is_fetc
     queue = topics.queue(topics.get("orders"))
     queue.append(0, [Notification(topic, 71, 1, key=key, bucket=bucket).to_json()], Deadline.after(LONG_S))
     with pytest.raises(NotificationCorruptError, match="queue orders/0, offset 0"):
-        values_of(Consumer(topics, "orders"))
+        values_of(BatchConsumer(topics, "orders"))
 
 
 def test_a_damaged_message_of_ours_is_left_out_and_the_rest_of_its_object_is_read() -> None:
     topics, key = three_messages()
     flip(topics, key, SECOND)
-    skipping = Consumer(topics, "orders", on_corrupt="skip")
+    skipping = BatchConsumer(topics, "orders", on_corrupt="skip")
     assert [value[:1] for value in values_of(skipping, at_least=2)] == [b"0", b"2"]
     assert len(skipping.skipped) == 1
     assert skipping.counts.damaged_messages == 1
@@ -195,7 +195,7 @@ def test_bytes_behind_the_last_message_are_damage_whoever_told_of_the_object(by:
         queue.append(0, [plain.to_json()], Deadline.after(LONG_S))
     topics.store.put(key, topics.store.get(key) + more)
     for on_corrupt in ("fail", "skip"):
-        consumer = Consumer(topics, "orders", on_corrupt=on_corrupt)
+        consumer = BatchConsumer(topics, "orders", on_corrupt=on_corrupt)
         consumer.seek(0, 256 if by == "MemQ" else 0)
         with pytest.raises(MessageCorruptError):
             values_of(consumer)
@@ -207,14 +207,14 @@ def test_an_object_that_was_cut_is_damage_and_not_a_shorter_result(size: int) ->
     topics, key = three_messages()
     topics.store.put(key, topics.store.get(key)[: size or 0])
     with pytest.raises(MessageCorruptError):
-        values_of(Consumer(topics, "orders"))
+        values_of(BatchConsumer(topics, "orders"))
 
 
 def test_objects_that_are_read_at_once_do_not_get_into_each_other() -> None:
     topics = fresh_topics(message_bytes="4096", batch_bytes="8192", compression="none")
     values = [b"%06d" % number + os.urandom(900) for number in range(400)]
     publish(topics, values)
-    assert sorted(values_of(Consumer(topics, "orders"), at_least=400)) == values
+    assert sorted(values_of(BatchConsumer(topics, "orders"), at_least=400)) == values
 
 
 @pytest.mark.usefixtures("inline_threads")
@@ -223,7 +223,7 @@ def test_what_is_ahead_is_given_before_a_loss_behind_it_is_told() -> None:
     topics = fresh_topics()
     for number in range(6):
         publish(topics, [b"%d" % number])
-    slow = Consumer(topics, "orders", on_data_loss="report")
+    slow = BatchConsumer(topics, "orders", on_data_loss="report")
     (reader,) = slow._partitions.values()
     slow._shared.fetches.at_once = 1
     for _ in range(3):
@@ -239,11 +239,11 @@ def test_what_is_ahead_is_given_before_a_loss_behind_it_is_told() -> None:
 def test_a_backlog_is_asked_for_ahead_more_and_more_at_a_time_and_its_end_once() -> None:
     store = FaultyStore(MemoryObjectStore())
     topics = orders_on(store)
-    with Producer(topics, "orders") as producer:
+    with BatchProducer(topics, "orders") as producer:
         for number in range(11):
             producer.send(b"%d" % number)
             producer.flush()
-    with Consumer(topics, "orders") as consumer:
+    with BatchConsumer(topics, "orders") as consumer:
         reader = consumer._partitions[0]
         store.operations.clear()
         asked: list[int] = []
@@ -268,7 +268,7 @@ def test_what_is_fetched_is_read_once_where_messages_are_large(size: int) -> Non
     publish(topics, values)
     (key,) = batch_keys(topics)
     stored = topics.store.head(key).size
-    with Consumer(topics, "orders") as consumer, counted_checksums() as read:
+    with BatchConsumer(topics, "orders") as consumer, counted_checksums() as read:
         assert values_of(consumer, at_least=12) == values
     is_large = size > 65_536
     assert stored * (1 if is_large else 1.9) <= sum(read) <= stored * (1 if is_large else 2)

@@ -16,7 +16,7 @@ from tests.support.stores.doubles import FaultyStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import FencedError, PreconditionFailedError, StoreUnavailableError
 from tieredstore.process.deadline import Deadline
-from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.consume.consumer import BatchConsumer
 from tieredstore.pubsub.format.messages import ProducerRequest
 from tieredstore.pubsub.produce.batch_writer import BatchWriter, SealedMessage
 from tieredstore.pubsub.queue.groups import PATIENCE_S, StoreGroup
@@ -29,7 +29,7 @@ Place = tuple[int, int, int, int]
 class Member:
     """A consumer, and what it was given and has not committed yet, by partition."""
 
-    consumer: Consumer
+    consumer: BatchConsumer
     store: FaultyStore
     given: dict[int, list[Place]] = field(default_factory=dict[int, list[Place]])
     is_stopped: bool = False
@@ -150,7 +150,8 @@ class History:
         if len(self.members) < 4:
             store = FaultyStore(self.inner)
             topics = topics_on(store, message_bytes="1024")
-            consumer = Consumer(topics, "orders", group="g", monotonic=lambda: self.clock.now, sleep=self.clock.sleep)
+            clock = self.clock
+            consumer = BatchConsumer(topics, "orders", group="g", monotonic=lambda: clock.now, sleep=clock.sleep)
             member = Member(consumer, store)
             member.group.member = f"{self.source.getrandbits(128):032x}"
             self.members.append(member)

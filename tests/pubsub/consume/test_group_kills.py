@@ -23,7 +23,7 @@ from tests.support.servers.kafka import KafkaServer
 from tieredstore.errors import FencedError, TieredStoreError
 from tieredstore.pubsub.consume import consumer as consuming
 from tieredstore.pubsub.produce.futures import RecordPlace
-from tieredstore.pubsub.produce.producer import Producer
+from tieredstore.pubsub.produce.producer import BatchProducer
 from tieredstore.pubsub.queue.groups import StoreGroup
 from tieredstore.pubsub.queue.queues import Position
 from tieredstore.pubsub.queue.topics import Topics
@@ -40,7 +40,7 @@ def be_a_member(topics: Topics, log: Path) -> None:
     # Quicker than it is for others: a test has many deaths to see.
     patch.object(consuming, "StoreGroup", partial(StoreGroup, beat_s=0.3, patience_s=2.0)).start()
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    with consuming.Consumer(topics, "orders", group="g") as consumer:
+    with consuming.BatchConsumer(topics, "orders", group="g") as consumer:
         while True:
             with suppress(TieredStoreError):
                 rows: Any = consumer.poll(0.1)
@@ -51,7 +51,7 @@ def be_a_member(topics: Topics, log: Path) -> None:
                     commit(consumer, output)
 
 
-def commit(consumer: consuming.Consumer, output: int) -> None:
+def commit(consumer: consuming.BatchConsumer, output: int) -> None:
     try:
         consumer.commit()
     except FencedError:
@@ -123,7 +123,7 @@ def records(topics: Topics) -> Generator[set[bytes]]:
     is_over = threading.Event()
 
     def send() -> None:
-        with Producer(topics, "orders") as producer:
+        with BatchProducer(topics, "orders") as producer:
             number = 0
             while not is_over.wait(0.01):
                 value = b"%07d" % number

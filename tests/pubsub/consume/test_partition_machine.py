@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.pubsub.pubsub_topics import fresh_topics, notified, publish
 from tieredstore.errors import DataLossError
-from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.consume.consumer import BatchConsumer
 from tieredstore.pubsub.consume.partition_state import Fetching, OpenBatch
 from tieredstore.pubsub.errors import MessageCorruptError
 from tieredstore.pubsub.queue.queues import Position
@@ -33,7 +33,7 @@ class Machine:
     def __init__(self, seed: int) -> None:
         self.source = random.Random(seed)
         self.topics = fresh_topics(message_bytes="1024", compression="none", fetches=str(FETCHES))
-        self.consumer = Consumer(self.topics, "orders")
+        self.consumer = BatchConsumer(self.topics, "orders")
         self.state = self.consumer._partitions[0]
         self.batches: list[Stored] = []
         self.at = self.taken = 0  # the batch that comes next, and how many of its records were taken

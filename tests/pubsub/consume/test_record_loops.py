@@ -16,9 +16,9 @@ from tests.support.pubsub.pubsub_topics import eventually, fresh_topics, orders_
 from tests.support.simulated_time import SimulatedClock
 from tieredstore.errors import FencedError, InvalidRangeError, StoreUnavailableError
 from tieredstore.live.cluster import LiveCluster
-from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.consume.consumer import BatchConsumer
 from tieredstore.pubsub.consume.partition_state import ConsumedRecord
-from tieredstore.pubsub.produce.producer import Producer
+from tieredstore.pubsub.produce.producer import BatchProducer
 from tieredstore.pubsub.queue import queues as queue_kinds
 from tieredstore.pubsub.queue.groups import StoreGroup
 from tieredstore.pubsub.queue.kafka_group import KafkaGroup
@@ -46,7 +46,7 @@ def published(partitions: int = 1) -> tuple[Topics, dict[int, list[Place]]]:
     """Batches of three Messages of two records, in turn in each partition; and the places of their records."""
     topics = fresh_topics(partitions, message_bytes="1024", compression="none", batch_messages="3")
     places: dict[int, list[Place]] = {partition: [] for partition in range(partitions)}
-    with Producer(topics, "orders") as producer:
+    with BatchProducer(topics, "orders") as producer:
         for batch in range(RECORDS * partitions // 6):
             futures = [producer.send(b"%d %d" % (batch, number) + bytes(400)) for number in range(6)]
             producer.flush()
@@ -61,13 +61,13 @@ def place_of(record: ConsumedRecord) -> Place:
     return record.partition, record.offset, record.message, record.record
 
 
-def consumer_of(topics: Topics, group: str | None = None, clock: SimulatedClock | None = None) -> Consumer:
+def consumer_of(topics: Topics, group: str | None = None, clock: SimulatedClock | None = None) -> BatchConsumer:
     """On a clock of its own, unless one is given: nothing waits."""
     time = clock or SimulatedClock()
-    return Consumer(topics, "orders", group=group, monotonic=lambda: time.now, sleep=time.sleep)
+    return BatchConsumer(topics, "orders", group=group, monotonic=lambda: time.now, sleep=time.sleep)
 
 
-def rest_of(consumer: Consumer) -> list[Place]:
+def rest_of(consumer: BatchConsumer) -> list[Place]:
     """What it gives until nothing comes for a second."""
     return [place_of(record) for record in consumer.records(WAIT_S)]
 
@@ -173,7 +173,7 @@ def test_a_member_that_is_killed_at_each_record_loses_none(kind: str) -> None:
     assert handled == (places[0] if kind == "killed behind" else places[0][:1] * (2 * RECORDS))
 
 
-def with_member(topics: Topics) -> tuple[Consumer, Told]:
+def with_member(topics: Topics) -> tuple[BatchConsumer, Told]:
     consumer, member = consumer_of(topics, "g"), Told()
     consumer._member = member
     return consumer, member
@@ -226,7 +226,7 @@ def test_what_was_lost_and_taken_again_between_two_records_is_read_from_the_grou
         consumer.close()
 
 
-def share(clock: SimulatedClock, members: list[Consumer]) -> None:
+def share(clock: SimulatedClock, members: list[BatchConsumer]) -> None:
     """Some seconds pass, in which all members beat and take part."""
     for _ in range(4):
         clock.sleep(5.0)
@@ -385,7 +385,7 @@ class Told(GroupMember):
 
 def publish_in_turn(topics: Topics, values: list[bytes]) -> None:
     """Each value in a batch of its own: one producer's batches are in the partitions by turns."""
-    with Producer(topics, "orders") as producer:
+    with BatchProducer(topics, "orders") as producer:
         for value in values:
             producer.send(value)
             producer.flush()
@@ -398,8 +398,8 @@ def two_partitions() -> Topics:
     return topics
 
 
-def member_of(topics: Topics) -> tuple[Consumer, Told]:
-    consumer, member = Consumer(topics, "orders", group="g"), Told()
+def member_of(topics: Topics) -> tuple[BatchConsumer, Told]:
+    consumer, member = BatchConsumer(topics, "orders", group="g"), Told()
     consumer._member = member
     return consumer, member
 
@@ -426,8 +426,8 @@ def test_partitions_that_are_added_are_written_and_read_by_who_is_there(monkeypa
     monkeypatch.setattr(queue_kinds.TopicPartitions.__init__, "__kwdefaults__", {"monotonic": lambda: clock.now})
     topics = orders_on(None, 1, batch_messages="1")
     with (
-        Producer(topics, "orders") as producer,
-        Consumer(topics, "orders", group="g", monotonic=lambda: clock.now, sleep=clock.sleep) as consumer,
+        BatchProducer(topics, "orders") as producer,
+        BatchConsumer(topics, "orders", group="g", monotonic=lambda: clock.now, sleep=clock.sleep) as consumer,
     ):
         producer.send(b"first").result(LONG_S)
         assert values_of(consumer, at_least=1) == [b"first"]

@@ -11,9 +11,9 @@ import pytest
 from tests.support.pubsub.pubsub_topics import batch_keys, orders_on, topics_on
 from tests.support.stores.doubles import CountingStore, FaultyStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.consume.consumer import BatchConsumer
 from tieredstore.pubsub.consume.partition_state import OpenBatch
-from tieredstore.pubsub.produce.producer import Producer
+from tieredstore.pubsub.produce.producer import BatchProducer
 from tieredstore.pubsub.queue.groups import StoreGroup
 
 MIB = 1 << 20
@@ -54,7 +54,7 @@ def test_a_gib_takes_72_puts_an_entry_a_batch_and_72_gets_of_a_reader() -> None:
     topics = orders_on(store, compression="none", batch_ms="60000")
     store.operations.clear()
     value = os.urandom(100_000)
-    with Producer(topics, "orders") as producer:
+    with BatchProducer(topics, "orders") as producer:
         for _ in range(RECORDS):
             producer.send(value)
         producer.flush()
@@ -65,7 +65,7 @@ def test_a_gib_takes_72_puts_an_entry_a_batch_and_72_gets_of_a_reader() -> None:
     assert batches == written["put object"] == written["put queue"]
     assert written["put object"] - 1 <= MOST_A_GIB * stored / (1 << 30)  # the last batch is as full as it is
     store.operations.clear()
-    with Consumer(topics, "orders") as consumer:
+    with BatchConsumer(topics, "orders") as consumer:
         while consumer.counts.records < RECORDS:
             consumer.poll(5.0)
         read = requests_of(store)
@@ -78,11 +78,11 @@ def test_a_gib_takes_72_puts_an_entry_a_batch_and_72_gets_of_a_reader() -> None:
 def test_an_idle_topic_takes_no_put_and_half_a_get_a_second_of_a_partition(partitions: int, batches: int) -> None:
     store, clock = FaultyStore(MemoryObjectStore()), Clock()
     topics = orders_on(store, partitions)
-    with Producer(topics, "orders") as producer:
+    with BatchProducer(topics, "orders") as producer:
         for _ in range(batches):
             producer.send(b"v")
             producer.flush()
-    with Consumer(topics, "orders", monotonic=clock, sleep=clock.sleep) as consumer:
+    with BatchConsumer(topics, "orders", monotonic=clock, sleep=clock.sleep) as consumer:
         while consumer.counts.records < batches:
             consumer.poll(1.0)
         consumer.poll(30.0)  # busy for ten seconds, then idle
@@ -99,7 +99,7 @@ def test_batches_of_one_writer_do_not_race_each_other_for_numbers() -> None:
     store = FaultyStore(MemoryObjectStore())
     topics = orders_on(store, batch_messages="1", message_bytes="1024", compression="none")
     store.operations.clear()
-    with Producer(topics, "orders") as producer:
+    with BatchProducer(topics, "orders") as producer:
         for _ in range(40):
             producer.send(os.urandom(900))
     puts = [each.keys[0] for each in store.operations if each.name == "put" and "/queues/" in each.keys[0]]
@@ -126,11 +126,11 @@ def test_a_member_of_a_group_beats_by_one_put_every_five_seconds() -> None:
 def test_a_message_is_read_by_two_requests_for_as_many_bytes() -> None:
     inner = MemoryObjectStore()
     topics_on(inner, message_bytes="1024", compression="none").create("orders")
-    with Producer(topics_on(inner, message_bytes="1024", compression="none"), "orders") as producer:
+    with BatchProducer(topics_on(inner, message_bytes="1024", compression="none"), "orders") as producer:
         for _ in range(5):
             producer.send(os.urandom(900))
     store = CountingStore(inner)
-    with Consumer(topics_on(store), "orders") as consumer:
+    with BatchConsumer(topics_on(store), "orders") as consumer:
         store.reset()
         assert consumer.read_at(0, 0, 3).num_rows == 1
         assert [key for key in store.keys_of("get") if "!" not in key] == batch_keys(topics_on(inner)) * 2
@@ -140,13 +140,13 @@ def test_a_message_is_read_by_two_requests_for_as_many_bytes() -> None:
 def test_no_more_is_fetched_ahead_than_there_is_room_for() -> None:
     inner = MemoryObjectStore()
     topics_on(inner).create("orders")
-    with Producer(topics_on(inner, compression="none"), "orders") as producer:
+    with BatchProducer(topics_on(inner, compression="none"), "orders") as producer:
         for _ in range(12):
             producer.send(os.urandom(400_000))
             producer.flush()
     for properties, ahead in (({"fetch_bytes": "1048576"}, 3), ({"fetches": "5"}, 5), ({}, 8)):
         store = FaultyStore(inner)
-        with Consumer(topics_on(store, **properties), "orders") as consumer:
+        with BatchConsumer(topics_on(store, **properties), "orders") as consumer:
             (reader,) = consumer._partitions.values()
             while reader.position.message == reader.position.record == 0:
                 consumer.poll(0.1)

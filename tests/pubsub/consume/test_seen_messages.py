@@ -12,20 +12,20 @@ from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError
 from tieredstore.process.deadline import Deadline
-from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.consume.consumer import BatchConsumer
 from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.batches import build_batch, index_size
 from tieredstore.pubsub.format.messages import Compression, ProducerRequest, seal_message
 from tieredstore.pubsub.format.notifications import BatchKey, Notification
-from tieredstore.pubsub.produce.producer import Producer
+from tieredstore.pubsub.produce.producer import BatchProducer
 from tieredstore.pubsub.queue.topics import Topics
 
 LOCALHOST = b"\x7f\0\0\1"
 _server_ids = itertools.count()
 
 
-def once(topics: Topics, offset: int = 0, **options: str) -> Consumer:
-    consumer = Consumer(topics, "orders", delivery="effectively-once", **options)  # type: ignore[arg-type]
+def once(topics: Topics, offset: int = 0, **options: str) -> BatchConsumer:
+    consumer = BatchConsumer(topics, "orders", delivery="effectively-once", **options)  # type: ignore[arg-type]
     consumer.seek(0, offset)
     return consumer
 
@@ -57,10 +57,10 @@ def repeat(topics: Topics, offset: int) -> None:
 def test_a_batch_that_is_notified_twice_is_read_once_wherever_one_begins() -> None:
     topics = orders_on()
     for value in (b"a", b"b"):
-        with Producer(topics, "orders") as producer:
+        with BatchProducer(topics, "orders") as producer:
             producer.send(value)
     repeat(topics, 0)
-    assert values_of(Consumer(topics, "orders"), at_least=3) == [b"a", b"b", b"a"]
+    assert values_of(BatchConsumer(topics, "orders"), at_least=3) == [b"a", b"b", b"a"]
     consumer = once(topics)
     assert values_of(consumer, at_least=2) == [b"a", b"b"]
     assert consumer.doubles == 1
@@ -85,10 +85,10 @@ def test_positions_within_a_batch_leave_out_the_same() -> None:
     topics = orders_on()
     notify_as_memq(topics, *(message(b"%d" % number, number % 3) for number in range(3)), message(b"0", 0))
     notify_as_memq(topics, message(b"2", 2), message(b"3", 3))
-    with Consumer(topics, "orders", group="g", delivery="effectively-once") as consumer:
+    with BatchConsumer(topics, "orders", group="g", delivery="effectively-once") as consumer:
         assert next(consumer.records(60.0)).value == b"0"
         consumer.commit()
-    with Consumer(topics, "orders", group="g", delivery="effectively-once") as later:
+    with BatchConsumer(topics, "orders", group="g", delivery="effectively-once") as later:
         assert values_of(later, at_least=3) == [b"1", b"2", b"3"]
 
 
@@ -142,10 +142,10 @@ def test_objects_are_opened_only_where_memq_wrote_the_notification() -> None:
     store = CountingStore(MemoryObjectStore())
     topics = orders_on(store)
     for number in range(4):
-        with Producer(topics, "orders") as producer:
+        with BatchProducer(topics, "orders") as producer:
             producer.send(b"%d" % number)
     notify_as_memq(topics, message(b"memq", 0))
-    with Producer(topics, "orders") as producer:
+    with BatchProducer(topics, "orders") as producer:
         producer.send(b"last")
     store.reset()
     assert values_of(once(topics, 5 * 256), at_least=1) == [b"last"]
@@ -155,4 +155,4 @@ def test_objects_are_opened_only_where_memq_wrote_the_notification() -> None:
 
 def test_a_delivery_that_there_is_not() -> None:
     with pytest.raises(ConfigError, match="delivery"):
-        Consumer(orders_on(), "orders", delivery="exactly-once")  # type: ignore[arg-type]
+        BatchConsumer(orders_on(), "orders", delivery="exactly-once")  # type: ignore[arg-type]

@@ -17,10 +17,10 @@ from tests.support.pubsub.pubsub_topics import eventually, orders_on, values_of
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.backends.filesystem.store import FilesystemObjectStore
 from tieredstore.errors import ConfigError, CorruptDataError
-from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.consume.consumer import BatchConsumer
 from tieredstore.pubsub.format.audit_records import AuditRecord, IdsHash, parse_audit_record
 from tieredstore.pubsub.format.messages import ProducerRequest
-from tieredstore.pubsub.produce.producer import Producer
+from tieredstore.pubsub.produce.producer import BatchProducer
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.upkeep.audit import AuditFinding
 from tieredstore.pubsub.upkeep.audit_log import AuditLog, AuditPairs, audit_service
@@ -149,24 +149,24 @@ def read_log(topics: Topics, *, settle_ms: int = 0) -> tuple[list[AuditFinding],
 
 def test_what_was_sent_and_read_is_told_of_by_both_sides(kafka: KafkaServer) -> None:
     topics = audited(kafka)
-    with Producer(topics, "orders") as producer:
+    with BatchProducer(topics, "orders") as producer:
         for number in range(50):
             producer.send(b"%04d" % number + bytes(100), message_id=None if number % 2 else b"id %05d" % number)
         producer.send(b"v", message_id=b"abc")  # of another length: in a Message of its own
     # Two members, the first of which ends within a Message; and one that is of no group.
-    with Consumer(topics, "orders", group="g") as first:
+    with BatchConsumer(topics, "orders", group="g") as first:
         for number, record in enumerate(first.records(LONG_S)):
             if number == 20:
                 assert record.record > 0
                 break
         first.commit()
-    with Consumer(topics, "orders", group="g") as second:
+    with BatchConsumer(topics, "orders", group="g") as second:
         assert len(values_of(second, at_least=30)) == 30
     findings, pairs = read_log(topics)
     assert findings == []
     assert pairs.counts.paired == pairs.counts.produced > 5
     assert (pairs.counts.paired_records, pairs.counts.repeated, pairs.counts.unread) == (51, 0, 0)
-    with Consumer(topics, "orders") as alone:
+    with BatchConsumer(topics, "orders") as alone:
         assert len(values_of(alone, at_least=51)) == 51
     findings, pairs = read_log(topics)
     assert (findings, pairs.counts.repeated) == ([], pairs.counts.paired)
@@ -175,7 +175,7 @@ def test_what_was_sent_and_read_is_told_of_by_both_sides(kafka: KafkaServer) -> 
 def test_what_nobody_has_read_is_lost_and_another_topic_is_no_part_of_it(kafka: KafkaServer, tmp_path: Path) -> None:
     topics = audited(kafka, tmp_path)
     topics.create("others")
-    with Producer(topics, "orders") as producer, Producer(topics, "others") as other:
+    with BatchProducer(topics, "orders") as producer, BatchProducer(topics, "others") as other:
         producer.send(b"v")
         other.send(b"v")
     (finding,), pairs = read_log(topics)
@@ -193,7 +193,7 @@ def test_what_nobody_has_read_is_lost_and_another_topic_is_no_part_of_it(kafka: 
     assert summary["summary"]["lost"] == summary["summary"]["message_count"] == 1
     shown = tieredstore("pubsub", "audit", "orders", "--records", "-c", str(settings))
     assert (shown.code, "1 Message sent to topic orders by 1 producer: 1 pending" in shown.text) == (0, True)
-    with Consumer(topics, "orders") as consumer:
+    with BatchConsumer(topics, "orders") as consumer:
         assert values_of(consumer, at_least=1) == [b"v"]
     assert read_log(topics)[0] == []
 
@@ -208,11 +208,11 @@ def test_a_service_pairs_what_comes_and_ends_when_it_is_told_to(kafka: KafkaServ
         heard_one.set()
 
     with AuditLog(topics, "orders", pairs) as log, audit_service(topics, log, tell, look_s=0.05) as service:
-        with Producer(topics, "orders") as producer:
+        with BatchProducer(topics, "orders") as producer:
             producer.send(b"v")
         assert heard_one.wait(LONG_S)
         assert [finding.fault for finding in heard] == ["lost"]
-        with Consumer(topics, "orders") as consumer:
+        with BatchConsumer(topics, "orders") as consumer:
             assert values_of(consumer, at_least=1) == [b"v"]
         eventually(lambda: pairs.counts.paired)
     assert service.failure is None
@@ -220,9 +220,9 @@ def test_a_service_pairs_what_comes_and_ends_when_it_is_told_to(kafka: KafkaServ
 
 def test_an_audit_without_a_broker_fails_nobody() -> None:
     with pytest.raises(ConfigError, match=r"set pubsub.kafka.bootstrap.servers beside pubsub.audit.topic"):
-        Producer(orders_on(audit_topic="audit"), "orders")
+        BatchProducer(orders_on(audit_topic="audit"), "orders")
     given = {"kafka_bootstrap_servers": "127.0.0.1:1", "kafka_message_timeout_ms": "50"}
-    with Producer(orders_on(None, 1, audit_topic="audit", **given), "orders") as producer:
+    with BatchProducer(orders_on(None, 1, audit_topic="audit", **given), "orders") as producer:
         producer.send(b"v").result(LONG_S)
         auditor = producer._sending.auditor  # pyright: ignore[reportPrivateUsage]
     assert auditor is not None

@@ -21,9 +21,9 @@ from tests.support.servers.s3_server import S3Server
 from tests.support.servers.zookeeper import ZooKeeperServer, zookeeper_client
 from tieredstore.backends.wrappers.stack import open_wrapped
 from tieredstore.config import Settings, settings_from
-from tieredstore.pubsub.consume.consumer import Consumer
-from tieredstore.pubsub.produce.broker_producer import BrokerProducer
+from tieredstore.pubsub.consume.consumer import BatchConsumer
 from tieredstore.pubsub.produce.futures import UNTOLD, RecordPlace
+from tieredstore.pubsub.produce.producer import BatchProducer
 from tieredstore.pubsub.queue.topics import Topics
 
 pytestmark = [pytest.mark.slow, pytest.mark.server]
@@ -69,7 +69,7 @@ class Load:
         return lambda: all(future.done() for future in futures)
 
     def _send(self, settings: Settings, topic: str) -> None:
-        with BrokerProducer(settings, topic) as producer:
+        with BatchProducer(settings, topic) as producer:
             while not self._is_over.wait(self._pause_s):
                 value = b"%s %07d" % (topic.encode(), len(self.sent[topic]))
                 self.sent[topic][producer.send(value)] = value
@@ -141,7 +141,7 @@ def check(properties: dict[str, str], load: Load) -> int:
     store, doubles = open_wrapped(settings), 0
     for topic, sent in load.sent.items():
         assert {future.result(0) for future in sent} == {UNTOLD}
-        with Consumer(Topics(store, settings), topic, delivery="effectively-once") as consumer:
+        with BatchConsumer(Topics(store, settings), topic, delivery="effectively-once") as consumer:
             assert sorted(values_of(consumer, at_least=len(sent))) == sorted(sent.values())
             doubles += consumer.doubles
     store.close()

@@ -21,13 +21,13 @@ from tieredstore.backends.base import Body, ObjectInfo, ObjectStore
 from tieredstore.errors import StoreUnavailableError, TieredStoreError
 from tieredstore.live.zookeeper_session import ZooKeeperSession
 from tieredstore.pubsub.broker.broker import Broker
-from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.consume.consumer import BatchConsumer
 from tieredstore.pubsub.governor.assigning import BrokerSeat, FreeCapacity, TopicLoad
 from tieredstore.pubsub.governor.directory import Directory, Governor, KnownTopic, StoreTopics, refresh_known
 from tieredstore.pubsub.governor.store_governor import StoreGovernor, broker_name
 from tieredstore.pubsub.governor.zookeeper_governor import ZooKeeperGovernor
-from tieredstore.pubsub.produce.broker_producer import BrokerProducer
 from tieredstore.pubsub.produce.futures import UNTOLD, RecordPlace
+from tieredstore.pubsub.produce.producer import BatchProducer
 from tieredstore.pubsub.queue.topics import Topics
 
 # A broker that is killed while clients come leaves a connection to the collector now and then, as kill -9 would.
@@ -187,9 +187,9 @@ def orders() -> Topics:
     return orders_on(None, 2, batch_ms="20", message_bytes="1024", compression="none")
 
 
-def producer_to(members: list[Member], topics: Topics, *, request_timeout_ms: int) -> BrokerProducer:
+def producer_to(members: list[Member], topics: Topics, *, request_timeout_ms: int) -> BatchProducer:
     places = (member.running.place for member in members)
-    return BrokerProducer(client_of(topics, *places, request_timeout_ms=request_timeout_ms), "orders")
+    return BatchProducer(client_of(topics, *places, request_timeout_ms=request_timeout_ms), "orders")
 
 
 def holder(members: list[Member]) -> Member:
@@ -228,7 +228,7 @@ def test_brokers_and_governors_that_are_killed_under_load_lose_nothing_and_doubl
                     (governing or [holder(members)])[0].kill()
             producer.flush()
         assert {future.result(0) for future in sent} == {UNTOLD}
-    with Consumer(topics, "orders", delivery="effectively-once") as consumer:
+    with BatchConsumer(topics, "orders", delivery="effectively-once") as consumer:
         assert sorted(values_of(consumer, at_least=400)) == sorted(sent.values())
 
 
@@ -261,7 +261,7 @@ def play(coordinator: Coordinator, faults: Sequence[tuple[str, bool]]) -> None:
                 send(60)
             producer.flush()
         assert {future.result(0) for future in sent} == {UNTOLD}
-    with Consumer(topics, "orders", delivery="effectively-once") as consumer:
+    with BatchConsumer(topics, "orders", delivery="effectively-once") as consumer:
         assert sorted(values_of(consumer, at_least=len(sent))) == sorted(sent.values())
     # No governor wrote after another one had: what it knew was too old by then.
     assert coordinator.generations == sorted(coordinator.generations)

@@ -17,13 +17,13 @@ from tieredstore.backends.base import Body
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import InvalidRangeError
 from tieredstore.kafka.records._slabs import Slab, SlabPool
-from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.consume.consumer import BatchConsumer
 from tieredstore.pubsub.errors import InvalidRecordError
 from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.batches import BatchIndex, build_batch
 from tieredstore.pubsub.produce.batch_writer import BatchMemory, room_for
 from tieredstore.pubsub.produce.futures import RecordPlace
-from tieredstore.pubsub.produce.producer import Producer
+from tieredstore.pubsub.produce.producer import BatchProducer
 from tieredstore.testing.notification_queue_tests import read_all
 
 
@@ -97,10 +97,10 @@ def test_records_of_all_sizes_come_back_from_batches_within_their_limits(
         compression="none",
     )
     values = sized(400, message_bytes - 21, 1)
-    with Producer(topics, "orders") as producer:
+    with BatchProducer(topics, "orders") as producer:
         futures = [producer.send(value) for value in values]
     read: dict[RecordPlace, bytes] = {}
-    with Consumer(topics, "orders") as consumer:
+    with BatchConsumer(topics, "orders") as consumer:
         for record in consumer.records(60.0):
             read[RecordPlace(*record[:4])] = record.value
             if len(read) == len(values):
@@ -120,7 +120,7 @@ def test_records_of_all_sizes_come_back_from_batches_within_their_limits(
 def test_what_is_stored_as_it_is_is_neither_copied_together_nor_read_twice() -> None:
     topics = fresh_topics(compression="none", batch_ms="60000", message_bytes="65536", batch_bytes="1048576")
     values = [random.Random(number).randbytes(10_000) for number in range(250)]
-    with counted_checksums(copies=False) as read, Producer(topics, "orders") as producer:
+    with counted_checksums(copies=False) as read, BatchProducer(topics, "orders") as producer:
         for value in values:
             producer.send(value)
     objects = [topics.store.get(key) for key in batch_keys(topics)]
@@ -150,7 +150,7 @@ def test_memory_is_used_again_once_nobody_sends_from_it() -> None:
     pool: Any = WatchedPool()
     topics.memory = pool
     for _ in range(5):
-        with Producer(topics, "orders") as producer:
+        with BatchProducer(topics, "orders") as producer:
             for _ in range(4):
                 producer.send(b"v")
                 producer.flush()
@@ -182,7 +182,7 @@ def test_a_buffer_of_the_usual_size_holds_as_many_whole_batches_as_are_sent_at_o
     topics = orders_on(store, compression="none", batch_ms="60000")
     settings = topics.batches
     value = bytes(10_000)
-    with Producer(topics, "orders") as producer:
+    with BatchProducer(topics, "orders") as producer:
         # As much as the buffer holds: the fourth batch goes on its way while none has come to its end.
         for _ in range(4 * settings.batch_bytes // 10_021):
             producer.send(value)

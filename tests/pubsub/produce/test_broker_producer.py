@@ -40,9 +40,10 @@ from tieredstore.pubsub.format.packets import (
     response_bytes,
 )
 from tieredstore.pubsub.governor.directory import Assignment
-from tieredstore.pubsub.produce.broker_producer import BrokerLink, BrokerProducer, Place, TopicBrokers
+from tieredstore.pubsub.produce.broker_producer import BrokerLink, Place, TopicBrokers
 from tieredstore.pubsub.produce.futures import UNTOLD, RecordPlace
 from tieredstore.pubsub.produce.outbox import Acks
+from tieredstore.pubsub.produce.producer import BatchProducer
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.settings import BatchBrokerSettings, BatchClientSettings
 
@@ -54,7 +55,7 @@ def test_what_is_sent_arrives_with_dense_request_ids(acks: Acks) -> None:
     topics = fresh(message_bytes="1024")
     values = [b"%04d" % number + os.urandom(300) for number in range(50)]
     with running_broker(topics) as running:
-        with BrokerProducer(client_of(topics, running.place), "orders", acks=acks) as producer:
+        with BatchProducer(client_of(topics, running.place), "orders", acks=acks) as producer:
             futures = [producer.send(value, b"k", [("h", b"1")]) for value in values]
         assert {future.result(0) for future in futures} == {UNTOLD}
         running.drain()
@@ -67,7 +68,7 @@ def test_a_record_lingers_and_no_longer() -> None:
     topics = fresh()
     with (
         running_broker(topics) as running,
-        BrokerProducer(client_of(topics, running.place, linger_ms=0), "orders") as producer,
+        BatchProducer(client_of(topics, running.place, linger_ms=0), "orders") as producer,
     ):
         producer.send(b"v").result(LONG_S)  # without a flush
 
@@ -111,7 +112,7 @@ def test_own_zone_comes_first_and_others_when_it_is_gone() -> None:
     topics = fresh()
     with several(topics, "a", "b", "a") as (brokers, _):
         settings = client_of(topics, brokers[0].place, rack="b", request_timeout_ms=30_000)
-        with BrokerProducer(settings, "orders") as producer:
+        with BatchProducer(settings, "orders") as producer:
             for number in range(3):
                 producer.send(b"%d" % number).result(LONG_S)
             counts = [each.broker.counts.write_requests for each in brokers]
@@ -127,7 +128,7 @@ def test_a_redirect_leads_to_the_broker_that_has_the_topic() -> None:
         first, second = assigned
         assigned.remove(second)
         settings = client_of(topics, *(each.place for each in brokers))
-        with BrokerProducer(settings, "orders") as producer:
+        with BatchProducer(settings, "orders") as producer:
             producer.send(b"0").result(LONG_S)
             assigned.append(second)
             assigned.remove(first)
@@ -144,7 +145,7 @@ def test_brokers_that_are_lost_under_load_lose_nothing_that_was_acknowledged() -
     sent: dict[Future[RecordPlace], bytes] = {}
     with several(topics, "", "", "") as (brokers, _):
         settings = client_of(topics, *(each.place for each in brokers), endpoints=3, request_timeout_ms=3000)
-        with BrokerProducer(settings, "orders") as producer:
+        with BatchProducer(settings, "orders") as producer:
             for number in range(300):
                 value = b"%05d" % number + bytes(200)
                 sent[producer.send(value)] = value
@@ -225,7 +226,7 @@ def test_what_was_not_answered_is_sent_again_byte_for_byte() -> None:
     def behave(_: FakeBroker, request: Request, number: int) -> bytes | None:
         return {1: None, 2: answer(request, Code.SERVICE_UNAVAILABLE, "full")}.get(number, answer(request, Code.OK))
 
-    with fake(behave) as broker, BrokerProducer(client_of(topics, broker.place), "orders") as producer:
+    with fake(behave) as broker, BatchProducer(client_of(topics, broker.place), "orders") as producer:
         producer.send(b"v").result(LONG_S)
         assert len(broker.requests) == 3
         assert len(set(broker.requests)) == 1
@@ -239,7 +240,7 @@ def test_a_broker_that_is_cut_off_and_says_that_it_has_the_topic_is_left() -> No
     with fake(lambda _, __, ___: b"") as cut_off:
         other = RunningBroker(Broker(listening_anywhere(topics)))
         settings = client_of(topics, cut_off.place, other.place, request_timeout_ms=500)
-        with BrokerProducer(settings, "orders") as producer:
+        with BatchProducer(settings, "orders") as producer:
             first = producer.send(b"v")
             eventually(lambda: cut_off.requests)
             other.begin()
@@ -260,7 +261,7 @@ def test_a_refusal_is_final_and_nothing_is_stored_by_it() -> None:
     topics = fresh()
     with (
         fake(lambda _, request, __: answer(request, Code.UNAUTHORIZED, "not open")) as broker,
-        BrokerProducer(client_of(topics, broker.place), "orders") as producer,
+        BatchProducer(client_of(topics, broker.place), "orders") as producer,
     ):
         with pytest.raises(DeliveryFailedError, match="answers 401: not open") as failure:
             producer.send(b"v").result(LONG_S)
@@ -269,12 +270,12 @@ def test_a_refusal_is_final_and_nothing_is_stored_by_it() -> None:
 
 def test_without_a_broker_the_deadline_ends_it_and_nothing_was_stored() -> None:
     topics = fresh(delivery_timeout_ms="1000")
-    with BrokerProducer(client_of(topics, "127.0.0.1:9"), "orders") as producer:
+    with BatchProducer(client_of(topics, "127.0.0.1:9"), "orders") as producer:
         with pytest.raises(DeliveryFailedError, match=r"no broker answers at 127\.0\.0\.1:9") as failure:
             producer.send(b"v").result(LONG_S)
         assert not failure.value.maybe_stored
-    with pytest.raises(ConfigError, match=r"set pubsub\.bootstrap"):
-        BrokerProducer(topics.settings, "orders")
+    with pytest.raises(ConfigError, match=r"brokers is ''; give host:port, separated by commas"):
+        BatchProducer(topics.settings, "orders", brokers="")
 
 
 def test_a_broker_that_fails_for_the_whole_time_may_have_stored() -> None:
@@ -283,7 +284,7 @@ def test_a_broker_that_fails_for_the_whole_time_may_have_stored() -> None:
         for delivery_timeout_ms in ("1000", "10000", "60000"):
             topics = fresh(delivery_timeout_ms=delivery_timeout_ms)
             with (
-                BrokerProducer(client_of(topics, broker.place), "orders") as producer,
+                BatchProducer(client_of(topics, broker.place), "orders") as producer,
                 pytest.raises(DeliveryFailedError) as failure,
             ):
                 producer.send(b"v").result(LONG_S)
@@ -295,7 +296,7 @@ def test_a_broker_that_fails_for_the_whole_time_may_have_stored() -> None:
 
 def test_a_forked_child_sends_on_its_own() -> None:
     topics = fresh()
-    with running_broker(topics) as running, BrokerProducer(client_of(topics, running.place), "orders") as producer:
+    with running_broker(topics) as running, BatchProducer(client_of(topics, running.place), "orders") as producer:
         producer.send(b"parent").result(LONG_S)
         child = os.fork()
         if not child:
@@ -325,10 +326,10 @@ def test_brokers_that_speak_tls_and_know_their_clients_by_certificates(tmp_path:
                 topics, running.place, tls="tls", ca=authority_path, certificate=paths[name], key=paths[name]
             )
 
-        with BrokerProducer(of("writer"), "orders") as producer:
+        with BatchProducer(of("writer"), "orders") as producer:
             producer.send(bytes(300_000)).result(LONG_S)
         with (
-            BrokerProducer(of("other"), "orders") as producer,
+            BatchProducer(of("other"), "orders") as producer,
             pytest.raises(DeliveryFailedError, match="not open to CN=other"),
         ):
             producer.send(b"v").result(LONG_S)
@@ -337,7 +338,7 @@ def test_brokers_that_speak_tls_and_know_their_clients_by_certificates(tmp_path:
             client_of(hurried, running.place),
         ):
             with (
-                BrokerProducer(unknown, "orders") as producer,
+                BatchProducer(unknown, "orders") as producer,
                 pytest.raises(DeliveryFailedError, match=r"127\.0\.0\.1"),
             ):
                 producer.send(b"v").result(LONG_S)

@@ -39,14 +39,14 @@ from tieredstore.errors import (
     TopicNotFoundError,
 )
 from tieredstore.process.deadline import Deadline
-from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.consume.consumer import BatchConsumer
 from tieredstore.pubsub.consume.partition_state import ConsumedRecord
 from tieredstore.pubsub.errors import BufferFullError, DeliveryFailedError, InvalidRecordError
 from tieredstore.pubsub.format.messages import ProducerRequest
 from tieredstore.pubsub.format.notifications import parse_batch_key
 from tieredstore.pubsub.produce.batch_writer import BatchWriter
 from tieredstore.pubsub.produce.futures import MessageOutcome, RecordFuture, RecordPlace
-from tieredstore.pubsub.produce.producer import Producer, StoreDelivery
+from tieredstore.pubsub.produce.producer import BatchProducer, StoreDelivery
 from tieredstore.pubsub.produce.sink import SinkBatches, SinkCommits
 
 LONG_S = 120.0
@@ -67,10 +67,10 @@ def check_ids(records: list[ConsumedRecord]) -> None:
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_ids_of_two_lengths_are_never_in_one_message(compression: str) -> None:
     topics = fresh_topics(compression=compression)
-    with Producer(topics, "orders") as producer:
+    with BatchProducer(topics, "orders") as producer:
         futures = [producer.send(b"%d" % number, message_id=each) for number, each in enumerate(IDS)]
     places = [future.result(0) for future in futures]
-    with Consumer(topics, "orders") as consumer:
+    with BatchConsumer(topics, "orders") as consumer:
         records = records_of(consumer, at_least=len(IDS))
     check_ids(records)
     assert [(each.message, each.record) for each in records] == [(each.message, each.record) for each in places]
@@ -84,16 +84,16 @@ def test_ids_of_two_lengths_are_never_in_one_message_of_a_sink() -> None:
             batches.add(b"%d" % number, None, None, each, 0)
         stored = batches.finish()
     SinkCommits(topics, topic, "q").commit(0, stored)
-    with Consumer(topics, "orders") as consumer:
+    with BatchConsumer(topics, "orders") as consumer:
         check_ids(records_of(consumer, at_least=len(IDS)))
 
 
 def test_what_is_sent_is_read_in_its_order_with_all_that_it_has() -> None:
     topics = fresh_topics()
-    with Producer(topics, "orders") as producer:
+    with BatchProducer(topics, "orders") as producer:
         future = producer.send(b"v", b"k", [("h", b"1")], 1_700_000_000_000, b"\0\0\0\0\0\0\0\7")
         producer.send(b"")
-    (first, second) = records_of(Consumer(topics, "orders"))
+    (first, second) = records_of(BatchConsumer(topics, "orders"))
     assert future.result(0) == RecordPlace(*first[:4])
     assert first[4:] == (b"k", b"v", (("h", b"1"),), b"\0\0\0\0\0\0\0\7", 1_700_000_000_000)
     assert (second.key, second.value, second.headers, second.message_id) == (None, b"", (), None)
@@ -123,13 +123,13 @@ def test_batches_are_sealed_by_size_count_and_time() -> None:
     publish(by_count, [os.urandom(900)] * 6)
     assert len(batch_keys(by_count)) == 3
     by_time = fresh_topics(batch_ms="20")
-    with Producer(by_time, "orders") as producer:
+    with BatchProducer(by_time, "orders") as producer:
         producer.send(b"v").result(LONG_S)  # without a flush
 
 
 def test_request_ids_are_dense_also_when_records_are_refused() -> None:
     topics = fresh_topics(message_bytes="1024", batch_messages="1")
-    with Producer(topics, "orders") as producer:
+    with BatchProducer(topics, "orders") as producer:
         for number in range(4):
             with pytest.raises(InvalidRecordError, match="does not fit a Message of 1024 bytes"):
                 producer.send(bytes(2000))
@@ -147,7 +147,7 @@ def test_partitions_take_turns_and_records_tell_theirs() -> None:
     topics = fresh_topics(3, batch_messages="1", message_bytes="1024")
     places = publish(topics, [os.urandom(900) for _ in range(9)])
     assert sorted(place.partition for place in places) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-    assert len(values_of(Consumer(topics, "orders"), at_least=9)) == 9
+    assert len(values_of(BatchConsumer(topics, "orders"), at_least=9)) == 9
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -157,7 +157,7 @@ def test_a_producer_killed_at_any_operation_loses_no_ack_and_halves_nothing(mome
     for _, inner, store in sweep.die(moment):
         topics = topics_on(inner)
         acked = _killed_run(store)
-        read = values_of(Consumer(topics, "orders"), at_least=len(acked), patience=10)
+        read = values_of(BatchConsumer(topics, "orders"), at_least=len(acked), patience=10)
         assert len(read) == len(set(read))
         assert set(acked) <= set(read) <= {b"0", b"1", b"2"}
         told = {notification.key for notification in notified(topics)}
@@ -174,7 +174,7 @@ def _killed_run(store: FaultyStore) -> list[bytes]:
     """What was acked of three batches, one after the other, before the process died."""
     acked: list[bytes] = []
     try:
-        producer = Producer(topics_on(store), "orders")
+        producer = BatchProducer(topics_on(store), "orders")
         for number in range(3):
             value = b"%d" % number
             future = producer.send(value)
@@ -188,7 +188,7 @@ def _killed_run(store: FaultyStore) -> list[bytes]:
     return acked
 
 
-def _flush(producer: Producer, future: Future[RecordPlace], store: FaultyStore) -> None:
+def _flush(producer: BatchProducer, future: Future[RecordPlace], store: FaultyStore) -> None:
     done = threading.Event()
     future.add_done_callback(lambda _: done.set())
     threading.Thread(target=_quietly, args=(producer,), daemon=True).start()
@@ -196,7 +196,7 @@ def _flush(producer: Producer, future: Future[RecordPlace], store: FaultyStore) 
         done.wait(0.005)
 
 
-def _quietly(producer: Producer) -> None:
+def _quietly(producer: BatchProducer) -> None:
     with contextlib.suppress(DeliveryFailedError):
         producer.flush(LONG_S)
 
@@ -204,14 +204,14 @@ def _quietly(producer: Producer) -> None:
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
 def test_whatever_fails_once_each_record_is_there_once_and_no_orphan(moment: Moment) -> None:
     started = ScriptedStore(_store_with_orders())
-    with Producer(topics_on(started), "orders"):
+    with BatchProducer(topics_on(started), "orders"):
         producing = len(started.operations)
     sweep = OperationSweep(
         _store_with_orders, lambda store: publish(topics_on(store), [b"v"]), numbers=slice(producing, None)
     )
     for _, inner, store in sweep.fail(moment):
         (place,) = publish(topics_on(store), [b"v"])
-        (record,) = records_of(Consumer(topics_on(inner), "orders"))
+        (record,) = records_of(BatchConsumer(topics_on(inner), "orders"))
         assert (RecordPlace(*record[:4]), len(batch_keys(topics_on(inner)))) == (place, 1)
 
 
@@ -224,7 +224,7 @@ def test_a_put_that_hangs_is_overtaken_and_makes_no_second_object() -> None:
     publish(topics, [b"v"])
     let_go.set()
     assert sum("/topics/orders/" in key for key in store.keys_of("put")) == 2
-    assert values_of(Consumer(topics, "orders"), at_least=1) == [b"v"]
+    assert values_of(BatchConsumer(topics, "orders"), at_least=1) == [b"v"]
     assert len(batch_keys(topics)) == 1
 
 
@@ -245,27 +245,27 @@ def test_what_is_not_stored_or_not_notified_in_time_has_failed(word: str, orphan
     away = threading.Event()
     store = refusing_store(word, away)
     topics = orders_on(store, delivery_timeout_ms="1000")
-    producer = Producer(topics, "orders")
+    producer = BatchProducer(topics, "orders")
     future = producer.send(b"v")
     producer.flush(LONG_S)
     error = future.exception(0)
     assert isinstance(error, DeliveryFailedError)
     assert error.maybe_stored
     away.clear()
-    assert values_of(Consumer(topics, "orders")) == []
+    assert values_of(BatchConsumer(topics, "orders")) == []
     assert len(batch_keys(topics)) in orphans
     # On a busy machine a second is short for what succeeds too.
     while (later := producer.send(b"later")).exception(LONG_S) is not None:
         assert later is not future
     producer.close()
-    assert set(values_of(Consumer(topics, "orders"), at_least=1)) == {b"later"}
+    assert set(values_of(BatchConsumer(topics, "orders"), at_least=1)) == {b"later"}
 
 
 def test_a_full_buffer_waits_and_then_says_so() -> None:
     away = threading.Event()
     store = refusing_store("/topics/orders/", away)
     topics = orders_on(store, buffer_bytes="1048576", max_block_ms="50", message_bytes="1024", batch_ms="1")
-    producer = Producer(topics, "orders")
+    producer = BatchProducer(topics, "orders")
     with pytest.raises(BufferFullError, match="bytes wait to be stored"):
         deque((producer.send(bytes(900)) for _ in range(3000)), maxlen=0)
     away.clear()
@@ -278,7 +278,7 @@ def test_headers_and_ids_take_room_in_the_buffer_as_values_do() -> None:
     away = threading.Event()
     store = refusing_store("/topics/orders/", away)
     topics = orders_on(store, buffer_bytes="1048576", max_block_ms="1", message_bytes="65536", batch_ms="1")
-    producer = Producer(topics, "orders")
+    producer = BatchProducer(topics, "orders")
     sent: list[object] = []
     with pytest.raises(BufferFullError):
         sent.extend(producer.send(b"", headers=[("h", bytes(30_000))], message_id=bytes(200)) for _ in range(1000))
@@ -290,7 +290,7 @@ def test_headers_and_ids_take_room_in_the_buffer_as_values_do() -> None:
 
 def test_a_fork_is_a_new_producer() -> None:
     topics = fresh_topics(batch_ms="3600000")
-    producer = Producer(topics, "orders")
+    producer = BatchProducer(topics, "orders")
     producer.send(b"parent")
     child = os.fork()
     if child == 0:
@@ -300,7 +300,7 @@ def test_a_fork_is_a_new_producer() -> None:
         os._exit(0 if outbox.waiting_records == 0 and delivery._started is None else 1)  # pyright: ignore[reportPrivateUsage]
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     producer.close()
-    assert values_of(Consumer(topics, "orders"), at_least=1) == [b"parent"]
+    assert values_of(BatchConsumer(topics, "orders"), at_least=1) == [b"parent"]
 
 
 def test_topics_are_made_once_grow_and_never_shrink() -> None:
@@ -321,10 +321,10 @@ def test_topics_are_made_once_grow_and_never_shrink() -> None:
 def test_acks() -> None:
     topics = fresh_topics()
     with pytest.raises(ConfigError, match="acks=1"):
-        Producer(topics, "orders", acks="1")
-    with Producer(topics, "orders", acks="0") as producer:
+        BatchProducer(topics, "orders", acks="1")
+    with BatchProducer(topics, "orders", acks="0") as producer:
         assert producer.send(b"v").done()
-    assert values_of(Consumer(topics, "orders"), at_least=1) == [b"v"]
+    assert values_of(BatchConsumer(topics, "orders"), at_least=1) == [b"v"]
 
 
 def test_a_store_without_conditional_writes_is_refused() -> None:
@@ -348,7 +348,7 @@ def test_a_batch_whose_producers_no_notification_holds_is_read_all_the_same(of: 
     writer.close()
     first, second = facts_of(topics)
     assert (first.records, first.producers, len(second.producers)) == (count, (), 1)
-    with Consumer(topics, "orders", delivery="effectively-once") as consumer:
+    with BatchConsumer(topics, "orders", delivery="effectively-once") as consumer:
         assert len(values_of(consumer, at_least=count)) == count
         assert consumer.doubles == 1
 
@@ -356,7 +356,7 @@ def test_a_batch_whose_producers_no_notification_holds_is_read_all_the_same(of: 
 def test_threads_share_a_producer() -> None:
     topics = orders_on(None, 2, message_bytes="1024", batch_messages="5", compression="none")
     threads, each = 8, 100
-    with Producer(topics, "orders") as producer:
+    with BatchProducer(topics, "orders") as producer:
 
         def send(thread: int) -> None:
             for number in range(each):
@@ -426,7 +426,7 @@ def test_a_loop_can_wait_for_one() -> None:
 
 def test_what_was_sent_cannot_be_taken_back_and_is_stored_with_the_others() -> None:
     topics = orders_on()
-    with Producer(topics, "orders") as producer:
+    with BatchProducer(topics, "orders") as producer:
         futures = [producer.send(b"value") for _ in range(3)]
         assert not futures[1].cancel()
         producer.flush()
@@ -440,7 +440,7 @@ def test_a_future_has_no_other_attribute() -> None:
 
 def test_what_the_caller_drops_is_gone_at_once() -> None:
     topics = orders_on()
-    with Producer(topics, "orders") as producer:
+    with BatchProducer(topics, "orders") as producer:
         dropped = weakref.ref(producer.send(b"value"))
         kept = producer.send(b"value")
         assert dropped() is None

@@ -14,7 +14,7 @@ import pytest
 from tests.support.pubsub.pubsub_topics import batch_keys, notified, read_values, topics_in, topics_later
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.ops.steps import Outcome
-from tieredstore.pubsub.produce.producer import Producer
+from tieredstore.pubsub.produce.producer import BatchProducer
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.upkeep.garbage import GarbageCollection
 
@@ -25,7 +25,7 @@ ID_SIZE = 10  # of the numbers of a value: which producer, and which of its reco
 
 def produce_for_ever(topics: Topics, run: int, acks: int) -> None:
     """In the child: several records are under way at once; the pipe gets each value that was acknowledged."""
-    producer = Producer(topics, "orders")
+    producer = BatchProducer(topics, "orders")
     for number in range(1_000_000):
         value = b"%04d/%05d" % (run, number)
         future = producer.send(value)

@@ -19,8 +19,8 @@ from tests.support.servers.process import free_port
 from tieredstore.errors import ConfigError, FencedError, StoreUnavailableError, TopicNotFoundError
 from tieredstore.live.clients import LiveConsumer, LiveProducer
 from tieredstore.process.deadline import Deadline
-from tieredstore.pubsub.consume.consumer import Consumer
-from tieredstore.pubsub.produce.producer import Producer
+from tieredstore.pubsub.consume.consumer import BatchConsumer
+from tieredstore.pubsub.produce.producer import BatchProducer
 from tieredstore.pubsub.queue.kafka_queue import KafkaQueue, PartitionLogs
 from tieredstore.pubsub.queue.kafka_topics import TopicAdmin
 from tieredstore.pubsub.queue.queues import NotificationQueue, Position, QueuedNotification
@@ -122,10 +122,10 @@ def test_readers_jump_about_and_share_one_client(queue: KafkaQueue) -> None:
 
 def test_a_topic_in_kafka_from_end_to_end_with_its_group(kafka: KafkaServer) -> None:
     topics = topics_with_kafka(kafka, 2, message_bytes="1024", batch_messages="2", compression="none")
-    with Producer(topics, "orders") as producer:
+    with BatchProducer(topics, "orders") as producer:
         futures = [producer.send(b"%d" % number + bytes(400)) for number in range(12)]
     assert {future.result(0).partition for future in futures} == {0, 1}
-    with Consumer(topics, "orders", group="g") as consumer:
+    with BatchConsumer(topics, "orders", group="g") as consumer:
         read: list[bytes] = []
         while len(read) < 5:
             for record in consumer.records(0.5):
@@ -138,7 +138,7 @@ def test_a_topic_in_kafka_from_end_to_end_with_its_group(kafka: KafkaServer) -> 
     committed = {state.partition: state.position for state in states}
     assert committed == {partition: place for partition, place in places.items() if partition in committed}
     assert any(place is not None and (place.message or place.record) for place in committed.values())
-    with Consumer(topics, "orders", group="g") as later:
+    with BatchConsumer(topics, "orders", group="g") as later:
         read += [value[:2].rstrip(b"\0") for value in values_of(later, at_least=7)]
     assert sorted(map(int, read)) == list(range(12))
 
@@ -178,7 +178,7 @@ def test_a_commit_of_memqs_own_consumer_is_the_batchs_beginning(kafka: KafkaServ
 def test_notifications_of_memqs_broker_are_read_and_ours_are_json_as_its_own(kafka: KafkaServer) -> None:
     topics = topics_with_kafka(kafka)
     name = topics.get("orders").queue_name
-    with Producer(topics, "orders") as producer:
+    with BatchProducer(topics, "orders") as producer:
         producer.send(b"ours").add_done_callback(lambda _: None)
     with topics.queue(topics.get("orders")) as queue:
         (entry,) = read_all(queue, 0)
@@ -188,7 +188,7 @@ def test_notifications_of_memqs_broker_are_read_and_ours_are_json_as_its_own(kaf
         ]  # fmt: skip
         as_memq = {key: fields[key] for key in list(fields)[:7]} | {"Content-MD5": "x"}
         produce(kafka, name, [Produced(None, json.dumps(as_memq).encode())])
-        with Consumer(topics, "orders") as consumer:
+        with BatchConsumer(topics, "orders") as consumer:
             assert values_of(consumer, at_least=2) == [b"ours", b"ours"]
 
 

@@ -21,9 +21,9 @@ from tieredstore.backends.filesystem.store import FilesystemObjectStore
 from tieredstore.live.clients import LiveProducer
 from tieredstore.ops.steps import Outcome
 from tieredstore.process.deadline import Deadline
-from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.consume.consumer import BatchConsumer
 from tieredstore.pubsub.format.notifications import parse_notification
-from tieredstore.pubsub.produce.producer import Producer
+from tieredstore.pubsub.produce.producer import BatchProducer
 from tieredstore.pubsub.queue.kafka_queue import KafkaQueue
 from tieredstore.pubsub.queue.queues import NotificationQueue, QueueSite
 from tieredstore.pubsub.queue.topics import Topic, Topics
@@ -95,7 +95,7 @@ class ReapedTopics(Topics):
 def produce_until_killed(topics: Topics, folder: Path, reaper: Reaper, acks: int) -> None:
     """In the child: batches one after the other; each value that was acknowledged goes into the pipe."""
     ReapedQueue.reaper = reaper
-    producer = Producer(ReapedTopics(ReapedStore(folder, reaper), topics.settings), "orders")
+    producer = BatchProducer(ReapedTopics(ReapedStore(folder, reaper), topics.settings), "orders")
     for number in range(BATCHES):
         producer.send(b"%d" % number).result(LONG_S)
         os.write(acks, b"%d" % number)
@@ -119,7 +119,7 @@ def kill_and_read(kafka: KafkaServer, folder: Path, at: int, moment: Moment) -> 
     acked = {bytes([byte]) for byte in _whole(reading)}
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == (-signal.SIGKILL if at < 2 * BATCHES else 0)
-    with Consumer(topics, "orders") as consumer:
+    with BatchConsumer(topics, "orders") as consumer:
         read = values_of(consumer, at_least=len(acked), timeout_s=1.5)
     assert len(read) == len(set(read))
     assert acked <= set(read) <= {b"%d" % number for number in range(BATCHES)}

@@ -17,12 +17,12 @@ from tests.support.servers.kafka import KafkaServer
 from tieredstore.backends.wrappers.stack import open_wrapped
 from tieredstore.config import load_settings
 from tieredstore.errors import ConfigError
-from tieredstore.pubsub.produce.producer import Producer
+from tieredstore.pubsub.produce.producer import BatchProducer
 from tieredstore.pubsub.queue.memq_topics import (
     load_topic_config,
     open_configured_topics,
-    open_topics,
     parse_topic_config,
+    topics_in_store,
 )
 from tieredstore.pubsub.queue.topics import Topic
 from tieredstore.pubsub.settings import BatchSettings
@@ -116,7 +116,7 @@ def settings(tmp_path: Path, kafka: KafkaServer) -> Path:
         f"pubsub.topic.config=orders.json\npubsub.kafka.bootstrap.servers={kafka.bootstrap_servers}\n"
     )
     loaded = load_settings(path)
-    with Producer(open_topics(open_wrapped(loaded), loaded), "orders") as producer:
+    with BatchProducer(topics_in_store(open_wrapped(loaded), loaded), "orders") as producer:
         for number in range(3):
             producer.send(b"%d" % number)
     assert list((tmp_path / "store" / "prod" / "orders").iterdir())
@@ -173,4 +173,4 @@ def test_a_file_that_is_no_topic_is_named(tmp_path: Path) -> None:
     )
     loaded = load_settings(path)
     with pytest.raises(ConfigError, match=r"nothing\.json cannot be read"):
-        open_topics(open_wrapped(loaded), loaded)
+        topics_in_store(open_wrapped(loaded), loaded)

@@ -24,9 +24,9 @@ from tieredstore.backends.s3.store import S3ObjectStore
 from tieredstore.config.installed import QUEUES
 from tieredstore.errors import ConfigError, DataLossError, InvalidRangeError, StoreUnavailableError
 from tieredstore.process.deadline import Deadline
-from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.consume.consumer import BatchConsumer
 from tieredstore.pubsub.errors import NotificationCorruptError
-from tieredstore.pubsub.produce.producer import Producer
+from tieredstore.pubsub.produce.producer import BatchProducer
 from tieredstore.pubsub.queue import queues as queue_kinds
 from tieredstore.pubsub.queue.hedging import Hedge, UsualTime
 from tieredstore.pubsub.queue.queues import NotificationQueue
@@ -298,10 +298,10 @@ def test_an_entry_whose_answer_hangs_keeps_no_ack_back_and_stands_once() -> None
     store = HangingQueue()
     topics = orders_on(store, batch_ms="10")
     store.entries = 0
-    with Producer(topics, "orders") as producer:
+    with BatchProducer(topics, "orders") as producer:
         place = producer.send(b"v").result(LONG_S)
         assert (place.offset, store.released.is_set()) == (0, False)
-        with Consumer(topics, "orders") as consumer:
+        with BatchConsumer(topics, "orders") as consumer:
             assert values_of(consumer, at_least=1) == [b"v"]
         store.released.set()
 
@@ -318,12 +318,12 @@ class OnAServer(NotificationQueueTests):
 
     def test_records_from_a_producer_to_a_group(self, topics: Topics) -> None:
         topics.create("orders", 2)
-        with Producer(topics, "orders") as producer:
+        with BatchProducer(topics, "orders") as producer:
             futures = [producer.send(b"%d" % number) for number in range(500)]
             producer.flush()
             assert all(future.exception(0) is None for future in futures)
         for values in ([b"%d" % number for number in range(500)], []):
-            with Consumer(topics, "orders", group="g") as consumer:
+            with BatchConsumer(topics, "orders", group="g") as consumer:
                 assert values_of(consumer, at_least=len(values)) == values
                 consumer.commit()
 

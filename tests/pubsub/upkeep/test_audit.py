@@ -18,7 +18,7 @@ from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.format.messages import ProducerRequest
 from tieredstore.pubsub.format.notifications import BatchKey, Notification, parse_notification
 from tieredstore.pubsub.produce.batch_writer import BatchWriter, SealedMessage
-from tieredstore.pubsub.produce.producer import Producer
+from tieredstore.pubsub.produce.producer import BatchProducer
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.upkeep.audit import AuditFault, AuditFinding, TopicAudit
 
@@ -118,7 +118,7 @@ def test_it_finds_twelve_planted_faults_and_no_other(clock: Clock) -> None:
 def test_where_nothing_is_wrong_it_finds_nothing(*, large: bool) -> None:
     topics = orders_on(None, 3, batch_ms="5", message_bytes="200000" if large else "4096", compression="none")
     for _ in range(2):
-        with Producer(topics, "orders") as producer:
+        with BatchProducer(topics, "orders") as producer:
             for _ in range(9):
                 producer.send(bytes(90_000 if large else 900))
     for bodies in (False, True):

@@ -13,7 +13,7 @@ from tests.support.paths import REPOSITORY
 from tests.support.pubsub.pubsub_topics import topics_in, topics_on
 from tieredstore.ops.cost.monthly import GIB
 from tieredstore.ops.cost.prices import KafkaPrices, PriceFile, PubsubUse, StorePrices, read_prices
-from tieredstore.pubsub.produce.producer import Producer
+from tieredstore.pubsub.produce.producer import BatchProducer
 from tieredstore.pubsub.upkeep.cost import TopicFacts, topic_assumptions, topic_cost, topic_facts
 
 DAY_MS = 86_400_000
@@ -85,7 +85,7 @@ def test_the_command(tmp_path: Path) -> None:
     topics = topics_in(tmp_path)
     topics.create("orders", 2)
     topics.create("empty")
-    with Producer(topics, "orders") as producer:
+    with BatchProducer(topics, "orders") as producer:
         producer.send(bytes(1000))
     prices = str(REPOSITORY / "examples" / "prices.toml")
     command = ("pubsub", "cost", "--store", str(tmp_path), "--prices", prices)

@@ -19,7 +19,7 @@ from tieredstore.config.installed import QUEUES
 from tieredstore.errors import ConfigError, DataLossError, StoreUnavailableError
 from tieredstore.ops.steps import Outcome
 from tieredstore.process.deadline import Deadline
-from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.consume.consumer import BatchConsumer
 from tieredstore.pubsub.format.batches import build_batch, index_size
 from tieredstore.pubsub.format.messages import ProducerRequest
 from tieredstore.pubsub.format.notifications import BatchKey, Notification
@@ -115,7 +115,7 @@ def test_what_is_too_old_is_freed_first_and_deleted_later(clock: Clock) -> None:
     assert collect(topics) == {"deleted": keys[:2]}
     assert set(batch_keys(topics)) == set(keys[2:])
     assert collect(topics) == {}
-    assert len(values_of(Consumer(topics, "orders"), at_least=2)) == 2
+    assert len(values_of(BatchConsumer(topics, "orders"), at_least=2)) == 2
 
 
 @pytest.mark.parametrize("ahead_ms", [60_000, 2 * HOUR_MS, DAY_MS, 30 * DAY_MS, -30 * DAY_MS])
@@ -177,7 +177,7 @@ def test_orphans_are_told_by_their_age_and_deleted_or_adopted(clock: Clock) -> N
     clock.pass_ms(DAY_MS)
     assert collect(topics, adopt=True, dry_run=True) == {"adopted": orphans, "damaged": [damaged]}
     assert collect(topics, adopt=True) == {"adopted": orphans, "damaged": [damaged]}
-    assert sorted(values_of(Consumer(topics, "orders"), at_least=3)) == [b"0", b"1", b"2"]
+    assert sorted(values_of(BatchConsumer(topics, "orders"), at_least=3)) == [b"0", b"1", b"2"]
     assert collect(topics) == {"deleted": [damaged]}
     assert set(batch_keys(topics)) == {*orphans, notified, "default/topics/orders/not-ours"}
 
@@ -199,7 +199,7 @@ def test_a_batch_that_is_notified_again_keeps_its_object(clock: Clock) -> None:
     assert collect(topics) == {"freed": [key]}
     clock.pass_ms(HOUR_MS)
     assert collect(topics) == {}
-    assert values_of(Consumer(topics, "orders"), at_least=1) == [b"0"]
+    assert values_of(BatchConsumer(topics, "orders"), at_least=1) == [b"0"]
 
 
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
@@ -232,7 +232,7 @@ def test_a_run_that_fails_anywhere_is_made_again(clock: Clock, moment: str) -> N
             clock.pass_ms(HOUR_MS)
         collect(topics)
         assert len(set(batch_keys(topics))) == 1
-        assert values_of(Consumer(topics, "orders"), at_least=1) == [b"4"]
+        assert values_of(BatchConsumer(topics, "orders"), at_least=1) == [b"4"]
 
 
 class History:

@@ -15,9 +15,9 @@ import pytest
 from tests.support.pubsub.pubsub_topics import topics_in, topics_later, values_of
 from tests.support.spark.spark_stream_runs import started
 from tieredstore.ops.steps import Outcome
-from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.consume.consumer import BatchConsumer
 from tieredstore.pubsub.format.notifications import parse_notification
-from tieredstore.pubsub.produce.producer import Producer
+from tieredstore.pubsub.produce.producer import BatchProducer
 from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.upkeep.garbage import GarbageCollection
 from tieredstore.testing.notification_queue_tests import read_all
@@ -33,7 +33,7 @@ JOB = "tests.support.spark.memq_stream_job"
 def grow(topics: Topics, values: list[bytes]) -> None:
     """So many batches more."""
     for _ in range(BATCHES):
-        with Producer(topics, "orders") as producer:
+        with BatchProducer(topics, "orders") as producer:
             for _ in range(5):
                 values.append(b"%06d" % len(values))
                 producer.send(values[-1])
@@ -86,7 +86,7 @@ def orphans_of(topics: Topics) -> set[str]:
 
 def check(topics: Topics, values: list[bytes], folder: Path) -> None:
     """Each record once, in as many notifications as there are objects but for what gc names."""
-    with Consumer(topics, "copies") as consumer:
+    with BatchConsumer(topics, "copies") as consumer:
         assert sorted(values_of(consumer, at_least=len(values))) == values
     with topics.queue(topics.get("copies")) as queue:
         entries = [entry for partition in range(2) for entry in read_all(queue, partition)]

@@ -24,7 +24,7 @@ from tieredstore.errors import ConfigError, DataLossError, TopicNotFoundError
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.errors import MessageCorruptError, NotificationCorruptError
 from tieredstore.pubsub.produce.batch_writer import BatchWriter
-from tieredstore.pubsub.produce.producer import Producer
+from tieredstore.pubsub.produce.producer import BatchProducer
 from tieredstore.spark.source.rows import MEMQ_ROWS, RowShape
 
 
@@ -90,7 +90,7 @@ def test_times_that_spark_does_not_hold_fail_the_query_or_are_null(tmp_path: Pat
     topic = Topic(tmp_path)
     most = ((1 << 63) - 1) // 1000
     times = [1000, most + 1, -most - 1, (1 << 63) - 1, -(1 << 63), None, 2000]
-    with Producer(topic.topics, "orders") as producer:
+    with BatchProducer(topic.topics, "orders") as producer:
         for number, time_ms in enumerate(times):
             producer.send(b"%d" % number, timestamp_ms=time_ms)
     with pytest.raises(ConfigError, match=r"cannot hold; leave .* out \(option columns\).*timestampOutOfRange=null"):

@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession, functions
 from tests.project.test_docs import blocks
 from tests.support.paths import REPOSITORY
 from tests.support.pubsub.pubsub_topics import topics_in, values_of
-from tieredstore.pubsub.consume.consumer import Consumer
-from tieredstore.pubsub.produce.producer import Producer
+from tieredstore.pubsub.consume.consumer import BatchConsumer
+from tieredstore.pubsub.produce.producer import BatchProducer
 from tieredstore.pubsub.queue.topics import Topics
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -44,14 +44,14 @@ def copy_by_stream(spark: SparkSession, store: dict[str, str], checkpoint: Path)
 
 
 def values_in(topics: Topics, topic: str) -> list[bytes]:
-    with Consumer(topics, topic) as consumer:
+    with BatchConsumer(topics, topic) as consumer:
         return sorted(values_of(consumer))
 
 
 def test_the_example_of_the_docs_and_a_stream(spark: SparkSession, tmp_path: Path) -> None:
     topics, store = topics_of(tmp_path / "store", "orders", "copies")
     values = sorted(b"%d" % number for number in range(ROWS))
-    with Producer(topics, "orders") as producer:
+    with BatchProducer(topics, "orders") as producer:
         for value in values:
             producer.send(value)
     settings = tmp_path / "store.properties"

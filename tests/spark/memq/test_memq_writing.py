@@ -15,7 +15,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 from tests.support.pubsub.memq_topic import Rows, Topic, written_topic
 from tests.support.pubsub.pubsub_topics import records_of, values_of
 from tieredstore.errors import ConfigError
-from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.consume.consumer import BatchConsumer
 from tieredstore.pubsub.errors import InvalidRecordError
 from tieredstore.spark.memq import sink
 from tieredstore.spark.memq.data_source import MemqDataSource
@@ -42,7 +42,7 @@ def test_a_batch_is_notified_when_all_of_it_is_stored_and_aborts_delete(tmp_path
     assert all(f"spark-{won.query}-0-0" in batch.key for batch in won.batches)
     pickle.loads(pickle.dumps(writer)).commit([won, None])
     writer.abort([won])  # as Spark does when it does not hear of the commit
-    with Consumer(topic.topics, "orders") as consumer:
+    with BatchConsumer(topic.topics, "orders") as consumer:
         assert sorted(values_of(consumer, 0.05)) == [b"a", b"b"]
     other: Any = MemqDataSource(topic.options).writer(SCHEMA, False)
     other.abort([tried, None])
@@ -67,7 +67,7 @@ def test_columns_that_a_row_may_have(tmp_path: Path) -> None:
         {"key": None, "value": b"now", "messageId": None, "timestamp": None, "headers": []},
     ]  # fmt: skip
     writer.commit([writer.write(iter([pa.RecordBatch.from_pylist(rows, schema=kinds)]))])
-    with Consumer(topic.topics, "orders") as consumer:
+    with BatchConsumer(topic.topics, "orders") as consumer:
         records = sorted(records_of(consumer, 0.05), key=lambda record: record.record)
     assert [(each.key, each.value, each.headers, each.message_id) for each in records] == [
         (b"k", b"v", (("h", b"1"),), b"id"), (None, b"", (), None), (None, b"now", (), None),
@@ -99,7 +99,7 @@ def test_a_stream_writes_each_epoch_once(tmp_path: Path, monkeypatch: pytest.Mon
     lost = writer.write(arrow_rows("b"))
     writer.abort([lost, None], 8)
     writer.commit([writer.write(arrow_rows("b"))], 8)
-    with Consumer(topic.topics, "orders") as consumer:
+    with BatchConsumer(topic.topics, "orders") as consumer:
         assert sorted(values_of(consumer, 0.05)) == [b"a", b"b"]
     assert len(topic.keys()) == 2
 

@@ -13,14 +13,14 @@ from tieredstore.backends.filesystem.store import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
 from tieredstore.errors import DataLossError
-from tieredstore.pubsub.consume.consumer import Consumer
+from tieredstore.pubsub.consume.consumer import BatchConsumer
 from tieredstore.pubsub.consume.partition_state import ConsumedRecord
 from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.messages import Compression, ProducerRequest, seal_message
 from tieredstore.pubsub.format.notifications import BatchFacts, Notification, parse_notification
 from tieredstore.pubsub.produce.batch_writer import SealedMessage
 from tieredstore.pubsub.produce.futures import RecordPlace
-from tieredstore.pubsub.produce.producer import Producer
+from tieredstore.pubsub.produce.producer import BatchProducer
 from tieredstore.pubsub.queue.queues import QueuedNotification
 from tieredstore.pubsub.queue.topics import Topics
 
@@ -48,7 +48,7 @@ def topics_in(folder: Path, **properties: str) -> Topics:
 
 
 def records_of(
-    consumer: Consumer, timeout_s: float = 0.0, at_least: int = 0, patience: int = 600
+    consumer: BatchConsumer, timeout_s: float = 0.0, at_least: int = 0, patience: int = 600
 ) -> list[ConsumedRecord]:
     """What a consumer gives until nothing comes and its queue has nothing more; with ``at_least``, until there are so
     many. Silence alone tells nothing: on a busy machine any thread may stand still for a while."""
@@ -61,7 +61,7 @@ def records_of(
     return records
 
 
-def _is_behind(consumer: Consumer) -> bool:
+def _is_behind(consumer: BatchConsumer) -> bool:
     """Whether the queue has something for a consumer that it has not given."""
     queue = consumer._queue  # pyright: ignore[reportPrivateUsage]
     try:
@@ -70,14 +70,14 @@ def _is_behind(consumer: Consumer) -> bool:
         return True
 
 
-def values_of(consumer: Consumer, timeout_s: float = 0.0, at_least: int = 0, patience: int = 600) -> list[bytes]:
+def values_of(consumer: BatchConsumer, timeout_s: float = 0.0, at_least: int = 0, patience: int = 600) -> list[bytes]:
     """The values of :func:`records_of`."""
     return [record.value for record in records_of(consumer, timeout_s, at_least, patience)]
 
 
 def publish(topics: Topics, values: list[bytes], topic: str = "orders") -> list[RecordPlace]:
     """Send all and wait; where they stand."""
-    with Producer(topics, topic) as producer:
+    with BatchProducer(topics, topic) as producer:
         futures = [producer.send(value) for value in values]
         producer.flush()
         return [future.result(0) for future in futures]
@@ -101,7 +101,7 @@ def fresh_topics(partitions: int = 1, **properties: str) -> Topics:
 
 def read_values(topics: Topics, at_least: int = 0) -> list[bytes]:
     """The values of ``orders``, by a consumer of its own."""
-    with Consumer(topics, "orders") as consumer:
+    with BatchConsumer(topics, "orders") as consumer:
         return values_of(consumer, at_least=at_least)
 
 

@@ -33,7 +33,6 @@ from tieredstore.cli.terminal.output import (
 )
 from tieredstore.cli.terminal.rows import Row, column, field
 from tieredstore.cli.terminal.tables import number, plain, text, word
-from tieredstore.config import settings_from
 from tieredstore.errors import ConfigError
 from tieredstore.model import human_bytes
 from tieredstore.process.futures import outcome
@@ -41,12 +40,11 @@ from tieredstore.pubsub.consume.partition_state import ConsumedRecord, records_o
 from tieredstore.pubsub.errors import InvalidRecordError
 from tieredstore.pubsub.format.decoder import BatchDecoder
 from tieredstore.pubsub.format.messages import ProducerRequest
-from tieredstore.pubsub.produce.broker_producer import BrokerProducer
 from tieredstore.pubsub.produce.futures import RecordPlace
-from tieredstore.pubsub.produce.producer import Producer, RecordProducer
-from tieredstore.pubsub.queue.memq_topics import load_topic_config, open_configured_topics, open_topics
+from tieredstore.pubsub.produce.producer import BatchProducer
+from tieredstore.pubsub.queue.memq_topics import load_topic_config, open_configured_topics, topics_in_store
 from tieredstore.pubsub.queue.topics import Topic, Topics
-from tieredstore.pubsub.settings import BatchBrokerSettings, BatchClientSettings
+from tieredstore.pubsub.settings import BatchBrokerSettings
 from tieredstore.pubsub.upkeep.inspection import (
     BatchSource,
     InspectedMessage,
@@ -55,7 +53,7 @@ from tieredstore.pubsub.upkeep.inspection import (
 )
 
 if TYPE_CHECKING:
-    from tieredstore.pubsub.consume.consumer import Consumer
+    from tieredstore.pubsub.consume.consumer import BatchConsumer
     from tieredstore.pubsub.queue.queues import GroupPartition, NotificationQueue
 
 _GROUP_WAIT_S: Final = 30.0
@@ -70,7 +68,7 @@ def open_named_topics(settings: Path | None, store: str | None, topic_config: Pa
         store = f"s3://{config.bucket}"
     with open_chosen_bucket(settings, store) as bucket:
         if config is None:
-            yield open_topics(bucket.store, bucket.settings)
+            yield topics_in_store(bucket.store, bucket.settings)
         else:
             yield open_configured_topics(bucket.store, bucket.settings, config)
 
@@ -125,34 +123,25 @@ def show_topics(topics: Topics, name: str | None, *, as_json: bool) -> None:
 @contextlib.contextmanager
 def open_producer(
     settings: Path | None, store: str | None, topic: str, bootstrap: str | None, topic_config: Path | None = None
-) -> Generator[RecordProducer]:
+) -> Generator[BatchProducer]:
     """A producer of brokers if some are named, else one that writes to the store itself."""
     if bootstrap is not None and store is not None:
         raise ConfigError("--bootstrap writes to brokers and --store to a store: give one of them")
-    if topic_config is not None:
-        if bootstrap is not None:
-            raise ConfigError("--bootstrap writes to brokers, which have the topic's configuration: give one of them")
-        with open_named_topics(settings, store, topic_config) as topics, Producer(topics, topic) as producer:
+    if topic_config is None:
+        with BatchProducer(
+            _NO_STORE if settings is None and bootstrap is not None else choose_settings(settings, store),
+            topic,
+            brokers=bootstrap,
+        ) as producer:
             yield producer
         return
-    given = {} if bootstrap is None else {"pubsub.bootstrap": bootstrap}
-    if settings is None and bootstrap is not None:
-        chosen = settings_from({**_NO_STORE, **given}, source="--bootstrap")
-    else:
-        chosen = choose_settings(settings, store)
-        if bootstrap is not None:
-            client = settings_from({**_NO_STORE, **given}, source="--bootstrap").section(BatchClientSettings)
-            named = chosen.section(BatchClientSettings).model_copy(update={"bootstrap": client.bootstrap})
-            chosen = chosen.with_section(named)
-    if chosen.section(BatchClientSettings).bootstrap:
-        with BrokerProducer(chosen, topic) as producer:
-            yield producer
-        return
-    with open_named_topics(settings, store) as topics, Producer(topics, topic) as producer:
+    if bootstrap is not None:
+        raise ConfigError("--bootstrap writes to brokers, which have the topic's configuration: give one of them")
+    with open_named_topics(settings, store, topic_config) as topics, BatchProducer(topics, topic) as producer:
         yield producer
 
 
-def produce_lines(producer: RecordProducer, topic: str, separator: str | None) -> None:
+def produce_lines(producer: BatchProducer, topic: str, separator: str | None) -> None:
     """A record of each line of stdin; says at the end how many are stored."""
     sent: deque[Future[RecordPlace]] = deque()
     count, size = 0, 0
@@ -173,7 +162,7 @@ def produce_lines(producer: RecordProducer, topic: str, separator: str | None) -
     print_lines([f"{count} records, {size} bytes of values, stored in topic {topic}"])
 
 
-def consume_records(topics: Topics, consumer: Consumer, *, limit: int | None, follow: bool, as_json: bool) -> None:
+def consume_records(topics: Topics, consumer: BatchConsumer, *, limit: int | None, follow: bool, as_json: bool) -> None:
     """Records up to the end that the queue has now, or for ever; a group's position is committed as they are shown."""
     left = limit
     with topics.queue(topics.get(consumer.topic)) as queue, consumer:
@@ -190,7 +179,7 @@ def consume_records(topics: Topics, consumer: Consumer, *, limit: int | None, fo
                 consumer.commit()
 
 
-def _join(consumer: Consumer) -> None:
+def _join(consumer: BatchConsumer) -> None:
     """Have partitions of the group: those of a member that was killed are free after a while."""
     waited_s = 0.0
     while consumer.group is not None and not consumer.assignment() and waited_s < _GROUP_WAIT_S:
@@ -200,7 +189,7 @@ def _join(consumer: Consumer) -> None:
         waited_s += 1.0
 
 
-def _is_before(consumer: Consumer, queue: NotificationQueue, ends: dict[int, int]) -> bool:
+def _is_before(consumer: BatchConsumer, queue: NotificationQueue, ends: dict[int, int]) -> bool:
     """Whether something lies between what was shown and the ends; offsets are not dense, so that the queue is asked."""
     return any(
         position.offset < ends.get(partition, 0) and bool(queue.read(partition, position.offset))

@@ -157,10 +157,10 @@ def consume(
     Example: tieredstore pubsub consume orders -c store.properties --group billing --follow
     """
     from tieredstore.pubsub.cli.commands import consume_records, open_named_topics
-    from tieredstore.pubsub.consume.consumer import Consumer
+    from tieredstore.pubsub.consume.consumer import BatchConsumer
 
     with open_named_topics(settings, store, topic_config) as all_topics:
-        consumer = Consumer(all_topics, topic, group=group, start=start, delivery=delivery)
+        consumer = BatchConsumer(all_topics, topic, group=group, start=start, delivery=delivery)
         consume_records(all_topics, consumer, limit=limit, follow=follow, as_json=as_json)
 
 

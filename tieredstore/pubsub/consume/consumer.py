@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 import pyarrow as pa
 
@@ -24,8 +25,12 @@ from tieredstore.pubsub.format.batches import BatchIndex
 from tieredstore.pubsub.format.decoder import BatchDecoder, OnCorrupt
 from tieredstore.pubsub.queue.auditor import auditor_of
 from tieredstore.pubsub.queue.groups import StoreGroup
+from tieredstore.pubsub.queue.memq_topics import open_topics
 from tieredstore.pubsub.queue.queues import Claim, GroupMember, Position
-from tieredstore.pubsub.queue.topics import BatchLog, Topics
+from tieredstore.pubsub.queue.topics import BatchLog, Topics, check_topic_name
+
+if TYPE_CHECKING:
+    from tieredstore.remote.stores import StoreLike
 
 Start: TypeAlias = Literal["earliest", "latest"]
 OnDataLoss: TypeAlias = Literal["fail", "report"]
@@ -35,8 +40,8 @@ _LONGEST_WAIT_S: Final = 0.2
 _SHORTEST_WAIT_S: Final = 0.005
 
 
-class Consumer(Closing):
-    """Reads a topic, at least once: after a crash what was not committed comes again. For one thread.
+class BatchConsumer(Closing):
+    """Reads a topic of batches, at least once: after a crash what was not committed comes again. For one thread.
 
     Without ``group`` it reads all partitions from ``start`` on (and sees no partitions that are added). With one, it
     shares them with the group's members, and begins where the group has committed, or at ``start``.
@@ -46,12 +51,20 @@ class Consumer(Closing):
     the read partition (``doubles`` counts them): a notification or a Message that stands twice is read once. To be
     closed: whoever reads on is AlreadyClosedError then, and not told that there is nothing more. Each parameter but the
     last two, which are for tests, is a choice of the caller.
+
+    Example::
+
+        with tieredstore.BatchConsumer("store.properties", "orders", group="billing") as consumer:
+            for record in consumer.records():
+                print(record.key, record.value)
+            consumer.commit()
     """
 
     def __init__(
         self,
-        topics: Topics,
+        source: StoreLike | Topics,
         topic: str,
+        /,
         *,
         group: str | None = None,
         start: Start = "earliest",
@@ -61,14 +74,20 @@ class Consumer(Closing):
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        if start not in ("earliest", "latest") or on_data_loss not in ("fail", "report"):
-            raise ConfigError(f"start={start!r} or on_data_loss={on_data_loss!r} is not known")
-        if delivery not in ("at-least-once", "effectively-once"):
-            raise ConfigError(f"delivery={delivery!r} is not known: it is at-least-once or effectively-once")
+        """``source`` names the store. TopicNotFoundError if it has no such topic."""
+        check_topic_name(topic)
+        _check_choice("start", start, Start)
+        _check_choice("on_corrupt", on_corrupt, OnCorrupt)
+        _check_choice("on_data_loss", on_data_loss, OnDataLoss)
+        _check_choice("delivery", delivery, Delivery)
+        with contextlib.ExitStack() as opened:
+            topics = opened.enter_context(open_topics(source))
+            self._log = BatchLog(topics, topics.get(topic))
+            opened.callback(self._log.close)
+            self._opened = opened.pop_all()
         settings = topics.batches
         self.topic = topic
         self.group = group
-        self._log = BatchLog(topics, topics.get(topic))
         self._queue = self._log.queue
         self._start: Start = start
         self._on_data_loss = on_data_loss
@@ -199,7 +218,7 @@ class Consumer(Closing):
         self._shared.fetches.close()
         if self._member is not None:
             self._member.leave()
-        self._log.close()
+        self._opened.close()
         if self._shared.auditor is not None:
             self._shared.auditor.close()
         self._forget_counts()
@@ -286,6 +305,11 @@ class Consumer(Closing):
             self.losses.append(str(error))
             state.pass_over()
             return False
+
+
+def _check_choice(name: str, given: object, kind: object) -> None:
+    if given not in (choices := get_args(kind)):
+        raise ConfigError(f"{name} is {given!r:.60}; it must be {' or '.join(choices)}")
 
 
 def _only(batch: pa.RecordBatch, record: int) -> pa.RecordBatch:

@@ -23,7 +23,7 @@ from tieredstore.process.futures import outcome
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.format.decoder import BatchDecoder
 from tieredstore.pubsub.format.messages import checksum
-from tieredstore.pubsub.queue.memq_topics import open_topics
+from tieredstore.pubsub.queue.memq_topics import topics_in_store
 from tieredstore.pubsub.queue.topics import BatchLog, QueuedBatch, Topic, Topics
 from tieredstore.records.arrow_stream import stream_reader
 from tieredstore.values import Text, ValueType
@@ -207,7 +207,7 @@ class BatchTables:
     @classmethod
     def beside(cls, store: ObjectStore, settings: Settings) -> Self | None:
         """Those of this store; None for a store in which there can be none."""
-        return cls(open_topics(store, settings)) if store.conditional_writes else None
+        return cls(topics_in_store(store, settings)) if store.conditional_writes else None
 
     @staticmethod
     def schema(key: ValueType, value: ValueType) -> pa.Schema:

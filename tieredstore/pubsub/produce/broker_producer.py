@@ -1,4 +1,7 @@
-"""A producer that writes to brokers, ours or MemQ's."""
+"""Delivery to brokers, ours or MemQ's.
+
+It lies apart from the producer, which imports it once brokers are named: it needs asyncio and TLS.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from tieredstore.config import Settings
 from tieredstore.errors import BrokerUnavailableError, ConfigError, TieredStoreError, TopicNotFoundError
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.forks import leave_to_parent
@@ -36,9 +38,7 @@ from tieredstore.pubsub.format.packets import (
     request_bytes,
 )
 from tieredstore.pubsub.produce.batch_writer import SealedMessage
-from tieredstore.pubsub.produce.outbox import Acks, OpenMessage, Outbox, PlainPacker, Sending
-from tieredstore.pubsub.produce.producer import RecordProducer
-from tieredstore.pubsub.queue.auditor import auditor_of
+from tieredstore.pubsub.produce.outbox import OpenMessage, Outbox, PlainPacker, Sending
 from tieredstore.pubsub.settings import BatchClientSettings, BatchSettings
 
 _logger: Final = logging.getLogger(__name__)
@@ -52,33 +52,14 @@ _CLOSE_S: Final = 5.0
 _REFUSED: Final = frozenset({Code.BAD_REQUEST, Code.UNAUTHORIZED})
 
 
-class BrokerProducer(RecordProducer):
-    """Sends records to a topic by its brokers, which ``pubsub.bootstrap`` finds.
+def message_bytes_of(settings: BatchSettings) -> int:
+    """Return how large a Message may become: a packet has to hold it."""
+    return min(settings.message_bytes, MAX_PACKET_BYTES - _ROOM_FOR_HEADERS)
 
-    ``acks="all"``: a record's future is done once a broker has stored and notified it; ``"1"``: once a broker has it;
-    ``"0"``: at once. Brokers do not tell where a record stands: its place is −1, −1, −1, −1. A Message that was not
-    answered is sent again as it is, to another broker if there is one; several are under way at once, so that a retry
-    may change their order.
-    """
 
-    def __init__(
-        self,
-        settings: Settings,
-        topic: str,
-        *,
-        acks: Acks = "all",
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        client, batches = settings.section(BatchClientSettings), settings.section(BatchSettings)
-        if not client.bootstrap:
-            raise ConfigError("no broker is named: set pubsub.bootstrap")
-        message_bytes = min(batches.message_bytes, MAX_PACKET_BYTES - _ROOM_FOR_HEADERS)
-        auditor = auditor_of(batches, topic, is_producer=True)
-
-        def new_outbox(sending: Sending) -> Outbox:
-            return Outbox(sending, PlainPacker(message_bytes), BrokerDelivery(sending, topic, client))
-
-        super().__init__(Sending(batches, acks, auditor, message_bytes, monotonic), new_outbox)
+def open_broker_outbox(sending: Sending, *, topic: str, client: BatchClientSettings) -> Outbox:
+    """Return an outbox whose Messages go to the brokers of a topic, which those of ``client`` name."""
+    return Outbox(sending, PlainPacker(sending.message_bytes), BrokerDelivery(sending, topic, client))
 
 
 class BrokerDelivery:

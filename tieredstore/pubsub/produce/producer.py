@@ -1,14 +1,17 @@
-"""Producers: records to a topic, by batches that the producer stores itself."""
+"""The producer: records to a topic, by batches that it stores itself, or by brokers."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, get_args
 
+from tieredstore.config import settings_from
 from tieredstore.errors import ConfigError, TieredStoreError
 from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.process.closing import Closing
@@ -23,23 +26,77 @@ from tieredstore.pubsub.produce.batch_writer import BatchMemory, BatchWriter, Se
 from tieredstore.pubsub.produce.futures import UNTOLD, RecordPlace
 from tieredstore.pubsub.produce.outbox import Acks, OpenMessage, Outbox, Packer, PlainPacker, Sending
 from tieredstore.pubsub.queue.auditor import auditor_of
-from tieredstore.pubsub.queue.topics import Topic, Topics
+from tieredstore.pubsub.queue.memq_topics import open_topics
+from tieredstore.pubsub.queue.topics import Topic, Topics, check_topic_name
+from tieredstore.pubsub.settings import BatchClientSettings, BatchSettings
+from tieredstore.remote.stores import settings_of
+
+if TYPE_CHECKING:
+    from tieredstore.config import Settings
+    from tieredstore.remote.stores import StoreLike
+
+_NO_STORE: Final = {"storage.backend.class": "memory"}
 
 
-class RecordProducer(Closing):
-    """Sends records by an outbox, which ``new_outbox`` makes. Thread-safe.
+class BatchProducer(Closing):
+    """Sends records to a topic by batches, which it stores itself, or has brokers store. Thread-safe.
+
+    ``acks="all"``: a record's future is done once its batch is stored and notified. ``"0"``: at once, and what cannot
+    be delivered is only logged. ``"1"``: once a broker has the record, so it needs brokers. Close a producer, or use it
+    as a context manager.
+
+    Brokers do not tell where a record stands: its place is −1, −1, −1, −1. A Message that was not answered is sent
+    again as it is, to another broker if there is one. Several are under way at once, so a retry may change their order.
 
     A forked child has a new, empty outbox, which names its Messages otherwise: what the parent holds, the parent
     delivers.
+
+    Example::
+
+        with tieredstore.BatchProducer("store.properties", "orders") as producer:
+            place = producer.send("a value", key="a key").result()
     """
 
-    def __init__(self, sending: Sending, new_outbox: Callable[[Sending], Outbox]) -> None:
-        self.counts = sending.counts
-        self._sending = sending
-        self._new_outbox = new_outbox
-        self._is_unacked = sending.acks == "0"
+    def __init__(
+        self,
+        source: StoreLike | Topics,
+        topic: str,
+        /,
+        *,
+        brokers: str | None = None,
+        acks: Acks = "all",
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``source`` names the store; ``brokers`` are ``host:port``, separated by commas, as ``pubsub.bootstrap`` is.
+
+        TopicNotFoundError if the store has no such topic; of brokers the first answer tells.
+        """
+        check_topic_name(topic)
+        if acks not in get_args(Acks):
+            raise ConfigError(f"acks is {acks!r:.60}; it must be all, 1 or 0")
+        given = source if isinstance(source, Topics) else settings_of(source)
+        settings = given.settings if isinstance(given, Topics) else given
+        client = settings.section(BatchClientSettings) if brokers is None else _client_of(settings, brokers)
+        with contextlib.ExitStack() as opened:
+            if brokers is not None or (client.bootstrap and not isinstance(given, Topics)):
+                from tieredstore.pubsub.produce import broker_producer  # noqa: PLC0415  asyncio and TLS
+
+                batches = settings.section(BatchSettings)
+                message_bytes = broker_producer.message_bytes_of(batches)
+                self._new_outbox = partial(broker_producer.open_broker_outbox, topic=topic, client=client)
+            elif acks == "1":
+                raise ConfigError("acks=1 says that a broker has the record, and there is none: use all, or 0")
+            else:
+                topics = opened.enter_context(open_topics(given))
+                batches, message_bytes = topics.batches, topics.batches.message_bytes
+                self._new_outbox = partial(_open_store_outbox, topics=topics, topic=topics.get(topic))
+            auditor = auditor_of(batches, topic, is_producer=True)
+            self._sending = Sending(batches, acks, auditor, message_bytes, monotonic)
+            self._outbox = self._new_outbox(self._sending)
+            self._opened = opened.pop_all()
+        self.counts = self._sending.counts
+        self._is_unacked = acks == "0"
         self._is_closed = False
-        self._outbox = new_outbox(sending)
         self._forget_counts = PRODUCERS.add(self._count)
         begin_again_after_fork(self)
 
@@ -52,19 +109,21 @@ class RecordProducer(Closing):
 
     def send(
         self,
-        value: bytes,
-        key: bytes | None = None,
+        value: bytes | str,
+        key: bytes | str | None = None,
         headers: Headers | None = None,
         timestamp_ms: int | None = None,
         message_id: bytes | None = None,
     ) -> Future[RecordPlace]:
-        """Take a record; its future is done with its place, or fails with DeliveryFailedError.
+        """Take a record; its future is done with its place, or fails with DeliveryFailedError. Texts are sent as UTF-8.
 
         Waits when the buffer is full, up to ``pubsub.max.block.ms``, then BufferFullError. InvalidRecordError for what
         the format does not hold, or a Message (``pubsub.message.bytes``). The timestamp is now unless it is given. With
         ``pubsub.audit.topic`` a record without a message id gets one of 8 bytes. An id of another length than those of
         the open Message begins another one.
         """
+        value = value.encode() if isinstance(value, str) else value
+        key = key.encode() if isinstance(key, str) else key
         future = self._outbox.put(value, key, headers, timestamp_ms, message_id)
         if self._is_unacked:
             taken: Future[RecordPlace] = Future()
@@ -86,6 +145,7 @@ class RecordProducer(Closing):
             if self._sending.auditor is not None:
                 self._sending.auditor.close()
             self._forget_counts()
+            self._opened.close()
 
     def _count(self) -> dict[str, int]:
         return self._outbox.count()
@@ -94,26 +154,17 @@ class RecordProducer(Closing):
         return 2 * self._sending.settings.delivery_timeout_ms / 1000 if timeout_s is None else timeout_s
 
 
-class Producer(RecordProducer):
-    """Sends records to a topic without a broker: it writes the batches itself.
+def _client_of(settings: Settings, brokers: str) -> BatchClientSettings:
+    """Return how the settings speak to brokers, with these to ask first."""
+    if not brokers or not isinstance(brokers, str):  # pyright: ignore[reportUnnecessaryIsInstance]  whatever is given
+        raise ConfigError(f"brokers is {brokers!r:.60}; give host:port, separated by commas")
+    named = settings_from({**_NO_STORE, "pubsub.bootstrap": brokers}, source="brokers").section(BatchClientSettings)
+    return settings.section(BatchClientSettings).model_copy(update={"bootstrap": named.bootstrap})
 
-    ``acks="all"``: a record's future is done once its batch is stored and notified. ``"0"``: at once, and what cannot
-    be delivered is logged alone. ``"1"`` needs a broker, and is refused.
-    """
 
-    def __init__(
-        self, topics: Topics, topic: str, *, acks: Acks = "all", monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
-        if acks == "1":
-            raise ConfigError("acks=1 says that a broker has the record, and there is none: use all, or 0")
-        settings, found = topics.batches, topics.get(topic)
-        auditor = auditor_of(settings, topic, is_producer=True)
-
-        def new_outbox(sending: Sending) -> Outbox:
-            delivery = StoreDelivery(sending, topics, found)
-            return Outbox(sending, delivery.packer, delivery)
-
-        super().__init__(Sending(settings, acks, auditor, settings.message_bytes, monotonic), new_outbox)
+def _open_store_outbox(sending: Sending, *, topics: Topics, topic: Topic) -> Outbox:
+    delivery = StoreDelivery(sending, topics, topic)
+    return Outbox(sending, delivery.packer, delivery)
 
 
 _HEADER_BYTES: Final = message_header(b"", 0, ProducerRequest(bytes(ADDRESS_BYTES), 0, 0), Compression.NONE).size

@@ -6,11 +6,13 @@ MemQ has it. Fields that only brokers use, and those that are not known, have no
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from pydantic import SecretStr
 
@@ -18,10 +20,15 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.config import Settings
 from tieredstore.config.fields import property_fields
 from tieredstore.errors import ConfigError, excerpt
+from tieredstore.places.opening import open_places
 from tieredstore.pubsub.format.notifications import check_path
 from tieredstore.pubsub.queue.queues import KAFKA
 from tieredstore.pubsub.queue.topics import Topic, Topics, check_topic_name
 from tieredstore.pubsub.settings import BatchSettings
+from tieredstore.remote.stores import settings_of
+
+if TYPE_CHECKING:
+    from tieredstore.remote.stores import StoreLike
 
 _logger: Final = logging.getLogger(__name__)
 _MOST_BYTES: Final = 1 << 20
@@ -97,8 +104,22 @@ def parse_topic_config(raw: bytes, source: str, folder: Path) -> TopicConfig:
     )  # fmt: skip
 
 
-def open_topics(store: ObjectStore, settings: Settings) -> Topics:
-    """The topics of a store, with the one of ``pubsub.topic.config`` among them if that is set."""
+@contextlib.contextmanager
+def open_topics(source: StoreLike | Topics) -> Generator[Topics]:
+    """Open the topics of a store, and close what was opened; topics that are open already stay so.
+
+    The one of ``pubsub.topic.config`` is among them.
+    """
+    if isinstance(source, Topics):
+        yield source
+        return
+    settings = settings_of(source)
+    with contextlib.closing(open_places(settings)) as store:
+        yield topics_in_store(store, settings)
+
+
+def topics_in_store(store: ObjectStore, settings: Settings) -> Topics:
+    """Return the topics of an open store, with the one of ``pubsub.topic.config`` among them if that is set."""
     path = settings.section(BatchSettings).topic_config
     return Topics(store, settings) if path is None else open_configured_topics(store, settings, load_topic_config(path))
 

@@ -225,9 +225,9 @@ def bucket_name(settings: Settings) -> str:
     return settings.azure.container_name if settings.azure is not None else ""
 
 
-def check_topic_name(name: str) -> str:
+def check_topic_name(name: object) -> str:
     """``name`` as it is; ConfigError for what cannot be one."""
-    if not _NAME.fullmatch(name) or name in {".", ".."}:
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name in {".", ".."}:
         raise ConfigError(f"{name!r:.120} cannot name a topic: letters, digits, dots, dashes and underscores can")
     return name
 

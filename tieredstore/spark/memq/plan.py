@@ -12,7 +12,7 @@ from tieredstore.errors import ConfigError, DataLossError, TopicNotFoundError
 from tieredstore.model import AtTime, Earliest, Latest, Place, Places
 from tieredstore.pubsub.format.batches import BatchIndex, read_index
 from tieredstore.pubsub.format.notifications import check_path
-from tieredstore.pubsub.queue.memq_topics import open_topics
+from tieredstore.pubsub.queue.memq_topics import topics_in_store
 from tieredstore.pubsub.queue.topics import BatchLog, QueuedBatch, Topic, Topics
 from tieredstore.pubsub.settings import BatchSettings
 from tieredstore.spark.memq.options import TopicOptions
@@ -41,7 +41,7 @@ class PlannedBatch:
 def topics_of(source: StoreSource) -> Topics:
     """The topics of the store that the options name, by the connections that this process has."""
     manager = manager_of(source)
-    return open_topics(manager.store, manager.settings)
+    return topics_in_store(manager.store, manager.settings)
 
 
 def offset_of(log: BatchLog, partition: int, places: Places) -> int:
