@@ -10,7 +10,7 @@ from tests.support.stores.catalog_stores import OTHER_ID, MadeSegment, partition
 from tests.support.stores.doubles import CountingStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import CorruptDataError
+from tieredstore.errors import CorruptDataError, ResourceNotFoundError
 from tieredstore.format.keys import Suffix
 from tieredstore.model import Uuid
 from tieredstore.ops.addresses import (
@@ -48,7 +48,7 @@ def test_what_is_near_is_told_of_an_address_without_a_segment(store: ObjectStore
     with pytest.raises(SegmentAbsentError) as caught:
         find_segment(store, PREFIX, SegmentAddress("events", 0, 15))
     assert (caught.value.near, caught.value.others, caught.value.leftovers) == ((0, 10, 20), (), False)
-    assert str(caught.value) == "there is no segment events 0 15; segments near it begin at 0, 10, 20"
+    assert str(caught.value) == "no segment of events-0 begins at 15; nearest 0, 10, 20"
 
 
 def test_near_are_two_below_and_two_above() -> None:
@@ -60,10 +60,17 @@ def test_near_are_two_below_and_two_above() -> None:
     assert caught.value.near == (30, 40, 50, 60)
 
 
-def test_a_partition_that_is_not_there_has_nothing_near(store: ObjectStore) -> None:
-    with pytest.raises(SegmentAbsentError, match="the store holds none of events 1") as caught:
+def test_a_partition_that_is_not_there_is_named(store: ObjectStore) -> None:
+    with pytest.raises(ResourceNotFoundError, match="topic 'events' has no partition 1 in the bucket: it has 0"):
         find_segment(store, PREFIX, SegmentAddress("events", 1, 0))
-    assert caught.value.near == ()
+
+
+def test_an_id_alone_names_a_segment(store: ObjectStore) -> None:
+    segment_id = run_of(2, EVENTS)[1].metadata.remote_log_segment_id.id
+    found = find_segment(store, PREFIX, SegmentAddress("events", 0, segment_id=segment_id))
+    assert found.metadata.start_offset == 10
+    with pytest.raises(SegmentAbsentError, match=r"^no segment of events-0 has the id AAECAwQFBgcICQoLDA0ODw$"):
+        find_segment(store, PREFIX, SegmentAddress("events", 0, segment_id=Uuid(bytes(range(16)))))
 
 
 def test_another_segment_id_is_told_which_there_is(store: ObjectStore) -> None:
@@ -90,7 +97,7 @@ def test_several_are_told_with_what_chooses_among_them(store: ObjectStore) -> No
     store.put(anew.key(prefix=PREFIX), b"{}")
     address = SegmentAddress("events", 0, 10)
     for find in (find_segment, find_objects):
-        with pytest.raises(AmbiguousSegmentError, match="events 0 10 names 3 segments; choose one by") as caught:
+        with pytest.raises(AmbiguousSegmentError, match="3 segments of events-0 begin at 10: give the id") as caught:
             find(store, PREFIX, address)
         assert caught.value.count == 3
         assert [candidate.metadata and candidate.metadata.end_offset for candidate in caught.value.candidates] == [

@@ -62,7 +62,7 @@ def swapped(tmp_path: Path) -> Swapped:
 
 @pytest.mark.parametrize(
     "arguments", [["ls"], ["ls", "tiny", "0"], ["inspect", "tiny", "0", "0"], ["fetch", "tiny", "0", "0"],
-                  ["index", "tiny", "0", "0", "offset"], ["cat", "tiny"], ["cat", "tiny", "--from", "0"]],
+                  ["inspect", "tiny", "0", "0", "--index", "offset"], ["cat", "tiny"], ["cat", "tiny", "--from", "0"]],
     ids=" ".join,
 )  # fmt: skip
 def test_no_command_serves_another_topics_segment(arguments: list[str], swapped: Swapped) -> None:

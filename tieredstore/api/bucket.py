@@ -14,9 +14,9 @@ from tieredstore.api import outcomes as found
 from tieredstore.api.outcomes import OnOutcome, Outcome, Plan, Totals, run
 from tieredstore.api.positions import GivenPlace, duration_of, place_of
 from tieredstore.api.rows import Check, KeyUse, Partition, Segment, Topic, Usage, segment_of, time_of
-from tieredstore.api.scopes import Partitions, Scopes, TopicIdLike, check_names
+from tieredstore.api.scopes import Partitions, Scopes, TopicIdLike, check_names, topic_id_of
 from tieredstore.api.tables import Table
-from tieredstore.errors import ConfigError, SegmentNotFoundError
+from tieredstore.errors import ConfigError
 from tieredstore.model import AtTime, IndexType, RemoteLogSegmentMetadata, Uuid
 from tieredstore.ops.listing import HeldOffsets
 from tieredstore.process.closing import Closer, Closing
@@ -148,20 +148,22 @@ class Bucket(Closing):
         self._life.check()
         return query_rows(self, sql, how)
 
-    def inspect(self, topic: str, partition: int, segment: int | Uuid) -> Segment:
-        """One segment, by the offset it begins at or by its id. SegmentNotFoundError names the nearest ones."""
-        rows = self.segments(topic, partition)
-        matching = [row for row in rows if segment in (row.base_offset, row.segment_id)]
-        if len(matching) == 1:
-            return matching[0]
-        if matching:
-            ids = ", ".join(str(row.segment_id) for row in matching)
-            raise ConfigError(f"several segments of {topic}-{partition} begin at {segment}: give the id, one of {ids}")
-        if isinstance(segment, Uuid):
-            raise SegmentNotFoundError(f"no segment of {topic}-{partition} has the id {segment}")
-        nearest = sorted({row.base_offset for row in rows}, key=lambda offset: abs(offset - segment))[:2]
-        shown = ", ".join(map(str, sorted(nearest)))
-        raise SegmentNotFoundError(f"no segment of {topic}-{partition} begins at {segment}; nearest {shown}")
+    def inspect(self, topic: str, partition: int, segment: int | Uuid, *, topic_id: TopicIdLike = None) -> Segment:
+        """One segment, by the offset it begins at or by its id: one listing of its partition, and one request.
+
+        Whole segments go before one that lost an object. SegmentNotFoundError names the nearest ones, ConfigError all
+        of several; CorruptDataError is that of a damaged manifest.
+        """
+        from tieredstore.ops.addresses import SegmentAddress, find_segment  # noqa: PLC0415
+        from tieredstore.ops.listing import ListedSegment  # noqa: PLC0415
+
+        check_names([topic])
+        by_id = segment if isinstance(segment, Uuid) else None
+        start = None if isinstance(segment, Uuid) else segment
+        address = SegmentAddress(topic, partition, start, topic_id_of(topic_id), by_id)
+        opened = self._bucket()
+        stored = find_segment(opened.store, opened.prefix, address, opened.manifest_rules)
+        return segment_of(ListedSegment(stored.objects, stored), self, whole=True)
 
     def usage(self, *topics: str, by: By = "topic", **which: Unpack[Which]) -> Table[Usage]:
         """How many bytes, segments and objects lie in the bucket, by topic, partition or day of the newest record."""

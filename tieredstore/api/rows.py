@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
 from tieredstore.catalog.stored import StoredSegment
 from tieredstore.errors import ConfigError, CorruptDataError, SegmentNotFoundError
@@ -79,6 +79,8 @@ class Segment:
     damage: str | None
     metadata: RemoteLogSegmentMetadata | None = field(default=None, repr=False)
     """What Kafka's verbs of a ``RemoteStorageManager`` take; None without a manifest that can be read."""
+    stored: StoredSegment | None = field(default=None, repr=False, compare=False)
+    """Its manifest and its objects, where it was inspected: a listing holds none."""
     _files: SegmentFiles | None = field(default=None, repr=False, compare=False)
 
     def open(self) -> SegmentStream:
@@ -88,12 +90,14 @@ class Segment:
         return files.open_log(metadata)
 
     def index(self, kind: str) -> BinaryIO:
-        """One index, opened: offset, timestamp, producer-snapshot, transaction or leader-epoch."""
-        kinds = [one.value for one in IndexType]
-        if kind not in kinds:
-            raise ConfigError(f"kind is {kind!r:.60}; it must be one of {', '.join(kinds)}")
+        """One index, opened: offset, timestamp, producer-snapshot, transaction or leader-epoch.
+
+        Or as Kafka's files are called: index, timeindex, snapshot, txnindex, leader-epoch-checkpoint.
+        SegmentNotFoundError where the segment was copied without it.
+        """
+        wanted = index_type("kind", kind)
         files, metadata = self._of_bucket()
-        return files.open_index(metadata, IndexType(kind))
+        return files.open_index(metadata, wanted)
 
     def fetch(self, path: str | Path, *, range: slice | None = None, index: str | None = None) -> Path:
         """Write the log, ``range`` of its bytes, or one ``index`` into a new file, whole or not at all."""
@@ -157,8 +161,26 @@ class Check:
     figures: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
-def segment_of(listed: ListedSegment, files: SegmentFiles | None) -> Segment:
-    """The row of a listed segment."""
+_KAFKAS_NAMES: Final = {
+    "index": IndexType.OFFSET,
+    "timeindex": IndexType.TIMESTAMP,
+    "snapshot": IndexType.PRODUCER_SNAPSHOT,
+    "leader-epoch-checkpoint": IndexType.LEADER_EPOCH,
+    "txnindex": IndexType.TRANSACTION,
+}
+
+
+def index_type(argument: str, name: str) -> IndexType:
+    """The index that is called so, by us or by the ending of Kafka's file; ConfigError, which names the argument."""
+    known = {**{kind.value: kind for kind in IndexType}, **_KAFKAS_NAMES}
+    kind = known.get(str(name).removeprefix("."))
+    if kind is None:
+        raise ConfigError(f"{argument} is {name!r:.60}; it must be one of {', '.join(known)}")
+    return kind
+
+
+def segment_of(listed: ListedSegment, files: SegmentFiles | None, *, whole: bool = False) -> Segment:
+    """The row of a listed segment; ``whole``: with its manifest."""
     stored = listed.stored
     where, encryption = listed.partition, None if stored is None else stored.manifest.encryption
     return Segment(
@@ -176,6 +198,7 @@ def segment_of(listed: ListedSegment, files: SegmentFiles | None) -> Segment:
         tuple(suffix.value for suffix in listed.objects.missing),
         str(listed.loaded) if isinstance(listed.loaded, CorruptDataError) else None,
         None if stored is None else stored.metadata,
+        stored if whole else None,
         files,
     )
 

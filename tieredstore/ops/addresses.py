@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from tieredstore.backends.base import ObjectStore
+from tieredstore.catalog.absence import absence
 from tieredstore.catalog.listing import SegmentObjects, list_segments
 from tieredstore.catalog.stored import StoredSegment, load_segment
 from tieredstore.errors import ConfigError, CorruptDataError, ResourceNotFoundError, SegmentNotFoundError
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
-from tieredstore.model import RemoteLogSegmentMetadata, Uuid
+from tieredstore.model import RemoteLogSegmentMetadata, Uuid, human_bytes
 
 _MOST_NAMED: Final = 20
 """How many segments an error names at most: each candidate costs a request."""
@@ -20,22 +21,26 @@ _MOST_NAMED: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class SegmentAddress:
-    """What names one segment; the ids where topic, partition and offset do not suffice."""
+    """What names one segment of a partition: the offset that it begins at, its id, or both."""
 
     topic: str
     partition: int
-    base_offset: int
+    base_offset: int | None = None
     topic_id: Uuid | None = None
     segment_id: Uuid | None = None
 
+    @property
+    def place(self) -> str:
+        """Topic, partition, and the topic's id if it was given."""
+        return f"{self.topic}-{self.partition}" + ("" if self.topic_id is None else f" ({self.topic_id})")
+
     def __str__(self) -> str:
-        ids = (("topic id", self.topic_id), ("segment id", self.segment_id))
-        chosen = "".join(f", {name} {uuid}" for name, uuid in ids if uuid is not None)
-        return f"{self.topic} {self.partition} {self.base_offset}{chosen}"
+        start = [] if self.base_offset is None else [f"begins at {self.base_offset}"]
+        return " and ".join(start + ([] if self.segment_id is None else [f"has the id {self.segment_id}"]))
 
     def matches(self, objects: SegmentObjects) -> bool:
         """Whether a segment of the partition has this address."""
-        return objects.start_offset == self.base_offset and self.segment_id in {None, objects.segment_id.id}
+        return self.base_offset in {None, objects.start_offset} and self.segment_id in {None, objects.segment_id.id}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,14 @@ class Candidate:
 
     objects: SegmentObjects
     metadata: RemoteLogSegmentMetadata | None
+
+    def __str__(self) -> str:
+        segment_id, metadata = self.objects.segment_id, self.metadata
+        ids = f"{segment_id.id}  of topic id {segment_id.topic_id_partition.topic_id}"
+        if metadata is None:
+            return f"{ids}  without a readable manifest, {human_bytes(self.objects.stored_size)} stored"
+        last = "unknown" if metadata.end_offset < 0 else metadata.end_offset
+        return f"{ids}  last offset {last}, {metadata.segment_size_in_bytes} bytes"
 
 
 class AmbiguousSegmentError(ConfigError):
@@ -54,7 +67,12 @@ class AmbiguousSegmentError(ConfigError):
         self.address, self.candidates, self.count = address, candidates, count
 
     def __str__(self) -> str:
-        return f"{self.address} names {self.count} segments; choose one by its topic id or its segment id"
+        lines = [*map(str, self.candidates)]
+        if self.count > len(lines):
+            lines.append(f"… and {self.count - len(lines)} more")
+        listing = "".join(f"\n  {line}" for line in lines)
+        of = f"{self.count} segments of {self.address.place} begin at {self.address.base_offset}"
+        return f"{of}: give the id of one in place of the offset, or choose the topic id:{listing}"
 
 
 class SegmentAbsentError(SegmentNotFoundError):
@@ -71,17 +89,11 @@ class SegmentAbsentError(SegmentNotFoundError):
         self.address, self.others, self.near, self.leftovers = address, others, near, leftovers
 
     def __str__(self) -> str:
-        return self.sentence("an unfinished copy or delete left objects there")
-
-    def sentence(self, about_leftovers: str) -> str:
-        """Why there is no such segment, and what there is."""
-        absent = f"there is no segment {self.address}"
+        absent = f"no segment of {self.address.place} {self.address}"
         if self.others:
             return f"{absent}; at this offset there is {', '.join(map(str, self.others))}"
-        if not self.near:
-            return f"{absent}: the store holds none of {self.address.topic} {self.address.partition}"
-        clause = f" ({about_leftovers})" if self.leftovers else ""
-        return f"{absent}{clause}; segments near it begin at {', '.join(map(str, self.near))}"
+        clause = " (an unfinished copy or delete left objects there)" if self.leftovers else ""
+        return f"{absent}{clause}" + (f"; nearest {', '.join(map(str, self.near))}" if self.near else "")
 
 
 def find_segment(
@@ -90,12 +102,13 @@ def find_segment(
     """The one segment at ``address``, its manifest read: one listing of the partition and one request.
 
     Whole segments go first; if there is none, one that was committed and lost an object since is taken, so that its
-    damage is met and not mistaken for absence. Raises SegmentAbsentError and AmbiguousSegmentError.
+    damage is met and not mistaken for absence. Raises SegmentAbsentError and AmbiguousSegmentError, and
+    ResourceNotFoundError for a topic or partition that is not there.
     """
     listed = _list_partition(store, prefix, address)
     committed = [objects for objects in _committed(listed) if address.matches(objects)]
     candidates = [objects for objects in committed if not objects.missing] or committed
-    return load_segment(store, _only(store, address, candidates, listed), rules)
+    return load_segment(store, _only(store, prefix, address, candidates, listed), rules)
 
 
 def find_objects(store: ObjectStore, prefix: str, address: SegmentAddress) -> SegmentObjects:
@@ -105,7 +118,7 @@ def find_objects(store: ObjectStore, prefix: str, address: SegmentAddress) -> Se
     """
     listed = _list_partition(store, prefix, address)
     searched = listed if address.segment_id is not None else _committed(listed)
-    return _only(store, address, [objects for objects in searched if address.matches(objects)], listed)
+    return _only(store, prefix, address, [objects for objects in searched if address.matches(objects)], listed)
 
 
 def _list_partition(store: ObjectStore, prefix: str, address: SegmentAddress) -> list[SegmentObjects]:
@@ -120,9 +133,16 @@ def _committed(listed: Iterable[SegmentObjects]) -> list[SegmentObjects]:
 
 
 def _only(
-    store: ObjectStore, address: SegmentAddress, candidates: Sequence[SegmentObjects], listed: Sequence[SegmentObjects]
+    store: ObjectStore,
+    prefix: str,
+    address: SegmentAddress,
+    candidates: Sequence[SegmentObjects],
+    listed: Sequence[SegmentObjects],
 ) -> SegmentObjects:
     if not candidates:
+        if not listed:
+            missing = {address.topic: [address.partition]}
+            raise absence(store, prefix, missing, topic_id=address.topic_id)
         raise _absence(address, listed)
     if len(candidates) > 1:
         named = tuple(_candidate(store, objects) for objects in candidates[:_MOST_NAMED])
@@ -138,13 +158,14 @@ def _candidate(store: ObjectStore, objects: SegmentObjects) -> Candidate:
 
 
 def _absence(address: SegmentAddress, listed: Sequence[SegmentObjects]) -> SegmentAbsentError:
+    start = address.base_offset
+    if start is None:
+        return SegmentAbsentError(address, (), (), leftovers=False)
     committed = _committed(listed)
     others: tuple[Uuid, ...] = ()
     if address.segment_id is not None:
-        here = (objects for objects in committed if objects.start_offset == address.base_offset)
-        others = tuple(objects.segment_id.id for objects in here)[:_MOST_NAMED]
+        others = tuple(objects.segment_id.id for objects in committed if objects.start_offset == start)[:_MOST_NAMED]
     offsets = sorted({objects.start_offset for objects in committed})
-    below = [offset for offset in offsets if offset < address.base_offset][-2:]
-    above = [offset for offset in offsets if offset > address.base_offset][:2]
-    leftovers = any(objects.start_offset == address.base_offset for objects in listed)
-    return SegmentAbsentError(address, others, (*below, *above), leftovers)
+    near = [offset for offset in offsets if offset < start][-2:] + [offset for offset in offsets if offset > start][:2]
+    leftovers = any(objects.start_offset == start for objects in listed)
+    return SegmentAbsentError(address, others, tuple(near), leftovers)

@@ -33,8 +33,8 @@ KEPT = "none/base_offset=0/1_1_00000000000000000000.parquet"
 PRINTING = {
     "ls": ["ls"],
     "copy": ["copy kafka --dry-run", "copy active --dry-run"],
-    "inspect": ["inspect txn 0 605 --chunks"],
-    "index": [f"index txn 0 605 {kind}" for kind in ("index", "timeindex", "snapshot", "leader-epoch", "txnindex")],
+    "inspect": ["inspect txn 0 605 --chunks"]
+    + [f"inspect txn 0 605 --index {kind}" for kind in ("index", "timeindex", "snapshot", "leader-epoch", "txnindex")],
     "cat": ["cat none --partition 1 -n 3"],
     "consume": ["consume none --exit-eof -n 3"],
     "query": [],  # its names are the query's own

@@ -22,7 +22,7 @@ COMMANDS = {
 
 
 def test_a_command_that_takes_settings_takes_a_store() -> None:
-    assert {"copy", "ls", "inspect", "fetch", "index", "delete"} <= set(COMMANDS)
+    assert {"copy", "ls", "inspect", "fetch", "delete"} <= set(COMMANDS)
     # A service is told all by its file, which it reads again while it runs.
     taking = {name for name, options in COMMANDS.items() if "--settings" in options} - {"uploader", "pubsub broker"}
     assert {name for name, options in COMMANDS.items() if "--store" in options} == taking

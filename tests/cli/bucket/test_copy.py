@@ -87,7 +87,7 @@ def test_a_relative_path_finds_the_broker_id(settings: Path, log_dir: Path, monk
     (log_dir / "meta.properties").write_text("version=1\nnode.id=17\n")
     monkeypatch.chdir(log_dir / SINGLE)
     assert tieredstore("copy", "-c", settings, ".").code == 0
-    assert tieredstore("inspect", "-c", settings, "single", 0, 0, "--json").json["metadata"]["broker_id"] == 17
+    assert tieredstore("inspect", "-c", settings, "single", 0, 0, "--json").rows[0][0]["metadata"]["broker_id"] == 17
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_the_broker_id_is_recorded(
     if meta is not None:
         (log_dir / "meta.properties").write_text(meta)
     assert tieredstore("copy", "-c", settings, log_dir / SINGLE, *options).code == 0
-    metadata = tieredstore("inspect", "-c", settings, "single", 0, 0, "--json").json["metadata"]
+    metadata = tieredstore("inspect", "-c", settings, "single", 0, 0, "--json").rows[0][0]["metadata"]
     assert metadata["broker_id"] == expected
     assert metadata["event_timestamp_ms"] > 1_700_000_000_000
     assert metadata["txn_idx_empty"] is True

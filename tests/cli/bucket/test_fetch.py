@@ -178,11 +178,35 @@ def test_names_of_kafkas_files_are_names_of_indexes(settings: Path) -> None:
         "txnindex": "transaction",
     }
     for kafkas, ours in ours_by_kafkas.items():
-        by_kafkas, by_ours = (tieredstore("index", "-c", settings, "txn", 0, 605, name) for name in (kafkas, ours))
+        by_kafkas, by_ours = (
+            tieredstore("inspect", "-c", settings, "txn", 0, 605, "--index", name) for name in (kafkas, ours)
+        )
         assert (by_kafkas.code, by_kafkas.stdout) == (0, by_ours.stdout)
-    wrong = tieredstore("index", "-c", settings, "txn", 0, 605, "time")
-    assert (wrong.code, wrong.stdout) == (2, b"")
-    assert wrong.stderr == (
-        "tieredstore: 'time' is no index: offset, timestamp, producer-snapshot, leader-epoch, transaction, index, "
-        "timeindex, snapshot, leader-epoch-checkpoint, txnindex are\n"
-    )
+    for words in ("inspect", "fetch"):
+        tieredstore(words, "-c", settings, "txn", 0, 605, "--index", "time").fails(
+            2,
+            "tieredstore: --index is 'time'; it must be one of offset, timestamp, producer-snapshot, leader-epoch, "
+            "transaction, index, timeindex, snapshot, leader-epoch-checkpoint, txnindex\n",
+        )
+
+
+def test_an_index_comes_whole_and_alone(settings: Path, tmp_path: Path) -> None:
+    target = tmp_path / "605.txnindex"
+    assert tieredstore("fetch", "-c", settings, "txn", 0, 605, "--index", "txnindex", "-o", target).clean().text == ""
+    assert target.read_bytes() == (TXN / "00000000000000000605.txnindex").read_bytes()
+    refused = tieredstore("fetch", "-c", settings, "txn", 0, 605, "--index", "txnindex", "--range", "0:1")
+    refused.fails(2, "--index and --range exclude each other")
+    refused = tieredstore("inspect", "-c", settings, "txn", 0, 605, "--index", "txnindex", "--chunks")
+    refused.fails(2, "--index and --chunks exclude each other")
+
+
+def test_the_entries_of_an_index_end_with_how_many_there_are(settings: Path) -> None:
+    rows, summary = tieredstore("inspect", "-c", settings, "txn", 0, 605, "--index", "txnindex", "--json").rows
+    assert summary == {"entries": len(rows)} == {"entries": 6}
+
+
+def test_a_segment_is_named_by_its_id_too(settings: Path) -> None:
+    rows, summary = tieredstore("inspect", "-c", settings, "txn", 0, 605, "--json").rows
+    assert (len(rows), summary) == (1, {"damaged": 0})
+    by_id = tieredstore("fetch", "-c", settings, "txn", 0, rows[0]["segment_id"])
+    assert by_id.clean().stdout == LOG

@@ -99,7 +99,7 @@ def test_inspect_shows_an_object_of_another_size_as_damage(
     os.truncate(path, path.stat().st_size + change)
     done = tieredstore("inspect", "-c", settings, "single", 0, 0, "--json")
     assert done.code == 4
-    (sentence,) = done.json["damage"]
+    (sentence,) = done.rows[0][0]["damage"]
     assert f"{path.stat().st_size} bytes where its manifest says {path.stat().st_size - change}" in sentence
     assert done.stderr == f"tieredstore: {sentence}\n"
     shown = tieredstore("inspect", "-c", settings, "single", 0, 0)
@@ -110,7 +110,7 @@ def test_inspect_shows_a_lost_object_as_damage(settings: Path, tmp_path: Path) -
     stored_files(tmp_path, "indexes")[0].unlink()
     done = tieredstore("inspect", "-c", settings, "single", 0, 0, "--json")
     assert done.code == 4
-    assert done.json["damage"] == ["damage: the .indexes object is missing under a valid manifest"]
+    assert done.rows[0][0]["damage"] == ["damage: the .indexes object is missing under a valid manifest"]
     assert "(no .indexes)" in tieredstore("inspect", "-c", settings, "single", 0, 0).text
 
 
@@ -121,7 +121,7 @@ def test_inspect_and_ls_and_delete_need_no_key(tmp_path: Path) -> None:
     assert len(tieredstore("ls", "-c", keyless, "--json").json) == 5
     view = tieredstore("inspect", "-c", keyless, "txn", 0, 605, "--json")
     assert view.code == 0
-    assert view.json["manifest"]["encryption"] == {"key_id": "key1", "wrapped_key_bytes": 384}
+    assert view.rows[0][0]["manifest"]["encryption"] == {"key_id": "key1", "wrapped_key_bytes": 384}
     assert tieredstore("delete", "-c", keyless, "txn", 0, 605, "--yes").code == 0
     tieredstore("fetch", "-c", keyless, "txn", 0, 0).fails(2, "/nowhere")
 
@@ -131,7 +131,7 @@ def test_inspect_knows_a_segment_without_recorded_metadata(settings: Path, tmp_p
     head, _, _ = manifest.read_bytes().partition(b',"remoteLogSegmentMetadata"')
     manifest.write_bytes(head + b"}")
     done = tieredstore("inspect", "-c", settings, "single", 0, 0, "--json")
-    assert (done.code, done.json["metadata"]) == (0, None)
+    assert (done.code, done.rows[0][0]["metadata"]) == (0, None)
     assert "0 to ?" in tieredstore("inspect", "-c", settings, "single", 0, 0).text
     row = tieredstore("ls", "-c", settings, "--json").json[0]
     assert {row[name] for name in ("last_offset", "leader_epochs", "max_timestamp_ms")} == {None}

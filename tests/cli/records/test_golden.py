@@ -33,10 +33,10 @@ def test_fetch_writes_what_the_broker_wrote(segment: GoldenSegment) -> None:
 
 
 @pytest.mark.parametrize("segment", ALL_SEGMENTS, ids=str)
-def test_index_raw_writes_each_index_and_exits_3_for_what_was_not_recorded(segment: GoldenSegment) -> None:
+def test_fetch_writes_each_index_and_exits_3_for_what_was_not_recorded(segment: GoldenSegment) -> None:
     expected = original_indexes(segment)
     for kind in IndexType:
-        done = tieredstore("index", "-c", plugin_settings(segment), *address(segment), kind.value, "--raw")
+        done = tieredstore("fetch", "-c", plugin_settings(segment), *address(segment), "--index", kind.value)
         if kind in expected:
             assert (done.code, done.stdout, done.stderr) == (0, expected[kind], "")
         else:
@@ -48,10 +48,11 @@ def test_index_raw_writes_each_index_and_exits_3_for_what_was_not_recorded(segme
 def test_every_index_can_be_decoded(segment: GoldenSegment) -> None:
     rows: dict[IndexType, Any] = {}
     for kind in original_indexes(segment):
-        done = tieredstore("index", "-c", plugin_settings(segment), *address(segment), kind.value, "--json")
+        words = ("inspect", "-c", plugin_settings(segment), *address(segment), "--index", kind.value)
+        done = tieredstore(*words, "--json")
         assert done.code == 0
-        rows[kind] = done.json
-        shown = tieredstore("index", "-c", plugin_settings(segment), *address(segment), kind.value)
+        rows[kind], _ = done.rows
+        shown = tieredstore(*words)
         assert shown.code == 0
         assert all(str(value) in shown.text for row in rows[kind] for value in row.values())
     size = segment.original("log").stat().st_size
@@ -86,7 +87,7 @@ def test_ls_json_has_one_row_for_each_segment(case: str) -> None:
 @pytest.mark.parametrize("segment", ONE_OF_EACH_CASE, ids=str)
 def test_inspect_finds_no_damage_in_what_the_plugin_wrote(segment: GoldenSegment) -> None:
     done = tieredstore("inspect", "-c", plugin_settings(segment), *address(segment), "--json", "--chunks").clean()
-    view = done.json
+    ((view,), _) = done.rows
     assert view["damage"] == []
     assert sum(chunk["size"] for chunk in view["chunks"]) == view["size"] == segment.original("log").stat().st_size
     assert sum(chunk["stored_size"] for chunk in view["chunks"]) == segment.stored("log").stat().st_size
@@ -104,7 +105,7 @@ def test_a_copy_of_the_originals_comes_back_equal(case: str, mode: str, tmp_path
         where = ("-c", settings, *address(segment))
         assert tieredstore("fetch", *where).stdout == segment.original("log").read_bytes()
         for kind, content in original_indexes(segment).items():
-            assert tieredstore("index", *where, kind.value, "--raw").stdout == content
+            assert tieredstore("fetch", *where, "--index", kind.value).stdout == content
     rows = tieredstore("ls", "-c", settings, "--json").json
     expected = [(*address(s), s.end_offset, s.topic_id) for s in segments(case)]
     assert [
@@ -115,5 +116,5 @@ def test_a_copy_of_the_originals_comes_back_equal(case: str, mode: str, tmp_path
 def test_a_masked_prefix_is_not_shown() -> None:
     segment = segments("10-prefix-masked-custommeta")[0]
     done = tieredstore("inspect", "-c", plugin_settings(segment), *address(segment), "--json")
-    assert all(shown["object"].startswith("<prefix>/") for shown in done.json["objects"])
+    assert all(shown["object"].startswith("<prefix>/") for shown in done.rows[0][0]["objects"])
     assert b"pre fix" not in done.stdout

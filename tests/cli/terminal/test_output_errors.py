@@ -18,7 +18,7 @@ FULL = Path("/dev/full")
 LOG_FILE = TXN / "00000000000000000605.log"
 COMMANDS = [
     "--help", "--version", "ls", "ls --json", "ls txn 0", "inspect txn 0 605", "inspect txn 0 605 --json",
-    "fetch txn 0 605", "index txn 0 605 offset", "index txn 0 605 offset --raw", "cat txn", "cat txn --json",
+    "fetch txn 0 605", "fetch txn 0 605 --index offset", "index txn 0 605 offset --raw", "cat txn", "cat txn --json",
     "cat txn --partition 0 --from 605 --to 606", "offsets txn", "offsets txn --json", "delete txn 0 605 --dry-run",
     "verify", "verify --json",
     f"copy {TXN}", f"copy {TXN} --json", f"dump {LOG_FILE}", f"dump {LOG_FILE} --json", f"dump {LOG_FILE} --records",
@@ -102,7 +102,7 @@ def test_a_file_takes_what_a_closed_stdout_does_not(commands: ForkedCommands, se
 def test_a_full_device_in_place_of_a_file_is_one_sentence(
     commands: ForkedCommands, settings: Path, tmp_path: Path
 ) -> None:
-    for words in ("fetch txn 0 605", "index txn 0 605 offset"):
+    for words in ("fetch txn 0 605", "fetch txn 0 605 --index offset"):
         ended = run(commands, f"{words} -o {FULL}", settings, tmp_path)
         assert ended == Ended(1, b"", f"tieredstore: {FULL} cannot be written: No space left on device\n")
 

@@ -103,7 +103,7 @@ def test_delete_does_not_ask(
 
 
 RANGE = ("fetch", "txn", 0, 605, "--range=0:900")
-INDEX = ("index", "txn", 0, 605, "txnindex", "--raw")
+INDEX = ("fetch", "txn", 0, 605, "--index", "txnindex")
 
 
 @pytest.mark.parametrize("arguments", [RANGE, INDEX], ids=["fetch", "index"])

@@ -55,10 +55,6 @@ TopicId: TypeAlias = Annotated[
 SegmentId: TypeAlias = Annotated[
     str | None, typer.Option("--segment-id", metavar="ID", help="Which segment, if there are several at the offset.")
 ]
-OutputPath: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("-o", "--output", metavar="FILE", help="Write to FILE, whole or not at all; without it to stdout."),
-]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="JSON for scripts instead of text for a person.")]
 Wide: TypeAlias = Annotated[
     bool, typer.Option("--wide", help="All columns, ids too, however long the lines get; nothing is cut.")

@@ -289,7 +289,8 @@ UsageProblem: Final = cast("type[Exception]", typer.BadParameter.__base__)
 _MEANT: Final[Mapping[str, str]] = {
     "check": "verify", "clean": "gc", "consumer": "consume", "convert": "export", "describe": "inspect",
     "df": "du", "diagnose": "doctor", "download": "fetch", "dump": "show", "fsck": "verify", "get": "fetch",
-    "list": "ls", "ps": "ls", "put": "copy", "read": "cat", "records": "cat", "remove": "rm", "segments": "ls",
+    "index": "inspect --index", "list": "ls", "ps": "ls", "put": "copy", "read": "cat", "records": "cat",
+    "remove": "rm", "segments": "ls",
     "size": "du", "sql": "query", "stat": "inspect", "sync": "cp", "tail": "cat --follow", "topics": "ls",
     "upload": "copy", "validate": "verify", "view": "cat",
 }  # fmt: skip

@@ -26,7 +26,7 @@ from typer.models import OptionInfo
 
 from tieredstore.cli.app.completion import complete_offset, complete_partition, complete_topic
 from tieredstore.errors import ConfigError, excerpt
-from tieredstore.limits import MAX_INT32
+from tieredstore.limits import MAX_INT32, MAX_OFFSET
 from tieredstore.model import Uuid
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _RANGE: Final = re.compile(r"(\d{1,10})(?:-(\d{1,10}))?", re.ASCII)
 _MOST_PARTITIONS: Final = 100_000
+_DIGITS: Final = len(str(MAX_OFFSET))
 _SERVERS: Final = "bootstrap.servers"
 
 
@@ -300,6 +301,16 @@ class Apply(Group):
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it. Without it, only show what would be done.")] = False
 
 
+ToFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="FILE",
+        rich_help_panel="Output",
+        help="Write to FILE, whole or not at all; without it to stdout.",
+    ),
+]
 DryRun: TypeAlias = Annotated[
     bool, typer.Option("--dry-run", rich_help_panel="Work", help="Say what would be done, and do nothing.")
 ]
@@ -358,8 +369,16 @@ def parse_option(option: str, text: str | None) -> int | AtTime | None:
 
 
 def parse_segment(text: str) -> int | Uuid:
-    """The offset that a segment begins at, or its id."""
-    return int(text) if text.isascii() and text.isdecimal() else Uuid.parse(text)
+    """The offset that a segment begins at, or its id; ConfigError for what is neither."""
+    if text.isascii() and text.isdecimal():
+        if len(text) > _DIGITS or int(text) > MAX_OFFSET:
+            raise ConfigError(f"OFFSET|ID is {excerpt(text)}: an offset is at most {MAX_OFFSET}")
+        return int(text)
+    try:
+        return Uuid.parse(text)
+    except ConfigError as error:
+        problem = f"OFFSET|ID is {excerpt(text)!r}, which is neither an offset nor the id of a segment"
+        raise ConfigError(problem) from error
 
 
 def _parameters_of(group: type[Group]) -> Iterator[inspect.Parameter]:

@@ -73,9 +73,9 @@ def read_tables(points: Iterable[EntryPoint]) -> list[Entry]:
 _SUMMARIES: Final = {
     "copy": "Copy closed segments into the store; those that are there already are skipped.",
     "ls": "List topics, partitions and segments: offsets, sizes, ratio, time span.",
-    "inspect": "Show a segment: manifest, chunk map, key id, indexes, objects, metadata.",
-    "fetch": "Fetch a segment's log, or a range of its bytes, exactly as the broker wrote them.",
-    "index": "Show one index of a segment, decoded; --raw for its bytes.",
+    "inspect": "Show a segment: manifest, chunk map, key id, indexes, objects, metadata; --index shows an index's "
+    "entries.",
+    "fetch": "Fetch a segment's log, a range of its bytes, or an index, exactly as the broker wrote them.",
     "cat": "Show the records of a topic, by partition and offset.",
     "query": "Ask topics in SQL (DuckDB's): each is a table.",
     "export": "Write the records of a topic into files: Parquet, Arrow, CSV or JSON lines.",
@@ -118,10 +118,6 @@ def _load(name: str) -> Loaded:  # noqa: C901  a table
             from tieredstore.cli.bucket import fetch
 
             return fetch.fetch
-        case "index":
-            from tieredstore.cli.bucket import fetch
-
-            return fetch.index
         case "cat":
             from tieredstore.cli.records import cat
 

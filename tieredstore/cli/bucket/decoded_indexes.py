@@ -1,17 +1,44 @@
-"""The entries of a segment's indexes, as rows for a person and for scripts."""
+"""The entries of a segment's indexes, as rows for a person and for scripts, and the option that names an index."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
-from tieredstore.cli.terminal.output import JsonValue, iso_utc
+import typer
+
+from tieredstore.cli.terminal.output import JsonValue, iso_utc, print_json_line, table_of_rows, terminal_width
 from tieredstore.kafka.checkpoints import parse_leader_epochs, parse_producer_snapshot
 from tieredstore.kafka.indexes import read_offset_index, read_time_index, read_txn_index
 from tieredstore.model import IndexType
 
 Row: TypeAlias = dict[str, JsonValue]
+
+IndexName: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--index",
+        metavar="NAME",
+        help="One index instead: " + ", ".join(kind.value for kind in IndexType) + "; or as Kafka's files are called.",
+    ),
+]
+
+
+def show_entries(rows: Sequence[Row], *, as_json: bool) -> None:
+    """The entries as a table, or one by one and how many there are."""
+    if not as_json:
+        sys.stdout.write(table_of_rows(rows, width=terminal_width()))
+        return
+    for row in rows:
+        print_json_line(row)
+    print_json_line({"summary": {"entries": len(rows)}})
+
+
+def leader_epoch_rows(epochs: Iterable[tuple[int, int]]) -> list[JsonValue]:
+    """Leader epochs for scripts."""
+    return [{"epoch": epoch, "start_offset": start} for epoch, start in epochs]
 
 
 def decode_rows(kind: IndexType, content: bytes, base_offset: int) -> list[Row]:

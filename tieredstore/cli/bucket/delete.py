@@ -16,12 +16,12 @@ from tieredstore.cli.app.arguments import (
 )
 from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
 from tieredstore.cli.app.steps import Yes, is_dry_run, way_to_apply
-from tieredstore.cli.bucket.addresses import objects_at, parse_address
 from tieredstore.cli.terminal.output import JsonValue, print_json, print_lines
 from tieredstore.cli.terminal.progress import tell_if_stopped
 from tieredstore.cli.terminal.rows import SEGMENT
 from tieredstore.errors import StoreError
-from tieredstore.model import human_bytes
+from tieredstore.model import Uuid, human_bytes
+from tieredstore.ops.addresses import SegmentAddress, find_objects
 from tieredstore.ops.bucket import Bucket
 from tieredstore.ops.garbage.collection import delete_objects
 from tieredstore.ops.garbage.holds import Holds
@@ -46,9 +46,9 @@ def delete(
     Example: tieredstore delete -c store.properties orders 0 0 --yes
     """
     dry_run = is_dry_run(yes=yes, dry_run=dry_run)
-    address = parse_address(topic, partition, base_offset, topic_id, segment_id)
+    ids = [None if text is None else Uuid.parse(text) for text in (topic_id, segment_id)]
     with open_chosen_bucket(settings, store) as bucket:
-        doomed = objects_at(bucket, address)
+        doomed = find_objects(bucket.store, bucket.prefix, SegmentAddress(topic, partition, base_offset, *ids))
         if not as_json:
             print_lines(_what_goes(bucket, doomed, dry_run=dry_run))
         hold = Holds(bucket.store, bucket.prefix).on(doomed.segment_id.topic_id_partition, doomed.start_offset, None)

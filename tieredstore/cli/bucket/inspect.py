@@ -9,35 +9,24 @@ from typing import Annotated, Final, TypeAlias
 
 import typer
 
+from tieredstore.api.rows import index_type
 from tieredstore.catalog import StoredSegment
-from tieredstore.cli.app.arguments import (
-    BaseOffset,
-    Json,
-    Partition,
-    SegmentId,
-    SettingsPath,
-    StoreUrl,
-    Topic,
-    TopicId,
-    Wide,
-)
-from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
-from tieredstore.cli.bucket.addresses import parse_address, segment_at
-from tieredstore.cli.bucket.ls import leader_epoch_rows
+from tieredstore.cli.app.options import Address, Output, Store
+from tieredstore.cli.bucket.decoded_indexes import IndexName, decode_rows, leader_epoch_rows, show_entries
 from tieredstore.cli.terminal.output import (
     JsonValue,
     complain,
     human_ratio,
     human_time,
     iso_utc,
-    print_json,
+    print_json_line,
     print_lines,
     print_table,
     ratio_of,
 )
 from tieredstore.cli.terminal.rows import SEGMENT, Row, T, column, field
 from tieredstore.cli.terminal.tables import number, text, word
-from tieredstore.errors import CorruptDataError, excerpt
+from tieredstore.errors import ConfigError, CorruptDataError, excerpt
 from tieredstore.format.chunk_index import ChunkIndex, FixedChunkIndex
 from tieredstore.format.manifest import IndexEntry
 from tieredstore.model import ByteRange, IndexType, RemoteLogSegmentMetadata, human_bytes
@@ -48,31 +37,37 @@ _EPOCHS_SHOWN: Final = 100
 
 
 def inspect(
-    topic: Topic,
-    partition: Partition,
-    base_offset: BaseOffset,
-    settings: SettingsPath = None,
-    store: StoreUrl = None,
-    topic_id: TopicId = None,
-    segment_id: SegmentId = None,
+    address: Address,
+    store: Store,
+    index: IndexName = None,
     chunks: Annotated[bool, typer.Option("--chunks", help="Every chunk: where it lies, before and after.")] = False,
-    as_json: Json = False,
-    wide: Wide = False,
+    *,
+    output: Output,
 ) -> None:
-    """Show a segment: manifest, chunk map, key id, indexes, objects, metadata.
+    """Show a segment: manifest, chunk map, key id, indexes, objects, metadata; --index shows an index's entries.
 
-    Needs no key. An object that is missing, or whose size is not what the manifest says, is shown as damage, and the
-    exit code is 4.
+    An object that is missing, or whose size is not what the manifest says, is shown as damage, and the exit code is 4;
+    it is 3 where the segment was copied without the index. Only --index needs a key.
 
-    Example: tieredstore inspect -c store.properties orders 0 0 --chunks
+    Example: tieredstore inspect -c store.properties orders 0 0 --index timestamp
     """
-    address = parse_address(topic, partition, base_offset, topic_id, segment_id)
-    with open_chosen_bucket(settings, store) as bucket:
-        view = SegmentView(segment_at(bucket, address), bucket)
-    if as_json:
-        print_json(view.as_json(chunks=chunks))
+    if index is not None and chunks:
+        raise ConfigError("--index and --chunks exclude each other")
+    kind = None if index is None else index_type("--index", index)
+    with store.open() as bucket:
+        segment = bucket.inspect(address.topic, address.partition, address.segment, topic_id=address.life)
+        if kind is not None:
+            with segment.index(kind.value) as stream:
+                rows = decode_rows(kind, stream.read(), segment.base_offset)
+            show_entries(rows, as_json=output.as_json)
+            return
+        assert segment.stored is not None  # it was inspected
+        view = SegmentView(segment.stored, bucket.opened())
+    if output.as_json:
+        print_json_line(view.as_json(chunks=chunks))
+        print_json_line({"summary": {"damaged": len(view.damage)}})
     else:
-        view.print(chunks=chunks, wide=wide)
+        view.print(chunks=chunks, wide=output.wide)
     for sentence in view.damage:
         complain(sentence)
     if view.damage:
