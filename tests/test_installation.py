@@ -12,7 +12,7 @@ import pytest
 
 import tieredstore
 from tests.support.paths import REPOSITORY
-from tieredstore.installation import install_command, version
+from tieredstore.installation import install_command
 
 Recorded = Callable[[str | None], None]
 
@@ -41,7 +41,6 @@ def not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "distribution", absent)
-    monkeypatch.setattr(importlib.metadata, "version", absent)
 
 
 @pytest.mark.parametrize(
@@ -89,9 +88,3 @@ def test_the_package_tells_its_version() -> None:
     assert tieredstore.__version__ == importlib.metadata.version("tieredstore")
     with pytest.raises(AttributeError, match="nonsense"):
         _ = tieredstore.nonsense
-
-
-def test_a_source_that_is_not_installed_has_a_version_of_no_release(not_installed: None) -> None:
-    version.cache_clear()
-    assert version() == "0+unknown"
-    version.cache_clear()

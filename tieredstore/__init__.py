@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tieredstore.remote.manager import RemoteStorageManager
     from tieredstore.uploader.uploader import Uploader
 
-    __version__: str
+__version__ = "0.1.0"
 
 __all__ = [
     "BatchConsumer",
@@ -95,11 +95,6 @@ def __getattr__(name: str) -> object:  # noqa: C901  a table
             from tieredstore import errors  # noqa: PLC0415
 
             return errors if name == "errors" else errors.TieredStoreError
-        case "__version__":
-            # Looked up when it is asked for: it takes as long as the rest of the package to import.
-            from tieredstore.installation import version  # noqa: PLC0415
-
-            return version()
         case _:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

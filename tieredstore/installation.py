@@ -1,8 +1,7 @@
-"""How this package was installed: its version, what attaches to it, and the command that installs more of it."""
+"""How this package was installed: what attaches to it, and the command that installs more of it."""
 
 from __future__ import annotations
 
-import functools
 import json
 import shlex
 from collections.abc import Iterable, Mapping
@@ -14,18 +13,6 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 _NAME: Final = "tieredstore"
-_NOT_INSTALLED: Final = "0+unknown"
-
-
-@functools.cache
-def version() -> str:
-    """The version that is installed; one that no release has where the package is run from its source."""
-    from importlib import metadata  # noqa: PLC0415  fifty modules that few processes need
-
-    try:
-        return metadata.version(_NAME)
-    except metadata.PackageNotFoundError:
-        return _NOT_INSTALLED
 
 
 def install_command(extra: str) -> str:
@@ -37,7 +24,7 @@ def install_command(extra: str) -> str:
 
 
 def _requirement(extra: str) -> str:
-    from importlib import metadata  # noqa: PLC0415  as above
+    from importlib import metadata  # noqa: PLC0415  fifty modules that few processes need
 
     try:
         # What pip writes down beside a package that came from no index (PEP 610).

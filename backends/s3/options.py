@@ -12,7 +12,7 @@ from tieredstore.errors import ConfigError
 
 if TYPE_CHECKING:
     from tieredstore.config import Settings
-    from tieredstore.config.storage import AwsCredentials
+    from tieredstore.config.clouds import AwsCredentials
 
 MIN_PART_SIZE: Final = 5 << 20
 """The smallest part that S3 takes, but for the last of an upload."""

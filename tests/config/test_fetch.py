@@ -9,7 +9,7 @@ import pytest
 from tests.support.settings_texts import BASE
 from tieredstore.config import FetchSettings, settings_from
 from tieredstore.config.effects import Effect, effect_of
-from tieredstore.config.names import KNOWN
+from tieredstore.config.names import core_names
 from tieredstore.errors import ConfigError
 
 AHEAD = "fetch.chunk.cache.prefetch.max.size"
@@ -67,5 +67,5 @@ def test_a_problem_of_each_part_is_counted_once() -> None:
 
 
 def test_of_the_readers_settings_only_two_thread_pools_are_without_effect() -> None:
-    idle = {name for name in KNOWN if name.startswith("fetch.") and effect_of(name) is not Effect.IN_EFFECT}
+    idle = {name for name in core_names() if name.startswith("fetch.") and effect_of(name) is not Effect.IN_EFFECT}
     assert idle == {f"fetch.{cache}.cache.thread.pool.size" for cache in ("chunk", "indexes")}

@@ -14,7 +14,7 @@ from tests.support.settings_texts import AZURE, BASE, GCS, S3, error_of
 from tieredstore.config import load_settings, settings_from
 from tieredstore.config.effects import REFUSED, WITHOUT_EFFECT, Effect, effect_of
 from tieredstore.config.fields import property_names
-from tieredstore.config.names import GROUPS, KNOWN, known_names
+from tieredstore.config.names import core_groups, core_names, known_names
 from tieredstore.config.reference import all_sections, reference
 from tieredstore.config.sections import wing_groups
 
@@ -163,7 +163,7 @@ def test_settings_that_are_all_in_effect_say_nothing(caplog: pytest.LogCaptureFi
 
 def test_every_row_of_the_effects_names_a_known_property() -> None:
     for row in (*WITHOUT_EFFECT, *REFUSED):
-        assert row in KNOWN or (row.endswith(".*") and any(name.startswith(row[:-1]) for name in KNOWN))
+        assert row in core_names() or (row.endswith(".*") and any(name.startswith(row[:-1]) for name in core_names()))
     assert effect_of("storage.aws.credentials.provider.class") is Effect.REFUSED
     assert effect_of("metrics.num.samples") is Effect.WITHOUT_EFFECT
     assert effect_of("chunk.size") is Effect.IN_EFFECT
@@ -263,7 +263,7 @@ def test_the_reference_has_every_property_once_with_its_effect() -> None:
 
 
 def test_every_part_is_in_the_reference_and_no_name_is_read_twice() -> None:
-    groups = [*GROUPS, *wing_groups()]
+    groups = [*core_groups(), *wing_groups()]
     assert {group for section in all_sections() for group in section.groups} >= set(groups)
     names = [name for group in groups for name in property_names(group)]
     assert len(names) == len(set(names))

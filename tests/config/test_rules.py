@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from tests.support.settings_texts import AZURE, BASE, GCS, S3, error_of
 from tieredstore.config import S3Settings, Settings, settings_from
+from tieredstore.config.clouds import AwsCredentials, AzureSettings, GcsSettings
 from tieredstore.config.encryption import EncryptionProperties
 from tieredstore.config.fetch import ChunkCacheSettings, FetchSettings, IndexCacheSettings, ManifestCacheSettings
 from tieredstore.config.fields import SettingsGroup, property_fields
 from tieredstore.config.jvm import JvmProperties
-from tieredstore.config.storage import AwsCredentials, AzureSettings, GcsSettings, ProxySettings
+from tieredstore.config.storage import ProxySettings
 
 PROXY = {**S3, "storage.proxy.host": "h", "storage.proxy.port": "1080"}
 DISK = BASE | {"fetch.chunk.cache.class": "disk", "fetch.chunk.cache.size": "1", "fetch.chunk.cache.path": "/c"}

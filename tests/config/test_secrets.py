@@ -15,7 +15,7 @@ from pydantic import SecretStr, ValidationError
 from tests.support.settings_texts import BASE
 from tieredstore.config import AwsCredentials, settings_from
 from tieredstore.config.fields import property_fields
-from tieredstore.config.names import GROUPS
+from tieredstore.config.names import core_groups
 from tieredstore.config.properties import own_properties
 from tieredstore.config.sections import wing_groups
 from tieredstore.errors import ConfigError
@@ -66,7 +66,7 @@ def hides(properties: dict[str, str], hidden: str) -> None:
 
 
 def test_every_property_of_type_password_is_tested_here() -> None:
-    kinds = [(name, kind) for group in [*GROUPS, *wing_groups()] for name, _, kind in property_fields(group)]
+    kinds = [(name, kind) for group in [*core_groups(), *wing_groups()] for name, _, kind in property_fields(group)]
     assert {name for name, kind in kinds if kind.type == "password"} == set(SECRETS)
 
 

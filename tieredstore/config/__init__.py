@@ -5,12 +5,17 @@ The reference of all properties is ``docs/settings.md``, which ``python -m tiere
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tieredstore.config.encryption import EncryptionSettings, KeyPairSettings
 from tieredstore.config.fetch import ChunkCacheSettings, FetchSettings, IndexCacheSettings, ManifestCacheSettings
 from tieredstore.config.loading import load_settings, settings_from
 from tieredstore.config.properties import read_properties
 from tieredstore.config.settings import Settings
-from tieredstore.config.storage import AwsCredentials, AzureSettings, GcsSettings, ProxySettings, S3Settings
+from tieredstore.config.storage import ProxySettings
+
+if TYPE_CHECKING:
+    from tieredstore.config.clouds import AwsCredentials, AzureSettings, GcsSettings, S3Settings
 
 __all__ = [
     "AwsCredentials",
@@ -29,3 +34,12 @@ __all__ = [
     "read_properties",
     "settings_from",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Import the settings of a cloud's store when they are first asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tieredstore.config import clouds  # noqa: PLC0415  see above
+
+    return getattr(clouds, name)

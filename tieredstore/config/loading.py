@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pydantic import SecretStr
 
@@ -20,18 +20,12 @@ from tieredstore.config.pinterest import translate
 from tieredstore.config.properties import OwnProperties, own_properties, read_properties, texts_of
 from tieredstore.config.settings import Settings
 from tieredstore.config.source import SettingsReader
-from tieredstore.config.storage import (
-    BACKENDS,
-    AwsCredentials,
-    AzureSettings,
-    GcsSettings,
-    ProxySettings,
-    S3Settings,
-    backend_name,
-)
-from tieredstore.config.uploader import UploaderSettings
+from tieredstore.config.storage import BACKENDS, ProxySettings, backend_name
 from tieredstore.config.values import is_quoted, plain
 from tieredstore.model import GivenProperties
+
+if TYPE_CHECKING:
+    from tieredstore.config.uploader import UploaderSettings
 
 _logger: Final = logging.getLogger(__name__)
 _BACKEND: Final = "storage.backend.class"
@@ -99,21 +93,29 @@ def uploader_settings_from(
     reader = SettingsReader(OwnProperties(source, "", {**own.texts, **beside}), base_dir or Path())
     check_names(reader, ("storage.",))
     reader.problems = [problem for problem in reader.problems if problem.name.startswith(_UPLOADER)]
+    from tieredstore.config.uploader import UploaderSettings  # noqa: PLC0415  built for the uploader alone
+
     return reader.result(reader.read(UploaderSettings))
 
 
 def _read_store(reader: SettingsReader, backend: str | None) -> dict[str, SettingsGroup | None]:
     """The groups of the selected store alone; those of the other stores are known by name and left alone."""
+    if backend not in {"s3", "gcs", "azure"}:
+        return {}  # without a store that could use it, a proxy is left alone
+    from tieredstore.config.clouds import (  # noqa: PLC0415  built for these stores alone
+        AwsCredentials,
+        AzureSettings,
+        GcsSettings,
+        S3Settings,
+    )
+
     store: dict[str, SettingsGroup | None] = {}
     if backend == "s3":
         credentials = reader.read(AwsCredentials)
-        store["s3"] = reader.read(S3Settings, fields={"credentials": credentials} if credentials else {})
-    elif backend == "gcs":
-        store["gcs"] = reader.read(GcsSettings)
-    elif backend == "azure":
-        store["azure"] = reader.read(AzureSettings)
-    # Without a store that could use it, a proxy is left alone.
-    if store and any(name.startswith("storage.proxy.") for name in reader.values):
+        store["cloud"] = reader.read(S3Settings, fields={"credentials": credentials} if credentials else {})
+    else:
+        store["cloud"] = reader.read(GcsSettings if backend == "gcs" else AzureSettings)
+    if any(name.startswith("storage.proxy.") for name in reader.values):
         store["proxy"] = reader.read(ProxySettings)
     return store
 

@@ -16,16 +16,11 @@ from tieredstore.config.properties import DEFAULT_PREFIX, shown_name
 from tieredstore.config.sections import wing_groups
 from tieredstore.config.settings import Settings
 from tieredstore.config.source import MAX_SHOWN, SettingProblem, SettingsReader
-from tieredstore.config.storage import AwsCredentials, AzureSettings, GcsSettings, ProxySettings, S3Settings
-from tieredstore.config.uploader import KAFKA, UploaderSettings
+from tieredstore.config.storage import ProxySettings
 
-GROUPS: Final[tuple[type[SettingsGroup], ...]] = (
+_OF_ALL_STORES: Final[tuple[type[SettingsGroup], ...]] = (
     Settings,
     EncryptionProperties,
-    S3Settings,
-    AwsCredentials,
-    GcsSettings,
-    AzureSettings,
     ProxySettings,
     FetchSettings,
     ManifestCacheSettings,
@@ -33,26 +28,51 @@ GROUPS: Final[tuple[type[SettingsGroup], ...]] = (
     ChunkCacheSettings,
     EndpointSettings,
     JvmProperties,
-    UploaderSettings,
 )
-"""All of the core that reads properties by fixed names."""
+_NAMES_OF_ALL_STORES: Final = frozenset(name for group in _OF_ALL_STORES for name in property_names(group))
 
 BESIDE: Final = ("uploader.", "endpoint.")
 """Beginnings of names that are read with the prefix of the others and without it."""
 
-KNOWN: Final = frozenset(name for group in GROUPS for name in property_names(group))
-"""All fixed names of the core, without prefix."""
+
+def core_groups() -> tuple[type[SettingsGroup], ...]:
+    """All of the core that reads properties by fixed names."""
+    return (*_OF_ALL_STORES, *_groups_of("storage."), *_groups_of("uploader."))
+
+
+def is_core_name(name: str) -> bool:
+    """Whether the core reads the property; only groups with such names are built for the question."""
+    return name in _NAMES_OF_ALL_STORES or any(reads(group, name) for group in _groups_of(name))
+
+
+def _groups_of(name: str) -> tuple[type[SettingsGroup], ...]:
+    """The groups that only some settings need, as far as their names begin as this one."""
+    if name.startswith("storage."):
+        from tieredstore.config.clouds import CLOUD_GROUPS  # noqa: PLC0415  see above
+
+        return CLOUD_GROUPS
+    if name.startswith("uploader."):
+        from tieredstore.config.uploader import UploaderSettings  # noqa: PLC0415
+
+        return (UploaderSettings,)
+    return ()
+
+
+@functools.cache
+def core_names() -> frozenset[str]:
+    """All fixed names of the core, without prefix."""
+    return frozenset(name for group in core_groups() for name in property_names(group))
 
 
 @functools.cache
 def known_names() -> frozenset[str]:
     """Those of the installed wings too."""
-    return KNOWN.union(*map(property_names, wing_groups()))
+    return core_names().union(*map(property_names, wing_groups()))
 
 
 def groups_named(names: Iterable[str]) -> list[type[SettingsGroup]]:
     """The groups of wings that have one of these properties."""
-    others = [name for name in names if name not in KNOWN]
+    others = [name for name in names if not is_core_name(name)]
     return [group for group in wing_groups() if any(reads(group, name) for name in others)] if others else []
 
 
@@ -62,11 +82,11 @@ _MAX_COMPARED: Final = MAX_SHOWN  # more are not shown, and looking for the near
 def check_names(reader: SettingsReader, open_beginnings: tuple[str, ...] = ()) -> None:
     """Note every name that does not exist; under ``open_beginnings`` any name is right."""
     # Beginnings under which anything may stand.
-    right = (*FAMILIES, KAFKA, *open_beginnings)
+    right = (*FAMILIES, *open_beginnings)
     unknown = [
         name
         for name in reader.values
-        if name not in KNOWN and not name.startswith(right) and pair_id(name) is None and rule_of(name) is None
+        if not (name.startswith(right) or is_core_name(name)) and pair_id(name) is None and rule_of(name) is None
     ]
     wings = groups_named(unknown)
     unknown = [name for name in unknown if not any(reads(group, name) for group in wings)]

@@ -8,6 +8,7 @@ from typing import Final
 
 from pydantic.fields import FieldInfo
 
+from tieredstore.config.clouds import AwsCredentials, AzureSettings, GcsSettings, S3Settings
 from tieredstore.config.effects import Effect, effect_of
 from tieredstore.config.encryption import PAIRS, EncryptionProperties, KeyPairSettings
 from tieredstore.config.endpoint import RULES, EndpointRule, EndpointSettings
@@ -16,14 +17,7 @@ from tieredstore.config.fields import property_fields
 from tieredstore.config.jvm import FAMILIES, OLD_NAMES, JvmProperties
 from tieredstore.config.sections import Section, wing_sections
 from tieredstore.config.settings import Settings
-from tieredstore.config.storage import (
-    JAVA_BACKENDS,
-    AwsCredentials,
-    AzureSettings,
-    GcsSettings,
-    ProxySettings,
-    S3Settings,
-)
+from tieredstore.config.storage import JAVA_BACKENDS, ProxySettings
 from tieredstore.config.uploader import KAFKA, UploaderSettings
 from tieredstore.config.values import Kind
 

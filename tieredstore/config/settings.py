@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 from pydantic import Field, SecretStr, model_validator
 
@@ -12,8 +12,11 @@ from tieredstore.config.encryption import EncryptionSettings
 from tieredstore.config.endpoint import LAYOUT, EndpointSettings
 from tieredstore.config.fetch import FetchSettings
 from tieredstore.config.fields import SettingsGroup, broken_rule
-from tieredstore.config.storage import BACKEND_CLASS, AzureSettings, GcsSettings, ProxySettings, S3Settings
+from tieredstore.config.storage import BACKEND_CLASS, ProxySettings
 from tieredstore.config.values import BOOLEAN, PATH, choices, integer, long, string
+
+if TYPE_CHECKING:
+    from tieredstore.config.clouds import AzureSettings, GcsSettings, S3Settings
 
 GroupT = TypeVar("GroupT", bound=SettingsGroup)
 
@@ -24,9 +27,9 @@ _CATALOG_READERS: Final = 16
 class Settings(SettingsGroup):
     """All settings, typed and checked; frozen and picklable.
 
-    Only the store that ``storage_backend`` names has settings here: ``s3``, ``gcs`` or ``azure``, each None unless
-    selected, and ``proxy`` for these. A user's own store class finds every ``storage.*`` property in
-    ``storage_options``: pairs of name (without ``storage.``) and text.
+    Only the store that ``storage_backend`` names has settings here, ``cloud``: they are ``s3``, ``gcs`` or ``azure``,
+    each None unless selected, and ``proxy`` is for these. A user's own store class finds every ``storage.*`` property
+    in ``storage_options``: pairs of name (without ``storage.``) and text.
     No path has been looked at: whether it exists is for its user to find out. Secrets are pydantic's ``SecretStr``.
     """
 
@@ -92,13 +95,38 @@ class Settings(SettingsGroup):
     encryption: EncryptionSettings | None = None
     fetch: FetchSettings = FetchSettings()
     endpoint: EndpointSettings = EndpointSettings()
-    s3: S3Settings | None = None
-    gcs: GcsSettings | None = None
-    azure: AzureSettings | None = None
+    cloud: SettingsGroup | None = None
     proxy: ProxySettings | None = None
     storage_options: tuple[tuple[str, SecretStr], ...] = ()
     sections: tuple[SettingsGroup, ...] = ()
     """Groups of wings of which the source names something."""
+
+    @property
+    def s3(self) -> S3Settings | None:
+        """Those of Amazon S3, and of stores that speak its protocol."""
+        if self.cloud is None:
+            return None
+        from tieredstore.config.clouds import S3Settings  # noqa: PLC0415  built for the stores of clouds alone
+
+        return self.cloud if isinstance(self.cloud, S3Settings) else None
+
+    @property
+    def gcs(self) -> GcsSettings | None:
+        """Those of Google Cloud Storage."""
+        if self.cloud is None:
+            return None
+        from tieredstore.config.clouds import GcsSettings  # noqa: PLC0415  as above
+
+        return self.cloud if isinstance(self.cloud, GcsSettings) else None
+
+    @property
+    def azure(self) -> AzureSettings | None:
+        """Those of Azure Blob Storage."""
+        if self.cloud is None:
+            return None
+        from tieredstore.config.clouds import AzureSettings  # noqa: PLC0415  as above
+
+        return self.cloud if isinstance(self.cloud, AzureSettings) else None
 
     def section(self, group: type[GroupT]) -> GroupT:
         """A wing's group, with its defaults where the source names nothing of it."""

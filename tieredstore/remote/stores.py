@@ -134,6 +134,8 @@ def manager_of(source: StoreLike | RemoteStorageManager) -> tuple[RemoteStorageM
 
 def keyword_properties(given: Mapping[str, SettingValue]) -> dict[str, SettingValue]:
     """Settings given as keywords, under their names: ``chunk_size`` is ``chunk.size``."""
+    if not given:
+        return {}
     names = {name.replace(".", "_").replace("-", "_"): name for name in known_names()}
     return {names.get(name, name.replace("_", ".")): value for name, value in given.items()}
 

@@ -8,26 +8,28 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
+from tieredstore import __version__
+
 
 def run() -> NoReturn:
     """The console script."""
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(signum) is not signal.SIG_IGN:
             signal.signal(signum, _end)
-    if sys.argv[1:] in (["--version"], ["version"]):
-        command = _show_version  # without the half second that the commands take to be imported
-    else:
-        from tieredstore.cli.app.main import main as command
+    # Pydantic asks every installed distribution for plugins, which would see our settings, secrets too.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from tieredstore.cli.app import running
 
-    running.run(command)
+    if sys.argv[1:] == ["--version"]:
+        running.run_at_once(_show_version)
+    from tieredstore.cli.app.main import main
+
+    running.run(main)
 
 
 def version_text() -> str:
     """Return the program's name and version."""
-    from tieredstore.installation import version
-
-    return f"tieredstore {version()}"
+    return f"tieredstore {__version__}"
 
 
 def _show_version() -> int:

@@ -8,22 +8,26 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import threading
 from collections.abc import Callable
 from typing import NoReturn
 
-from tieredstore.cli.terminal.output import complain
 from tieredstore.cli.terminal.streams import ReaderGoneError, StandardOutputFailedError, take_streams
-from tieredstore.process.interruption import Interrupted, Interruption
+
+
+def run_at_once(command: Callable[[], int]) -> NoReturn:
+    """Run what only writes a line: nothing is left to undo when a signal ends the process, as ``entry`` has it."""
+    output, complaints = take_streams(_complain_of)
+    sys.exit(_run_to_the_end(command) or output.exit_code or complaints.exit_code)
 
 
 def run(command: Callable[[], int]) -> NoReturn:
     """Run the command of this process, which gives its exit code, and end the process."""
+    from tieredstore.process.interruption import Interrupted, Interruption
+
     with Interruption() as interruption:
 
         def output_failed(error: StandardOutputFailedError) -> None:
-            if not isinstance(error, ReaderGoneError):
-                complain(str(error))
+            _complain_of(error)
             # Nobody is served by what is still under way, and closing it may wait for a store.
             interruption.end_soon(error.exit_code)
 
@@ -41,6 +45,13 @@ def run(command: Callable[[], int]) -> NoReturn:
     sys.exit(code)
 
 
+def _complain_of(error: StandardOutputFailedError) -> None:
+    if not isinstance(error, ReaderGoneError):
+        from tieredstore.cli.terminal.output import complain
+
+        complain(str(error))
+
+
 def _run_to_the_end(command: Callable[[], int]) -> int:
     """The exit code of the command, all of its output written or given up."""
     try:
@@ -55,4 +66,6 @@ def _run_to_the_end(command: Callable[[], int]) -> int:
 
 def _others_would_hold_up_the_end() -> bool:
     """Whether the interpreter would wait for threads, which may wait for a store."""
+    import threading
+
     return any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread())

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from typing import Final
 
+from tieredstore import __version__
 from tieredstore.cli.app.arguments import Json
 from tieredstore.cli.app.entry import version_text
 from tieredstore.cli.terminal.output import print_json
-from tieredstore.installation import version as package_version
 
 JSON_VERSION: Final = 1
 """The version of docs/json.md: of the names in the JSON that commands print, and of their meanings."""
@@ -20,6 +20,6 @@ def version(as_json: Json = False) -> None:
     Example: tieredstore version
     """
     if as_json:
-        print_json({"version": package_version(), "json_version": JSON_VERSION})
+        print_json({"version": __version__, "json_version": JSON_VERSION})
     else:
         sys.stdout.write(version_text() + "\n")

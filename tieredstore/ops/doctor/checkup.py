@@ -7,7 +7,6 @@ unless :func:`checked` is told to: then one object and a few of its kin below ``
 from __future__ import annotations
 
 import enum
-import importlib.metadata
 import os
 import shutil
 import stat
@@ -22,6 +21,7 @@ from itertools import islice
 from typing import Final
 from uuid import uuid4
 
+from tieredstore import __version__
 from tieredstore.backends.base import ObjectStore, admin_of
 from tieredstore.config import Settings
 from tieredstore.errors import ObjectNotFoundError, PreconditionFailedError, StoreError, TieredStoreError
@@ -130,7 +130,7 @@ def _guarded(subject: str, checks: Callable[[], Iterator[Check]]) -> Iterator[Ch
 
 def _of_this_machine(settings: Settings) -> Iterator[Check]:
     python = ".".join(map(str, sys.version_info[:3]))
-    yield Check("versions", Verdict.GOOD, f"tieredstore {importlib.metadata.version('tieredstore')} on Python {python}")
+    yield Check("versions", Verdict.GOOD, f"tieredstore {__version__} on Python {python}")
     cache = settings.fetch.chunk_cache
     if cache is None or cache.path is None:
         return

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from tieredstore.config.encryption import PAIRS, pair_id
 from tieredstore.config.jvm import FAMILIES
-from tieredstore.config.names import KNOWN
+from tieredstore.config.names import core_names, is_core_name
 from tieredstore.config.nearest import nearest_name
 from tieredstore.config.properties import DEFAULT_PREFIX, shown_name
 from tieredstore.config.storage import BACKENDS, JAVA_BACKENDS
@@ -380,7 +380,7 @@ def warn_of(names: list[str], why: str) -> None:
 def _is_setting(name: str, open_names: bool) -> bool:
     if open_names and name.startswith("storage."):
         return True  # of a user's own store class; the settings as a whole tell whether it may be
-    return name in KNOWN or name.startswith(tuple(FAMILIES)) or pair_id(name) is not None
+    return is_core_name(name) or name.startswith(tuple(FAMILIES)) or pair_id(name) is not None
 
 
 def _own_class(backend: str | None) -> bool:
@@ -391,7 +391,7 @@ def _unknown(name: str, options: Sequence[str], not_ours: Mapping[str, str]) -> 
     if name in not_ours:
         return f"the option {name} is not known: {not_ours[name]}"
     known = {option.lower(): option for option in options}
-    nearest = nearest_name(name, {*known, *KNOWN})
+    nearest = nearest_name(name, {*known, *core_names()})
     meant = f"; the nearest is {known.get(nearest, nearest)}" if nearest else ""
     return f"the option {shown_name(name)} is not known{meant}"
 

@@ -16,7 +16,7 @@ from pyspark import SparkFiles
 
 from tieredstore.config import Settings, settings_from
 from tieredstore.config.fields import property_fields
-from tieredstore.config.names import GROUPS
+from tieredstore.config.names import core_groups
 from tieredstore.config.properties import own_properties
 from tieredstore.config.values import PATH
 from tieredstore.errors import ConfigError
@@ -24,7 +24,7 @@ from tieredstore.process.per_process import PerProcess
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.remote.stores import NamedStore, StoreLike, find_store, named_store_of
 
-_PATHS: Final = frozenset(name for group in GROUPS for name, _, kind in property_fields(group) if kind is PATH)
+_PATHS: Final = frozenset(name for group in core_groups() for name, _, kind in property_fields(group) if kind is PATH)
 
 
 @dataclass(frozen=True, slots=True)
