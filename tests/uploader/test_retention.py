@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -147,13 +146,16 @@ def test_a_check_says_what_would_go(disk: BrokerDisk, tmp_path: Path) -> None:
     settings.write_text(text.replace("retention.dry.run=false", "retention.dry.run=true"))
     assert tieredstore("uploader", "-c", settings, "--once").code == 0
     settings.write_text(text)
-    said = tieredstore("uploader", "-c", settings, "--check")
-    assert "retention deletes 3 segments" in said.text
-    (entry,) = json.loads(tieredstore("uploader", "-c", settings, "--check", "--json").text)["expired"]
-    assert (entry["topic"], entry["segments"], entry["reason"]) == (PARTITION.topic, 3, None)
+    check = ("uploader", "-c", settings, "--dry-run")
+    said = tieredstore(*check)
+    assert f"of {PARTITION.topic}-{PARTITION.partition}: segments past uploader.retention: 3\n" in said.text
+    (entry,), summary = tieredstore(*check, "--json").rows
+    assert (entry["action"], entry["status"], entry["topic"]) == ("remove", "planned", PARTITION.topic)
+    assert entry["reason"] == "segments past uploader.retention: 3"
+    assert summary["stored_size"] == entry["stored_size"] > 0
     done = tieredstore("uploader", "-c", settings, "--once")
     assert done.code == 0
-    assert json.loads(tieredstore("uploader", "-c", settings, "--check", "--json").text)["expired"] == []
+    assert [list(line) for line in tieredstore(*check, "--json").lines] == [["summary"]]
 
 
 def segment(start: int, size: int) -> SegmentObjects:

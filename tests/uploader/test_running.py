@@ -270,17 +270,25 @@ def test_settings_without_those_of_the_uploader_are_refused(disk: BrokerDisk, tm
 
 def test_the_command_ships_once_and_says_what_was_left(disk: BrokerDisk, tmp_path: Path) -> None:
     settings = settings_file(disk, tmp_path)
-    planned = tieredstore("uploader", "-c", settings, "--check")
+    planned = tieredstore("uploader", "-c", settings, "--dry-run")
     assert (planned.code, "events" in planned.text) == (0, True)
+    segments, summary = tieredstore("uploader", "-c", settings, "--once", "--dry-run", "--json").rows
+    assert [(row["status"], row["topic"], row["base_offset"], row["last_offset"]) for row in segments] == [
+        ("planned", "events", 0, 9)
+    ]
+    assert (summary["planned"], summary["dry_run"], summary["size"]) == (1, True, segments[0]["size"])
     assert list((tmp_path / "store").iterdir()) == []
     (disk.log_dir / "replication-offset-checkpoint").write_text("0\n1\nevents 0 9\n")
     waiting = tieredstore("uploader", "-c", settings, "--once")
     assert (waiting.code, waiting.text.splitlines()[-1]) == (0, "0 segments shipped (0 B as 0 B)")
     assert "the high watermark is 9" in waiting.text
+    (row,), summary = tieredstore("uploader", "-c", settings, "--once", "--json").rows
+    assert (row["status"], row["code"], row["base_offset"]) == ("kept", "waiting", 0)
+    assert (summary["done"], summary["kept"]) == (0, 1)
     (disk.log_dir / "replication-offset-checkpoint").write_text("0\n1\nevents 0 10\n")
     done = tieredstore("uploader", "-c", settings, "--once", "--json")
     assert done.code == 0
-    assert done.json["summary"]["copied"] == 1
+    assert done.rows[1]["done"] == 1
     disk.grow(2)
     disk.delete(2)
     (disk.log_dir / "replication-offset-checkpoint").unlink()
@@ -293,8 +301,8 @@ def test_the_command_ships_once_and_says_what_was_left(disk: BrokerDisk, tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--once", "--check"], "give one of them"),
         (["--json"], "--json-logs"),
+        (["--check"], "has no option --check"),
     ],
 )
 def test_what_does_not_go_together_is_refused(

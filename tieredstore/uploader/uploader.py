@@ -306,11 +306,23 @@ class Uploader(Closing):
         return self.tries.watch(lambda: self._ship_once(tries))
 
     def plan(self) -> Table[Outcome]:
-        """Return the segments that would be shipped of partitions that are led, sooner or later. Nothing is written."""
+        """Return what would be done, sooner or later, and write nothing.
+
+        The segments that would be shipped of partitions that are led, what retention would delete of each, and topics
+        that are refused.
+        """
         self._links.is_read_only = True
         self._begin()
-        led = [partition for partition in self.disk.partitions if partition.role is Role.LED]
-        return self.tries.watch(lambda: Table(outcome for partition in led for outcome in self._planned(partition)))
+        return self.tries.watch(lambda: Table(self._plan()))
+
+    def _plan(self) -> Iterator[Outcome]:
+        for partition in self.disk.partitions:
+            if partition.role is Role.LED:
+                yield from self._planned(partition)
+        for expired in self.expire(dry_run=True):
+            yield _expired(expired)
+        for topic, reason in self.topics.refused.items():
+            yield Outcome(action="upload", status="kept", code="refused", topic=topic, reason=reason)
 
     def _planned(self, partition: Partition) -> Iterator[Outcome]:
         for segment in self._shipper.plan(self.target, partition):
@@ -441,6 +453,15 @@ def _left(partition: Partition) -> Outcome:
         reason=str(error or partition.turn.waits_for or "it is not settled"),
         error=error,
     ).of(partition.where)  # fmt: skip
+
+
+def _expired(expired: Expired) -> Outcome:
+    """Say what retention would delete of a partition."""
+    stays = f"; one stays, and all behind it: {expired.left_alone}" if expired.left_alone else ""
+    return Outcome(
+        action="remove", status="planned" if expired.segments else "kept", code="expired", stored_size=expired.size,
+        reason=f"segments past uploader.retention: {expired.segments}{stays}",
+    ).of(expired.where)  # fmt: skip
 
 
 def _health() -> Health:

@@ -78,7 +78,7 @@ PRINTING = {
     "pubsub gc": ["pubsub gc events --store ./batches"],
     "pubsub cost": ["pubsub cost events --store ./batches --prices prices.toml"],
     "pubsub inspect": [f"pubsub inspect {MEMQ}", f"pubsub inspect {MEMQ} --records"],
-    "uploader": ["uploader --check", "uploader --once"],
+    "uploader": ["uploader --dry-run", "uploader --once"],
     "version": ["version"],
 }
 WITHOUT_SETTINGS = {command for command in PRINTING if command.startswith("pipeline ")} | {

@@ -47,21 +47,38 @@ class Group:
     PANEL: ClassVar[str] = "Options"
 
 
+_Settings: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "-c",
+        "--settings",
+        envvar="TIEREDSTORE_SETTINGS",
+        metavar="FILE",
+        help="The store's .properties file; a broker's server.properties works as it is.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsFile(Group):
+    """The file of a service, which tells it all, and which it reads again while it runs."""
+
+    PANEL: ClassVar[str] = "Store"
+    settings: _Settings = None
+
+    def path(self, own: str) -> Path:
+        """The file; ConfigError, which names the service's ``own`` settings, without one."""
+        if self.settings is None:
+            raise ConfigError(f"no settings are named: give --settings FILE (-c), with {own} beside those of the store")
+        return self.settings
+
+
 @dataclass(frozen=True, slots=True)
 class Store(Group):
     """Which bucket."""
 
     PANEL: ClassVar[str] = "Store"
-    settings: Annotated[
-        Path | None,
-        typer.Option(
-            "-c",
-            "--settings",
-            envvar="TIEREDSTORE_SETTINGS",
-            metavar="FILE",
-            help="The store's .properties file; a broker's server.properties works as it is.",
-        ),
-    ] = None
+    settings: _Settings = None
     url: Annotated[
         str | None,
         typer.Option(
@@ -320,6 +337,12 @@ Count: TypeAlias = Annotated[
     int | None, typer.Option("-n", metavar="N", min=1, rich_help_panel="Output", help="End after so many records.")
 ]
 """Of what shows records."""
+
+JsonLogs: TypeAlias = Annotated[
+    bool,
+    typer.Option("--json-logs", rich_help_panel="Output", help="Log lines of JSON, for a collector of logs."),
+]
+"""Of services."""
 
 
 def expand(command: Callable[..., None]) -> Callable[..., None]:

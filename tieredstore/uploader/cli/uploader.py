@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tieredstore.cli.app.arguments import Json, SettingsPath, Wide
+from tieredstore.cli.app.options import DryRun, JsonLogs, Output, SettingsFile
+from tieredstore.cli.app.outcomes import OUTCOME
 from tieredstore.cli.terminal.log_lines import log_lines
-from tieredstore.cli.terminal.output import complain, print_json, print_lines, print_table
-from tieredstore.cli.terminal.rows import PARTITION, Row, column, field
+from tieredstore.cli.terminal.output import JsonValue, complain, print_json_line, print_lines, print_table
+from tieredstore.cli.terminal.rows import Row, column, field
 from tieredstore.cli.terminal.tables import number, text, word
 from tieredstore.errors import ConfigError, DataLossError, StoreUnavailableError
 from tieredstore.model import human_bytes
@@ -18,115 +21,74 @@ from tieredstore.model import human_bytes
 if TYPE_CHECKING:
     from tieredstore.api.outcomes import Outcome
     from tieredstore.uploader import Uploader
-    from tieredstore.uploader.retention import Expired
 
-_PLAN: Final[Row[list[Outcome]]] = Row(
+_PLANNED: Final[Row[list[Outcome]]] = Row(
     field("topic", lambda row: row[0].topic, text("TOPIC")),
-    field("topic_id", lambda row: row[0].topic_id),
     field("partition", lambda row: row[0].partition, number("PART")),
     # As ``ls`` shows them.
     column(word("OFFSETS", rank=1), lambda row: f"{row[0].base_offset} … {row[-1].last_offset}"),
     field("segments", len, number("SEGMENTS")),
     field("size", lambda row: sum(segment.size or 0 for segment in row), number("SIZE"), human_bytes),
-    field("first_offset", lambda row: row[0].base_offset),
-    field("last_offset", lambda row: row[-1].last_offset),
-)
-_EXPIRED: Final[Row[Expired]] = Row(
-    PARTITION.of(lambda entry: entry.where),
-    field("segments", lambda entry: entry.segments),
-    field("stored_size", lambda entry: entry.size),
-    field("reason", lambda entry: entry.left_alone),
 )
 
 
 def uploader(
-    settings: SettingsPath = None,
+    file: SettingsFile,
     once: Annotated[bool, typer.Option("--once", help="Ship what is closed and settled by now, and end.")] = False,
-    check: Annotated[
-        bool, typer.Option("--check", help="Say what would be shipped, and what to be warned of; write nothing.")
-    ] = False,
-    json_logs: Annotated[bool, typer.Option("--json-logs", help="Log lines of JSON, for a collector of logs.")] = False,
-    as_json: Json = False,
-    wide: Wide = False,
+    *,
+    dry_run: DryRun = False,
+    json_logs: JsonLogs = False,
+    output: Output,
 ) -> None:
     """Ship the closed segments of the broker beside it, in order, as long as it runs, and lose none.
 
     Its settings are those of the store and uploader.* in the same file (docs/uploader.md). SIGTERM lets what is under
-    way end, SIGHUP reads the settings again. Without --once or --check it runs until it is stopped.
+    way end, SIGHUP reads the settings again. Without --once or --dry-run it runs until it is stopped.
 
-    Example: tieredstore uploader -c uploader.properties --check
+    Example: tieredstore uploader -c uploader.properties --dry-run
     """
-    if settings is None:
-        raise ConfigError("no settings are named: give --settings FILE (-c), with uploader.* beside those of the store")
-    if once and check:
-        raise ConfigError("--check writes nothing and --once ships: give one of them")
-    if as_json and not (once or check):
-        raise ConfigError("--json is for --once and --check; a running uploader logs JSON with --json-logs")
+    settings = file.path("uploader.*")
+    if output.as_json and not (once or dry_run):
+        raise ConfigError("--json is for --once and --dry-run; a running uploader logs JSON with --json-logs")
     from tieredstore.uploader import Uploader
 
-    if json_logs or not (check or once):
+    if json_logs or not (dry_run or once):
         log_lines(as_json=json_logs)
     with Uploader(settings) as shipping:
-        if not check and not once:
-            raise typer.Exit(shipping.run())
-        if check:
-            _show_plan(shipping, as_json=as_json, wide=wide)
+        if dry_run:
+            _show_plan(shipping, shipping.plan(), output)
+        elif once:
+            _tell_of_run(shipping, shipping.run_once(), output)
         else:
-            _ship_once(shipping, as_json=as_json)
+            raise typer.Exit(shipping.run())
 
 
-def _show_plan(shipping: Uploader, *, as_json: bool, wide: bool) -> None:
-    of_partition = itertools.groupby(shipping.plan(), key=lambda one: (one.topic, one.topic_id, one.partition))
-    rows = [list(segments) for _, segments in of_partition]
-    expired = shipping.tries.watch(lambda: list(shipping.expire(dry_run=True)))
-    warnings = shipping.topics.sentences()
-    refused = shipping.topics.refused
-    if as_json:
-        named = [{"topic": topic, "reason": reason} for topic, reason in refused.items()]
-        print_json({
-            "partitions": list(map(_PLAN.json, rows)), "refused_topics": named, "warnings": warnings,
-            "expired": list(map(_EXPIRED.json, expired)),
-        })  # fmt: skip
+def _show_plan(shipping: Uploader, planned: Sequence[Outcome], output: Output) -> None:
+    if output.as_json:
+        warnings: list[JsonValue] = [*shipping.topics.sentences()]
+        size = sum(one.size or 0 for one in planned)
+        _print_json(planned, {"size": size, "dry_run": True, "warnings": warnings})
         return
+    uploads = (one for one in planned if one.action == "upload" and one.status == "planned")
+    rows = [list(of) for _, of in itertools.groupby(uploads, key=lambda one: (one.topic, one.topic_id, one.partition))]
     if rows:
-        print_table(_PLAN.columns, map(_PLAN.cells, rows), wide=wide)
+        print_table(_PLANNED.columns, map(_PLANNED.cells, rows), wide=output.wide)
     led = [partition for partition in shipping.disk.partitions if partition.role.value == "led"]
+    print_lines([f"{len(led)} of the {len(shipping.disk.partitions)} partitions here are this broker's to ship"])
+    if not rows:
+        print_lines(["nothing closed waits to be shipped"])
     print_lines(
-        [f"{len(led)} of the {len(shipping.disk.partitions)} partitions here are this broker's to ship"]
-        + ([] if rows else ["nothing closed waits to be shipped"])
-        + [_expiring(entry) for entry in expired]
+        f"retention would delete {human_bytes(one.stored_size or 0)} of {one.topic}-{one.partition}: {one.reason}"
+        for one in planned
+        if one.action == "remove"
     )
 
 
-def _expiring(entry: Expired) -> str:
-    where, size = f"{entry.where.topic}-{entry.where.partition}", human_bytes(entry.size)
-    stays = f"; one stays, and all behind it: {entry.left_alone}" if entry.left_alone else ""
-    return f"retention deletes {entry.segments} segments ({size}) of {where}{stays}"
-
-
-def _ship_once(shipping: Uploader, *, as_json: bool) -> None:
-    left = shipping.run_once()
+def _tell_of_run(shipping: Uploader, left: Sequence[Outcome], output: Output) -> None:
     counts = shipping.counts
-    if as_json:
-        print_json(
-            {
-                "waiting": [
-                    {
-                        "topic": one.topic,
-                        "topic_id": str(one.topic_id),
-                        "partition": one.partition,
-                        "reason": one.reason,
-                    }
-                    for one in left
-                ],
-                "summary": {
-                    "copied": counts.segments,
-                    "size": counts.bytes,
-                    "stored_size": counts.stored_bytes,
-                    "holes": counts.holes,
-                },
-            }
-        )
+    shipped = {"done": counts.segments, "size": counts.bytes, "stored_size": counts.stored_bytes}
+    if output.as_json:
+        _print_json(left, {**shipped, "holes": counts.holes, "dry_run": False})
     else:
         print_lines(f"left       {one.topic}-{one.partition}: {one.reason}" for one in left)
         print_lines(
@@ -139,3 +101,15 @@ def _ship_once(shipping: Uploader, *, as_json: bool) -> None:
     if failed:
         is_refused = any(isinstance(one.error, ConfigError) for one in failed)
         raise typer.Exit((ConfigError if is_refused else StoreUnavailableError).exit_code)
+
+
+def _print_json(outcomes: Sequence[Outcome], sums: dict[str, JsonValue]) -> None:
+    for one in outcomes:
+        print_json_line(OUTCOME.json(one))
+    statuses = Counter(one.status for one in outcomes)
+    codes: dict[str, JsonValue] = dict(sorted(Counter(one.code for one in outcomes).items()))
+    counted: dict[str, JsonValue] = {
+        "planned": statuses["planned"], "done": 0, "kept": statuses["kept"], "failed": statuses["failed"],
+    }  # fmt: skip
+    stored = sum(one.stored_size or 0 for one in outcomes if one.status == "planned")
+    print_json_line({"summary": {**counted, "stored_size": stored, "codes": codes, **sums}})
