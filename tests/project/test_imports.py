@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tests.support.fresh_python import run_fresh
+from tests.support.paths import REPOSITORY
 
 SDKS = {"azure", "boto3", "botocore", "confluent_kafka", "google", "pyarrow", "pyspark", "requests", "urllib3"}
 NEEDED_LATER = SDKS | {"Crypto", "cryptography", "rich"}
@@ -46,6 +47,40 @@ def test_nothing_is_imported_before_it_is_needed(code: str, most: int, needless:
     count, packages = modules_after(code)
     assert packages & needless == set()
     assert count <= most
+
+
+WINGS = {"tieredstore." + wing for wing in ("consumer", "pipelines", "pubsub", "spark", "uploader")}
+SELDOM = {
+    "tieredstore.config.clouds", "tieredstore.config.uploader", "tieredstore.metrics.exposition", "javaproperties",
+    "tieredstore.catalog.lineage", "tieredstore.places.layouts", "urllib.request", "http.client", "ssl", "asyncio",
+}  # fmt: skip
+"""What most commands do without: a cloud's settings, an exporter, plans of reads, layouts of Pinterest's, HTTP."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "most", "needless"),
+    [
+        (["--version"], 20, {*LATER_STILL, *SELDOM, *WINGS, "importlib.metadata", "json", "logging", "socket"}),
+        (["--help"], 175, {*NEEDED_LATER, *SELDOM, "pydantic", "tieredstore.config", "tieredstore.api"}),
+        (["ls", "--store", str(REPOSITORY / "tests/golden/07-txn/store")], 345, {*NEEDED_LATER, *SELDOM, *WINGS}),
+    ],
+    ids=["version", "help", "ls"],
+)
+def test_a_command_imports_what_it_needs_alone(arguments: list[str], most: int, needless: set[str]) -> None:
+    printed = run_fresh(f"""
+import json, os, sys
+before = set(sys.modules)
+sys.argv = ["tieredstore", *{arguments!r}]
+from tieredstore.cli.app.entry import run
+try:
+    run()
+except SystemExit as end:
+    assert end.code == 0
+sys.__stdout__.write("\\n" + json.dumps(sorted(set(sys.modules) - before)))
+""")
+    names = set(json.loads(printed.splitlines()[-1]))
+    assert {name for name in names if any(f"{name}.".startswith(f"{each}.") for each in needless)} == set()
+    assert len(names) <= most
 
 
 def test_names_that_come_when_they_are_asked_for_are_all_there() -> None:

@@ -15,12 +15,12 @@ from tieredstore.config import Settings, read_properties, settings_from
 from tieredstore.config.loading import uploader_settings_from
 from tieredstore.config.names import known_names
 from tieredstore.config.properties import own_properties, texts_of
-from tieredstore.config.uploader import UploaderSettings
 from tieredstore.errors import ConfigError, excerpt
 from tieredstore.model import GivenProperties, Properties, SettingValue
 from tieredstore.redaction import redacted
 
 if TYPE_CHECKING:
+    from tieredstore.config.uploader import UploaderSettings
     from tieredstore.remote.manager import RemoteStorageManager
 
 
