@@ -11,7 +11,7 @@ import pytest
 import tieredstore as ts
 from tests.support.paths import GOLDEN
 from tieredstore.api.outcomes import Totals
-from tieredstore.errors import PartlyDoneError
+from tieredstore.errors import ConfigError, PartlyDoneError
 
 
 def content(root: Path) -> dict[str, bytes]:
@@ -72,6 +72,25 @@ def test_each_item_is_judged_again_when_a_plan_is_applied(bucket: ts.Bucket, dis
     release.apply()
     assert bucket.holds() == []
     assert plan.apply().done == 1
+
+
+def test_a_hold_from_a_time_on_begins_with_the_first_segment_that_reaches_it(bucket: ts.Bucket) -> None:
+    times = [segment.last_time for segment in bucket.segments("txn")]
+    assert times[1] is not None
+    hold = bucket.place_hold("since", "txn", 0, start=times[1])
+    assert (hold.first_offset, hold.last_offset) == (605, None)
+    assert [one.base_offset for one in bucket.remove("txn") if one.code == "held"] == [605, 1209, 1815, 2420]
+    with pytest.raises(ConfigError, match=r"no segment of txn-0 has records since 2040-01-01; leave start out"):
+        bucket.place_hold("later", "txn", 0, start="2040-01-01")
+
+
+def test_a_store_without_rules_of_its_own_says_so(bucket: ts.Bucket, root: Path) -> None:
+    before = content(root)
+    plan = bucket.abort_rule(days=9)
+    (outcome,) = plan
+    assert (outcome.action, outcome.status, outcome.code) == ("abort_rule", "kept", "no_rules")
+    assert plan.apply().kept == 1
+    assert content(root) == before
 
 
 def test_a_rotation_takes_every_segment_and_the_old_pair_is_needed_no_more(tmp_path: Path) -> None:

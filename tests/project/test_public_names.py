@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import tieredstore as ts
+from tieredstore import types
 
 FILE = Path(__file__).with_name("public_names.txt")
 
@@ -31,6 +32,13 @@ def lines() -> Iterator[str]:
             yield from (f"    class {error}({bases(member)})" for error, member in sorted(errors().items()))
         else:
             yield f"{name}: {type(value).__name__}"
+    yield "module types"
+    for name in types.__all__:
+        value = getattr(types, name)
+        if inspect.isclass(value) and is_dataclass(value):
+            yield f"    class {name}{next(members(value))}"
+        else:
+            yield f"    {name}"
 
 
 def members(of: type) -> Iterator[str]:
@@ -68,6 +76,7 @@ def test_the_public_names_are_those_that_are_written_down() -> None:
 
 def test_every_public_name_says_what_it_is() -> None:
     values = [getattr(ts, name) for name in ts.__all__ if name != "__version__"]
+    values += [value for name in types.__all__ if inspect.isclass(value := getattr(types, name))]
     methods = [
         member
         for value in values

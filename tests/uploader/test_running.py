@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
+import tieredstore as ts
 from tests.support.cli.cli_process import tieredstore
 from tests.support.stores.doubles import Operation, OperationName, ScriptedStore
 from tests.support.uploader.uploader_disk import BrokerDisk, SaidSettling, extents, run_once, uploader_of, watermark_of
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.watermark import hole_key
-from tieredstore.config import settings_from
+from tieredstore.config import read_properties, settings_from
 from tieredstore.errors import ConfigError, StoreUnavailableError
 from tieredstore.model import TopicPartition
 from tieredstore.uploader import Leadership
@@ -261,6 +262,19 @@ def test_a_reload_takes_the_settings_of_the_store_and_names_the_others(
     assert extents(FilesystemObjectStore(tmp_path / "store")) == []
     assert extents(FilesystemObjectStore(tmp_path / "two")) == [(0, 9)]
     assert "uploader.concurrent.uploads has changed; that takes effect at the next restart" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["file", "text", "mapping", "bucket", "manager"])
+def test_an_uploader_takes_each_source_that_has_its_settings(kind: str, disk: BrokerDisk, tmp_path: Path) -> None:
+    file = settings_file(disk, tmp_path)
+    with ts.open(file) as bucket, ts.RemoteStorageManager(file) as manager:
+        sources: dict[str, Any] = {
+            "file": file, "text": str(file), "mapping": read_properties(file), "bucket": bucket, "manager": manager,
+        }  # fmt: skip
+        with ts.Uploader(sources[kind]) as uploader:
+            planned = [one.base_offset for one in uploader.plan()]
+            assert uploader.run_once() == []
+        assert [one.base_offset for one in bucket.segments("events")] == planned == [0]
 
 
 def test_settings_without_those_of_the_uploader_are_refused(disk: BrokerDisk, tmp_path: Path) -> None:

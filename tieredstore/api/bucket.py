@@ -392,6 +392,29 @@ class Bucket(Closing):
         parallel = which.get("parallel", READERS)
         return Plan("rotate_keys", str(scopes), rotate_segments(opened, scopes, parallel))
 
+    def abort_rule(self, *, days: int = 7) -> Plan:
+        """A plan that has the store abort multipart uploads which do not end within so many days.
+
+        It adds one rule to the store's own and changes no other; where a rule does it already it adds none.
+        """
+        if type(days) is not int or days < 1:
+            raise ConfigError(f"days is {days!r:.60}; give how many, as 7")
+        opened = self._bucket()
+
+        def outcomes(dry_run: bool) -> Generator[Outcome]:
+            from tieredstore.ops.garbage.lifecycle import add_abort_rule  # noqa: PLC0415
+
+            report = add_abort_rule(
+                opened.store, opened.prefix, days=days, upload_max_age_ms=self.settings.upload_max_age_ms,
+                dry_run=dry_run,
+            )  # fmt: skip
+            yield Outcome(
+                action="abort_rule", status=found.status_of(report.outcome, dry_run=dry_run), code=report.outcome.value,
+                name=report.name, reason=report.sentence,
+            )  # fmt: skip
+
+        return Plan("abort_rule", self.url, outcomes)
+
     # ---- legal holds
 
     def holds(self) -> Table[LegalHold]:
@@ -407,17 +430,29 @@ class Bucket(Closing):
         topic: str | None = None,
         partition: int | None = None,
         *,
-        start: int | None = None,
-        stop: int | None = None,
+        start: GivenPlace = None,
+        stop: GivenPlace = None,
         reason: str = "",
     ) -> LegalHold:
         """Nothing that the hold covers is deleted from now on: all, a topic, a partition, or its offsets.
 
-        ``stop`` is exclusive. Returned is the hold as it is kept; PreconditionFailedError if there is one of its name.
+        A time as ``start`` needs a partition, and holds from its first segment on that has a record of then or later.
+        ``stop`` is an exclusive offset: segments do not tell when they begin, so that a time would hold too little.
+        Returned is the hold as it is kept; PreconditionFailedError if there is one of its name.
         """
         from tieredstore.ops.garbage.holds import LegalHold, place_hold  # noqa: PLC0415
 
-        hold = LegalHold(name, topic, partition, start, None if stop is None else stop - 1, reason)
+        first, end = place_of("start", start), place_of("stop", stop)
+        if isinstance(end, AtTime):
+            raise ConfigError("stop of a hold is a time; give an offset, or leave it out to hold all that follows")
+        if isinstance(first, AtTime):
+            if topic is None or partition is None:
+                raise ConfigError("start is a time, which needs a topic and a partition: each has offsets of its own")
+            segments = self.segments(topic, partition, start=first)
+            if not segments:
+                raise ConfigError(f"no segment of {topic}-{partition} has records since {start}; leave start out")
+            first = segments[0].base_offset
+        hold = LegalHold(name, topic, partition, first, None if end is None else end - 1, reason)
         opened = self._bucket()
         place_hold(opened.store, opened.prefix, hold)
         return hold

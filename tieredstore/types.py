@@ -1,0 +1,115 @@
+"""Smaller values of the API: rows, totals, types of keys and values, and names for annotations.
+
+Each is imported when it is first used, as the names of the package itself are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tieredstore.api.bucket import By, Which
+    from tieredstore.api.opening import BrokerLike
+    from tieredstore.api.outcomes import OnOutcome, Status, Totals
+    from tieredstore.api.positions import GivenPlace as Place
+    from tieredstore.api.reading import ReadOptions
+    from tieredstore.api.reads import Record
+    from tieredstore.api.rows import Check, KeyUse, Partition, Usage
+    from tieredstore.api.scopes import Partitions
+    from tieredstore.api.tables import Table
+    from tieredstore.api.verifying import Finding, Level, Verification
+    from tieredstore.model import (
+        AtTime,
+        IndexType,
+        LogSegmentData,
+        RemoteLogSegmentId,
+        RemoteLogSegmentMetadata,
+        SettingValue,
+        TopicIdPartition,
+        Uuid,
+    )
+    from tieredstore.ops.garbage.holds import LegalHold
+    from tieredstore.remote.fetch.stream import SegmentStream
+    from tieredstore.remote.stores import StoreLike
+    from tieredstore.values import Avro, Binary, Json, Text, ValueType
+
+__all__ = [
+    "AtTime",
+    "Avro",
+    "Binary",
+    "BrokerLike",
+    "By",
+    "Check",
+    "Finding",
+    "IndexType",
+    "Json",
+    "KeyUse",
+    "LegalHold",
+    "Level",
+    "LogSegmentData",
+    "OnOutcome",
+    "Partition",
+    "Partitions",
+    "Place",
+    "ReadOptions",
+    "Record",
+    "RemoteLogSegmentId",
+    "RemoteLogSegmentMetadata",
+    "SegmentStream",
+    "SettingValue",
+    "Status",
+    "StoreLike",
+    "Table",
+    "Text",
+    "TopicIdPartition",
+    "Totals",
+    "Usage",
+    "Uuid",
+    "ValueType",
+    "Verification",
+    "Which",
+]
+
+
+def __getattr__(name: str) -> object:  # noqa: C901  a table
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module: object
+    match name:
+        case "Avro" | "Binary" | "Json" | "Text" | "ValueType":
+            from tieredstore import values as module  # noqa: PLC0415
+        case "By" | "Which":
+            from tieredstore.api import bucket as module  # noqa: PLC0415
+        case "BrokerLike":
+            from tieredstore.api import opening as module  # noqa: PLC0415
+        case "OnOutcome" | "Status" | "Totals":
+            from tieredstore.api import outcomes as module  # noqa: PLC0415
+        case "Place":
+            from tieredstore.api.positions import GivenPlace  # noqa: PLC0415
+
+            return GivenPlace
+        case "ReadOptions":
+            from tieredstore.api import reading as module  # noqa: PLC0415
+        case "Record":
+            from tieredstore.api import reads as module  # noqa: PLC0415
+        case "Check" | "KeyUse" | "Partition" | "Usage":
+            from tieredstore.api import rows as module  # noqa: PLC0415
+        case "Partitions":
+            from tieredstore.api import scopes as module  # noqa: PLC0415
+        case "Table":
+            from tieredstore.api import tables as module  # noqa: PLC0415
+        case "Finding" | "Level" | "Verification":
+            from tieredstore.api import verifying as module  # noqa: PLC0415
+        case "LegalHold":
+            from tieredstore.ops.garbage import holds as module  # noqa: PLC0415
+        case "SegmentStream":
+            from tieredstore.remote.fetch import stream as module  # noqa: PLC0415
+        case "StoreLike":
+            from tieredstore.remote import stores as module  # noqa: PLC0415
+        case _:
+            from tieredstore import model as module  # noqa: PLC0415
+    return getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return __all__
