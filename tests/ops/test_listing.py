@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from tests.support.stores.catalog_stores import OTHER_ID, MadeSegment, partition_of, run_of
@@ -11,7 +13,8 @@ from tieredstore.catalog import list_segments
 from tieredstore.catalog.stored import load_segment
 from tieredstore.errors import ManifestCorruptError, StoreUnavailableError
 from tieredstore.format.keys import Suffix
-from tieredstore.ops.listing import HeldOffsets, ListedSegment, SegmentTotals, load_listing
+from tieredstore.model import AtTime
+from tieredstore.ops.listing import HeldOffsets, ListedSegment, SegmentTotals, load_listing, within
 
 EVENTS = partition_of()
 
@@ -122,3 +125,50 @@ def test_holes_are_between_the_ends_that_are_known(
     loaded = [load_segment(store, objects) for objects in list_segments(store)]
     assert [held.add(segment) for segment in loaded] == holes
     assert held.spans == spans
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "bases"),
+    [
+        (None, None, [0, 10, 20, 30, 0, 10]),
+        (15, None, [10, 20, 30, 10]),
+        (19, 20, [10, 10]),
+        (20, 21, [20]),
+        (None, 10, [0, 0]),
+        (99, None, []),
+        # The time of a made segment's newest record is its last offset.
+        (AtTime(15), None, [10, 20, 30, 10]),
+        (AtTime(19), AtTime(20), [10, 20, 10]),
+        (None, AtTime(5), [0, 0]),
+        (AtTime(99), None, []),
+    ],
+)
+def test_a_window_is_of_the_segments_that_may_hold_its_records(
+    start: int | AtTime | None, stop: int | AtTime | None, bases: list[int]
+) -> None:
+    store = MemoryObjectStore()
+    for segment in [*run_of(4, partition_of()), *run_of(2, partition_of(partition=1))]:
+        segment.put(store)
+    listed = within(load_listing(store, list_segments(store)), start, stop)
+    assert [one.objects.start_offset for one in listed] == bases
+
+
+def test_what_does_not_tell_its_end_may_be_in_the_window() -> None:
+    store = MemoryObjectStore()
+    for segment in run_of(3, partition_of()):
+        segment.put(store)
+    store.put(run_of(1, partition_of())[0].key(), b"{}")
+    for start in (15, AtTime(15)):
+        listed = within(load_listing(store, list_segments(store)), start, None)
+        assert [one.objects.start_offset for one in listed] == [0, 10, 20]
+
+
+def test_an_older_time_in_a_later_segment_does_not_end_a_window() -> None:
+    """As Kafka finds a time: the first record of it or later, whatever comes behind."""
+    store = MemoryObjectStore()
+    late = dataclasses.replace(MadeSegment(partition_of(), 0, 9), newest_ms=50)
+    for segment in (late, *run_of(3, partition_of())[1:]):
+        segment.put(store)
+    listed = list(load_listing(store, list_segments(store)))
+    assert [one.objects.start_offset for one in within(listed, AtTime(40), None)] == [0, 10, 20]
+    assert [one.objects.start_offset for one in within(listed, None, AtTime(40))] == [0]

@@ -48,7 +48,7 @@ def places(tmp_path: Path) -> Path:
 def test_commands_walk_all_places(places: Path) -> None:
     code, output = run("ls", "-c", str(places))
     assert (code, output.count("orders") > 0, output.count("pii") > 0) == (0, True, True)
-    for words in (("du",), ("verify",), ("gc", "--dry-run"), ("keys", "list")):
+    for words in (("du",), ("verify",), ("gc",), ("keys", "list")):
         code, output = run(*words, "-c", str(places))
         assert (code, words) == (0, words), output
     code, output = run("rm", "pii", "0", "-c", str(places), "--yes")
@@ -75,7 +75,7 @@ def test_commands_read_the_raw_layout_or_refuse_it(raw: Path) -> None:
         assert (code, words) == (0, words), output
     refused: tuple[tuple[str, ...], ...] = (
         ("verify",),
-        ("gc", "--dry-run"),
+        ("gc",),
         ("keys", "list"),
         ("keys", "check", "--retire", "x"),
         ("keys", "rotate"),
@@ -104,7 +104,7 @@ def test_doctor_looks_at_every_place_and_at_what_is_recorded_there(places: Path)
 
 def costs(file: Path) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
     prices = str(REPOSITORY / "examples" / "prices.toml")
-    code, output = run("cost", "-c", str(file), "--prices", prices, "--json")
+    code, output = run("du", "-c", str(file), "--prices", prices, "--json")
     assert code == 0, output
     *rows, last = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     return {row["topic"]: row for row in rows}, last["summary"]

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tieredstore.api.verifying import Finding, Level, Verification
     from tieredstore.config import Settings
     from tieredstore.ops.bucket import Bucket as OpenBucket
+    from tieredstore.ops.cost.prices import PriceFile
     from tieredstore.ops.garbage.holds import LegalHold
     from tieredstore.ops.listing import ListedSegment
     from tieredstore.remote import RemoteStorageManager
@@ -116,8 +117,7 @@ class Bucket(Closing):
         Those with records at ``start`` or later, and from before ``stop``. Reads their manifests, and needs no key.
         """
         scopes, first, last = Scopes((topic,), partitions, topic_id), place_of("start", start), place_of("stop", stop)
-        rows = (segment_of(one, self) for one in self._listed(scopes))
-        return Table(row for row in rows if _reaches(row, first) and not _begins_behind(row, last))
+        return Table(segment_of(one, self) for one in self._listed(scopes, first, last))
 
     def read(
         self,
@@ -165,20 +165,38 @@ class Bucket(Closing):
         stored = find_segment(opened.store, opened.prefix, address, opened.manifest_rules)
         return segment_of(ListedSegment(stored.objects, stored), self, whole=True)
 
-    def usage(self, *topics: str, by: By = "topic", **which: Unpack[Which]) -> Table[Usage]:
-        """How many bytes, segments and objects lie in the bucket, by topic, partition or day of the newest record."""
-        from tieredstore.ops.cost.usage import UsageBy, usage_of  # noqa: PLC0415
+    def usage(
+        self,
+        *topics: str,
+        by: By = "topic",
+        start: GivenPlace = None,
+        stop: GivenPlace = None,
+        prices: str | Path | PriceFile | None = None,
+        listing: bool = False,
+        on_segment: Callable[[], object] | None = None,
+        **which: Unpack[Which],
+    ) -> Table[Usage]:
+        """How many bytes, segments and objects lie in the bucket, by topic, partition or day of the newest record.
+
+        With ``prices``, a price file (docs/cost.md), what that costs a month too. ``listing`` reads no manifests: it is
+        quick, and knows no size before compression. Of ``start`` and ``stop`` are those segments that hold records in
+        between. ``on_segment`` is called after each.
+        """
+        from tieredstore.api.usage import add_up, prices_of  # noqa: PLC0415
+        from tieredstore.ops.cost.usage import UsageBy  # noqa: PLC0415
 
         if by not in ("topic", "partition", "day"):
             raise ConfigError(f"by is {by!r:.60}; it must be topic, partition or day")
-        sums = usage_of(self._listed(_scopes(topics, which)), UsageBy(by))
-        return Table(
-            Usage(
-                key.topic, key.topic_id, key.partition, key.day, one.segments, one.objects, one.leftovers, one.size,
-                one.stored_size, round(one.size / one.sized_stored, 2) if one.sized_stored else None,
-            )
-            for key, one in sorted(sums.items(), key=lambda row: -row[1].stored_size)
+        needing = [name for name, given in (("prices", prices), ("start", start), ("stop", stop)) if given is not None]
+        if listing and (needing or by == "day"):
+            what = needing[0] if needing else "by='day'"
+            raise ConfigError(f"{what} needs the manifests: leave listing out")
+        known = prices_of(UsageBy(by), prices)
+        listed = self._listed(
+            _scopes(topics, which), place_of("start", start), place_of("stop", stop), manifests=not listing,
+            ordered=False, parallel=which.get("parallel", READERS),
         )  # fmt: skip
+        return add_up(_each_told(listed, on_segment), UsageBy(by), known, self.settings)
 
     def keys(self, key_id: str | None = None) -> Table[KeyUse]:
         """What each key pair encrypts, the quarantine too; of ``key_id`` alone, and no row if nothing needs it."""
@@ -508,14 +526,28 @@ class Bucket(Closing):
         self._life.check()
         return self._handles.get().bucket
 
-    def _listed(self, scopes: Scopes) -> Iterator[ListedSegment]:
+    def _listed(
+        self,
+        scopes: Scopes,
+        start: int | AtTime | None = None,
+        stop: int | AtTime | None = None,
+        *,
+        manifests: bool = True,
+        ordered: bool = True,
+        parallel: int = READERS,
+    ) -> Iterator[ListedSegment]:
+        """The segments of each partition by offset; ``ordered``: partitions by number, so the listing is held."""
         from tieredstore.catalog.listing import list_in_scope  # noqa: PLC0415
-        from tieredstore.ops.listing import load_listing  # noqa: PLC0415
+        from tieredstore.ops.listing import ListedSegment, load_listing, load_stream, within  # noqa: PLC0415
 
         opened = self._bucket()
         for scope in scopes.of(opened.store, opened.prefix):
             listed = list_in_scope(opened.store, opened.prefix, scope)
-            yield from load_listing(opened.store, listed, opened.manifest_rules)
+            if not manifests:
+                yield from (ListedSegment(objects, None) for objects in listed)
+                continue
+            load = load_listing if ordered else load_stream
+            yield from within(load(opened.store, listed, rules=opened.manifest_rules, parallel=parallel), start, stop)
 
     def __repr__(self) -> str:
         encryption = self.settings.encryption
@@ -556,17 +588,8 @@ def _topic(name: str, topic_id: Uuid, listed: Iterator[ListedSegment]) -> Topic:
     return Topic(name, topic_id, tuple(partitions), segments, size, stored_size)
 
 
-def _reaches(row: Segment, start: int | AtTime | None) -> bool:
-    """Whether the segment may have records from ``start`` on."""
-    match start:
-        case None:
-            return True
-        case AtTime():
-            return row.last_time is None or AtTime.of(row.last_time).timestamp_ms >= start.timestamp_ms
-        case _:
-            return row.last_offset is None or row.last_offset >= start
-
-
-def _begins_behind(row: Segment, stop: int | AtTime | None) -> bool:
-    """Whether all its records are known to lie behind ``stop``; manifests tell no time that a segment begins at."""
-    return isinstance(stop, int) and row.base_offset >= stop
+def _each_told(listed: Iterator[ListedSegment], tell: Callable[[], object] | None) -> Iterator[ListedSegment]:
+    for one in listed:
+        if tell is not None:
+            tell()
+        yield one

@@ -13,6 +13,7 @@ from tieredstore.errors import ConfigError, CorruptDataError, SegmentNotFoundErr
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata, Uuid
 
 if TYPE_CHECKING:
+    from tieredstore.ops.cost.monthly import MonthlyCost
     from tieredstore.ops.listing import ListedSegment
     from tieredstore.remote.fetch.stream import SegmentStream
 
@@ -125,7 +126,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """How much lies where; what the sums are not by is None. ``no_manifest`` counts segments that have none."""
+    """How much lies where; what the sums are not by is None.
+
+    ``no_manifest`` counts segments that have none, ``damaged`` those whose manifest is damaged: they are in
+    ``stored_size`` alone. ``ratio`` is how many bytes of log a stored byte holds.
+    """
 
     topic: str | None
     topic_id: Uuid | None
@@ -134,9 +139,16 @@ class Usage:
     segments: int
     objects: int
     no_manifest: int
+    damaged: int
     size: int
     stored_size: int
     ratio: float | None
+    cost: MonthlyCost | None = field(default=None, repr=False)
+    """What it costs a month, where prices were given."""
+    sized_stored: int = field(default=0, repr=False)
+    """Stored bytes of the segments whose manifests were read."""
+    undated: int = field(default=0, repr=False)
+    """Segments that count for no growth, as they tell no time or one that is to come."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
@@ -12,7 +13,7 @@ from tieredstore.catalog.stored import StoredSegment, load_each
 from tieredstore.errors import CorruptDataError, SegmentNotFoundError, TieredStoreError
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
-from tieredstore.model import TopicIdPartition
+from tieredstore.model import AtTime, TopicIdPartition
 from tieredstore.process.parallel import READERS
 from tieredstore.process.thread_pool import ThreadPool
 
@@ -61,13 +62,16 @@ def list_encrypted(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[Se
 
 
 def load_listing(
-    store: ObjectStore, listed: Iterable[SegmentObjects], rules: ManifestRules = DEFAULT_RULES
+    store: ObjectStore,
+    listed: Iterable[SegmentObjects],
+    rules: ManifestRules = DEFAULT_RULES,
+    parallel: int = READERS,
 ) -> Iterator[ListedSegment]:
     """The segments in the order of (topic, topic id, partition, base offset, segment id), their manifests read.
 
     The listing is held, manifests are not. A segment that is deleted meanwhile is left out.
     """
-    return load_stream(store, sorted(listed, key=_order), rules=rules)
+    return load_stream(store, sorted(listed, key=_order), rules=rules, parallel=parallel)
 
 
 def load_stream(
@@ -86,6 +90,35 @@ def load_stream(
         for segment in load_each(store, listed, rules, pool, _listed, at_once=4 * parallel):
             if segment is not None:
                 yield segment
+
+
+def within(
+    listed: Iterable[ListedSegment], start: int | AtTime | None, stop: int | AtTime | None
+) -> Iterator[ListedSegment]:
+    """Those of a listing, each partition's by offset, that may hold records from ``start`` up to ``stop``.
+
+    As Kafka finds a time: it stands for the first record of that time or later, which lies in the first segment whose
+    greatest timestamp is that late. Segments that do not tell are taken where the window may be.
+    """
+    for _, of_partition in itertools.groupby(listed, key=lambda one: one.partition):
+        is_begun = start is None
+        for one in of_partition:
+            if isinstance(stop, int) and one.objects.start_offset >= stop:
+                break
+            reached = _reaches(one, start)
+            is_begun = is_begun or reached is True
+            if is_begun or reached is None:
+                yield one
+            if isinstance(stop, AtTime) and _reaches(one, stop):
+                break
+
+
+def _reaches(one: ListedSegment, place: int | AtTime | None) -> bool | None:
+    """Whether the place lies in the segment or before; None where the manifest does not tell."""
+    if isinstance(place, AtTime):
+        return None if one.max_timestamp_ms is None else one.max_timestamp_ms >= place.timestamp_ms
+    last = None if one.stored is None else one.stored.last_offset
+    return None if last is None else last >= (place or 0)
 
 
 def _listed(objects: SegmentObjects, loaded: StoredSegment | TieredStoreError) -> ListedSegment | None:

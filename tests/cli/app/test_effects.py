@@ -36,7 +36,7 @@ from tieredstore.pipelines.transforming import Message
 from tieredstore.testing.segments import Record, build_batch
 
 READ: Final = {
-    "cat", "consume", "cost", "doctor", "du", "export", "fetch", "hold list", "inspect", "keys check",
+    "cat", "consume", "doctor", "du", "export", "fetch", "hold list", "inspect", "keys check",
     "keys list", "lifecycle show", "ls", "offsets", "pipeline changes", "pipeline print", "pipeline sources",
     "pipeline status", "pipeline verify", "pubsub audit", "pubsub consume", "pubsub cost", "pubsub groups",
     "pubsub inspect", "query", "show", "verify", "version",

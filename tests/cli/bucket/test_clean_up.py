@@ -164,6 +164,27 @@ def test_du_sums_by_topic_partition_and_day(root: Path) -> None:
     assert [name for name in names if name in {"events", "small", "total"}] == ["events", "small", "total"]
 
 
+def test_du_of_a_window_counts_the_segments_that_hold_its_records(root: Path) -> None:
+    whole, _ = run(root, "du", "events", "-p", "0", "--json").rows
+    rows, _ = run(root, "du", "events", "-p", "0", "--from", "10", "--to", "30", "--json").rows
+    assert (whole[0]["segments"], rows[0]["segments"]) == (4, 2)
+    rows, _ = run(root, "du", "--from", "@1000", "--json").rows
+    assert [(row["segments"], row["no_manifest"]) for row in rows] == [(0, 1)]
+    refused = run(root, "du", "--listing", "--to", "yesterday")
+    refused.fails(2, "--to needs the manifests: leave --listing out")
+
+
+def test_du_draws_what_is_stored_beside_the_log(root: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "du.svg"
+    table = run(root, "du", "--by", "day")
+    assert run(root, "du", "--by", "day", "--plot", picture).stdout == table.stdout
+    drawn = picture.read_text()
+    for words in ("log before compression", "1970-01-01", "stored"):
+        assert f"{words} -->" in drawn
+    refused = run(root, "du", "--plot", tmp_path / "du.txt")
+    refused.fails(2, "a picture is .png, .svg or .pdf")
+
+
 def test_du_of_the_listing_alone_reads_no_manifest(root: Path) -> None:
     for path in root.rglob("*.rsm-manifest"):
         path.write_bytes(b"x" * path.stat().st_size)

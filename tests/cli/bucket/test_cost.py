@@ -1,8 +1,7 @@
-"""``cost`` on a folder: its table, its JSON, its picture, and what it says where it cannot."""
+"""``du --prices`` on a folder: its table, its JSON, its picture, and what it says where it cannot."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ from tests.support.cli.cli_process import Result, tieredstore
 from tests.support.paths import REPOSITORY
 from tests.support.stores.catalog_stores import OTHER_ID, TOPIC_ID, MadeSegment, partition_of, run_of
 from tieredstore.backends.filesystem import FilesystemObjectStore
-from tieredstore.cli.bucket.cost import CostPlot
-from tieredstore.ops.cost.monthly import MonthlyCost
 
 PRICES = REPOSITORY / "examples" / "prices.toml"
 
@@ -30,7 +27,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def run(root: Path, *arguments: object, prices: Path = PRICES) -> Result:
-    return tieredstore("cost", "--prices", prices, *arguments, "--store", root.as_uri())
+    return tieredstore("du", "--prices", prices, *arguments, "--store", root.as_uri())
 
 
 def test_the_dearest_topic_comes_first_and_all_that_is_assumed_is_said(root: Path) -> None:
@@ -58,11 +55,10 @@ def test_what_is_known_of_rows_adds_up_however_they_are_cut(root: Path) -> None:
     assert len(summary["assumptions"]) == 5
 
 
-def test_growth_by_the_time_of_storing_and_a_topic_alone(root: Path) -> None:
+def test_growth_by_the_time_of_records_and_a_topic_alone(root: Path) -> None:
     """The records are of 1970, and were stored just now."""
     assert run(root, "--json").rows[1]["growth_segments"] == 0
-    assert run(root, "--json", "--growth-by", "stored").rows[1]["growth_segments"] == 15 * 30
-    rows, summary = run(root, "--json", "--topic", "events", "--partition", "1").rows
+    rows, summary = run(root, "--json", "events", "-p", "1").rows
     assert [(row["topic"], row["segments"]) for row in rows] == [("events", 2)]
     assert summary["segments"] == 2
 
@@ -91,28 +87,33 @@ def test_a_picture_has_both_sides(root: Path, tmp_path: Path) -> None:
         assert (abs(image[:, :, :3] - parts) < 0.02).all(axis=2).sum() > 50, color
 
 
-def test_a_topic_that_was_created_again_has_bars_of_its_own(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_topic_that_was_created_again_has_bars_of_its_own(root: Path, tmp_path: Path) -> None:
     MadeSegment(partition_of(topic_id=OTHER_ID), 0, 9).put(FilesystemObjectStore(root))
-    shown: list[str] = []
-    drawn = CostPlot.save
-
-    def save(plot: CostPlot, costs: Mapping[str, MonthlyCost], total: MonthlyCost) -> None:
-        shown.extend(costs)
-        drawn(plot, costs, total)
-
-    monkeypatch.setattr(CostPlot, "save", save)
-    assert run(root, "--plot", tmp_path / "cost.png").code == 0
-    assert sorted(shown) == sorted(["z", f"events {TOPIC_ID}", f"events {OTHER_ID}"])
+    picture = tmp_path / "cost.svg"
+    for words in (("--plot", picture), ("--plot", picture, "--sort", "name")):
+        assert run(root, *words).code == 0
+        drawn = picture.read_text()
+        # A long name is cut in its middle; matplotlib leaves each text as a comment.
+        assert drawn.count("<!--  events ") == 2
+        assert {f"{OTHER_ID}"[-6:] in drawn, f"{TOPIC_ID}"[-6:] in drawn} == {True}
 
 
 def test_prices_are_looked_at_before_the_bucket(root: Path, tmp_path: Path) -> None:
-    tieredstore("cost", "--store", root.as_uri()).fails(2, "no prices are given")
     (tmp_path / "prices.toml").write_text('[store]\nstorage_gib_month = "cheap"\n')
     run(tmp_path / "no-such-folder", prices=tmp_path / "prices.toml").fails(
         2, "store.storage_gib_month is 'cheap', and not a number"
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("--by day", "--prices are of topics and partitions: leave --by day out"),
+        ("--listing", "--prices needs the manifests: leave --listing out"),
+    ],
+)
+def test_what_prices_do_not_go_with(line: str, words: str, root: Path) -> None:
+    run(root, *line.split()).fails(2, words)
 
 
 def test_an_empty_bucket_costs_nothing(tmp_path: Path) -> None:

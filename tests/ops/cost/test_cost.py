@@ -11,14 +11,12 @@ from tests.support.stores.catalog_stores import OTHER_ID, MadeSegment, partition
 from tieredstore.backends.base import ObjectInfo
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import list_segments
-from tieredstore.catalog.listing import SegmentObjects
 from tieredstore.config import settings_from
 from tieredstore.format.chunk_index import FixedChunkIndex
 from tieredstore.format.keys import Suffix
 from tieredstore.ops.cost.monthly import (
     GIB,
     CostSums,
-    GrowthBy,
     RequestSizes,
     assumptions_of,
     cost_sums,
@@ -58,8 +56,8 @@ def listed(segments: Iterable[MadeSegment], store: MemoryObjectStore | None = No
     return list(load_stream(store, list_segments(store)))
 
 
-def sums_of(segments: Iterable[ListedSegment], growth_by: GrowthBy = GrowthBy.RECORDS) -> CostSums:
-    (sums,) = cost_sums(segments, SIZES, NOW_MS, growth_by=growth_by).values()
+def sums_of(segments: Iterable[ListedSegment]) -> CostSums:
+    (sums,) = cost_sums(segments, SIZES, NOW_MS).values()
     return sums
 
 
@@ -87,24 +85,7 @@ def test_times_that_are_none_are_counted_and_in_no_growth() -> None:
     assert (sums.undated, sums.new.segments) == (1, 0)
     sums = sums_of(list(load_stream(store, list_segments(store))))
     assert (sums.undated, sums.all.segments, sums.growth_days(NOW_MS)) == (1, 1, 30)
-    assert any("nothing of 1 segments" in one for one in assumptions_of(PRICES, GrowthBy.RECORDS, 1))
-
-
-def test_growth_by_the_stores_time() -> None:
-    (segment,) = listed([segment_of(10)])
-    old = dataclasses.replace(segment, objects=_stored_at(segment, 60 * DAY_MS))
-    new = dataclasses.replace(segment, objects=_stored_at(segment, 95 * DAY_MS))
-    untold = dataclasses.replace(segment, objects=_stored_at(segment, None))
-    assert sums_of([old], GrowthBy.STORED).new.segments == 0
-    assert sums_of([new], GrowthBy.STORED).new.segments == 1
-    assert sums_of([untold], GrowthBy.STORED).undated == 1
-
-
-def _stored_at(segment: ListedSegment, time_ms: int | None) -> SegmentObjects:
-    objects = tuple(
-        (suffix, dataclasses.replace(info, modified_ms=time_ms)) for suffix, info in segment.objects.objects
-    )
-    return dataclasses.replace(segment.objects, objects=objects)
+    assert any("nothing of 1 segments" in one for one in assumptions_of(PRICES, 1))
 
 
 def test_damaged_manifests_and_leftovers_cost_their_bytes_alone() -> None:
@@ -113,7 +94,13 @@ def test_damaged_manifests_and_leftovers_cost_their_bytes_alone() -> None:
     store.put(damaged.key(), b"{}")
     store.delete([left.key()])
     sums = sums_of(list(load_stream(store, list_segments(store))))
-    assert (sums.all.segments, sums.unread, sums.all.leftovers, sums.all.size, sums.new.segments) == (1, 1, 1, 0, 0)
+    assert (sums.all.segments, sums.all.damaged, sums.all.leftovers, sums.all.size, sums.new.segments) == (
+        1,
+        1,
+        1,
+        0,
+        0,
+    )
     assert sums.all.stored_size == sum(info.size for info in store.list())
     assert sums.all.objects == 5
 
@@ -218,4 +205,4 @@ def test_one_object_is_not_enough_for_a_segment_to_be_new() -> None:
     store.delete([segment_of(99).key()])
     (alone,) = load_stream(store, list_segments(store))
     assert isinstance(alone.objects.find(Suffix.LOG), ObjectInfo)
-    assert sums_of([alone], GrowthBy.STORED).new.segments == 0
+    assert sums_of([alone]).new.segments == 0

@@ -154,7 +154,7 @@ def text_of(session: Sequence[Screen]) -> str:
 def _screen_of(command: str, folder: Path, columns: int) -> Screen:
     with (
         mock.patch.dict(os.environ, {"COLUMNS": str(columns), "TIEREDSTORE_SETTINGS": "store.properties"}),
-        mock.patch("tieredstore.cli.bucket.cost.time.time_ns", return_value=_COPIED_AT_NS + _TEN_DAYS_NS),
+        mock.patch("tieredstore.api.usage.time.time_ns", return_value=_COPIED_AT_NS + _TEN_DAYS_NS),
         contextlib.redirect_stdout(_TerminalText()) as stdout,
         contextlib.redirect_stderr(io.StringIO()) as stderr,
     ):

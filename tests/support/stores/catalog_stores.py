@@ -35,6 +35,7 @@ class MadeSegment:
     history: LeaderEpochs | None = None
     number: int = 0
     copied_ms: int = 1000
+    newest_ms: int | None = None
 
     @property
     def metadata(self) -> RemoteLogSegmentMetadata:
@@ -43,7 +44,7 @@ class MadeSegment:
             self.start,
             self.end,
             1000,
-            max_timestamp_ms=self.end,
+            max_timestamp_ms=self.end if self.newest_ms is None else self.newest_ms,
             broker_id=1,
             event_timestamp_ms=self.copied_ms,
             segment_leader_epochs=self.epochs or ((0, self.start),),

@@ -287,7 +287,8 @@ UsageProblem: Final = cast("type[Exception]", typer.BadParameter.__base__)
 """What the command line's parser raises: typer names only some of the classes below it."""
 
 _MEANT: Final[Mapping[str, str]] = {
-    "check": "verify", "clean": "gc", "consumer": "consume", "convert": "export", "describe": "inspect",
+    "check": "verify", "clean": "gc", "consumer": "consume", "convert": "export",
+    "cost": "du --prices", "describe": "inspect",
     "df": "du", "diagnose": "doctor", "download": "fetch", "dump": "show", "fsck": "verify", "get": "fetch",
     "index": "inspect --index", "list": "ls", "ps": "ls", "put": "copy", "read": "cat", "records": "cat",
     "remove": "rm", "segments": "ls",

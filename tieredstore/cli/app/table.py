@@ -86,10 +86,8 @@ _SUMMARIES: Final = {
     "rm": "Delete the segments of a topic or of a partition, with --before only the oldest of them; whole "
     "segments only.",
     "gc": "Delete what broken copies and deletes left: objects without a manifest, and writes that never ended.",
-    "du": "Say how many bytes, segments and objects lie in the bucket, by topic, partition or day, and how well "
-    "they shrank.",
-    "cost": "Say what the bucket costs a month, beside what the same log would cost on brokers' disks and "
-    "between zones.",
+    "du": "Say how many bytes, segments and objects lie in the bucket, how well they shrank, and with --prices what "
+    "they cost.",
     "verify": "Check the segments of a bucket, and how they follow each other; nothing is changed.",
     "doctor": "Look at settings, keys, store, clock, rules and caches, one line each.",
     "version": "Show the version; with --json also that of the JSON which commands print.",
@@ -158,10 +156,6 @@ def _load(name: str) -> Loaded:  # noqa: C901  a table
             from tieredstore.cli.bucket import du
 
             return du.du
-        case "cost":
-            from tieredstore.cli.bucket import cost
-
-            return cost.cost
         case "verify":
             from tieredstore.cli.bucket import verify
 

@@ -1,35 +1,43 @@
-"""``tieredstore du``: how much lies where."""
+"""``tieredstore du``: how much lies where, and what it costs a month."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from tieredstore.catalog.listing import list_in_scope
-from tieredstore.cli.app.arguments import (
-    Json,
-    OnlyPartition,
-    OnlyTopic,
-    Parallel,
-    SettingsPath,
-    StoreUrl,
-    TopicId,
-    Wide,
-    choose_scope,
+from tieredstore.api.rows import Usage
+from tieredstore.api.usage import total_usage
+from tieredstore.backends.base import admin_of
+from tieredstore.cli.app.options import Output, Store, Topics, Window, Work
+from tieredstore.cli.terminal.output import (
+    JsonValue,
+    complain,
+    counted,
+    human_amount,
+    print_json_line,
+    print_table,
 )
-from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
-from tieredstore.cli.terminal.output import complain, print_json_line, print_table, ratio_of
-from tieredstore.cli.terminal.progress import counting, each_counted
-from tieredstore.cli.terminal.rows import Row, column, field
+from tieredstore.cli.terminal.plots import COLORS, Picture, PlotFile, label, module
+from tieredstore.cli.terminal.progress import counting
+from tieredstore.cli.terminal.rows import Row, column, field, rounded_bytes, rounded_count
 from tieredstore.cli.terminal.tables import WIDE, number, text, word
 from tieredstore.errors import ConfigError
 from tieredstore.model import human_bytes
-from tieredstore.ops.cost.usage import Usage, UsageBy, UsageKey, usage_of
-from tieredstore.ops.listing import ListedSegment, load_stream
-from tieredstore.process.parallel import READERS
+from tieredstore.ops.cost.monthly import MonthlyCost, assumptions_of
+from tieredstore.ops.cost.prices import PriceFile, read_prices
+
+
+class By(enum.StrEnum):
+    """What a row is of."""
+
+    TOPIC = "topic"
+    PARTITION = "partition"
+    DAY = "day"
 
 
 class Sort(enum.StrEnum):
@@ -39,98 +47,246 @@ class Sort(enum.StrEnum):
     SIZE = "size"
     SEGMENTS = "segments"
     OBJECTS = "objects"
+    COST = "cost"
     NAME = "name"
 
 
-_SUMS: Final[Row[Usage]] = Row(
-    field("stored_size", lambda sums: sums.stored_size, number("STORED"), human_bytes),
-    field("size", lambda sums: sums.size),
-    column(number("SIZE", rank=2), lambda sums: human_bytes(sums.size) if sums.sized_stored else "-"),
-    field("ratio", lambda sums: ratio_of(sums.size, sums.sized_stored), number("RATIO", rank=3), "{:.2f}".format),
-    field("segments", lambda sums: sums.segments, number("SEGMENTS", rank=1)),
-    field("objects", lambda sums: sums.objects, number("OBJECTS", rank=4)),
-    field("no_manifest", lambda sums: sums.leftovers, number("NO MANIFEST", rank=2)),
-)
-
-
 def du(
-    settings: SettingsPath = None,
-    store: StoreUrl = None,
-    topic: OnlyTopic = None,
-    partition: OnlyPartition = None,
-    topic_id: TopicId = None,
-    by: Annotated[
-        UsageBy, typer.Option("--by", help="What a row is of; a day is that of a segment's newest record.")
-    ] = UsageBy.TOPIC,
-    sort: Annotated[Sort, typer.Option("--sort", help="What the rows are sorted by.")] = Sort.STORED,
+    topics: Topics,
+    store: Store,
+    by: Annotated[By, typer.Option("--by", help="What a row is of; a day is that of a segment's newest record.")] = (
+        By.TOPIC
+    ),
+    prices: Annotated[
+        Path | None,
+        typer.Option("--prices", metavar="FILE", help="A price file, TOML or JSON: what it costs a month, too."),
+    ] = None,
+    sort: Annotated[
+        Sort | None, typer.Option("--sort", help="What the rows are sorted by; stored bytes, with --prices the cost.")
+    ] = None,
     listing: Annotated[
         bool, typer.Option("--listing", help="Read no manifests: quick, without sizes before compression.")
     ] = False,
-    parallel: Parallel = READERS,
-    as_json: Json = False,
-    wide: Wide = False,
+    *,
+    window: Window,
+    work: Work,
+    output: Output,
+    plot: PlotFile = None,
 ) -> None:
-    """Say how many bytes, segments and objects lie in the bucket, by topic, partition or day, and how well they shrank.
+    """Say how many bytes, segments and objects lie in the bucket, how well they shrank, and with --prices what they
+    cost.
 
-    Reads the manifest of every segment unless --listing is given, and needs no key.
+    Reads the manifest of every segment unless --listing is given, and needs no key. With --prices (docs/cost.md) what
+    the same log would cost on brokers' disks and between zones stands beside it. --plot draws the rows; it needs
+    matplotlib.
 
     Example: tieredstore du -c store.properties --by partition
     """
-    scope = choose_scope(topic, topic_id, partition)
-    if listing and by is UsageBy.DAY:
-        raise ConfigError("--by day needs the manifests: leave --listing out")
-    with open_chosen_bucket(settings, store) as bucket, counting("reading", "segments") as advance:
-        objects = list_in_scope(bucket.store, bucket.prefix, scope)
-        loaded = (
-            (ListedSegment(one, None) for one in objects)
-            if listing
-            else load_stream(bucket.store, objects, rules=bucket.manifest_rules, parallel=parallel)
+    needing = {"--by day": by is By.DAY, "--prices": prices, "--from": window.start, "--to": window.stop}
+    for option in (option for option, given in needing.items() if listing and given):
+        raise ConfigError(f"{option} needs the manifests: leave --listing out")
+    if prices and by is By.DAY:
+        raise ConfigError("--prices are of topics and partitions: leave --by day out")
+    if sort is Sort.COST and prices is None:
+        raise ConfigError("--sort cost needs prices: give --prices FILE")
+    known = None if prices is None else read_prices(prices)
+    picture = None if plot is None else Picture(plot)
+    with store.open() as bucket, counting("reading", "segments") as advance:
+        rows = bucket.usage(
+            *topics.names, by=by.value, start=window.first, stop=window.end, prices=known, listing=listing,
+            on_segment=advance, **topics.which(work),
+        )  # fmt: skip
+        stays = [] if known is None else list(admin_of(bucket.opened().store).kept_after_delete())
+    rows.sort(key=lambda row: (_rank(row, sort or (Sort.COST if known else Sort.STORED)), _order(row)))
+    total = total_usage(rows)
+    assumed = [] if known is None else assumptions_of(known, total.undated)
+    _show(rows, total, by, known, assumed, stays, output)
+    for sentence in stays:
+        complain(f"what is deleted may cost too, and is not counted: {sentence}")
+    if total.damaged:
+        complain(
+            f"{counted(total.damaged, 'segment')} with a damaged manifest, which count as stored alone (see verify)"
         )
-        sums = usage_of(each_counted(loaded, advance), by)
-    rows = sorted(sums.items(), key=lambda row: (_rank(row[1], sort), order_of(row[0])))
-    total = Usage()
-    for _, usage in rows:
-        total.merge(usage)
-    name = Row(
-        key_row(by, sums),
-        field("day", lambda key: key.day),
-        column(word("DAY") if by is UsageBy.DAY else None, lambda key: str(key.day or "(not known)")),
-    )
-    if as_json:
-        for key, usage in rows:
-            print_json_line(name.json(key) | _SUMS.json(usage))
-        print_json_line({"summary": _SUMS.json(total)})
+    if picture is not None:
+        _draw(picture, _by_label(rows), total, known)
+
+
+def _show(
+    rows: Sequence[Usage],
+    total: Usage,
+    by: By,
+    prices: PriceFile | None,
+    assumed: list[str],
+    stays: list[str],
+    output: Output,
+) -> None:
+    name, sums = _name_row(by, rows), _sums_row(is_priced=prices is not None)
+    if output.as_json:
+        for row in rows:
+            print_json_line(name.json(row) | sums.json(row))
+        about: dict[str, JsonValue] = {}
+        if prices is not None:
+            about = {"currency": prices.currency, "prices": prices.name, "as_of": prices.as_of}
+            about |= {"assumptions": assumed, "stays": stays}
+        print_json_line({"summary": {**sums.json(total), **about}})
     elif not rows:
         complain("no segments found")
     else:
-        cells = [[*name.cells(key), *_SUMS.cells(usage)] for key, usage in rows]
-        cells.append(["total", *[""] * (len(name.columns) - 1), *_SUMS.cells(total)])
-        print_table([*name.columns, *_SUMS.columns], cells, total=True, wide=wide)
+        cells = [[*name.cells(row), *sums.cells(row)] for row in rows]
+        cells.append(["total", *[""] * (len(name.columns) - 1), *sums.cells(total)])
+        print_table([*name.columns, *sums.columns], cells, total=True, wide=output.wide)
+        for sentence in (
+            [] if prices is None else [f"a month by {prices.title}", *(f"assumed: {one}" for one in assumed)]
+        ):
+            complain(sentence)
 
 
-def _rank(usage: Usage, sort: Sort) -> int:
-    ranks = {
-        Sort.STORED: usage.stored_size,
-        Sort.SIZE: usage.size,
-        Sort.SEGMENTS: usage.segments,
-        Sort.OBJECTS: usage.objects,
-        Sort.NAME: 0,
-    }
-    return -ranks[sort]
-
-
-def order_of(key: UsageKey) -> tuple[str, str, int, str]:
-    """Rows by name and day."""
-    return (key.topic or "", str(key.topic_id or ""), key.partition or 0, str(key.day or ""))
-
-
-def key_row(by: UsageBy, keys: Iterable[UsageKey]) -> Row[UsageKey]:
-    """Declare what names a row; what is null of ``keys`` has no column."""
-    keys = list(keys)
-    is_id_needed = len({key.topic for key in keys}) < len(keys)
-    id_column = word("TOPIC ID", rank=0 if is_id_needed else WIDE) if by is UsageBy.TOPIC else None
+def _name_row(by: By, rows: Sequence[Usage]) -> Row[Usage]:
+    """Declare what names a row; the topic's id is shown where nothing else tells rows apart."""
+    is_id_needed = len({(row.topic, row.partition) for row in rows}) < len(rows)
+    is_day = by is By.DAY
     return Row(
-        field("topic", lambda key: key.topic, None if by is UsageBy.DAY else text("TOPIC")),
-        field("topic_id", lambda key: key.topic_id, id_column),
-        field("partition", lambda key: key.partition, number("PART") if by is UsageBy.PARTITION else None),
+        field("topic", lambda row: row.topic, None if is_day else text("TOPIC")),
+        field(
+            "topic_id", lambda row: row.topic_id, None if is_day else word("TOPIC ID", rank=0 if is_id_needed else WIDE)
+        ),
+        field("partition", lambda row: row.partition, number("PART") if by is By.PARTITION else None),
+        field("day", lambda row: row.day),
+        column(word("DAY") if is_day else None, lambda row: str(row.day or "(not known)")),
     )
+
+
+def _sums_row(*, is_priced: bool) -> Row[Usage]:
+    """Declare the sums; beside amounts only --wide shows most of them."""
+    more = WIDE if is_priced else 0
+    sums: Row[Usage] = Row(
+        field("stored_size", lambda row: row.stored_size, number("STORED", rank=int(is_priced)), human_bytes),
+        field("size", lambda row: row.size),
+        column(number("SIZE", rank=more or 2), lambda row: human_bytes(row.size) if row.sized_stored else "-"),
+        field("ratio", lambda row: row.ratio, number("RATIO", rank=more or 3), "{:.2f}".format),
+        field("segments", lambda row: row.segments, number("SEGMENTS", rank=more or 1)),
+        field("objects", lambda row: row.objects, number("OBJECTS", rank=more or 4)),
+        field("no_manifest", lambda row: row.no_manifest, number("NO MANIFEST", rank=more or 2)),
+        field("damaged", lambda row: row.damaged),
+    )
+    if not is_priced:
+        return sums
+    return Row(sums, field("undated", lambda row: row.undated), _AMOUNTS.of(_cost_of))
+
+
+_AMOUNTS: Final[Row[MonthlyCost]] = Row(
+    field("growth_stored_size", lambda of: of.growth_stored_size, number("GROWTH", rank=3), rounded_bytes, digits=0),
+    field("growth_size", lambda of: of.growth_size, digits=0),
+    field("growth_segments", lambda of: of.growth_segments, digits=2),
+    field("writes", lambda of: of.writes, number("WRITES", rank=WIDE), rounded_count, digits=2),
+    field("reads", lambda of: of.reads, number("READS", rank=WIDE), rounded_count, digits=2),
+    field("lists", lambda of: of.lists, number("LISTS", rank=WIDE), rounded_count, digits=2),
+    field("storage_cost", lambda of: of.storage, number("STORAGE", rank=4), human_amount, digits=6),
+    field("request_cost", lambda of: of.requests, number("REQUESTS", rank=4), human_amount, digits=6),
+    field("transfer_cost", lambda of: of.transfer, number("TRANSFER", rank=4), human_amount, digits=6),
+    field("bucket_cost", lambda of: of.bucket, number("BUCKET"), human_amount, digits=6),
+    field("disk_cost", lambda of: of.disks, number("DISKS", rank=5), human_amount, digits=6),
+    field("cross_zone_cost", lambda of: of.cross_zone, number("CROSS-ZONE", rank=5), human_amount, digits=6),
+    field("broker_cost", lambda of: of.brokers, number("BROKERS"), human_amount, digits=6),
+    field("saved", lambda of: of.saved, number("SAVED", rank=2), human_amount, digits=6),
+)
+
+
+def _cost_of(row: Usage) -> MonthlyCost:
+    assert row.cost is not None  # prices were given
+    return row.cost
+
+
+def _rank(row: Usage, sort: Sort) -> float:
+    ranks: Mapping[Sort, float] = {
+        Sort.STORED: row.stored_size,
+        Sort.SIZE: row.size,
+        Sort.SEGMENTS: row.segments,
+        Sort.OBJECTS: row.objects,
+        Sort.COST: 0 if row.cost is None else row.cost.bucket,
+    }
+    return -ranks.get(sort, 0)
+
+
+def _order(row: Usage) -> tuple[str, str, int, str]:
+    """Rows by name and day."""
+    return (row.topic or "", str(row.topic_id or ""), row.partition or 0, str(row.day or ""))
+
+
+_MOST_ROWS: Final = 8
+_BAR: Final = 0.38
+_UNITS: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("bytes", 1))
+
+_Part = tuple[str, Callable[[Usage], float | None], str]
+"""A part of a bar: its name, its length, its colour."""
+
+_COST: Final[Sequence[_Part]] = (
+    ("storage", lambda row: _cost_of(row).storage, COLORS[0]),
+    ("requests", lambda row: _cost_of(row).requests, COLORS[3]),
+    ("transfer", lambda row: _cost_of(row).transfer, COLORS[7]),
+)
+_OF_BROKERS: Final[Sequence[_Part]] = (
+    ("brokers' disks", lambda row: _cost_of(row).disks, COLORS[1]),
+    ("traffic between zones", lambda row: _cost_of(row).cross_zone, COLORS[5]),
+)
+_STORED: Final[Sequence[_Part]] = (("stored", lambda row: row.stored_size, COLORS[0]),)
+_LOG: Final[Sequence[_Part]] = (("log before compression", lambda row: row.size, COLORS[1]),)
+
+
+def _by_label(rows: Sequence[Usage]) -> dict[str, Usage]:
+    """What the picture calls each row; of a topic that was created again the ids tell them apart."""
+    times = Counter((row.topic, row.partition, row.day) for row in rows)
+    return {_label(row, with_id=times[row.topic, row.partition, row.day] > 1): row for row in rows}
+
+
+def _label(row: Usage, *, with_id: bool) -> str:
+    words = [row.topic, row.partition, row.day, row.topic_id if with_id else None]
+    return " ".join(str(one) for one in words if one is not None)
+
+
+def _draw(picture: Picture, usage: Mapping[str, Usage], total: Usage, prices: PriceFile | None) -> None:
+    """Two bars a row, those of the greatest first, the others together: what lies in the bucket, beside the log.
+
+    With prices: what it costs in the bucket, and what it would on brokers. That there is nothing to draw is said.
+    """
+    if not usage:
+        complain(f"{picture.path} was not drawn: there are no segments")
+        return
+    ticker = module("matplotlib.ticker")
+    first, second = (_STORED, _LOG) if prices is None else (_COST, _OF_BROKERS)
+    if not any(amount_of(total) for _, amount_of, _ in second):
+        second = ()
+    rows = _longest(usage, [*first, *second])
+    unit, scale = ("", 1) if prices else next(pair for pair in _UNITS if total.stored_size >= pair[1] or pair[1] == 1)
+    axes = picture.axes(height=1.6 + 0.6 * len(rows))
+    for parts, shift in ((first, -_BAR / 2 if second else 0.0), (second, _BAR / 2)):
+        lefts = [0.0] * len(rows)
+        for name, amount_of, color in parts:
+            widths = [(amount_of(row) or 0.0) / scale for row in rows.values()]
+            axes.barh([at + shift for at in range(len(rows))], widths, _BAR, left=lefts, color=color, label=name)
+            lefts = [left + width for left, width in zip(lefts, widths, strict=True)]
+    axes.set_yticks(range(len(rows)), [label(name) for name in rows])
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_locator(ticker.MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:,g}"))
+    if prices is None:
+        axes.set_xlabel(unit)
+        axes.set_title(f"{human_bytes(total.stored_size)} stored", loc="left", fontweight="bold")
+    else:
+        axes.set_xlabel(f"{label(prices.currency).strip()} a month, by {label(prices.name).strip()}")
+        beside = f", {human_amount(_cost_of(total).brokers)} on brokers" if second else ""
+        title = f"{human_amount(_cost_of(total).bucket)} a month in the bucket{beside}"
+        axes.set_title(title, loc="left", fontweight="bold")
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+    picture.save(axes)
+
+
+def _longest(usage: Mapping[str, Usage], parts: Sequence[_Part]) -> dict[str, Usage]:
+    """The rows with the longest bars; the rest as one."""
+    by_length = sorted(usage.items(), key=lambda row: -sum(amount_of(row[1]) or 0.0 for _, amount_of, _ in parts))
+    if len(by_length) <= _MOST_ROWS:
+        return dict(by_length)
+    others = by_length[_MOST_ROWS - 1 :]
+    return {**dict(by_length[: _MOST_ROWS - 1]), f"{len(others)} others": total_usage([row for _, row in others])}

@@ -8,7 +8,6 @@ things are read stands in the price file.
 from __future__ import annotations
 
 import dataclasses
-import enum
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,16 +31,6 @@ _DAY_MS: Final = 86_400_000
 _MONTH_MS: Final = MONTH_DAYS * _DAY_MS
 _SMALL_READS: Final = 2
 """Of a segment that is read: its manifest and its indexes."""
-
-
-class GrowthBy(enum.StrEnum):
-    """Which time says when a segment was added."""
-
-    RECORDS = "records"
-    """That of its newest record: what producers wrote in the last 30 days."""
-
-    STORED = "stored"
-    """When the store says its manifest was written: what was uploaded in the last 30 days."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,30 +87,29 @@ class CostSums:
     """Facts of a topic or partition, by which its costs are calculated.
 
     ``new`` are segments that were added within 30 days, ``oldest_ms`` is the time of the oldest one of all.
-    ``undated`` segments tell no time, or one that is to come. ``unread`` are segments whose manifests are damaged:
-    their bytes count as stored, and as nothing else.
+    ``undated`` segments tell no time, or one that is to come. The bytes of segments whose manifests are damaged count
+    as stored, and as nothing else.
     """
 
     all: Usage = field(default_factory=Usage)
     new: Usage = field(default_factory=Usage)
     new_writes: int = 0
-    unread: int = 0
     undated: int = 0
     direct_reads: int = 0
     broker_reads: int = 0
     oldest_ms: int | None = None
 
-    def add(self, segment: ListedSegment, added_ms: int | None, now_ms: int, sizes: RequestSizes) -> None:
-        """Count one more segment, which was added at some time."""
+    def add(self, segment: ListedSegment, now_ms: int, sizes: RequestSizes) -> None:
+        """Count one more segment, which was added at the time of its newest record."""
         self.all.add(segment)
         if segment.objects.find(Suffix.MANIFEST) is None:
             return
         if segment.stored is None:
-            self.unread += 1
             return
         index = segment.stored.manifest.chunk_index
         self.direct_reads += sizes.direct_reads(index)
         self.broker_reads += sizes.broker_reads(index)
+        added_ms = segment.max_timestamp_ms
         if added_ms is None or added_ms > now_ms:
             self.undated += 1
             return
@@ -130,37 +118,19 @@ class CostSums:
             self.new.add(segment)
             self.new_writes += sizes.writes(info.size for _, info in segment.objects.objects)
 
-    def merge(self, other: CostSums) -> None:
-        """Add the facts of other sums; what grows how fast is each topic's own."""
-        self.all.merge(other.all)
-        self.unread += other.unread
-        self.undated += other.undated
-
     def growth_days(self, now_ms: int) -> float:
         """How many days the new segments are of: 30, or fewer where the oldest is younger. At least one day."""
         return growth_days(self.oldest_ms, now_ms)
 
 
 def cost_sums(
-    listed: Iterable[ListedSegment],
-    sizes: RequestSizes,
-    now_ms: int,
-    *,
-    by: UsageBy = UsageBy.TOPIC,
-    growth_by: GrowthBy = GrowthBy.RECORDS,
+    listed: Iterable[ListedSegment], sizes: RequestSizes, now_ms: int, *, by: UsageBy = UsageBy.TOPIC
 ) -> Mapping[UsageKey, CostSums]:
     """Sums of a listing by topic or partition; only they are held."""
     sums: dict[UsageKey, CostSums] = {}
     for segment in listed:
-        added_ms = segment.max_timestamp_ms if growth_by is GrowthBy.RECORDS else _when_stored(segment)
-        key = UsageKey.of(segment, by)
-        sums.setdefault(key, CostSums()).add(segment, added_ms, now_ms, sizes)
+        sums.setdefault(UsageKey.of(segment, by), CostSums()).add(segment, now_ms, sizes)
     return sums
-
-
-def _when_stored(segment: ListedSegment) -> int | None:
-    info = segment.objects.find(Suffix.MANIFEST)
-    return None if info is None else info.modified_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,13 +216,12 @@ def total_of(costs: Sequence[MonthlyCost]) -> MonthlyCost:
     return MonthlyCost(**sums)
 
 
-def assumptions_of(prices: PriceFile, growth_by: GrowthBy, undated: int) -> list[str]:
+def assumptions_of(prices: PriceFile, undated: int) -> list[str]:
     """What the amounts rest on beside the listing, a sentence each."""
     use = prices.use
-    what = "the newest record" if growth_by is GrowthBy.RECORDS else "the upload"
     reads = f"{use.direct_reads_per_month:g} × a month from the bucket itself, {use.broker_reads_per_month:g} × through"
     sentences = [
-        f"it grows as in the 30 days before now, by the time of {what} of each segment that is still stored",
+        "it grows as in the 30 days before now, by the time of the newest record of each segment that is still stored",
         f"all is read {reads} brokers, and listed {use.listings_per_month:g} ×",
     ]
     if undated:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Final
 
+from tieredstore.errors import CorruptDataError
 from tieredstore.format.keys import Suffix
 from tieredstore.model import Uuid
 from tieredstore.ops.listing import ListedSegment
@@ -46,10 +47,12 @@ class UsageKey:
 @dataclass(slots=True)
 class Usage:
     """Sums. ``size`` is that of logs before compression, of those segments whose manifests were read, and
-    ``sized_stored`` what these take; ``leftovers`` are segments without a manifest, which are not in ``segments``."""
+    ``sized_stored`` what these take; ``leftovers`` are segments without a manifest, which are not in ``segments``, and
+    ``damaged`` those with one that is damaged, which are."""
 
     segments: int = 0
     leftovers: int = 0
+    damaged: int = 0
     objects: int = 0
     stored_size: int = 0
     size: int = 0
@@ -63,18 +66,10 @@ class Usage:
             self.leftovers += 1
         else:
             self.segments += 1
+            self.damaged += isinstance(segment.loaded, CorruptDataError)
         if segment.stored is not None:
             self.size += segment.stored.metadata.segment_size_in_bytes
             self.sized_stored += segment.objects.stored_size
-
-    def merge(self, other: Usage) -> None:
-        """Add another sum."""
-        self.segments += other.segments
-        self.leftovers += other.leftovers
-        self.objects += other.objects
-        self.stored_size += other.stored_size
-        self.size += other.size
-        self.sized_stored += other.sized_stored
 
 
 def usage_of(listed: Iterable[ListedSegment], by: UsageBy) -> Mapping[UsageKey, Usage]:

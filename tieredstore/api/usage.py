@@ -1,0 +1,71 @@
+"""Sums over segments, and what they cost a month. It lies apart from ``bucket``, whose other methods need no prices."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tieredstore.api.rows import Usage
+from tieredstore.api.tables import Table
+from tieredstore.errors import ConfigError
+from tieredstore.ops.cost.monthly import CostSums, MonthlyCost, RequestSizes, cost_sums, monthly_cost, total_of
+from tieredstore.ops.cost.prices import PriceFile, read_prices
+from tieredstore.ops.cost.usage import Usage as Sums
+from tieredstore.ops.cost.usage import UsageBy, UsageKey, usage_of
+
+if TYPE_CHECKING:
+    from tieredstore.config import Settings
+    from tieredstore.ops.listing import ListedSegment
+
+
+def prices_of(by: UsageBy, prices: str | Path | PriceFile | None) -> PriceFile | None:
+    """The prices, read from their file; ConfigError where there can be none of such rows."""
+    if prices is None:
+        return None
+    if by is UsageBy.DAY:
+        raise ConfigError("prices are of topics and partitions: a day has none")
+    return prices if isinstance(prices, PriceFile) else read_prices(Path(prices))
+
+
+def add_up(listed: Iterable[ListedSegment], by: UsageBy, prices: PriceFile | None, settings: Settings) -> Table[Usage]:
+    """The sums of a listing, the dearest first, or without prices those that take most bytes."""
+    if prices is None:
+        rows = [_row(key, sums) for key, sums in usage_of(listed, by).items()]
+        return Table(sorted(rows, key=lambda row: -row.stored_size))
+    now_ms = time.time_ns() // 1_000_000
+    costs = cost_sums(listed, RequestSizes.of(settings), now_ms, by=by)
+    rows = [_priced(key, sums, prices, now_ms) for key, sums in costs.items()]
+    return Table(sorted(rows, key=_dearness))
+
+
+def total_usage(rows: Sequence[Usage]) -> Usage:
+    """All of the rows as one."""
+    sums = Sums(
+        segments=sum(row.segments for row in rows),
+        leftovers=sum(row.no_manifest for row in rows),
+        damaged=sum(row.damaged for row in rows),
+        objects=sum(row.objects for row in rows),
+        stored_size=sum(row.stored_size for row in rows),
+        size=sum(row.size for row in rows),
+        sized_stored=sum(row.sized_stored for row in rows),
+    )
+    costs = [row.cost for row in rows if row.cost is not None]
+    return _row(UsageKey(), sums, total_of(costs), sum(row.undated for row in rows))
+
+
+def _priced(key: UsageKey, sums: CostSums, prices: PriceFile, now_ms: int) -> Usage:
+    return _row(key, sums.all, monthly_cost(sums, prices, now_ms), sums.undated)
+
+
+def _dearness(row: Usage) -> float:
+    return 0.0 if row.cost is None else -row.cost.bucket
+
+
+def _row(key: UsageKey, sums: Sums, cost: MonthlyCost | None = None, undated: int = 0) -> Usage:
+    return Usage(
+        key.topic, key.topic_id, key.partition, key.day, sums.segments, sums.objects, sums.leftovers, sums.damaged,
+        sums.size, sums.stored_size, round(sums.size / sums.sized_stored, 4) if sums.sized_stored else None, cost,
+        sums.sized_stored, undated,
+    )  # fmt: skip
