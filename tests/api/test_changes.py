@@ -52,7 +52,8 @@ def test_a_plan_changes_nothing_before_it_is_applied(bucket: ts.Bucket, root: Pa
     everything = [0, 605, 1209, 1815, 2420]
     assert [[one.base_offset for one in plan] for plan in plans] == [everything, [0, 605], everything, []]
     assert {one.status for plan in plans for one in plan} == {"planned"}
-    assert repr(plans[1]) == "<Plan: remove txn [0] before 1300; apply() does it>"
+    assert repr(plans[1]) == "<Plan: remove txn [0], stop 1300; apply() does it>"
+    assert repr(plans[2]).startswith("<Plan: remove t*, stop 2030-01-01 00:00:00+00:00; ")
     assert content(root) == before
     assert plans[1].apply().done == 2
     assert [one.base_offset for one in bucket.segments("txn")] == [1209, 1815, 2420]
@@ -91,6 +92,26 @@ def test_a_store_without_rules_of_its_own_says_so(bucket: ts.Bucket, root: Path)
     assert (outcome.action, outcome.status, outcome.code) == ("abort_rule", "kept", "no_rules")
     assert plan.apply().kept == 1
     assert content(root) == before
+
+
+def test_one_segment_is_removed_by_its_offset_or_its_id(bucket: ts.Bucket, root: Path) -> None:
+    at_605 = bucket.inspect("txn", 0, 605)
+    plan = bucket.remove("txn", partitions=0, segment=605)
+    assert plan.bounds == {"segment": at_605.segment_id}
+    (planned,) = plan
+    assert planned.name == f"txn-{at_605.topic_id}/0/{605:020}-{at_605.segment_id}.{{indexes,log,rsm-manifest}}"
+    with pytest.raises(ts.errors.SegmentNotFoundError, match="no segment of txn-0 begins at 604; nearest 0, 605"):
+        bucket.remove("txn", partitions=0, segment=604)
+    assert plan.apply().done == 1
+    assert plan.apply().done == 0
+    assert [one.base_offset for one in bucket.segments("txn")] == [0, 1209, 1815, 2420]
+    (half,) = bucket.segments("txn", start=2420)
+    next(root.rglob("*2420-*.rsm-manifest")).unlink()
+    with pytest.raises(ts.errors.SegmentNotFoundError, match="an unfinished copy or delete left objects"):
+        bucket.remove("txn", partitions=0, segment=2420)
+    assert bucket.remove("txn").apply().done == 3
+    assert bucket.remove("txn", partitions=[0], segment=half.segment_id).apply().done == 1
+    assert content(root) == {}
 
 
 def test_a_rotation_takes_every_segment_and_the_old_pair_is_needed_no_more(tmp_path: Path) -> None:

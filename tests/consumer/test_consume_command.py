@@ -107,7 +107,7 @@ def test_a_transaction_without_outcome_is_told_of(tmp_path: Path) -> None:
     settings = write_settings(tmp_path)
     assert tieredstore("copy", "-c", settings, case_path("07-txn") / "original").code == 0
     for base in (605, 1209, 1815, 2420):
-        assert tieredstore("delete", "-c", settings, "txn", 0, base, "--yes").code == 0
+        assert tieredstore("rm", "-c", settings, "txn", "-p", 0, "--segment", base, "--yes").code == 0
     shown = tieredstore("cat", "-c", settings, "txn", "--json")
     asked = ("consume", "txn", "-c", settings, "--exit-eof", "--json")
     done = tieredstore(*asked)

@@ -12,7 +12,7 @@ from tests.support.stores.catalog_stores import MadeSegment, partition_of, run_o
 from tests.support.stores.stepped_actors import HOUR_MS, AgingStore, WorldClock
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope, list_segments
 from tieredstore.catalog.metadata_topic import PartitionDelete, PartitionDeleteState, SegmentState, SegmentUpdate
-from tieredstore.cli.bucket.rm import LEFT_ALONE
+from tieredstore.cli.bucket.rm import WORDS
 from tieredstore.errors import ConfigError, CorruptDataError
 from tieredstore.ops.brokers import BrokersView
 from tieredstore.ops.garbage.collection import Garbage, GarbageCollection
@@ -226,6 +226,6 @@ def test_what_another_clusters_brokers_say_deletes_nothing() -> None:
 
 
 def test_the_outcomes_of_rm_are_those_that_its_page_lists() -> None:
-    assert {Outcome.REMOVED, *LEFT_ALONE} == {
-        "removed", "leftover", "unknown", "held", "listed", "young", "refused",
+    assert {Outcome.REMOVED, *WORDS.left} == {
+        "removed", "leftover", "unknown", "held", "listed", "newer", "young", "refused",
     }  # fmt: skip

@@ -51,7 +51,7 @@ def test_commands_walk_all_places(places: Path) -> None:
     for words in (("du",), ("verify",), ("gc",), ("keys", "list")):
         code, output = run(*words, "-c", str(places))
         assert (code, words) == (0, words), output
-    code, output = run("rm", "pii", "0", "-c", str(places), "--yes")
+    code, output = run("rm", "pii", "-p", "0", "-c", str(places), "--yes")
     assert list((places.parent / "private").rglob("*.rsm-manifest")) == [], output
     assert len(list((places.parent / "all").rglob("*.rsm-manifest"))) == 1
 

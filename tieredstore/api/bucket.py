@@ -16,6 +16,7 @@ from tieredstore.api.positions import GivenPlace, duration_of, place_of
 from tieredstore.api.rows import Check, KeyUse, Partition, Segment, Topic, Usage, segment_of, time_of
 from tieredstore.api.scopes import Partitions, Scopes, TopicIdLike, check_names, topic_id_of
 from tieredstore.api.tables import Table
+from tieredstore.backends.base import store_time_ms
 from tieredstore.errors import ConfigError
 from tieredstore.model import AtTime, IndexType, RemoteLogSegmentMetadata, Uuid
 from tieredstore.ops.listing import HeldOffsets
@@ -317,48 +318,24 @@ class Bucket(Closing):
         self,
         *topics: str,
         stop: GivenPlace = None,
+        segment: int | Uuid | None = None,
         force: bool = False,
         **which: Unpack[Which],
     ) -> Plan:
         """A plan that deletes the segments of topics; with ``stop`` whole segments from before it alone.
 
-        ``stop`` is an offset (of ``partitions``, which have offsets of their own) or a time. Like Kafka's retention it
-        takes the oldest up to the first that stays. What is under a legal hold stays, and so does, beside a broker,
-        what it lists, unless ``force``.
+        ``stop`` is an offset (of one topic's ``partitions``, which have offsets of their own) or a time. Like Kafka's
+        retention it takes the oldest up to the first that stays. ``segment`` is a single one, by the offset it begins
+        at or by its id; by its id also what an unfinished copy or deletion left of it. What is under a legal hold
+        stays, what was written after the plan was made, and, beside a broker, what it lists, unless ``force``.
         """
-        if not topics:
-            raise ConfigError("name at least one topic")
+        from tieredstore.api.removing import check_arguments, plan_removal  # noqa: PLC0415
+
         scopes, place = _scopes(topics, which), place_of("stop", stop)
-        if isinstance(place, int) and scopes.partitions is None:
-            raise ConfigError("stop is an offset, which needs partitions=: each has offsets of its own")
+        check_arguments(scopes, place, segment)
         if force and self.broker is None:
             raise ConfigError("force is for what brokers list: open the bucket with broker=")
-        opened = self._bucket()
-        chosen = scopes.of_one_life(opened.store, opened.prefix)
-        bounds = "" if stop is None else f" before {stop}"
-
-        def outcomes(dry_run: bool) -> Generator[Outcome]:
-            from tieredstore.catalog.listing import list_in_scope  # noqa: PLC0415
-            from tieredstore.ops.brokers import open_brokers  # noqa: PLC0415
-            from tieredstore.ops.garbage.removal import Before, Removal  # noqa: PLC0415
-
-            before = Before(time_ms=place.timestamp_ms) if isinstance(place, AtTime) else Before(offset=place)
-            with open_brokers(self.broker) as brokers:
-                removal = Removal(
-                    opened.store,
-                    opened.prefix,
-                    rules=opened.manifest_rules,
-                    brokers=brokers,
-                    upload_max_age_ms=self.settings.upload_max_age_ms,
-                    force=force,
-                    dry_run=dry_run,
-                    parallel=which.get("parallel", READERS),
-                )
-                for scope in chosen:
-                    steps = removal.run(list_in_scope(opened.store, opened.prefix, scope), before)
-                    yield from (found.of_removal(step, dry_run=dry_run) for step in steps)
-
-        return Plan("remove", f"{scopes}{bounds}", outcomes)
+        return plan_removal(self, scopes, place, segment, force=force, parallel=which.get("parallel", READERS))
 
     def gc(
         self,
@@ -376,7 +353,7 @@ class Bucket(Closing):
             raise ConfigError("unknown_too is for what brokers do not name: open the bucket with broker=")
         opened = self._bucket()
         opened.refuse_raw("gc", "a log without its index looks like a copy that did not end, and may be the only one")
-        chosen = list(scopes.of(opened.store, opened.prefix))
+        chosen, as_of_ms = list(scopes.of(opened.store, opened.prefix)), store_time_ms(opened.store)
 
         def outcomes(dry_run: bool) -> Generator[Outcome]:
             from tieredstore.ops.brokers import open_brokers  # noqa: PLC0415
@@ -390,6 +367,7 @@ class Bucket(Closing):
                     upload_max_age_ms=self.settings.upload_max_age_ms,
                     brokers=brokers,
                     unknown_too=unknown_too,
+                    as_of_ms=as_of_ms,
                     dry_run=dry_run,
                     parallel=which.get("parallel", READERS),
                 )
@@ -397,7 +375,7 @@ class Bucket(Closing):
                     for step in collection.run(scope):
                         yield found.of_garbage(step, opened, dry_run=dry_run)
 
-        return Plan("gc", str(scopes), outcomes)
+        return Plan("gc", str(scopes), outcomes, bounds={"min_age": least}, as_of_ms=as_of_ms)
 
     def rotate_keys(self, *topics: str, **which: Unpack[Which]) -> Plan:
         """A plan that wraps each segment's data key by the active key pair, those of the quarantine too.

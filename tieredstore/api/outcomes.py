@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
@@ -95,13 +95,24 @@ def run(outcomes: Iterable[Outcome], on_outcome: OnOutcome = None) -> Totals:
 class Plan:
     """What a tool would do, which it does when it is applied. Iterate over it to see; nothing is changed by that.
 
-    Topic ids and bounds are those of when the plan was made. What is there is looked at anew each time, and each item
-    is judged again right before it is touched.
+    Topic ids and ``bounds`` are those of when the plan was made. What is there is looked at anew each time, and each
+    item is judged again right before it is touched. ``as_of`` is the store's time then: what is newer stays. It is None
+    where the plan is of no age, or the store tells no time.
     """
 
-    def __init__(self, action: str, scope: str, outcomes: Callable[[bool], Generator[Outcome]]) -> None:
+    def __init__(
+        self,
+        action: str,
+        scope: str,
+        outcomes: Callable[[bool], Generator[Outcome]],
+        *,
+        bounds: Mapping[str, object] | None = None,
+        as_of_ms: int | None = None,
+    ) -> None:
         self.action = action
         self.scope = scope
+        self.bounds: Mapping[str, object] = bounds or {}
+        self.as_of = None if as_of_ms is None else datetime.fromtimestamp(as_of_ms / 1000, UTC)
         self._outcomes = outcomes
 
     def __iter__(self) -> Iterator[Outcome]:
@@ -119,7 +130,8 @@ class Plan:
             return run(outcomes, on_outcome)
 
     def __repr__(self) -> str:
-        return f"<Plan: {self.action} {self.scope}; apply() does it>"
+        bounds = "".join(f", {name} {bound}" for name, bound in self.bounds.items())
+        return f"<Plan: {self.action} {self.scope}{bounds}; apply() does it>"
 
 
 _FAILED: Final = frozenset({
@@ -141,7 +153,7 @@ def of_removal(step: steps.Step[ListedSegment], *, dry_run: bool) -> Outcome:
     return Outcome(
         action="remove", status=status_of(step.outcome, dry_run=dry_run), code=step.outcome.value,
         base_offset=objects.start_offset, last_offset=None if stored is None else stored.last_offset,
-        segment_id=objects.segment_id.id, stored_size=objects.stored_size, reason=step.reason,
+        segment_id=objects.segment_id.id, name=objects.main_path, stored_size=objects.stored_size, reason=step.reason,
     ).of(step.item.partition)  # fmt: skip
 
 

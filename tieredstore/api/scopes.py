@@ -98,7 +98,9 @@ class Scopes:
             ids = topic_ids(store, prefix, scope.topic or "") if scope.topic_id is None else []
             if len(ids) > 1:
                 shown = ", ".join(map(str, ids))
-                raise ConfigError(f"the topic {scope.topic} was created again: choose one of {shown} by topic_id")
+                raise ConfigError(
+                    f"the topic {scope.topic} was created again: choose one of {shown} by topic_id (--topic-id)"
+                )
             scopes.append(Scope(scope.topic, ids[0] if ids else scope.topic_id, scope.partition))
         return scopes
 

@@ -92,7 +92,7 @@ class SegmentAbsentError(SegmentNotFoundError):
         absent = f"no segment of {self.address.place} {self.address}"
         if self.others:
             return f"{absent}; at this offset there is {', '.join(map(str, self.others))}"
-        clause = " (an unfinished copy or delete left objects there)" if self.leftovers else ""
+        clause = " (an unfinished copy or delete left objects; their id names them, see ls)" if self.leftovers else ""
         return f"{absent}{clause}" + (f"; nearest {', '.join(map(str, self.near))}" if self.near else "")
 
 

@@ -62,6 +62,8 @@ class Outcome(enum.StrEnum):
     """It has no manifest, as a copy under way: the garbage collection takes it when it is old."""
     LISTED = "listed"
     """The brokers still list it."""
+    NEWER = "newer"
+    """It was written after the plan was made."""
     NO_RULES = "no_rules"
     """The store has no rules of its own, or does not tell them."""
     NOT_TRIED = "not_tried"

@@ -138,7 +138,6 @@ def of_pipeline(verb: str, *options: str, first: dict[str, str] | None = None) -
 
 HOURS: Final = BY_HOUR | {"pipeline__finalize": "false"}
 REWRITE: Final[dict[str, Prepare]] = {
-    "delete": of_segments("delete", "single", 0, 1),
     "gc": of_leftovers,
     "hold release": of_segments("hold", "release", "case"),
     "keys rotate": of_two_pairs,
@@ -149,6 +148,7 @@ REWRITE: Final[dict[str, Prepare]] = {
     "pipeline redrive": of_pipeline("redrive", first=TRANSFORMER),
     "pubsub gc": of_orphans,
     "rm": of_segments("rm", "single"),
+    "rm --segment": of_segments("rm", "single", "-p", 0, "--segment", 1),
 }
 
 
@@ -199,12 +199,12 @@ def check(scene: Scene) -> None:
 def test_every_command_says_what_it_does() -> None:
     commands = dict(commands_below(program()))
     rewriting = {path for path, command in commands.items() if any("--yes" in one.opts for one in command.params)}
-    assert rewriting == REWRITE.keys() | {"lifecycle apply"}
+    assert rewriting == {name.partition(" --")[0] for name in REWRITE} | {"lifecycle apply"}
     assert commands.keys() - rewriting == READ | ADD
 
 
 PLACED: Final = {
-    "rm": ["--before", "rm single 0 -c {}"],
+    "rm": ["--to", "rm single -p 0 -c {}"],
     "cat": ["--from --to", "cat single -c {}"],
     "consume": ["--from", "consume single --exit-eof -c {}"],
     "pipeline backfill": ["--from --to", "pipeline backfill {} --topic single --generation 2 --replace 1 --yes"],
@@ -242,7 +242,7 @@ def test_no_other_command_takes_a_place() -> None:
     taking = {
         path
         for path, command in commands_below(program())
-        if any({"--from", "--to", "--before", "--since", "--until"} & set(one.opts) for one in command.params)
+        if any({"--from", "--to", "--since", "--until"} & set(one.opts) for one in command.params)
     }
     # A store, an age, a number of an entry, an age, and a word.
     assert taking == PLACED.keys() | {"cp", "verify", "pipeline changes", "pubsub audit", "pubsub consume"}

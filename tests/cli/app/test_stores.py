@@ -22,7 +22,7 @@ COMMANDS = {
 
 
 def test_a_command_that_takes_settings_takes_a_store() -> None:
-    assert {"copy", "ls", "inspect", "fetch", "delete"} <= set(COMMANDS)
+    assert {"copy", "ls", "inspect", "fetch", "rm"} <= set(COMMANDS)
     # A service is told all by its file, which it reads again while it runs.
     taking = {name for name, options in COMMANDS.items() if "--settings" in options} - {"uploader", "pubsub broker"}
     assert {name for name, options in COMMANDS.items() if "--store" in options} == taking
@@ -89,7 +89,7 @@ def round_trip(store: tuple[object, ...], environment: Mapping[str, str]) -> Non
         where = (rows[0]["topic"], rows[0]["partition"], rows[0]["base_offset"])
         log = (ORIGINALS / f"{where[0]}-{where[1]}" / f"{where[2]:020}.log").read_bytes()
         assert clean(spawn("fetch", *store, *where, **environment)).stdout == log
-        clean(tieredstore("delete", *store, *where, "--yes"))
+        clean(tieredstore("rm", *store, where[0], "-p", where[1], "--segment", where[2], "--yes"))
         assert len(clean(tieredstore("ls", *store, "--json")).json) == 2
         gone = tieredstore("fetch", *store, *where)
         assert (gone.code, gone.stdout) == (3, b"")

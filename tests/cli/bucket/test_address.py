@@ -26,16 +26,18 @@ def copy_under_another_id(folder: Path, base_offset: int) -> str:
     return segment_id
 
 
-@pytest.mark.parametrize("command", ["fetch", "inspect", "delete"])
+@pytest.mark.parametrize("command", ["fetch single 0 1", "inspect single 0 1", "rm single -p 0 --segment 1 --yes"])
 def test_two_attempts_are_an_error_that_lists_them(command: str, settings: Path, tmp_path: Path) -> None:
     first = tieredstore("ls", "-c", settings, "--json").json[1]
     second = copy_under_another_id(tmp_path, 1)
-    tieredstore(command, "-c", settings, "single", 0, 1).fails(
+    before = stored_files(tmp_path)
+    tieredstore(*command.split(), "-c", settings).fails(
         2,
         "tieredstore: 2 segments of single-0 begin at 1: give the id of one in place of the offset, or choose the ",
         *(f"{segment_id}  of topic id {first['topic_id']}" for segment_id in (first["segment_id"], second)),
         f"last offset {first['last_offset']}, {first['size']} bytes",
     )
+    assert stored_files(tmp_path) == before
 
 
 def test_of_two_attempts_an_id_chooses_and_a_whole_one_goes_before_one_that_lost_an_object(

@@ -86,15 +86,15 @@ def test_gc_for_scripts_has_an_object_a_line_and_a_summary(root: Path) -> None:
         ("gc --min-age 23h --yes", 2, "a least age of 23 h is not safe"),
         ("gc --min-age soon --yes", 2, "--min-age"),
         ("gc --yes --dry-run", 2, "gc has no option --dry-run"),
-        ("rm events 0 --before 1795428000000", 2, "a time in milliseconds since 1970 is written @1795428000000"),
+        ("rm events -p 0 --to 1795428000000", 2, "a time in milliseconds since 1970 is written @1795428000000"),
         (
-            "rm events 0 --before 1795428000 --yes",
+            "rm events -p 0 --to 1795428000 --yes",
             2,
             "is beyond the end of events-0 (40); a time in seconds since 1970 is written @1795428000000",
         ),
-        ("rm events 0 --before 41 --yes", 2, "offset 41 is beyond the end of events-0 (40); a time is written"),
-        ("rm events 0 --before yesterday --yes", 2, "neither an offset nor a time"),
-        ("rm events --before 25 --yes", 2, "only with a PARTITION"),
+        ("rm events -p 0 --to 41 --yes", 2, "offset 41 is beyond the end of events-0 (40); a time is written"),
+        ("rm events -p 0 --to tomorrow --yes", 2, "neither an offset nor a time"),
+        ("rm events --to 25 --yes", 2, "only with one TOPIC and -p"),
         ("rm evnts --yes", 3, "evnts"),
         ("du --listing --by day", 2, "--by day needs the manifests"),
     ],
@@ -105,19 +105,19 @@ def test_what_is_not_safe_or_makes_no_sense_is_refused(root: Path, line: str, co
 
 
 def test_rm_takes_the_oldest_up_to_an_offset_or_a_time(root: Path) -> None:
-    rows, summary = run(root, "rm", "events", "--before", "1970-01-01T00:00:00.011Z", "--yes", "--json").rows
+    rows, summary = run(root, "rm", "events", "--to", "1970-01-01T00:00:00.011Z", "--yes", "--json").rows
     assert [(row["partition"], row["base_offset"], row["last_offset"]) for row in rows] == [(0, 0, 9), (1, 0, 9)]
-    assert (summary["removed"], count(root)) == (2, 14)
-    assert run(root, "rm", "events", 0, "--before", 25).text.count("would be removed") == 1
+    assert (summary["done"], summary["codes"], count(root)) == (2, {"removed": 2}, 14)
+    assert run(root, "rm", "events", "-p", 0, "--to", 25).text.count("would be removed") == 1
     assert count(root) == 14
-    done = run(root, "rm", "events", 0, "--before", 25, "--yes")
+    done = run(root, "rm", "events", "-p", 0, "--to", 25, "--yes")
     assert (done.code, count(root)) == (0, 11)
     assert "1 segment deleted" in done.text
 
 
 def test_rm_of_a_topic_asks_which_one_is_meant_and_leaves_leftovers_to_gc(root: Path) -> None:
     MadeSegment(partition_of(topic_id=OTHER_ID), 0, 9).put(FilesystemObjectStore(root))
-    run(root, "rm", "events", "--yes").fails(2, f"{TOPIC_ID}, {OTHER_ID}")
+    run(root, "rm", "events", "--yes").fails(2, f"choose one of {TOPIC_ID}, {OTHER_ID} by topic_id (--topic-id)")
     assert run(root, "rm", "events", "--topic-id", OTHER_ID, "--yes").code == 0
     assert count(root) == 20
     done = run(root, "rm", "events", "--yes")
@@ -135,11 +135,12 @@ def test_what_is_held_is_named_and_ends_with_6(root: Path) -> None:
     assert done.text.count("legal hold 'case'") == 3
     assert [row["name"] for row in run(root, "hold", "list", "--json").json] == ["case"]
     assert "events-0 offsets 15 to the end" in run(root, "hold", "list").text
-    refused = run(root, "delete", "events", 0, 20, "--yes")
-    assert (refused.code, "legal hold 'case'" in refused.stderr) == (6, True)
+    one = ("rm", "events", "-p", 0, "--segment", 20, "--yes")
+    refused = run(root, *one)
+    assert (refused.code, refused.text.count("legal hold 'case'")) == (6, 1)
     assert run(root, "hold", "release", "case", "--yes").code == 0
     assert run(root, "hold", "release", "case", "--yes").code == 3
-    assert run(root, "delete", "events", 0, 20, "--yes").code == 0
+    assert run(root, *one).code == 0
 
 
 def test_du_sums_by_topic_partition_and_day(root: Path) -> None:

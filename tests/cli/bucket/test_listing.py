@@ -122,7 +122,7 @@ def test_inspect_and_ls_and_delete_need_no_key(tmp_path: Path) -> None:
     view = tieredstore("inspect", "-c", keyless, "txn", 0, 605, "--json")
     assert view.code == 0
     assert view.rows[0][0]["manifest"]["encryption"] == {"key_id": "key1", "wrapped_key_bytes": 384}
-    assert tieredstore("delete", "-c", keyless, "txn", 0, 605, "--yes").code == 0
+    assert tieredstore("rm", "-c", keyless, "txn", "-p", 0, "--segment", 605, "--yes").code == 0
     tieredstore("fetch", "-c", keyless, "txn", 0, 0).fails(2, "/nowhere")
 
 

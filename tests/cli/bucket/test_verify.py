@@ -134,8 +134,8 @@ def test_a_sample_says_what_it_read_and_no_more(tmp_path: Path) -> None:
         ("verify --since yesterday", 2, "--since is 'yesterday'"),
         ("verify --topic evnets", 3, "'events'"),
         ("verify --metadata-topic= --json", 2, "no broker is named"),
-        ("rm events --force", 2, "--metadata-topic HOST:PORT"),
-        ("gc --unknown-too", 2, "--metadata-topic HOST:PORT"),
+        ("rm events --force", 2, "--bootstrap-server HOST:PORT"),
+        ("gc --unknown-too", 2, "--bootstrap-server HOST:PORT"),
     ],
 )
 def test_what_makes_no_sense_is_told_in_a_sentence(tmp_path: Path, line: str, code: int, words: str) -> None:
@@ -187,14 +187,13 @@ def test_the_brokers_metadata_topic_is_compared_in_both_directions(kafka: KafkaS
 
 def _check_that_tools_ask_them_too(settings: Path, brokers: str) -> None:
     """``rm`` leaves what they list unless it is forced to; ``gc`` asks them."""
-    asked = ("--metadata-topic", brokers, "--json")
+    asked = ("--bootstrap-server", brokers, "--json")
     done = tieredstore("rm", "-c", settings, "events", *asked, "--yes")
-    outcomes = [row.get("outcome") for row in done.lines]
     assert done.code == 6
-    assert set(outcomes[:-1]) == {"listed"}
+    assert {row["code"] for row in done.rows[0]} == {"listed"}
     forced = tieredstore("rm", "-c", settings, "events", *asked, "--force")
     assert (forced.code, "the brokers list it" in forced.text) == (0, True)
     collected = tieredstore("gc", "-c", settings, *asked)
-    rows = collected.lines
-    assert (collected.code, {row.get("kind") for row in rows[:-1]}) == (0, {"forgotten"})
-    assert {row["outcome"] for row in rows[:-1]} == {"young"}
+    rows, _ = collected.rows
+    assert (collected.code, {row["kind"] for row in rows}) == (0, {"forgotten"})
+    assert {row["code"] for row in rows} == {"young"}

@@ -126,7 +126,7 @@ def test_without_json_a_line_for_each_record() -> None:
 
 def test_a_hole_is_an_error_or_reported_on_stderr(tmp_path: Path) -> None:
     settings = store_of(tmp_path, case_path("07-txn") / "original")
-    assert tieredstore("delete", "-c", settings, "txn", 0, 605, "--yes").code == 0
+    assert tieredstore("rm", "-c", settings, "txn", "-p", 0, "--segment", 605, "--yes").code == 0
     failed = tieredstore("cat", "-c", settings, "txn", "--json")
     assert (failed.code, failed.stdout) == (3, b"")
     assert failed.stderr.startswith("tieredstore: offsets 605 to 1208 of txn-0")
@@ -144,7 +144,7 @@ def test_a_hole_is_an_error_or_reported_on_stderr(tmp_path: Path) -> None:
 def test_an_undecided_transaction_is_told_of_on_stderr(tmp_path: Path) -> None:
     settings = store_of(tmp_path, case_path("07-txn") / "original")
     for base in (605, 1209, 1815, 2420):
-        assert tieredstore("delete", "-c", settings, "txn", 0, base, "--yes").code == 0
+        assert tieredstore("rm", "-c", settings, "txn", "-p", 0, "--segment", base, "--yes").code == 0
     done = tieredstore("cat", "-c", settings, "txn", "--json")
     assert done.code == 0
     assert "to 604 of txn-0, from a transaction on that has no outcome in the segments, which reach to" in done.stderr

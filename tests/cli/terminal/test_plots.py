@@ -137,7 +137,7 @@ def test_a_hole_is_red_and_where_there_is_none_nothing_is(tmp_path: Path) -> Non
     assert tieredstore("copy", "-c", settings, case_path("07-txn") / "original").code == 0
     assert tieredstore("offsets", "-c", settings, "txn", "--plot", picture).code == 0
     assert colors_of(picture) == {BUCKET}
-    assert tieredstore("delete", "-c", settings, "txn", 0, 605, "--yes").code == 0
+    assert tieredstore("rm", "-c", settings, "txn", "-p", 0, "--segment", 605, "--yes").code == 0
     assert tieredstore("offsets", "-c", settings, "txn", "--plot", picture).code == 0
     assert colors_of(picture) == {BUCKET, RED}
     # Across the middle of the picture, which is the only bar's; the legend is above it.

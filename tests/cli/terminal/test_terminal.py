@@ -90,15 +90,15 @@ def test_ctrl_c_says_what_was_done_and_how_to_go_on(settings: Path, commands: Fo
 
 
 @pytest.mark.parametrize(("more", "left"), [((), 15), (("--yes",), 12)])
-def test_delete_does_not_ask(
+def test_rm_does_not_ask(
     more: tuple[str, ...], left: int, stored: Path, commands: ForkedCommands, tmp_path: Path
 ) -> None:
-    arguments = "delete", "-c", stored, "txn", 0, 605, *more
+    arguments = "rm", "-c", stored, "txn", "-p", 0, "--segment", 605, *more
     with Terminal() as terminal:
         running = commands.start(*arguments, terminal=terminal.path, environment=PLAIN)
         assert ended(running).code == 0
         shown = terminal.read_all()
-    assert shown.endswith(b"deleted\r\n" if more else b"nothing was deleted: --yes does it\r\n")
+    assert shown.endswith(b"1 segment deleted (292.7 KiB)\r\n" if more else b"nothing was deleted: --yes does it\r\n")
     assert len(stored_files(tmp_path)) == left
 
 

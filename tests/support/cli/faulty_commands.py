@@ -52,7 +52,7 @@ COMMANDS = (
     Command("ls", lambda _: ("ls", "small")),
     Command("fetch", lambda _: ("fetch", "small", 0, 0)),
     Command("cat", lambda _: ("cat", "small")),
-    Command("delete", lambda _: ("delete", "small", 0, 0, "--yes")),
+    Command("rm --segment", lambda _: ("rm", "small", "-p", 0, "--segment", 0, "--yes")),
     Command("rm", lambda _: ("rm", "small", "--yes")),
     Command("gc", lambda _: ("gc", "--yes"), lacks_manifest=True),
     Command("cp from", lambda folder: ("cp", "--to-store", folder / TAKEN, "--topic", "small", "--parallel", 1)),

@@ -287,14 +287,37 @@ UsageProblem: Final = cast("type[Exception]", typer.BadParameter.__base__)
 """What the command line's parser raises: typer names only some of the classes below it."""
 
 _MEANT: Final[Mapping[str, str]] = {
-    "check": "verify", "clean": "gc", "consumer": "consume", "convert": "export",
-    "cost": "du --prices", "describe": "inspect",
-    "df": "du", "diagnose": "doctor", "download": "fetch", "dump": "show", "fsck": "verify", "get": "fetch",
-    "index": "inspect --index", "list": "ls", "ps": "ls", "put": "copy", "read": "cat", "records": "cat",
-    "remove": "rm", "segments": "ls",
-    "size": "du", "sql": "query", "stat": "inspect", "sync": "cp", "tail": "cat --follow", "topics": "ls",
-    "upload": "copy", "validate": "verify", "view": "cat",
-}  # fmt: skip
+    "check": "verify",
+    "clean": "gc",
+    "consumer": "consume",
+    "convert": "export",
+    "cost": "du --prices",
+    "delete": "rm",
+    "describe": "inspect",
+    "df": "du",
+    "diagnose": "doctor",
+    "download": "fetch",
+    "dump": "show",
+    "fsck": "verify",
+    "get": "fetch",
+    "index": "inspect --index",
+    "list": "ls",
+    "ps": "ls",
+    "put": "copy",
+    "read": "cat",
+    "records": "cat",
+    "remove": "rm",
+    "segments": "ls",
+    "size": "du",
+    "sql": "query",
+    "stat": "inspect",
+    "sync": "cp",
+    "tail": "cat --follow",
+    "topics": "ls",
+    "upload": "copy",
+    "validate": "verify",
+    "view": "cat",
+}
 """What other tools call it."""
 
 

@@ -238,6 +238,30 @@ class Address(Group):
         return _parse_id(self.topic_id)
 
 
+_Stop: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--to",
+        metavar="OFFSET|TIME",
+        help="Where to end: this offset, and what is later, stays out.",
+        autocompletion=complete_offset,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class End(Group):
+    """Up to where."""
+
+    PANEL: ClassVar[str] = "Window"
+    stop: _Stop = None
+
+    @property
+    def end(self) -> int | AtTime | None:
+        """Where it ends, which is out; ConfigError, which names the option, for what is no place."""
+        return parse_option("--to", self.stop)
+
+
 @dataclass(frozen=True, slots=True)
 class Window(Group):
     """From where to where."""
@@ -253,15 +277,7 @@ class Window(Group):
             autocompletion=complete_offset,
         ),
     ] = None
-    stop: Annotated[
-        str | None,
-        typer.Option(
-            "--to",
-            metavar="OFFSET|TIME",
-            help="Where to end: this offset, and what is later, stays out.",
-            autocompletion=complete_offset,
-        ),
-    ] = None
+    stop: _Stop = None
 
     @property
     def first(self) -> int | AtTime | None:
@@ -391,16 +407,16 @@ def parse_option(option: str, text: str | None) -> int | AtTime | None:
     return parse_place(option, text)
 
 
-def parse_segment(text: str) -> int | Uuid:
-    """The offset that a segment begins at, or its id; ConfigError for what is neither."""
+def parse_segment(text: str, name: str = "OFFSET|ID") -> int | Uuid:
+    """The offset that a segment begins at, or its id; ConfigError, which names the option, for what is neither."""
     if text.isascii() and text.isdecimal():
         if len(text) > _DIGITS or int(text) > MAX_OFFSET:
-            raise ConfigError(f"OFFSET|ID is {excerpt(text)}: an offset is at most {MAX_OFFSET}")
+            raise ConfigError(f"{name} is {excerpt(text)}: an offset is at most {MAX_OFFSET}")
         return int(text)
     try:
         return Uuid.parse(text)
     except ConfigError as error:
-        problem = f"OFFSET|ID is {excerpt(text)!r}, which is neither an offset nor the id of a segment"
+        problem = f"{name} is {excerpt(text)!r}, which is neither an offset nor the id of a segment"
         raise ConfigError(problem) from error
 
 

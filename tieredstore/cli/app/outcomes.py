@@ -62,6 +62,8 @@ class Words:
     stopping: frozenset[str] = frozenset()
     none: str | None = None
     """The sentence where there was no item at all."""
+    again: str = "run again to go on"
+    """How to go on where a signal ended it."""
 
 
 @dataclass(slots=True)
@@ -120,7 +122,7 @@ def carry_out(plan: Plan, words: Words, *, yes: bool, as_json: bool, store: Obje
     teller = Teller(words, as_json, is_plan=not yes)
     failure: PartlyDoneError | None = None
     with (
-        tell_if_stopped(lambda: f"stopped; {teller.sentence()}; run again to go on"),
+        tell_if_stopped(lambda: f"stopped; {teller.sentence()}; {words.again}"),
         counting(words.doing if yes else "checking", f"{words.noun}s") as advance,
     ):
 

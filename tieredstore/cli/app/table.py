@@ -81,10 +81,8 @@ _SUMMARIES: Final = {
     "export": "Write the records of a topic into files: Parquet, Arrow, CSV or JSON lines.",
     "offsets": "Show which offsets of each partition of a topic there are.",
     "show": "Show what files say: batches, records, or the entries of an index.",
-    "delete": "Delete a segment from the store. Without --yes, only show its objects.",
     "cp": "Copy segments to another store or under another prefix; the source is only read.",
-    "rm": "Delete the segments of a topic or of a partition, with --before only the oldest of them; whole "
-    "segments only.",
+    "rm": "Delete the segments of topics, with --to only the oldest of them, with --segment one; whole segments only.",
     "gc": "Delete what broken copies and deletes left: objects without a manifest, and writes that never ended.",
     "du": "Say how many bytes, segments and objects lie in the bucket, how well they shrank, and with --prices what "
     "they cost.",
@@ -136,10 +134,6 @@ def _load(name: str) -> Loaded:  # noqa: C901  a table
             from tieredstore.cli.records import show
 
             return show.show
-        case "delete":
-            from tieredstore.cli.bucket import delete
-
-            return delete.delete
         case "cp":
             from tieredstore.cli.bucket import cp
 

@@ -191,11 +191,11 @@ def telling(discovery: Discovery, *, as_json: bool, dry_run: bool) -> Generator[
 def leftover_named(metadata: RemoteLogSegmentMetadata) -> Generator[None]:
     """Says what may be left of an upload that there was no time to take back."""
     segment_id, where = metadata.remote_log_segment_id.id, metadata.topic_id_partition
-    name = f"{where.topic} {where.partition} {metadata.start_offset} --segment-id={segment_id}"
+    name = f"{where.topic} -p {where.partition} --segment={segment_id} --yes"
 
     def tell() -> None:
         complain(
-            f"the copy that was under way may have left objects, which no reader sees: tieredstore delete {name} "
+            f"the copy that was under way may have left objects, which no reader sees: tieredstore rm {name} "
             "removes them, and a lifecycle rule of the bucket the parts of an upload"
         )
 

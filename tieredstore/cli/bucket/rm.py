@@ -1,151 +1,101 @@
-"""``tieredstore rm``: the segments of a topic or partition, all or the oldest."""
+"""``tieredstore rm``: the segments of topics, all or the oldest, or one of them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Final
 
 import typer
 
-from tieredstore.catalog.listing import Scope, list_in_scope
-from tieredstore.cli.app.arguments import (
-    DryRun,
-    Json,
-    Parallel,
-    PartitionToo,
-    SettingsPath,
-    StoreUrl,
-    Topic,
-    TopicId,
-    one_partition,
-)
-from tieredstore.cli.app.broker_options import (
-    KafkaConfig,
-    KafkaProperties,
-    MetadataTopicBrokers,
-    client_properties,
-)
-from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
-from tieredstore.cli.app.steps import Report, Tally, Yes, is_dry_run, telling
-from tieredstore.cli.bucket.ls import at_least_one
-from tieredstore.cli.records.record_places import parse_offset_or_time
-from tieredstore.cli.terminal.rows import PARTITION, Row, field
-from tieredstore.errors import ConfigError, StoreError
-from tieredstore.model import AtTime, Uuid, human_bytes
-from tieredstore.ops.brokers import open_brokers
-from tieredstore.ops.bucket import Bucket
-from tieredstore.ops.garbage.removal import Before, Removal, topic_ids
-from tieredstore.ops.listing import ListedSegment
-from tieredstore.ops.steps import Outcome, Step
-from tieredstore.process.parallel import READERS
-
-LEFT_ALONE: Final = {
-    Outcome.LEFTOVER: "without a manifest: gc takes them when they are old",
-    Outcome.UNKNOWN: "of which nobody knows where they end",
-    Outcome.HELD: "under a legal hold",
-    Outcome.LISTED: "that the brokers still list",
-    Outcome.YOUNG: "too young to be sure that the brokers do not list them",
-    Outcome.REFUSED: "that the store refuses to delete",
-}
-_STAYING: Final = (Outcome.REFUSED, Outcome.HELD, Outcome.LISTED, Outcome.YOUNG)
+from tieredstore.api.outcomes import Outcome
+from tieredstore.api.scopes import is_glob
+from tieredstore.cli.app.options import Apply, Cluster, End, Json, Store, Topics, Work, parse_partitions, parse_segment
+from tieredstore.cli.app.outcomes import Words, carry_out
+from tieredstore.errors import ConfigError
+from tieredstore.model import human_bytes
 
 
 def rm(
-    topic: Topic,
-    partition: Annotated[int | None, typer.Argument(metavar="PARTITION", min=0, help="Only this partition.")] = None,
-    partition_too: PartitionToo = None,
-    settings: SettingsPath = None,
-    store: StoreUrl = None,
-    topic_id: TopicId = None,
-    before: Annotated[
+    topics: Topics,
+    window: End,
+    segment: Annotated[
         str | None,
-        typer.Option("--before", metavar="PLACE", help="Only what is older than an offset or a time."),
+        typer.Option(
+            "--segment",
+            metavar="OFFSET|ID",
+            help="Only the segment that begins at this offset, or has this id; with one TOPIC and -p.",
+        ),
     ] = None,
-    metadata_topic: MetadataTopicBrokers = None,
-    kafka_config: KafkaConfig = None,
-    kafka_property: KafkaProperties = None,
     force: Annotated[
-        bool, typer.Option("--force", help="With --metadata-topic: also what the brokers list, or may list yet.")
+        bool, typer.Option("--force", help="With --bootstrap-server: also what the brokers list, or may list yet.")
     ] = False,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    report: Report = None,
-    parallel: Parallel = READERS,
-    as_json: Json = False,
+    *,
+    store: Store,
+    cluster: Cluster,
+    work: Work,
+    apply: Apply,
+    output: Json,
 ) -> None:
-    """Delete the segments of a topic or of a partition, with --before only the oldest of them; whole segments only.
+    """Delete the segments of topics, with --to only the oldest of them, with --segment one; whole segments only.
 
     Without --yes it only says what would go. A segment's manifest goes first, so that no half of one is ever visible.
-    Brokers do not notice: one that still lists a segment fails its readers. With --metadata-topic they are asked, and
+    Brokers do not notice: one that still lists a segment fails its readers. With --bootstrap-server they are asked, and
     what they list stays, and what no record of theirs names until it is twice as old as a copy may take
-    (upload.max.age.ms); so does what is under a legal hold. With --before it ends, in each partition, at the first
-    segment that is not older, is listed, or does not tell.
+    (upload.max.age.ms); so does what is under a legal hold. With --to it ends, in each partition, at the first segment
+    that is not older, is listed, or does not tell. An id takes also what an unfinished copy or delete left of a segment
+    (be sure that no copy of it is still running).
 
-    Example: tieredstore rm -c store.properties orders 0 --before 2026-01-31
+    Example: tieredstore rm -c store.properties orders -p 0 --to 2026-01-31
     """
-    partition = one_partition(partition, partition_too)
-    dry_run, bounds = is_dry_run(yes=yes, dry_run=dry_run), _bounds(before, partition)
-    incarnation = None if topic_id is None else Uuid.parse(topic_id)
-    client = client_properties(metadata_topic, kafka_config, kafka_property)
-    if force and client is None:
-        raise ConfigError("--force is for what brokers list: name them by --metadata-topic HOST:PORT")
-    tally = Tally(Outcome.REMOVED, LEFT_ALONE, "segment", dry_run=dry_run)
-    with (
-        open_chosen_bucket(settings, store) as bucket,
-        telling(as_json=as_json, report=report) as teller,
-        open_brokers(client) as brokers,
-    ):
-        if incarnation is None:
-            _require_one(bucket, topic)
-        listed = list_in_scope(bucket.store, bucket.prefix, Scope(topic, incarnation, partition))
-        listed = at_least_one(listed, bucket, {topic: [] if partition is None else [partition]}, incarnation)
-        removal = Removal(
-            bucket.store,
-            bucket.prefix,
-            rules=bucket.manifest_rules,
-            brokers=brokers,
-            upload_max_age_ms=bucket.settings.upload_max_age_ms,
-            force=force,
-            dry_run=dry_run,
-            parallel=parallel,
-        )
-        with tally.working("removing", "segments") as advance:
-            for step in removal.run(listed, bounds):
-                tally.add(step.outcome, step.item.objects.stored_size)
-                teller.tell(_ROW.json(step), _line(step, tally))
-                advance()
-        tally.tell_deleted(teller, bucket.store)
-    if any(tally.counts[outcome] for outcome in _STAYING):
-        raise typer.Exit(StoreError.exit_code)
+    which, end, partitions = topics.which(work), window.end, parse_partitions(topics.partitions)
+    one = None if segment is None else parse_segment(segment, "--segment")
+    _check_topics(topics.names)
+    is_one_topic = len(topics.names) == 1 and not is_glob(topics.names[0])
+    if isinstance(end, int) and not (is_one_topic and partitions):
+        raise ConfigError("--to takes an offset only with one TOPIC and -p: each partition has offsets of its own")
+    if one is not None and end is not None:
+        raise ConfigError("--segment and --to exclude each other: name one segment, or where to end")
+    if one is not None and not (is_one_topic and len(partitions or ()) == 1):
+        raise ConfigError("--segment is one of a partition: name its TOPIC, and -p with one number")
+    if force and cluster.client() is None:
+        raise ConfigError("--force is for what brokers list: name them by --bootstrap-server HOST:PORT")
+    with store.open(cluster) as bucket:
+        plan = bucket.remove(*topics.names, stop=end, segment=one, force=force, **which)
+        words = WORDS
+        if one is not None and partitions is not None:
+            line = f"rm {topics.names[0]} -p {partitions[0]} --segment={plan.bounds['segment']} --yes"
+            words = replace(words, again=f"what is left of the segment goes by: tieredstore {line}")
+        carry_out(plan, words, yes=apply.yes, as_json=output.as_json, store=bucket.opened().store)
 
 
-def _require_one(bucket: Bucket, topic: str) -> None:
-    ids = topic_ids(bucket.store, bucket.prefix, topic)
-    if len(ids) > 1:
-        shown = ", ".join(map(str, ids))
-        raise ConfigError(f"the topic {topic} was created again: choose one of {shown} by --topic-id")
+def _check_topics(names: Sequence[str]) -> None:
+    """ConfigError for none, and for a number behind a topic, which may be meant for a partition."""
+    if not names:
+        raise ConfigError("rm needs TOPIC: tieredstore rm TOPIC...")
+    number = next((name for name in names[1:] if name.isdecimal()), None)
+    if number is not None:
+        raise ConfigError(f"is {number} a partition? then it is -p {number}; a topic of that name goes by itself")
 
 
-def _bounds(before: str | None, partition: int | None) -> Before:
-    place = None if before is None else parse_offset_or_time(before)
-    if isinstance(place, AtTime):
-        return Before(time_ms=place.timestamp_ms)
-    if place is not None and partition is None:
-        raise ConfigError("--before takes an offset only with a PARTITION: each partition has offsets of its own")
-    return Before(offset=place)
+def _line(outcome: Outcome, verb: str) -> str:
+    reason = "" if outcome.reason is None else f": {outcome.reason}"
+    return f"{verb}  {outcome.name}  ({human_bytes(outcome.stored_size or 0)}){reason}"
 
 
-def _line(step: Step[ListedSegment], tally: Tally) -> str:
-    objects = step.item.objects
-    reason = "" if step.reason is None else f": {step.reason}"
-    return f"{tally.verb_of(step.outcome)}  {objects.main_path}  ({human_bytes(objects.stored_size)}){reason}"
-
-
-_ROW: Final[Row[Step[ListedSegment]]] = Row(
-    field("outcome", lambda step: step.outcome),
-    PARTITION.of(lambda step: step.item.partition),
-    field("base_offset", lambda step: step.item.objects.start_offset),
-    field("last_offset", lambda step: None if step.item.stored is None else step.item.stored.last_offset),
-    field("segment_id", lambda step: step.item.objects.segment_id.id),
-    field("stored_size", lambda step: step.item.objects.stored_size),
-    field("reason", lambda step: step.reason),
+WORDS: Final = Words(
+    noun="segment",
+    done="deleted",
+    doing="removing",
+    show=_line,
+    left={
+        "leftover": "without a manifest: gc takes them when they are old",
+        "unknown": "of which nobody knows where they end",
+        "held": "under a legal hold",
+        "listed": "that the brokers still list",
+        "young": "too young to be sure that the brokers do not list them",
+        "newer": "written since the plan was made",
+        "refused": "that the store refuses to delete",
+    },
+    stopping=frozenset({"held", "listed", "young"}),
 )

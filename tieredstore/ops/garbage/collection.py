@@ -101,7 +101,7 @@ class GarbageCollection:
     Only keys under ``prefix`` that are those of segments are looked at. Whether there is a manifest is asked again
     right before each deletion, and so are legal holds. Stopped or killed anywhere, it leaves what a second run takes.
     With ``brokers`` come segments that they have forgotten; what their records never named is told, and deleted only if
-    ``unknown_too``.
+    ``unknown_too``. Ages are those at ``as_of_ms``, by the store's clock; without it, at the moment of the run.
     """
 
     store: ObjectStore
@@ -111,6 +111,7 @@ class GarbageCollection:
     upload_max_age_ms: int
     brokers: BrokersView | None = None
     unknown_too: bool = False
+    as_of_ms: int | None = None
     dry_run: bool = True
     parallel: int = READERS
 
@@ -126,7 +127,8 @@ class GarbageCollection:
                 f"{_hours(self.upload_max_age_ms)} (upload.max.age.ms), and what is younger than {AGES_APART} times "
                 "that may be one under way"
             )
-        older_than_ms, holds = store_time_ms(self.store) - self.min_age_ms, Holds(self.store, self.prefix)
+        now_ms = store_time_ms(self.store) if self.as_of_ms is None else self.as_of_ms
+        older_than_ms, holds = now_ms - self.min_age_ms, Holds(self.store, self.prefix)
         garbage = find_garbage(self.store, self.prefix, scope, self.brokers)
         with ThreadPool(self.parallel, "tieredstore-gc") as pool:
             work = partial(self.collect, older_than_ms, holds)

@@ -54,7 +54,8 @@ class Removal:
 
     With ``brokers`` stay, unless ``force`` says otherwise, what they list, and what they do not list and is younger
     than twice ``upload_max_age_ms`` by the store's clock. Legal holds are looked for again and again. Stopped or killed
-    anywhere, no half of a segment is visible, and a second run goes on; what had lost its manifest is a leftover then.
+    anywhere, no half of a segment is visible, and a second run goes on; what had lost its manifest is a leftover then,
+    which only ``leftovers_too`` takes. What was written after ``as_of_ms``, by the store's clock, stays.
     """
 
     store: ObjectStore
@@ -64,6 +65,8 @@ class Removal:
     brokers: BrokersView | None = None
     upload_max_age_ms: int = _MAX_AGE_MS
     force: bool = False
+    leftovers_too: bool = False
+    as_of_ms: int | None = None
     dry_run: bool = True
     parallel: int = READERS
 
@@ -80,7 +83,8 @@ class Removal:
             self._check_reached(listed, before.offset)
         older_than_ms = 0
         if self.brokers is not None:
-            older_than_ms = store_time_ms(self.store) - least_age_ms(self.upload_max_age_ms)
+            now_ms = store_time_ms(self.store) if self.as_of_ms is None else self.as_of_ms
+            older_than_ms = now_ms - least_age_ms(self.upload_max_age_ms)
         segments = load_stream(self.store, listed, rules=self.rules, parallel=self.parallel)
         if self.brokers is not None:
             segments = self.brokers.read_behind(segments)
@@ -97,10 +101,10 @@ class Removal:
         for segment in listed:
             if segment.partition == ended:
                 continue
-            if segment.loaded is None:
-                yield Step(segment, Outcome.LEFTOVER)
-            elif before.is_everything:
+            if before.is_everything and (self.leftovers_too or segment.loaded is not None):
                 yield self._judge(segment, older_than_ms)
+            elif segment.loaded is None:
+                yield Step(segment, Outcome.LEFTOVER)
             elif isinstance(segment.loaded, CorruptDataError):
                 ended = segment.partition
                 yield Step(segment, Outcome.UNKNOWN, str(segment.loaded))
@@ -116,11 +120,13 @@ class Removal:
                 ended = segment.partition
 
     def _judge(self, segment: ListedSegment, older_than_ms: int) -> Step[ListedSegment]:
-        """Return the step of a segment that may go by all but the brokers; what no record of theirs names is trusted to
-        be nobody's if it is old."""
-        outcome, reason = Outcome.REMOVED, None
+        """Return the step of a segment that may go by all but its age and the brokers; what no record of theirs names
+        is trusted to be nobody's if it is old."""
+        outcome, reason, time_ms = Outcome.REMOVED, None, written_ms(segment.objects)
+        if self.as_of_ms is not None and time_ms is not None and time_ms > self.as_of_ms:
+            return Step(segment, Outcome.NEWER, "it was written after the plan was made")
         if self.brokers is not None:
-            state, time_ms = self.brokers.state_of(segment.objects.segment_id), written_ms(segment.objects)
+            state = self.brokers.state_of(segment.objects.segment_id)
             if state is None and (time_ms is None or time_ms > older_than_ms):
                 outcome, reason = Outcome.YOUNG, "no record of the brokers names it yet"
             elif state not in {None, SegmentState.DELETE_SEGMENT_FINISHED}:

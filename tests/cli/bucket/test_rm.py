@@ -1,0 +1,88 @@
+"""``rm`` of one segment, whole ones and what is left of others, and what it does not misread."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli.cli_process import stored_files, tieredstore
+
+
+def test_one_segment_goes_and_its_objects_are_named(settings: Path, tmp_path: Path) -> None:
+    before = stored_files(tmp_path)
+    doomed = [path for path in before if path.name.startswith(f"{1:020}")]
+    rm = ("rm", "-c", settings, "single", "-p", 0, "--segment", 1)
+    planned = tieredstore(*rm).clean().text
+    assert planned.startswith("would be removed")
+    assert stored_files(tmp_path) == before
+    done = tieredstore(*rm, "--yes").clean()
+    for text in (planned, done.text):
+        (word,) = [word for word in text.split() if "{" in word]
+        named, _, suffixes = word.partition(".{")
+        assert {f"{named}.{suffix}" for suffix in suffixes.removesuffix("}").split(",")} == {
+            str(path.relative_to(tmp_path / "store")) for path in doomed
+        }
+    assert not any(path.exists() for path in doomed)
+    assert [row["base_offset"] for row in tieredstore("ls", "-c", settings, "--json").json] == [0, 2]
+    tieredstore(*rm, "--yes").fails(3, "no segment of single-0 begins at 1; nearest 0, 2")
+
+
+@pytest.mark.parametrize("left", [["log"], ["log", "indexes"], ["indexes"], ["rsm-manifest"], ["log", "rsm-manifest"]])
+def test_what_is_left_of_a_segment_goes_only_by_its_id(left: list[str], settings: Path, tmp_path: Path) -> None:
+    row = tieredstore("ls", "-c", settings, "--json").json[1]
+    for suffix in {"log", "indexes", "rsm-manifest"} - set(left):
+        stored_files(tmp_path, suffix)[1].unlink()
+    rm = ("rm", "-c", settings, "single", "-p", 0, "--yes", "--segment")
+    if "rsm-manifest" not in left:
+        tieredstore(*rm, 1).fails(3, "an unfinished copy or delete left objects; their id names them, see ls")
+    named = ",".join(sorted(left))
+    assert f"-{row['segment_id']}.{{{named}}}" in tieredstore(*rm, row["segment_id"]).clean().text
+    assert len(stored_files(tmp_path)) == 6
+    assert all(not path.name.startswith(f"{1:020}") for path in stored_files(tmp_path))
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_json_tells_what_went(applied: bool, settings: Path) -> None:
+    listed = tieredstore("ls", "-c", settings, "--json").json[1]
+    rm = ("rm", "-c", settings, "single", "-p", 0, "--segment", 1, "--json")
+    (row,), summary = tieredstore(*rm, *(["-y"] if applied else [])).clean().rows
+    same = ("topic", "topic_id", "partition", "base_offset", "last_offset", "segment_id", "stored_size")
+    assert [row[name] for name in same] == [listed[name] for name in same]
+    assert (row["action"], row["status"], row["code"]) == ("remove", "done" if applied else "planned", "removed")
+    assert (summary["done"], summary["planned"], summary["dry_run"]) == (int(applied), int(not applied), not applied)
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "words"),
+    [
+        ("", 2, "rm needs TOPIC: tieredstore rm TOPIC..."),
+        ("single 0", 2, "is 0 a partition? then it is -p 0"),
+        ("single --to 2", 2, "--to takes an offset only with one TOPIC and -p"),
+        ("single other -p 0 --to 2", 2, "--to takes an offset only with one TOPIC and -p"),
+        ("sing* -p 0 --to 2", 2, "--to takes an offset only with one TOPIC and -p"),
+        ("single --segment 1", 2, "--segment is one of a partition: name its TOPIC, and -p with one number"),
+        ("single -p 0,1 --segment 1", 2, "--segment is one of a partition"),
+        ("sing* -p 0 --segment 1", 2, "--segment is one of a partition"),
+        ("single -p 0 --segment 1 --to 2", 2, "--segment and --to exclude each other"),
+        ("single -p 0 --segment one", 2, "--segment is 'one', which is neither an offset nor the id"),
+        ("single -p 0 --segment=", 2, "--segment is '', which is neither"),
+        ("single -p 0 --segment=AAAAAAAAAAAAAAAAAAAAAQ", 3, "no segment of single-0 has the id AAAAAAAAAAAAAAAAAAAAAQ"),
+        ("single --topic-id=", 2, "'' is not a Kafka uuid"),
+        ("single --partitions=", 2, "-p is ''"),
+        ("single -p 0 --to=", 2, "--to is ''"),
+        ("single --force", 2, "--force is for what brokers list: name them by --bootstrap-server HOST:PORT"),
+        ("single -p 1", 3, "topic 'single' has no partition 1 in the bucket: it has 0"),
+        ("single tripel", 3, "there is no topic 'tripel' in the bucket"),
+    ],
+)
+def test_nothing_goes_by_a_misread_argument(line: str, code: int, words: str, settings: Path, tmp_path: Path) -> None:
+    before = stored_files(tmp_path)
+    tieredstore("rm", "-c", settings, "--yes", *line.split()).fails(code, words)
+    assert stored_files(tmp_path) == before
+
+
+def test_an_empty_name_is_no_topic(settings: Path, tmp_path: Path) -> None:
+    before = stored_files(tmp_path)
+    tieredstore("rm", "-c", settings, "--yes", "").fails(3, "there is no topic ''")
+    assert stored_files(tmp_path) == before

@@ -1,0 +1,109 @@
+"""Segments out of a bucket: all of some topics, the oldest of them, or one.
+
+It lies apart from the bucket, which imports it once it is asked for: it needs what asks brokers and judges segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tieredstore.api.outcomes import Outcome, Plan, of_removal
+from tieredstore.api.rows import time_of
+from tieredstore.api.scopes import is_glob
+from tieredstore.backends.base import admin_of
+from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope
+from tieredstore.errors import ConfigError
+from tieredstore.model import AtTime, Uuid
+from tieredstore.ops.addresses import SegmentAddress, find_objects
+from tieredstore.ops.brokers import open_brokers
+from tieredstore.ops.garbage.removal import Before, Removal
+
+if TYPE_CHECKING:
+    from tieredstore.api.bucket import Bucket
+    from tieredstore.api.scopes import Scopes
+    from tieredstore.ops.bucket import Bucket as OpenBucket
+
+
+def check_arguments(scopes: Scopes, stop: int | AtTime | None, segment: object) -> None:
+    """ConfigError for what does not say which segments are to go, or says it of several logs at once."""
+    names_one_topic = len(scopes.topics) == 1 and not is_glob(scopes.topics[0])
+    if not scopes.topics:
+        raise ConfigError("name at least one topic")
+    if isinstance(stop, int) and (scopes.partitions is None or not names_one_topic):
+        raise ConfigError("stop is an offset, which needs one topic and partitions=: each has offsets of its own")
+    if segment is None:
+        return
+    if stop is not None:
+        raise ConfigError("segment and stop exclude each other: name one segment, or where to end")
+    if isinstance(segment, bool) or not isinstance(segment, int | Uuid):
+        raise ConfigError(f"segment is of the type {type(segment).__name__}; give the offset it begins at, or its id")
+    if not names_one_topic or len(scopes.partitions or ()) != 1:
+        raise ConfigError("segment is one of a partition: name its topic, and partitions= as one number")
+
+
+def plan_removal(
+    bucket: Bucket, scopes: Scopes, stop: int | AtTime | None, segment: int | Uuid | None, *, force: bool, parallel: int
+) -> Plan:
+    """The plan; what is named is looked for now."""
+    opened = bucket.opened()
+    if segment is None:
+        chosen, only = scopes.of_one_life(opened.store, opened.prefix), None
+    else:
+        only = _find(opened, scopes, segment)
+        where = only.segment_id.topic_id_partition
+        chosen = [Scope(where.topic, where.topic_id, where.partition)]
+    as_of_ms = admin_of(opened.store).now_ms()
+    before = Before(time_ms=stop.timestamp_ms) if isinstance(stop, AtTime) else Before(offset=stop)
+
+    def outcomes(dry_run: bool) -> Generator[Outcome]:
+        with open_brokers(bucket.broker) as brokers:
+            removal = Removal(
+                opened.store,
+                opened.prefix,
+                rules=opened.manifest_rules,
+                brokers=brokers,
+                upload_max_age_ms=opened.settings.upload_max_age_ms,
+                force=force,
+                leftovers_too=isinstance(segment, Uuid),
+                as_of_ms=as_of_ms,
+                dry_run=dry_run,
+                parallel=parallel,
+            )
+            for scope in chosen:
+                listed = list_in_scope(opened.store, opened.prefix, scope)
+                if only is not None:
+                    listed = (objects for objects in listed if objects.segment_id == only.segment_id)
+                for step in removal.run(listed, before):
+                    outcome = of_removal(step, dry_run=dry_run)
+                    objects = step.item.objects
+                    yield outcome if only is None else replace(outcome, name=_names(objects))
+
+    return Plan(
+        "remove",
+        str(scopes),
+        outcomes,
+        bounds=_bounds(stop, only),
+        as_of_ms=as_of_ms,
+    )
+
+
+def _bounds(stop: int | AtTime | None, only: SegmentObjects | None) -> dict[str, object]:
+    if only is not None:
+        return {"segment": only.segment_id.id}
+    moment = time_of(stop.timestamp_ms) if isinstance(stop, AtTime) else None
+    return {} if stop is None else {"stop": moment or stop}
+
+
+def _find(opened: OpenBucket, scopes: Scopes, segment: int | Uuid) -> SegmentObjects:
+    """The one segment; by its offset only one that has a manifest, by its id also what is left of one."""
+    topic, partition = scopes.topics[0], (scopes.partitions or (0,))[0]
+    start, segment_id = (None, segment) if isinstance(segment, Uuid) else (segment, None)
+    address = SegmentAddress(topic, partition, start, scopes.topic_id, segment_id)
+    return find_objects(opened.store, opened.prefix, address)
+
+
+def _names(objects: SegmentObjects) -> str:
+    """The names of all its objects, as shells write several names at once."""
+    return f"{objects.main_path}.{{{','.join(suffix.value for suffix, _ in objects.objects)}}}"
