@@ -116,7 +116,7 @@ class SchemaRegistry:
         named = dict(properties or {})
         if url is not None:
             named = {name: text for name, text in named.items() if name not in (_URL, "url")} | {_URL: url}
-        self.settings = RegistrySettings.from_properties(named)
+        self.settings: RegistrySettings = RegistrySettings.from_properties(named)
         self._session = PerProcess[requests.Session](partial(_session, self.settings), _close)
         self._of_id: OrderedDict[int, AvroSchema] = OrderedDict()
         self._refused: OrderedDict[int, tuple[Deadline, SchemaNotFoundError | ConfigError]] = OrderedDict()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tieredstore.api.scopes import Partitions
     from tieredstore.api.tables import Table
     from tieredstore.api.verifying import Finding, Level, Verification
+    from tieredstore.consumer.client import Received as Message
     from tieredstore.model import (
         AtTime,
         IndexType,
@@ -47,6 +48,7 @@ __all__ = [
     "LegalHold",
     "Level",
     "LogSegmentData",
+    "Message",
     "OnOutcome",
     "Partition",
     "Partitions",
@@ -102,6 +104,10 @@ def __getattr__(name: str) -> object:  # noqa: C901  a table
             from tieredstore.api import verifying as module  # noqa: PLC0415
         case "LegalHold":
             from tieredstore.ops.garbage import holds as module  # noqa: PLC0415
+        case "Message":
+            from tieredstore.consumer.client import Received  # noqa: PLC0415
+
+            return Received
         case "SegmentStream":
             from tieredstore.remote.fetch import stream as module  # noqa: PLC0415
         case "StoreLike":

@@ -42,7 +42,7 @@ class Draft:
         self._size = self._started = 0
         self._name: bytes | None = DRAFT_MARK + secrets.token_hex(12).encode("ascii")
         with ExitStack() as opened:
-            self.folder = opened.enter_context(Folder(root, path.folders, create=create_folders))
+            self.folder: Folder = opened.enter_context(Folder(root, path.folders, create=create_folders))
             # Under the folder's lock nobody finds the file before it is locked itself.
             with self.folder.locked():
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

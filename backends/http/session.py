@@ -54,7 +54,7 @@ class Buffers:
     """Several buffers that are sent as one body, without being joined. It can be sent again."""
 
     def __init__(self, *buffers: Buffer) -> None:
-        self.views = [byte_view(buffer) for buffer in buffers]
+        self.views: list[memoryview[int]] = [byte_view(buffer) for buffer in buffers]
 
     def __len__(self) -> int:
         return sum(map(len, self.views))

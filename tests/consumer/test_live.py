@@ -240,7 +240,7 @@ def test_paused_in_the_bucket_and_mixed_calls(tiered: TieredTopic) -> None:
                 assert batch.records.num_rows <= 7
                 offsets += range(batch.start_offset, batch.next_offset)
             messages = consumer.consume(5, 0.2)
-            errors = [message.error() for message in messages if message.error() is not None]
+            errors = [error for message in messages if (error := message.error()) is not None]
             assert {error.code() for error in errors} <= {confluent_kafka.KafkaError._PARTITION_EOF}
             offsets += [message.offset() for message in messages if message.error() is None]
     assert offsets == list(range(100, 600))

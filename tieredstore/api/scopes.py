@@ -64,9 +64,9 @@ class Scopes:
 
     def __init__(self, topics: Sequence[str], partitions: Partitions = None, topic_id: TopicIdLike = None) -> None:
         check_names(topics)
-        self.topics = tuple(topics)
-        self.partitions = partition_set(partitions)
-        self.topic_id = topic_id_of(topic_id)
+        self.topics: tuple[str, ...] = tuple(topics)
+        self.partitions: tuple[int, ...] | None = partition_set(partitions)
+        self.topic_id: Uuid | None = topic_id_of(topic_id)
         if not topics and (self.partitions is not None or self.topic_id is not None):
             raise ConfigError("partitions and topic_id narrow a topic: name it too")
         if self.topic_id is not None and (len(topics) > 1 or any(map(is_glob, topics))):

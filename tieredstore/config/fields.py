@@ -16,7 +16,7 @@ class SettingsGroup(BaseModel):
     """Base of the settings: frozen; a field's alias is its property's name, its :class:`Kind` reads the text."""
 
     # hide_input_in_errors: pydantic's own error text must not hold a secret either
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     client_properties: ClassVar[str] = ""
     """What precedes the properties of a Kafka client, which a field ``kafka`` has as pairs of name and text, if any."""

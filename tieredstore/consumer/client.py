@@ -25,6 +25,10 @@ class Received(Protocol):
     def topic(self) -> str: ...  # noqa: D102  as the library has them
     def partition(self) -> int: ...  # noqa: D102
     def offset(self) -> int: ...  # noqa: D102
+    def key(self) -> Any: ...  # noqa: D102
+    def value(self) -> Any: ...  # noqa: D102
+    def headers(self) -> list[tuple[str, bytes | None]] | None: ...  # noqa: D102
+    def timestamp(self) -> tuple[int, int]: ...  # noqa: D102
     def leader_epoch(self) -> int | None: ...  # noqa: D102
     def error(self) -> KafkaError | None: ...  # noqa: D102
     def __len__(self) -> int: ...

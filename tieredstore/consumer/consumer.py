@@ -40,7 +40,7 @@ class Consumer(confluent_kafka.Consumer):
     ``committed`` and ``list_topics`` may be called by others too. To be closed.
     """
 
-    _makers: ClassVar = Makers()
+    _makers: ClassVar[Makers] = Makers()
 
     def __init__(self, config: dict[str, Any] | None = None, /, *, store: StoreLike = None, **kwargs: Any) -> None:
         """``store`` is the bucket, named in any way that people have it.
@@ -61,14 +61,19 @@ class Consumer(confluent_kafka.Consumer):
 
     # ---- records
 
-    def poll(self, timeout: float | None = -1) -> Any:
+    # The library's own types say that a message may be without an offset, which none is that a consumer gives.
+    def poll(  # type: ignore[override]
+        self, timeout: float | None = -1
+    ) -> Received | None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The next message or event, of either source; None if there is none within ``timeout`` seconds."""
         if self._parts is None:
             return self._client.poll(-1 if timeout is None else timeout)
         messages = self._collect(1, timeout)
         return messages[0] if messages else None
 
-    def consume(self, num_messages: int | None = None, timeout: float | None = -1) -> list[Any]:
+    def consume(  # type: ignore[override]
+        self, num_messages: int | None = None, timeout: float | None = -1
+    ) -> list[Received]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Up to ``num_messages`` (``max.poll.records``, or 1); fewer if no more come within ``timeout`` seconds."""
         count = num_messages if num_messages is not None else self._settings.poll_records or 1
         if self._parts is None or not 0 < count <= 1_000_000:

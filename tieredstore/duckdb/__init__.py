@@ -48,7 +48,7 @@ class AttachedTopics:
     """Topics that are tables of a connection. Close it when the connection is not asked for them any more."""
 
     def __init__(self, connection: Any, tables: Mapping[str, _Table], manager: RemoteStorageManager | None) -> None:
-        self.topics = tuple(tables)
+        self.topics: tuple[str, ...] = tuple(tables)
         self._connection = connection
         self._tables = tables
         self._manager = manager

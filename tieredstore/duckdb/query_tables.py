@@ -53,7 +53,7 @@ class QueryRows(ArrowStream):
     """The rows of a query, as they are asked for, once. What ends them is an error of ours: the engine's cause."""
 
     def __init__(self, reader: pa.RecordBatchReader, cause_of: Callable[[Exception], TieredStoreError]) -> None:
-        self.schema = reader.schema
+        self.schema: Any = reader.schema
         self._reader: Any = reader
         self._cause_of = cause_of
         self._is_over = False

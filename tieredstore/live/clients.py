@@ -62,8 +62,8 @@ class LiveConsumer(Consumer):
     """A consumer that knows its trouble, and can be referred to weakly."""
 
     def __init__(self, configuration: Mapping[str, str]) -> None:
-        self.trouble = Trouble(beside_clients=_family.is_forked_beside_clients)
-        self.statistics = Statistics()
+        self.trouble: Trouble = Trouble(beside_clients=_family.is_forked_beside_clients)
+        self.statistics: Statistics = Statistics()
         _construct(super().__init__, configuration, self.trouble, {"stats_cb": self.statistics.hear})
         _family.add(self)
 
@@ -81,7 +81,7 @@ class LiveProducer(Producer):
     """A producer that knows its trouble, and whether it can go on."""
 
     def __init__(self, configuration: Mapping[str, str]) -> None:
-        self.trouble = Trouble(beside_clients=_family.is_forked_beside_clients)
+        self.trouble: Trouble = Trouble(beside_clients=_family.is_forked_beside_clients)
         self.is_lost = False
         _construct(super().__init__, configuration, self.trouble, {"error_cb": self._note})
         _family.add(self)
@@ -96,7 +96,7 @@ class LiveAdmin(AdminClient):
     """An administrative client that knows its trouble."""
 
     def __init__(self, configuration: Mapping[str, str]) -> None:
-        self.trouble = Trouble(beside_clients=_family.is_forked_beside_clients)
+        self.trouble: Trouble = Trouble(beside_clients=_family.is_forked_beside_clients)
         self._log = _construct(super().__init__, configuration, self.trouble, {})
         _family.add(self)
 

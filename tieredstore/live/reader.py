@@ -34,7 +34,7 @@ class LiveReader(Closing):
 
     def __init__(self, properties: Mapping[str, str], *, isolation: Isolation, timeout_s: float = 60.0) -> None:
         """ConfigError for properties that cannot be used; nothing is connected to yet."""
-        self.cluster = LiveCluster(properties, isolation=isolation, timeout_s=timeout_s)
+        self.cluster: LiveCluster = LiveCluster(properties, isolation=isolation, timeout_s=timeout_s)
         configuration = client_configuration(properties, isolation)
         self._servers = configuration["bootstrap.servers"]
         self._timeout_s = timeout_s

@@ -130,7 +130,7 @@ class Snapshots:
         self, prefix: str, *, levels: Iterable[str] = ("entries", "bytes"), among: list[Snapshots] = SNAPSHOTS
     ) -> None:
         self.prefix = prefix
-        self.levels = frozenset(levels)
+        self.levels: frozenset[str] = frozenset(levels)
         self._lock = threading.Lock()
         self._sources: dict[int, Snapshot] = {}
         self._closed: Sums[str] = Sums()

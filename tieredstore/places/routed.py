@@ -60,7 +60,7 @@ class RoutedStore(DelegatingStore):
 
     def __init__(self, places: Sequence[Place], provider: EndpointProvider) -> None:
         super().__init__(places[0].store)
-        self.places = tuple(places)
+        self.places: tuple[Place, ...] = tuple(places)
         self._provider = provider
         self._by_endpoint = {place.endpoint: place for place in self.places}
         self._place_of_topic = lru_cache(_MOST_TOPICS)(self._ask_place)

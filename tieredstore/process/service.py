@@ -60,8 +60,8 @@ class Service:
         ``reload`` is called at SIGHUP, on a thread of its own; without it SIGHUP is left alone.
         """
         self.name = name
-        self.health = Health() if health is None else health
-        self.stopping = Stop(drain_s)
+        self.health: Health = Health() if health is None else health
+        self.stopping: Stop = Stop(drain_s)
         self.endpoint: Endpoint | None = None
         self.failure: BaseException | None = None
         self._work = dict(work)

@@ -68,7 +68,7 @@ class TopicColumns:
     """
 
     def __init__(self, columns: Sequence[str], types: ColumnTypes, topic: str, partitions: Sequence[int]) -> None:
-        self.schema = topic_schema(columns, types)
+        self.schema: Any = topic_schema(columns, types)
         self._columns = tuple(columns)
         self._types = types
         self._topic: Any = pa.array([topic], pa.string())

@@ -81,7 +81,7 @@ class TopicRead(ArrowStream):
     def __init__(self, topic: str, plan: ReadPlan, scan: StreamedScan, *, owned: Closing | None = None) -> None:
         """``owned`` is closed with the read."""
         self.topic = topic
-        self.schema = scan.schema
+        self.schema: Any = scan.schema
         self.error: TieredStoreError | None = None
         self.interruption: BaseException | None = None
         self.is_closed = False

@@ -53,7 +53,7 @@ class TopicTable:
         self, source: SegmentSource, topic: str, options: TableOptions, *, keeps_snapshot: bool = False
     ) -> None:
         self.topic = topic
-        self.schema = topic_schema(types=options.types)
+        self.schema: Any = topic_schema(types=options.types)
         self.reads: list[TopicRead] = []
         self._source = source
         self._options = options

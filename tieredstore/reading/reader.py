@@ -54,7 +54,7 @@ class TopicReader(Closing):
     ) -> None:
         """``live`` are clients that are somebody else's to close; without it some are opened on first use."""
         self.query = query
-        self.settings = settings or ReadSettings()
+        self.settings: ReadSettings = settings or ReadSettings()
         self._open_source = open_source
         self._lock = threading.Lock()
         self._open = contextlib.ExitStack()

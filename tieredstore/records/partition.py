@@ -52,7 +52,7 @@ class PartitionRead(ArrowStream, Closing):
         self.stop = stop
         self.schema = settings.schema
         lost = checked_losses(lineage, start, stop, settings)
-        self.report = ReadReport(start, lost, unreadable=unreadable_segments(lineage, start, stop))
+        self.report: ReadReport = ReadReport(start, lost, unreadable=unreadable_segments(lineage, start, stop))
         self._is_over = False
         self._batches = self._read(source, lineage, settings)
 

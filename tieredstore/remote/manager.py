@@ -34,9 +34,13 @@ from tieredstore.remote.statistics import FetchStats
 from tieredstore.remote.stores import StoreLike, resolve_store
 
 if TYPE_CHECKING:
+    from tieredstore.config import Settings
+    from tieredstore.format.manifest_rules import ManifestRules
     from tieredstore.remote.copy.raw_writer import RawSegmentWriter
     from tieredstore.remote.fetch.raw_indexes import RawIndexes
+    from tieredstore.remote.stores import NamedStore
     from tieredstore.transform.encryption import RandomBytes
+    from tieredstore.transform.keyring import KeyRing
 
 
 CLOSE_S: Final = 2.0
@@ -70,15 +74,17 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         their owner's: ``close`` leaves them alone. With ``shares_read_ahead`` what the settings have loaded ahead is
         for all readers of this manager together, not for each of them.
         """
-        self.settings, self.named = resolve_store(source)
-        settings = self.settings
-        self.layout = KeyLayout(
+        settings, named = resolve_store(source)
+        self.settings: Settings = settings
+        self.named: NamedStore | None = named
+        """Where the settings come from; None where they were read already."""
+        self.layout: KeyLayout = KeyLayout(
             settings.key_prefix,
             settings.key_prefix_mask,
             settings.endpoint.cluster if settings.endpoint.is_raw else None,
         )
-        self.manifest_rules = rules_of(settings)
-        self.key_ring = key_ring_of(settings)
+        self.manifest_rules: ManifestRules = rules_of(settings)
+        self.key_ring: KeyRing | None = key_ring_of(settings)
         self._fields = tuple(CustomMetadataField[name] for name in settings.custom_metadata_fields)
         with contextlib.ExitStack() as opened:  # what was opened is closed again if the rest of it fails
             owns_store = store is None

@@ -50,7 +50,7 @@ class TransformedChunks:
         self._pool = pool
         self._chunks_in_flight = chunks_in_flight
         self._random_bytes = random_bytes
-        self.stored_sizes = array("q")
+        self.stored_sizes: array[int] = array("q")
 
     def __iter__(self) -> Generator[bytes | memoryview, None, None]:
         free = [_Slot(GrowingBuffer(), GrowingBuffer()) for _ in range(self._chunks_in_flight)]

@@ -97,7 +97,7 @@ class TopicAdvice:
         """The topics that are not shipped, and why."""
         self.advice: dict[str, tuple[str, ...]] = {}
         """What is to be warned of, by topic; each topic is here once it is known."""
-        self.has_news = False
+        self.has_news: bool = False
         """Whether a topic was told of since somebody has set this back."""
 
     def knows(self, topic: str) -> bool:

@@ -94,8 +94,8 @@ class Uploader(Closing):
         self._service: Service | None = None
         self._is_stopped = False
         self.environment: BrokerEnvironment = broker_environment(uploader)
-        self.counts = Counts()
-        self.health = _health()
+        self.counts: Counts = Counts()
+        self.health: Health = _health()
         self._given_store, self._monotonic = store, monotonic
         with contextlib.ExitStack() as opened:
             for log_dir in self.environment.log_dirs:
@@ -106,25 +106,27 @@ class Uploader(Closing):
             broker = self._open_broker(opened)
             leadership = leadership_of(uploader.leadership, self.environment, broker)
             opened.callback(leadership.close)
-            self.tries = Tries(monotonic)
+            self.tries: Tries = Tries(monotonic)
             self._limit = TryLimit(uploader.upload_timeout_ms / 1000, uploader.concurrent_uploads)
-            self.target = Target.open(settings, store, self.tries, self._limit)
+            self.target: Target = Target.open(settings, store, self.tries, self._limit)
             self._opened = opened.pop_all()
-        self.leadership = LeadershipView(leadership, monotonic)
-        self.topics = TopicAdvice(uploader, broker)
+        self.leadership: LeadershipView = LeadershipView(leadership, monotonic)
+        self.topics: TopicAdvice = TopicAdvice(uploader, broker)
         made_id = self.target.made_topic_id
-        self.disk = Disk(self.environment.log_dirs, TopicSelection(uploader).holds, self._links, monotonic, made_id)
-        self.roles = Roles(self.disk, self.leadership, self.topics, broker, monotonic)
+        self.disk: Disk = Disk(
+            self.environment.log_dirs, TopicSelection(uploader).holds, self._links, monotonic, made_id
+        )
+        self.roles: Roles = Roles(self.disk, self.leadership, self.topics, broker, monotonic)
         self._pins = Pins(uploader.hold_max_files, uploader.hold_min_free_percent, self._links)
-        self.held = Held(0, 0, 0, 0)
+        self.held: Held = Held(0, 0, 0, 0)
         uploads = Uploads(self.tries, self.counts, self.environment.broker_id, self._limit)
-        self.retention = RemoteRetention.of(uploader)
+        self.retention: RemoteRetention = RemoteRetention.of(uploader)
         self._followed_partitions = FollowedPartitions(monotonic)
         self._filler = Filler(uploads, self.counts, uploader.check_crcs)
         self._shipper = Shipper(uploads, self.counts, self.disk.relist, uploader.start, uploader.check_crcs)
-        self.schedule = Schedule(lambda: self.disk.partitions, self.may_ship, monotonic)
+        self.schedule: Schedule = Schedule(lambda: self.disk.partitions, self.may_ship, monotonic)
         by_disk = DiskSettling(self.environment.log_dirs)
-        self.inquiries = Inquiries(
+        self.inquiries: Inquiries = Inquiries(
             settling or (by_disk if broker is None else BrokerSettling(broker)),
             self.leadership,
             self._shippable,

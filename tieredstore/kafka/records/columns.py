@@ -63,7 +63,7 @@ class RecordColumns:
             raise ConfigError(f"columns {list(names)} are not some of {', '.join(COLUMNS)}, each once")
         self.schema = pa.schema([_FIELDS[COLUMNS.index(name)] for name in names])
         # A bit a column, as the kernel tests them in its inner loop.
-        self.wanted = sum(1 << COLUMNS.index(name) for name in names)
+        self.wanted: int = sum(1 << COLUMNS.index(name) for name in names)
 
     def build(self, taken: Taken) -> pa.RecordBatch:
         """A record batch over the kernel's slabs, without copying; it keeps them from being used again."""

@@ -290,8 +290,8 @@ class CommitLog:
     def __init__(self, store: ObjectStore, root: str, pipeline: str, generation: int) -> None:
         self.store = store
         self.root, self.pipeline, self.generation = root, pipeline, generation
-        self.folder = own_folder(root, pipeline, generation)
-        self.writer = uuid.uuid4().hex
+        self.folder: str = own_folder(root, pipeline, generation)
+        self.writer: str = uuid.uuid4().hex
         """Who writes: new in each process that opens the log."""
         self.state = LogState()
 

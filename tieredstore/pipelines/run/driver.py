@@ -63,7 +63,7 @@ class Driver:
     def __init__(self, generation: Generation, writer: WindowWriter, after: Listener | None = None) -> None:
         self.generation, self._writer, self._after = generation, writer, after
         self.store, self.log = generation.store, generation.log
-        self.finalizer = Finalizer(generation)
+        self.finalizer: Finalizer = Finalizer(generation)
         self.is_complete = False
         """Whether all that is committed is published: after a failure ``resume`` sees to that."""
 

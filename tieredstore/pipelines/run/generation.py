@@ -41,9 +41,9 @@ class Generation:
         self.pipeline, self.store = pipeline, store
         self.own, self.number = pipeline.own, pipeline.own.generation
         self.naming = naming_of(pipeline)
-        self.log = CommitLog(store, self.naming.root, self.own.name, self.number)
-        self.family = Family(self.log)
-        self.fingerprint = fingerprint_of(self.own)
+        self.log: CommitLog = CommitLog(store, self.naming.root, self.own.name, self.number)
+        self.family: Family = Family(self.log)
+        self.fingerprint: str = fingerprint_of(self.own)
 
     @cached_property
     def table(self) -> IcebergTable | None:

@@ -69,9 +69,9 @@ class Runner:
         self._reader = TopicReader(lambda: parts.source, self._planner.query, ReadSettings(columns=COLUMNS))
         self._waiting, self.counts = Waiting(), Counts()
         self._own, self._has_begun, self._take_over, self._framed = pipeline.own, False, take_over, framed
-        self.source_name = _source_name(pipeline, parts)
+        self.source_name: str = _source_name(pipeline, parts)
         self._group = GroupProgress.of(pipeline)
-        self.driver = Driver(Generation(pipeline, parts.store), self, self._note)
+        self.driver: Driver = Driver(Generation(pipeline, parts.store), self, self._note)
 
     def __enter__(self) -> Self:
         return self

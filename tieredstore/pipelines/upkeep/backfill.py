@@ -57,7 +57,7 @@ class Backfill:
             raise ConfigError(NEEDS_SPARK)
         self._pipeline, self._store, self._source = pipeline, store, source
         self._replaces, self._threads = replaces, threads
-        self.driver = Driver(Generation(pipeline, store), self)
+        self.driver: Driver = Driver(Generation(pipeline, store), self)
         self._recipe = recipe_of(pipeline)
 
     def plan(self, selected: Selected) -> BackfillPlan:

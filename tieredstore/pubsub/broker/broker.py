@@ -105,8 +105,8 @@ class Broker:
         directory: Directory | None = None,
     ) -> None:
         settings: Settings = topics.settings
-        self.own = settings.section(BatchBrokerSettings)
-        self.directory = Directory(StoreTopics(topics)) if directory is None else directory
+        self.own: BatchBrokerSettings = settings.section(BatchBrokerSettings)
+        self.directory: Directory = Directory(StoreTopics(topics)) if directory is None else directory
         self._settings = settings
         self._assignment = assignment or AllTopics(lambda: self.address, serves_reads=self.own.serve_reads)
         self._authorizer = authorizer or EverybodyMay()

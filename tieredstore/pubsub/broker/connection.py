@@ -91,9 +91,9 @@ class Inlet:
         self.handler = handler
         self.room = room
         self.loop = loop
-        self.turns = Turns(loop)
-        self.shared = memoryview(bytearray(READ_BYTES))
-        self.pool = SlabPool()
+        self.turns: Turns = Turns(loop)
+        self.shared: memoryview[int] = memoryview(bytearray(READ_BYTES))
+        self.pool: SlabPool = SlabPool()
 
 
 class Answers:

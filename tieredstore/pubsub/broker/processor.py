@@ -113,7 +113,7 @@ class TopicProcessor:
     def __init__(self, writer: BatchWriter, intake: Intake) -> None:
         """For the loop that it is made on."""
         topics = writer.topics
-        self.most_bytes = topics.batches.batch_bytes - index_size(1)  # of a Message
+        self.most_bytes: int = topics.batches.batch_bytes - index_size(1)  # of a Message
         self._topic = writer.topic
         self._writer = writer
         self._intake = intake
@@ -252,8 +252,8 @@ class TopicProcessors:
         self, directory: Directory, assignment: Assignment, own: BatchBrokerSettings, uploads: int, lookups: Executor
     ) -> None:
         """``uploads``: batches of a topic that are written at once."""
-        self.room = Room(own.buffer_bytes)
-        self.counts = BrokerCounts()
+        self.room: Room = Room(own.buffer_bytes)
+        self.counts: BrokerCounts = BrokerCounts()
         self._directory = directory
         self._assignment = assignment
         self._lookups = lookups

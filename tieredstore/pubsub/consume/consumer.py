@@ -20,7 +20,7 @@ from tieredstore.pubsub.consume.partition_state import (
     SharedReading,
     with_places,
 )
-from tieredstore.pubsub.counts import CONSUMERS, export
+from tieredstore.pubsub.counts import CONSUMERS, ConsumerCounts, export
 from tieredstore.pubsub.format.batches import BatchIndex
 from tieredstore.pubsub.format.decoder import BatchDecoder, OnCorrupt
 from tieredstore.pubsub.queue.auditor import auditor_of
@@ -109,8 +109,8 @@ class BatchConsumer(Closing):
         self._version: int | None = None  # of the claims that the partitions follow
         self._is_closed = False
         self.losses: list[str] = []
-        self.skipped = self._shared.skipped
-        self.counts = self._shared.counts
+        self.skipped: list[str] = self._shared.skipped
+        self.counts: ConsumerCounts = self._shared.counts
         self._forget_counts = export(CONSUMERS, self.counts)
         if group is not None:
             self._member = self._queue.member(group) or StoreGroup(

@@ -55,7 +55,7 @@ class Fetches:
         self.at_once = objects
         self._objects, self._bytes = objects, most_bytes  # that are left
         # Objects take no more threads than there is room for; the others look for what comes behind them.
-        self.pool = ThreadPool(objects + _LOOKS_AHEAD, "tieredstore-pubsub-fetch")
+        self.pool: ThreadPool = ThreadPool(objects + _LOOKS_AHEAD, "tieredstore-pubsub-fetch")
 
     @property
     def is_full(self) -> bool:
@@ -128,7 +128,7 @@ class Lookout:
         """Look from there on."""
         self._cursor = self._shared.log.queue.cursor(self._partition, offset)
         self._stride = 1
-        self.next_look_s = 0.0
+        self.next_look_s: float = 0.0
         self.looking: Future[Looked] | None = None
 
     def look(self, *, has_backlog: bool) -> list[QueuedNotification]:
@@ -196,7 +196,7 @@ class OpenBatch:
         self.at_hand: RowsAtHand | None = None
         self.repeated: frozenset[int] = frozenset()
         self.fetching = fetching
-        self.batch = fetching.batch
+        self.batch: QueuedBatch = fetching.batch
         self._shared = shared
         self._damage: str | None = None
         try:
@@ -206,7 +206,9 @@ class OpenBatch:
                 raise
             self._damage = str(error)
         auditor = shared.auditor
-        self.audited = None if auditor is None else ReadMessages(auditor, fetched.body, self.batch.key, position)
+        self.audited: ReadMessages | None = (
+            None if auditor is None else ReadMessages(auditor, fetched.body, self.batch.key, position)
+        )
         self._decoded = self._decode(fetched, position)
 
     def fill(self) -> bool:
@@ -273,8 +275,8 @@ class PartitionState:
     def __init__(self, shared: SharedReading, partition: int, position: Position, term: int = 0) -> None:
         self.partition = partition
         self.term = term
-        self.position = position
-        self.lookout = Lookout(shared, partition, position.offset)
+        self.position: Position = position
+        self.lookout: Lookout = Lookout(shared, partition, position.offset)
         self._shared = shared
         window_ms = shared.dedup_window_ms
         self._seen = None if window_ms is None else SeenMessages(shared.log, partition, window_ms)

@@ -47,14 +47,14 @@ class BatchTable:
         *,
         keeps_snapshot: bool = True,
     ) -> None:
-        self.topic = topic.name
+        self.topic: str = topic.name
         self._log = BatchLog(topics, topic)
         self._settings = topics.batches
         self._types = {"key": key, "value": value}
         self._keeps_snapshot = keeps_snapshot
         self._batches: list[QueuedBatch] | None = None
         self._scans: list[BatchScan] = []
-        self.is_closed = False
+        self.is_closed: bool = False
         self.schema: pa.Schema = _schema(key, value)
 
     @property

@@ -93,7 +93,7 @@ class IdsHash:
 
     def __init__(self) -> None:
         self._ids = bytearray()
-        self.count = 0
+        self.count: int = 0
 
     def add(self, message_id: bytes) -> None:
         """One more id."""

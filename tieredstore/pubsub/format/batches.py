@@ -73,8 +73,8 @@ class BatchIndex:
 
         Raises MessageCorruptError, naming the object and the byte.
         """
-        self.name = name
-        self.size = parse_index_size(head, name)
+        self.name: str = name
+        self.size: int = parse_index_size(head, name)
         if len(head) < self.size:
             raise MessageCorruptError(
                 f"{name}: byte {len(head)}: the object ends within its index of {self.size} bytes"
@@ -89,7 +89,7 @@ class BatchIndex:
                     f"{place} at {end} is expected"
                 )
             end = start + size
-        self.object_size = end
+        self.object_size: int = end
         if object_size is not None and object_size != end:
             raise MessageCorruptError(
                 f"{name}: byte {end}: its Messages end here, and the object has {object_size} bytes"

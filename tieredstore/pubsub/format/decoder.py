@@ -45,7 +45,7 @@ class RecordColumns:
         if unknown or not names or len(set(names)) < len(names):
             raise ConfigError(f"columns {list(names)} are not some of {', '.join(COLUMNS)}, each once")
         self.schema: pa.Schema = pa.schema([_FIELDS[COLUMNS.index(name)] for name in names])
-        self.wanted = sum(1 << COLUMNS.index(name) for name in names)
+        self.wanted: int = sum(1 << COLUMNS.index(name) for name in names)
 
     def build(self, taken: Taken) -> pa.RecordBatch:
         """A record batch over the kernel's slabs, without copying; it keeps them from being used again."""

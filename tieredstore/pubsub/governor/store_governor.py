@@ -117,7 +117,7 @@ class StoreGovernor(Governor):
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         """``seat`` and ``topics`` are asked at each tick."""
-        self.session = uuid.uuid4().hex
+        self.session: str = uuid.uuid4().hex
         self.generation = None  # that of the lease
         self._folder = folder
         self._seat = seat

@@ -317,7 +317,7 @@ class BatchMemory:
         """``least``: bytes that the first Message may have. ``first``: bytes to begin with, where not all may be
         needed: then Messages can be added, and memory moves as it grows."""
         self._pool = pool
-        self.most_messages = min(messages, size // _LEAST_MESSAGE + 1)
+        self.most_messages: int = min(messages, size // _LEAST_MESSAGE + 1)
         self._first = self._end = index_size(self.most_messages)
         # A byte less: blocks of a pool, whose sizes are round, are more than what is asked for.
         self._most = size - 1

@@ -385,7 +385,7 @@ class BrokerLink:
 
     def __init__(self, place: Place, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.place = place
-        self.is_lost = False
+        self.is_lost: bool = False
         self._reader = reader
         self._writer = writer
         self._waiting: dict[tuple[PacketType, int], asyncio.Future[Response]] = {}

@@ -18,7 +18,7 @@ from tieredstore.process.closing import Closing
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.forks import begin_again_after_fork
 from tieredstore.process.thread_pool import ThreadPool
-from tieredstore.pubsub.counts import PRODUCERS
+from tieredstore.pubsub.counts import PRODUCERS, ProducerCounts
 from tieredstore.pubsub.errors import DeliveryFailedError
 from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.messages import ADDRESS_BYTES, Compression, Headers, ProducerRequest, message_header
@@ -94,7 +94,7 @@ class BatchProducer(Closing):
             self._sending = Sending(batches, acks, auditor, message_bytes, monotonic)
             self._outbox = self._new_outbox(self._sending)
             self._opened = opened.pop_all()
-        self.counts = self._sending.counts
+        self.counts: ProducerCounts = self._sending.counts
         self._is_unacked = acks == "0"
         self._is_closed = False
         self._forget_counts = PRODUCERS.add(self._count)

@@ -64,7 +64,7 @@ class StoreGroup(GroupMember):
         patience_s: float = PATIENCE_S,
     ) -> None:
         _check_name(group)
-        self.member = uuid.uuid4().hex
+        self.member: str = uuid.uuid4().hex
         self._folder = folder
         self._group = group
         self._topic = topic

@@ -37,7 +37,7 @@ class Auditor(Closing):
         self._cluster, self._topic = settings.cluster, topic
         self._is_producer = is_producer
         self._has_warned = False
-        self.counts = AuditingCounts()
+        self.counts: AuditingCounts = AuditingCounts()
         # Java's partitioner: a Message's records come to one partition, whoever sends them.
         configuration = {**TopicAdmin.configuration(properties), "linger.ms": "10", "partitioner": "murmur2"}
         self._producer = PerProcess(lambda: LiveProducer(configuration), _let_go)

@@ -93,7 +93,7 @@ class QueueCursor:
     """A reader's place in one partition of a queue: ``offset`` comes next. For one thread at a time."""
 
     def __init__(self, queue: NotificationQueue, partition: int, offset: int) -> None:
-        self.offset = offset
+        self.offset: int = offset
         self._queue = queue
         self._partition = partition
 

@@ -79,12 +79,12 @@ class Topics:
             )
         self.store = store
         self.settings = settings
-        self.batches = settings.section(BatchSettings)
-        self.folder = OwnFolder(store, settings.key_prefix, self.batches.cluster)
-        self.bucket_name = bucket_name(settings)
+        self.batches: BatchSettings = settings.section(BatchSettings)
+        self.folder: OwnFolder = OwnFolder(store, settings.key_prefix, self.batches.cluster)
+        self.bucket_name: str = bucket_name(settings)
         # For batches, of whatever topic, that are written or were read. A try that hangs keeps what it sends: memory
         # comes back when nobody sends it any more.
-        self.memory = SlabPool()
+        self.memory: SlabPool = SlabPool()
         self._configured = configured
 
     def create(self, name: str, partitions: int = 1) -> Topic:
@@ -279,8 +279,8 @@ class BatchLog(Closing):
     def __init__(self, topics: Topics, topic: Topic) -> None:
         self.topics = topics
         self.topic = topic
-        self.store = topics.store
-        self.queue = topics.queue(topic)
+        self.store: ObjectStore = topics.store
+        self.queue: NotificationQueue = topics.queue(topic)
 
     def close(self) -> None:
         """Let the queue go."""

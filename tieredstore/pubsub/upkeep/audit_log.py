@@ -193,7 +193,7 @@ class AuditPairs:
         self._waiting: dict[ProducerRequest, _Known] = {}  # for the other side
         self._settled: dict[ProducerRequest, _Known] = {}
         self.producers: set[tuple[bytes, int]] = set()
-        self.counts = PairingCounts()
+        self.counts: PairingCounts = PairingCounts()
 
     def add(self, record: AuditRecord, ms: int, partition: int, offset: int) -> Iterator[AuditFinding]:
         """One record, which was written at ``ms``; what it shows to be wrong with its Message."""

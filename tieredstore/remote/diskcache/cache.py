@@ -56,7 +56,7 @@ class DiskChunkCache(ChunkCache):
             lock_timeout_s=lock_timeout_s,
         )
         self._table = DiskTable(_make_private_folder(path), size_bytes, retention_ms, lock_timeout_s)
-        self.blobs = BlobCache(self._table)
+        self.blobs: BlobCache = BlobCache(self._table)
 
     def __reduce__(self) -> tuple[Callable[[], DiskChunkCache], tuple[()]]:
         return self._copy, ()

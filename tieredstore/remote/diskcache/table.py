@@ -83,7 +83,7 @@ class DiskTable:
         self._noted: dict[str, None] = {}
         self._written_at = 0.0
         self._reported: set[str] = set()
-        self.counters = Counters()
+        self.counters: Counters = Counters()
 
     def pause(self) -> None:
         """Before a fork: write the noted uses, close the connection, and end its thread."""

@@ -55,9 +55,9 @@ class StreamBuffers:
     """
 
     def __init__(self, *, reuse: bool) -> None:
-        self.stored = BufferPool(reuse=reuse)
-        self.originals = BufferPool(reuse=reuse)
-        self.cached = BufferPool(reuse=True)
+        self.stored: BufferPool = BufferPool(reuse=reuse)
+        self.originals: BufferPool = BufferPool(reuse=reuse)
+        self.cached: BufferPool = BufferPool(reuse=True)
 
 
 class Destination:

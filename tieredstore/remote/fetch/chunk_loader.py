@@ -31,6 +31,7 @@ from tieredstore.remote.fetch.chunk_runs import greedy_run
 if TYPE_CHECKING:
     from tieredstore.remote.fetch.manifests import Manifests
     from tieredstore.remote.pools import Pools
+    from tieredstore.remote.statistics import FetchCounters
 
 WORTH_A_THREAD: Final = 1 << 20
 """Bytes of a chunk from which on another thread is woken for the next one: that takes as long as a quarter of it."""
@@ -162,7 +163,7 @@ class ChunkLoader:
         self._identity = manifests.store.identity  # asked for once: it is part of every chunk's key
         self._cached = None if cache is None else CachedChunks(cache, self._identity, self._pools.transform, life)
         self.coalesce_max_bytes = coalesce_max_bytes
-        self.counters = manifests.counters
+        self.counters: FetchCounters = manifests.counters
         self.begin_again()
         begin_again_after_fork(self)
 

@@ -84,7 +84,7 @@ class Manifests:
         self.layout = layout
         self._key_ring = key_ring
         self._loads = loads
-        self.counters = FetchCounters()
+        self.counters: FetchCounters = FetchCounters()
         self._rules = rules
 
     def get(self, metadata: RemoteLogSegmentMetadata) -> OpenManifest:
