@@ -72,7 +72,7 @@ def show(folder: Path, store_settings: str) -> None:
     copied = tieredstore("copy", "-c", shown(settings), shown(kafka))
     tieredstore("ls", "-c", shown(settings))
     tieredstore("inspect", "-c", shown(settings), "txn", "0", "605")
-    tieredstore("index", "-c", shown(settings), "txn", "0", "605", "transaction")
+    tieredstore("inspect", "-c", shown(settings), "txn", "0", "605", "--index", "transaction")
     originals = [describe(segment) for segment in discover(kafka).segments]
     fetch_and_compare(originals, settings, folder)
     tieredstore("copy", "-c", shown(settings), shown(kafka))

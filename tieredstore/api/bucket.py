@@ -219,26 +219,30 @@ class Bucket(Closing):
         *topics: str,
         level: Level = "listing",
         sample: float = 1.0,
+        start: GivenPlace = None,
+        stop: GivenPlace = None,
         state: str | Path | None = None,
+        recheck_days: int = 30,
         on_finding: Callable[[Finding], object] | None = None,
+        on_segment: Callable[[Verification], object] | None = None,
         **which: Unpack[Which],
     ) -> Verification:
         """Check the segments, and how they follow each other; nothing is changed.
 
         ``level`` says how deep; below listing it needs the private keys. ``sample`` is the part of the segments that
-        the levels index and data look into. ``state`` is a file: what it knows to be sound is passed over, and it is
-        kept up to date. ResourceNotFoundError where there is nothing to verify.
+        the levels index and data look into. With ``start`` and ``stop`` those that may have records in between. What
+        ``state``, a file, knows to be sound is passed over for ``recheck_days``. A broker's metadata topic is compared
+        in both directions. ``on_finding`` takes findings as they come, which are not kept then; ``on_segment`` is
+        called with the sums so far. ResourceNotFoundError where there is nothing to verify.
         """
-        from tieredstore.api.verifying import check_arguments, verify_segments  # noqa: PLC0415
+        from tieredstore.api.verifying import Depth, verify_segments  # noqa: PLC0415
 
-        scopes = _scopes(topics, which)
-        check_arguments(level, sample)
+        scopes, file = _scopes(topics, which), None if state is None else Path(state)
+        first, last = place_of("start", start), place_of("stop", stop)
+        depth = Depth(level, sample, first, last, file, recheck_days, which.get("parallel"))
         opened = self._bucket()
         opened.refuse_raw("verify", "it has neither manifests nor the indexes that would be held against each other")
-        return verify_segments(
-            opened, scopes, level, sample=sample, state=None if state is None else Path(state),
-            parallel=which.get("parallel"), on_finding=on_finding,
-        )  # fmt: skip
+        return verify_segments(opened, scopes, depth, client=self.broker, on_finding=on_finding, on_segment=on_segment)
 
     def doctor(self, *, write: bool = False) -> Table[Check]:
         """Look at settings, keys, store, clock, rules and caches; ``write`` puts and removes a few small objects."""

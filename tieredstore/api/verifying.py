@@ -6,34 +6,40 @@ It lies apart from the bucket, which imports it once it is asked for: it needs a
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from tieredstore.api.tables import Table
 from tieredstore.errors import ConfigError, ResourceNotFoundError
-from tieredstore.model import Uuid
+from tieredstore.model import AtTime, Uuid, check_offset
+from tieredstore.ops.listing import load_stream, within
+from tieredstore.ops.verification import BrokersBelief, MetadataTopic, Sample, Selection, Severity, VerifyState, verify
 from tieredstore.ops.verification import Finding as Found
-from tieredstore.ops.verification import FindingKind, Sample, Selection, Severity, VerifyState
-from tieredstore.ops.verification import Level as Depth
-from tieredstore.ops.verification import verify as verify_bucket
+from tieredstore.ops.verification import Level as OfLevel
 
 if TYPE_CHECKING:
     from tieredstore.api.scopes import Scopes
+    from tieredstore.catalog.listing import Scope, SegmentObjects
     from tieredstore.ops.bucket import Bucket as OpenBucket
+    from tieredstore.ops.listing import ListedSegment
+    from tieredstore.ops.verification import CheckedSegment
 
 Level: TypeAlias = Literal["listing", "index", "data"]
 """How deep: listing and manifests, every index too, or every byte."""
 
-_LEVELS: Final = tuple(level.value for level in Depth)
+_LEVELS: Final = tuple(level.value for level in OfLevel)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that is not as it should be: how bad it is, what it means for readers, and what to do.
 
-    ``object`` is a key of the store, and ``byte_range`` (half-open) what of it is meant.
+    ``object`` is a key of the store; of its bytes those from ``first_byte`` up to ``stop_byte`` are meant, of the log
+    the offsets from ``first_offset`` to ``last_offset``.
     """
 
     severity: str
@@ -44,18 +50,28 @@ class Finding:
     base_offset: int | None
     segment_id: Uuid | None
     object: str | None
-    byte_range: tuple[int, int] | None
+    first_byte: int | None
+    stop_byte: int | None
+    first_offset: int | None
+    last_offset: int | None
     detail: str
     meaning: str
     advice: str
+
+    def __str__(self) -> str:
+        where = f"{self.topic}-{self.partition} ({self.topic_id})" if self.object is None else self.object
+        bytes_of = "" if self.first_byte is None else f" bytes {self.first_byte}:{self.stop_byte}"
+        kind = " ".join(dict.fromkeys((f"{self.severity}:", f"{self.kind}:")))
+        return f"{kind} {where}{bytes_of}: {self.detail}"
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
     """What was read, and what was found; only what is counted here was looked at.
 
-    Of ``segments``, whose logs have ``log_size`` bytes, ``passed_over`` are known to be sound, or old: only their
-    objects were looked for. ``indexes_read`` had their indexes checked, ``segments_read`` every byte, ``log_read``.
+    Of ``segments``, whose logs have ``log_size`` bytes, ``passed_over`` are known to be sound: only their objects were
+    looked for. ``indexes_read`` had their indexes checked, ``segments_read`` every byte, ``log_read``. ``severities``
+    says how many findings there are of each; ``findings`` are those that ``on_finding`` did not take.
     """
 
     level: Level
@@ -65,66 +81,177 @@ class Verification:
     segments_read: int = 0
     log_size: int = 0
     log_read: int = 0
+    severities: Mapping[str, int] = field(default_factory=dict[str, int])
     findings: Table[Finding] = field(default_factory=Table[Finding])
 
     @property
     def is_sound(self) -> bool:
         """Whether nothing was found but notices, which readers do not notice."""
-        return all(finding.severity == Severity.NOTICE.value for finding in self.findings)
+        return not any(count for severity, count in self.severities.items() if severity != Severity.NOTICE.value)
+
+    def with_segment(self, checked: CheckedSegment) -> Verification:
+        """The same with one segment more."""
+        return replace(
+            self,
+            segments=self.segments + 1,
+            passed_over=self.passed_over + (checked.level is None),
+            indexes_read=self.indexes_read + (checked.level not in (None, OfLevel.LISTING)),
+            segments_read=self.segments_read + checked.is_read,
+            log_size=self.log_size + checked.log_size,
+            log_read=self.log_read + (checked.log_size if checked.is_read else 0),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """How deep, and into which of the segments; ConfigError for a level or a sample that there is not."""
+
+    level: Level
+    sample: float
+    start: int | AtTime | None
+    stop: int | AtTime | None
+    state: Path | None
+    recheck_days: int
+    parallel: int | None
+
+    def __post_init__(self) -> None:
+        level: object = self.level
+        sample: Any = self.sample
+        if level not in _LEVELS:
+            raise ConfigError(f"level is {level!r:.60}; it must be {', '.join(_LEVELS)}")
+        if type(sample) not in (int, float) or not 0 < sample <= 1:
+            raise ConfigError(f"sample is {sample!r:.60}; give a part, as 0.05")
+        if sample != 1 and level == "listing":
+            raise ConfigError("a sample thins what the levels index and data read: choose one of these")
+        if isinstance(self.start, int) and isinstance(self.stop, int) and self.start > self.stop:
+            raise ConfigError(f"start {self.start} is after stop {self.stop}")
+
+    def has_offsets(self, first: int, last: int) -> bool:
+        """Whether some of these offsets may be asked for; times do not tell."""
+        is_before = isinstance(self.start, int) and last < self.start
+        return not is_before and not (isinstance(self.stop, int) and first >= self.stop)
+
+    def narrow(self, opened: OpenBucket, listed: Iterator[SegmentObjects]) -> Iterator[SegmentObjects]:
+        """The segments that may have records from start to stop, by their manifests.
+
+        ConfigError at the end for an offset beyond that of all these partitions.
+        """
+        if self.start is None and self.stop is None:
+            yield from listed
+            return
+        ends: dict[str, int] = {}
+
+        def with_ends(loaded: Iterable[ListedSegment]) -> Iterator[ListedSegment]:
+            for one in loaded:
+                last = None if one.stored is None else one.stored.last_offset
+                if last is not None:
+                    ends[f"{one.partition.topic}-{one.partition.partition}"] = last + 1
+                yield one
+
+        loaded = with_ends(load_stream(opened.store, listed, rules=opened.manifest_rules))
+        yield from (segment.objects for segment in within(loaded, self.start, self.stop))
+        if isinstance(self.start, int):
+            check_offset(self.start, ends)
 
 
 def verify_segments(
     opened: OpenBucket,
     scopes: Scopes,
-    level: Level,
+    depth: Depth,
     *,
-    sample: float,
-    state: Path | None,
-    parallel: int | None,
+    client: Mapping[str, str] | None,
     on_finding: Callable[[Finding], object] | None,
+    on_segment: Callable[[Verification], object] | None,
 ) -> Verification:
     """Check the segments in scope. ResourceNotFoundError where there are none: nothing was verified then."""
-    sums: dict[str, int] = dict.fromkeys(
-        ("segments", "passed_over", "indexes_read", "segments_read", "log_size", "log_read"), 0
-    )
-    findings: Table[Finding] = Table()
-    with contextlib.ExitStack() as closing:
-        kept = None
-        if state is not None:
-            kept = closing.enter_context(VerifyState(state, opened.store.identity, opened.prefix))
-        selection = Selection(Depth(level), None if sample == 1 else Sample(sample), state=kept)
-        for scope in scopes.of(opened.store, opened.prefix):
-            for checked in verify_bucket(opened, scope, selection, parallel=parallel):
-                sums["segments"] += 1
-                sums["log_size"] += checked.log_size
-                sums["passed_over"] += checked.level is None
-                sums["indexes_read"] += checked.level not in (None, Depth.LISTING)
-                sums["segments_read"] += checked.is_read
-                sums["log_read"] += checked.log_size if checked.is_read else 0
-                for found in map(_finding, checked.findings):
-                    findings.append(found)
-                    if on_finding is not None:
-                        on_finding(found)
-    if not sums["segments"] and not findings:
+    severities: Counter[str] = Counter({severity.value: 0 for severity in Severity})
+    seen = Verification(depth.level, severities=severities)
+
+    def tell(found: Iterable[Found]) -> None:
+        for finding in map(_finding, found):
+            severities[finding.severity] += 1
+            (on_finding or seen.findings.append)(finding)
+
+    chosen = list(scopes.of(opened.store, opened.prefix))
+    with _open_brokers(client) as brokers:
+        tell(brokers.read_on())
+        with contextlib.closing(_check(opened, chosen, depth)) as checks:
+            for checked in checks:
+                tell(checked.findings)
+                tell(brokers.compare(checked))
+                seen = seen.with_segment(checked)
+                if on_segment is not None:
+                    on_segment(seen)
+        tell(brokers.read_on())
+        tell(brokers.rest(opened, chosen, depth))
+    if not seen.segments and not severities.total():
         raise ResourceNotFoundError("no segments were found, so that nothing was verified")
-    return Verification(level, **sums, findings=findings)
+    return seen
 
 
-def check_arguments(level: Any, sample: Any) -> None:
-    """ConfigError for a level or a sample that there is not."""
-    if level not in _LEVELS:
-        raise ConfigError(f"level is {level!r:.60}; it must be {', '.join(_LEVELS)}")
-    if type(sample) not in (int, float) or not 0 < sample <= 1:
-        raise ConfigError(f"sample is {sample!r:.60}; give a part, as 0.05")
-    if sample != 1 and level == "listing":
-        raise ConfigError("a sample thins what the levels index and data read: choose one of these")
+def _check(opened: OpenBucket, scopes: Iterable[Scope], depth: Depth) -> Generator[CheckedSegment]:
+    with contextlib.ExitStack() as closing:
+        state = None
+        if depth.state is not None:
+            state = VerifyState(depth.state, opened.store.identity, opened.prefix, recheck_days=depth.recheck_days)
+            closing.enter_context(state)
+        sample = None if depth.sample == 1 else Sample(depth.sample)
+        selection = Selection(OfLevel(depth.level), sample, state=state)
+        for scope in scopes:
+            yield from verify(opened, scope, selection, parallel=depth.parallel, narrow=partial(depth.narrow, opened))
+
+
+class _NoBrokers:
+    """Nobody believes anything."""
+
+    def read_on(self) -> Iterator[Found]:
+        """Take what was not read before."""
+        return iter(())
+
+    def compare(self, checked: CheckedSegment) -> Iterator[Found]:  # noqa: ARG002
+        """What brokers believe otherwise of a segment."""
+        return iter(())
+
+    def rest(self, opened: OpenBucket, scopes: Sequence[Scope], depth: Depth) -> Iterator[Found]:  # noqa: ARG002
+        """What is on one side alone."""
+        return iter(())
+
+
+class _Brokers(_NoBrokers):
+    """The brokers' metadata topic, and what its records came to."""
+
+    def __init__(self, topic: MetadataTopic, belief: BrokersBelief) -> None:
+        self._topic = topic
+        self._belief = belief
+
+    def read_on(self) -> Iterator[Found]:
+        return self._belief.take(self._topic.read_on())
+
+    def compare(self, checked: CheckedSegment) -> Iterator[Found]:
+        return self._belief.compare(checked)
+
+    def rest(self, opened: OpenBucket, scopes: Sequence[Scope], depth: Depth) -> Iterator[Found]:
+        return self._belief.rest(opened, scopes, depth.has_offsets)
+
+
+@contextlib.contextmanager
+def _open_brokers(client: Mapping[str, str] | None) -> Generator[_NoBrokers]:
+    """What the brokers that a client's properties name believe."""
+    if client is None:
+        yield _NoBrokers()
+        return
+    from tieredstore.live import LiveReader  # noqa: PLC0415  needs the extra `kafka`
+
+    with LiveReader(client, isolation="read_uncommitted") as reader, BrokersBelief() as belief:
+        yield _Brokers(MetadataTopic(reader), belief)
 
 
 def _finding(found: Found) -> Finding:
-    kind: FindingKind = found.kind
-    where, span = found.partition, found.byte_range
+    where = found.partition
+    first_byte, stop_byte = (None, None) if (span := found.byte_range) is None else (span.start, span.stop)
+    first_offset, last_offset = found.offsets or (None, None)
     return Finding(
-        found.severity.value, kind.value, where.topic, where.topic_id, where.partition, found.start_offset,
-        found.segment_id, found.object_key, None if span is None else (span.start, span.stop), found.detail,
+        found.severity.value, found.kind.value, where.topic, where.topic_id, where.partition, found.start_offset,
+        found.segment_id, found.object_key, first_byte, stop_byte, first_offset, last_offset, found.detail,
         found.meaning, found.advice,
     )  # fmt: skip

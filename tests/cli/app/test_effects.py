@@ -207,6 +207,7 @@ PLACED: Final = {
     "rm": ["--to", "rm single -p 0 -c {}"],
     "cat": ["--from --to", "cat single -c {}"],
     "consume": ["--from", "consume single --exit-eof -c {}"],
+    "verify": ["--from", "verify single -c {}"],
     "pipeline backfill": ["--from --to", "pipeline backfill {} --topic single --generation 2 --replace 1 --yes"],
 }
 """Commands whose options take an offset or a time."""
@@ -244,5 +245,5 @@ def test_no_other_command_takes_a_place() -> None:
         for path, command in commands_below(program())
         if any({"--from", "--to", "--since", "--until"} & set(one.opts) for one in command.params)
     }
-    # A store, an age, a number of an entry, an age, and a word.
-    assert taking == PLACED.keys() | {"cp", "verify", "pipeline changes", "pubsub audit", "pubsub consume"}
+    # A store, a number of an entry, an age, and a word.
+    assert taking == PLACED.keys() | {"cp", "pipeline changes", "pubsub audit", "pubsub consume"}

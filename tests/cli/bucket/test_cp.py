@@ -223,6 +223,6 @@ def test_of_a_hostile_bucket_what_is_honest_is_copied(case: Case, tmp_path: Path
         assert "Traceback" not in done.stderr
         assert all(row["topic"].startswith("victim") for row in rows if row["outcome"] == "failed"), name
         assert "copied" in {row["outcome"] for row in rows if row["topic"] == "honest"}, name
-        verified = tieredstore("verify", "-c", tmp_path / "to.properties", "--topic", "honest", "--level", "data")
+        verified = tieredstore("verify", "honest", "-c", tmp_path / "to.properties", "--level", "data")
         assert verified.code == 0, (name, verified.text)
         assert max(len(row["error"] or "") for row in rows) < 2_000

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from tests.support.cli.cli_process import Result, tieredstore, write_settings
 from tests.support.damage import hostile_folders, hostile_manifests, hostile_objects
 from tests.support.damage.hostile_buckets import Case, make_bucket
-from tests.support.damage.planted_bucket import CHUNK, EVENTS, SEGMENTS, PlantedBucket
+from tests.support.damage.planted_bucket import CHUNK, EVENTS, OFFSETS, SEGMENTS, PlantedBucket
 from tests.support.damage.planted_faults import fault_named
 from tests.support.kafka.kafka_topics import make_topic
 from tests.support.records.metadata_records import segment_record, update_record
@@ -21,6 +21,9 @@ from tieredstore.format.keys import Suffix
 from tieredstore.model import human_bytes
 from tieredstore.ops.brokers import METADATA_TOPIC
 from tieredstore.ops.verification import Level
+
+SAMPLED = 2
+"""Of the planted segments, those that a sample of 40% has."""
 
 
 @pytest.fixture
@@ -56,8 +59,8 @@ def test_the_worst_finding_decides_the_exit_code(tmp_path: Path, planted: Plante
     fault = fault_named(name)
     fault.plant(planted)
     assert verified(tmp_path, "--level", fault.level.value).code == code
-    assert verified(tmp_path, "--topic", "other").code == 0
-    assert verified(tmp_path, "--level", fault.level.value, "--topic", "events", "--partition", "0").code == code
+    assert verified(tmp_path, "other").code == 0
+    assert verified(tmp_path, "events", "--level", fault.level.value, "-p", "0").code == code
     if name == "log is gone":
         shown = verified(tmp_path, "--level", "data").text
         assert f"{SEGMENTS} of {SEGMENTS + 1} segments read in full (" in shown
@@ -104,25 +107,37 @@ def test_a_state_is_kept_and_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("planted")
-def test_samples_and_what_is_new(tmp_path: Path) -> None:
-    indexed = verified(tmp_path, "--level", "index", "--sample", "40%", "--seed", "a")
-    assert (indexed.code, indexed.text.startswith("indexes of 1 of 5 segments read, ")) == (0, True)
-    assert "passed over" not in verified(tmp_path, "--since", "36h").text
-    assert "; 5 passed over as old or known: " in verified(tmp_path, "--since", "2999-01-31T06:00").text
+def test_a_window_narrows_what_is_verified(tmp_path: Path) -> None:
+    def segments(*options: object) -> int:
+        done = tieredstore("verify", "events", "-c", tmp_path / "store.properties", "--json", *options)
+        assert done.code == 0, done
+        count: int = done.rows[1]["segments"]
+        return count
+
+    assert segments() == SEGMENTS
+    assert segments("--from", OFFSETS) == SEGMENTS - 1
+    assert segments("--from", OFFSETS - 1, "--to", 2 * OFFSETS) == 2
+    assert segments("--to", OFFSETS) == 1
+    verified(tmp_path, "events", "--from", "2999-01-31").fails(3, "nothing was verified")
+    assert verified(tmp_path, "events", "--from", "1999-01-31", "--to", "2999-01-31").code == 0
+
+
+@pytest.mark.usefixtures("planted")
+def test_a_sample_reads_some_indexes(tmp_path: Path) -> None:
+    indexed = verified(tmp_path, "--level", "index", "--sample", "40%")
+    assert (indexed.code, indexed.text.startswith(f"indexes of {SAMPLED} of 5 segments read, ")) == (0, True)
 
 
 @pytest.mark.usefixtures("planted")
 def test_a_sample_says_what_it_read_and_no_more(tmp_path: Path) -> None:
-    sample = ("--level", "data", "--sample", "40%", "--seed", "a")
+    sample = ("--level", "data", "--sample", "40%")
     shown = verified(tmp_path, *sample)
     _, summary = verified(tmp_path, *sample, "--json").rows
-    sizes = {path.stat().st_size for path in (tmp_path / "store").rglob("*.log")}
     total = sum(path.stat().st_size for path in (tmp_path / "store").rglob("*.log"))
-    assert (summary["segments"], summary["segments_read"], summary["indexes_read"]) == (SEGMENTS + 1, 1, 1)
-    assert summary["log_read"] in sizes
+    assert (summary["segments"], summary["segments_read"], summary["indexes_read"]) == (SEGMENTS + 1, SAMPLED, SAMPLED)
     assert summary["log_size"] == total
     read = human_bytes(summary["log_read"]).split()[0]
-    assert shown.text == f"1 of 5 segments read in full ({read} of {human_bytes(total)}): no problems found\n"
+    assert shown.text == f"{SAMPLED} of 5 segments read in full ({read} of {human_bytes(total)}): no problems found\n"
 
 
 @pytest.mark.usefixtures("planted")
@@ -131,9 +146,11 @@ def test_a_sample_says_what_it_read_and_no_more(tmp_path: Path) -> None:
     [
         ("verify --sample 5%", 2, "a sample thins what the levels index and data read"),
         ("verify --level data --sample some", 2, "--sample is 'some'"),
-        ("verify --since yesterday", 2, "--since is 'yesterday'"),
-        ("verify --topic evnets", 3, "'events'"),
-        ("verify --metadata-topic= --json", 2, "no broker is named"),
+        ("verify --level data --sample 0%", 2, "--sample is '0%'"),
+        ("verify --from soon", 2, "--from is 'soon', which is neither an offset nor a time"),
+        ("verify --from 7 --to 3", 2, "start 7 is after stop 3"),
+        ("verify evnets", 3, "'events'"),
+        ("verify --bootstrap-server= --json", 2, "no broker is named"),
         ("rm events --force", 2, "--bootstrap-server HOST:PORT"),
         ("gc --unknown-too", 2, "--bootstrap-server HOST:PORT"),
     ],
@@ -176,8 +193,8 @@ def test_the_brokers_metadata_topic_is_compared_in_both_directions(kafka: KafkaS
             METADATA_TOPIC, update_record(SegmentUpdate(metadata.remote_log_segment_id, 1, 5, None, finished))
         )
     assert producer.flush(60) == 0
-    options = ("--metadata-topic", kafka.bootstrap_servers, "--json")
-    assert verified(tmp_path, *options, "--topic", "events").code == 0
+    options = ("--bootstrap-server", kafka.bootstrap_servers, "--json")
+    assert verified(tmp_path, "events", *options).code == 0
     planted.delete(*Suffix, number=3)
     done = verified(tmp_path, *options)
     kinds = [row.get("kind") for row in done.lines]

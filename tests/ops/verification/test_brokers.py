@@ -58,7 +58,7 @@ def compared(bucket: Bucket, before: Iterable[bytes], after: Iterable[bytes] = (
         for checked in verify(bucket, scope):
             findings += belief.compare(checked)
         findings += belief.take(numbered(after))
-        return findings + list(belief.rest(bucket, scope))
+        return findings + list(belief.rest(bucket, [scope]))
 
 
 def kinds(findings: Iterable[Finding]) -> list[FindingKind]:
@@ -159,6 +159,6 @@ def test_the_topic_of_a_real_broker_is_read_and_read_on(kafka: KafkaServer) -> N
             assert not list(belief.take(numbered(values[:3])))
             checked = [finding for segment in verify(bucket) for finding in belief.compare(segment)]
             assert not list(belief.take(metadata.read_on()))
-            assert checked + list(belief.rest(bucket, ALL)) == []
+            assert checked + list(belief.rest(bucket, [ALL])) == []
         with pytest.raises(ResourceNotFoundError):
             list(MetadataTopic(reader, f"{topic}-that-is-not-there").read_on())

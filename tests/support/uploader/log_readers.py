@@ -53,7 +53,7 @@ class Readers:
                 compare(f"the bucket of {topic_id}", given, expected)
         compare("remote_only", self._consumed("remote_only", len(lives[last])), lives[last])
         settings = self._written("store", self.store)
-        verified = tieredstore("verify", "-c", settings, "--level", "data", "--topic", self.topic)
+        verified = tieredstore("verify", self.topic, "-c", settings, "--level", "data")
         assert verified.code == 0, verified.text[-3000:] + verified.stderr
 
     def _manager(self) -> RemoteStorageManager:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.catalog.listing import Scope
@@ -70,8 +70,13 @@ class BrokersBelief(Closing):
         if row[0] == _FINISHED and (difference := _difference(checked, *row[1:])) is not None:
             yield _finding(FindingKind.BROKERS_DIFFER, objects.segment_id, objects.start_offset, difference)
 
-    def rest(self, bucket: Bucket, scope: Scope) -> Iterator[Finding]:
-        """What is in the bucket alone, and what only the brokers have; the manifests of the latter are looked for."""
+    def rest(
+        self, bucket: Bucket, scopes: Collection[Scope], has_offsets: Callable[[int, int], bool] = lambda _, __: True
+    ) -> Iterator[Finding]:
+        """What is in the bucket alone, and what only the brokers have; the manifests of the latter are looked for.
+
+        That is segments in one of the scopes some of whose offsets, from the first to the last, are asked for.
+        """
         for *ids, start in self._database.execute("SELECT * FROM doubtful"):
             segment_id = _segment_id(*ids)
             row = self._segments.row_of(segment_id)
@@ -80,7 +85,8 @@ class BrokersBelief(Closing):
                 yield _finding(FindingKind.UNKNOWN_TO_BROKERS, segment_id, start, _WORDS[state])
         for *ids, start, end in self._database.execute(_UNSEEN, (_FINISHED,)):
             segment_id = _segment_id(*ids)
-            if _is_in(scope, segment_id.topic_id_partition) and not _exists(bucket, segment_id, start):
+            is_asked = has_offsets(start, end) and any(_is_in(one, segment_id.topic_id_partition) for one in scopes)
+            if is_asked and not _exists(bucket, segment_id, start):
                 detail = f"the brokers list offsets {start} to {end}, and there is no manifest"
                 yield _finding(FindingKind.NOT_IN_BUCKET, segment_id, start, detail, (start, end))
 

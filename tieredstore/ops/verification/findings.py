@@ -278,12 +278,6 @@ class Finding:
         """What to do."""
         return self.kind.facts.advice
 
-    def __str__(self) -> str:
-        where = f"{self.partition}" if self.object_key is None else self.object_key
-        bytes_of = "" if self.byte_range is None else f" bytes {self.byte_range.start}:{self.byte_range.stop}"
-        kind = " ".join(dict.fromkeys((f"{self.severity.value}:", f"{self.kind.value}:")))
-        return f"{kind} {where}{bytes_of}: {self.detail}"
-
 
 _FIELDS: Final[Mapping[str, tuple[type[str | int], Callable[[Finding], str | int | None]]]] = {
     "severity": (str, lambda finding: finding.severity.value),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.catalog.lineage import check_segment, epochs_fit
@@ -57,6 +57,9 @@ _LOGS_AT_ONCE: Final = 4
 """Segments whose logs are read at once unless told otherwise: each is decoded by all processors, and has 32 MiB and
 more on its way."""
 
+Narrow: TypeAlias = Callable[[Iterator[SegmentObjects]], Iterator[SegmentObjects]]
+"""Leaves some segments of a listing."""
+
 _ALL: Final = Scope()
 _AT_LISTING: Final = Selection()
 
@@ -85,10 +88,11 @@ def verify(
     *,
     parallel: int | None = None,
     stop_offset: int | None = None,
+    narrow: Narrow | None = None,
 ) -> Generator[CheckedSegment]:
     """Check the segments in scope, in key order; the ``selection`` says which, and how deep.
 
-    Of one partition those that begin before ``stop_offset``, if it is given.
+    Of one partition those that begin before ``stop_offset``, if it is given; of all those that ``narrow`` leaves.
     Neither the listing nor manifests are held. Reads alone; below level listing it needs the private keys, and goes
     past all caches. Errors of the store end the run; with a state it goes on from there.
     """
@@ -98,6 +102,8 @@ def verify(
         check = SegmentCheck(bucket.store, bucket.manifest_rules, manager)
         pool = opened.enter_context(ThreadPool(count, "tieredstore-verify"))
         listed = list_in_scope(bucket.store, bucket.prefix, scope)
+        if narrow is not None:
+            listed = narrow(listed)
         results = in_parallel(
             pool,
             check.check,
