@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from tieredstore.api.tables import Table
 from tieredstore.errors import ConfigError, ResourceNotFoundError
-from tieredstore.model import AtTime, Uuid, check_offset
+from tieredstore.model import AtTime, Uuid
 from tieredstore.ops.listing import load_stream, within
 from tieredstore.ops.verification import BrokersBelief, MetadataTopic, Sample, Selection, Severity, VerifyState, verify
 from tieredstore.ops.verification import Finding as Found
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from tieredstore.api.scopes import Scopes
     from tieredstore.catalog.listing import Scope, SegmentObjects
     from tieredstore.ops.bucket import Bucket as OpenBucket
-    from tieredstore.ops.listing import ListedSegment
     from tieredstore.ops.verification import CheckedSegment
 
 Level: TypeAlias = Literal["listing", "index", "data"]
@@ -132,26 +131,11 @@ class Depth:
         return not is_before and not (isinstance(self.stop, int) and first >= self.stop)
 
     def narrow(self, opened: OpenBucket, listed: Iterator[SegmentObjects]) -> Iterator[SegmentObjects]:
-        """The segments that may have records from start to stop, by their manifests.
-
-        ConfigError at the end for an offset beyond that of all these partitions.
-        """
+        """The segments that may have records from start to stop, by their manifests."""
         if self.start is None and self.stop is None:
-            yield from listed
-            return
-        ends: dict[str, int] = {}
-
-        def with_ends(loaded: Iterable[ListedSegment]) -> Iterator[ListedSegment]:
-            for one in loaded:
-                last = None if one.stored is None else one.stored.last_offset
-                if last is not None:
-                    ends[f"{one.partition.topic}-{one.partition.partition}"] = last + 1
-                yield one
-
-        loaded = with_ends(load_stream(opened.store, listed, rules=opened.manifest_rules))
-        yield from (segment.objects for segment in within(loaded, self.start, self.stop))
-        if isinstance(self.start, int):
-            check_offset(self.start, ends)
+            return listed
+        loaded = load_stream(opened.store, listed, rules=opened.manifest_rules)
+        return (segment.objects for segment in within(loaded, self.start, self.stop))
 
 
 def verify_segments(

@@ -13,7 +13,7 @@ from tieredstore.catalog.stored import StoredSegment, load_each
 from tieredstore.errors import CorruptDataError, SegmentNotFoundError, TieredStoreError
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
-from tieredstore.model import AtTime, TopicIdPartition
+from tieredstore.model import AtTime, TopicIdPartition, check_offset
 from tieredstore.process.parallel import READERS
 from tieredstore.process.thread_pool import ThreadPool
 
@@ -98,11 +98,15 @@ def within(
     """Those of a listing, each partition's by offset, that may hold records from ``start`` up to ``stop``.
 
     As Kafka finds a time: it stands for the first record of that time or later, which lies in the first segment whose
-    greatest timestamp is that late. Segments that do not tell are taken where the window may be.
+    greatest timestamp is that late. Segments that do not tell are taken where the window may be. ConfigError behind the
+    last one if ``start`` is an offset beyond the ends of all partitions.
     """
-    for _, of_partition in itertools.groupby(listed, key=lambda one: one.partition):
+    ends: dict[str, int] = {}
+    for where, of_partition in itertools.groupby(listed, key=lambda one: one.partition):
         is_begun = start is None
         for one in of_partition:
+            if one.stored is not None and one.stored.last_offset is not None:
+                ends[f"{where.topic}-{where.partition}"] = one.stored.last_offset + 1
             if isinstance(stop, int) and one.objects.start_offset >= stop:
                 break
             reached = _reaches(one, start)
@@ -111,6 +115,8 @@ def within(
                 yield one
             if isinstance(stop, AtTime) and _reaches(one, stop):
                 break
+    if isinstance(start, int):
+        check_offset(start, ends)
 
 
 def _reaches(one: ListedSegment, place: int | AtTime | None) -> bool | None:

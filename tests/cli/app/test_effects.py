@@ -207,6 +207,7 @@ PLACED: Final = {
     "rm": ["--to", "rm single -p 0 -c {}"],
     "cat": ["--from --to", "cat single -c {}"],
     "consume": ["--from", "consume single --exit-eof -c {}"],
+    "du": ["--from", "du single -c {}"],
     "verify": ["--from", "verify single -c {}"],
     "pipeline backfill": ["--from --to", "pipeline backfill {} --topic single --generation 2 --replace 1 --yes"],
 }
