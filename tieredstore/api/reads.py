@@ -7,19 +7,17 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from tieredstore.errors import AlreadyClosedError, ConfigError
+from tieredstore.errors import AlreadyClosedError
 from tieredstore.process.closing import Closing
-from tieredstore.query.writers import WRITERS
+from tieredstore.query.writers import writer_for
 
 if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
     from tieredstore.records.arrow_stream import ArrowStream
-
-_JSON: Final = {".json": "jsonl"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +87,14 @@ class Read(Closing):
     def write(self, path: str | Path) -> int:
         """Write all of it into a new file, whole or not at all, and return how many rows there are.
 
-        Its name says the format: ``.parquet``, ``.arrow``, ``.csv`` or ``.jsonl``.
+        Its name says the format: ``.parquet``, ``.arrow``, ``.csv`` or ``.jsonl`` (``query.writers.WRITERS``).
         """
         target = Path(path)
-        ending = _JSON.get(target.suffix, target.suffix.removeprefix("."))
-        if ending not in WRITERS:
-            raise ConfigError(f"{str(path)!r:.120} says no format: name it .parquet, .arrow, .csv or .jsonl")
+        write = writer_for(target)
         from tieredstore.api.fetching import whole_file  # noqa: PLC0415  few want files
 
         with self._reading(), whole_file(target) as file:
-            return WRITERS[ending](self._rows.reader(), file)
+            return write(self._rows.reader(), file)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         self._begin()

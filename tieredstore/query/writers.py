@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol, TypeAlias, cast
 
 from tieredstore.errors import ConfigError
@@ -21,7 +22,10 @@ _A_SECOND: Final[Mapping[str | None, int]] = {"s": 1, "ms": 1000, "us": 10**6, "
 
 
 class BatchRows(Protocol):
-    """Rows in batches of one schema, once: a reader of pyarrow's, or a stream of ours."""
+    """Rows in batches of one schema, once: a reader of pyarrow's, or a stream of ours.
+
+    Names of topics are a column of dictionary type, which a format without dictionaries has to cast.
+    """
 
     @property
     def schema(self) -> pa.Schema:
@@ -109,7 +113,19 @@ WRITERS: Final[Mapping[str, Writer]] = {
     "csv": write_csv,
     "jsonl": write_json_lines,
 }
-"""By the ending of a file's name."""
+"""All formats of files, by the name that is also the ending of a file's name. A new one is its function and a row."""
+
+ENDINGS: Final[Mapping[str, str]] = {f".{name}": name for name in WRITERS} | {".json": "jsonl"}
+"""The format of a file, by how its name ends in small letters."""
+
+
+def writer_for(path: Path) -> Writer:
+    """Return the writer of the format that the file's name ends with; ConfigError if that is none."""
+    name = ENDINGS.get(path.suffix.lower())
+    if name is None:
+        *most, last = (f".{each}" for each in WRITERS)
+        raise ConfigError(f"{str(path)!r:.120} says no format: name it {', '.join(most)} or {last}")
+    return WRITERS[name]
 
 
 def cells_of(reader: BatchRows) -> Iterator[tuple[Any, ...]]:
