@@ -43,7 +43,7 @@ from tieredstore.transform.encryption import DataKey, SegmentCipher
 
 pytestmark = pytest.mark.slow
 
-DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")])
+DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")])
 NAMES = ("cleanup", "cost", "design", "format", "operations", "reading", "spark", "stores")
 OURS = [REPOSITORY / "README.md", *(REPOSITORY / "docs" / f"{name}.md" for name in NAMES)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from tests.project.test_docs import blocks
 from tests.support.cli.cli_process import tieredstore
 from tests.support.kafka.kafka_topics import Produced, delete_topic
 from tests.support.kafka.live_topics import TieredTopic
-from tests.support.paths import REPOSITORY
+from tests.support.paths import GOLDEN, REPOSITORY
 from tests.support.servers.kafka import KafkaServer
 
 
@@ -67,6 +68,26 @@ def test_the_examples_of_spark_run(spark: SparkSession, orders: TieredTopic, tmp
     assert spark.read.parquet(str(tmp_path / "orders")).count() > 0
     assert names["records"].count() > 0
     assert "orders" in shown.getvalue()
+
+
+@pytest.mark.slow
+def test_the_programs_of_the_guide_run_twice(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "case"
+    shutil.copytree(GOLDEN / "07-txn", folder)
+    (folder / "rsm.properties").rename(folder / "store.properties")
+    # The session of these tests began in another folder.
+    places = {'"orders"': '"txn"', '"store.properties"': repr(str(folder / "store.properties"))}
+    guide = REPOSITORY / "docs" / "how-to" / "spark.md"
+    codes = [with_places(code, places) for code in blocks(guide, "python")]
+    for _ in range(2):
+        names: dict[str, Any] = {}
+        for code in codes:
+            exec(compile(code, "<guide>", "exec"), names)
+        assert "2357 records, 2357 from whole segments\n" in capsys.readouterr().out
+        assert names["recent"].count() == 2357
+        spark.catalog.dropTempView("seen")
 
 
 def test_the_examples_of_live_reads_run(orders: TieredTopic) -> None:

@@ -1,4 +1,7 @@
-"""What is stored of the partitions that are led, deleted by the age of its records or by its size."""
+"""What is stored of the partitions that are led, deleted by the age of its records or by its size.
+
+It lies apart from the uploader since it deletes, which nothing else of it does.
+"""
 
 from __future__ import annotations
 
