@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-from tests.support.paths import GOLDEN
+import pytest
+
+import tieredstore as ts
+from tests.support.paths import GOLDEN, REPOSITORY
 
 UPLOAD = """\
 import sys, tieredstore as ts
@@ -64,3 +70,44 @@ def test_rotating_keys(tmp_path: Path) -> None:
 def test_what_one_would_like_to_write(tmp_path: Path, disk: Path) -> None:
     (tmp_path / "store").mkdir()
     assert [run(LIKE, tmp_path, str(disk)).split()[0] for _ in range(2)] == ["100", "100"]
+
+
+def test_a_typed_program(tmp_path: Path, disk: Path) -> None:
+    """`make test` checks the program by mypy and by pyright, both strict."""
+    (tmp_path / "store").mkdir()
+    program = (REPOSITORY / "examples" / "typed_program.py").read_text()
+    first, second = (run(program, tmp_path, "store", str(disk), "txn") for _ in range(2))
+    assert first.splitlines()[-2:] == second.splitlines()[-2:]
+    assert second.splitlines()[-2:] == [
+        "5 segments, 2357 records from 0 on; 100 bytes", "a removal would delete [0]",
+    ]  # fmt: skip
+
+
+def test_a_notebook(bucket: ts.Bucket, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cell by cell, twice, in one namespace: what a cell ends with is shown as a notebook shows it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "store.properties").write_text(f"storage.backend.class=filesystem\nstorage.root={root}\n")
+    notebook: dict[str, Any] = json.loads((REPOSITORY / "examples" / "first_look.ipynb").read_text())
+    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert [cell["outputs"] for cell in notebook["cells"] if cell["cell_type"] == "code"] == [[]] * len(cells)
+    for _ in range(2):
+        names: dict[str, Any] = {}
+        shown = [show(cell.replace("orders", "txn"), names) for cell in cells]
+        assert shown[0] == f"Bucket({root.as_uri() + '/'!r})"
+        assert "<td>txn</td>" in str(shown[1])
+        assert str(shown[2]).count("<tr>") == 1 + len(bucket.segments("txn"))
+        assert len(names["frame"]) == 100
+        assert "2357" in str(shown[4])
+        assert shown[5:] == ["<p>no rows</p>", None]
+
+
+def show(cell: str, names: dict[str, Any]) -> str | None:
+    """Run a cell, and return what a notebook shows of the value that it ends with."""
+    *before, last = ast.parse(cell).body
+    if not isinstance(last, ast.Expr):
+        before, last = [*before, last], ast.Expr(ast.Constant(None))
+    exec(compile(ast.Module(before, []), "<cell>", "exec"), names)
+    value: Any = eval(compile(ast.Expression(last.value), "<cell>", "eval"), names)
+    if value is None:
+        return None
+    return str(value._repr_html_()) if hasattr(value, "_repr_html_") else repr(value)
