@@ -346,18 +346,20 @@ def test_wrong_settings_are_a_sentence_and_nothing_is_started(
 
 
 def test_a_line_of_the_log_is_an_object(disk: BrokerDisk, tmp_path: Path) -> None:
-    logger = logging.getLogger("tieredstore")
-    before = logger.handlers, logger.level
-    try:
-        settings = settings_file(disk, tmp_path)
-        tieredstore("uploader", "-c", settings, "--once")
-        disk.grow(2)
-        disk.delete(2)
-        done = tieredstore("uploader", "-c", settings, "--once", "--json-logs")
-    finally:
-        logger.handlers, logger.level = list(before[0]), before[1]
+    settings = settings_file(disk, tmp_path)
+    tieredstore("uploader", "-c", settings, "--once")
+    disk.grow(2)
+    disk.delete(2)
+    done = tieredstore("uploader", "-c", settings, "--once", "--json-logs")
     line = json.loads(done.stderr.splitlines()[0])
     assert (line["level"], "offsets 10 to 19 are not shipped" in line["message"]) == ("error", True)
+
+
+def test_the_lines_of_a_service_end_with_it(tmp_path: Path) -> None:
+    logger = logging.getLogger("tieredstore")
+    before = list(logger.handlers), logger.level
+    tieredstore("uploader", "-c", tmp_path / "absent.properties").fails(2, "absent.properties")
+    assert (logger.handlers, logger.level) == before
 
 
 class Later(Leadership):

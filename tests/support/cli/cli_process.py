@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import logging
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,10 +60,23 @@ class Result:
         assert "Traceback" not in self.stderr
 
 
+@contextlib.contextmanager
+def own_logging() -> Generator[None]:
+    """Within the block a command may log as it likes: a service's lines would go on in the tests that follow."""
+    loggers = [logging.getLogger(name) for name in ("tieredstore", "tieredstore.pipelines.config.settings")]
+    before = [(logger, list(logger.handlers), logger.level) for logger in loggers]
+    try:
+        yield
+    finally:
+        for logger, handlers, level in before:
+            logger.handlers = handlers
+            logger.setLevel(level)
+
+
 def tieredstore(*arguments: object) -> Result:
     """Run a command in this process."""
     stdout, stderr = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
-    with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
+    with own_logging(), contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
         code = main([str(argument) for argument in arguments])
     written: list[bytes] = []
     for stream in (stdout, stderr):

@@ -28,7 +28,7 @@ from unittest import mock
 
 import pytest
 
-from tests.support.cli.cli_process import tieredstore
+from tests.support.cli.cli_process import own_logging, tieredstore
 from tests.support.cli.odd_bucket import make_it_odd
 from tests.support.cli.safe_key_service import install_safe
 from tests.support.paths import GOLDEN, REPOSITORY
@@ -155,6 +155,7 @@ def _screen_of(command: str, folder: Path, columns: int) -> Screen:
     with (
         mock.patch.dict(os.environ, {"COLUMNS": str(columns), "TIEREDSTORE_SETTINGS": "store.properties"}),
         mock.patch("tieredstore.api.usage.time.time_ns", return_value=_COPIED_AT_NS + _TEN_DAYS_NS),
+        own_logging(),
         contextlib.redirect_stdout(_TerminalText()) as stdout,
         contextlib.redirect_stderr(io.StringIO()) as stderr,
     ):
