@@ -132,7 +132,7 @@ class BatchSettings(SettingsGroup):
     audit_pages: Annotated[tuple[str, int] | None, string("host:port", host_and_port)] = Field(
         default=None,
         alias="pubsub.audit.metrics.listen",
-        description="Where `pubsub audit --follow` serves `/metrics`, `/healthz` and `/readyz`.",
+        description="Where `pubsub verify --follow` serves `/metrics`, `/healthz` and `/readyz`.",
     )
 
     kafka: tuple[tuple[str, SecretStr], ...] = ()

@@ -38,8 +38,7 @@ from tieredstore.testing.segments import Record, build_batch
 READ: Final = {
     "cat", "consume", "doctor", "du", "export", "fetch", "hold list", "inspect", "keys check",
     "keys list", "lifecycle show", "ls", "offsets", "pipeline changes", "pipeline print", "pipeline sources",
-    "pipeline status", "pipeline verify", "pubsub audit", "pubsub consume", "pubsub cost", "pubsub groups",
-    "pubsub inspect", "query", "show", "verify", "version",
+    "pipeline status", "pipeline verify", "pubsub cat", "pubsub verify", "query", "show", "verify", "version",
 }  # fmt: skip
 """Nothing that is stored is deleted, replaced or added, but by ``doctor`` an object that it takes away again, and by a
 group of ``consume`` its position."""
@@ -246,5 +245,5 @@ def test_no_other_command_takes_a_place() -> None:
         for path, command in commands_below(program())
         if any({"--from", "--to", "--since", "--until"} & set(one.opts) for one in command.params)
     }
-    # A store, a number of an entry, an age, and a word.
-    assert taking == PLACED.keys() | {"cp", "pipeline changes", "pubsub audit", "pubsub consume"}
+    # A store, a number of an entry, and a time of audit records.
+    assert taking == PLACED.keys() | {"cp", "pipeline changes", "pubsub verify"}

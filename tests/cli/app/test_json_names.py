@@ -19,8 +19,7 @@ from tests.support.paths import REPOSITORY
 from tests.support.pubsub.pubsub_brokers import message_of
 from tieredstore.cli.app.main import program
 from tieredstore.cli.app.version import JSON_VERSION
-from tieredstore.pubsub.cli.commands import open_named_topics
-from tieredstore.pubsub.produce.producer import BatchProducer
+from tieredstore.pubsub import BatchProducer, open_topics
 
 PAGE = (REPOSITORY / "docs" / "json.md").read_text()
 DOCUMENTED = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
@@ -40,7 +39,8 @@ PRINTING = {
     "query": [],  # its names are the query's own
     "offsets": ["offsets txn", "offsets none"],
     "show": [f"show {LOG}.log", f"show {LOG}.log --records"]
-    + [f"show {LOG}.{suffix}" for suffix in ("index", "timeindex", "snapshot", "txnindex")],
+    + [f"show {LOG}.{suffix}" for suffix in ("index", "timeindex", "snapshot", "txnindex")]
+    + [f"show {MEMQ}", f"show {MEMQ} --records"],
     "keys list": ["keys list"],
     "keys rotate": ["keys rotate --dry-run"],
     "keys check": ["keys check --retire key1"],
@@ -56,7 +56,7 @@ PRINTING = {
     "pipeline run": ["pipeline run kept.properties --once"],
     "pipeline status": [f"pipeline status {file}.properties" for file in ("kept", "replaced")],
     "pipeline verify": ["pipeline verify kept.properties --against bucket"],
-    "pubsub audit": ["pubsub audit holes --store ./batches --settle 0s"],
+    "pubsub verify": ["pubsub verify holes --store ./batches --settle 0s"],
     "pipeline print": [f"pipeline print kept.properties {KEPT} -n 3"],
     "pipeline sources": [f"pipeline sources kept.properties {KEPT} --backup kept.properties"],
     "pipeline changes": ["pipeline changes kept.properties"],
@@ -70,25 +70,19 @@ PRINTING = {
     "pipeline finalize": ["pipeline finalize timed.properties"],
     "pipeline gc": ["pipeline gc kept.properties"],
     "pipeline drop": ["pipeline drop kept.properties"],
-    "pubsub topics": ["pubsub topics --store ./batches"],
-    "pubsub consume": ["pubsub consume events --group readers --store ./batches"],
-    "pubsub groups": ["pubsub groups events --store ./batches"],
+    "pubsub cat": ["pubsub cat events --group readers --store ./batches"],
+    "pubsub topics": [f"pubsub topics events --store ./batches{more}" for more in ("", " --prices prices.toml")],
     "pubsub gc": ["pubsub gc events --store ./batches"],
-    "pubsub cost": ["pubsub cost events --store ./batches --prices prices.toml"],
-    "pubsub inspect": [f"pubsub inspect {MEMQ}", f"pubsub inspect {MEMQ} --records"],
     "uploader": ["uploader --dry-run", "uploader --once"],
     "version": ["version"],
 }
 WITHOUT_SETTINGS = {command for command in PRINTING if command.startswith("pipeline ")} | {
     "show",
     "version",
-    "pubsub audit",
-    "pubsub inspect",
-    "pubsub topics",
-    "pubsub consume",
+    "pubsub cat",
     "pubsub gc",
-    "pubsub cost",
-    "pubsub groups",
+    "pubsub topics",
+    "pubsub verify",
 }
 SELDOM = {"fault", "output_key", "problem", "path", "broker_earliest_offset", "broker_end_offset"}
 """Names of which the lines above print none, by what the demo's bucket holds and as no broker is asked."""
@@ -197,7 +191,7 @@ def _names(document: Any) -> Iterator[str]:
 def _publish() -> None:
     Path("batches").mkdir()
     assert tieredstore("pubsub", "topics", "events", "--create", "--store", "./batches").code == 0
-    with open_named_topics(None, "./batches") as topics, BatchProducer(topics, "events") as producer:
+    with open_topics("./batches") as topics, BatchProducer(topics, "events") as producer:
         for _ in range(3):
             producer.send(b"v")
         topics.create("holes")

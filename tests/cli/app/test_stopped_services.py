@@ -91,7 +91,7 @@ SERVICES = {
         BROKER | {"pubsub.broker.coordinator": "zookeeper", "pubsub.broker.zookeeper.connect": "SILENT"},
     ),
     "audit that follows, broker": (
-        "pubsub audit events --follow",
+        "pubsub verify events --follow",
         {"pubsub.audit.topic": "audit", "pubsub.kafka.bootstrap.servers": "SILENT"},
     ),
 }

@@ -1,4 +1,4 @@
-"""``pubsub topics``, ``produce``, ``consume`` and ``groups``: from stdin to a group's position."""
+"""``pubsub topics``, ``produce``, ``cat``, ``gc`` and ``broker``: from stdin to a group's position."""
 
 from __future__ import annotations
 
@@ -34,29 +34,54 @@ def values(result: Result) -> list[bytes]:
 
 
 def test_from_stdin_to_a_groups_position(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert tieredstore("pubsub", "topics", "orders", "--create", "--partitions", "2", "--store", tmp_path).code == 0
+    topics = ("pubsub", "topics", "--store", tmp_path, "orders")
+    assert tieredstore(*topics, "--create", "--read-partitions", "2").code == 0
     done = produce(monkeypatch, tmp_path, b"k1=one\nk2=two\nk3=three\n", "--key-separator", "=")
     assert (done.code, done.text) == (0, "3 records, 11 bytes of values, stored in topic orders\n")
-    consume = ("pubsub", "consume", "orders", "--store", tmp_path, "--json")
-    assert values(tieredstore(*consume)) == [b"one", b"two", b"three"]
-    assert values(tieredstore(*consume, "--group", "g", "-n", "2")) == [b"one", b"two"]
-    assert values(tieredstore(*consume, "--group", "g")) == [b"three"]
-    assert values(tieredstore(*consume, "--group", "g")) == []
-    assert values(tieredstore(*consume, "--from", "latest")) == []
-    shown = tieredstore("pubsub", "groups", "orders", "--store", tmp_path, "--json").json
-    assert {row["partition"] for row in shown} == {0, 1}
-    assert max(row["position"] for row in shown) == [1, 0, 0]
-    assert "one" in tieredstore("pubsub", "consume", "orders", "--store", tmp_path).text
-    assert "g " in tieredstore("pubsub", "groups", "orders", "--store", tmp_path).text
+    cat = ("pubsub", "cat", "orders", "--store", tmp_path, "--json")
+    assert values(tieredstore(*cat)) == [b"one", b"two", b"three"]
+    assert values(tieredstore(*cat, "--group", "g", "-n", "2")) == [b"one", b"two"]
+    assert values(tieredstore(*cat, "--group", "g")) == [b"three"]
+    assert values(tieredstore(*cat, "--group", "g")) == []
+    assert values(tieredstore(*cat, "--last", "0")) == []
+    assert values(tieredstore(*cat, "--last", "2")) == [b"two", b"three"]
+    (topic, *groups), summary = tieredstore(*topics, "--json").rows
+    assert (topic["topic"], topic["partitions"], summary) == ("orders", 2, {"topics": 1, "groups": 1})
+    assert {(row["group"], row["topic"], row["partition"]) for row in groups} == {
+        ("g", "orders", 0),
+        ("g", "orders", 1),
+    }
+    assert max(row["position"] for row in groups) == [1, 0, 0]
+    assert "one" in tieredstore("pubsub", "cat", "orders", "--store", tmp_path).text
+    assert "\ng " in tieredstore(*topics).text
+    assert "\ng " not in tieredstore(*topics[:-1]).text
+
+
+def test_a_group_without_a_commit_begins_where_last_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tieredstore("pubsub", "topics", "orders", "--create", "--store", tmp_path)
+    for content in (b"1\n2\n3\n", b"4\n5\n"):
+        produce(monkeypatch, tmp_path, content)
+    cat = ("pubsub", "cat", "orders", "--store", tmp_path, "--json", "--last")
+    assert values(tieredstore(*cat, "3", "--group", "a", "-n", "1")) == [b"3"]
+    assert values(tieredstore(*cat, "1", "--group", "a")) == [b"4", b"5"]
+    assert values(tieredstore(*cat, "0", "--group", "b")) == []
+    assert values(tieredstore(*cat, "9")) == [b"1", b"2", b"3", b"4", b"5"]
+    assert tieredstore(*cat, "-1").code == 2
 
 
 def test_topics_are_shown_and_grow(tmp_path: Path) -> None:
     topics = ("pubsub", "topics")
     assert "no topics in cluster default" in tieredstore(*topics, "--store", tmp_path).text
-    tieredstore(*topics, "orders", "--create", "--store", tmp_path)
-    assert tieredstore(*topics, "orders", "--partitions", "3", "--store", tmp_path, "--json").json[0]["partitions"] == 3
+    tieredstore(*topics, "orders", "others", "--create", "--store", tmp_path)
+    (grown,), _ = tieredstore(*topics, "orders", "--read-partitions", "3", "--store", tmp_path, "--json").rows
+    assert grown["partitions"] == 3
     assert tieredstore(*topics, "orders", "--create", "--store", tmp_path).code == 5
     assert tieredstore(*topics, "--create", "--store", tmp_path).code == 2
+    for names in ([], ["o*"], ["others", "orders"]):
+        rows, summary = tieredstore(*topics, *names, "--store", tmp_path, "--json").rows
+        assert ({row["topic"] for row in rows}, summary["topics"]) == ({"orders", "others"}, 2)
+    absent = tieredstore(*topics, "x*", "--store", tmp_path)
+    assert (absent.code, "no topic in cluster default matches 'x*'" in absent.stderr) == (3, True)
 
 
 def test_what_is_wrong_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +92,33 @@ def test_what_is_wrong_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     no_key = produce(monkeypatch, tmp_path, b"v\n", "--key-separator", "=")
     assert no_key.code == 2
     assert "line 1 has no '='" in no_key.stderr
-    assert "no group has read" in tieredstore("pubsub", "groups", "orders", "--store", tmp_path).text
+    assert "no group has read topic orders" in tieredstore("pubsub", "topics", "orders", "--store", tmp_path).text
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("audit", "tieredstore pubsub verify"),
+        ("consume", "tieredstore pubsub cat"),
+        ("cost", "tieredstore pubsub topics --prices FILE"),
+        ("groups", "tieredstore pubsub topics TOPIC"),
+        ("inspect", "tieredstore show FILE"),
+    ],
+)
+def test_an_old_word_is_answered_with_the_new_one(old: str, new: str) -> None:
+    refused = tieredstore("pubsub", old, "orders")
+    assert (refused.code, refused.text) == (2, "")
+    assert f"there is no command 'pubsub {old}'; {new} is what does that" in refused.stderr
+
+
+def test_an_offset_is_no_time_of_audit_records(tmp_path: Path) -> None:
+    verify = ("pubsub", "verify", "orders", "--store", tmp_path)
+    without = tieredstore(*verify, "--from", "-1h")
+    assert (without.code, "give --audit-records or --follow" in without.stderr) == (2, True)
+    offset = tieredstore(*verify, "--audit-records", "--from", "20260131")
+    assert (offset.code, "--from 20260131 is an offset" in offset.stderr) == (2, True)
+    both = tieredstore(*verify, "--bodies", "--follow")
+    assert (both.code, "give one of them" in both.stderr) == (2, True)
 
 
 @pytest.mark.slow
@@ -99,7 +150,7 @@ def test_a_broker_takes_lines_and_stores_them_when_it_is_stopped(
     finally:
         process.kill()
         process.communicate()
-    assert values(tieredstore("pubsub", "consume", "orders", "-c", settings, "--json")) == [b"one", b"two"]
+    assert values(tieredstore("pubsub", "cat", "orders", "-c", settings, "--json")) == [b"one", b"two"]
 
 
 def test_a_broker_needs_settings_and_a_producer_one_place_to_write_to(tmp_path: Path) -> None:
@@ -122,7 +173,21 @@ def test_garbage_is_named_and_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     dry = tieredstore(*collect)
     assert f"would be deleted: {orphan.relative_to(tmp_path)}" in dry.text
     assert orphan.exists()
-    assert tieredstore(*collect, "--adopt", "--json").text.count("adopted") == 2
+    assert dry.text.splitlines()[-1] == "nothing was deleted: --yes does it"
+    (row,), summary = tieredstore(*collect, "--adopt", "--json").rows
+    assert (row["action"], row["status"], row["code"], row["kind"]) == ("gc", "planned", "adopted", "orphan")
+    assert (row["name"], row["topic"], row["size"]) == (
+        str(orphan.relative_to(tmp_path)),
+        "orders",
+        len(batch.read_bytes()),
+    )
+    assert (summary["planned"], summary["codes"], summary["stored_size"]) == (1, {"adopted": 1}, 0)
+    adopted = tieredstore(*collect, "--adopt")
+    assert adopted.text.splitlines()[1:] == [
+        "no objects would be deleted",
+        "also: 1 orphans of which readers are told now: this doubles what was sent again after DeliveryFailedError",
+        "nothing was deleted: --yes does it",
+    ]
     assert tieredstore(*collect, "--min-age", "5m").code == 2
     done = tieredstore(*collect, "--yes")
     assert (done.code, orphan.exists(), batch.exists()) == (0, False, True)
@@ -139,7 +204,7 @@ def test_memqs_topic_json_names_the_topic_and_where_it_is(tmp_path: Path) -> Non
     assert (missing.code, "set pubsub.kafka.bootstrap.servers" in missing.stderr) == (2, True)
     both = tieredstore("pubsub", "produce", "orders", "--topic-config", config, "--bootstrap", "a:1")
     assert (both.code, "give one of them" in both.stderr) == (2, True)
-    other = tieredstore("pubsub", "consume", "payments", *given)
+    other = tieredstore("pubsub", "cat", "payments", *given)
     assert (other.code, "there is no topic payments" in other.stderr) == (3, True)
     config.write_text("{}")
     assert tieredstore("pubsub", "topics", "orders", *given).code == 2
@@ -149,7 +214,7 @@ def test_what_looks_at_a_bucket_alone_needs_no_client_of_kafka() -> None:
     code = """
         import sys
         sys.modules["confluent_kafka"] = None  # as where the extra is not installed
-        from tieredstore.pubsub.cli import commands, pubsub, upkeep
+        from tieredstore.pubsub.cli import batch_files, pubsub, records, topics, upkeep
         print(upkeep.show_audit.__name__)
     """
     assert run_fresh(code) == "show_audit\n"

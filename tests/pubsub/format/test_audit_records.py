@@ -187,11 +187,12 @@ def test_what_nobody_has_read_is_lost_and_another_topic_is_no_part_of_it(kafka: 
         "pubsub.kafka.bootstrap.servers": kafka.bootstrap_servers,
     }  # fmt: skip
     settings.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
-    shown = tieredstore("pubsub", "audit", "orders", "--records", "--settle", "0s", "--json", "-c", str(settings))
+    verify = ("pubsub", "verify", "orders", "--audit-records", "-c", settings)
+    shown = tieredstore(*verify, "--settle", "0s", "--json")
     row, summary = map(json.loads, shown.stdout.splitlines())
     assert (shown.code, row["fault"], row["request_id"]) == (4, "lost", 0)
     assert summary["summary"]["lost"] == summary["summary"]["message_count"] == 1
-    shown = tieredstore("pubsub", "audit", "orders", "--records", "-c", str(settings))
+    shown = tieredstore(*verify)
     assert (shown.code, "1 Message sent to topic orders by 1 producer: 1 pending" in shown.text) == (0, True)
     with BatchConsumer(topics, "orders") as consumer:
         assert values_of(consumer, at_least=1) == [b"v"]

@@ -141,11 +141,11 @@ def test_each_reader_reads_it(settings: Path) -> None:
     assert sorted(frame.get_column("value").to_list()) == values
     asked = tieredstore("query", "-c", settings, "SELECT count(*) AS n FROM orders", "--json")
     assert json.loads(asked.text)["n"] == 3
-    consumed = tieredstore("pubsub", "consume", "orders", "-c", settings, "--json", "-n", "3")
+    consumed = tieredstore("pubsub", "cat", "orders", "-c", settings, "--json", "-n", "3")
     assert (consumed.code, len(consumed.text.splitlines())) == (0, 3)
 
 
-@pytest.mark.parametrize("change", [("--create",), ("--create", "--partitions", "2"), ("--partitions", "2")])
+@pytest.mark.parametrize("change", [("--create",), ("--create", "--read-partitions", "2"), ("--read-partitions", "2")])
 @pytest.mark.parametrize("by", ["option", "setting"])
 def test_it_is_not_made_here(tmp_path: Path, change: tuple[str, ...], by: str) -> None:
     (tmp_path / "store").mkdir()

@@ -158,10 +158,10 @@ def test_a_hole_of_a_foreign_producer_is_lost_or_empty_and_what_a_broker_of_ours
         ("lost_or_empty", FOREIGN, 4, 5): 1, ("lost_or_empty", FOREIGN, 7, 7): 1,
         ("lost_or_empty", FOREIGN, 10, 10): 1, ("lost", A, 0, 0): 1,
     })  # fmt: skip
-    done = tieredstore("pubsub", "audit", "orders", "--store", tmp_path, "--settle", "0s")
+    done = tieredstore("pubsub", "verify", "orders", "--store", tmp_path, "--settle", "0s")
     assert (done.code, "1 lost, 4 lost or empty;" in done.text) == (4, True)
     store_messages(topics, "orders", sent(A, 0))
-    done = tieredstore("pubsub", "audit", "orders", "--store", tmp_path, "--settle", "0s")
+    done = tieredstore("pubsub", "verify", "orders", "--store", tmp_path, "--settle", "0s")
     assert (done.code, "4 lost or empty;" in done.text) == (0, True)
     del clock
 
@@ -205,7 +205,7 @@ def test_the_command_says_it_and_its_exit_code(tmp_path: Path) -> None:
     topics = topics_in(tmp_path)
     topics.create("orders")
     store_messages(topics, "orders", sent(A, 0, 1))
-    audit = ("pubsub", "audit", "orders", "--store", tmp_path)
+    audit = ("pubsub", "verify", "orders", "--store", tmp_path)
     done = tieredstore(*audit)
     assert done.code == 0
     seen = "2 Messages of 1 producer in topic orders: each request stands once"
@@ -224,4 +224,4 @@ def test_the_command_says_it_and_its_exit_code(tmp_path: Path) -> None:
     assert [row.get("request_id") for row in rows] == [2, 4, None]
     summary = rows[-1]["summary"]
     assert [summary[name] for name in ("lost", "batches", "batch_bytes", "bodies_read")] == [2, 2, 448, False]
-    assert tieredstore("pubsub", "audit", "nothing", "--store", tmp_path).code == 3
+    assert tieredstore("pubsub", "verify", "nothing", "--store", tmp_path).code == 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 
 import pytest
@@ -88,17 +87,16 @@ def test_the_command(tmp_path: Path) -> None:
     with BatchProducer(topics, "orders") as producer:
         producer.send(bytes(1000))
     prices = str(REPOSITORY / "examples" / "prices.toml")
-    command = ("pubsub", "cost", "--store", str(tmp_path), "--prices", prices)
+    command = ("pubsub", "topics", "--store", str(tmp_path), "--prices", prices)
     shown = tieredstore(*command)
     assert shown.code == 0
     assert "KAFKA" in shown.text
-    lines = [json.loads(line) for line in tieredstore(*command, "--json").text.splitlines() if line.startswith("{")]
-    assert {line["topic"]: line["stored_batches"] for line in lines[:-1]} == {"orders": 1, "empty": 0}
-    assert lines[-1]["summary"]["currency"] == "USD"
-    (one,) = (
-        line for line in map(json.loads, tieredstore(*command, "orders", "--json").text.splitlines()) if "topic" in line
-    )
-    assert one["partitions"] == 2
-    refused = tieredstore(*command[:-2])
-    assert refused.code == 2
-    assert "no prices are given" in refused.stderr
+    rows, summary = tieredstore(*command, "--json").rows
+    assert {row["topic"]: row["stored_batches"] for row in rows} == {"orders": 1, "empty": 0}
+    assert (summary["currency"], summary["topics"]) == ("USD", 2)
+    (one,), _ = tieredstore(*command, "orders", "--json").rows
+    assert (one["partitions"], one["queue"]) == (2, "store")
+    (unpriced,), _ = tieredstore("pubsub", "topics", "ord*", "--store", tmp_path, "--json").rows
+    assert unpriced.keys() < one.keys()
+    refused = tieredstore(*command[:-1], tmp_path / "none.toml")
+    assert (refused.code, "none.toml" in refused.stderr) == (2, True)

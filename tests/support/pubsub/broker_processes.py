@@ -18,7 +18,7 @@ from tests.support.servers.s3_server import REGION, S3Server
 from tieredstore.pubsub.format.packets import MetadataAnswer, MetadataRequest
 
 _MODULES = (
-    "tieredstore.pubsub.cli.commands",
+    "tieredstore.pubsub.cli.pubsub",
     "tieredstore.pubsub.broker.running",
     "tieredstore.backends.s3.store",
     "tieredstore.pubsub.queue.kafka_queue",

@@ -320,6 +320,12 @@ _MEANT: Final[Mapping[str, str]] = {
 }
 """What other tools call it."""
 
+_MOVED: Final[Mapping[str, str]] = {
+    "pubsub audit": "pubsub verify", "pubsub consume": "pubsub cat", "pubsub cost": "pubsub topics --prices FILE",
+    "pubsub groups": "pubsub topics TOPIC", "pubsub inspect": "show FILE",
+}  # fmt: skip
+"""Words of a group, and the whole command that does it."""
+
 
 def tell_usage(problem: Any) -> int:
     """Say on stderr what the parser of the command line found, in our words; the exit code."""
@@ -338,16 +344,17 @@ def usage_error(problem: Any) -> ConfigError:
 def no_such_command(context: Any, name: str) -> ConfigError:
     """Names the command that was meant, if one looks like it or means it."""
     there: Mapping[str, Any] = context.command.commands
+    path = context.command_path
+    called = f"{path} {name}".partition(" ")[2]
     near = difflib.get_close_matches(name, there, n=1)
     meant = _MEANT.get(name, "") if not near or name in _MEANT else near[0]
-    if meant.partition(" ")[0] not in there:
-        meant = ""
-    hint = f"; {context.command_path} {meant} is what does that" if name in _MEANT else f"; did you mean {meant}?"
-    of = context.command_path.partition(" ")[2]
-    return ConfigError(
-        f"there is no command {quoted(f'{of} {name}'.strip())}"
-        + (hint if meant else f"; {context.command_path} --help lists them")
-    )
+    if called in _MOVED:
+        hint = f"{context.find_root().command_path} {_MOVED[called]} is what does that"
+    elif meant.partition(" ")[0] not in there:
+        hint = f"{path} --help lists them"
+    else:
+        hint = f"{path} {meant} is what does that" if name in _MEANT else f"did you mean {meant}?"
+    return ConfigError(f"there is no command {quoted(called)}; {hint}")
 
 
 def _no_such_option(problem: Any) -> str:

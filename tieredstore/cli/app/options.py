@@ -262,21 +262,31 @@ class End(Group):
         return parse_option("--to", self.stop)
 
 
+From: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        rich_help_panel="Window",
+        metavar="OFFSET|TIME",
+        help="The first offset, or the first record of a time or later: 2026-01-31T08:00Z, 10:00, yesterday, "
+        "-1h, @MS. Without a zone it is UTC.",
+        autocompletion=complete_offset,
+    ),
+]
+Last: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--last", metavar="N", min=0, rich_help_panel="Window", help="Begin N records before the end of each partition."
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class Window(Group):
     """From where to where."""
 
     PANEL: ClassVar[str] = "Window"
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="OFFSET|TIME",
-            help="The first offset, or the first record of a time or later: 2026-01-31T08:00Z, 10:00, yesterday, "
-            "-1h, @MS. Without a zone it is UTC.",
-            autocompletion=complete_offset,
-        ),
-    ] = None
+    start: From = None
     stop: _Stop = None
 
     @property
@@ -353,6 +363,26 @@ Count: TypeAlias = Annotated[
     int | None, typer.Option("-n", metavar="N", min=1, rich_help_panel="Output", help="End after so many records.")
 ]
 """Of what shows records."""
+
+Follow: TypeAlias = Annotated[
+    bool,
+    typer.Option("-f", "--follow", rich_help_panel="Work", help="Go on with what comes, until stopped."),
+]
+"""Of what reads."""
+
+GroupName: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--group", metavar="GROUP", help="Share the topic with this group, go on where it was, commit."),
+]
+"""A group of consumers."""
+
+Prices: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--prices", metavar="FILE", help="The price file, TOML or JSON: see docs/cost.md and examples/prices.toml."
+    ),
+]
+"""What things cost."""
 
 JsonLogs: TypeAlias = Annotated[
     bool,

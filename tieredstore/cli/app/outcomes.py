@@ -60,6 +60,8 @@ class Words:
     show: Callable[[Outcome, str], str | None]
     doing: str
     stopping: frozenset[str] = frozenset()
+    also: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Codes of changes of another kind than ``done``, in words; they are counted apart."""
     none: str | None = None
     """The sentence where there was no item at all."""
     again: str = "run again to go on"
@@ -81,7 +83,7 @@ class Teller:
     def tell(self, outcome: Outcome) -> None:
         """Of one item more."""
         self.counts[outcome.code] += 1
-        if outcome.status in ("planned", "done"):
+        if outcome.status in ("planned", "done") and outcome.code not in self.words.also:
             self.changed += 1
             self.size += outcome.stored_size or 0
             self.unsized += outcome.stored_size is None
@@ -106,11 +108,11 @@ class Teller:
             codes: dict[str, JsonValue] = dict(sorted(self.counts.items()))
             print_json_line({"summary": {**sums, "codes": codes, "dry_run": self.is_plan, "stays": stays}})
             return
-        left = "; ".join(f"{self.counts[code]} {words}" for code, words in self.words.left.items() if self.counts[code])
         print_lines([self.sentence() if self.counts or self.words.none is None else self.words.none])
-        if left:
-            print_lines([f"left alone: {left}"])
-        if self.is_plan and self.changed:
+        for heading, words in (("also", self.words.also), ("left alone", self.words.left)):
+            if counted_codes := [f"{self.counts[code]} {text}" for code, text in words.items() if self.counts[code]]:
+                print_lines([f"{heading}: {'; '.join(counted_codes)}"])
+        if self.is_plan and totals.planned:
             print_lines([way_to_apply(self.words.done)])
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import Final, Generic, TypeVar, cast
 
@@ -103,6 +103,10 @@ class Row(Generic[T]):
     def of(self, part: Callable[[PartT], T]) -> Row[PartT]:
         """The same fields, of what has such a value as its ``part``."""
         return Row(*(_of_part(each, part) for each in self._fields))
+
+    def in_json(self, *shown: str) -> Row[T]:
+        """The same fields, in JSON alone, but for those that are still ``shown`` in a table."""
+        return Row(*(each if each.name in shown else replace(each, column=None) for each in self._fields))
 
     def show(self, items: Iterable[T], *, as_json: bool, empty: str | None = None, wide: bool = False) -> None:
         """All of ``items``: an array of JSON, or a table; if there is none, not its head but ``empty`` on stderr."""

@@ -1,35 +1,25 @@
-"""What ``tieredstore pubsub gc``, ``cost`` and ``audit`` show. Beside ``pubsub``, which imports it when one runs."""
+"""What ``pubsub gc`` and ``verify`` show.
+
+It lies apart from ``pubsub``, which imports it when one of them runs.
+"""
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from pathlib import Path
+from collections.abc import Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 import typer
 
-from tieredstore.cli.app.steps import Tally, telling
-from tieredstore.cli.terminal.output import (
-    JsonValue,
-    complain,
-    counted,
-    human_amount,
-    iso_utc,
-    print_json_line,
-    print_lines,
-    print_table,
-)
-from tieredstore.cli.terminal.rows import Row, field, rounded_bytes, rounded_count
-from tieredstore.cli.terminal.tables import number, text
-from tieredstore.errors import ConfigError
+from tieredstore.api.outcomes import Outcome
+from tieredstore.cli.app.outcomes import Words, carry_out
+from tieredstore.cli.terminal.output import JsonValue, complain, counted, iso_utc, print_json_line, print_lines
+from tieredstore.cli.terminal.rows import Row, field
 from tieredstore.model import human_bytes
-from tieredstore.ops.cost.prices import read_prices
-from tieredstore.ops.steps import Outcome, Step
-from tieredstore.pubsub.queue.topics import Topic, Topics
+from tieredstore.pubsub.queue.topics import Topics
 from tieredstore.pubsub.upkeep.audit import AuditFault, AuditFinding, TopicAudit
-from tieredstore.pubsub.upkeep.cost import TopicCost, TopicFacts, topic_assumptions, topic_cost, topic_facts
-from tieredstore.pubsub.upkeep.garbage import Found, GarbageCollection
+from tieredstore.pubsub.upkeep.garbage import plan_gc
 
 if TYPE_CHECKING:
     from tieredstore.pubsub.upkeep.audit_log import AuditLog
@@ -39,7 +29,7 @@ _NO_FAULTS: Final = frozenset({AuditFault.PENDING, AuditFault.LOST_OR_EMPTY, Aud
 
 
 def show_audit(audit: TopicAudit, *, as_json: bool) -> None:
-    """The command; typer.Exit with 4 if anything is lost, doubled, late or altered."""
+    """Run the command; typer.Exit with 4 if anything is lost, doubled, late or altered."""
     name = audit.topic.name
     for finding in audit.run():
         _show(name, finding, as_json=as_json)
@@ -62,8 +52,8 @@ def open_audit_log(topics: Topics, name: str, settle_ms: int | None, late_ms: in
     return AuditLog(topics, name, pairs, since_ms)
 
 
-def pair_records(_: Topics, log: AuditLog, *, as_json: bool) -> None:
-    """The command with --records; typer.Exit as above."""
+def pair_audit_records(log: AuditLog, *, as_json: bool) -> None:
+    """Run the command with --audit-records; typer.Exit as above."""
     from tieredstore.pubsub.upkeep.audit_log import now_ms
 
     for findings in (log.read(now_ms), log.pending()):
@@ -79,8 +69,8 @@ def pair_records(_: Topics, log: AuditLog, *, as_json: bool) -> None:
     _exit_if_faulty(log.requests)
 
 
-def follow_records(topics: Topics, log: AuditLog, *, as_json: bool) -> None:
-    """The command with --follow; typer.Exit with the service's code."""
+def follow_audit_log(topics: Topics, log: AuditLog, *, as_json: bool) -> None:
+    """Run the command with --follow; typer.Exit with the service's code."""
     from tieredstore.pubsub.upkeep.audit_log import audit_service
 
     raise typer.Exit(audit_service(topics, log, lambda finding: _show(log.topic, finding, as_json=as_json)).run())
@@ -153,105 +143,36 @@ def _words(fault: AuditFault) -> str:
     return fault.replace("_", " ")
 
 
-_WORDS: Final = {
-    Outcome.FREED: "freed by retention, whose objects go later",
-    Outcome.WAITING: "freed before, whose objects readers may still fetch",
-    Outcome.ADOPTED: "orphans of which readers are told now",
-    Outcome.YOUNG: "without a notification, too young",
-    Outcome.FORGOTTEN: "without a notification, older than what the queue remembers",
-    Outcome.DAMAGED: "orphans that are no batches",
-}
-
-
-_OUTCOMES: Final = (
-    Outcome.FREED, Outcome.DELETED, Outcome.ADOPTED, Outcome.WAITING, Outcome.YOUNG, Outcome.FORGOTTEN, Outcome.DAMAGED,
-)  # fmt: skip
-_FOUND: Final[Row[Step[Found]]] = Row(
-    field("outcome", lambda step: step.outcome),
-    field("object", lambda step: step.item.key),
-    field("size", lambda step: step.item.size),
-    field("partition", lambda step: step.item.partition),
-    field("offset", lambda step: step.item.offset),
-)
-
-
-def choose_topics(topics: Topics, name: str | None) -> list[Topic]:
-    """One topic, or all of them."""
-    return [topics.get(name)] if name is not None else list(topics.list())
-
-
 def collect_garbage(
-    topics: Topics, runs: list[GarbageCollection], *, dry_run: bool, report: Path | None, as_json: bool
+    topics: Topics, names: Sequence[str], min_age: timedelta, *, adopt: bool, yes: bool, as_json: bool
 ) -> None:
-    """The command."""
-    tally = Tally(Outcome.DELETED, _WORDS, "object", named=_OUTCOMES, dry_run=dry_run)
-    with telling(as_json=as_json, report=report) as teller:
-        for run in runs:
-            for step in run.run():
-                tally.add(step.outcome, step.item.size)
-                size = "" if step.item.size is None else f" ({human_bytes(step.item.size)})"
-                line = f"{tally.verb_of(step.outcome)}: {step.item.key}{size}"
-                teller.tell({"topic": run.topic.name, **_FOUND.json(step)}, line)
-            for warning in run.warnings:
-                complain(warning)
-        # Of what was freed before nobody knows the size.
-        sentence = f"{counted(tally.counts[Outcome.DELETED], 'object')} {'would be deleted' if dry_run else 'deleted'}"
-        tally.tell_deleted(teller, topics.store, sentence if tally.counts else "there is nothing to collect")
-        if tally.counts[Outcome.ADOPTED]:
-            complain("what is adopted may double what its producers sent again after DeliveryFailedError")
+    """Run the command."""
+    warnings: list[str] = []
+    plan = plan_gc(topics, names, min_age=min_age, adopt=adopt, warn=warnings.append)
+    carry_out(plan, _WORDS, yes=yes, as_json=as_json, store=topics.store)
+    for warning in warnings:
+        complain(warning)
 
 
-_FACTS: Final[Row[TopicFacts]] = Row(
-    field("partitions", lambda facts: facts.partitions),
-    field("stored_batches", lambda facts: facts.batches),
-    field("stored_size", lambda facts: facts.stored_size, number("STORED", rank=3), human_bytes),
+def _show_object(outcome: Outcome, verb: str) -> str:
+    size = outcome.stored_size if outcome.size is None else outcome.size
+    return f"{verb}: {outcome.name}" + ("" if size is None else f" ({human_bytes(size)})")
+
+
+_WORDS: Final = Words(
+    noun="object",
+    done="deleted",
+    doing="collecting",
+    show=_show_object,
+    also={
+        "freed": "freed by retention, whose objects go later",
+        "adopted": "orphans of which readers are told now: this doubles what was sent again after DeliveryFailedError",
+    },
+    left={
+        "waiting": "freed before, whose objects readers may still fetch",
+        "young": "without a notification, too young",
+        "forgotten": "without a notification, older than what the queue remembers",
+        "damaged": "orphans that are no batches",
+    },
+    none="there is nothing to collect",
 )
-_COST: Final[Row[TopicCost]] = Row(
-    field("published_size", lambda of: of.published_size, number("PUBLISHED", rank=2), rounded_bytes, digits=0),
-    field("kept_size", lambda of: of.kept_size, digits=0),
-    field("writes", lambda of: of.writes, number("WRITES", rank=4), rounded_count, digits=2),
-    field("reads", lambda of: of.reads, number("READS", rank=4), rounded_count, digits=2),
-    field("storage_cost", lambda of: of.storage, number("STORAGE", rank=5), human_amount, digits=6),
-    field("request_cost", lambda of: of.requests, number("REQUESTS", rank=5), human_amount, digits=6),
-    field("transfer_cost", lambda of: of.transfer, number("TRANSFER", rank=5), human_amount, digits=6),
-    field("batches_cost", lambda of: of.batches, number("BATCHES"), human_amount, digits=6),
-    field("disk_cost", lambda of: of.disks, number("DISKS", rank=6), human_amount, digits=6),
-    field("cross_zone_cost", lambda of: of.cross_zone, number("CROSS-ZONE", rank=6), human_amount, digits=6),
-    field("kafka_cost", lambda of: of.kafka, number("KAFKA"), human_amount, digits=6),
-    field("saved_share", lambda of: of.saved_share, number("SAVED", rank=1), "{:.0%}".format, digits=6),
-)
-_COSTS: Final[Row[tuple[str, TopicFacts, TopicCost]]] = Row(
-    field("topic", lambda row: row[0], text("TOPIC")),
-    _FACTS.of(lambda row: row[1]),
-    _COST.of(lambda row: row[2]),
-)
-
-
-def show_cost(topics: Topics, name: str | None, prices_path: Path | None, *, as_json: bool) -> None:
-    """The command, for one topic or all of them, the dearest first."""
-    if prices_path is None:
-        raise ConfigError("no prices are given: write a price file (docs/cost.md), and name it by --prices FILE")
-    prices, now_ms = read_prices(prices_path), time.time_ns() // 1_000_000
-    rows: list[tuple[str, TopicFacts, TopicCost]] = []
-    for topic in choose_topics(topics, name):
-        facts = topic_facts(topics, topic, now_ms)
-        rows.append((topic.name, facts, topic_cost(facts, prices, now_ms, topics.batches.batch_bytes)))
-    rows.sort(key=lambda row: (-row[2].batches, row[0]))
-    assumed = topic_assumptions(prices)
-    if as_json:
-        for row in rows:
-            print_json_line(_COSTS.json(row))
-        print_json_line(
-            {
-                "summary": {
-                    "currency": prices.currency, "prices": prices.name, "as_of": prices.as_of,
-                    "assumptions": list(assumed),
-                }
-            }
-        )  # fmt: skip
-    elif not rows:
-        complain(f"no topics in cluster {topics.batches.cluster}")
-    else:
-        print_table(_COSTS.columns, map(_COSTS.cells, rows))
-        for sentence in (f"a month by {prices.title}", *(f"assumed: {one}" for one in assumed)):
-            complain(sentence)

@@ -189,6 +189,13 @@ class BatchConsumer(Closing):
         for partition in list(self._partitions):
             self._move(partition, Position(self._queue.offset_at(partition, ms)))
 
+    def seek_to_last(self, records: int) -> None:
+        """Read from so many records before the end of each partition on, where the group has not committed."""
+        committed = self.committed()
+        for partition in list(self._partitions):
+            if committed.get(partition) is None:
+                self._move(partition, self._log.position_before_end(partition, records))
+
     def read_at(self, partition: int, offset: int, message: int = -1, record: int = -1) -> pa.RecordBatch:
         """A batch, one of its Messages, or one record, without moving: its index by one ranged GET, a Message by a
         second. InvalidRangeError if there is no such place."""

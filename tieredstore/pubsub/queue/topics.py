@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from typing import Annotated, Final
 
 from pydantic import Field, TypeAdapter
 
+from tieredstore.api.scopes import is_glob
 from tieredstore.backends.base import ObjectInfo, ObjectStore
 from tieredstore.config import Settings
 from tieredstore.errors import (
@@ -18,6 +20,7 @@ from tieredstore.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
     TopicNotFoundError,
+    excerpt,
 )
 from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.process.closing import Closing
@@ -38,6 +41,7 @@ from tieredstore.pubsub.queue.queues import (
     STORE,
     GroupPartition,
     NotificationQueue,
+    Position,
     QueuedNotification,
     QueueSite,
     open_queue,
@@ -48,6 +52,7 @@ from tieredstore.pubsub.settings import BatchSettings
 MOST_PARTITIONS: Final = 1000
 """Read partitions of a topic at most."""
 
+_LOOK_BACK: Final = 1024  # offsets of a queue that are looked back over at first
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
@@ -138,6 +143,18 @@ class Topics:
         """All topics, by name; CorruptDataError for what is none among them."""
         for name in self.names():
             yield self._check(self.folder.read(self._key(name), _TOPIC), name)
+
+    def select(self, names: Sequence[str]) -> Sequence[Topic]:
+        """The topics that are named, by name or glob, or all; TopicNotFoundError for a name of none."""
+        if not names:
+            return [*self.list()]
+        chosen: dict[str, None] = {}
+        for name in names:
+            matching = sorted(fnmatch.filter(self.names(), name)) if is_glob(name) else [name]
+            if not matching:
+                raise TopicNotFoundError(f"no topic in cluster {self.batches.cluster} matches {excerpt(name)!r}")
+            chosen |= dict.fromkeys(matching)
+        return [self.get(name) for name in chosen]
 
     def names(self) -> Iterator[str]:
         """What all topics are called, also those that cannot be read."""
@@ -302,6 +319,33 @@ class BatchLog(Closing):
         for entry in self.queue.walk(partition, begin, end):
             yield self.batch_of(partition, entry)
 
+    def position_before_end(self, partition: int, records: int) -> Position:
+        """Where the last ``records`` of a partition begin, as the headers of their Messages count them.
+
+        The start where there are fewer. Looks back over more and more of the queue, and at no more batches than it has
+        to; what is damaged counts as no record, and is met by who reads.
+        """
+        start, end = self.queue.start(partition), self.queue.end(partition)
+        left, stop, width = records, end, _LOOK_BACK
+        while left > 0 and stop > start:
+            begin = max(start, stop - width)
+            for batch in reversed(list(self.walk(partition, begin, stop))):
+                counts = self._record_counts(batch)
+                if (total := sum(counts)) >= left:
+                    return _behind(batch.offset, counts, total - left)
+                left -= total
+            stop, width = begin, 2 * width
+        return Position(end if records == 0 else start)
+
+    def _record_counts(self, batch: QueuedBatch) -> list[int]:
+        try:
+            headers = [header for _, header in self.headers(batch)]
+        except ObjectNotFoundError as error:
+            raise self.loss(batch) from error
+        except MessageCorruptError:
+            return []
+        return [0 if isinstance(header, MessageCorruptError) else header.record_count for header in headers]
+
     def loss(self, batch: QueuedBatch) -> DataLossError:
         """What is raised for a batch whose object is absent."""
         return DataLossError(f"{self.place(batch.partition, batch.offset)}: the object {batch.key} is not there")
@@ -330,3 +374,12 @@ class BatchLog(Closing):
                 yield number, parse_message_header(head, index.place(number), whole=False)
             except MessageCorruptError as error:
                 yield number, error
+
+
+def _behind(offset: int, counts: Sequence[int], records: int) -> Position:
+    """The place in a batch behind so many records, whose Messages have ``counts``."""
+    for message, count in enumerate(counts):
+        if records < count:
+            return Position(offset, message, records)
+        records -= count
+    return Position(offset + 1)

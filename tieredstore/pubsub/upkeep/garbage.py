@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import KW_ONLY, dataclass, field
+from datetime import timedelta
 from functools import partial
 from typing import Final, NamedTuple
 
 from pydantic import NonNegativeInt, TypeAdapter
 
+from tieredstore.api import outcomes
 from tieredstore.backends.base import ObjectInfo, store_time_ms
 from tieredstore.errors import ConfigError
 from tieredstore.ops.steps import Outcome, Step
@@ -191,6 +193,49 @@ class GarbageCollection:
             partition = zlib.crc32(info.key.encode()) % queue.partitions
             queue.append(partition, [notification.to_json()], Deadline.after(_ADOPTION_S))
         return Outcome.ADOPTED
+
+
+def plan_gc(
+    topics: Topics,
+    names: Sequence[str] = (),
+    *,
+    min_age: timedelta = timedelta(days=1),
+    adopt: bool = False,
+    warn: Callable[[str], object] | None = None,
+) -> outcomes.Plan:
+    """Return what a run over topics would do, one after the other; ``names`` may be globs, and none is all.
+
+    ``warn`` is told what a queue forgets too soon. ConfigError for an age at which writers may still notify.
+    """
+    age_ms = int(min_age.total_seconds() * 1000)
+    chosen = topics.select(names)
+    runs = [partial(GarbageCollection, topics, each, min_age_ms=age_ms, adopt=adopt) for each in chosen]
+    for begin in runs:
+        begin()  # checks the age
+
+    def collect(dry_run: bool) -> Generator[outcomes.Outcome]:
+        for begin in runs:
+            run = begin(dry_run=dry_run)
+            for step in run.run():
+                yield _outcome_of(run, step)
+            if warn is not None:
+                for warning in run.warnings:
+                    warn(warning)
+
+    scope = ", ".join(names) or f"all topics of cluster {topics.batches.cluster}"
+    return outcomes.Plan("gc", scope, collect)
+
+
+def _outcome_of(run: GarbageCollection, step: Step[Found]) -> outcomes.Outcome:
+    """Say what became of an object; ``stored_size`` is what a deletion frees, which freeing and adopting do not."""
+    found, code = step.item, step.outcome
+    status: outcomes.Status = ("planned" if run.dry_run else "done") if code.is_change else "kept"
+    is_deleted = code is Outcome.DELETED
+    return outcomes.Outcome(
+        action="gc", status=status, code=code.value, kind="orphan" if found.offset is None else "batch",
+        topic=run.topic.name, partition=found.partition, base_offset=found.offset, name=found.key,
+        size=None if is_deleted else found.size, stored_size=found.size if is_deleted else None,
+    )  # fmt: skip
 
 
 def _digest(key: str) -> bytes:

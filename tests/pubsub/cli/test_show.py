@@ -1,4 +1,4 @@
-"""``pubsub inspect``: what a batch says, of a file and of a store; damage is told and is exit code 4."""
+"""``show`` of batches: of a file and of a store; damage is told and is exit code 4."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ FILES = {path.name.split(".")[0]: path for path in (GOLDEN / "batches").iterdir(
 
 @pytest.mark.parametrize("vector", FILES)
 def test_records_as_json_are_what_the_producer_was_given(vector: str) -> None:
-    lines = [
-        json.loads(line)
-        for line in tieredstore("pubsub", "inspect", FILES[vector], "--records", "--json").text.splitlines()
-    ]
+    lines = [json.loads(line) for line in tieredstore("show", FILES[vector], "--records", "--json").text.splitlines()]
     given = [
         {name: record[name] or None for name in ("id", "key", "headers")}
         | {name: record[name] for name in ("value", "timestamp")}
@@ -31,21 +28,22 @@ def test_records_as_json_are_what_the_producer_was_given(vector: str) -> None:
 
 
 def test_messages_of_a_file() -> None:
-    done = tieredstore("pubsub", "inspect", FILES["v05-mixed"], "--json")
-    assert {message["compression"] for message in done.json["messages"]} == {"none", "gzip", "zstd"}
-    assert sum(message["records"] for message in done.json["messages"]) == 60
-    assert done.json["size"] == FILES["v05-mixed"].stat().st_size
-    assert "127.0.0.1" in tieredstore("pubsub", "inspect", FILES["v05-mixed"]).text
+    messages, summary = tieredstore("show", FILES["v05-mixed"], "--json").rows
+    assert {message["compression"] for message in messages} == {"none", "gzip", "zstd"}
+    assert sum(message["records"] for message in messages) == 60
+    assert (summary["size"], summary["entries"]) == (FILES["v05-mixed"].stat().st_size, 3)
+    assert "127.0.0.1" in tieredstore("show", FILES["v05-mixed"]).text
 
 
 def test_a_key_of_a_store(tmp_path: Path) -> None:
     key = "28/prod/topics/orders/42_7_1_0_host"
     (tmp_path / key).parent.mkdir(parents=True)
     (tmp_path / key).write_bytes(golden_batches()["v01-one"])
-    shown = tieredstore("pubsub", "inspect", key, "--store", tmp_path, "--records", "--json").json
+    shown = tieredstore("show", key, "--store", tmp_path, "--records", "--json").json
     assert base64.b64decode(shown["value"]) == b"v"
-    assert tieredstore("pubsub", "inspect", "no/such/key", "--store", tmp_path).code == 3
-    no_place = tieredstore("pubsub", "inspect", "no/such/key")
+    assert tieredstore("show", f"{key}-2", "--store", tmp_path).code == 3
+    assert "none of" in tieredstore("show", "no/such/key", "--store", tmp_path).stderr
+    no_place = tieredstore("show", "no/such/key")
     assert no_place.code == 2
     assert "--store" in no_place.stderr
 
@@ -55,10 +53,12 @@ def test_damage_is_shown_beside_what_is_whole(tmp_path: Path) -> None:
     damaged[1500] ^= 1
     path = tmp_path / "damaged"
     path.write_bytes(damaged)
-    done = tieredstore("pubsub", "inspect", path, "--json")
-    assert done.code == 4
-    assert [message["damage"] is None for message in done.json["messages"]] == [True, False, True]
-    records = tieredstore("pubsub", "inspect", path, "--records", "--json")
+    done = tieredstore("show", path, "--json")
+    assert (done.code, "damaged: 1 of 3 Messages damaged" in done.stderr) == (4, True)
+    messages, summary = done.rows
+    assert [message["damage"] is None for message in messages] == [True, False, True]
+    assert summary["failed"] == 1
+    records = tieredstore("show", path, "--records", "--json")
     assert records.code == 4
     assert len(records.text.splitlines()) == 10
     assert "Message 1, byte 1105" in records.stderr
@@ -67,13 +67,18 @@ def test_damage_is_shown_beside_what_is_whole(tmp_path: Path) -> None:
 def test_records_that_a_count_hides_are_damage(tmp_path: Path) -> None:
     path = tmp_path / "count-too-small"
     path.write_bytes((GOLDEN / "handmade" / "h10-count-too-small").read_bytes())
-    done = tieredstore("pubsub", "inspect", path, "--json")
+    done = tieredstore("show", path, "--json")
     assert done.code == 4
-    assert [message["damage"] is None for message in done.json["messages"]] == [False, True]
+    assert [message["damage"] is None for message in done.rows[0]] == [False, True]
 
 
 def test_what_is_no_batch(tmp_path: Path) -> None:
     path = tmp_path / "empty"
     path.write_bytes(b"")
-    done = tieredstore("pubsub", "inspect", path)
+    done = tieredstore("show", path)
+    assert (done.code, "it is none of" in done.stderr) == (2, True)
+    assert "batches of MemQ" in done.stderr
+    named = tmp_path / "42_7_1_0_host"
+    named.write_bytes(b"")
+    done = tieredstore("show", named)
     assert (done.code, "are no batch" in done.stderr) == (4, True)

@@ -1,0 +1,124 @@
+"""A batch as ``tieredstore show`` shows it: its Messages, or its records.
+
+It lies apart from the table of formats, which imports it when a file may be a batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Iterator
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.cli.records.formats import Asked, Rows, Shown, View
+from tieredstore.cli.terminal.output import counted, iso_utc
+from tieredstore.cli.terminal.rows import Row, field
+from tieredstore.cli.terminal.tables import number, text, word
+from tieredstore.model import human_bytes
+from tieredstore.pubsub.cli.records import RECORD
+from tieredstore.pubsub.consume.partition_state import records_of, with_places
+from tieredstore.pubsub.errors import MessageCorruptError
+from tieredstore.pubsub.format.batches import START_SIZE, BatchIndex, parse_index_size
+from tieredstore.pubsub.format.decoder import BatchDecoder
+from tieredstore.pubsub.format.notifications import parse_batch_key
+from tieredstore.pubsub.upkeep.inspection import BatchSource, InspectedMessage, decode_messages, inspect_messages
+
+if TYPE_CHECKING:
+    from tieredstore.pubsub.format.messages import ProducerRequest
+
+
+def is_batch(asked: Asked) -> bool:
+    """Whether it is called as a batch is, or begins as one does."""
+    if parse_batch_key(asked.name, asked.name.rpartition("/")[0]) is not None:
+        return asked.path is not None or asked.store.is_given
+    if asked.path is None or not asked.path.is_file():
+        return False
+    with asked.path.open("rb") as file:
+        start = file.read(START_SIZE)
+    try:
+        parse_index_size(start, asked.name)
+    except MessageCorruptError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def show_batch(asked: Asked) -> Generator[Shown]:
+    """Open the batch; its Messages are decoded to their last records, and one that is damaged says why."""
+    with _open(asked) as source:
+        index = source.index()
+        if asked.view is View.RECORDS:
+            batches = decode_messages(source, index, BatchDecoder())
+            yield Rows(RECORD, (record for batch in batches for record in records_of(with_places(batch, 0, 0))))
+            return
+        heading = f"{source.name}: {counted(len(index), 'Message')}, {human_bytes(index.object_size)}"
+        sizes = {"size": index.object_size, "header_size": index.size}
+        yield Rows(_MESSAGE, _until_damage_is_told(source, index), heading, sums=lambda: sizes)
+
+
+def _until_damage_is_told(source: BatchSource, index: BatchIndex) -> Iterator[InspectedMessage]:
+    damaged = 0
+    for message in inspect_messages(source, index, BatchDecoder(("message",))):
+        damaged += message.damage is not None
+        yield message
+    if damaged:
+        raise MessageCorruptError(f"{source.name}: {damaged} of {counted(len(index), 'Message')} damaged")
+
+
+@contextlib.contextmanager
+def _open(asked: Asked) -> Generator[BatchSource]:
+    if asked.path is not None:
+        with asked.path.open("rb") as file:
+
+            def read(start: int, stop: int) -> bytes:
+                file.seek(start)
+                return file.read(stop - start)
+
+            yield BatchSource(asked.name, asked.path.stat().st_size, read)
+        return
+    with asked.store.open() as bucket:
+        store = bucket.opened().store
+        size = store.head(asked.name).size
+        yield BatchSource(
+            asked.name, size, lambda start, stop: store.get(asked.name, start, stop) if stop > start else b""
+        )
+
+
+def _request(message: InspectedMessage) -> ProducerRequest | None:
+    return None if message.header is None else message.header.request
+
+
+def _request_id(message: InspectedMessage) -> int | None:
+    return None if (request := _request(message)) is None else request.request_id
+
+
+def _compression(message: InspectedMessage) -> str | None:
+    return None if message.header is None else message.header.compression.name.lower()
+
+
+def _address(message: InspectedMessage) -> str | None:
+    if (request := _request(message)) is None:
+        return None
+    try:
+        return str(ip_address(request.address))
+    except ValueError:  # of another length than an address of IPv4 or IPv6
+        return request.address.hex()
+
+
+_MESSAGE: Final[Row[InspectedMessage]] = Row(
+    field("message", lambda message: message.place.number, number("MESSAGE")),
+    field("position", lambda message: message.place.start, number("BYTE", rank=5)),
+    field("size", lambda message: message.size, number("SIZE")),
+    field("records", lambda message: message.header and message.header.record_count, number("RECORDS")),
+    field("compression", _compression, word("COMPRESSION", rank=4)),
+    field("producer_address", _address, word("PRODUCER", rank=3)),
+    field("producer_started_ms", lambda message: (request := _request(message)) and request.epoch_ms),
+    field("request_id", _request_id, number("REQUEST", rank=1)),
+    field(
+        "producer_started",
+        lambda message: None if (request := _request(message)) is None else iso_utc(request.epoch_ms),
+        word("STARTED", rank=6),
+    ),
+    field("body_size", lambda message: message.header and message.header.body_size),
+    field("damage", lambda message: message.damage, text("DAMAGE", rank=2)),
+)

@@ -1,0 +1,64 @@
+"""Groups of options that commands of batches share."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar, TypeAlias
+
+import typer
+
+from tieredstore.cli.app.options import Group, Store
+
+if TYPE_CHECKING:
+    from tieredstore.config import Settings
+    from tieredstore.pubsub.queue.topics import Topics
+
+TopicName: TypeAlias = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicNames(Group):
+    """Which topics of batches; none is all."""
+
+    PANEL: ClassVar[str] = "Topics"
+    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help="Only these topics, by name or glob.")] = (
+        None
+    )
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The topics that were named."""
+        return self.topics or ()
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStore(Store):
+    """Which bucket, and a topic of MemQ's in it."""
+
+    topic_config: Annotated[
+        Path | None,
+        typer.Option("--topic-config", metavar="FILE", help="The topic as MemQ's JSON has it; its bucket without -c."),
+    ] = None
+
+    def read_settings(self) -> Settings:
+        """The settings, with the topic's configuration among them; without a store those of its bucket."""
+        if self.topic_config is None:
+            return Store.read_settings(self)
+        from tieredstore.pubsub.queue.memq_topics import load_topic_config
+        from tieredstore.pubsub.settings import BatchSettings
+
+        bucket = load_topic_config(self.topic_config).bucket
+        settings = Store.read_settings(self if self.is_given else replace(self, url=f"s3://{bucket}"))
+        batches = settings.section(BatchSettings)
+        return settings.with_section(batches.model_copy(update={"topic_config": self.topic_config}))
+
+    @contextlib.contextmanager
+    def open_topics(self) -> Generator[Topics]:
+        """The topics of the bucket, closed again at the end."""
+        from tieredstore.pubsub.queue.memq_topics import open_topics
+
+        with open_topics(self.read_settings()) as topics:
+            yield topics

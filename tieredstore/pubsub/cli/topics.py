@@ -1,0 +1,183 @@
+"""What ``pubsub topics`` shows: queues, groups and costs.
+
+It lies apart from ``pubsub``, which imports it when the command runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from tieredstore.cli.terminal.output import (
+    JsonValue,
+    complain,
+    human_amount,
+    print_json_line,
+    print_lines,
+    print_table,
+)
+from tieredstore.cli.terminal.rows import Row, field, rounded_bytes, rounded_count
+from tieredstore.cli.terminal.tables import number, text, word
+from tieredstore.model import human_bytes
+from tieredstore.ops.cost.prices import read_prices
+from tieredstore.pubsub.queue.topics import Topic, Topics
+from tieredstore.pubsub.upkeep.cost import TopicCost, TopicFacts, topic_assumptions, topic_cost, topic_facts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tieredstore.cli.app.options import Output
+    from tieredstore.pubsub.queue.queues import GroupPartition
+
+T = TypeVar("T")
+
+
+def show_topics(topics: Topics, chosen: Sequence[Topic], output: Output, *, with_groups: bool) -> None:
+    """Show how far the queues of topics reach, and ``with_groups`` how far groups have read."""
+    states = [_QueueState.of(topics, topic) for topic in chosen]
+    groups = [row for topic in chosen for row in _groups_of(topics, topic)] if with_groups else []
+    if output.as_json:
+        _print_lines_of_json(_TOPIC, states)
+        _print_lines_of_json(_GROUP, groups)
+        print_json_line({"summary": {"topics": len(states), "groups": len({(row.topic, row.group) for row in groups})}})
+        return
+    if not states:
+        print_lines([_no_topics(topics)])
+        return
+    print_table(_TOPIC.columns, map(_TOPIC.cells, states), wide=output.wide)
+    if groups:
+        print_lines([""])
+        print_table(_GROUP.columns, map(_GROUP.cells, groups), wide=output.wide)
+    read = {row.topic for row in groups}
+    print_lines(f"no group has read topic {topic.name}" for topic in chosen if with_groups and topic.name not in read)
+
+
+def show_costs(topics: Topics, chosen: Sequence[Topic], price_file: Path, output: Output) -> None:
+    """Show what topics cost a month beside Kafka, the dearest first."""
+    prices, now_ms = read_prices(price_file), time.time_ns() // 1_000_000
+    rows: list[_Costs] = []
+    for topic in chosen:
+        facts = topic_facts(topics, topic, now_ms)
+        cost = topic_cost(facts, prices, now_ms, topics.batches.batch_bytes)
+        rows.append(_Costs(_QueueState.of(topics, topic), facts, cost))
+    rows.sort(key=lambda row: (-row.cost.batches, row.state.topic.name))
+    assumed: list[JsonValue] = [*topic_assumptions(prices)]
+    if output.as_json:
+        _print_lines_of_json(_COSTS, rows)
+        sources: dict[str, JsonValue] = {
+            "currency": prices.currency, "prices": prices.name, "as_of": prices.as_of, "assumptions": assumed
+        }  # fmt: skip
+        print_json_line({"summary": {"topics": len(rows), "groups": 0, **sources}})
+    elif not rows:
+        complain(_no_topics(topics))
+    else:
+        print_table(_COSTS.columns, map(_COSTS.cells, rows), wide=output.wide)
+        for sentence in (f"a month by {prices.title}", *(f"assumed: {one}" for one in assumed)):
+            complain(sentence)
+
+
+def _print_lines_of_json(row: Row[T], items: Sequence[T]) -> None:
+    for item in items:
+        print_json_line(row.json(item))
+
+
+def _no_topics(topics: Topics) -> str:
+    return f"no topics in cluster {topics.batches.cluster}"
+
+
+@dataclass(frozen=True, slots=True)
+class _QueueState:
+    """How far a topic's queue reaches, over all of its partitions."""
+
+    topic: Topic
+    partitions: int
+    start: int
+    end: int
+
+    @classmethod
+    def of(cls, topics: Topics, topic: Topic) -> _QueueState:
+        with topics.queue(topic) as queue:
+            partitions = range(queue.partitions)
+            return cls(topic, len(partitions), min(map(queue.start, partitions)), max(map(queue.end, partitions)))
+
+
+_TOPIC: Final[Row[_QueueState]] = Row(
+    field("topic", lambda state: state.topic.name, text("TOPIC")),
+    field("partitions", lambda state: state.partitions, number("PARTITIONS")),
+    field("queue", lambda state: state.topic.queue, word("QUEUE", rank=3)),
+    field("start_offset", lambda state: state.start, number("START", rank=2)),
+    field("end_offset", lambda state: state.end, number("END", rank=2)),
+    field("path", lambda state: state.topic.path, text("PATH", rank=1)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _GroupState:
+    """How far a group has read one partition of a topic, and where that ends."""
+
+    topic: str
+    group: str
+    read: GroupPartition
+    end: int
+
+
+def _groups_of(topics: Topics, topic: Topic) -> list[_GroupState]:
+    with topics.queue(topic) as queue:
+        ends = {partition: queue.end(partition) for partition in range(queue.partitions)}
+    return [
+        _GroupState(topic.name, group, state, ends[state.partition])
+        for group, states in topics.groups(topic).items()
+        for state in states
+    ]
+
+
+_GROUP: Final[Row[_GroupState]] = Row(
+    field("group", lambda row: row.group, text("GROUP")),
+    field("topic", lambda row: row.topic, text("TOPIC", rank=4)),
+    field("partition", lambda row: row.read.partition, number("PARTITION")),
+    field("generation", lambda row: row.read.generation, number("GENERATION", rank=2)),
+    field("owner", lambda row: row.read.owner, word("OWNER", rank=3)),
+    field(
+        "position",
+        lambda row: row.read.position and list(row.read.position),
+        word("POSITION"),
+        lambda position: "/".join(map(str, position)),
+    ),
+    field("end_offset", lambda row: row.end, number("END", rank=1)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    """A topic and what it costs."""
+
+    state: _QueueState
+    facts: TopicFacts
+    cost: TopicCost
+
+
+_FACTS: Final[Row[TopicFacts]] = Row(
+    field("stored_batches", lambda facts: facts.batches),
+    field("stored_size", lambda facts: facts.stored_size, number("STORED", rank=3), human_bytes),
+)
+_COST: Final[Row[TopicCost]] = Row(
+    field("published_size", lambda of: of.published_size, number("PUBLISHED", rank=2), rounded_bytes, digits=0),
+    field("kept_size", lambda of: of.kept_size, digits=0),
+    field("writes", lambda of: of.writes, number("WRITES", rank=4), rounded_count, digits=2),
+    field("reads", lambda of: of.reads, number("READS", rank=4), rounded_count, digits=2),
+    field("storage_cost", lambda of: of.storage, number("STORAGE", rank=5), human_amount, digits=6),
+    field("request_cost", lambda of: of.requests, number("REQUESTS", rank=5), human_amount, digits=6),
+    field("transfer_cost", lambda of: of.transfer, number("TRANSFER", rank=5), human_amount, digits=6),
+    field("batches_cost", lambda of: of.batches, number("BATCHES"), human_amount, digits=6),
+    field("disk_cost", lambda of: of.disks, number("DISKS", rank=6), human_amount, digits=6),
+    field("cross_zone_cost", lambda of: of.cross_zone, number("CROSS-ZONE", rank=6), human_amount, digits=6),
+    field("kafka_cost", lambda of: of.kafka, number("KAFKA"), human_amount, digits=6),
+    field("saved_share", lambda of: of.saved_share, number("SAVED", rank=1), "{:.0%}".format, digits=6),
+)
+_COSTS: Final[Row[_Costs]] = Row(
+    _TOPIC.in_json("topic").of(lambda row: row.state),
+    _FACTS.of(lambda row: row.facts),
+    _COST.of(lambda row: row.cost),
+)
