@@ -1,0 +1,112 @@
+"""README, documents and examples import public names alone: those of ``__all__`` of twelve packages."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.support.paths import REPOSITORY
+
+PUBLIC = {
+    "tieredstore",
+    *(
+        f"tieredstore.{name}"
+        for name in (
+            "backends", "duckdb", "errors", "pipelines", "polars", "pubsub", "spark", "testing", "types", "uploader",
+            "values",
+        )
+    ),
+}  # fmt: skip
+
+NOT_YET = {
+    ("docs/broker.md", "tieredstore.pubsub.broker.authorization"),
+    ("docs/broker.md", "tieredstore.pubsub.format.packets"),
+    ("docs/broker.md", "tieredstore.pubsub.governor.assigning"),
+    ("docs/catalog.md", "tieredstore.catalog"),
+    ("docs/compute.md", "tieredstore.config"),
+    ("docs/compute.md", "tieredstore.query"),
+    ("docs/compute.md", "tieredstore.remote"),
+    ("docs/compute.md", "tieredstore.schema_registry"),
+    ("docs/consumer.md", "tieredstore.consumer"),
+    ("docs/live.md", "tieredstore.live"),
+    ("docs/metrics.md", "tieredstore"),
+    ("docs/operations.md", "tieredstore.backends.filesystem"),
+    ("docs/partitions.md", "tieredstore.config"),
+    ("docs/partitions.md", "tieredstore.partitions"),
+    ("docs/partitions.md", "tieredstore.reading"),
+    ("docs/partitions.md", "tieredstore.remote"),
+    ("docs/records.md", "tieredstore.catalog"),
+    ("docs/records.md", "tieredstore.config"),
+    ("docs/records.md", "tieredstore.records"),
+    ("docs/records.md", "tieredstore.remote"),
+    ("docs/services.md", "tieredstore.process.health"),
+    ("docs/services.md", "tieredstore.process.service"),
+    ("docs/services.md", "tieredstore.process.stopping"),
+    ("docs/stores.md", "tieredstore.backends.base"),
+    ("docs/stores.md", "tieredstore.backends.filesystem"),
+    ("docs/stores.md", "tieredstore.testing.object_store_tests"),
+    ("examples/demo.py", "tieredstore.catalog"),
+    ("examples/demo.py", "tieredstore.config"),
+    ("examples/demo.py", "tieredstore.kafka.logdir"),
+    ("examples/demo.py", "tieredstore.model"),
+    ("examples/demo.py", "tieredstore.pipelines.run.stores"),
+    ("examples/demo.py", "tieredstore.remote"),
+    ("examples/spark_demo.py", "tieredstore.model"),
+    ("examples/spark_demo.py", "tieredstore.records"),
+    ("examples/spark_demo.py", "tieredstore.spark.source.tasks"),
+    ("examples/sqlite_store.py", "tieredstore.backends.base"),
+    ("examples/sqlite_store.py", "tieredstore.backends.contract.bodies"),
+    ("examples/sqlite_store.py", "tieredstore.backends.contract.deletions"),
+    ("examples/sqlite_store.py", "tieredstore.backends.contract.keys"),
+    ("examples/sqlite_store.py", "tieredstore.backends.contract.ranges"),
+    ("examples/sqlite_store.py", "tieredstore.config"),
+}
+"""Pages of inner rooms, and what their code imports. The list may only get shorter."""
+
+_FENCE = re.compile(r"^ *```python\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+
+
+def sources() -> Iterator[tuple[str, str]]:
+    """Each program that a user may copy, and where it stands."""
+    for page in [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")]:
+        yield from ((name_of(page), textwrap.dedent(code)) for code in _FENCE.findall(page.read_text()))
+    for file in (REPOSITORY / "examples").rglob("*.py"):
+        yield name_of(file), file.read_text()
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(REPOSITORY))
+
+
+def imports(code: str) -> Iterator[tuple[str, str | None]]:
+    """The package's modules that the code imports, and the names that it takes from them."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield from ((node.module, alias.name) for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from ((alias.name, None) for alias in node.names)
+
+
+def test_what_people_copy_imports_public_names_alone() -> None:
+    others: set[tuple[str, str]] = set()
+    for where, code in sources():
+        for module, name in imports(code):
+            if module.partition(".")[0] == "tieredstore" and not is_public(module, name):
+                others.add((where, module))
+    assert others - NOT_YET == set()
+
+
+def is_public(module: str, name: str | None) -> bool:
+    if f"{module}.{name}" in PUBLIC:
+        return True
+    return module in PUBLIC and (name is None or name in public_names(module))
+
+
+def public_names(module: str) -> list[str]:
+    """The names of a package; of the errors all classes are meant."""
+    imported = importlib.import_module(module)
+    return list(vars(imported)) if module == "tieredstore.errors" else list(getattr(imported, "__all__", []))
