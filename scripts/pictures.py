@@ -36,10 +36,10 @@ storage.root=store
 chunk.size=65536
 compression.enabled=true
 """
-LISTING: Final = ("ls -c store.properties", "offsets -c store.properties orders")
+LISTING: Final = ("ls -c store.properties", "ls -c store.properties orders --wide")
 PLOTS: Final = {
     "stored.png": "ls -c store.properties --plot stored.png",
-    "offsets.png": "offsets -c store.properties orders --plot offsets.png",
+    "offsets.png": "ls -c store.properties orders -p all --plot offsets.png",
 }
 
 _FIRST_MS: Final = 1_767_225_600_000  # 2026-01-01

@@ -11,7 +11,7 @@ from tests.support.stores.doubles import FaultyStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import list_segments
 from tieredstore.catalog.stored import load_segment
-from tieredstore.errors import ManifestCorruptError, StoreUnavailableError
+from tieredstore.errors import ConfigError, ManifestCorruptError, StoreUnavailableError
 from tieredstore.format.keys import Suffix
 from tieredstore.model import AtTime
 from tieredstore.ops.listing import HeldOffsets, ListedSegment, SegmentTotals, load_listing, within
@@ -123,7 +123,7 @@ def test_holes_are_between_the_ends_that_are_known(
         store.put(segment.key(), segment.manifest(end_offset=end))
     held = HeldOffsets()
     loaded = [load_segment(store, objects) for objects in list_segments(store)]
-    assert [held.add(segment) for segment in loaded] == holes
+    assert [held.add(segment.metadata) for segment in loaded] == holes
     assert held.spans == spans
 
 
@@ -135,7 +135,7 @@ def test_holes_are_between_the_ends_that_are_known(
         (19, 20, [10, 10]),
         (20, 21, [20]),
         (None, 10, [0, 0]),
-        (99, None, []),
+        (39, None, [30]),
         # The time of a made segment's newest record is its last offset.
         (AtTime(15), None, [10, 20, 30, 10]),
         (AtTime(19), AtTime(20), [10, 20, 10]),
@@ -151,6 +151,14 @@ def test_a_window_is_of_the_segments_that_may_hold_its_records(
         segment.put(store)
     listed = within(load_listing(store, list_segments(store)), start, stop)
     assert [one.objects.start_offset for one in listed] == bases
+
+
+def test_an_offset_beyond_all_ends_is_refused_once_all_was_seen() -> None:
+    store = MemoryObjectStore()
+    for segment in run_of(2, partition_of()):
+        segment.put(store)
+    with pytest.raises(ConfigError, match=r"offset 99 is beyond the end of events-0 \(20\)"):
+        list(within(load_listing(store, list_segments(store)), 99, None))
 
 
 def test_what_does_not_tell_its_end_may_be_in_the_window() -> None:

@@ -155,11 +155,12 @@ def test_commands_show_bucket_and_broker_as_one_log(raw: Raw, tmp_path: Path) ->
     printed = tieredstore("cat", raw.topic, "0", "--json", *words)
     assert printed.code == 0, printed.stderr
     assert [json.loads(line)["offset"] for line in printed.text.splitlines()] == list(range(RECORDS))
-    shown = tieredstore("offsets", raw.topic, "--json", *words)
+    shown = tieredstore("ls", raw.topic, "--json", *words)
     assert shown.code == 0, shown.stderr
-    (row,) = json.loads(shown.text)
+    ((row,), summary) = shown.rows
     assert (row["earliest_offset"], row["end_offset"], row["lost"]) == (0, raw.stored, [])
     assert (row["broker_earliest_offset"], row["broker_end_offset"]) == (BEGINS, RECORDS)
+    assert row["not_stored"] == summary["not_stored"] == RECORDS - raw.stored
     exported = tieredstore("export", raw.topic, "-o", tmp_path / "out", *words)
     assert exported.code == 0, exported.stderr
 

@@ -54,7 +54,9 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def here(command: str, folder: Path) -> list[str]:
     """The words of a command, with what there is in the place of what it leaves open."""
     if "ID" in command:
-        id_of_first = tieredstore("ls", "-c", "store.properties", "orders", "--json").json[0]["segment_id"]
+        id_of_first = tieredstore("ls", "-c", "store.properties", "orders", "-p", "all", "--json").rows[0][0][
+            "segment_id"
+        ]
         command = command.replace("ID", id_of_first)
     places = {
         "SETTINGS": "store.properties",

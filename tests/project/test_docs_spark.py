@@ -36,7 +36,7 @@ def orders(kafka: KafkaServer, tmp_path: Path) -> Iterator[TieredTopic]:
 @pytest.mark.slow
 def test_the_examples_of_spark_run(spark: SparkSession, orders: TieredTopic, tmp_path: Path) -> None:
     settings = str(tmp_path / "store.properties")
-    listed = tieredstore("ls", "-c", settings, "orders", "--json").stdout
+    listed = tieredstore("ls", "-c", settings, "orders", "-p", "all", "--json").stdout
     (tmp_path / "segments.json").write_bytes(listed)
     logs = orders.server.folder("orders")
     (tmp_path / "log").mkdir()

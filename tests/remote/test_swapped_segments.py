@@ -61,7 +61,7 @@ def swapped(tmp_path: Path) -> Swapped:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["ls"], ["ls", "tiny", "0"], ["inspect", "tiny", "0", "0"], ["fetch", "tiny", "0", "0"],
+    "arguments", [["ls"], ["ls", "tiny", "-p", "0"], ["inspect", "tiny", "0", "0"], ["fetch", "tiny", "0", "0"],
                   ["inspect", "tiny", "0", "0", "--index", "offset"], ["cat", "tiny"], ["cat", "tiny", "--from", "0"]],
     ids=" ".join,
 )  # fmt: skip

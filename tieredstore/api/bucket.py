@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
@@ -13,13 +12,12 @@ from typing import TYPE_CHECKING, BinaryIO, Final, Literal, TypedDict, Unpack
 from tieredstore.api import outcomes as found
 from tieredstore.api.outcomes import OnOutcome, Outcome, Plan, Totals, run
 from tieredstore.api.positions import GivenPlace, duration_of, place_of
-from tieredstore.api.rows import Check, KeyUse, Partition, Segment, Topic, Usage, segment_of, time_of
+from tieredstore.api.rows import Check, KeyUse, Segment, Topic, Usage, segment_of, time_of
 from tieredstore.api.scopes import Partitions, Scopes, TopicIdLike, check_names, topic_id_of
 from tieredstore.api.tables import Table
 from tieredstore.backends.base import store_time_ms
 from tieredstore.errors import ConfigError
 from tieredstore.model import AtTime, IndexType, RemoteLogSegmentMetadata, Uuid
-from tieredstore.ops.listing import HeldOffsets
 from tieredstore.process.closing import Closer, Closing
 from tieredstore.process.lifetime import Lifetime
 from tieredstore.process.parallel import READERS
@@ -41,6 +39,9 @@ if TYPE_CHECKING:
     from tieredstore.remote.stores import StoreLike
 
 By = Literal["topic", "partition", "day"]
+
+OnSegment = Callable[[Segment], object] | None
+"""Called with each segment that is read."""
 
 _COPIES_AT_ONCE: Final = 4
 
@@ -91,18 +92,41 @@ class Bucket(Closing):
 
     # ---- what there is
 
-    def topics(self, *topics: str) -> Table[Topic]:
+    def topics(
+        self,
+        *topics: str,
+        start: GivenPlace = None,
+        stop: GivenPlace = None,
+        until: GivenPlace = None,
+        on_segment: OnSegment = None,
+        **which: Unpack[Which],
+    ) -> Table[Topic]:
         """The topics, by name or glob (all without one), with their partitions and sums over whole segments.
 
-        Reads the manifest of each segment, and needs no key. ResourceNotFoundError for a name that is not there.
+        Reads the manifest of each segment, and needs no key. Of ``start`` and ``stop`` are the segments that hold
+        records in between. With a broker also what it has of these topics; ``until`` is a time up to which partitions
+        are asked to be complete (``missing_until``). ``on_segment`` is called with each segment, whole or not.
+        ResourceNotFoundError for a name that is not there.
         """
-        rows: Table[Topic] = Table()
-        listed = self._listed(Scopes(topics))
-        for (topic, topic_id), of_topic in itertools.groupby(
-            listed, key=lambda one: (one.partition.topic, one.partition.topic_id)
-        ):
-            rows.append(_topic(topic, topic_id, of_topic))
-        return rows
+        from tieredstore.api.topics import sum_up  # noqa: PLC0415
+
+        scopes, first, last = _scopes(topics, which), place_of("start", start), place_of("stop", stop)
+        moment = place_of("until", until)
+        if isinstance(moment, int):
+            raise ConfigError(f"until is {moment}, an offset: give a time, as yesterday or 2026-01-31T08:00Z")
+        if moment is not None and (self.broker is None or first is not None or last is not None):
+            raise ConfigError(
+                "until compares with a broker: open the bucket with broker=, and leave start and stop out"
+            )
+        listed = _each_told(self._listed(scopes, first, last), on_segment, self)
+        return sum_up(self, listed, moment, scopes.partitions)
+
+    def each_segment(
+        self, *topics: str, start: GivenPlace = None, stop: GivenPlace = None, **which: Unpack[Which]
+    ) -> Iterator[Segment]:
+        """The segments of several topics, one after the other: none is held, and neither are their manifests."""
+        scopes, first, last = _scopes(topics, which), place_of("start", start), place_of("stop", stop)
+        return (segment_of(one, self) for one in self._listed(scopes, first, last))
 
     def segments(
         self,
@@ -174,14 +198,14 @@ class Bucket(Closing):
         stop: GivenPlace = None,
         prices: str | Path | PriceFile | None = None,
         listing: bool = False,
-        on_segment: Callable[[], object] | None = None,
+        on_segment: OnSegment = None,
         **which: Unpack[Which],
     ) -> Table[Usage]:
         """How many bytes, segments and objects lie in the bucket, by topic, partition or day of the newest record.
 
         With ``prices``, a price file (docs/cost.md), what that costs a month too. ``listing`` reads no manifests: it is
         quick, and knows no size before compression. Of ``start`` and ``stop`` are those segments that hold records in
-        between. ``on_segment`` is called after each.
+        between. ``on_segment`` is called with each.
         """
         from tieredstore.api.usage import add_up, prices_of  # noqa: PLC0415
         from tieredstore.ops.cost.usage import UsageBy  # noqa: PLC0415
@@ -197,7 +221,7 @@ class Bucket(Closing):
             _scopes(topics, which), place_of("start", start), place_of("stop", stop), manifests=not listing,
             ordered=False, parallel=which.get("parallel", READERS),
         )  # fmt: skip
-        return add_up(_each_told(listed, on_segment), UsageBy(by), known, self.settings)
+        return add_up(_each_told(listed, on_segment, self), UsageBy(by), known, self.settings)
 
     def keys(self, key_id: str | None = None) -> Table[KeyUse]:
         """What each key pair encrypts, the quarantine too; of ``key_id`` alone, and no row if nothing needs it."""
@@ -545,33 +569,8 @@ def _scopes(topics: Sequence[str], which: Which) -> Scopes:
     return Scopes(topics, which.get("partitions"), which.get("topic_id"))
 
 
-def _topic(name: str, topic_id: Uuid, listed: Iterator[ListedSegment]) -> Topic:
-    partitions: list[Partition] = []
-    segments = size = stored_size = 0
-    for where, of_partition in itertools.groupby(listed, key=lambda one: one.partition):
-        held, newest_ms = HeldOffsets(), -1
-        gaps: list[tuple[int, int]] = []
-        for one in of_partition:
-            if one.whole is None:
-                continue
-            segments += 1
-            size += one.whole.metadata.segment_size_in_bytes
-            stored_size += one.objects.stored_size
-            newest_ms = max(newest_ms, one.max_timestamp_ms or -1)
-            if (gap := held.add(one.whole)) is not None:
-                gaps.append((gap[0], gap[1] + 1))
-        if held.spans:
-            partitions.append(
-                Partition(
-                    where.partition, held.spans[0][0], held.spans[-1][1] + 1, tuple(gaps),
-                    time_of(newest_ms if newest_ms >= 0 else None),
-                )
-            )  # fmt: skip
-    return Topic(name, topic_id, tuple(partitions), segments, size, stored_size)
-
-
-def _each_told(listed: Iterator[ListedSegment], tell: Callable[[], object] | None) -> Iterator[ListedSegment]:
+def _each_told(listed: Iterator[ListedSegment], tell: OnSegment, files: Bucket) -> Iterator[ListedSegment]:
     for one in listed:
         if tell is not None:
-            tell()
+            tell(segment_of(one, files))
         yield one

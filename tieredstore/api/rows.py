@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 from tieredstore.catalog.stored import StoredSegment
 from tieredstore.errors import ConfigError, CorruptDataError, SegmentNotFoundError
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata, Uuid
+from tieredstore.ops.offsets import BrokerLog, lost_between, without
 
 if TYPE_CHECKING:
     from tieredstore.ops.cost.monthly import MonthlyCost
@@ -34,16 +35,52 @@ class SegmentFiles(Protocol):
 class Partition:
     """A partition as the bucket holds it: offsets from ``earliest_offset`` up to ``end_offset``, which is out.
 
-    ``gaps`` are offsets between two segments that neither holds (half-open). ``broker_end`` is the end of the broker's
-    log, None where no broker is asked.
+    Both are None where the bucket has none. ``gaps`` are offsets between two segments that neither holds (half-open).
+    The sums are of whole segments; ``incomplete`` ones lack an object, or have a ``damaged`` manifest. ``broker`` is
+    None where none is asked, or does not have the partition.
     """
 
     number: int
-    earliest_offset: int
-    end_offset: int
+    earliest_offset: int | None
+    end_offset: int | None
     gaps: tuple[tuple[int, int], ...] = ()
     last_time: datetime | None = None
-    broker_end: int | None = None
+    broker: BrokerLog | None = None
+    first_time: datetime | None = None
+    segments: int = 0
+    size: int = 0
+    stored_size: int = 0
+    incomplete: int = 0
+    damaged: int = 0
+
+    @property
+    def stored(self) -> tuple[tuple[int, int], ...]:
+        """What the bucket holds, parted by its gaps."""
+        if self.earliest_offset is None or self.end_offset is None:
+            return ()
+        starts = [self.earliest_offset, *(stop for _, stop in self.gaps)]
+        return tuple(zip(starts, [*(start for start, _ in self.gaps), self.end_offset], strict=True))
+
+    @property
+    def lost(self) -> tuple[tuple[int, int], ...]:
+        """What lies between offsets that there are, and neither bucket nor broker holds."""
+        return lost_between((*self.stored, *(() if self.broker is None else (self.broker.extent,))))
+
+    @property
+    def not_stored(self) -> tuple[tuple[int, int], ...]:
+        """What the broker alone holds."""
+        return () if self.broker is None else tuple(without(self.stored, self.broker.extent))
+
+    @property
+    def missing_until(self) -> tuple[tuple[int, int], ...] | None:
+        """What the bucket does not hold of all before the time that was asked for: () if it is complete up to then.
+
+        None where it is not known, as the broker does not have the partition.
+        """
+        if self.broker is None or self.broker.until is None:
+            return None
+        start = min([self.broker.earliest_offset, *(first for first, _ in self.stored)])
+        return tuple(without(self.stored, (start, self.broker.until)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +99,8 @@ class Topic:
 class Segment:
     """A segment of the store. It is whole unless objects are ``missing``, or ``damage`` says what is wrong.
 
-    Offsets are inclusive; ``last_offset``, ``size`` and ``last_time`` are None where no manifest tells them.
+    Offsets are inclusive; ``last_offset``, ``size``, ``compressed`` and ``last_time`` are None where no manifest tells
+    them.
     """
 
     topic: str
@@ -76,6 +114,7 @@ class Segment:
     last_time: datetime | None
     leader_epochs: tuple[tuple[int, int], ...]
     key_id: str | None
+    compressed: bool | None
     missing: tuple[str, ...]
     damage: str | None
     metadata: RemoteLogSegmentMetadata | None = field(default=None, repr=False)
@@ -114,13 +153,19 @@ class Segment:
             raise ConfigError("a segment that was pickled has no bucket: ask one for it again")
         return self._files, self.metadata
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing of it is missing or damaged."""
+        return not self.missing and self.damage is None
+
     def __str__(self) -> str:
         return f"the segment {self.segment_id} of {self.topic}-{self.partition} at offset {self.base_offset}"
 
     def __reduce__(self) -> tuple[type[Segment], tuple[object, ...]]:
         return Segment, (
             self.topic, self.topic_id, self.partition, self.base_offset, self.last_offset, self.segment_id, self.size,
-            self.stored_size, self.last_time, self.leader_epochs, self.key_id, self.missing, self.damage, self.metadata,
+            self.stored_size, self.last_time, self.leader_epochs, self.key_id, self.compressed, self.missing,
+            self.damage, self.metadata,
         )  # fmt: skip
 
 
@@ -207,6 +252,7 @@ def segment_of(listed: ListedSegment, files: SegmentFiles | None, *, whole: bool
         time_of(listed.max_timestamp_ms),
         _epochs(stored),
         None if encryption is None else encryption.key_id,
+        None if stored is None else stored.manifest.compression,
         tuple(suffix.value for suffix in listed.objects.missing),
         str(listed.loaded) if isinstance(listed.loaded, CorruptDataError) else None,
         None if stored is None else stored.metadata,

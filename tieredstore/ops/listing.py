@@ -13,7 +13,7 @@ from tieredstore.catalog.stored import StoredSegment, load_each
 from tieredstore.errors import CorruptDataError, SegmentNotFoundError, TieredStoreError
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
-from tieredstore.model import AtTime, TopicIdPartition, check_offset
+from tieredstore.model import AtTime, RemoteLogSegmentMetadata, TopicIdPartition, check_offset
 from tieredstore.process.parallel import READERS
 from tieredstore.process.thread_pool import ThreadPool
 
@@ -163,12 +163,12 @@ class HeldOffsets:
         self.spans: list[tuple[int, int]] = []
         self._is_end_known = True
 
-    def add(self, segment: StoredSegment) -> tuple[int, int] | None:
+    def add(self, segment: RemoteLogSegmentMetadata) -> tuple[int, int] | None:
         """Take the next one, by base offset; the hole before it, if there is one.
 
         Where a manifest does not tell a segment's end, it is taken to end where the next one begins.
         """
-        start, end = segment.metadata.start_offset, segment.metadata.end_offset
+        start, end = segment.start_offset, segment.end_offset
         last = self.spans[-1][1] if self.spans else start - 1
         hole = (last + 1, start - 1) if self._is_end_known and start > last + 1 else None
         first = self.spans.pop()[0] if self.spans and hole is None else start

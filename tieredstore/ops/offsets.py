@@ -1,14 +1,13 @@
-"""Which offsets of a topic there are: what the bucket holds, what a broker holds, and what neither does."""
+"""Which offsets of a partition there are: what the bucket holds, what a broker holds, and what neither does."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tieredstore.catalog import Catalog, Lineage
 from tieredstore.errors import ConfigError
-from tieredstore.model import TopicId, Uuid
+from tieredstore.model import AtTime, TopicId, Uuid
 
 if TYPE_CHECKING:
     from tieredstore.live import LiveCluster
@@ -18,65 +17,63 @@ Extent = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionOffsets:
-    """One partition. ``lineage`` is None where the bucket has nothing of it, ``broker`` where no broker has."""
+class BrokerLog:
+    """What a broker has of a partition; ``until`` is the first offset of a time that was asked for, or the end."""
 
-    partition: int
-    lineage: Lineage | None
-    broker: Extent | None = None
-
-    @property
-    def stored(self) -> tuple[Extent, ...]:
-        """What the bucket holds, parted by what it lost."""
-        lineage = self.lineage
-        if lineage is None:
-            return ()
-        starts = [lineage.earliest_offset, *(gap.stop for gap in lineage.gaps)]
-        stops = [*(gap.start for gap in lineage.gaps), lineage.end_offset]
-        return tuple(zip(starts, stops, strict=True))
+    earliest_offset: int
+    end_offset: int
+    until: int | None = None
 
     @property
-    def lost(self) -> tuple[Extent, ...]:
-        """What is between offsets that there are, and is in neither; what lies before all of them was retention's."""
-        held = sorted((*self.stored, *(() if self.broker is None else (self.broker,))))
-        return tuple(_between(held))
+    def extent(self) -> Extent:
+        """All of it."""
+        return self.earliest_offset, self.end_offset
 
 
-def _between(held: list[Extent]) -> Iterator[Extent]:
-    end: int | None = None
+def lost_between(held: Iterable[Extent]) -> tuple[Extent, ...]:
+    """What is between offsets that there are, and in none of them; what lies before all of them was retention's."""
+    known = sorted(held)
+    return tuple(without(known, (known[0][0], max(end for _, end in known)))) if known else ()
+
+
+def without(held: Iterable[Extent], of: Extent) -> Iterator[Extent]:
+    """The offsets of ``of`` that none of ``held``, which are sorted, has."""
+    at, end = of
     for start, stop in held:
-        if end is not None and start > end:
-            yield end, start
-        end = stop if end is None else max(end, stop)
+        if at < min(start, end):
+            yield at, min(start, end)
+        at = max(at, stop)
+    if at < end:
+        yield at, end
 
 
-def partition_offsets(catalog: Catalog, topic: str, topic_id: Uuid) -> list[PartitionOffsets]:
-    """The partitions that the bucket has of one life of a topic."""
-    numbers = catalog.partitions(topic, topic_id)
-    return [PartitionOffsets(number, catalog.lineage(topic, number, topic_id)) for number in numbers]
+def ask_broker(
+    cluster: LiveCluster, lives: Sequence[tuple[str, TopicId]], until: AtTime | None
+) -> dict[tuple[str, Uuid], dict[int, BrokerLog]]:
+    """What the brokers have of the bucket's topics, by name, the bucket's id and partition.
 
-
-def with_broker(
-    stored: list[PartitionOffsets], cluster: LiveCluster, topic: str, topic_id: TopicId
-) -> list[PartitionOffsets]:
-    """The same beside what the broker has, and the partitions that it alone has.
-
-    ConfigError where the broker's topic of this name is another one; where it has none, nothing is beside.
+    A topic is absent that the brokers do not have, and so is a life that is not theirs; ConfigError where they have
+    another one of the name alone.
     """
-    live = cluster.describe([topic]).get(topic)
-    if live is None:
-        return stored
-    if topic_id.contradicts(TopicId(live.topic_id)):
-        raise ConfigError(
-            f"topic {topic!r} was created again: it is {live.topic_id} on the broker and {topic_id.value} in the bucket"
-        )
-    places = [(topic, number) for number in live.partitions]
-    starts, ends = cluster.earliest_offsets(places), cluster.end_offsets(places)
+    described = cluster.describe(topic for topic, _ in lives)
+    own: dict[str, Uuid] = {}
+    for topic, live in described.items():
+        ids = [one for name, one in lives if name == topic]
+        same = [one for one in ids if not one.contradicts(TopicId(live.topic_id))]
+        if not same:
+            raise ConfigError(
+                f"topic {topic!r} was created again: it is {live.topic_id} on the broker and "
+                f"{', '.join(str(one.value) for one in ids)} in the bucket"
+            )
+        own[topic] = same[0].value
+    places = [(topic, number) for topic, live in described.items() for number in live.partitions]
     # A partition that was added a moment ago may have no beginning yet.
-    extents: Mapping[int, Extent] = {
-        place[1]: (starts[place], max(starts[place], ends[place])) for place in places if place in starts
-    }
-    lineages = {known.partition: known.lineage for known in stored}
-    return [
-        PartitionOffsets(number, lineages.get(number), extents.get(number)) for number in sorted({*lineages, *extents})
-    ]
+    starts, ends = cluster.earliest_offsets(places), cluster.end_offsets(places)
+    times = {} if until is None else cluster.offsets_for_times(dict.fromkeys(starts, until.timestamp_ms))
+    logs: dict[tuple[str, Uuid], dict[int, BrokerLog]] = {life: {} for life in own.items()}
+    for place, start in starts.items():
+        end = max(start, ends[place])
+        first = times.get(place)
+        log = BrokerLog(start, end, None if until is None else end if first is None else first)
+        logs[place[0], own[place[0]]][place[1]] = log
+    return logs

@@ -37,7 +37,7 @@ from tieredstore.testing.segments import Record, build_batch
 
 READ: Final = {
     "cat", "consume", "doctor", "du", "export", "fetch", "hold list", "inspect", "keys check",
-    "keys list", "lifecycle show", "ls", "offsets", "pipeline changes", "pipeline print", "pipeline sources",
+    "keys list", "lifecycle show", "ls", "pipeline changes", "pipeline print", "pipeline sources",
     "pipeline status", "pipeline verify", "pubsub cat", "pubsub verify", "query", "show", "verify", "version",
 }  # fmt: skip
 """Nothing that is stored is deleted, replaced or added, but by ``doctor`` an object that it takes away again, and by a

@@ -30,14 +30,13 @@ MEMQ = next((REPOSITORY / "tests/pubsub/golden/batches").glob("v02*"))
 
 KEPT = "none/base_offset=0/1_1_00000000000000000000.parquet"
 PRINTING = {
-    "ls": ["ls"],
+    "ls": ["ls", "ls -p all"],
     "copy": ["copy kafka --dry-run", "copy active --dry-run"],
     "inspect": ["inspect txn 0 605 --chunks"]
     + [f"inspect txn 0 605 --index {kind}" for kind in ("index", "timeindex", "snapshot", "leader-epoch", "txnindex")],
     "cat": ["cat none --partition 1 -n 3"],
     "consume": ["consume none --exit-eof -n 3"],
     "query": [],  # its names are the query's own
-    "offsets": ["offsets txn", "offsets none"],
     "show": [f"show {LOG}.log", f"show {LOG}.log --records"]
     + [f"show {LOG}.{suffix}" for suffix in ("index", "timeindex", "snapshot", "txnindex")]
     + [f"show {MEMQ}", f"show {MEMQ} --records"],
@@ -84,7 +83,10 @@ WITHOUT_SETTINGS = {command for command in PRINTING if command.startswith("pipel
     "pubsub topics",
     "pubsub verify",
 }
-SELDOM = {"fault", "output_key", "problem", "path", "broker_earliest_offset", "broker_end_offset"}
+SELDOM = {
+    "fault", "output_key", "problem", "path", "broker_earliest_offset", "broker_end_offset", "complete_until",
+    "not_stored",
+}  # fmt: skip
 """Names of which the lines above print none, by what the demo's bucket holds and as no broker is asked."""
 OF_RULES = {"name", "enabled", "prefixes", "limited", "action"}
 """A folder has no rules."""

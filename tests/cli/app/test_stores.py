@@ -32,7 +32,7 @@ def test_a_folder_needs_no_settings(tmp_path: Path) -> None:
     (tmp_path / "a store").mkdir()
     url = (tmp_path / "a store").as_uri()
     assert tieredstore("copy", "--store", url, ORIGINALS).code == 0
-    rows = tieredstore("ls", "--store", url, "--json").json
+    rows = tieredstore("ls", "--store", url, "-p", "all", "--json").rows[0]
     assert len(rows) == 3
     row = rows[0]
     log = ORIGINALS / f"{row['topic']}-{row['partition']}" / f"{row['base_offset']:020}.log"
@@ -45,8 +45,8 @@ def test_a_store_goes_over_the_settings(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     url = (tmp_path / "other").as_uri()
     assert tieredstore("copy", "-c", settings, "--store", url, TXN).code == 0
-    assert tieredstore("ls", "-c", settings, "--json").json == []
-    rows = tieredstore("ls", "-c", settings, "--store", url, "--json").json
+    assert tieredstore("ls", "-c", settings, "-p", "all", "--json").rows[0] == []
+    rows = tieredstore("ls", "-c", settings, "--store", url, "-p", "all", "--json").rows[0]
     assert rows
     assert all(row["compressed"] for row in rows)
 
@@ -84,13 +84,13 @@ def round_trip(store: tuple[object, ...], environment: Mapping[str, str]) -> Non
         for name, text in environment.items():
             patch.setenv(name, text)
         assert "3 skipped" in clean(tieredstore("copy", *store, ORIGINALS)).text
-        rows = clean(tieredstore("ls", *store, "--json")).json
+        rows = clean(tieredstore("ls", *store, "-p", "all", "--json")).rows[0]
         assert len(rows) == 3
         where = (rows[0]["topic"], rows[0]["partition"], rows[0]["base_offset"])
         log = (ORIGINALS / f"{where[0]}-{where[1]}" / f"{where[2]:020}.log").read_bytes()
         assert clean(spawn("fetch", *store, *where, **environment)).stdout == log
         clean(tieredstore("rm", *store, where[0], "-p", where[1], "--segment", where[2], "--yes"))
-        assert len(clean(tieredstore("ls", *store, "--json")).json) == 2
+        assert len(clean(tieredstore("ls", *store, "-p", "all", "--json")).rows[0]) == 2
         gone = tieredstore("fetch", *store, *where)
         assert (gone.code, gone.stdout) == (3, b"")
 

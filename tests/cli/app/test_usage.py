@@ -34,7 +34,7 @@ def test_it_is_one_sentence(command: str, arguments: tuple[str, ...]) -> None:
         (("keys", "lst"), "there is no command 'keys lst'; did you mean list?"),
         (("upload",), "there is no command 'upload'; tieredstore copy is what does that"),
         (("x" * 1000,), "(1000 characters)"),
-        (("ls", "a", "0", "\x1b[2J"), r"ls has no use for"),
+        (("inspect", "a", "0", "0", "\x1b[2J"), r"inspect has no use for"),
         (("ls", "--\x1b[2J"), "ls has no option"),
         (("nonsense",), "there is no command 'nonsense'"),
         (("fetch",), "fetch needs TOPIC"),

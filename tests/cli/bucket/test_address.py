@@ -28,7 +28,7 @@ def copy_under_another_id(folder: Path, base_offset: int) -> str:
 
 @pytest.mark.parametrize("command", ["fetch single 0 1", "inspect single 0 1", "rm single -p 0 --segment 1 --yes"])
 def test_two_attempts_are_an_error_that_lists_them(command: str, settings: Path, tmp_path: Path) -> None:
-    first = tieredstore("ls", "-c", settings, "--json").json[1]
+    first = tieredstore("ls", "-c", settings, "-p", "all", "--json").rows[0][1]
     second = copy_under_another_id(tmp_path, 1)
     before = stored_files(tmp_path)
     tieredstore(*command.split(), "-c", settings).fails(
@@ -43,10 +43,10 @@ def test_two_attempts_are_an_error_that_lists_them(command: str, settings: Path,
 def test_of_two_attempts_an_id_chooses_and_a_whole_one_goes_before_one_that_lost_an_object(
     settings: Path, tmp_path: Path
 ) -> None:
-    assert "SEGMENT ID" not in tieredstore("ls", "-c", settings, "single", 0).text
+    assert "SEGMENT ID" not in tieredstore("ls", "-c", settings, "single", "-p", 0).text
     second = copy_under_another_id(tmp_path, 1)
     fetch = ("fetch", "-c", settings, "single", 0)
-    assert second in tieredstore("ls", "-c", settings, "single", 0).text
+    assert second in tieredstore("ls", "-c", settings, "single", "-p", 0).text
     assert tieredstore(*fetch, second).clean().stdout == CONTENT
     manifest, log = (
         next(p for p in stored_files(tmp_path, end) if second in p.name) for end in ("rsm-manifest", "log")
@@ -61,7 +61,7 @@ def test_of_two_attempts_an_id_chooses_and_a_whole_one_goes_before_one_that_lost
 
 def test_a_topic_that_was_created_again_is_told_apart_by_its_id(settings: Path) -> None:
     assert tieredstore("copy", "-c", settings, ORIGINALS, "--topic-id", OTHER_TOPIC_ID).code == 0
-    ids = {row["topic_id"] for row in tieredstore("ls", "-c", settings, "single", "--json").json}
+    ids = {row["topic_id"] for row in tieredstore("ls", "-c", settings, "single", "-p", "all", "--json").rows[0]}
     assert len(ids) == 2
     tieredstore("fetch", "-c", settings, "single", 0, 1).fails(2, *ids)
     for topic_id in ids:

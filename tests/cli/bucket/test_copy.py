@@ -51,7 +51,7 @@ def statuses(done: Result) -> list[str]:
 
 
 def rows(settings: Path) -> Any:
-    return tieredstore("ls", "-c", settings, "--json").json
+    return tieredstore("ls", "-c", settings, "-p", "all", "--json").rows[0]
 
 
 def test_a_second_run_adds_nothing_and_says_so(settings: Path, log_dir: Path, tmp_path: Path) -> None:

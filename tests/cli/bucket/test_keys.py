@@ -63,7 +63,7 @@ def test_what_is_printed_is_the_settings_to_paste(tmp_path: Path) -> None:
         file.write(printed.stdout)
     assert read_properties(settings)["encryption.key.pairs.k.public.key.file"] == str(folder / "k.public.pem")
     assert tieredstore("copy", "-c", settings, ORIGINALS).code == 0
-    assert {row["key_id"] for row in tieredstore("ls", "-c", settings, "--json").json} == {"k"}
+    assert {row["key_id"] for row in tieredstore("ls", "-c", settings, "-p", "all", "--json").rows[0]} == {"k"}
     assert tieredstore("fetch", "-c", settings, "single", 0, 0).code == 0
 
 
@@ -182,7 +182,7 @@ def test_a_second_pair_joins_the_first_and_other_lines_stay(tmp_path: Path) -> N
     assert read_properties(settings)["encryption.key.pair.id"] == "k3"
     assert tieredstore("fetch", "-c", settings, "single", 0, 0).code == 0
     assert tieredstore("keys", "rotate", "-c", settings, "--yes").code == 0
-    assert {row["key_id"] for row in tieredstore("ls", "-c", settings, "--json").json} == {"k3"}
+    assert {row["key_id"] for row in tieredstore("ls", "-c", settings, "-p", "all", "--json").rows[0]} == {"k3"}
 
 
 def test_a_brokers_own_file_gets_the_pair_under_its_prefix(tmp_path: Path) -> None:

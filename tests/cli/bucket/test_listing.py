@@ -18,16 +18,18 @@ from tests.support.records.small_segments import ENC
 @pytest.mark.parametrize("suffix", ["log", "indexes", "rsm-manifest"])
 def test_a_segment_that_lacks_an_object_is_listed_as_incomplete(suffix: str, settings: Path, tmp_path: Path) -> None:
     stored_files(tmp_path, suffix)[1].unlink()
-    listed = tieredstore("ls", "-c", settings, "--json")
+    listed = tieredstore("ls", "-c", settings, "-p", "all", "--json")
     assert listed.code == 0
-    assert [row["complete"] for row in listed.json] == [True, False, True]
-    row = listed.json[1]
+    rows, summary = listed.rows
+    assert [row["complete"] for row in rows] == [True, False, True]
+    assert (summary["segments"], summary["incomplete"], summary["damaged"], summary["holes"]) == (2, 1, 0, 1)
+    row = rows[1]
     assert (row["base_offset"], row["missing"]) == (1, [suffix])
     assert row["stored_size"] > 0
     unknown = {name for name, value in row.items() if value is None} - {"damage", "key_id"}
     in_manifest = {"last_offset", "size", "ratio", "compressed", "encrypted", "max_timestamp_ms", "leader_epochs"}
     assert unknown == (in_manifest | {"max_timestamp"} if suffix == "rsm-manifest" else set())
-    for arguments in ([], ["single"], ["single", "0"]):
+    for arguments in ([], ["single"], ["single", "-p", "0"]):
         shown = tieredstore("ls", "-c", settings, *arguments)
         assert shown.code == 0
         assert shown.stderr.count("\n") == 1
@@ -36,14 +38,16 @@ def test_a_segment_that_lacks_an_object_is_listed_as_incomplete(suffix: str, set
         assert row["segment_id"] not in shown.text
 
 
-@pytest.mark.parametrize("arguments", [["--json"], [], ["single", "0"]])
+@pytest.mark.parametrize("arguments", [["-p", "all", "--json"], ["--json"], [], ["single", "-p", "0"]])
 def test_a_damaged_manifest_is_listed_and_exits_4(arguments: list[str], settings: Path, tmp_path: Path) -> None:
     stored_files(tmp_path, "rsm-manifest")[2].write_bytes(b'{"version":"1"')
     listed = tieredstore("ls", "-c", settings, *arguments)
     assert listed.code == 4
-    if arguments == ["--json"]:
-        assert [row["complete"] for row in listed.json] == [True, True, False]
-        assert [bool(row["damage"]) for row in listed.json] == [False, False, True]
+    if arguments == ["-p", "all", "--json"]:
+        assert [row["complete"] for row in listed.rows[0]] == [True, True, False]
+        assert [bool(row["damage"]) for row in listed.rows[0]] == [False, False, True]
+    elif arguments == ["--json"]:
+        assert [(row["incomplete"], row["damaged"]) for row in listed.rows[0]] == [(1, 1)]
     else:
         assert "is damaged" in listed.stderr
 
@@ -55,14 +59,14 @@ def test_rows_are_sorted_by_number_and_not_by_text(tmp_path: Path) -> None:
     (tmp_path / "a-b-0").symlink_to(ORIGINALS / "single-0")
     for name in ("a-10", "a-9", "a-100", "a-b-0"):
         assert tieredstore("copy", "-c", settings, tmp_path / name).code == 0
-    rows = tieredstore("ls", "-c", settings, "--json").json
+    rows = tieredstore("ls", "-c", settings, "-p", "all", "--json").rows[0]
     addresses = [
         (row["topic"], row["topic_id"], row["partition"], row["base_offset"], row["segment_id"]) for row in rows
     ]
     assert len(addresses) == 12
     assert addresses == sorted(addresses)
-    assert {row["topic"] for row in tieredstore("ls", "-c", settings, "a", "--json").json} == {"a"}
-    assert {row["partition"] for row in tieredstore("ls", "-c", settings, "a", 9, "--json").json} == {9}
+    assert {row["topic"] for row in tieredstore("ls", "-c", settings, "a", "-p", "all", "--json").rows[0]} == {"a"}
+    assert {row["partition"] for row in tieredstore("ls", "-c", settings, "a", "-p", 9, "--json").rows[0]} == {9}
 
 
 def test_the_table_has_a_line_a_partition_and_totals() -> None:
@@ -75,7 +79,7 @@ def test_the_table_has_a_line_a_partition_and_totals() -> None:
 
 def test_an_empty_store_is_an_empty_list(tmp_path: Path) -> None:
     settings = write_settings(tmp_path)
-    assert tieredstore("ls", "-c", settings, "--json").json == []
+    assert tieredstore("ls", "-c", settings, "-p", "all", "--json").rows[0] == []
     shown = tieredstore("ls", "-c", settings)
     assert (shown.code, shown.stdout, shown.stderr) == (0, b"", "tieredstore: no segments found\n")
 
@@ -118,7 +122,7 @@ def test_inspect_and_ls_and_delete_need_no_key(tmp_path: Path) -> None:
     settings = store_of(tmp_path, TXN, more=ENC)
     keyless = tmp_path / "keyless.properties"
     keyless.write_text(settings.read_text().replace(str(GOLDEN), "/nowhere"))
-    assert len(tieredstore("ls", "-c", keyless, "--json").json) == 5
+    assert len(tieredstore("ls", "-c", keyless, "-p", "all", "--json").rows[0]) == 5
     view = tieredstore("inspect", "-c", keyless, "txn", 0, 605, "--json")
     assert view.code == 0
     assert view.rows[0][0]["manifest"]["encryption"] == {"key_id": "key1", "wrapped_key_bytes": 384}
@@ -133,7 +137,7 @@ def test_inspect_knows_a_segment_without_recorded_metadata(settings: Path, tmp_p
     done = tieredstore("inspect", "-c", settings, "single", 0, 0, "--json")
     assert (done.code, done.rows[0][0]["metadata"]) == (0, None)
     assert "0 to ?" in tieredstore("inspect", "-c", settings, "single", 0, 0).text
-    row = tieredstore("ls", "-c", settings, "--json").json[0]
+    row = tieredstore("ls", "-c", settings, "-p", "all", "--json").rows[0][0]
     assert {row[name] for name in ("last_offset", "leader_epochs", "max_timestamp_ms")} == {None}
     assert row["complete"]
 
@@ -143,7 +147,7 @@ def test_json_is_ascii_whatever_the_names(settings: Path, tmp_path: Path) -> Non
     topic.rename(topic.with_name(topic.name.replace("single", "größe")))
     listed = tieredstore("ls", "-c", settings, "--json")
     assert listed.stdout.isascii()
-    assert {row["topic"] for row in listed.json} == {"größe"}
+    assert {row["topic"] for row in listed.rows[0]} == {"größe"}
 
 
 def lines_of(text: str) -> list[str]:
@@ -154,7 +158,7 @@ def test_a_hole_is_shown_where_it_is(settings: Path, tmp_path: Path) -> None:
     stored_files(tmp_path, "rsm-manifest")[1].unlink()
     partitions = lines_of(tieredstore("ls", "-c", settings).text)
     assert " 0 0 … 0, 2 … 2 2 " in partitions[2]
-    segments = lines_of(tieredstore("ls", "-c", settings, "single", 0).text)
+    segments = lines_of(tieredstore("ls", "-c", settings, "single", "-p", 0).text)
     assert [line.split()[:2] for line in segments[2:5]] == [["0", "0"], ["1", "1"], ["2", "2"]]
     assert segments[3] == "1 1 (hole)"
 
@@ -177,7 +181,7 @@ def test_ids_are_shown_where_nothing_else_tells_rows_apart(settings: Path, tmp_p
     shutil.copytree(ORIGINALS / "single-0", again)
     (again / "partition.metadata").write_text(f"version: 0\ntopic_id: {second}\n")
     assert tieredstore("copy", "-c", settings, again).code == 0
-    for arguments in ([], ["single"], ["single", 0]):
+    for arguments in ([], ["single"], ["single", "-p", 0]):
         shown = tieredstore("ls", "-c", settings, *arguments).text
         assert first in shown
         assert second in shown
@@ -187,7 +191,7 @@ def test_ids_are_shown_where_nothing_else_tells_rows_apart(settings: Path, tmp_p
 def test_copy_and_ls_mean_the_same_by_a_ratio(tmp_path: Path) -> None:
     settings = write_settings(tmp_path, {"compression.enabled": "true"})
     copied = tieredstore("copy", "-c", settings, TXN)
-    listed = tieredstore("ls", "-c", settings, "--json").json
+    listed = tieredstore("ls", "-c", settings, "-p", "all", "--json").rows[0]
     for line, row in zip(copied.text.splitlines(), listed, strict=False):
         assert line.endswith(f"ratio {row['ratio']:.2f}")
     summary = tieredstore("copy", "-c", settings, TXN, "--json").json
@@ -202,11 +206,38 @@ def test_inspect_says_that_no_broker_copied_it(settings: Path, tmp_path: Path) -
     assert ", by broker 3\n" in tieredstore("inspect", "-c", other, "txn", 0, 605).text
 
 
-def test_a_partition_is_given_behind_its_topic_or_by_its_option(settings: Path) -> None:
-    by_argument = tieredstore("ls", "-c", settings, "single", 0)
-    for arguments in (["single", "--partition", 0], ["single", 0, "--partition", 0]):
-        assert tieredstore("ls", "-c", settings, *arguments).stdout == by_argument.stdout
-    both = tieredstore("ls", "-c", settings, "single", 0, "--partition", 1)
-    both.fails(2, "tieredstore: two partitions are given: 0 behind the topic, and --partition 1\n")
-    alone = tieredstore("ls", "-c", settings, "--partition", 1)
-    alone.fails(2, "tieredstore: --partition narrows a topic: give TOPIC too\n")
+def test_topics_partitions_and_a_window_narrow_a_listing(tmp_path: Path) -> None:
+    settings = store_of(tmp_path, ORIGINALS, TXN)
+    listed = tieredstore("ls", "-c", settings, "t*", "-p", 0, "--from", 700, "--to", 1300, "--json").rows
+    assert [(row["topic"], row["base_offset"]) for row in listed[0]] == [("txn", 605), ("txn", 1209)]
+    assert listed[1]["segments"] == 2
+    rows, summary = tieredstore("ls", "-c", settings, "single", "txn", "--from", "@1795227106227", "--json").rows
+    assert [(row["topic"], row["earliest_offset"], row["segments"]) for row in rows] == [("txn", 1815, 2)]
+    assert (summary["partitions"], summary["segments"]) == (1, 2)
+    both = tieredstore("ls", "-c", settings, "-p", "all").text.splitlines()
+    assert both[0].split()[:3] == ["TOPIC", "OFFSET", "LAST"]
+    assert both[-1].startswith("total ")
+    alone = tieredstore("ls", "-c", settings, "-p", 1)
+    alone.fails(2, "tieredstore: -p and --topic-id narrow a topic: name it too\n")
+    absent = tieredstore("ls", "-c", settings, "txn", "-p", "0-2")
+    absent.fails(3, "topic 'txn' has no partitions 1 to 2 in the bucket: it has 0")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("--until yesterday", "--until compares with brokers: name them by --bootstrap-server"),
+        ("--until 7 --bootstrap-server localhost:1", "--until is 7, an offset: give a time"),
+        ("--until now --bootstrap-server localhost:1", "--until is 'now', which is neither an offset nor a time"),
+        ("--until -1h --from 7 --bootstrap-server localhost:1", "leave --from and --to out"),
+    ],
+)
+def test_until_is_a_time_and_needs_brokers(line: str, words: str, settings: Path) -> None:
+    tieredstore("ls", "-c", settings, *line.split()).fails(2, words)
+
+
+@pytest.mark.slow
+def test_a_broker_that_does_not_answer_is_not_known(settings: Path) -> None:
+    words = ("--bootstrap-server", "localhost:1", "-X", "default.api.timeout.ms=1000", "--until", "yesterday")
+    done = tieredstore("ls", "-c", settings, *words)
+    assert (done.code, done.stdout) == (75, b"")

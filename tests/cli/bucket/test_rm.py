@@ -24,13 +24,13 @@ def test_one_segment_goes_and_its_objects_are_named(settings: Path, tmp_path: Pa
             str(path.relative_to(tmp_path / "store")) for path in doomed
         }
     assert not any(path.exists() for path in doomed)
-    assert [row["base_offset"] for row in tieredstore("ls", "-c", settings, "--json").json] == [0, 2]
+    assert [row["base_offset"] for row in tieredstore("ls", "-c", settings, "-p", "all", "--json").rows[0]] == [0, 2]
     tieredstore(*rm, "--yes").fails(3, "no segment of single-0 begins at 1; nearest 0, 2")
 
 
 @pytest.mark.parametrize("left", [["log"], ["log", "indexes"], ["indexes"], ["rsm-manifest"], ["log", "rsm-manifest"]])
 def test_what_is_left_of_a_segment_goes_only_by_its_id(left: list[str], settings: Path, tmp_path: Path) -> None:
-    row = tieredstore("ls", "-c", settings, "--json").json[1]
+    row = tieredstore("ls", "-c", settings, "-p", "all", "--json").rows[0][1]
     for suffix in {"log", "indexes", "rsm-manifest"} - set(left):
         stored_files(tmp_path, suffix)[1].unlink()
     rm = ("rm", "-c", settings, "single", "-p", 0, "--yes", "--segment")
@@ -44,7 +44,7 @@ def test_what_is_left_of_a_segment_goes_only_by_its_id(left: list[str], settings
 
 @pytest.mark.parametrize("applied", [True, False])
 def test_json_tells_what_went(applied: bool, settings: Path) -> None:
-    listed = tieredstore("ls", "-c", settings, "--json").json[1]
+    listed = tieredstore("ls", "-c", settings, "-p", "all", "--json").rows[0][1]
     rm = ("rm", "-c", settings, "single", "-p", 0, "--segment", 1, "--json")
     (row,), summary = tieredstore(*rm, *(["-y"] if applied else [])).clean().rows
     same = ("topic", "topic_id", "partition", "base_offset", "last_offset", "segment_id", "stored_size")

@@ -136,9 +136,9 @@ def test_a_hole_is_an_error_or_reported_on_stderr(tmp_path: Path) -> None:
     assert reported.stderr.count("605 to 1208") == 1
     read = [row["offset"] for row in reported.lines]
     assert read == [row["offset"] for row in expected_rows("07-txn", 0) if not 605 <= row["offset"] <= 1208]
-    (row,) = tieredstore("offsets", "-c", settings, "txn", "--json").json
+    ((row,), _) = tieredstore("ls", "-c", settings, "txn", "--json").rows
     assert row["lost"] == [{"start": 605, "stop": 1209}]
-    assert "605-1208" in tieredstore("offsets", "-c", settings, "txn").text
+    assert "0 … 604, 1209 … 3046" in tieredstore("ls", "-c", settings, "txn").text
 
 
 def test_an_undecided_transaction_is_told_of_on_stderr(tmp_path: Path) -> None:
@@ -154,19 +154,6 @@ def test_an_undecided_transaction_is_told_of_on_stderr(tmp_path: Path) -> None:
     assert decided == expected[: len(decided)]
     (begun,) = re.findall(r"offsets (\d+) to 604", done.stderr)
     assert all(offset < int(begun) for offset in decided)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_offsets_json_has_one_row_for_each_partition(case: str) -> None:
-    settings, topic = case_path(case) / "rsm.properties", segments(case)[0].topic
-    rows = tieredstore("offsets", "-c", settings, topic, "--json").json
-    for partition, row in zip(partitions_of(case), rows, strict=True):
-        own = [segment for segment in segments(case) if segment.partition == partition]
-        assert (row["topic"], row["topic_id"]) == (topic, own[0].topic_id)
-        assert (row["partition"], row["segments"], row["lost"]) == (partition, len(own), [])
-        assert (row["earliest_offset"], row["end_offset"]) == (own[0].base_offset, own[-1].end_offset + 1)
-    shown = tieredstore("offsets", "-c", settings, topic)
-    assert all(str(row["end_offset"]) in shown.text for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -276,5 +263,3 @@ def test_a_partition_is_given_behind_its_topic_or_by_its_option() -> None:
     by_option = tieredstore(*none, "--partition", 1).clean()
     for line in ("1", "1 --partition 1"):
         assert tieredstore(*none, *line.split()).stdout == by_option.stdout
-    for line in ("0", "--partition 0", "--partition 0,0"):
-        assert [row["partition"] for row in tieredstore("offsets", *TXN, *line.split(), "--json").json] == [0]

@@ -63,7 +63,7 @@ def test_every_index_can_be_decoded(segment: GoldenSegment) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_ls_json_has_one_row_for_each_segment(case: str) -> None:
-    rows = tieredstore("ls", "-c", case_path(case) / "rsm.properties", "--json").json
+    rows = tieredstore("ls", "-c", case_path(case) / "rsm.properties", "-p", "all", "--json").rows[0]
     expected = segments(case)
     assert [(row["topic"], row["partition"], row["base_offset"]) for row in rows] == [address(s) for s in expected]
     for row, segment in zip(rows, expected, strict=True):
@@ -82,6 +82,21 @@ def test_ls_json_has_one_row_for_each_segment(case: str) -> None:
         epochs = [(epoch["epoch"], epoch["start_offset"]) for epoch in row["leader_epochs"]]
         assert epochs == list(manifest.metadata.segment_leader_epochs)
         assert (row["complete"], row["missing"], row["damage"]) == (True, [], None)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_ls_json_has_one_row_for_each_partition(case: str) -> None:
+    settings, topic = case_path(case) / "rsm.properties", segments(case)[0].topic
+    rows, summary = tieredstore("ls", "-c", settings, topic, "--json").rows
+    assert (summary["partitions"], summary["segments"]) == (len(rows), len(segments(case)))
+    for partition, row in enumerate(rows):
+        own = [segment for segment in segments(case) if segment.partition == partition]
+        assert (row["topic"], row["topic_id"]) == (topic, own[0].topic_id)
+        assert (row["partition"], row["segments"], row["lost"]) == (partition, len(own), [])
+        assert (row["earliest_offset"], row["end_offset"]) == (own[0].base_offset, own[-1].end_offset + 1)
+        assert row["size"] == sum(segment.original("log").stat().st_size for segment in own)
+    shown = tieredstore("ls", "-c", settings, topic)
+    assert all(f"{row['earliest_offset']} … {row['end_offset'] - 1}" in shown.text for row in rows)
 
 
 @pytest.mark.parametrize("segment", ONE_OF_EACH_CASE, ids=str)
@@ -106,7 +121,7 @@ def test_a_copy_of_the_originals_comes_back_equal(case: str, mode: str, tmp_path
         assert tieredstore("fetch", *where).stdout == segment.original("log").read_bytes()
         for kind, content in original_indexes(segment).items():
             assert tieredstore("fetch", *where, "--index", kind.value).stdout == content
-    rows = tieredstore("ls", "-c", settings, "--json").json
+    rows = tieredstore("ls", "-c", settings, "-p", "all", "--json").rows[0]
     expected = [(*address(s), s.end_offset, s.topic_id) for s in segments(case)]
     assert [
         tuple(row[n] for n in ("topic", "partition", "base_offset", "last_offset", "topic_id")) for row in rows

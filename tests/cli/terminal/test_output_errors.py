@@ -17,9 +17,9 @@ pytestmark = pytest.mark.slow
 FULL = Path("/dev/full")
 LOG_FILE = TXN / "00000000000000000605.log"
 COMMANDS = [
-    "--help", "--version", "ls", "ls --json", "ls txn 0", "inspect txn 0 605", "inspect txn 0 605 --json",
+    "--help", "--version", "ls", "ls --json", "ls txn -p 0", "inspect txn 0 605", "inspect txn 0 605 --json",
     "fetch txn 0 605", "fetch txn 0 605 --index offset", "index txn 0 605 offset --raw", "cat txn", "cat txn --json",
-    "cat txn --partition 0 --from 605 --to 606", "offsets txn", "offsets txn --json", "delete txn 0 605 --dry-run",
+    "cat txn --partition 0 --from 605 --to 606", "delete txn 0 605 --dry-run",
     "verify", "verify --json",
     f"copy {TXN}", f"copy {TXN} --json", f"dump {LOG_FILE}", f"dump {LOG_FILE} --json", f"dump {LOG_FILE} --records",
     "keys generate key1 -d FOLDER", "du", "du --json", "gc", "gc --json", "rm txn", "rm txn 0 --json",

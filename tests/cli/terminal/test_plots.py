@@ -1,4 +1,4 @@
-"""``ls --plot`` and ``offsets --plot``: what is in the pictures, and what is said where there is none."""
+"""``ls --plot``: what is in the pictures, and what is said where there is none."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from tests.support.kafka.kafka_topics import Produced, delete_records
 from tests.support.kafka.live_topics import TieredTopic
 from tests.support.records.disk_segments import write_segments
 from tests.support.servers.kafka import KafkaServer
-from tieredstore.cli.bucket.offsets import OffsetsPlot
-from tieredstore.cli.terminal.plots import COLORS, GREY, RED, label
+from tieredstore.api.rows import Partition
+from tieredstore.cli.bucket.ls import draw_offsets
+from tieredstore.cli.terminal.plots import COLORS, GREY, RED, Picture, label
 from tieredstore.installation import install_command
 from tieredstore.model import TopicIdPartition, Uuid
-from tieredstore.ops.offsets import PartitionOffsets
+from tieredstore.ops.offsets import BrokerLog
 
 pytestmark = pytest.mark.slow
 
@@ -64,7 +65,7 @@ def test_a_picture_comes_beside_the_same_table(tmp_path: Path) -> None:
 
 
 def by_topic(settings: Path) -> list[dict[str, Any]]:
-    rows = tieredstore("ls", "-c", settings, "--json").json
+    rows = tieredstore("ls", "-c", settings, "-p", "all", "--json").rows[0]
     topics = {row["topic"] for row in rows}
     return [{"stored_size": sum(row["stored_size"] for row in rows if row["topic"] == topic)} for topic in topics]
 
@@ -83,7 +84,7 @@ def test_more_topics_than_colours_share_the_last_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["svg", "pdf"])
 def test_other_kinds_of_picture(kind: str, tmp_path: Path) -> None:
     picture = tmp_path / f"offsets.{kind}"
-    assert tieredstore("offsets", *GOLDEN, "--plot", picture).code == 0
+    assert tieredstore("ls", *GOLDEN, "-p", 0, "--plot", picture).code == 0
     assert picture.read_bytes().startswith({"svg": b"<?xml", "pdf": b"%PDF"}[kind])
 
 
@@ -99,7 +100,7 @@ def test_a_topics_name_is_shown_as_it_is(name: str) -> None:
     assert shown.isprintable()
 
 
-@pytest.mark.parametrize("command", [("ls",), ("offsets", "txn")])
+@pytest.mark.parametrize("command", [("ls",), ("ls", "txn", "-p", "0"), ("du",)])
 def test_what_cannot_be_drawn_is_said_before_anything_is_looked_up(
     command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,14 +136,14 @@ def test_segments_of_no_time_are_told_of(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_hole_is_red_and_where_there_is_none_nothing_is(tmp_path: Path) -> None:
     settings, picture = write_settings(tmp_path), tmp_path / "offsets.png"
     assert tieredstore("copy", "-c", settings, case_path("07-txn") / "original").code == 0
-    assert tieredstore("offsets", "-c", settings, "txn", "--plot", picture).code == 0
+    assert tieredstore("ls", "-c", settings, "txn", "-p", 0, "--plot", picture).code == 0
     assert colors_of(picture) == {BUCKET}
     assert tieredstore("rm", "-c", settings, "txn", "-p", 0, "--segment", 605, "--yes").code == 0
-    assert tieredstore("offsets", "-c", settings, "txn", "--plot", picture).code == 0
+    assert tieredstore("ls", "-c", settings, "txn", "-p", 0, "--plot", picture).code == 0
     assert colors_of(picture) == {BUCKET, RED}
     # Across the middle of the picture, which is the only bar's; the legend is above it.
     held, lost = (colored[len(colored) // 2].sum() for colored in (painted(picture, color) for color in (BUCKET, RED)))
-    (row,) = tieredstore("offsets", "-c", settings, "txn", "--json").json
+    ((row,), _) = tieredstore("ls", "-c", settings, "txn", "--json").rows
     (gap,) = row["lost"]
     share = (gap["stop"] - gap["start"]) / (row["end_offset"] - row["earliest_offset"])
     assert lost / (lost + held) == pytest.approx(share, abs=0.02)
@@ -150,8 +151,11 @@ def test_a_hole_is_red_and_where_there_is_none_nothing_is(tmp_path: Path) -> Non
 
 def test_hundreds_of_partitions_are_still_a_picture(tmp_path: Path) -> None:
     picture = tmp_path / "offsets.png"
-    partitions = [PartitionOffsets(number, None, (0, 100)) for number in range(100)]
-    OffsetsPlot(picture).save("orders", partitions, broker=True)
+    known = {
+        ("orders", Uuid(bytes(16)), number): Partition(number, None, None, broker=BrokerLog(0, 100))
+        for number in range(100)
+    }
+    draw_offsets(Picture(picture), known, broker=True)
     height, *_ = read_image(picture).shape
     assert height < 4_000
     assert painted(picture, BROKER).any(axis=1).sum() > height / 4
@@ -165,13 +169,30 @@ def test_the_brokers_offsets_are_beside_the_buckets(kafka: KafkaServer, tmp_path
     ends = {n: max(m.end_offset for (number, _), m in topic.copied.items() if number == n) + 1 for n in (0, 1)}
     delete_records(topic.server, topic.topic, ends[0] + 5)
     settings, picture = write_settings(tmp_path, {**topic.store, "chunk.size": "8192"}), tmp_path / "offsets.png"
-    asked = ("offsets", "-c", settings, topic.topic, "--bootstrap-server", topic.server.bootstrap_servers)
-    first, second = tieredstore(*asked, "--json", "--plot", picture).json
+    asked = ("ls", "-c", settings, topic.topic, "--bootstrap-server", topic.server.bootstrap_servers)
+    (first, second), summary = tieredstore(*asked, "--json", "--plot", picture).rows
     assert (first["broker_earliest_offset"], first["broker_end_offset"]) == (ends[0] + 5, 600)
-    assert first["lost"] == [{"start": ends[0], "stop": ends[0] + 5}]
-    assert (second["broker_end_offset"], second["lost"]) == (600, [])
+    assert (first["lost"], first["not_stored"]) == ([{"start": ends[0], "stop": ends[0] + 5}], 595 - ends[0])
+    assert (second["broker_end_offset"], second["lost"], second["not_stored"]) == (600, [], 600 - ends[1])
+    assert summary["not_stored"] == first["not_stored"] + second["not_stored"]
     assert colors_of(picture) == {BUCKET, BROKER, RED}
-    heading, _, line, *_ = tieredstore(*asked).text.splitlines()
-    assert "BROKER FROM  BROKER END" in heading
+    heading, _, line, *_ = tieredstore(*asked, "-p", 0, "--wide").text.splitlines()
+    assert "BROKER FROM  BROKER END  NOT STORED  LOST" in heading
     assert str(ends[0] + 5) in line.split()
+    # Up to the first record all is there, up to now it is not, and of a topic that is gone nobody knows.
+    complete = tieredstore(*asked, "-p", 1, "--until", "@1", "--json")
+    assert (complete.code, [row["complete_until"] for row in complete.rows[0]]) == (0, [True])
+    now = tieredstore(*asked, "--until", "-0s", "--json")
+    assert (now.code, [row["complete_until"] for row in now.rows[0]]) == (3, [False, False])
+    alone = f"{topic.topic}-1 is not complete: offsets {ends[1]} to 599 are on the broker alone; a segment is stored"
+    assert alone in now.stderr
+    assert f"offsets {ends[0]} to 599 are not in the bucket, and not all of them on the broker either" in now.stderr
+    assert " (UTC): 2 partitions\n" in now.stderr
+    (tmp_path / "elsewhere").mkdir()
+    elsewhere = write_settings(tmp_path / "elsewhere")
+    write_segments(tmp_path / "kafka", 1, TopicIdPartition(Uuid(bytes([1] * 16)), "gone", 0))
+    assert tieredstore("copy", "-c", elsewhere, tmp_path / "kafka").code == 0
+    gone = tieredstore("ls", "-c", elsewhere, *asked[4:], "--until", "yesterday", "--json")
+    assert (gone.code, [row["complete_until"] for row in gone.rows[0]]) == (75, [None])
+    assert "gone-0 is not known to be complete: the brokers do not have it" in gone.stderr
     topic.close()

@@ -126,7 +126,7 @@ def test_a_table_fits_the_terminal_that_it_is_on(stored: Path, commands: ForkedC
     lines: dict[int, list[str]] = {}
     for columns in (60, 100):
         with Terminal(columns) as terminal:
-            running = commands.start("ls", "-c", stored, "txn", 0, terminal=terminal.path, environment=PLAIN)
+            running = commands.start("ls", "-c", stored, "txn", "-p", 0, terminal=terminal.path, environment=PLAIN)
             assert ended(running).code == 0
             lines[columns] = terminal.read_all().decode().splitlines()
     assert len(lines[60]) == len(lines[100]) == 9

@@ -54,7 +54,7 @@ def sweep(work: Path, log_dir: Path) -> None:
             folder = work / f"{moment}-{number}"
             settings, faulty = new_settings(folder)
             died = run_killed(faulty, log_dir, number, moment)
-            visible = tieredstore("ls", "-c", settings, "--json").json
+            visible = tieredstore("ls", "-c", settings, "-p", "all", "--json").rows[0]
             again = tieredstore("copy", "-c", settings, log_dir, "--json")
             objects = stored_files(folder)
             third = tieredstore("copy", "-c", settings, log_dir, "--json")
@@ -66,7 +66,7 @@ def sweep(work: Path, log_dir: Path) -> None:
                 "second_run": [again.code, again.json["summary"]],
                 "third_run": [third.code, third.json["summary"]],
                 "third_run_added": stored_files(folder) != objects,
-                "segments": tieredstore("ls", "-c", settings, "--json").json,
+                "segments": tieredstore("ls", "-c", settings, "-p", "all", "--json").rows[0],
                 "equal": equal(settings, log_dir),
             }
             sys.stdout.write(json.dumps(stored) + "\n")

@@ -54,41 +54,51 @@ def complete_topic(ctx: Any, incomplete: str) -> list[str]:
 def complete_partition(ctx: Any, incomplete: str) -> list[str]:
     """Offer the topic's partitions; of a list the last one."""
     listed, comma, last = incomplete.rpartition(",")
-    topic = _text(ctx, "topic")
+    topic = _topic(ctx)
     return [f"{listed}{comma}{name}" for name in _offer(ctx, last, topic)] if topic else []
 
 
 def complete_offset(ctx: Any, incomplete: str) -> list[str]:
     """Offer the offsets that segments of the partition begin at; of the first partition where none is chosen."""
-    topic, partition = _text(ctx, "topic"), _text(ctx, "partition") or "0"
+    topic, partition = _topic(ctx), _text(ctx, "partition", "partitions") or "0"
     return _offer(ctx, incomplete, topic, int(partition)) if topic and partition.isdecimal() else []
 
 
-def _text(ctx: Any, name: str) -> str | None:
-    """Return what was typed for a parameter; of several partitions the only one."""
-    given: Mapping[str, Any] = ctx.params
-    value = given.get(name)
-    if value is None and name == "topic" and ctx.args:
-        # Behind an option that has no value yet arguments are not taken apart.
-        value = ctx.args[0]
-    if value is None and name == "partition":
-        several = cast("list[str]", given.get("partitions") or [])
-        value = several[0] if len(several) == 1 else None
-    return None if value is None else str(value)
+def _topic(ctx: Any) -> str | None:
+    """The topic that was typed, of several the last one."""
+    topics = _texts(ctx, "topic", "topics")
+    # Behind an option that has no value yet arguments are not taken apart.
+    return next(reversed(topics or [str(each) for each in ctx.args]), None)
+
+
+def _text(ctx: Any, *names: str) -> str | None:
+    """What was typed for the first of the parameters that has a value; None for several values."""
+    given = _texts(ctx, *names)
+    return given[0] if len(given) == 1 else None
+
+
+def _texts(ctx: Any, *names: str) -> list[str]:
+    for value in map(cast("Mapping[str, Any]", ctx.params).get, names):
+        if isinstance(value, list | tuple) and value:
+            return [str(each) for each in cast("Iterable[object]", value)]
+        if value is not None and not isinstance(value, list | tuple):
+            return [str(value)]
+    return []
 
 
 def _offer(ctx: Any, incomplete: str, topic: str | None = None, partition: int | None = None) -> list[str]:
     """Answer from the bucket that the options name; with nothing where there is no answer in time."""
-    settings, store = _text(ctx, "settings") or os.environ.get("TIEREDSTORE_SETTINGS"), _text(ctx, "store")
+    settings, store = _text(ctx, "settings") or os.environ.get("TIEREDSTORE_SETTINGS"), _text(ctx, "url", "store")
     if settings is None and store is None:
         return []
 
     def look() -> None:
-        from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
+        from tieredstore.ops.bucket import open_bucket
+        from tieredstore.remote.stores import settings_of
 
         # In the child alone: nobody who types wants to read what is wrong, and the command itself will say so.
         logging.disable(logging.CRITICAL)
-        with open_chosen_bucket(None if settings is None else Path(settings), store) as place:
+        with open_bucket(settings_of(settings, store=store)) as place:
             write_answer(path, legal_names(_look_up(place, topic, partition)))
 
     with contextlib.suppress(Exception):

@@ -302,6 +302,7 @@ _MEANT: Final[Mapping[str, str]] = {
     "get": "fetch",
     "index": "inspect --index",
     "list": "ls",
+    "offsets": "ls",
     "ps": "ls",
     "put": "copy",
     "read": "cat",

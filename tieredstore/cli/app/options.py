@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 _RANGE: Final = re.compile(r"(\d{1,10})(?:-(\d{1,10}))?", re.ASCII)
 _MOST_PARTITIONS: Final = 100_000
+ALL: Final = "all"
+"""What ``-p`` takes for all partitions."""
 _DIGITS: Final = len(str(MAX_OFFSET))
 _SERVERS: Final = "bootstrap.servers"
 
@@ -190,6 +192,8 @@ class Topics(Group):
 
     def which(self, work: Work | None = None) -> Which:
         """Partitions, id, and how many at once, as methods of a bucket take them."""
+        if not self.topics and (self.partitions not in (None, [ALL]) or self.topic_id):
+            raise ConfigError("-p and --topic-id narrow a topic: name it too")
         return _which(self.partitions, self.topic_id, work)
 
 
@@ -419,8 +423,8 @@ def expand(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def parse_partitions(texts: Sequence[str] | None) -> tuple[int, ...] | None:
-    """Partitions as ``3``, ``0,2`` and ``4-7`` name them, ascending, each once; None where nothing was said."""
-    if not texts:
+    """Partitions as ``3``, ``0,2`` and ``4-7`` name them, ascending, each once; None for ``all``, and by default."""
+    if not texts or ALL in texts:
         return None
     ranges = [each for text in texts for each in _ranges(text)]
     if sum(map(len, ranges)) > _MOST_PARTITIONS:

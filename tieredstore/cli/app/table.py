@@ -79,7 +79,6 @@ _SUMMARIES: Final = {
     "cat": "Show the records of a topic, by partition and offset.",
     "query": "Ask topics in SQL (DuckDB's): each is a table.",
     "export": "Write the records of a topic into files: Parquet, Arrow, CSV or JSON lines.",
-    "offsets": "Show which offsets of each partition of a topic there are.",
     "show": "Show what files say: batches, records, or the entries of an index.",
     "cp": "Copy segments to another store or under another prefix; the source is only read.",
     "rm": "Delete the segments of topics, with --to only the oldest of them, with --segment one; whole segments only.",
@@ -126,10 +125,6 @@ def _load(name: str) -> Loaded:  # noqa: C901  a table
             from tieredstore.cli.records import export
 
             return export.export
-        case "offsets":
-            from tieredstore.cli.bucket import offsets
-
-            return offsets.offsets
         case "show":
             from tieredstore.cli.records import show
 

@@ -94,7 +94,7 @@ def du(
     with store.open() as bucket, counting("reading", "segments") as advance:
         rows = bucket.usage(
             *topics.names, by=by.value, start=window.first, stop=window.end, prices=known, listing=listing,
-            on_segment=advance, **topics.which(work),
+            on_segment=lambda _: advance(), **topics.which(work),
         )  # fmt: skip
         stays = [] if known is None else list(admin_of(bucket.opened().store).kept_after_delete())
     rows.sort(key=lambda row: (_rank(row, sort or (Sort.COST if known else Sort.STORED)), _order(row)))

@@ -1,269 +1,263 @@
-"""``tieredstore ls``: which segments a store holds."""
+"""``tieredstore ls``: what a store holds of topics, partitions and segments, and what brokers have beside it."""
 
 from __future__ import annotations
 
 import bisect
 import itertools
-import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
-from tieredstore.catalog import SegmentObjects, StoredSegment, list_segments
-from tieredstore.catalog.absence import absence
-from tieredstore.cli.app.arguments import (
-    Json,
-    PartitionToo,
-    SettingsPath,
-    StoreUrl,
-    TopicId,
-    Wide,
-    one_partition,
-)
-from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
-from tieredstore.cli.app.completion import complete_partition, complete_topic
+from tieredstore.api.rows import Partition, Segment, Topic
+from tieredstore.cli.app.options import Cluster, Output, Store, Topics, Window, parse_option
+from tieredstore.cli.bucket.decoded_indexes import leader_epoch_rows
 from tieredstore.cli.terminal.output import (
     JsonValue,
     complain,
+    counted,
     human_count,
     human_ratio,
     human_time,
     iso_utc,
-    json_array,
+    print_json_line,
     print_table,
     ratio_of,
 )
-from tieredstore.cli.terminal.plots import COLORS, GREY, Picture, PlotFile, label, module
-from tieredstore.cli.terminal.rows import PARTITION, Row, column, field
+from tieredstore.cli.terminal.plots import COLORS, GREY, RED, Picture, PlotFile, label, module
+from tieredstore.cli.terminal.rows import Row, column
+from tieredstore.cli.terminal.rows import field as declare
 from tieredstore.cli.terminal.tables import WIDE, moment, number, text, word
-from tieredstore.errors import ConfigError, CorruptDataError, excerpt
-from tieredstore.model import TopicIdPartition, Uuid, human_bytes
-from tieredstore.ops.bucket import Bucket
-from tieredstore.ops.listing import HeldOffsets, ListedSegment, SegmentTotals, load_listing
+from tieredstore.errors import BrokerUnavailableError, ConfigError, CorruptDataError, ResourceNotFoundError, excerpt
+from tieredstore.model import AtTime, Uuid, human_bytes
+from tieredstore.ops.listing import HeldOffsets
+from tieredstore.ops.offsets import Extent
 
 _HOLE: Final = "(hole)"
 _MOST_SPANS: Final = 3
+_NEVER: Final = WIDE + 1
+"""The rank of a column that is left out, as it would say the same in each line."""
 
-ValueT = TypeVar("ValueT")
+_Life: TypeAlias = tuple[str, Uuid, int]
+"""A partition of one life of a topic."""
 
 
 def ls(
-    settings: SettingsPath = None,
-    store: StoreUrl = None,
-    topic: Annotated[
-        str | None, typer.Argument(metavar="TOPIC", help="Only this topic.", autocompletion=complete_topic)
-    ] = None,
-    partition: Annotated[
-        int | None,
-        typer.Argument(
-            metavar="PARTITION",
-            min=0,
-            help="Only this partition, segment by segment.",
-            autocompletion=complete_partition,
+    topics: Topics,
+    store: Store,
+    cluster: Cluster,
+    window: Window,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            "--until",
+            metavar="TIME",
+            rich_help_panel="Cluster",
+            help="Is all before this time in the bucket? The exit code is 0 if it is, 3 if not, 75 if the brokers do "
+            "not tell.",
         ),
     ] = None,
-    partition_too: PartitionToo = None,
-    topic_id: TopicId = None,
-    as_json: Json = False,
-    wide: Wide = False,
+    *,
+    output: Output,
     plot: PlotFile = None,
 ) -> None:
     """List topics, partitions and segments: offsets, sizes, ratio, time span.
 
-    Reads the manifest of every segment listed, and needs no key. FIRST and LAST are the times (UTC) that the first and
-    the last segment end with: manifests tell no other. Where a terminal is too narrow, columns are left out. With
-    PARTITION each segment has a line, and so has each hole: offsets between two segments that neither holds. Segments
-    that lack an object (of an unfinished copy or delete, or lost) are named on stderr; in JSON they have
-    "complete": false.
+    A line is a partition; with -p it is a segment, or a hole: offsets between two segments that neither holds. -p all
+    lists the segments of all partitions. Reads the manifest of each, and needs no key. FIRST and LAST are the times
+    (UTC) that the first and the last segment end with: manifests tell no other. Segments that lack an object (of an
+    unfinished copy or delete, or lost) are named on stderr, and in JSON they have "complete": false.
 
-    --plot draws the stored bytes too, by topic and by the time of their records; it needs matplotlib.
+    With --bootstrap-server a line is a partition always, with what the brokers have: NOT STORED are the offsets that
+    they alone have, LOST those that neither has. What is being written is stored once its segment is closed.
 
-    Example: tieredstore ls -c store.properties orders 0
+    --plot draws the stored bytes by the time of their records; with -p or --bootstrap-server the offsets of each
+    partition, what is lost in red. It needs matplotlib.
+
+    Example: tieredstore ls -c store.properties orders -p 0
     """
-    picture = None if plot is None else StoredPlot(plot)
-    incarnation = None if topic_id is None else Uuid.parse(topic_id)
-    partition = one_partition(partition, partition_too)
-    if topic is None and partition is not None:
-        raise ConfigError("--partition narrows a topic: give TOPIC too")
-    with open_chosen_bucket(settings, store) as bucket:
-        objects = list_segments(bucket.store, bucket.prefix, topic=topic, topic_id=incarnation, partition=partition)
-        if topic is not None:
-            # Of nothing in particular an empty store has none; a name that is not there was mistyped.
-            objects = at_least_one(objects, bucket, {topic: [] if partition is None else [partition]}, incarnation)
-        damage: list[CorruptDataError] = []
-        listed = _note_damage(damage, load_listing(bucket.store, objects, bucket.manifest_rules))
-        if picture is not None:
-            listed = picture.watching(listed)
-        if as_json:
-            sys.stdout.writelines(json_array(map(_segment_row().json, listed)))
-        elif partition is None:
-            _print_partitions(listed, wide=wide)
+    picture = None if plot is None else Picture(plot)
+    time = parse_option("--until", until)
+    has_broker = cluster.client() is not None
+    if isinstance(time, int):
+        raise ConfigError(f"--until is {until}, an offset: give a time, as yesterday or 2026-01-31T08:00Z")
+    if time is not None and (not has_broker or window.start or window.stop):
+        raise ConfigError(
+            "--until compares with brokers: name them by --bootstrap-server, and leave --from and --to out"
+        )
+    seen = _Seen(is_drawn=picture is not None)
+    rows: Sequence[Topic] = ()
+    with store.open(cluster) as bucket:
+        places, which = {"start": window.first, "stop": window.end}, topics.which()
+        if topics.partitions is not None and not has_broker:
+            _show_segments(seen, map(seen.add, bucket.each_segment(*topics.names, **places, **which)), output)
         else:
-            _print_segments(listed, wide=wide)
-    if picture is not None:
-        picture.save()
-    if damage:
+            rows = bucket.topics(*topics.names, **places, until=time, on_segment=seen.add, **which)
+            _show_partitions(rows, output, has_broker=has_broker, until=time)
+    if picture is not None and (topics.partitions is not None or has_broker):
+        draw_offsets(picture, _lives_of(rows) if has_broker else seen.partitions(), broker=has_broker)
+    elif picture is not None:
+        StoredPlot(picture).save(seen.whole)
+    if seen.damaged:
         raise typer.Exit(CorruptDataError.exit_code)
+    if time is not None:
+        _judge(rows, time)
 
 
-def at_least_one(
-    listed: Iterator[SegmentObjects], bucket: Bucket, wanted: Mapping[str, Sequence[int]], topic_id: Uuid | None
-) -> Iterator[SegmentObjects]:
-    """``listed``, if there is anything; ResourceNotFoundError says what of the ``wanted`` topics is not there."""
-    first = next(listed, None)
-    if first is None:
-        raise absence(bucket.store, bucket.prefix, wanted, topic_id=topic_id)
-    return itertools.chain([first], listed)
+@dataclass(slots=True)
+class _Seen:
+    """What was listed: sums, which offsets there are and, for a picture, times and sizes of whole segments."""
+
+    is_drawn: bool
+    whole: list[tuple[str, int | None, int]] = field(default_factory=list[tuple[str, int | None, int]])
+    held: dict[_Life, HeldOffsets] = field(default_factory=dict[_Life, HeldOffsets])
+    segments: int = 0
+    size: int = 0
+    stored_size: int = 0
+    incomplete: int = 0
+    damaged: int = 0
+    holes: int = 0
+
+    def add(self, segment: Segment) -> tuple[Segment, Extent | None]:
+        """Take one more, and give it with the hole before it; one that cannot be read is told of on stderr."""
+        if segment.metadata is None or segment.missing:
+            self.incomplete += 1
+            self.damaged += segment.damage is not None
+            fault = segment.damage or "no " + ", no ".join(f".{suffix}" for suffix in segment.missing)
+            complain(f"{segment} cannot be read: {fault}")
+            return segment, None
+        if self.is_drawn:
+            self.whole.append((segment.topic, _time_ms(segment), segment.stored_size))
+        self.segments += 1
+        self.size += segment.size or 0
+        self.stored_size += segment.stored_size
+        life = (segment.topic, segment.topic_id, segment.partition)
+        hole = self.held.setdefault(life, HeldOffsets()).add(segment.metadata)
+        self.holes += hole is not None
+        return segment, hole
+
+    def summary(self) -> dict[str, JsonValue]:
+        """The sums of segments for scripts; those of bytes are of whole ones."""
+        sums: dict[str, JsonValue] = {
+            "segments": self.segments,
+            "incomplete": self.incomplete,
+            "damaged": self.damaged,
+        }
+        bytes_of = {"size": self.size, "stored_size": self.stored_size, "ratio": ratio_of(self.size, self.stored_size)}
+        return {**sums, "holes": self.holes, **bytes_of}
+
+    def partitions(self) -> dict[_Life, Partition]:
+        """The offsets that there are of each partition."""
+        return {life: _held_partition(life[2], held.spans) for life, held in self.held.items()}
 
 
-def leader_epoch_rows(epochs: Iterable[tuple[int, int]]) -> list[JsonValue]:
-    """Leader epochs for scripts."""
-    return [{"epoch": epoch, "start_offset": start} for epoch, start in epochs]
+def _lives_of(topics: Sequence[Topic]) -> dict[_Life, Partition]:
+    return {(topic.name, topic.topic_id, one.number): one for topic in topics for one in topic.partitions}
 
 
-def _of_manifest(value: Callable[[StoredSegment], ValueT]) -> Callable[[ListedSegment], ValueT | None]:
-    """What a manifest tells; None where there is none that can be read."""
-    return lambda one: None if one.stored is None else value(one.stored)
+def _held_partition(number: int, spans: Sequence[tuple[int, int]]) -> Partition:
+    gaps = tuple((last + 1, first) for (_, last), (first, _) in itertools.pairwise(spans))
+    return Partition(number, spans[0][0], spans[-1][1] + 1, gaps)
 
 
-def _segment_row(id_rank: int = WIDE, segment_id_rank: int = WIDE) -> Row[ListedSegment]:
-    """The row of a segment; of tables, which show whole ones alone, with the ranks of two columns."""
-    return Row(
-        PARTITION.of(lambda one: one.partition),
-        field("base_offset", lambda one: one.objects.start_offset, number("OFFSET")),
-        field("last_offset", _of_manifest(lambda it: it.last_offset), number("LAST OFFSET")),
-        field("segment_id", lambda one: one.objects.segment_id.id),
-        field("size", _of_manifest(lambda it: it.metadata.segment_size_in_bytes), number("SIZE", rank=2), human_bytes),
-        field("stored_size", lambda one: one.objects.stored_size, number("STORED", rank=1), human_bytes),
-        field(
-            "ratio",
-            _of_manifest(lambda it: ratio_of(it.metadata.segment_size_in_bytes, it.objects.stored_size)),
-            number("RATIO", rank=4),
-            "{:.2f}".format,
+# ---- partitions
+
+
+def _show_partitions(topics: Sequence[Topic], output: Output, *, has_broker: bool, until: AtTime | None) -> None:
+    rows = [(topic, one) for topic in topics for one in topic.partitions]
+    is_id_needed = len({topic.name for topic in topics}) < len(topics)
+    row = _partition_row(0 if is_id_needed else WIDE, has_broker=has_broker, has_until=until is not None)
+    sums = _sums_of([one for _, one in rows])
+    if output.as_json:
+        for one in rows:
+            print_json_line(row.json(one))
+        not_stored = {"not_stored": sum(_count(one.not_stored) for _, one in rows)} if has_broker else {}
+        print_json_line({"summary": {"partitions": len(rows), **_SUMS.json(sums), **not_stored}})
+    elif not rows:
+        complain("no segments found")
+    else:
+        cells = [*map(row.cells, rows)]
+        blank = len(row.columns) - len(_SUMS.columns) - 1
+        cells.append(["total", *[""] * blank, *_SUMS.cells(sums)])
+        print_table(row.columns, cells, total=True, wide=output.wide)
+
+
+_Named: TypeAlias = tuple[Topic, Partition]
+
+
+def _partition_row(id_rank: int, *, has_broker: bool, has_until: bool) -> Row[_Named]:
+    """Declare what is told of a partition; ``id_rank`` is that of the topic's id."""
+    parts: list[Row[_Named]] = [
+        Row(
+            declare("topic", lambda row: row[0].name, text("TOPIC")),
+            declare("topic_id", lambda row: row[0].topic_id, word("TOPIC ID", rank=id_rank)),
+            declare("partition", lambda row: row[1].number, number("PART")),
+            column(word("OFFSETS", short=_around_holes), lambda row: _show_spans(row[1].stored)),
+            declare("earliest_offset", lambda row: row[1].earliest_offset),
+            declare("end_offset", lambda row: row[1].end_offset),
+            declare("lost", lambda row: [{"start": start, "stop": stop} for start, stop in row[1].lost]),
         ),
-        field("compressed", _of_manifest(lambda it: it.manifest.compression)),
-        field("encrypted", _of_manifest(lambda it: it.manifest.encryption is not None)),
-        field("key_id", _of_manifest(lambda it: it.manifest.encryption and it.manifest.encryption.key_id)),
-        column(text("FORM", rank=3), lambda one: "-" if one.stored is None else _form(one.stored)),
-        field("max_timestamp_ms", lambda one: one.max_timestamp_ms, moment("LAST RECORD"), human_time),
-        field("max_timestamp", lambda one: iso_utc(one.max_timestamp_ms)),
-        field(
-            "leader_epochs",
-            _of_manifest(
-                lambda it: it.manifest.metadata and leader_epoch_rows(it.manifest.metadata.segment_leader_epochs)
+        _SUMS.of(lambda row: row[1]),
+    ]
+    if has_broker:
+        parts.insert(1, _BROKER_OFFSETS.of(lambda row: row[1]))
+    if has_until:
+        parts.insert(
+            2,
+            Row(
+                declare(
+                    "complete_until",
+                    lambda row: _is_complete(row[1]),
+                    word("COMPLETE"),
+                    lambda is_it: "yes" if is_it else "no",
+                )
             ),
-        ),
-        field("complete", lambda one: one.whole is not None),
-        field("missing", lambda one: [suffix.value for suffix in one.objects.missing]),
-        field("damage", lambda one: str(one.loaded) if isinstance(one.loaded, CorruptDataError) else None),
-        column(word("TOPIC ID", rank=id_rank), lambda one: str(one.partition.topic_id)),
-        column(word("SEGMENT ID", rank=segment_id_rank), lambda one: str(one.objects.segment_id.id)),
-    )
+        )
+    return Row(*parts)
 
 
-_SUMS: Final[Row[SegmentTotals]] = Row(
-    column(number("SEGMENTS", rank=4), lambda sums: human_count(sums.segments)),
-    column(number("SIZE", rank=3), lambda sums: human_bytes(sums.size)),
-    column(number("STORED"), lambda sums: human_bytes(sums.stored_size)),
-    column(number("RATIO", rank=5), lambda sums: human_ratio(sums.size, sums.stored_size)),
-    column(moment("FIRST", rank=2), lambda sums: human_time(sums.oldest_ms)),
-    column(moment("LAST", rank=1), lambda sums: human_time(sums.newest_ms)),
+_SUMS: Final[Row[Partition]] = Row(
+    declare("segments", lambda one: one.segments, number("SEGMENTS", rank=4), human_count),
+    declare("size", lambda one: one.size, number("SIZE", rank=3), human_bytes),
+    declare("stored_size", lambda one: one.stored_size, number("STORED"), human_bytes),
+    declare("ratio", lambda one: ratio_of(one.size, one.stored_size)),
+    column(number("RATIO", rank=5), lambda one: human_ratio(one.size, one.stored_size)),
+    declare("incomplete", lambda one: one.incomplete),
+    declare("damaged", lambda one: one.damaged),
+    declare("oldest_timestamp_ms", lambda one: _ms(one.first_time), moment("FIRST", rank=2), human_time),
+    declare("oldest_timestamp", lambda one: iso_utc(_ms(one.first_time))),
+    declare("newest_timestamp_ms", lambda one: _ms(one.last_time), moment("LAST", rank=1), human_time),
+    declare("newest_timestamp", lambda one: iso_utc(_ms(one.last_time))),
+)
+_BROKER_OFFSETS: Final[Row[Partition]] = Row(
+    declare(
+        "broker_earliest_offset", lambda one: one.broker and one.broker.earliest_offset, number("BROKER FROM", rank=3)
+    ),
+    declare("broker_end_offset", lambda one: one.broker and one.broker.end_offset, number("BROKER END", rank=2)),
+    declare("not_stored", lambda one: _count(one.not_stored), number("NOT STORED")),
+    column(text("LOST"), lambda one: ", ".join(f"{start}-{stop - 1}" for start, stop in one.lost) or "none"),
 )
 
 
-def _note_damage(damage: list[CorruptDataError], listed: Iterable[ListedSegment]) -> Iterator[ListedSegment]:
-    """``listed``, with the damaged manifests gathered on the way."""
-    for segment in listed:
-        if isinstance(segment.loaded, CorruptDataError):
-            damage.append(segment.loaded)
-        yield segment
+def _sums_of(rows: Sequence[Partition]) -> Partition:
+    first = [one.first_time for one in rows if one.first_time is not None]
+    last = [one.last_time for one in rows if one.last_time is not None]
+    return Partition(
+        -1, None, None, first_time=min(first, default=None), last_time=max(last, default=None),
+        segments=sum(one.segments for one in rows), size=sum(one.size for one in rows),
+        stored_size=sum(one.stored_size for one in rows), incomplete=sum(one.incomplete for one in rows),
+        damaged=sum(one.damaged for one in rows),
+    )  # fmt: skip
 
 
-def _print_partitions(listed: Iterable[ListedSegment], *, wide: bool) -> None:
-    rows: list[list[str]] = []
-    total = SegmentTotals()
-    ids: dict[str, set[Uuid]] = {}
-    for partition, group in itertools.groupby(listed, key=lambda segment: segment.partition):
-        totals, offsets = SegmentTotals(), HeldOffsets()
-        for segment in group:
-            if segment.whole is None:
-                _report(segment)
-            else:
-                totals.add(segment.whole)
-                offsets.add(segment.whole)
-                total.add(segment.whole)
-        ids.setdefault(partition.topic, set()).add(partition.topic_id)
-        place = [partition.topic, str(partition.topic_id), str(partition.partition)]
-        rows.append([*place, _show_spans(offsets), *_SUMS.cells(totals)])
-    if not rows:
-        complain("no segments found")
-        return
-    rows.append(["total", "", "", "", *_SUMS.cells(total)])
-    columns = [
-        text("TOPIC"),
-        word("TOPIC ID", rank=_shown_if(any(len(same_name) > 1 for same_name in ids.values()))),
-        number("PART"),
-        word("OFFSETS", short=_around_holes),
-        *_SUMS.columns,
-    ]
-    print_table(columns, rows, total=True, wide=wide)
-
-
-def _print_segments(listed: Iterable[ListedSegment], *, wide: bool) -> None:
-    row, rows = _segment_row(), list[list[str]]()
-    total = SegmentTotals()
-    offsets: dict[TopicIdPartition, HeldOffsets] = {}
-    starts: list[tuple[TopicIdPartition, int]] = []
-    for segment in listed:
-        if segment.whole is None:
-            _report(segment)
-            continue
-        total.add(segment.whole)
-        hole = offsets.setdefault(segment.partition, HeldOffsets()).add(segment.whole)
-        if hole is not None:
-            rows.append([*map(str, hole), "", "", "", "", _HOLE, str(segment.partition.topic_id), ""])
-        rows.append(row.cells(segment))
-        starts.append((segment.partition, segment.objects.start_offset))
-    if not rows:
-        complain("no segments found")
-        return
-    rows.append(["total", "", *_SUMS.cells(total)[1:4], "", "", "", ""])
-    row = _segment_row(_shown_if(len(offsets) > 1), _shown_if(len(set(starts)) < len(starts)))
-    print_table(row.columns, rows, total=True, wide=wide)
-
-
-def _shown_if(needed: bool) -> int:
-    """The rank of ids: they are shown where nothing else tells rows apart, else by --wide alone."""
-    return 0 if needed else WIDE
-
-
-def _form(whole: StoredSegment) -> str:
-    """How the segment is stored: ``zstd key1``, ``plain``."""
-    wrapped = whole.manifest.encryption
-    forms = ["zstd"] if whole.manifest.compression else []
-    return " ".join([*forms, *([] if wrapped is None else [excerpt(wrapped.key_id)])]) or "plain"
-
-
-def _report(segment: ListedSegment) -> None:
-    objects = segment.objects
-    if isinstance(segment.loaded, CorruptDataError):
-        fault = str(segment.loaded)
-    else:
-        fault = "no " + ", no ".join(f".{suffix.value}" for suffix in objects.missing)
-    name = f"segment {objects.segment_id.id} of {segment.partition} at offset {objects.start_offset}"
-    complain(f"{name} cannot be read: {fault}")
-
-
-def _show_spans(offsets: HeldOffsets) -> str:
+def _show_spans(stored: Sequence[Extent]) -> str:
     """``0 … 99, 150 … 199`` around a hole; of many holes their number."""
-    spans = offsets.spans
-    if len(spans) > _MOST_SPANS:
-        return f"{spans[0][0]} … {spans[-1][1]}, {len(spans) - 1} holes"
-    return ", ".join(f"{first} … {last}" for first, last in spans)
+    if len(stored) > _MOST_SPANS:
+        return f"{stored[0][0]} … {stored[-1][1] - 1}, {len(stored) - 1} holes"
+    return ", ".join(f"{start} … {stop - 1}" for start, stop in stored)
 
 
 def _around_holes(held: str) -> str:
@@ -273,6 +267,138 @@ def _around_holes(held: str) -> str:
         return held
     return f"{first.partition(' ')[0]} … {others[-1].rpartition(' ')[2]}, {len(others)} hole{'s' * (len(others) > 1)}"
 
+
+def _count(extents: Iterable[Extent]) -> int:
+    return sum(stop - start for start, stop in extents)
+
+
+def _ms(time: datetime | None) -> int | None:
+    return None if time is None else AtTime.of(time).timestamp_ms
+
+
+def _is_complete(one: Partition) -> bool | None:
+    return None if one.missing_until is None else not one.missing_until
+
+
+def _judge(topics: Sequence[Topic], until: AtTime) -> None:
+    """Say which partitions are not complete up to a time, and why; the errors have the exit codes."""
+    unknown = incomplete = 0
+    for topic in topics:
+        for one in topic.partitions:
+            where, missing = f"{topic.name}-{one.number}", one.missing_until
+            if missing is None:
+                unknown += 1
+                complain(f"{where} is not known to be complete: the brokers do not have it")
+            elif missing:
+                incomplete += 1
+                for sentence in _reasons(one, missing):
+                    complain(f"{where} is not complete: {sentence}")
+    moment = f"up to {human_time(until.timestamp_ms)} (UTC)"
+    if incomplete:
+        raise ResourceNotFoundError(f"not complete {moment}: {counted(incomplete, 'partition')}")
+    if unknown:
+        raise BrokerUnavailableError(f"not known to be complete {moment}: {counted(unknown, 'partition')}")
+
+
+def _reasons(one: Partition, missing: Iterable[Extent]) -> Iterator[str]:
+    lost = one.lost
+    for start, stop in missing:
+        offsets = f"offset {start}" if stop == start + 1 else f"offsets {start} to {stop - 1}"
+        are = "is" if stop == start + 1 else "are"
+        if any(first < stop and start < end for first, end in lost):
+            yield f"{offsets} {are} not in the bucket, and not all of them on the broker either"
+        else:
+            yield f"{offsets} {are} on the broker alone; a segment is stored once it is closed (segment.ms)"
+
+
+# ---- segments
+
+
+def _show_segments(seen: _Seen, listed: Iterable[tuple[Segment, Extent | None]], output: Output) -> None:
+    row = _segment_row()
+    if output.as_json:
+        for segment, _ in listed:
+            print_json_line(row.json(segment))
+        print_json_line({"summary": seen.summary()})
+        return
+    rows: list[list[str]] = []
+    starts: list[tuple[_Life, int]] = []
+    for segment, hole in listed:
+        if segment.metadata is None or segment.missing:
+            continue
+        if hole is not None:
+            rows.append(
+                [segment.topic, str(segment.partition), *map(str, hole), *[""] * 4, _HOLE, str(segment.topic_id), ""]
+            )
+        rows.append(row.cells(segment))
+        starts.append(((segment.topic, segment.topic_id, segment.partition), segment.base_offset))
+    if not rows:
+        complain("no segments found")
+        return
+    lives = seen.held
+    row = _segment_row(
+        has_topic=len({topic for topic, *_ in lives}) > 1,
+        has_partition=len({number for *_, number in lives}) > 1,
+        has_topic_id=len({(topic, number) for topic, _, number in lives}) < len(lives),
+        has_segment_id=len(set(starts)) < len(starts),
+    )
+    stored = seen.stored_size
+    rows.append(
+        ["total", "", "", "", human_bytes(seen.size), human_bytes(stored), human_ratio(seen.size, stored), *[""] * 4]
+    )
+    # Of one topic, or one partition, what is the same in each line is left out: "total" stands in the first column.
+    at = [place for place, each in enumerate(row.columns) if each.rank != _NEVER]
+    cells = [[line[place] for place in at] for line in rows]
+    cells[-1][0] = "total"
+    print_table([row.columns[place] for place in at], cells, total=True, wide=output.wide)
+
+
+def _segment_row(
+    *, has_topic: bool = True, has_partition: bool = True, has_topic_id: bool = False, has_segment_id: bool = False
+) -> Row[Segment]:
+    """Declare what is told of a segment; tables show whole ones alone, and names and ids where they tell rows apart."""
+    return Row(
+        declare("topic", lambda one: one.topic, text("TOPIC", rank=0 if has_topic else _NEVER)),
+        declare("topic_id", lambda one: one.topic_id),
+        declare("partition", lambda one: one.partition, number("PART", rank=0 if has_partition else _NEVER)),
+        declare("base_offset", lambda one: one.base_offset, number("OFFSET")),
+        declare("last_offset", lambda one: one.last_offset, number("LAST OFFSET")),
+        declare("segment_id", lambda one: one.segment_id),
+        declare("size", lambda one: one.size, number("SIZE", rank=2), human_bytes),
+        declare("stored_size", lambda one: one.stored_size, number("STORED", rank=1), human_bytes),
+        declare("ratio", _ratio, number("RATIO", rank=4), "{:.2f}".format),
+        declare("compressed", lambda one: one.compressed),
+        declare("encrypted", lambda one: None if one.compressed is None else one.key_id is not None),
+        declare("key_id", lambda one: one.key_id),
+        column(text("FORM", rank=3), _form),
+        declare("max_timestamp_ms", _time_ms, moment("LAST RECORD"), human_time),
+        declare("max_timestamp", lambda one: iso_utc(_time_ms(one))),
+        declare("leader_epochs", lambda one: None if one.last_offset is None else leader_epoch_rows(one.leader_epochs)),
+        declare("complete", lambda one: one.metadata is not None and not one.missing),
+        declare("missing", lambda one: list(one.missing)),
+        declare("damage", lambda one: one.damage),
+        column(word("TOPIC ID", rank=0 if has_topic_id else WIDE), lambda one: str(one.topic_id)),
+        column(word("SEGMENT ID", rank=0 if has_segment_id else WIDE), lambda one: str(one.segment_id)),
+    )
+
+
+def _time_ms(segment: Segment) -> int | None:
+    """The greatest timestamp of its batches, where it is known."""
+    known = None if segment.metadata is None else segment.metadata.max_timestamp_ms
+    return None if known is None or known < 0 else known
+
+
+def _ratio(segment: Segment) -> float | None:
+    return None if segment.size is None else ratio_of(segment.size, segment.stored_size)
+
+
+def _form(segment: Segment) -> str:
+    """How the segment is stored: ``zstd key1``, ``plain``."""
+    forms = ["zstd"] if segment.compressed else []
+    return " ".join([*forms, *([] if segment.key_id is None else [excerpt(segment.key_id)])]) or "plain"
+
+
+# ---- pictures
 
 _STEPS: Final = 500
 """How many times a picture tells apart; more would be less than a dot each."""
@@ -284,36 +410,28 @@ Stored = Sequence[tuple[int, int]]
 
 
 class StoredPlot:
-    """Takes segments as they are listed; then draws the bytes that were stored up to each time."""
+    """Draws the bytes that were stored up to each time, of segments: topic, time and size."""
 
-    def __init__(self, path: Path) -> None:
-        self._picture = Picture(path)
+    def __init__(self, picture: Picture) -> None:
+        self._picture = picture
         self._stored: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
-        self._timeless = 0
 
-    def watching(self, listed: Iterable[ListedSegment]) -> Iterator[ListedSegment]:
-        """``listed``, each whole segment of it taken on the way."""
-        for segment in listed:
-            if segment.whole is not None:
-                self._take(segment)
-            yield segment
-
-    def save(self) -> None:
+    def save(self, segments: Iterable[tuple[str, int | None, int]]) -> None:
         """Draw; what no manifest tells the time of is told of on stderr, and so is that there is nothing to draw."""
-        if self._timeless:
-            complain(f"{self._timeless} segments are not in the picture: their manifests tell no time")
+        timeless = 0
+        for topic, time_ms, size in segments:
+            # A time that is none, as of producers that count in other units, would leave everything else in one spot.
+            if time_ms is None or iso_utc(time_ms) is None:
+                timeless += 1
+            else:
+                self._stored[topic].append((time_ms, size))
+        if timeless:
+            complain(f"{timeless} segments are not in the picture: their manifests tell no time")
         if not self._stored:
             complain(f"{self._picture.path} was not drawn: no segment has a time")
             return
         bands = _bands({topic: sorted(stored) for topic, stored in self._stored.items()})
         self._picture.save(self._draw(bands))
-
-    def _take(self, segment: ListedSegment) -> None:
-        # A time that is none, as of producers that count in other units, would leave everything else in one spot.
-        if segment.max_timestamp_ms is None or iso_utc(segment.max_timestamp_ms) is None:
-            self._timeless += 1
-            return
-        self._stored[segment.partition.topic].append((segment.max_timestamp_ms, segment.objects.stored_size))
 
     def _draw(self, bands: Mapping[str, Stored]) -> Any:
         dates = module("matplotlib.dates")
@@ -373,3 +491,62 @@ def _heights(stored: Stored, times: Iterable[int]) -> list[int]:
     sums = [0, *itertools.accumulate(size for _, size in stored)]
     instants = [time for time, _ in stored]
     return [sums[bisect.bisect_right(instants, time)] for time in times]
+
+
+_BUCKET, _BROKER = COLORS[:2]
+_THICK: Final = 0.38
+_TALLEST: Final = 30.0
+"""Inches: more than this many partitions share it."""
+
+
+def draw_offsets(picture: Picture, partitions: Mapping[_Life, Partition], *, broker: bool) -> None:
+    """A bar for each partition and holder; ``broker`` tells whether one was asked."""
+    if not partitions:
+        complain(f"{picture.path} was not drawn: there are no segments")
+        return
+    axes = picture.axes(height=min(1.9 + 0.45 * len(partitions), _TALLEST))
+    # Bucket above broker; the one alone has all of the height.
+    thick = _THICK if broker else 2 * _THICK
+    for row, known in enumerate(partitions.values()):
+        _draw(axes, known.stored, (row - _THICK, thick), _BUCKET)
+        if known.broker is not None:
+            _draw(axes, [known.broker.extent], (row, _THICK), _BROKER)
+        # With an edge, so that a hole of one offset among millions is seen.
+        _draw(axes, known.lost, (row - _THICK, 2 * _THICK), RED, edgecolor=RED, linewidth=1)
+    _label(axes, partitions, broker=broker)
+    picture.save(axes)
+
+
+def _draw(axes: Any, extents: Sequence[Extent], place: tuple[float, float], color: str, **style: object) -> None:
+    axes.broken_barh([(start, stop - start) for start, stop in extents], place, facecolors=color, **style)
+
+
+def _label(axes: Any, partitions: Mapping[_Life, Partition], *, broker: bool) -> None:
+    ticker, patches = module("matplotlib.ticker"), module("matplotlib.patches")
+    axes.set_ylim(len(partitions) - 0.5, -0.5)
+    locator = ticker.MaxNLocator(nbins=max(2, min(len(partitions), 40)), integer=True)
+    rows = [int(row) for row in locator.tick_values(0, max(1, len(partitions) - 1)) if 0 <= row < len(partitions)]
+    topics = {topic for topic, *_ in partitions}
+    names = [str(number) if len(topics) == 1 else f"{label(topic)}-{number}" for topic, _, number in partitions]
+    axes.set_yticks(rows, [names[row] for row in rows])
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0)
+    axes.xaxis.set_major_locator(ticker.MaxNLocator(nbins=8, integer=True))
+    axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:,.0f}"))
+    axes.set_xlabel("offset")
+    axes.set_ylabel("partition")
+    subject = label(min(topics)).strip() if len(topics) == 1 else f"{len(topics)} topics"
+    axes.set_title(f"{subject}: {_message(partitions.values())}", loc="left", fontweight="bold")
+    shown = [("bucket", _BUCKET)]
+    shown += [("broker", _BROKER)] if broker else []
+    shown += [("lost", RED)] if any(known.lost for known in partitions.values()) else []
+    handles = [patches.Patch(color=color, label=name) for name, color in shown]
+    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+
+
+def _message(partitions: Iterable[Partition]) -> str:
+    lost = [extent for known in partitions for extent in known.lost]
+    if not lost:
+        return "no offset is lost"
+    count = _count(lost)
+    return f"{count:,} offsets are lost" if count > 1 else "one offset is lost"

@@ -68,7 +68,7 @@ def decode_segments(
     them; topic and partition are told by a column ``path`` that ends as a broker's does
     (``<topic>-<partition>/<base offset>.log``), and null without. Or it names segments of the store that ``source``
     names: in a text column ``segment`` by the path of their objects, or in ``topic``,
-    ``topic_id``, ``partition``, ``base_offset`` and ``segment_id``, as ``tieredstore ls --json`` gives them.
+    ``topic_id``, ``partition``, ``base_offset`` and ``segment_id``, as ``tieredstore ls -p all --json`` gives them.
 
     ``isolation`` is ``read_committed`` by default for segments of a store. A log alone does not tell which of its
     transactions were aborted, so that its bytes can be read by ``read_uncommitted`` only. A task holds one batch of
@@ -322,7 +322,7 @@ PATH: Final = "segment"
 """The column with the path of a segment's objects."""
 
 PARTS: Final = ("topic", "topic_id", "partition", "base_offset", "segment_id")
-"""The columns that name a segment instead, as ``tieredstore ls --json`` does."""
+"""The columns that name a segment instead, as ``tieredstore ls -p all --json`` does."""
 
 _PATH_PARTS: Final = 3
 _LINEAGES: Final = 16

@@ -95,8 +95,8 @@ def settings_file(folder: Path, case: str) -> Path:
 def test_a_listing_of_the_command_line_names_segments(spark: SparkSession, tmp_path: Path) -> None:
     settings = settings_file(tmp_path, "01-none")
     listing = tmp_path / "ls.json"
-    listing.write_bytes(tieredstore("ls", "-c", settings, "--json").stdout)
-    named = spark.read.json(str(listing), multiLine=True).where("partition = 1 AND base_offset > 0")
+    listing.write_bytes(tieredstore("ls", "-c", settings, "-p", "all", "--json").stdout)
+    named = spark.read.json(str(listing)).where("partition = 1 AND base_offset > 0")
     (segment,) = [
         candidate for candidate in segments("01-none") if candidate.partition == 1 and candidate.base_offset > 0
     ]
