@@ -69,13 +69,13 @@ def show(folder: Path, store_settings: str) -> None:
         shutil.copytree(GOLDEN / case / "original", kafka, dirs_exist_ok=True)
     settings.touch(mode=0o600)  # it may hold credentials
     settings.write_text(store_settings + SETTINGS + tieredstore("keys", "generate", "key1", "-d", shown(folder)))
-    copied = tieredstore("copy", "-c", shown(settings), shown(kafka))
+    copied = tieredstore("upload", "-c", shown(settings), shown(kafka))
     tieredstore("ls", "-c", shown(settings))
     tieredstore("inspect", "-c", shown(settings), "txn", "0", "605")
     tieredstore("inspect", "-c", shown(settings), "txn", "0", "605", "--index", "transaction")
     originals = [describe(segment) for segment in discover(kafka).segments]
     fetch_and_compare(originals, settings, folder)
-    tieredstore("copy", "-c", shown(settings), shown(kafka))
+    tieredstore("upload", "-c", shown(settings), shown(kafka))
     rate = read_back(originals, settings)
     print(f"copy:  {copied.splitlines()[-1]}")
     print(f"fetch: logs and all indexes by the library, {rate:.0f} MB/s")

@@ -98,7 +98,7 @@ def test_the_command_line_copies_into_it_and_reads_back(tmp_path: Path) -> None:
     lines = texts("sqlite_store:SqliteObjectStore", tmp_path).items()
     settings.write_text("".join(f"{name}={text}\n" for name, text in lines))
     path = f"{REPOSITORY}:{EXAMPLES}"
-    copied = spawn("copy", "-c", settings, ORIGINALS, PYTHONPATH=path)
+    copied = spawn("upload", "-c", settings, ORIGINALS, PYTHONPATH=path)
     assert (copied.code, copied.stderr) == (0, "")
     log = next(ORIGINALS.rglob("*.log"))
     topic, _, partition = log.parent.name.rpartition("-")

@@ -25,7 +25,7 @@ def disk(tmp_path: Path) -> BrokerDisk:
 
 
 def copy(disk: BrokerDisk, store: CountingStore) -> None:
-    """As `tieredstore copy` does it, each time with what the disk has now."""
+    """As `tieredstore upload` does it, each time with what the disk has now."""
     with RemoteStorageManager(settings_from(STORE), store=store) as manager:
         for step in Shipper(CommittedSegments(store), manager).ship_all(discover(disk.log_dir).segments):
             assert step.outcome in {Outcome.COPIED, Outcome.THERE, Outcome.ACTIVE, Outcome.GONE}

@@ -105,7 +105,7 @@ def test_a_group_goes_on_where_it_was_written_to(kafka: KafkaServer, tmp_path: P
 
 def test_a_transaction_without_outcome_is_told_of(tmp_path: Path) -> None:
     settings = write_settings(tmp_path)
-    assert tieredstore("copy", "-c", settings, case_path("07-txn") / "original").code == 0
+    assert tieredstore("upload", "-c", settings, case_path("07-txn") / "original").code == 0
     for base in (605, 1209, 1815, 2420):
         assert tieredstore("rm", "-c", settings, "txn", "-p", 0, "--segment", base, "--yes").code == 0
     shown = tieredstore("cat", "-c", settings, "txn", "--json")

@@ -37,7 +37,7 @@ def test_the_demo_brings_every_segment_back_identical_and_queries_them(store: st
     check_queries(queried)
     check_filed(stored)
     assert "$ tieredstore" not in queried
-    assert stored.count("$ tieredstore copy") == 2
+    assert stored.count("$ tieredstore upload") == 2
     assert all(re.search(rf"page-{page} +{count}", stored) for page, count in ((0, 334), (1, 333), (2, 333)))
     assert "11 copied" in done.stdout
     assert "11 skipped" in done.stdout

@@ -47,7 +47,7 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 folder / "kafka-logs", 30_000, partition=where, base_offset=offset, first_timestamp_ms=time_ms
             )
             offset = segment.to_metadata(Uuid.random()).end_offset + 1
-    assert tieredstore("copy", "-c", settings, folder / "kafka-logs").code == 0
+    assert tieredstore("upload", "-c", settings, folder / "kafka-logs").code == 0
     return folder
 
 

@@ -35,13 +35,13 @@ print(json.dumps(sorted(set(sys.modules) - before)))
         # A shell waits for these while it completes a line.
         ("import tieredstore.cli.app.main, tieredstore.cli.records.cat", 250, NEEDED_LATER | {"pydantic"}),
         ("import tieredstore.cli.app.main", 250, NEEDED_LATER),
-        ("import tieredstore.cli.bucket.copy", 400, NEEDED_LATER),
+        ("import tieredstore.cli.bucket.upload", 400, NEEDED_LATER),
         ("import tieredstore.cli.bucket.fetch", 405, NEEDED_LATER),
         ("import tieredstore.cli.bucket.ls", 395, NEEDED_LATER),
         ("from tieredstore.remote import RemoteStorageManager", 355, NEEDED_LATER | {"typer"}),
         ("import tieredstore.remote, tieredstore.errors, tieredstore.model", 60, NEEDED_LATER | {"pydantic"}),
     ],
-    ids=["package", "version", "completion", "commands", "copy", "fetch", "ls", "manager", "room"],
+    ids=["package", "version", "completion", "commands", "upload", "fetch", "ls", "manager", "room"],
 )
 def test_nothing_is_imported_before_it_is_needed(code: str, most: int, needless: set[str]) -> None:
     count, packages = modules_after(code)

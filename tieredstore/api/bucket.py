@@ -287,16 +287,24 @@ class Bucket(Closing):
         broker_id: int | None = None,
         dry_run: bool = False,
         on_outcome: OnOutcome = None,
+        on_progress: Callable[[int], object] | None = None,
+        **which: Unpack[Which],
     ) -> Totals:
         """Copy the closed segments of a broker's disk into the bucket, each once: run it as often as you like.
 
         ``log_dir`` is a log directory, a partition's folder or one ``.log`` file; ``topics`` are some of its topics, by
-        name or glob. A segment counts once its manifest stands, so that a run that was killed is completed by the
-        next. What fails does not keep the others: PartlyDoneError at the end.
+        name or glob. ``topic_id`` and ``broker_id`` stand in for those of ``partition.metadata`` and
+        ``meta.properties``. A segment counts once its manifest stands, so that a run that was killed is completed by
+        the next. What fails does not keep the others: PartlyDoneError at the end. ``on_progress`` is called with bytes
+        of logs as they are sent, on any thread.
         """
-        from tieredstore.api.uploading import upload_segments  # noqa: PLC0415
+        from tieredstore.api.uploading import find_segments, upload_segments  # noqa: PLC0415
 
-        outcomes = upload_segments(self, Path(log_dir), topics, broker_id=broker_id, dry_run=dry_run)
+        segments = find_segments(Path(log_dir), topics, which.get("partitions"), which.get("topic_id"))
+        outcomes = upload_segments(
+            self, segments, broker_id=broker_id, dry_run=dry_run, parallel=which.get("parallel", 1),
+            on_progress=on_progress or int,
+        )  # fmt: skip
         with contextlib.closing(outcomes):
             return run(outcomes, on_outcome)
 

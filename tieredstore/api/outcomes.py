@@ -190,5 +190,6 @@ def of_copy(step: CopyStep, *, dry_run: bool) -> Outcome:
         action="mirror", status=status_of(step.outcome, dry_run=dry_run), code=step.outcome.value,
         kind=None if step.way is None else step.way.value, base_offset=objects.start_offset,
         last_offset=step.last_offset, segment_id=objects.segment_id.id, new_segment_id=step.segment_id,
+        name=objects.main_path,
         stored_size=step.sent or objects.stored_size, reason=step.reason, error=step.error,
     ).of(objects.segment_id.topic_id_partition)  # fmt: skip

@@ -5,41 +5,106 @@ It lies apart from the bucket, which imports it once it is asked for: it needs w
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
-from collections.abc import Generator, Sequence
+import logging
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tieredstore.api.outcomes import Outcome, status_of
-from tieredstore.api.scopes import check_names
+from tieredstore.api.scopes import Partitions, Scopes, TopicIdLike, topic_id_of
 from tieredstore.catalog.committed import CommittedSegments
 from tieredstore.errors import ConfigError, excerpt
-from tieredstore.kafka.logdir import discover
-from tieredstore.ops.copies.shipping import Shipper, ShipStep
+from tieredstore.kafka.logdir import FoundSegment, LeftAloneError, discover
+from tieredstore.model import RemoteLogSegmentMetadata, Uuid
+from tieredstore.ops.copies.shipping import Shipper, ShipStep, size_on_disk
 from tieredstore.places.record import refuse_other_layout
+from tieredstore.process.interruption import at_sudden_end
 
 if TYPE_CHECKING:
     from tieredstore.api.bucket import Bucket
 
+_MOST_NAMED: Final = 5
+_logger: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSegments:
+    """Segments of a log directory that are to be stored, and what of it is left alone."""
+
+    found: tuple[FoundSegment, ...]
+    left_alone: tuple[LeftAloneError, ...]
+    topic_id: Uuid | None
+
+    @property
+    def size(self) -> int:
+        """Bytes of their logs."""
+        return sum(map(size_on_disk, self.found))
+
+
+def find_segments(
+    log_dir: Path, topics: Sequence[str], partitions: Partitions = None, topic_id: TopicIdLike = None
+) -> DiskSegments:
+    """What of a disk is asked for; ConfigError for topics that it does not have, and a topic id of several topics."""
+    narrowed, life = Scopes(topics or ("*",), partitions), topic_id_of(topic_id)
+    discovery = discover(log_dir)
+    found = tuple(
+        one
+        for one in discovery.segments
+        if any(fnmatch.fnmatchcase(one.topic, name) for name in narrowed.topics)
+        and (narrowed.partitions is None or one.partition in narrowed.partitions)
+    )
+    if not found and (topics or partitions is not None):
+        raise ConfigError(f"{log_dir} has no segment of {excerpt(str(narrowed))}")
+    names = sorted({one.topic for one in found})
+    if life is not None and len(names) > 1:
+        shown = ", ".join([*names[:_MOST_NAMED], *(["…"] if len(names) > _MOST_NAMED else [])])
+        raise ConfigError(f"a topic id is that of one topic, and here are {len(names)} ({shown}): name one of them")
+    return DiskSegments(found, () if topics else discovery.left_alone, life)
+
 
 def upload_segments(
-    bucket: Bucket, log_dir: Path, topics: Sequence[str], *, broker_id: int | None, dry_run: bool
+    bucket: Bucket,
+    segments: DiskSegments,
+    *,
+    broker_id: int | None,
+    dry_run: bool,
+    parallel: int,
+    on_progress: Callable[[int], object],
 ) -> Generator[Outcome]:
     """Copy what is closed and not there yet, one outcome each."""
-    check_names(topics)
-    discovery = discover(log_dir)
-    segments = [one for one in discovery.segments if not topics or _matches(one.topic, topics)]
-    if topics and not segments:
-        raise ConfigError(f"{log_dir} has no segment of {excerpt(', '.join(topics))}")
     opened = bucket.opened()
     refuse_other_layout(opened.store, opened.prefix)
-    committed = CommittedSegments(opened.store, opened.prefix, rules=opened.manifest_rules)
-    shipper = Shipper(committed, None if dry_run else bucket.manager, broker_id=broker_id)
-    yield from (_outcome(step, dry_run=dry_run) for step in shipper.ship_all(segments))
+    shipper = Shipper(
+        CommittedSegments(opened.store, opened.prefix, rules=opened.manifest_rules),
+        None if dry_run else bucket.manager,
+        topic_id=segments.topic_id,
+        broker_id=broker_id,
+        on_progress=on_progress,
+        around_upload=_name_leftover,
+    )
+    for step in shipper.ship_all(segments.found, parallel=parallel):
+        yield _outcome(step, dry_run=dry_run)
+    for left in segments.left_alone:
+        yield Outcome(action="upload", status="kept", code="left_alone", name=str(left.path), reason=left.reason)
 
 
-def _matches(topic: str, names: Sequence[str]) -> bool:
-    return any(fnmatch.fnmatchcase(topic, name) for name in names)
+@contextlib.contextmanager
+def _name_leftover(metadata: RemoteLogSegmentMetadata) -> Generator[None]:
+    """Say what may be left of an upload if the process is ended before it is taken back."""
+    where = metadata.topic_id_partition
+    named = f"{where.topic} -p {where.partition} --segment={metadata.remote_log_segment_id.id}"
+    with at_sudden_end(
+        lambda: _logger.warning(
+            "the upload that was under way may have left objects, which no reader sees: tieredstore rm %s --yes "
+            "removes them, and a lifecycle rule of the bucket the parts of an upload",
+            named,
+        ),
+        needs_time=True,
+    ):
+        yield
 
 
 def _outcome(step: ShipStep, *, dry_run: bool) -> Outcome:
@@ -57,4 +122,4 @@ def _outcome(step: ShipStep, *, dry_run: bool) -> Outcome:
         stored_size=step.stored_size,
         error=step.error,
     )
-    return outcome if step.partition is None else outcome.of(step.partition)
+    return outcome if step.partition is None else replace(outcome, topic_id=step.partition.topic_id)

@@ -204,6 +204,8 @@ def _named(
 
 def _url(store: str) -> str:
     """What names a store alone: a URL, or a folder that may be empty or not there yet."""
+    if not store or "\0" in store:  # no text is not this folder
+        raise ConfigError(f"{store!r} names no store: give a URL or a folder")
     if "://" in store:
         return store
     if meant := _meant_url(store):

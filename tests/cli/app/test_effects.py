@@ -43,8 +43,8 @@ READ: Final = {
 """Nothing that is stored is deleted, replaced or added, but by ``doctor`` an object that it takes away again, and by a
 group of ``consume`` its position."""
 ADD: Final = {
-    "copy", "cp", "hold place", "keys add", "keys generate", "keys seal", "pipeline run", "pubsub broker",
-    "pubsub produce", "pubsub topics", "uploader",
+    "hold place", "keys add", "keys generate", "keys seal", "mirror", "pipeline run", "pubsub broker",
+    "pubsub produce", "pubsub topics", "upload", "uploader",
 }  # fmt: skip
 """What is stored stays; what a service deletes, its settings say."""
 
@@ -70,7 +70,7 @@ def in_folder(folder: Path, *arguments: object) -> Scene:
 def of_segments(*arguments: object) -> Prepare:
     def prepare(folder: Path) -> Scene:
         settings = write_settings(folder)
-        assert tieredstore("copy", "-c", settings, ORIGINALS).code == 0
+        assert tieredstore("upload", "-c", settings, ORIGINALS).code == 0
         assert tieredstore("hold", "place", "case", "--topic", "other", "-c", settings).code == 0
         return in_folder(folder, *arguments, "-c", settings)
 
@@ -245,5 +245,5 @@ def test_no_other_command_takes_a_place() -> None:
         for path, command in commands_below(program())
         if any({"--from", "--to", "--since", "--until"} & set(one.opts) for one in command.params)
     }
-    # A store, a number of an entry, and a time of audit records.
-    assert taking == PLACED.keys() | {"cp", "pipeline changes", "pubsub verify"}
+    # A number of an entry, and a time of audit records.
+    assert taking == PLACED.keys() | {"pipeline changes", "pubsub verify"}

@@ -31,7 +31,7 @@ MEMQ = next((REPOSITORY / "tests/pubsub/golden/batches").glob("v02*"))
 KEPT = "none/base_offset=0/1_1_00000000000000000000.parquet"
 PRINTING = {
     "ls": ["ls", "ls -p all"],
-    "copy": ["copy kafka --dry-run", "copy active --dry-run"],
+    "upload": ["upload kafka --dry-run", "upload active --dry-run"],
     "inspect": ["inspect txn 0 605 --chunks"]
     + [f"inspect txn 0 605 --index {kind}" for kind in ("index", "timeindex", "snapshot", "leader-epoch", "txnindex")],
     "cat": ["cat none --partition 1 -n 3"],
@@ -46,7 +46,7 @@ PRINTING = {
     "verify": ["verify"],
     "gc": ["gc"],
     "rm": ["rm txn"],
-    "cp": ["cp --to-store ./backup --dry-run"],
+    "mirror": ["mirror ./backup --dry-run"],
     "du": ["du", "du --by day", "du --prices prices.toml"],
     "hold list": ["hold list"],
     "lifecycle show": ["lifecycle show"],

@@ -38,9 +38,9 @@ def test_after_kill_9_at_any_store_operation_a_second_run_leaves_each_segment_co
         assert len(committed) == 3, run
         shown_before = sum(row["complete"] for row in run["visible"])
         assert run["second_run"][0] == 0
-        assert run["second_run"][1]["skipped"] == shown_before
-        assert run["second_run"][1]["copied"] == 3 - shown_before
+        assert run["second_run"][1]["kept"] == shown_before
+        assert run["second_run"][1]["done"] == 3 - shown_before
         assert run["third_run"][0] == 0
-        assert run["third_run"][1]["skipped"] == 3
+        assert run["third_run"][1]["codes"] == {"there": 3}
         assert not run["third_run_added"]
         assert run["equal"]

@@ -26,7 +26,7 @@ def words(text: str) -> str:
 
 def test_help_teaches_a_first_session() -> None:
     shown = tieredstore("--help").clean()
-    for command in ("keys generate", "copy", "ls", "cat", "fetch"):
+    for command in ("keys generate", "upload", "ls", "cat", "fetch"):
         assert f"tieredstore {command} " in words(shown.text)
     assert "Exit codes" in shown.text
     without = tieredstore()
@@ -69,7 +69,7 @@ def test_paths_in_the_settings_are_relative_to_their_file(tmp_path: Path, monkey
     settings = write_settings(tmp_path)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert tieredstore("copy", "-c", settings, ORIGINALS).code == 0
+    assert tieredstore("upload", "-c", settings, ORIGINALS).code == 0
     assert len(tieredstore("ls", "-c", "../store.properties", "-p", "all", "--json").rows[0]) == 3
 
 
@@ -105,7 +105,7 @@ def test_secrets_are_not_printed(tmp_path: Path) -> None:
         "chunk.size": "no number",
     }
     settings = write_settings(tmp_path, {"storage.backend.class": "s3", **secrets})
-    for arguments in (["ls"], ["-v", "ls"], ["copy", str(ORIGINALS)]):
+    for arguments in (["ls"], ["-v", "ls"], ["upload", str(ORIGINALS)]):
         done = tieredstore(*arguments, "-c", settings)
         assert done.code == 2
         assert "SECRET" not in done.text + done.stderr

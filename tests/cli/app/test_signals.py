@@ -49,7 +49,7 @@ READING = {
     "keys rotate --yes": (LIST, MANIFEST),
     "keys rotate --dry-run": (MANIFEST,),
     "verify --level data": (LIST, MANIFEST, INDEXES, LOG),
-    "cp --to-store TAKEN": (LIST, MANIFEST, INDEXES, LOG),
+    "mirror TAKEN": (LIST, MANIFEST, INDEXES, LOG),
     "rm txn --yes": (LIST, MANIFEST),
     "gc": (LIST,),
 }
@@ -57,17 +57,17 @@ READING = {
 
 WRITING = {
     Cloud.S3: {
-        "copy LOGS": (LIST, HEAD, BEGIN, PART, COMPLETE, Place(Step.WRITE, ".indexes"), WRITE_MANIFEST),
-        "copy SMALL": (WRITE_LOG,),
+        "upload LOGS": (LIST, HEAD, BEGIN, PART, COMPLETE, Place(Step.WRITE, ".indexes"), WRITE_MANIFEST),
+        "upload SMALL": (WRITE_LOG,),
         "keys rotate --yes": (WRITE_MANIFEST,),
         "rm txn -p 0 --segment 605 --yes": (Place(Step.BULK),),
     },
     Cloud.GCS: {
-        "copy LOGS": (LIST, HEAD, BEGIN, PART),
+        "upload LOGS": (LIST, HEAD, BEGIN, PART),
         "rm txn -p 0 --segment 605 --yes": (Place(Step.DELETE),),
     },
     Cloud.AZURE: {
-        "copy LOGS": (LIST, HEAD, PART, COMPLETE, WRITE_MANIFEST),
+        "upload LOGS": (LIST, HEAD, PART, COMPLETE, WRITE_MANIFEST),
         "rm txn -p 0 --segment 605 --yes": (Place(Step.BULK),),
     },
 }
@@ -83,9 +83,11 @@ def check(case: Case, ended: Ended | None, folder: Path) -> Ended:
     assert "Traceback" not in ended.stderr, (case, ended)
     if case.command.startswith("keys rotate") and case.place is not LIST:
         assert ended.stderr.startswith("tieredstore: stopped; 0 segments "), (case, ended)
-    elif case.command.startswith(("verify", "cp", "gc")) or (case.command.startswith("rm ") and case.place is not LIST):
+    elif case.command.startswith(("verify", "mirror", "gc")) or (
+        case.command.startswith("rm ") and case.place is not LIST
+    ):
         assert ended.stderr.startswith("tieredstore: stopped; "), (case, ended)
-    elif not case.command.startswith(("copy", "keys rotate")):
+    elif not case.command.startswith(("upload", "keys rotate")):
         assert ended.stderr == "", case
     assert [path.name for path in folder.iterdir() if path.suffix != ".properties"] == [], case
     return ended
@@ -114,7 +116,7 @@ def test_commands_that_read_end_soon_and_leave_nothing(stage: Stage) -> None:
         Case("inspect txn 0 605", LIST, signal.SIGINT),
         Case("keys rotate --yes", MANIFEST, signal.SIGINT),
         Case("verify --level data", LOG, signal.SIGTERM),
-        Case("cp --to-store TAKEN", LOG, signal.SIGINT),
+        Case("mirror TAKEN", LOG, signal.SIGINT),
         Case("gc", LIST, signal.SIGTERM),
         Case("query SQL", LOG, signal.SIGINT),
         Case("query SQL -o ROWS", LOG, signal.SIGTERM),
@@ -127,8 +129,8 @@ def test_commands_that_read_end_soon_and_leave_nothing(stage: Stage) -> None:
 
 def test_a_copy_that_is_stopped_takes_back_what_it_sent_and_says_how_to_go_on(stage: Stage) -> None:
     # One abort is answered when an interrupt that nobody else watches would wait no longer.
-    cases = [Case("copy LOGS", PART, signum) for signum in SIGNALS]
-    cases.append(Case("copy LOGS", PART, signal.SIGTERM, also_drips=LATE_ABORT))
+    cases = [Case("upload LOGS", PART, signum) for signum in SIGNALS]
+    cases.append(Case("upload LOGS", PART, signal.SIGTERM, also_drips=LATE_ABORT))
     before = dict(stage.service.objects.by_key)
     try:
         ended = [check(*outcome) for outcome in stage.run(cases, taking_back_s=60)]
@@ -141,8 +143,8 @@ def test_a_copy_that_is_stopped_takes_back_what_it_sent_and_says_how_to_go_on(st
 
 def test_what_there_was_no_time_to_take_back_is_named(stage: Stage) -> None:
     cases = [
-        Case("copy LOGS", PART, signal.SIGINT, also_drips=ABORT),
-        Case("copy LOGS", COMPLETE, signal.SIGHUP),
+        Case("upload LOGS", PART, signal.SIGINT, also_drips=ABORT),
+        Case("upload LOGS", COMPLETE, signal.SIGHUP),
         Case("rm txn -p 0 --segment 605 --yes", Place(Step.BULK), signal.SIGTERM),
     ]
     before = dict(stage.service.objects.by_key)

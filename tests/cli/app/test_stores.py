@@ -22,7 +22,7 @@ COMMANDS = {
 
 
 def test_a_command_that_takes_settings_takes_a_store() -> None:
-    assert {"copy", "ls", "inspect", "fetch", "rm"} <= set(COMMANDS)
+    assert {"upload", "ls", "inspect", "fetch", "rm"} <= set(COMMANDS)
     # A service is told all by its file, which it reads again while it runs.
     taking = {name for name, options in COMMANDS.items() if "--settings" in options} - {"uploader", "pubsub broker"}
     assert {name for name, options in COMMANDS.items() if "--store" in options} == taking
@@ -31,7 +31,7 @@ def test_a_command_that_takes_settings_takes_a_store() -> None:
 def test_a_folder_needs_no_settings(tmp_path: Path) -> None:
     (tmp_path / "a store").mkdir()
     url = (tmp_path / "a store").as_uri()
-    assert tieredstore("copy", "--store", url, ORIGINALS).code == 0
+    assert tieredstore("upload", "--store", url, ORIGINALS).code == 0
     rows = tieredstore("ls", "--store", url, "-p", "all", "--json").rows[0]
     assert len(rows) == 3
     row = rows[0]
@@ -44,7 +44,7 @@ def test_a_store_goes_over_the_settings(tmp_path: Path) -> None:
     settings = write_settings(tmp_path, {"compression.enabled": "true"})
     (tmp_path / "other").mkdir()
     url = (tmp_path / "other").as_uri()
-    assert tieredstore("copy", "-c", settings, "--store", url, TXN).code == 0
+    assert tieredstore("upload", "-c", settings, "--store", url, TXN).code == 0
     assert tieredstore("ls", "-c", settings, "-p", "all", "--json").rows[0] == []
     rows = tieredstore("ls", "-c", settings, "--store", url, "-p", "all", "--json").rows[0]
     assert rows
@@ -79,11 +79,11 @@ def round_trip(store: tuple[object, ...], environment: Mapping[str, str]) -> Non
         assert (done.code, done.stderr) == (0, "")
         return done
 
-    assert "3 copied" in clean(spawn("copy", *store, ORIGINALS, **environment)).text
+    assert "3 copied" in clean(spawn("upload", *store, ORIGINALS, **environment)).text
     with pytest.MonkeyPatch.context() as patch:
         for name, text in environment.items():
             patch.setenv(name, text)
-        assert "3 skipped" in clean(tieredstore("copy", *store, ORIGINALS)).text
+        assert "3 skipped" in clean(tieredstore("upload", *store, ORIGINALS)).text
         rows = clean(tieredstore("ls", *store, "-p", "all", "--json")).rows[0]
         assert len(rows) == 3
         where = (rows[0]["topic"], rows[0]["partition"], rows[0]["base_offset"])
@@ -145,7 +145,7 @@ def test_a_path_is_a_folder(written: str, tmp_path: Path, monkeypatch: pytest.Mo
     folder.mkdir()
     monkeypatch.chdir(tmp_path)
     store = written.format(folder=folder)
-    assert tieredstore("copy", "--store", store, ORIGINALS).code == 0
+    assert tieredstore("upload", "--store", store, ORIGINALS).code == 0
     assert (
         tieredstore("ls", "--store", store, "--json").stdout
         == tieredstore("ls", "--store", folder.as_uri().replace("#", "%23"), "--json").stdout

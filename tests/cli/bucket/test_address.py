@@ -60,7 +60,7 @@ def test_of_two_attempts_an_id_chooses_and_a_whole_one_goes_before_one_that_lost
 
 
 def test_a_topic_that_was_created_again_is_told_apart_by_its_id(settings: Path) -> None:
-    assert tieredstore("copy", "-c", settings, ORIGINALS, "--topic-id", OTHER_TOPIC_ID).code == 0
+    assert tieredstore("upload", "-c", settings, ORIGINALS, "--topic-id", OTHER_TOPIC_ID).code == 0
     ids = {row["topic_id"] for row in tieredstore("ls", "-c", settings, "single", "-p", "all", "--json").rows[0]}
     assert len(ids) == 2
     tieredstore("fetch", "-c", settings, "single", 0, 1).fails(2, *ids)

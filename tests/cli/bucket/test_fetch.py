@@ -26,7 +26,7 @@ BOUND = st.none() | st.integers(-60, 60) | st.integers()
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings_path = write_settings(tmp_path_factory.mktemp("fetch"), {"compression.enabled": "true"}, chunk_size=10_000)
-    assert tieredstore("copy", "-c", settings_path, TXN).code == 0
+    assert tieredstore("upload", "-c", settings_path, TXN).code == 0
     return settings_path
 
 
@@ -109,7 +109,7 @@ def test_a_device_is_written_and_not_replaced(settings: Path, tmp_path: Path) ->
 
 def test_a_failed_fetch_leaves_no_file(tmp_path: Path) -> None:
     settings = write_settings(tmp_path, chunk_size=10_000)
-    assert tieredstore("copy", "-c", settings, TXN / "00000000000000000605.log").code == 0
+    assert tieredstore("upload", "-c", settings, TXN / "00000000000000000605.log").code == 0
     (log,) = stored_files(tmp_path, "log")
     os.truncate(log, 250_000)
     out = tmp_path / "out"

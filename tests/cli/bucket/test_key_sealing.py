@@ -22,7 +22,7 @@ def test_a_sealed_pair_reads_what_was_written_before_and_the_plain_one_may_go(tm
     settings = write_settings(tmp_path)
     plain = settings.read_text() + printed
     settings.write_text(plain)
-    assert tieredstore("copy", "-c", settings, ORIGINALS).code == 0
+    assert tieredstore("upload", "-c", settings, ORIGINALS).code == 0
     log = tieredstore("fetch", "-c", settings, "single", 0, 0).stdout
 
     done = tieredstore("keys", "seal", "k", "-c", settings, "--kms", service, "--kms-key", "kafka").clean()
@@ -64,7 +64,7 @@ def test_a_pair_with_a_passphrase_encrypts_and_reads(tmp_path: Path, monkeypatch
     done = tieredstore("keys", "add", "k", "-c", settings, "--bits", 2048, "--passphrase-file", tmp_path / "words")
     assert done.code == 0
     assert "passphrase.file" in settings.read_text()
-    assert tieredstore("copy", "-c", settings, ORIGINALS).code == 0
+    assert tieredstore("upload", "-c", settings, ORIGINALS).code == 0
     assert tieredstore("fetch", "-c", settings, "single", 0, 0).code == 0
     (tmp_path / "words").write_text("battery staple\n")
     wrong = tieredstore("fetch", "-c", settings, "single", 0, 0)

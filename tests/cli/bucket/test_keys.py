@@ -62,7 +62,7 @@ def test_what_is_printed_is_the_settings_to_paste(tmp_path: Path) -> None:
     with settings.open("ab") as file:
         file.write(printed.stdout)
     assert read_properties(settings)["encryption.key.pairs.k.public.key.file"] == str(folder / "k.public.pem")
-    assert tieredstore("copy", "-c", settings, ORIGINALS).code == 0
+    assert tieredstore("upload", "-c", settings, ORIGINALS).code == 0
     assert {row["key_id"] for row in tieredstore("ls", "-c", settings, "-p", "all", "--json").rows[0]} == {"k"}
     assert tieredstore("fetch", "-c", settings, "single", 0, 0).code == 0
 
@@ -171,7 +171,7 @@ def test_a_second_pair_joins_the_first_and_other_lines_stay(tmp_path: Path) -> N
     settings.chmod(0o640)
     before = settings.read_bytes()
     assert add(settings).code == 0
-    assert tieredstore("copy", "-c", settings, ORIGINALS).code == 0
+    assert tieredstore("upload", "-c", settings, ORIGINALS).code == 0
     added = add(settings, "k2", "-d", tmp_path)
     assert (added.code, added.text.splitlines()[-1]) == (0, f"{settings} lists k1, k2")
     assert settings.read_bytes().startswith(before)
@@ -224,7 +224,7 @@ def test_a_killed_run_is_completed_by_the_next_one(
     assert tieredstore(*add).code == 0
     assert (settings.read_bytes(), (tmp_path / "k1.private.pem").read_bytes()) == (added, private)
     assert not draft.exists()
-    assert tieredstore("copy", "-c", settings, ORIGINALS).code == 0
+    assert tieredstore("upload", "-c", settings, ORIGINALS).code == 0
     assert tieredstore("fetch", "-c", settings, "single", 0, 0).code == 0
 
 

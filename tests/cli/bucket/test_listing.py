@@ -58,7 +58,7 @@ def test_rows_are_sorted_by_number_and_not_by_text(tmp_path: Path) -> None:
         (tmp_path / f"a-{partition}").symlink_to(ORIGINALS / "single-0")
     (tmp_path / "a-b-0").symlink_to(ORIGINALS / "single-0")
     for name in ("a-10", "a-9", "a-100", "a-b-0"):
-        assert tieredstore("copy", "-c", settings, tmp_path / name).code == 0
+        assert tieredstore("upload", "-c", settings, tmp_path / name).code == 0
     rows = tieredstore("ls", "-c", settings, "-p", "all", "--json").rows[0]
     addresses = [
         (row["topic"], row["topic_id"], row["partition"], row["base_offset"], row["segment_id"]) for row in rows
@@ -166,7 +166,7 @@ def test_a_hole_is_shown_where_it_is(settings: Path, tmp_path: Path) -> None:
 def test_many_holes_are_counted(tmp_path: Path) -> None:
     settings = write_settings(tmp_path)
     write_segments(tmp_path / "logs", 11)
-    assert tieredstore("copy", "-c", settings, tmp_path / "logs").code == 0
+    assert tieredstore("upload", "-c", settings, tmp_path / "logs").code == 0
     for manifest in stored_files(tmp_path, "rsm-manifest")[1::2]:
         manifest.unlink()
     assert " 0 … 109, 5 holes " in lines_of(tieredstore("ls", "-c", settings).text)[2]
@@ -180,7 +180,7 @@ def test_ids_are_shown_where_nothing_else_tells_rows_apart(settings: Path, tmp_p
     again = tmp_path / "again" / "single-0"
     shutil.copytree(ORIGINALS / "single-0", again)
     (again / "partition.metadata").write_text(f"version: 0\ntopic_id: {second}\n")
-    assert tieredstore("copy", "-c", settings, again).code == 0
+    assert tieredstore("upload", "-c", settings, again).code == 0
     for arguments in ([], ["single"], ["single", "-p", 0]):
         shown = tieredstore("ls", "-c", settings, *arguments).text
         assert first in shown
@@ -188,20 +188,20 @@ def test_ids_are_shown_where_nothing_else_tells_rows_apart(settings: Path, tmp_p
     assert "SEGMENT ID" not in shown
 
 
-def test_copy_and_ls_mean_the_same_by_a_ratio(tmp_path: Path) -> None:
+def test_upload_and_ls_mean_the_same_by_a_ratio(tmp_path: Path) -> None:
     settings = write_settings(tmp_path, {"compression.enabled": "true"})
-    copied = tieredstore("copy", "-c", settings, TXN)
+    copied = tieredstore("upload", "-c", settings, TXN)
     listed = tieredstore("ls", "-c", settings, "-p", "all", "--json").rows[0]
     for line, row in zip(copied.text.splitlines(), listed, strict=False):
         assert line.endswith(f"ratio {row['ratio']:.2f}")
-    summary = tieredstore("copy", "-c", settings, TXN, "--json").json
-    assert [row["stored_size"] for row in summary["segments"]] == [row["stored_size"] for row in listed]
+    stored, _ = tieredstore("upload", "-c", settings, TXN, "--json").rows
+    assert [row["stored_size"] for row in stored] == [row["stored_size"] for row in listed]
 
 
 def test_inspect_says_that_no_broker_copied_it(settings: Path, tmp_path: Path) -> None:
     assert ", not by a broker\n" in tieredstore("inspect", "-c", settings, "single", 0, 0).text
     other = write_settings(tmp_path)
-    copied = tieredstore("copy", "-c", other, TXN, "--broker-id", 3)
+    copied = tieredstore("upload", "-c", other, TXN, "--broker-id", 3)
     assert copied.code == 0
     assert ", by broker 3\n" in tieredstore("inspect", "-c", other, "txn", 0, 605).text
 

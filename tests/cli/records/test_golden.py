@@ -115,7 +115,7 @@ def test_inspect_finds_no_damage_in_what_the_plugin_wrote(segment: GoldenSegment
 @pytest.mark.parametrize("case", CASES)
 def test_a_copy_of_the_originals_comes_back_equal(case: str, mode: str, tmp_path: Path) -> None:
     settings = write_settings(tmp_path, MODES[mode])
-    tieredstore("copy", "-c", settings, case_path(case) / "original").clean()
+    tieredstore("upload", "-c", settings, case_path(case) / "original").clean()
     for segment in segments(case):
         where = ("-c", settings, *address(segment))
         assert tieredstore("fetch", *where).stdout == segment.original("log").read_bytes()

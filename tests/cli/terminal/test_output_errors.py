@@ -21,9 +21,10 @@ COMMANDS = [
     "fetch txn 0 605", "fetch txn 0 605 --index offset", "index txn 0 605 offset --raw", "cat txn", "cat txn --json",
     "cat txn --partition 0 --from 605 --to 606", "delete txn 0 605 --dry-run",
     "verify", "verify --json",
-    f"copy {TXN}", f"copy {TXN} --json", f"dump {LOG_FILE}", f"dump {LOG_FILE} --json", f"dump {LOG_FILE} --records",
-    "keys generate key1 -d FOLDER", "du", "du --json", "gc", "gc --json", "rm txn", "rm txn 0 --json",
-    "hold list --json", "cp --to-store STORE", "cp --to-store STORE --json",
+    f"upload {TXN}", f"upload {TXN} --json",
+    f"show {LOG_FILE}", f"show {LOG_FILE} --json", f"show {LOG_FILE} --records",
+    "keys generate key1 -d FOLDER", "du", "du --json", "gc", "gc --json", "rm txn", "rm txn -p 0 --json",
+    "hold list --json", "mirror STORE", "mirror STORE --json",
 ]  # fmt: skip
 NEED_NO_STORE = ("-", "show", "keys")
 
@@ -31,7 +32,7 @@ NEED_NO_STORE = ("-", "show", "keys")
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings_path = write_settings(tmp_path_factory.mktemp("output"))
-    assert tieredstore("copy", "-c", settings_path, TXN).code == 0
+    assert tieredstore("upload", "-c", settings_path, TXN).code == 0
     return settings_path
 
 

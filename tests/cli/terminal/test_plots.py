@@ -44,7 +44,7 @@ def two_topics(folder: Path) -> Path:
     """Three golden topics, two hundred times as much of one of them as of the least."""
     settings = write_settings(folder)
     for case in ("01-none", "07-txn", "11-single-record"):
-        assert tieredstore("copy", "-c", settings, case_path(case) / "original").code == 0
+        assert tieredstore("upload", "-c", settings, case_path(case) / "original").code == 0
     return settings
 
 
@@ -75,7 +75,7 @@ def test_more_topics_than_colours_share_the_last_one(tmp_path: Path) -> None:
     for number in range(len(COLORS) + 2):
         name = f"_topic.{number}"  # which matplotlib would leave out of a legend
         write_segments(tmp_path / "kafka", 1, TopicIdPartition(Uuid(bytes([number + 1] * 16)), name, 0))
-    assert tieredstore("copy", "-c", settings, tmp_path / "kafka").code == 0
+    assert tieredstore("upload", "-c", settings, tmp_path / "kafka").code == 0
     tieredstore("ls", "-c", settings, "--plot", picture).clean()
     assert colors_of(picture) == set(COLORS[:-1])
     assert painted(picture, GREY).sum() > painted(picture, COLORS[-2]).sum()  # three topics
@@ -135,7 +135,7 @@ def test_segments_of_no_time_are_told_of(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_hole_is_red_and_where_there_is_none_nothing_is(tmp_path: Path) -> None:
     settings, picture = write_settings(tmp_path), tmp_path / "offsets.png"
-    assert tieredstore("copy", "-c", settings, case_path("07-txn") / "original").code == 0
+    assert tieredstore("upload", "-c", settings, case_path("07-txn") / "original").code == 0
     assert tieredstore("ls", "-c", settings, "txn", "-p", 0, "--plot", picture).code == 0
     assert colors_of(picture) == {BUCKET}
     assert tieredstore("rm", "-c", settings, "txn", "-p", 0, "--segment", 605, "--yes").code == 0
@@ -191,7 +191,7 @@ def test_the_brokers_offsets_are_beside_the_buckets(kafka: KafkaServer, tmp_path
     (tmp_path / "elsewhere").mkdir()
     elsewhere = write_settings(tmp_path / "elsewhere")
     write_segments(tmp_path / "kafka", 1, TopicIdPartition(Uuid(bytes([1] * 16)), "gone", 0))
-    assert tieredstore("copy", "-c", elsewhere, tmp_path / "kafka").code == 0
+    assert tieredstore("upload", "-c", elsewhere, tmp_path / "kafka").code == 0
     gone = tieredstore("ls", "-c", elsewhere, *asked[4:], "--until", "yesterday", "--json")
     assert (gone.code, [row["complete_until"] for row in gone.rows[0]]) == (75, [None])
     assert "gone-0 is not known to be complete: the brokers do not have it" in gone.stderr

@@ -51,7 +51,7 @@ def ended(running: Running) -> Ended:
 
 def test_a_copy_has_a_bar_in_colour_and_leaves_its_sums(settings: Path, commands: ForkedCommands) -> None:
     with Terminal() as terminal:
-        running = commands.start("copy", "-c", settings, TXN, terminal=terminal.path, environment=PLAIN)
+        running = commands.start("upload", "-c", settings, TXN, terminal=terminal.path, environment=PLAIN)
         assert ended(running).code == 0
         shown = terminal.read_all()
     assert b" of 1.4 MiB" in shown
@@ -64,7 +64,7 @@ def test_a_copy_has_a_bar_in_colour_and_leaves_its_sums(settings: Path, commands
 @pytest.mark.parametrize("environment", [{**PLAIN, "NO_COLOR": "1"}, {**PLAIN, "TERM": "dumb"}])
 def test_no_color_means_none(environment: dict[str, str], settings: Path, commands: ForkedCommands) -> None:
     with Terminal() as terminal:
-        running = commands.start("copy", "-c", settings, TXN, terminal=terminal.path, environment=environment)
+        running = commands.start("upload", "-c", settings, TXN, terminal=terminal.path, environment=environment)
         assert ended(running).code == 0
         shown = terminal.read_all()
     assert not COLOUR.search(shown), shown
@@ -78,7 +78,7 @@ def test_ctrl_c_says_what_was_done_and_how_to_go_on(settings: Path, commands: Fo
     for number in range(8):
         shutil.copytree(TXN, logs / f"txn-{number}")
     with Terminal() as terminal:
-        running = commands.start("copy", "-c", settings, logs, terminal=terminal.path, environment=PLAIN)
+        running = commands.start("upload", "-c", settings, logs, terminal=terminal.path, environment=PLAIN)
         terminal.wait_for(b" of 11.3 MiB")
         terminal.press(CTRL_C)
         assert ended(running).code == 130

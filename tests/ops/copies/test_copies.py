@@ -269,7 +269,7 @@ def test_one_place_and_a_store_without_conditions_are_refused() -> None:
     with pytest.raises(ConfigError, match="the same place"):
         run(bucket(store), bucket(store))
 
-    with pytest.raises(ConfigError, match="cp needs a store"):
+    with pytest.raises(ConfigError, match="mirror needs a store"):
         run(bucket(store), bucket(ScriptedStore(MemoryObjectStore(), conditional_writes=False)))
 
 

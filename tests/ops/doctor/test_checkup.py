@@ -43,7 +43,7 @@ def of(settings: Path, *, write: bool = False) -> dict[str, list[Check]]:
 
 
 def test_a_bucket_that_is_well_is_green_and_left_as_it_was(settings: Path, tmp_path: Path) -> None:
-    assert tieredstore("copy", "-c", settings, ORIGINALS).code == 0
+    assert tieredstore("upload", "-c", settings, ORIGINALS).code == 0
     before = sorted(tmp_path.rglob("*"))
     checks = of(settings, write=True)
     assert {subject: [check.outcome for check in of_it] for subject, of_it in checks.items()} == {
@@ -171,7 +171,7 @@ def test_a_cache_folder_that_cannot_be_used_and_a_full_disk(
 
 
 def test_the_command_has_a_line_each_and_the_first_failures_exit_code(settings: Path, tmp_path: Path) -> None:
-    assert tieredstore("copy", "-c", settings, ORIGINALS).code == 0
+    assert tieredstore("upload", "-c", settings, ORIGINALS).code == 0
     done = tieredstore("doctor", "-c", settings, "--write")
     assert (done.code, done.stderr) == (0, "")
     assert [line.split()[:2] for line in done.text.splitlines()][:2] == [["ok", "versions"], ["skipped", "keys"]]

@@ -1,4 +1,4 @@
-"""Run as a process: ``copy``, killed at every operation of the store in turn, then run again.
+"""Run as a process: ``upload``, killed at every operation of the store in turn, then run again.
 
 Forks, so it must stay a process of one thread: python -m tests.support.cli.cli_kill_sweep WORK_FOLDER LOG_DIR
 Prints one JSON line a kill: how the child ended, and what a second and a third run left in the store.
@@ -33,7 +33,7 @@ def new_settings(folder: Path) -> tuple[Path, Path]:
 def operation_count(folder: Path, log_dir: Path) -> int:
     """How many operations an undisturbed copy has."""
     _, faulty = new_settings(folder)
-    tieredstore("copy", "-c", faulty, log_dir)
+    tieredstore("upload", "-c", faulty, log_dir)
     return len(KillingStore.last.operations)
 
 
@@ -42,7 +42,7 @@ def run_killed(faulty: Path, log_dir: Path, number: int, moment: Moment) -> bool
     child = os.fork()
     if not child:
         KillingStore.kill_at, KillingStore.kill_moment = number, moment
-        os._exit(tieredstore("copy", "-c", faulty, log_dir).code)
+        os._exit(tieredstore("upload", "-c", faulty, log_dir).code)
     _, status = os.waitpid(child, 0)
     return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
 
@@ -55,16 +55,16 @@ def sweep(work: Path, log_dir: Path) -> None:
             settings, faulty = new_settings(folder)
             died = run_killed(faulty, log_dir, number, moment)
             visible = tieredstore("ls", "-c", settings, "-p", "all", "--json").rows[0]
-            again = tieredstore("copy", "-c", settings, log_dir, "--json")
+            again = tieredstore("upload", "-c", settings, log_dir, "--json")
             objects = stored_files(folder)
-            third = tieredstore("copy", "-c", settings, log_dir, "--json")
+            third = tieredstore("upload", "-c", settings, log_dir, "--json")
             stored = {
                 "moment": moment,
                 "number": number,
                 "died": died,
                 "visible": visible,
-                "second_run": [again.code, again.json["summary"]],
-                "third_run": [third.code, third.json["summary"]],
+                "second_run": [again.code, again.rows[1]],
+                "third_run": [third.code, third.rows[1]],
                 "third_run_added": stored_files(folder) != objects,
                 "segments": tieredstore("ls", "-c", settings, "-p", "all", "--json").rows[0],
                 "equal": equal(settings, log_dir),

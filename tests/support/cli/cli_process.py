@@ -126,7 +126,7 @@ def store_of(folder: Path, *sources: object, more: Mapping[str, str] | None = No
     """The settings of ``write_settings``, and in their store what these log directories hold."""
     settings = write_settings(folder, more)
     for source in sources:
-        assert tieredstore("copy", "-c", settings, source).code == 0
+        assert tieredstore("upload", "-c", settings, source).code == 0
     return settings
 
 

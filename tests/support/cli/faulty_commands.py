@@ -36,7 +36,8 @@ _HURRIED = "short.properties"
 class Command:
     """A command line; ``copies`` begins with an empty bucket, the others with one that holds all segments.
 
-    ``lacks_manifest``: of the first small one the manifest is gone. ``settings`` is the option that names the bucket.
+    ``lacks_manifest``: of the first small one the manifest is gone. ``settings`` is the option that names the bucket;
+    without one it is the first argument.
     """
 
     name: str
@@ -47,20 +48,20 @@ class Command:
 
 
 COMMANDS = (
-    Command("copy", lambda folder: ("copy", folder / "small"), copies=True),
-    Command("copy in parts", lambda folder: ("copy", folder / "large"), copies=True),
+    Command("upload", lambda folder: ("upload", folder / "small"), copies=True),
+    Command("upload in parts", lambda folder: ("upload", folder / "large"), copies=True),
     Command("ls", lambda _: ("ls", "small")),
     Command("fetch", lambda _: ("fetch", "small", 0, 0)),
     Command("cat", lambda _: ("cat", "small")),
     Command("rm --segment", lambda _: ("rm", "small", "-p", 0, "--segment", 0, "--yes")),
     Command("rm", lambda _: ("rm", "small", "--yes")),
     Command("gc", lambda _: ("gc", "--yes"), lacks_manifest=True),
-    Command("cp from", lambda folder: ("cp", "--to-store", folder / TAKEN, "--topic", "small", "--parallel", 1)),
+    Command("mirror from", lambda folder: ("mirror", folder / TAKEN, "small", "--parallel", 1)),
     Command(
-        "cp to",
-        lambda folder: ("cp", "--store", folder / KEPT, "--topic", "small", "--parallel", 1),
+        "mirror to",
+        lambda folder: ("mirror", "--store", folder / KEPT, "small", "--parallel", 1),
         copies=True,
-        settings="--to",
+        settings="",
     ),
 )
 
@@ -88,7 +89,7 @@ class CommandPlace:
             settings = _settings(server, str(timeout_ms))
             (folder / name).write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         (folder / KEPT).mkdir()
-        assert tieredstore("copy", "--store", folder / KEPT, folder / "small").code == 0
+        assert tieredstore("upload", "--store", folder / KEPT, folder / "small").code == 0
         place = cls(server, folder)
         for command in COMMANDS:
             result = place.run(command)
@@ -96,7 +97,7 @@ class CommandPlace:
             place.honest[command.name] = result
             place.left[command.name] = place.objects()
             place.steps[command.name] = frozenset(server.steps())
-            if command.name == "copy":
+            if command.name == "upload":
                 place.full = dict(server.service.objects.by_key)
         return place
 
@@ -108,7 +109,8 @@ class CommandPlace:
         if way is not None:
             self.server.lie(way)
         program, *arguments = command.arguments(self.folder)
-        return tieredstore(program, command.settings, self.folder / (_HURRIED if hurried else _PATIENT), *arguments)
+        settings = self.folder / (_HURRIED if hurried else _PATIENT)
+        return tieredstore(program, *([command.settings] if command.settings else []), settings, *arguments)
 
     def before(self, command: Command) -> dict[str, bytes]:
         """What the bucket holds that a command begins with."""

@@ -121,7 +121,7 @@ def demo_bucket() -> Generator[Path]:
             mock.patch("tieredstore.ops.copies.shipping.time.time_ns", return_value=_COPIED_AT_NS),
             mock.patch.object(Uuid, "random", side_effect=ids),
         ):
-            assert tieredstore("copy", "-c", settings, "kafka").code == 0
+            assert tieredstore("upload", "-c", settings, "kafka").code == 0
         yield folder
 
 

@@ -157,7 +157,7 @@ class Stage:
         build_segment(self.log_dir, 6 << 20)
         write_segments(self.small, 2)
         with FaultyServer(self.service) as honest:
-            assert tieredstore("copy", "-c", write_cloud_settings(folder, honest), TXN).code == 0
+            assert tieredstore("upload", "-c", write_cloud_settings(folder, honest), TXN).code == 0
 
     def run(
         self, cases: Sequence[Case], *, taking_back_s: float = TAKING_BACK_S

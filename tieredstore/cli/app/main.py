@@ -191,7 +191,7 @@ A first session:
 
 \b
   tieredstore keys generate key1 >> store.properties        a key pair
-  tieredstore copy -c store.properties /var/lib/kafka       closed segments up
+  tieredstore upload -c store.properties /var/lib/kafka     closed segments up
   tieredstore ls -c store.properties                        what is stored
   tieredstore cat -c store.properties TOPIC                 its records
   tieredstore query -c store.properties "SELECT count(*) FROM TOPIC"
@@ -291,7 +291,9 @@ _MEANT: Final[Mapping[str, str]] = {
     "clean": "gc",
     "consumer": "consume",
     "convert": "export",
+    "copy": "upload",
     "cost": "du --prices",
+    "cp": "mirror",
     "delete": "rm",
     "describe": "inspect",
     "df": "du",
@@ -304,7 +306,7 @@ _MEANT: Final[Mapping[str, str]] = {
     "list": "ls",
     "offsets": "ls",
     "ps": "ls",
-    "put": "copy",
+    "put": "upload",
     "read": "cat",
     "records": "cat",
     "remove": "rm",
@@ -312,10 +314,9 @@ _MEANT: Final[Mapping[str, str]] = {
     "size": "du",
     "sql": "query",
     "stat": "inspect",
-    "sync": "cp",
+    "sync": "mirror",
     "tail": "cat --follow",
     "topics": "ls",
-    "upload": "copy",
     "validate": "verify",
     "view": "cat",
 }

@@ -190,9 +190,9 @@ class Topics(Group):
         """The topics that were named."""
         return self.topics or ()
 
-    def which(self, work: Work | None = None) -> Which:
-        """Partitions, id, and how many at once, as methods of a bucket take them."""
-        if not self.topics and (self.partitions not in (None, [ALL]) or self.topic_id):
+    def which(self, work: Work | None = None, *, of_all: bool = False) -> Which:
+        """Partitions, id, and how many at once, as methods of a bucket take them; ``of_all`` narrows all topics too."""
+        if not of_all and not self.topics and (self.partitions not in (None, [ALL]) or self.topic_id):
             raise ConfigError("-p and --topic-id narrow a topic: name it too")
         return _which(self.partitions, self.topic_id, work)
 

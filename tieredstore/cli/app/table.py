@@ -71,7 +71,7 @@ def read_tables(points: Iterable[EntryPoint]) -> list[Entry]:
 
 
 _SUMMARIES: Final = {
-    "copy": "Copy closed segments into the store; those that are there already are skipped.",
+    "upload": "Copy the closed segments of a broker's disk into the store; those that are there already are skipped.",
     "ls": "List topics, partitions and segments: offsets, sizes, ratio, time span.",
     "inspect": "Show a segment: manifest, chunk map, key id, indexes, objects, metadata; --index shows an index's "
     "entries.",
@@ -80,7 +80,7 @@ _SUMMARIES: Final = {
     "query": "Ask topics in SQL (DuckDB's): each is a table.",
     "export": "Write the records of a topic into files: Parquet, Arrow, CSV or JSON lines.",
     "show": "Show what files say: batches, records, or the entries of an index.",
-    "cp": "Copy segments to another store or under another prefix; the source is only read.",
+    "mirror": "Copy segments to another store or under another prefix; the source is only read.",
     "rm": "Delete the segments of topics, with --to only the oldest of them, with --segment one; whole segments only.",
     "gc": "Delete what broken copies and deletes left: objects without a manifest, and writes that never ended.",
     "du": "Say how many bytes, segments and objects lie in the bucket, how well they shrank, and with --prices what "
@@ -97,10 +97,10 @@ _SUMMARIES: Final = {
 def _load(name: str) -> Loaded:  # noqa: C901  a table
     """Import a command of the core."""
     match name:
-        case "copy":
-            from tieredstore.cli.bucket import copy
+        case "upload":
+            from tieredstore.cli.bucket import upload
 
-            return copy.copy
+            return upload.upload
         case "ls":
             from tieredstore.cli.bucket import ls
 
@@ -129,10 +129,10 @@ def _load(name: str) -> Loaded:  # noqa: C901  a table
             from tieredstore.cli.records import show
 
             return show.show
-        case "cp":
-            from tieredstore.cli.bucket import cp
+        case "mirror":
+            from tieredstore.cli.bucket import mirror
 
-            return cp.cp
+            return mirror.mirror
         case "rm":
             from tieredstore.cli.bucket import rm
 

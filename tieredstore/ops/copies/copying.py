@@ -344,7 +344,7 @@ class BucketCopy:
         source, target = self.source, self.target
         if (source.store.identity, source.prefix) == (target.store.identity, target.prefix):
             raise ConfigError("source and target are the same place: nothing would be copied")
-        require_conditional_writes(target.store, "cp")
+        require_conditional_writes(target.store, "mirror")
         refuse_other_layout(target.store, target.prefix)
         threads = target.settings.transform_thread_pool_size or os.cpu_count() or 1
         recoding = Recoding.between(source.settings, target.settings, threads, decrypt=self.decrypt)
@@ -353,7 +353,7 @@ class BucketCopy:
         listed = (list_in_scope(bucket.store, bucket.prefix, scope) for bucket in (source, target))
         with (
             contextlib.closing(Transcoder(route)) as transcoder,
-            ThreadPool(self.parallel, "tieredstore-cp") as pool,
+            ThreadPool(self.parallel, "tieredstore-mirror") as pool,
         ):
             verbatim = VerbatimCopies(route, dry_run=self.dry_run)
             yield from in_parallel(

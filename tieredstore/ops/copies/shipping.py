@@ -23,6 +23,8 @@ from tieredstore.kafka.checkpoints import parse_broker_id
 from tieredstore.kafka.logdir import FoundSegment, LogSegment, RecordsDeletedError, describe
 from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 from tieredstore.ops.steps import Outcome, Step
+from tieredstore.process.parallel import in_parallel
+from tieredstore.process.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
     from tieredstore.remote import RemoteStorageManager
@@ -86,13 +88,22 @@ class Shipper:
     on_progress: Callable[[int], object] = int
     around_upload: AroundUpload = contextlib.nullcontext
 
-    def ship_all(self, segments: Iterable[FoundSegment]) -> Iterator[ShipStep]:
-        """Ship one after the other. After an error that the next would meet too, the rest is NOT_TRIED."""
+    def ship_all(self, segments: Iterable[FoundSegment], *, parallel: int = 1) -> Iterator[ShipStep]:
+        """Ship ``parallel`` at once, told in their order. After an error that the next would meet too, the rest is
+        NOT_TRIED."""
         is_stopped = False
-        for segment in segments:
+
+        def ship(segment: FoundSegment) -> ShipStep:
+            nonlocal is_stopped
             step = ShipStep(segment, Outcome.NOT_TRIED) if is_stopped else self.ship(segment)
             is_stopped = is_stopped or (step.error is not None and not concerns_one_segment(step.error))
-            yield step
+            return step
+
+        if parallel == 1:
+            yield from map(ship, segments)
+            return
+        with ThreadPool(parallel, "tieredstore-upload") as pool:
+            yield from in_parallel(pool, ship, segments, at_once=parallel)
 
     def ship(self, segment: FoundSegment) -> ShipStep:
         """COPIED; THERE: a whole copy is committed already; ACTIVE: the broker may still append to it; GONE: the broker

@@ -64,7 +64,7 @@ class TieredStoreDataSource(DataSource):
         with one_sentence():
             raise ConfigError(
                 "the format tieredstore reads only; to write to a topic use Spark's format kafka: the broker stores "
-                "its segments, and `tieredstore copy` those of a log directory"
+                "its segments, and `tieredstore upload` those of a log directory"
             )
 
     def _options(self, schema: StructType, *, streaming: bool) -> SourceOptions:

@@ -1,4 +1,4 @@
-"""``cp``: around the clouds and back, and what it says."""
+"""``mirror``: around the clouds and back, and what it says."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def cp(source: Path, target: Path, *arguments: object) -> Result:
-    return tieredstore("cp", "--store", source, "--to-store", target, *arguments)
+def mirror(source: Path, target: Path, *arguments: object) -> Result:
+    return tieredstore("mirror", target, "--store", source, *arguments)
 
 
 def know_minio(monkeypatch: pytest.MonkeyPatch, minio: S3Server) -> None:
@@ -84,10 +84,10 @@ def test_around_the_clouds_and_back_everything_is_as_it_was(
     ]
     count = sum(name.endswith(".rsm-manifest") for name in before)
     for here, there in itertools.pairwise(places):
-        _, done = tieredstore("cp", "--store", here, "--to-store", there, "--json").rows
-        assert (done["copied"], done["sent"]) == (count, sum(map(len, before.values()))), there
-        _, again = tieredstore("cp", "--store", here, "--to-store", there, "--json").rows
-        assert (again["there"], again["sent"]) == (count, 0), there
+        _, done = tieredstore("mirror", there, "--store", here, "--json").rows
+        assert (done["done"], done["stored_size"]) == (count, sum(map(len, before.values()))), there
+        _, again = tieredstore("mirror", there, "--store", here, "--json").rows
+        assert (again["codes"], again["stored_size"]) == ({"there": count}, 0), there
     assert files(end) == files(origin) == before
 
 
@@ -116,10 +116,10 @@ def test_into_a_cloud_in_another_encoding_and_back(
     for name, settings in lines.items():
         (tmp_path / f"{name}.properties").write_text("".join(f"{key}={text}\n" for key, text in settings.items()))
     plain, cloud, back = (tmp_path / f"{name}.properties" for name in lines)
-    assert tieredstore("cp", "-c", plain, "--to", cloud).code == 0
-    tieredstore("cp", "-c", cloud, "--to", back).fails(2, "--decrypt")
-    rows, _ = tieredstore("cp", "-c", cloud, "--to", back, "--decrypt", "--json").rows
-    assert {row["way"] for row in rows} == {"transcoded"}
+    assert tieredstore("mirror", "-c", plain, cloud).code == 0
+    tieredstore("mirror", "-c", cloud, back).fails(2, "--decrypt")
+    rows, _ = tieredstore("mirror", "-c", cloud, back, "--decrypt", "--json").rows
+    assert {row["kind"] for row in rows} == {"transcoded"}
     for row in rows:
         where = (row["topic"], row["partition"], row["base_offset"])
         assert tieredstore("fetch", "-c", back, *where).stdout == tieredstore("fetch", "-c", plain, *where).stdout
@@ -127,55 +127,58 @@ def test_into_a_cloud_in_another_encoding_and_back(
 
 
 def test_it_says_what_it_does_and_what_stood_there(source: Path, target: Path) -> None:
-    planned = cp(source, target, "--dry-run")
+    planned = mirror(source, target, "--dry-run")
     assert "would be copied  verbatim" in planned.text
     assert "5 segments would be copied" in planned.text
     assert "1 of the source without a manifest" in planned.text
     assert files(target) == {}
-    done = cp(source, target)
+    done = mirror(source, target)
     assert (done.code, done.stderr) == (0, "")
     assert "5 segments copied" in done.text
     # What was not read is not called equal.
-    assert "5 already there (by their manifests; bytes were not compared)" in cp(source, target).text
-    rows, summary = cp(source, target, "--json").rows
-    assert [row["outcome"] for row in rows].count("there") == 5
+    assert "5 already there (by their manifests; bytes were not compared)" in mirror(source, target).text
+    rows, summary = mirror(source, target, "--json").rows
+    assert [row["code"] for row in rows].count("there") == 5
     assert summary == {
-        "copied": 0, "there": 5, "leftover": 1, "gone": 0, "failed": 0, "sent": 0, "dry_run": False,
+        "planned": 0, "done": 0, "kept": 6, "failed": 0, "stored_size": 0, "codes": {"leftover": 1, "there": 5},
+        "dry_run": False, "stays": [],
     }  # fmt: skip
     assert len(files(target)) == 15
 
 
 def test_topics_and_partitions_are_chosen(source: Path, target: Path) -> None:
-    assert cp(source, target, "--topic", "events", "--partition", 1).code == 0
+    assert mirror(source, target, "events", "-p", 1).code == 0
     assert len(files(target)) == 3
-    cp(source, target, "--topic", "evnts").fails(3, "events")
-    assert cp(source, target, "--topic", "events", "--topic-id", OTHER_ID).code == 3
-    assert cp(source, target, "--partition", 1).code == 2
+    mirror(source, target, "evnts").fails(3, "events")
+    assert mirror(source, target, "events", "--topic-id", OTHER_ID).code == 3
+    assert mirror(source, target, "-p", 1).code == 2
 
 
-def test_what_fails_is_named_and_the_rest_copied(source: Path, target: Path, tmp_path: Path) -> None:
+def test_what_fails_is_named_and_the_rest_copied(source: Path, target: Path) -> None:
     (source / run_of(1, partition_of())[0].key()).write_bytes(b"{")
-    report = tmp_path / "report.jsonl"
-    done = cp(source, target, "--report", report)
+    done = mirror(source, target)
     assert done.code == 4
     assert "failed  events-" in done.text
     assert "4 segments copied" in done.text
     assert len(files(target)) == 12
-    assert json.loads(report.read_text().splitlines()[-1])["summary"]["failed"] == 1
+    rows, summary = mirror(source, target, "--json").rows
+    assert (summary["failed"], [row["error"] is None for row in rows].count(False)) == (1, 1)
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "no target is named"),
-        (("--to-store", "{source}"), "the same place"),
-        (("--to-store", "{target}", "--rate-limit", "fast"), "--rate-limit is 'fast'"),
-        (("--to-store", "{target}", "--rate-limit", "0"), "--rate-limit is '0'"),
-        (("--to-store", "{target}/absent"), "not an existing folder"),
+        ((), "mirror needs TARGET"),
+        (("",), "names no store"),
+        (("events",), "there is no file or folder 'events'"),
+        (("{source}",), "the same place"),
+        (("{target}", "--rate-limit", "fast"), "--rate-limit is 'fast'"),
+        (("{target}", "--rate-limit", "0"), "--rate-limit is '0'"),
+        (("{target}/absent",), "not an existing folder"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(source: Path, target: Path, arguments: tuple[str, ...], said: str) -> None:
-    tieredstore("cp", "--store", source, *(text.format(source=source, target=target) for text in arguments)).fails(
+    tieredstore("mirror", "--store", source, *(text.format(source=source, target=target) for text in arguments)).fails(
         2, said
     )
 
@@ -194,9 +197,9 @@ def test_a_rate_holds_up_and_down(source: Path, target: Path, monkeypatch: pytes
         return note
 
     monkeypatch.setattr(TokenBucket, "take", noting(TokenBucket.take))
-    _, summary = cp(source, target, "--rate-limit", "3MiB", "--json").rows
-    assert min(taken.values()) == summary["sent"]
-    assert max(taken.values()) >= 2 * summary["sent"]  # the source's bytes, and the target's that were read back
+    _, summary = mirror(source, target, "--rate-limit", "3MiB", "--json").rows
+    assert min(taken.values()) == summary["stored_size"]
+    assert max(taken.values()) >= 2 * summary["stored_size"]  # the source's bytes, and the target's that were read back
     assert len(taken) == 2
 
 
@@ -217,12 +220,12 @@ def test_of_a_hostile_bucket_what_is_honest_is_copied(case: Case, tmp_path: Path
         shutil.rmtree(tmp_path / "target", ignore_errors=True)
         (tmp_path / "target").mkdir()
         (tmp_path / "to.properties").write_text(lines + more)
-        done = tieredstore("cp", "-c", bucket.settings, "--to", tmp_path / "to.properties", "--json")
+        done = tieredstore("mirror", "-c", bucket.settings, tmp_path / "to.properties", "--json")
         *rows, _ = map(json.loads, done.stdout.splitlines())
         assert done.code in {0, 2, 4, 6}, (name, done.stderr)
         assert "Traceback" not in done.stderr
-        assert all(row["topic"].startswith("victim") for row in rows if row["outcome"] == "failed"), name
-        assert "copied" in {row["outcome"] for row in rows if row["topic"] == "honest"}, name
+        assert all(row["topic"].startswith("victim") for row in rows if row["code"] == "failed"), name
+        assert "copied" in {row["code"] for row in rows if row["topic"] == "honest"}, name
         verified = tieredstore("verify", "honest", "-c", tmp_path / "to.properties", "--level", "data")
         assert verified.code == 0, (name, verified.text)
         assert max(len(row["error"] or "") for row in rows) < 2_000

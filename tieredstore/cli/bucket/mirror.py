@@ -1,0 +1,109 @@
+"""``tieredstore mirror``: segments from one store to another, without a broker."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from tieredstore.api.outcomes import Outcome
+from tieredstore.cli.app.options import DryRun, Json, Store, Topics, Work
+from tieredstore.cli.app.outcomes import Teller, Words, tell_all
+from tieredstore.errors import ConfigError, excerpt
+from tieredstore.model import human_bytes
+
+if TYPE_CHECKING:
+    from tieredstore.config import Settings
+
+_RATE: Final = re.compile(r"(\d{1,9})(?:([kKMG])(?:iB)?)?(?:/s)?", re.ASCII)
+_UNITS: Final = {None: 1, "k": 1 << 10, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def mirror(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET",
+            help="A settings file of the target, or its URL or folder: the rest is then as in the source's settings.",
+        ),
+    ],
+    topics: Topics,
+    store: Store,
+    decrypt: Annotated[
+        bool, typer.Option("--decrypt", help="Let the target have plain copies of what is encrypted.")
+    ] = False,
+    no_read_back: Annotated[
+        bool, typer.Option("--no-read-back", help="Believe the target that it holds what was sent.")
+    ] = False,
+    rate: Annotated[
+        str | None, typer.Option("--rate-limit", metavar="BYTES", help="Limit bandwidth, each way: 50MiB.")
+    ] = None,
+    *,
+    work: Work,
+    dry_run: DryRun = False,
+    output: Json,
+) -> None:
+    """Copy segments to another store or under another prefix; the source is only read.
+
+    Where both settings say the same, the same bytes go under the same ids. Where the target's say another chunk size or
+    compression, or encryption where there was none, segments are written anew, under new ids; for another key ring
+    their data keys are wrapped anew. Every object is read back and compared, the manifest comes last. Stopped or
+    killed, run it again: what is already there, by its manifest, is not sent again.
+
+    Example: tieredstore mirror -c store.properties s3://backup/kafka/ --dry-run
+    """
+    from tieredstore.api.bucket import Bucket
+
+    source, into = (_limit_rate(settings, rate) for settings in (store.read_settings(), _settings_of(target, store)))
+    with Bucket(source) as bucket:
+        copy = partial(
+            bucket.mirror, into, *topics.names, decrypt=decrypt, read_back=not no_read_back, dry_run=dry_run,
+            **topics.which(work),
+        )  # fmt: skip
+        tell_all(lambda tell: copy(on_outcome=tell), Teller(_WORDS, output.as_json, is_plan=dry_run))
+
+
+def _settings_of(target: str, store: Store) -> Settings:
+    """Those of the target's file; of a URL or a folder the source's, with that in place of its store."""
+    from tieredstore.remote.stores import settings_of
+
+    is_file = Path(target).suffix == ".properties" or Path(target).is_file()
+    return settings_of(target) if is_file else settings_of(store.settings, store=target)
+
+
+def _limit_rate(settings: Settings, rate: str | None) -> Settings:
+    if rate is None:
+        return settings
+    match = _RATE.fullmatch(rate.strip())
+    if match is None or not int(match[1]):
+        raise ConfigError(f"--rate-limit is {excerpt(rate)!r}: give bytes a second, as 500K, 50MiB or 1G")
+    limit = int(match[1]) * _UNITS[match[2]]
+    fetch = settings.fetch.model_copy(update={"rate_limit": limit})
+    return settings.model_copy(update={"upload_rate_limit": limit, "fetch": fetch})
+
+
+def _line(outcome: Outcome, verb: str) -> str | None:
+    """What is done, and what somebody should know of; what stood there is only counted."""
+    if outcome.error is not None:
+        return f"failed  {outcome.name}: {outcome.error}"
+    if outcome.kind is not None and outcome.code == "copied":
+        return f"{verb}  {outcome.kind}  {outcome.name}  ({human_bytes(outcome.stored_size or 0)})"
+    return None if outcome.code == "there" else f"{verb}  {outcome.name}"
+
+
+_WORDS: Final = Words(
+    noun="segment",
+    done="copied",
+    doing="copying",
+    show=_line,
+    left={
+        "there": "already there (by their manifests; bytes were not compared)",
+        "leftover": "of the source without a manifest, and so not copied",
+        "gone": "deleted from the source meanwhile",
+        "failed": "failed",
+    },
+    only_adds=True,
+)

@@ -1,0 +1,169 @@
+"""``tieredstore upload``: closed segments of a broker's disk into the store, each once."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from tieredstore.api.outcomes import Outcome
+from tieredstore.cli.app.options import DryRun, Json, Store, Topics, Work
+from tieredstore.cli.app.outcomes import OUTCOME, Teller, Words, finish, totals_of
+from tieredstore.cli.terminal.output import human_rate, human_ratio, print_json_line, print_lines
+from tieredstore.cli.terminal.progress import Bar, progress, tell_if_stopped
+from tieredstore.kafka.logdir import PARTITION_METADATA, PartitionFileMissingError
+from tieredstore.model import human_bytes
+
+
+def upload(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A log directory, a topic-partition directory, or one .log file.")
+    ],
+    topics: Topics,
+    store: Store,
+    broker_id: Annotated[
+        int | None, typer.Option("--broker-id", min=0, metavar="N", help="Instead of the one in meta.properties.")
+    ] = None,
+    *,
+    work: Work,
+    dry_run: DryRun = False,
+    output: Json,
+) -> None:
+    """Copy the closed segments of a broker's disk into the store; those that are there already are skipped.
+
+    It can be stopped at any instant and run again: a segment counts as copied once its manifest stands, and the next
+    run copies the others. The active segment of a partition is left alone. After a segment that cannot be copied it
+    goes on with the next one; a store that fails stops it. --topic-id stands in for that of partition.metadata.
+
+    Example: tieredstore upload -c store.properties /var/lib/kafka/data --dry-run
+    """
+    from tieredstore.api.uploading import find_segments
+
+    which = topics.which(work, of_all=True)
+    wanted = find_segments(directory, topics.names, which.get("partitions"), which.get("topic_id"))
+    with store.open() as bucket:
+        teller = _Teller(_WORDS, output.as_json, is_plan=dry_run, expected=len(wanted.found))
+        with tell_if_stopped(teller.stopped), progress("upload", wanted.size) as teller.bar:
+            totals, failure = totals_of(
+                lambda: bucket.upload(
+                    directory, *topics.names, broker_id=broker_id, dry_run=dry_run, on_outcome=teller.tell,
+                    on_progress=teller.bar.advance, **which,
+                )
+            )  # fmt: skip
+            teller.end_repetition()
+        finish(teller, totals, failure, [])
+
+
+@dataclass(slots=True)
+class _Teller(Teller):
+    """What failed stands on stderr, the rest on stdout unless the bar is enough.
+
+    An error that one segment after the other of a partition meets is said once, and at the end of them how often.
+    """
+
+    bar: Bar = field(default_factory=lambda: Bar(lambda _: None, lambda _: None))
+    expected: int = 0
+    log_size: int = 0
+    started: float = field(default_factory=time.monotonic)
+    error: tuple[str | None, int | None, str] | None = None
+    repeated: list[Outcome] = field(default_factory=list[Outcome])
+
+    def tell(self, outcome: Outcome) -> None:
+        """Of one segment more."""
+        self.note(outcome)
+        self.log_size += (outcome.size or 0) * (outcome.status in ("planned", "done"))
+        self.more = {"size": self.log_size, "seconds": round(time.monotonic() - self.started, 3)}
+        if outcome.code == "there":
+            self.bar.advance(outcome.size or 0)
+        if self.as_json:
+            print_json_line(OUTCOME.json(outcome))
+        if outcome.error is None:
+            self.end_repetition()
+            # Where both streams are one terminal the bar is enough.
+            if not self.as_json and (outcome.name is not None or not (sys.stderr.isatty() and sys.stdout.isatty())):
+                print_lines([_line(outcome, self.verb_of(outcome))])
+            return
+        error = (outcome.topic, outcome.partition, str(outcome.error))
+        if error == self.error:
+            self.repeated.append(outcome)
+            return
+        self.end_repetition()
+        self.error = error
+        self.bar.say(_line(outcome, "failed"))
+
+    def end_repetition(self) -> None:
+        """Say of how many segments more the last error was."""
+        repeated, self.repeated, self.error = self.repeated, [], None
+        if repeated:
+            first, last = repeated[0], repeated[-1]
+            where = _segment(first) + (f" to {last.base_offset}" if last is not first else "")
+            self.bar.say(f"{'failed':<10} {where}: the same ({len(repeated)} more segments)")
+
+    def stopped(self) -> str:
+        """How far it came; sizes are left out, as a signal hurries."""
+        skipped = f", {self.counts['there']} skipped" if self.counts["there"] else ""
+        return f"stopped; {self.counts['copied']} of {self.expected} copied{skipped}; {self.words.again}"
+
+    def sentence(self) -> str:
+        """How many came to what, and how fast."""
+        verbs = {"copied": "would be copied" if self.is_plan else "copied", **_LEFT}
+        done = ", ".join(f"{self.counts[code]} {verb}" for code, verb in verbs.items() if self.counts[code])
+        rate = human_rate(self.log_size, time.monotonic() - self.started)
+        ratio = f"ratio {human_ratio(self.log_size, self.size)}, {rate}"
+        sizes = f" ({human_bytes(self.log_size)} as {human_bytes(self.size)}, {ratio})" if self.size else ""
+        return (done or "0 copied") + sizes
+
+
+def _line(outcome: Outcome, verb: str) -> str:
+    if outcome.name is not None:
+        return f"left alone {outcome.name}: {outcome.reason}"
+    return f"{_LEFT.get(outcome.code, verb):<10} {_segment(outcome)}{_detail(outcome)}"
+
+
+def _segment(outcome: Outcome) -> str:
+    return f"{outcome.topic}-{outcome.partition} at offset {outcome.base_offset}"
+
+
+def _detail(outcome: Outcome) -> str:
+    if outcome.error is not None:
+        return f": {outcome.error}{_way_out(outcome.error)}"
+    if outcome.size is None:
+        return ""
+    size = f": {human_bytes(outcome.size)}"
+    if outcome.code == "there":
+        return f"{size}, committed already as segment {outcome.segment_id}"
+    if outcome.stored_size is None:
+        return size
+    return f"{size} as {human_bytes(outcome.stored_size)}, ratio {human_ratio(outcome.size, outcome.stored_size)}"
+
+
+def _way_out(error: Exception) -> str:
+    if not isinstance(error, PartitionFileMissingError) or error.path.name != PARTITION_METADATA:
+        return ""
+    return (
+        f"; brokers before Kafka 2.8 wrote none: upload {error.path.parent} by itself with --topic-id ID "
+        "(kafka-topics --describe shows it)"
+    )
+
+
+_LEFT: Final = {
+    "there": "skipped",
+    "active": "active",
+    "gone": "gone",
+    "left_alone": "left alone",
+    "failed": "failed",
+    "not_tried": "not tried",
+}
+_WORDS: Final = Words(
+    noun="segment",
+    done="copied",
+    doing="uploading",
+    show=_line,
+    left={},
+    none="no segments found",
+    only_adds=True,
+)
