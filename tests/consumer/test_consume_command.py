@@ -1,4 +1,4 @@
-"""``tieredstore consume``: the records of a topic as a consumer of bucket and broker gets them."""
+"""``tieredstore cat --group``: the records of a topic as a member of a group of bucket and broker gets them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import pytest
 
@@ -18,9 +18,12 @@ from tests.support.kafka.live_topics import TieredTopic
 from tests.support.records.topic_buckets import Bucket
 from tests.support.servers.kafka import KafkaServer
 from tests.support.servers.process import unanswered_port
+from tieredstore.api.reading import ReadOptions
+from tieredstore.cli.records.group_reads import GroupRead
 from tieredstore.config import load_settings
 from tieredstore.consumer.cli import consume as command
-from tieredstore.consumer.cli.consume import ConsumedTopic, ConsumeRequest
+from tieredstore.consumer.cli.consume import ConsumedTopic
+from tieredstore.query import ColumnTypes
 
 COUNT = 300
 
@@ -49,20 +52,20 @@ def both(start: int, stop: int) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize(
     ("start", "first"),
-    [((), 10), (("--from", "45"), 45), (("--from", "-3"), 47), (("--from", "latest"), 50), (("--from", "@0"), 10)],
+    [((), 10), (("--from", "45"), 45), (("--last", "3"), 47), (("--last", "0"), 50), (("--from", "@0"), 10)],
 )
 def test_a_bucket_without_a_broker_to_its_end(stored: Path, start: tuple[str, ...], first: int) -> None:
-    done = tieredstore("consume", "orders", "-c", stored, "--exit-eof", "--json", *start)
+    done = tieredstore("cat", "orders", "-c", stored, "--json", *start)
     assert places(done) == both(first, 50)
 
 
 def test_as_many_as_are_wanted_in_any_form(stored: Path) -> None:
-    asked = ("consume", "orders", "-c", stored, "--exit-eof", "-n", "2")
+    asked = ("cat", "orders", "-c", stored, "-n", "2")
     assert len(places(tieredstore(*asked, "--json"))) == 2
     assert tieredstore(*asked, "--format", "%t %o %s;").text in {
         f"orders 10 orders-{partition}@10;orders 11 orders-{partition}@11;" for partition in range(2)
     }
-    assert tieredstore(*asked, "--text").text.startswith("orders-")
+    assert tieredstore(*asked, "--format", "%s").text.startswith("orders-")
     assert tieredstore(*asked).text.split()[:5] == ["PARTITION", "OFFSET", "TIMESTAMP", "KEY", "VALUE"]
 
 
@@ -70,15 +73,14 @@ def test_as_many_as_are_wanted_in_any_form(stored: Path) -> None:
     ("options", "code", "sentence"),
     [
         (("orders", "--group", "g"), 2, "no broker is named"),
-        (("orders", "--mode", "kafka_preferred"), 2, "no broker is named"),
-        (("orders", "--mode", "kafka_only"), 2, "--mode"),
-        (("orders", "--json", "--text"), 2, "exclude each other"),
-        (("orders", "--from", "yesterday"), 2, "so are earliest, latest and -5"),
-        (("absent", "--exit-eof"), 3, "topic 'absent' is not in the bucket"),
+        (("orders", "--group", "g", "--last", "3", "--from", "3"), 2, "--last and --from exclude each other"),
+        (("orders", "--group", "g", "--json", "--format", "csv"), 2, "exclude each other"),
+        (("orders", "--group", "g", "--from", "latest"), 2, "neither an offset nor a time"),
+        (("absent",), 3, "there is no topic 'absent' in the bucket"),
     ],
 )
 def test_what_cannot_be(stored: Path, options: tuple[str, ...], code: int, sentence: str) -> None:
-    done = tieredstore("consume", *options, "-c", stored)
+    done = tieredstore("cat", *options, "-c", stored)
     assert (done.code, done.text) == (code, "")
     assert sentence in done.stderr
 
@@ -92,32 +94,15 @@ def test_a_group_goes_on_where_it_was_written_to(kafka: KafkaServer, tmp_path: P
     delete_records(kafka, tiered.topic, seam // 2)
     settings = write_settings(tmp_path, {**tiered.store, "chunk.size": "8192"})
     live = ("-c", settings, "--bootstrap-server", kafka.bootstrap_servers, "--json")
-    asked = ("consume", tiered.topic, *live, "--exit-eof")
+    asked = ("cat", tiered.topic, *live)
     assert [offset for _, offset in places(tieredstore(*asked))] == list(range(COUNT))
     group = ("--group", f"readers-of-{tiered.topic}", "--from", "5")
     assert [offset for _, offset in places(tieredstore(*asked, *group, "-n", "7"))] == list(range(5, 12))
     assert [offset for _, offset in places(tieredstore(*asked, *group))] == list(range(12, COUNT))
     assert places(tieredstore(*asked, *group)) == []
-    absent = tieredstore("consume", "no-such-topic", *live, "--exit-eof")
+    absent = tieredstore("cat", "no-such-topic", *live, "--group", "g")
     assert (absent.code, absent.text) == (3, "")
     tiered.close()
-
-
-def test_a_transaction_without_outcome_is_told_of(tmp_path: Path) -> None:
-    settings = write_settings(tmp_path)
-    assert tieredstore("upload", "-c", settings, case_path("07-txn") / "original").code == 0
-    for base in (605, 1209, 1815, 2420):
-        assert tieredstore("rm", "-c", settings, "txn", "-p", 0, "--segment", base, "--yes").code == 0
-    shown = tieredstore("cat", "-c", settings, "txn", "--json")
-    asked = ("consume", "txn", "-c", settings, "--exit-eof", "--json")
-    done = tieredstore(*asked)
-    assert (done.code, done.text) == (0, shown.text)
-    held_back = [line for line in shown.stderr.splitlines() if " to 604 of txn-0" in line]
-    assert done.stderr.splitlines() == held_back
-    assert len(held_back) == 1
-    assert tieredstore(*asked, "-n", "1").stderr == ""
-    all_rows = [(0, row["offset"]) for row in expected_rows("07-txn", 0) if row["offset"] < 605]
-    assert places(tieredstore(*asked, "--isolation", "read_uncommitted")) == all_rows
 
 
 @pytest.mark.slow
@@ -125,7 +110,7 @@ def test_a_broker_that_is_not_there_is_one_sentence(stored: Path, monkeypatch: p
     monkeypatch.setattr(command, "_ANSWER_S", 0.0)
     with unanswered_port() as port:
         broker = f"127.0.0.1:{port}"
-        done = tieredstore("consume", "orders", "-c", stored, "--group", "g", "--bootstrap-server", broker)
+        done = tieredstore("cat", "orders", "-c", stored, "--group", "g", "--bootstrap-server", broker)
     assert done.code != 0
     said, failure = done.stderr.splitlines()
     assert said == f"tieredstore: broker {broker} cannot be reached: connection refused; trying again"
@@ -139,6 +124,7 @@ class Group:
         self.stored: list[int] = []
 
         def join(topic: Any) -> None:
+            topic._is_assigned = True
             topic._consumer.assign(topic._place_all([0]))
 
         def store(_: Any, *place: Any) -> None:
@@ -147,11 +133,42 @@ class Group:
         monkeypatch.setattr(ConsumedTopic, "_join", join)
         monkeypatch.setattr(ConsumedTopic, "_store", store)
 
-    def consume(self, stored: Path, write: Callable[[Iterator[Any]], None]) -> None:
-        properties = {"tiered.storage.mode": "remote_only"}
-        request = ConsumeRequest("orders", "readers", "earliest", load_settings(stored), properties, ("value",))
-        with closing(ConsumedTopic(request)) as topic:
-            write(topic.records(count=None, exits_at_end=False))
+    def consume(
+        self, settings: Path, write: Callable[[Iterator[Any]], None], topic: str = "orders", **how: Unpack[ReadOptions]
+    ) -> None:
+        chosen: ReadOptions = {
+            "types": lambda _: ColumnTypes(), "isolation": "read_committed", "on_loss": "fail",
+            "columns": ("offset", "value"), **how,
+        }  # fmt: skip
+        request = GroupRead(load_settings(settings), {}, topic, "readers", None, chosen, follows=False)
+        with closing(ConsumedTopic(request)) as consumed:
+            write(iter(consumed))
+
+
+def test_a_transaction_without_outcome_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = write_settings(tmp_path)
+    assert tieredstore("upload", "-c", settings, case_path("07-txn") / "original").code == 0
+    for base in (605, 1209, 1815, 2420):
+        assert tieredstore("rm", "-c", settings, "txn", "-p", 0, "--segment", base, "--yes").code == 0
+    shown = tieredstore("cat", "-c", settings, "txn", "--json")
+    held_back = [line for line in shown.stderr.splitlines() if " to 604 of txn-0" in line]
+    assert len(held_back) == 1
+    group, seen = Group(monkeypatch), list[int]()
+
+    def note(batches: Iterator[Any]) -> None:
+        seen.extend(offset for batch in batches for offset in batch.column("offset").to_pylist())
+
+    group.consume(settings, note, "txn")
+    assert seen == [row["offset"] for row in shown.lines]
+    assert capsys.readouterr().err.splitlines() == held_back
+    seen.clear()
+    group.consume(settings, note, "txn", limit=1)
+    assert (len(seen), capsys.readouterr().err) == (1, "")
+    seen.clear()
+    group.consume(settings, note, "txn", isolation="read_uncommitted")
+    assert seen == [row["offset"] for row in expected_rows("07-txn", 0) if row["offset"] < 605]
 
 
 def test_what_was_not_written_is_not_committed(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,3 +182,5 @@ def test_what_was_not_written_is_not_committed(stored: Path, monkeypatch: pytest
     with pytest.raises(OSError, match="nobody reads on"):
         group.consume(stored, fail)
     assert group.stored == []
+    group.consume(stored, lambda batches: [*batches].clear(), limit=7)
+    assert group.stored == [17]

@@ -122,7 +122,7 @@ def test_each_reader_has_what_a_java_consumer_read(place: dict[str, str], reader
 
 def test_cat_prints_and_fetch_brings_the_brokers_own_bytes(place: dict[str, str], tmp_path: Path) -> None:
     file = written(place, tmp_path)
-    printed = tieredstore("cat", topic(), "0", "--json", "-c", file)
+    printed = tieredstore("cat", topic(), "-p", "0", "--json", "-c", file)
     assert printed.code == 0, printed.stderr
     offsets = [json.loads(line)["offset"] for line in printed.text.splitlines()]
     assert offsets == [row[0] for row in expected("read_committed")]

@@ -152,7 +152,7 @@ def test_a_batch_has_bucket_and_broker_as_one_log(raw: Raw, reader: str) -> None
 
 def test_commands_show_bucket_and_broker_as_one_log(raw: Raw, tmp_path: Path) -> None:
     words = ("-c", written(raw.settings, tmp_path), "--bootstrap-server", raw.servers)
-    printed = tieredstore("cat", raw.topic, "0", "--json", *words)
+    printed = tieredstore("cat", raw.topic, "-p", "0", "--json", *words)
     assert printed.code == 0, printed.stderr
     assert [json.loads(line)["offset"] for line in printed.text.splitlines()] == list(range(RECORDS))
     shown = tieredstore("ls", raw.topic, "--json", *words)
@@ -161,7 +161,7 @@ def test_commands_show_bucket_and_broker_as_one_log(raw: Raw, tmp_path: Path) ->
     assert (row["earliest_offset"], row["end_offset"], row["lost"]) == (0, raw.stored, [])
     assert (row["broker_earliest_offset"], row["broker_end_offset"]) == (BEGINS, RECORDS)
     assert row["not_stored"] == summary["not_stored"] == RECORDS - raw.stored
-    exported = tieredstore("export", raw.topic, "-o", tmp_path / "out", *words)
+    exported = tieredstore("cat", raw.topic, "-o", tmp_path / "out", *words)
     assert exported.code == 0, exported.stderr
 
 

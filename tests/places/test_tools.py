@@ -70,7 +70,7 @@ def raw(tmp_path: Path) -> Path:
 
 
 def test_commands_read_the_raw_layout_or_refuse_it(raw: Path) -> None:
-    for words in (("ls",), ("du",), ("cat", "events", "0"), ("inspect", "events", "0", "10")):
+    for words in (("ls",), ("du",), ("cat", "events", "-p", "0"), ("inspect", "events", "0", "10")):
         code, output = run(*words, "-c", str(raw))
         assert (code, words) == (0, words), output
     refused: tuple[tuple[str, ...], ...] = (

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from tests.support.module_imports import product_sources
-from tieredstore.cli.records.cat import IsolationLevel
+from tieredstore.cli.app.options import Records
 from tieredstore.consumer.settings import parse_settings
 from tieredstore.model import DEFAULT_ISOLATION
 from tieredstore.pipelines.config.settings import PipelineSettings
@@ -18,9 +18,6 @@ from tieredstore.spark.source.options import parse_options
 
 ALLOWED: Final = {
     "DEFAULT_ISOLATION",
-    "IsolationLevel(DEFAULT_ISOLATION)",
-    # On a command line, where a table of choices is an enum.
-    "IsolationLevel.READ_COMMITTED",
     # In place of the isolation of the object that is asked, or of one that the kind of the source decides.
     "None",
 }
@@ -69,6 +66,6 @@ def test_settings_and_options_have_it_too() -> None:
     consumer = parse_settings(
         {"bootstrap.servers": "127.0.0.1:9092", "group.id": "g", "tiered.storage.mode": "kafka_only"}
     )
-    assert consumer.isolation == DEFAULT_ISOLATION == IsolationLevel.READ_COMMITTED.value
+    assert consumer.isolation == DEFAULT_ISOLATION == Records().isolation
     spark = parse_options({"subscribe": "orders", "storage.backend.class": "filesystem"}, streaming=False)
     assert spark.isolation == PipelineSettings.model_fields["isolation"].default == DEFAULT_ISOLATION

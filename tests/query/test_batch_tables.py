@@ -197,7 +197,7 @@ def test_a_topic_of_segments_goes_before_one_of_batches(tmp_path: Path) -> None:
     connection: Any = duckdb.connect()
     with attach(connection, properties) as attached:
         assert attached.topics == ("orders",)
-        assert connection.sql("SELECT count(leaderEpoch), count(*) FROM orders").fetchall() == [(3, 3)]
+        assert connection.sql("SELECT count(leader_epoch), count(*) FROM orders").fetchall() == [(3, 3)]
     with attach(connection, properties, topics=["orders", "orders$batches"]):
         counts = 'SELECT (SELECT count(*) FROM orders), (SELECT count(*) FROM "orders$batches")'
         assert connection.sql(counts).fetchall() == [(3, 1)]

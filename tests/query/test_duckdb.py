@@ -52,7 +52,7 @@ def test_a_golden_topic_is_what_the_java_consumer_read(connection: duckdb.DuckDB
     topic = segments("07-zstd-enc-txn")[0].topic
     with attach(connection, manager, key=Binary(), value=Binary()) as attached:
         assert attached.topics == (topic,)
-        sql = f'SELECT "offset", epoch_ms(timestamp), key, value, leaderEpoch FROM "{topic}" WHERE partition = 0'
+        sql = f'SELECT "offset", epoch_ms(timestamp), key, value, leader_epoch FROM "{topic}" WHERE partition = 0'
         read = connection.execute(sql).fetchall()
     assert read == [
         (row["offset"], row["timestamp"], row["key"], row["value"], row["leaderEpoch"])

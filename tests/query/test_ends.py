@@ -59,7 +59,7 @@ WRITING = 'SELECT a."offset", b."offset", c."offset" FROM events a, events b, ev
 def test_an_interrupt_ends_a_query_soon_whatever_it_does(commands: ForkedCommands, tmp_path: Path, sql: str) -> None:
     settings = filled(tmp_path)
     (out := tmp_path / "rows.csv").touch()
-    running = commands.start("query", sql, "--csv", settings=settings, stdout=out)
+    running = commands.start("query", sql, "--format", "csv", settings=settings, stdout=out)
     # Rows come, or none ever will.
     wait_for(lambda: out.stat().st_size > 1 << 20 or cpu_seconds(running.process) > 1)
     running.send(signal.SIGINT)
@@ -70,7 +70,7 @@ def test_an_interrupt_ends_a_query_soon_whatever_it_does(commands: ForkedCommand
 
 def test_an_export_that_is_killed_is_completed_by_the_next(commands: ForkedCommands, tmp_path: Path) -> None:
     settings, out = filled(tmp_path), tmp_path / "files"
-    plan = ("export", "events", "-o", out, "--parallel", "1")
+    plan = ("cat", "events", "-o", out, "--parallel", "1")
     running = commands.start(*plan, settings=settings)
     wait_for(lambda: out.is_dir() and any(out.iterdir()))
     running.send(signal.SIGKILL)
@@ -163,12 +163,12 @@ def test_a_lost_or_damaged_segment_is_one_sentence_of_each_command_and_no_file(t
     sql, out = "SELECT * FROM events", tmp_path / "out"
     for command in (
         ("query", "SELECT count(value) FROM events"),
-        *(("query", sql, *form) for form in ((), ("--json",), ("--csv",))),
+        *(("query", sql, *form) for form in ((), ("--json",), ("--format", "csv"))),
         # Rows come before the error, and the file is begun: what fails is not the file.
         *(("query", sql, "-o", out.with_suffix(f".{ending}")) for ending in FORMATS),
-        *(("export", "events", "-o", out.with_suffix(f".{ending}")) for ending in FORMATS),
+        *(("cat", "events", "-o", out.with_suffix(f".{ending}")) for ending in FORMATS),
         ("query", sql, "--plot", out.with_suffix(".png"), "offset", "timestamp"),
-        ("export", "events", "-o", out),
+        ("cat", "events", "-o", out),
     ):
         done = tieredstore(*command, "-c", settings)
         sentence = f"offsets {2 * SEGMENT} to {3 * SEGMENT - 1} of events-0" if name == "lost" else "CRC"

@@ -1,4 +1,4 @@
-"""``tieredstore export``: every record once, in files that are whole, and later exports go on."""
+"""``tieredstore cat -o``: every record once, in files that are whole, and later runs go on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def bucket(bucket: Bucket) -> Bucket:
 
 
 def export(bucket: Bucket, *arguments: object) -> Result:
-    return tieredstore("export", "--store", bucket.root.as_uri(), *arguments)
+    return tieredstore("cat", "--store", bucket.root.as_uri(), *arguments)
 
 
 def places(folder: Path, ending: str = "parquet") -> list[tuple[int, int]]:
@@ -41,7 +41,7 @@ def places(folder: Path, ending: str = "parquet") -> list[tuple[int, int]]:
 
 def test_a_golden_topic_is_what_the_java_consumer_read(tmp_path: Path) -> None:
     topic = segments("01-none")[0].topic
-    done = tieredstore("export", "-c", case_path("01-none") / "rsm.properties", topic, "-o", tmp_path / "out")
+    done = tieredstore("cat", "-c", case_path("01-none") / "rsm.properties", topic, "-o", tmp_path / "out")
     assert done.code == 0, done.stderr
     table: Any = ds.dataset(str(tmp_path / "out"), format="parquet").to_table()
     rows = [(row["partition"], row["offset"], row["key"], row["value"]) for row in table.to_pylist()]
@@ -101,8 +101,8 @@ def test_records_of_all_partitions_on_stdout(bucket: Bucket, tmp_path: Path, mon
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "json", "arrow"])
 def test_one_file_of_each_format(bucket: Bucket, tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"orders.{ending}"
-    done = export(bucket, "orders", "-o", path, "--partition", "1", "--value-type", "text")
-    assert (done.code, "50 rows" in done.stderr) == (0, True)
+    done = export(bucket, "orders", "-o", path, "-p", "1", "--value", "text")
+    assert (done.code, "50 records" in done.stderr) == (0, True)
     match ending:
         case "csv":
             rows = list(csv.DictReader(path.read_text().splitlines()))
@@ -116,6 +116,26 @@ def test_one_file_of_each_format(bucket: Bucket, tmp_path: Path, ending: str) ->
     ]
 
 
+def test_a_folder_gets_a_window_and_then_the_rest(bucket: Bucket, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert export(bucket, "orders", "-o", out, "-p", 0, "--from", 20, "--to", 30).code == 0
+    assert export(bucket, "orders", "-o", out, "--last", 10).code == 0
+    window = [(0, at) for at in (*range(20, 30), *range(90, 100))] + [(1, at) for at in range(40, 50)]
+    assert sorted(places(out)) == window
+    assert "120 records in 3 new files" in export(bucket, "orders", "-o", out).stderr
+    assert sorted(places(out)) == [(0, at) for at in range(100)] + [(1, at) for at in range(50)]
+
+
+def test_one_file_gets_what_is_chosen(bucket: Bucket, tmp_path: Path) -> None:
+    chosen = ("-p", 0, "--from", 3, "--grep", "v.*5", "-n", 2, "-o", tmp_path / "some.jsonl")
+    assert export(bucket, "orders", *chosen).code == 0
+    rows = [json.loads(line)["offset"] for line in (tmp_path / "some.jsonl").read_text().splitlines()]
+    assert rows == [5, 15]
+    lines = tmp_path / "lines.txt"
+    assert export(bucket, "orders", "-p", 1, "-n", 2, "--format", r"%p %o\n", "-o", lines).code == 0
+    assert lines.read_text() == "1 0\n1 1\n"
+
+
 def test_what_cannot_be_exported_is_one_sentence_and_no_file(bucket: Bucket, tmp_path: Path) -> None:
     done = export(bucket, "orders", "-o", tmp_path / "orders.parquet", "--format", "csv")
     assert (done.code, "a name for parquet" in done.stderr) == (2, True)
@@ -125,9 +145,9 @@ def test_what_cannot_be_exported_is_one_sentence_and_no_file(bucket: Bucket, tmp
     assert (done.code, "orders" in done.stderr) == (3, True)
     (tmp_path / "file").write_text("")
     (schema := tmp_path / "schema.json").write_text('{"n": "int64"}')
-    for name in ("--schema-json", "--schema-avro"):
-        done = export(bucket, "orders", "-o", tmp_path / "out", name, f"ordrs={schema}")
-        assert (done.code, "given for values of ordrs, and orders is read" in done.stderr) == (2, True)
+    for kind in ("json", "avro"):
+        done = export(bucket, "orders", "-o", tmp_path / "out", "--value", f"ordrs={kind}:{schema}")
+        assert (done.code, "given for ordrs, and orders is read" in done.stderr) == (2, True)
     done = export(bucket, "orders", "-o", tmp_path / "file" / "folder")
     assert (done.code, done.stderr.count("\n")) == (2, 1)
     assert not (tmp_path / "out").exists()

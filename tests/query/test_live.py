@@ -67,6 +67,7 @@ def rows(table: Any) -> list[Row]:
     """In the shape of ``consumed``."""
     milliseconds = table.column("timestamp").cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
     plain = table.set_column(table.schema.get_field_index("timestamp"), "timestamp", milliseconds)
+    plain = plain.rename_columns([{"timestamp_type": "timestampType"}.get(name, name) for name in plain.column_names])
     return [row | {"headers": row["headers"] or None} for row in plain.select(list(COLUMNS)).to_pylist()]
 
 
@@ -100,9 +101,9 @@ def test_windows_and_filters_lie_across_the_seam(topic: SeamTopic) -> None:
 def test_a_query_reads_across_the_seam(topic: SeamTopic, tmp_path: Path) -> None:
     expected = topic.expected["read_committed"]
     sql = f'SELECT count(*) AS n, count(DISTINCT "offset") AS places, max("offset") AS last FROM "{topic.name}"'
-    shown = topic.command("query", sql, "--value-type", "binary", "--key-type", "binary", "--json").json
+    shown = topic.command("query", sql, "--value", "bytes", "--key", "bytes", "--json").json
     assert shown == {"n": len(expected), "places": len(expected), "last": expected[-1]["offset"]}
-    uncommitted = topic.command("query", sql, "--isolation", "read_uncommitted", "--csv").text
+    uncommitted = topic.command("query", sql, "--isolation", "read_uncommitted", "--format", "csv").text
     assert int(next(csv.DictReader(io.StringIO(uncommitted)))["n"]) == len(topic.expected["read_uncommitted"])
     alone = ("--store", topic.tiered.store["storage.root"], sql, "--isolation", "read_uncommitted", "--json")
     stored = sum(row["offset"] < topic.seam for row in topic.expected["read_uncommitted"])
@@ -110,7 +111,7 @@ def test_a_query_reads_across_the_seam(topic: SeamTopic, tmp_path: Path) -> None
 
     out = tmp_path / "rows.parquet"
     sql = f'SELECT "offset", key, value FROM "{topic.name}" WHERE "offset" >= {topic.seam - 5} ORDER BY 1'
-    topic.command("query", sql, "--value-type", "binary", "--key-type", "binary", "-o", out)
+    topic.command("query", sql, "--value", "bytes", "--key", "bytes", "-o", out)
     table: Any = pq.read_table(out)
     assert table.to_pylist() == [
         {name: row[name] for name in ("offset", "key", "value")} for row in expected if row["offset"] >= topic.seam - 5
@@ -126,14 +127,14 @@ def test_the_catalog_tells_where_the_seam_is(topic: SeamTopic, tmp_path: Path) -
     sql = f'SELECT count(*) AS n, max(last_offset) + 1 AS seam FROM "{topic.name}$segments"'
     assert topic.command("query", sql, "--json").json == {"n": len(topic.tiered.copied), "seam": topic.seam}
     sql = f'SELECT "offset" // 100 AS hundred, count(*) AS n FROM "{topic.name}" GROUP BY 1'
-    topic.command("query", sql, "--value-type", "binary", "--plot", tmp_path / "n.png", "hundred", "n")
+    topic.command("query", sql, "--value", "bytes", "--plot", tmp_path / "n.png", "hundred", "n")
     assert (tmp_path / "n.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_an_export_goes_on_behind_what_the_bucket_had(topic: SeamTopic, tmp_path: Path) -> None:
     out = tmp_path / "files"
-    assert tieredstore("export", "--store", topic.tiered.store["storage.root"], topic.name, "-o", out).code == 0
-    topic.command("export", topic.name, "-o", out)
+    assert tieredstore("cat", "--store", topic.tiered.store["storage.root"], topic.name, "-o", out).code == 0
+    topic.command("cat", topic.name, "-o", out)
     files = sorted(out.glob("*.parquet"))
     assert len(files) == 2
     table: Any = ds.dataset([str(path) for path in files]).to_table()

@@ -73,7 +73,7 @@ def test_a_topic_has_the_records_that_the_java_consumer_read(case: str, isolatio
     ]
     assert [
         (row["partition"], row["offset"], round(row["timestamp"].timestamp() * 1000), row["key"], row["value"],
-         row["leaderEpoch"])
+         row["leader_epoch"])
         for row in rows
     ] == expected  # fmt: skip
 

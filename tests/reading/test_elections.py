@@ -192,6 +192,7 @@ def test_cat_prints_the_log_as_it_is_now_and_says_what_it_leaves_out(readers: Re
     printed = tieredstore(
         "cat",
         readers.log.topic,
+        "-p",
         "0",
         "--json",
         "-c",

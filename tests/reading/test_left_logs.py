@@ -5,7 +5,6 @@ Offsets 0 to 59 are stored, those from 20 on by a leader of epoch 3, and one of 
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -59,15 +58,15 @@ def move_back(bucket: Bucket) -> None:
 
 
 def by_cat(bucket: Bucket) -> list[bytes]:
-    printed = tieredstore("cat", "orders", "0", "--json", "-c", written(bucket.options, bucket.root.parent))
+    printed = tieredstore("cat", "orders", "-p", "0", "--json", "-c", written(bucket.options, bucket.root.parent))
     assert printed.code == 0, printed.stderr
     assert f"the log left behind at offset {CUT}" in printed.stderr
-    return [base64.b64decode(json.loads(line)["value"]) for line in printed.text.splitlines()]
+    return [json.loads(line)["value"].encode() for line in printed.text.splitlines()]
 
 
 def by_export(bucket: Bucket) -> list[bytes]:
     file = bucket.root.parent / "orders.parquet"
-    printed = tieredstore("export", "orders", "--output", file, "-c", written(bucket.options, bucket.root.parent))
+    printed = tieredstore("cat", "orders", "--output", file, "-c", written(bucket.options, bucket.root.parent))
     assert printed.code == 0, printed.stderr
     read: Any = pq
     values: list[bytes] = read.read_table(file).sort_by("offset").column("value").to_pylist()

@@ -26,6 +26,7 @@ from tieredstore.redaction import redacted
 from tieredstore.remote.stores import NamedStore, url_of
 
 if TYPE_CHECKING:
+    from tieredstore.api.exporting import OnFile
     from tieredstore.api.reading import ReadOptions
     from tieredstore.api.reads import Read
     from tieredstore.api.verifying import Finding, Level, Verification
@@ -166,12 +167,42 @@ class Bucket(Closing):
         check_names([topic])
         return read_records(self, topic, partitions, start=start, stop=stop, last=last, how=how)
 
-    def query(self, sql: str, **how: Unpack[ReadOptions]) -> Read:
-        """The rows of a query in DuckDB's SQL; each topic is a table, with keys and values as text."""
+    def query(self, sql: str, *, sandbox: bool = False, **how: Unpack[ReadOptions]) -> Read:
+        """The rows of a query in DuckDB's SQL; each topic is a table, with keys and values as text.
+
+        SQL may read and write local files, and install extensions; with ``sandbox`` it reads the topics it names alone.
+        """
         from tieredstore.api.reading import query_rows  # noqa: PLC0415  needs the extra `query`
 
         self._life.check()
-        return query_rows(self, sql, how)
+        return query_rows(self, sql, how, sandbox=sandbox)
+
+    def export(
+        self,
+        topic: str,
+        folder: str | Path,
+        partitions: Partitions = None,
+        *,
+        start: GivenPlace = None,
+        stop: GivenPlace = None,
+        last: int | None = None,
+        file_format: str = "parquet",
+        on_file: OnFile | None = None,
+        **how: Unpack[ReadOptions],
+    ) -> int:
+        """Write the records of a topic into a folder of files by partition, and return how many were new.
+
+        Each file is named after the offsets that it covers, and is whole or not there: one that was stopped is
+        completed by the next, and one of a topic that has grown goes on. ``on_file`` is called with each as it is done.
+        """
+        from tieredstore.api.exporting import export_records  # noqa: PLC0415  needs the extra `arrow`
+
+        self._life.check()
+        check_names([topic])
+        return export_records(
+            self, topic, Path(folder), partitions, (start, stop, last), file_format=file_format, on_file=on_file,
+            how=how,
+        )  # fmt: skip
 
     def inspect(self, topic: str, partition: int, segment: int | Uuid, *, topic_id: TopicIdLike = None) -> Segment:
         """One segment, by the offset it begins at or by its id: one listing of its partition, and one request.

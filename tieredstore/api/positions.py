@@ -88,7 +88,10 @@ def _offset(name: str, offset: int) -> int:
 
 
 def _no_negative(name: str, number: object) -> str:
-    return f"{name}={number} is not an offset; use last={str(number).lstrip('-')} for the last records"
+    count = str(number).lstrip("-")
+    if name.startswith("-"):
+        return f"{name} {number} is not an offset; the last records are those of cat --last {count}"
+    return f"{name}={number} is not an offset; use last={count} for the last records"
 
 
 def _moment(word: str, clock: Clock) -> datetime | None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypedDict, cast, get_args
 
 import pyarrow as pa
@@ -17,9 +18,11 @@ from tieredstore.api.reads import Read
 from tieredstore.api.scopes import Partitions, TopicIdLike, partition_set, topic_id_of
 from tieredstore.errors import ConfigError, quoted
 from tieredstore.model import Earliest, Isolation, Last, Latest, Place
+from tieredstore.query.conditions import Condition
 from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes, TopicColumns, topic_schema
-from tieredstore.query.topic_read import ReadPlan
+from tieredstore.query.topic_read import ReadPlan, TopicRead
 from tieredstore.query.topic_scan import begin_read
+from tieredstore.reading.left_out import LeftOut
 from tieredstore.reading.query import LogQuery, QueryWords
 from tieredstore.reading.reader import TopicReader
 from tieredstore.records.arrow_stream import ArrowStream
@@ -28,22 +31,31 @@ from tieredstore.values import Binary, Text, ValueType
 
 if TYPE_CHECKING:
     from tieredstore.api.bucket import Bucket
+    from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.reading.tail import LogTail
 
 TypeName: TypeAlias = "Literal['bytes', 'text'] | ValueType"
 """What keys or values are read as: as they are, as UTF-8, or as ``Json(schema)`` and ``Avro(schema)`` say."""
 
 _POLL_S: Final = 0.5
+_WORDS: Final = QueryWords(accept_loss="use on_loss='report'", topic_ids="topic_id", choose_topic_id="topic_id")
 
 
 class ReadOptions(TypedDict, total=False):
-    """How records are read; the same for reads and queries. ``key`` and ``value`` are bytes, in SQL text."""
+    """How records are read; the same for reads and queries. ``key`` and ``value`` are bytes, in SQL text.
+
+    ``types`` says the same of a topic by its name, ``limit`` how many records or rows there are at most, and
+    ``words`` what errors call these.
+    """
 
     columns: Sequence[str]
     filter: Any
     follow: bool
     key: TypeName
     value: TypeName
+    types: Callable[[str], ColumnTypes]
+    words: QueryWords
+    limit: int
     isolation: Isolation
     on_loss: OnDataLoss
     topic_id: TopicIdLike
@@ -61,44 +73,55 @@ def read_records(
     how: ReadOptions,
 ) -> Read:
     """The records of a topic between two places, or the last ones, of bucket and broker as one log."""
-    begin, end = _window(start, stop, last)
-    chosen = partition_set(partitions)
-    columns = _columns(how)
-    types = types_of(how, "bytes")
-    if (follow := how.get("follow", False)) and (stop is not None or last is not None):
-        raise ConfigError("follow has no end: leave stop and last out")
-    query = LogQuery.of_topic(
-        topic, chosen, isolation=isolation_of(how), on_data_loss=policy_of(how), client=bucket.broker,
-        topic_id=topic_id_of(how.get("topic_id")), words=QueryWords(accept_loss="use on_loss='report'"),
-    )  # fmt: skip
+    begin, end = places_of(start, stop, last)
+    columns, limit = _columns(how), _limit(how)
+    types = types_of(how, "bytes", topic)
+    if (follow := how.get("follow", False)) and stop is not None:
+        raise ConfigError("follow has no end: leave stop out")
+    query = query_of(bucket, topic, partitions, how)
     with contextlib.ExitStack() as opened:
         manager = bucket.manager
         reader = opened.enter_context(TopicReader(lambda: manager, query))
-        snapshot = reader.snapshot()
-        rows: ArrowStream
+        snapshot, left_out = reader.snapshot(), LeftOut(query)
+        plan = ReadPlan(begin, end, columns, how.get("filter"), types, parallelism=how.get("parallel"))
+        rows: TopicRead | _FollowedRows
         if follow:
-            rows = opened.enter_context(_FollowedRows(reader, snapshot, begin, columns, types))
+            rows = _FollowedRows(reader, snapshot, plan, left_out)
         else:
-            plan = ReadPlan(begin, end, columns, how.get("filter"), types, parallelism=how.get("parallel"))
-            rows = opened.enter_context(begin_read(reader, snapshot, plan, owns_reader=False))
-        return Read(rows, opened.pop_all(), are_records=True)
+            rows = begin_read(reader, snapshot, plan, owns_reader=False, left_out=left_out)
+        opened.push(rows)
+        return Read(_GivenRows(rows, limit, left_out), opened.pop_all(), are_records=True, left_out=left_out)
 
 
-def query_rows(bucket: Bucket, sql: str, how: ReadOptions) -> Read:
+def query_of(bucket: Bucket, topic: str, partitions: Partitions, how: ReadOptions) -> LogQuery:
+    """Which partitions are read, and by which rules."""
+    return LogQuery.of_topic(
+        topic, partition_set(partitions), isolation=isolation_of(how), on_data_loss=policy_of(how),
+        client=bucket.broker, topic_id=topic_id_of(how.get("topic_id")), words=how.get("words", _WORDS),
+    )  # fmt: skip
+
+
+def query_rows(bucket: Bucket, sql: str, how: ReadOptions, *, sandbox: bool) -> Read:
     """The rows of a query over topics, in DuckDB's SQL."""
     from tieredstore.duckdb.query_tables import QueryTables  # noqa: PLC0415  of the extra `query`
     from tieredstore.query.batch_tables import batches_beside  # noqa: PLC0415
     from tieredstore.query.topic_table import TableOptions  # noqa: PLC0415
 
     _check_text(sql)
+    types, limit = partial(types_of, how, "text"), _limit(how)
     options = TableOptions(
-        types_of(how, "text"), isolation_of(how), policy_of(how), bucket.broker, parallelism=how.get("parallel")
+        ColumnTypes() if "types" in how else types(),
+        isolation_of(how),
+        policy_of(how),
+        bucket.broker,
+        parallelism=how.get("parallel"),
+        words=how.get("words", _WORDS),
     )
     manager = bucket.manager
     with contextlib.ExitStack() as opened:
         batches = batches_beside(manager.store, manager.settings)
-        tables = opened.enter_context(QueryTables(manager, options, batches=batches))
-        return Read(tables.run(sql), opened.pop_all(), are_records=False)
+        tables = opened.enter_context(QueryTables(manager, options, types, batches=batches, is_sandboxed=sandbox))
+        return Read(_GivenRows(tables.run(sql), limit), opened.pop_all(), are_records=False)
 
 
 def _check_text(sql: object) -> None:
@@ -106,9 +129,14 @@ def _check_text(sql: object) -> None:
         raise ConfigError(f"sql is of the type {type(sql).__name__}; give a query")
 
 
-def types_of(how: Mapping[str, Any], default: Literal["bytes", "text"]) -> ColumnTypes:
-    """What keys and values are read as; ConfigError for what is none."""
-    return ColumnTypes(_type("key", how.get("key", default)), _type("value", how.get("value", default)))
+def types_of(how: Mapping[str, Any], default: Literal["bytes", "text"], topic: str = "") -> ColumnTypes:
+    """What keys and values of a topic are read as; ConfigError for what is none."""
+    if (given := how.get("types")) is None:
+        return ColumnTypes(_type("key", how.get("key", default)), _type("value", how.get("value", default)))
+    if "key" in how or "value" in how:
+        raise ConfigError("types says what keys and values are: leave key and value out")
+    types: ColumnTypes = given(topic)
+    return types
 
 
 def isolation_of(how: Mapping[str, Any]) -> Isolation:
@@ -129,7 +157,8 @@ def policy_of(how: Mapping[str, Any]) -> OnDataLoss:
     return policy
 
 
-def _window(start: GivenPlace, stop: GivenPlace, last: int | None) -> tuple[Place | None, Place | None]:
+def places_of(start: GivenPlace, stop: GivenPlace, last: int | None) -> tuple[Place | None, Place | None]:
+    """Where a read begins and ends; ConfigError for what no log has."""
     begin, end = place_of("start", start), place_of("stop", stop)
     if last is None:
         if isinstance(begin, int) and isinstance(end, int) and begin > end:
@@ -140,6 +169,13 @@ def _window(start: GivenPlace, stop: GivenPlace, last: int | None) -> tuple[Plac
     if type(last) is not int or last < 0:
         raise ConfigError(f"last is {last!r:.60}; give how many records")
     return Last(last), end
+
+
+def _limit(how: ReadOptions) -> int | None:
+    limit = how.get("limit")
+    if limit is not None and (type(limit) is not int or limit < 0):
+        raise ConfigError(f"limit is {limit!r:.60}; give how many records")
+    return limit
 
 
 def _columns(how: ReadOptions) -> tuple[str, ...]:
@@ -168,29 +204,69 @@ def _type(name: str, given: Any) -> ValueType:
             return kind
 
 
+class _GivenRows(ArrowStream):
+    """The rows of a stream, up to ``limit`` of them; ``left_out`` is told how far they have got. For one thread."""
+
+    def __init__(self, rows: ArrowStream, limit: int | None, left_out: LeftOut | None = None) -> None:
+        self.schema = rows.schema
+        self._rows = rows
+        self._left = limit
+        self._left_out = left_out
+        self._tells = left_out is not None and {"partition", "offset"} <= {*rows.schema.names}
+
+    def __next__(self) -> pa.RecordBatch:
+        # Nothing is asked for behind the last record that is wanted.
+        if self._left == 0:
+            raise StopIteration
+        try:
+            batch: Any = next(self._rows)
+        except StopIteration:
+            if self._left_out is not None:
+                self._left_out.note_end()
+            raise
+        if self._left is not None:
+            batch = batch.slice(0, self._left)
+            self._left -= batch.num_rows
+        if self._left_out is not None and self._tells and batch.num_rows:
+            self._left_out.note_given(batch.column("partition")[0].as_py(), batch.column("offset")[-1].as_py() + 1)
+        given: pa.RecordBatch = batch
+        return given
+
+
 class _FollowedRows(ArrowStream):
     """The records of a topic as they come, without an end. For one thread."""
 
-    def __init__(
-        self, reader: TopicReader, snapshot: Any, begin: Place | None, columns: tuple[str, ...], types: ColumnTypes
-    ) -> None:
-        self.schema = topic_schema(columns, types)
-        lookup = reader.lookup(snapshot)
-        windows = lookup.clamped(Earliest() if begin is None else begin, Latest())
+    def __init__(self, reader: TopicReader, snapshot: LogSnapshot, plan: ReadPlan, left_out: LeftOut) -> None:
+        self.schema = topic_schema(plan.columns, plan.types)
+        self._condition = None if plan.filter is None else Condition(plan.filter, topic_schema(types=plan.types))
+        wanted = () if self._condition is None else self._condition.columns
+        lookup, begin = reader.lookup(snapshot), Earliest() if plan.start is None else cast("Place", plan.start)
+        windows = {where: (first, first) for where, (first, _) in lookup.clamped(begin, Latest()).items()}
+        lookup.check_readable(windows, begin, Latest())
         numbers = sorted(number for _, number in snapshot.logs)
-        self._columns = TopicColumns(columns, types, reader.query.topic, numbers)
+        columns = tuple(dict.fromkeys((*plan.columns, *wanted)))
+        self._columns = TopicColumns(columns, plan.types, reader.query.topic, numbers)
         reader.settings = ReadSettings(columns=self._columns.decoded)
+        for where in windows:
+            left_out.begin(snapshot.logs[where], snapshot.logs[where].end, snapshot.logs[where].end)
+        self._left_out = left_out
         places = {where: snapshot.logs[where].position(first) for where, (first, _) in windows.items()}
         self._tail: LogTail = reader.follow(places)
 
     def __next__(self) -> pa.RecordBatch:
         while True:
             given = self._tail.poll(_POLL_S)
-            if given is not None and given.records.num_rows:
-                return self._columns.convert(given.records, given.where).select(self.schema.names)
+            if given is None or not given.records.num_rows:
+                continue
+            rows = self._columns.convert(given.records, given.where)
+            if self._condition is not None:
+                rows = self._condition.filtered(rows)
+            if rows.num_rows:
+                return rows.select(self.schema.names)
 
     def close(self) -> None:
         self._tail.close()
+        self._left_out.aborted_in_tail = self._tail.aborted
 
     def __enter__(self) -> Self:
         return self

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
+    from tieredstore.reading.left_out import LeftOut
     from tieredstore.records.arrow_stream import ArrowStream
 
 
@@ -46,16 +47,36 @@ class Read(Closing):
     closed raises AlreadyClosedError, one that failed its error, again and again.
     """
 
-    def __init__(self, rows: ArrowStream, opened: contextlib.ExitStack, *, are_records: bool) -> None:
+    def __init__(
+        self,
+        rows: ArrowStream,
+        opened: contextlib.ExitStack,
+        *,
+        are_records: bool,
+        left_out: LeftOut | None = None,
+    ) -> None:
         self._rows = rows
         self._opened = opened
         self._are_records = are_records
         self._is_begun = False
+        self._left_out = left_out
 
     @property
     def schema(self) -> pa.Schema:
         """That of all batches."""
         return self._rows.schema
+
+    def left_out(self, *, asks: bool = True) -> list[str]:
+        """What was left out of what was read so far, since nobody has committed it: aborted and open transactions.
+
+        A sentence for each. ``asks=False``: the broker, if there is one, is not asked what it holds back.
+        """
+        return [] if self._left_out is None else self._left_out.sentences(asks=asks)
+
+    @property
+    def end_offset(self) -> int:
+        """Where the log ended that reaches furthest of those that are read, when it began; of a query 0."""
+        return 0 if self._left_out is None else self._left_out.end_offset
 
     def batches(self) -> Generator[pa.RecordBatch]:
         """The rows in record batches, without empty ones."""
@@ -121,5 +142,5 @@ class Read(Closing):
 def _record(row: dict[str, Any]) -> Record:
     return Record(
         row.get("topic", ""), row.get("partition", -1), row.get("offset", -1), row.get("timestamp"),
-        row.get("timestampType"), row.get("key"), row.get("value"), row.get("headers"), row.get("leaderEpoch"),
+        row.get("timestamp_type"), row.get("key"), row.get("value"), row.get("headers"), row.get("leader_epoch"),
     )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from tieredstore.query.topic_scan import begin_read
 from tieredstore.query.writers import WRITERS
 
 if TYPE_CHECKING:
+    from tieredstore.model import TopicPartition
     from tieredstore.partitions.log import OffsetWindow, PartitionLog
     from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.reading.reader import TopicReader
@@ -50,8 +51,15 @@ class Exported:
     size: int
 
 
-def plan_export(snapshot: LogSnapshot, folder: Path, ending: str, *, file_bytes: int = FILE_BYTES) -> list[ExportFile]:
-    """The files that are still to be written so that the folder has all records of the logs.
+def plan_export(
+    snapshot: LogSnapshot,
+    folder: Path,
+    ending: str,
+    *,
+    windows: Mapping[TopicPartition, OffsetWindow] | None = None,
+    file_bytes: int = FILE_BYTES,
+) -> list[ExportFile]:
+    """The files that are still to be written so that the folder has all records of the logs, or of these windows.
 
     A file is named ``<topic>-<partition>-<first offset>-<last offset>.<ending>``, after the offsets that it covers,
     records or not. Offsets of files that are there are not exported again. ConfigError for a format that there is not.
@@ -61,7 +69,8 @@ def plan_export(snapshot: LogSnapshot, folder: Path, ending: str, *, file_bytes:
     files: list[ExportFile] = []
     for _, one in sorted(snapshot.logs.items()):
         there = _cover(folder, one, ending)
-        for window in _missing(one.earliest, one.end_from(one.earliest), there):
+        whole = one.earliest, one.end_from(one.earliest)
+        for window in _missing(*(whole if windows is None else windows[one.where]), there):
             files += (_file(folder, one, piece, ending) for piece in _pieces(one, window, file_bytes))
     return files
 

@@ -23,9 +23,13 @@ _SPARE: Final = 4
 """Of so many rows one more: the sizes of batches drift."""
 
 TOPIC_COLUMNS: Final = (
-    "topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers", "leaderEpoch",
+    "topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers", "leader_epoch",
 )  # fmt: skip
 """The names of all columns of a topic."""
+
+
+_DECODED: Final = {"timestamp_type": "timestampType", "leader_epoch": "leaderEpoch"}
+"""As Spark's source for Kafka calls them, and so what decodes records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,9 @@ def topic_schema(columns: Sequence[str] = TOPIC_COLUMNS, types: ColumnTypes = _B
         "topic": _TOPIC, "partition": _PARTITION, "timestamp": _TIME,
         "key": types.key.arrow_type, "value": types.value.arrow_type,
     }  # fmt: skip
-    schema: pa.Schema = pa.schema([pa.field(name, special.get(name) or decoded.field(name).type) for name in columns])
+    schema: pa.Schema = pa.schema(
+        [pa.field(name, special.get(name) or decoded.field(_DECODED.get(name, name)).type) for name in columns]
+    )
     return schema
 
 
@@ -79,7 +85,8 @@ class TopicColumns:
     @property
     def decoded(self) -> tuple[str, ...]:
         """What has to be decoded of records: the offsets at least, which errors name."""
-        return tuple(dict.fromkeys((*(name for name in self._columns if name in COLUMNS), "offset")))
+        decoded = (_DECODED.get(name, name) for name in self._columns)
+        return tuple(dict.fromkeys((*(name for name in decoded if name in COLUMNS), "offset")))
 
     def convert(self, records: pa.RecordBatch, where: TopicPartition) -> pa.RecordBatch:
         """The same records with these columns. InvalidValueError for a key or value of another type, by its policy."""
@@ -103,7 +110,7 @@ class TopicColumns:
 
                 return kind.convert(records.column(name), place)
             case _:
-                return records.column(name)
+                return records.column(_DECODED.get(name, name))
 
     def _constant(self, number: int, dictionary: Any, count: int) -> Any:
         # The latest ones are kept, since most batches that follow are of the same partition and no larger: to make them

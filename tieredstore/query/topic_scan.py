@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tieredstore.model import Isolation, TopicPartition, Uuid
     from tieredstore.partitions.log import OffsetWindow, PartitionLog
     from tieredstore.query.topic_read import GivenPlaces
+    from tieredstore.reading.left_out import LeftOut
     from tieredstore.reading.log_snapshot import LogSnapshot
     from tieredstore.records.settings import OnDataLoss
     from tieredstore.remote.source import SegmentSource
@@ -65,6 +66,7 @@ class TopicScan:
     readers: int
     max_bytes: int
     windows: Mapping[TopicPartition, list[OffsetWindow]] = field(default_factory=dict[Any, Any])
+    left_out: LeftOut | None = None
 
     def narrowed(self, windows: Mapping[TopicPartition, OffsetWindow]) -> Self:
         """The same of what the condition leaves of these windows: of each one window, several, or none."""
@@ -98,6 +100,8 @@ class TopicScan:
 
     def _read(self, split: WindowSplit) -> _Batches:
         where = split.partition.topic, split.partition.partition
+        if self.left_out is not None and isinstance(split, RecordSplit):
+            self.left_out.meet(where[1], (entry for section in split.sections for entry in section.aborted))
         # Readers that have all processors leave none to decode ahead for them.
         decode_ahead = self.settings.decode_ahead and self.readers < len(os.sched_getaffinity(0))
         settings = replace(self.settings, columns=self.reading.decoded, decode_ahead=decode_ahead)
@@ -132,8 +136,17 @@ def default_parallelism() -> int:
     return max(1, min(_MOST_READERS, len(os.sched_getaffinity(0))))
 
 
-def begin_read(reader: TopicReader, snapshot: LogSnapshot, plan: ReadPlan, *, owns_reader: bool = True) -> TopicRead:
+def begin_read(
+    reader: TopicReader,
+    snapshot: LogSnapshot,
+    plan: ReadPlan,
+    *,
+    owns_reader: bool = True,
+    left_out: LeftOut | None = None,
+) -> TopicRead:
     """Read what the plan says of the topic; ``owns_reader``: the reader is closed with the read.
+
+    ``left_out`` gathers the windows, and what is met in them that nobody has committed.
 
     DataLossError for offsets that were asked for, that the plan's filter does not exclude, and that nobody holds.
     """
@@ -146,9 +159,13 @@ def begin_read(reader: TopicReader, snapshot: LogSnapshot, plan: ReadPlan, *, ow
     starts, stops = _places(topic, plan.start, Earliest()), _places(topic, plan.stop, Latest())
     lookup = reader.lookup(snapshot)
     windows = lookup.clamped(starts, stops)
+    if left_out is not None:
+        for where, window in windows.items():
+            left_out.begin(snapshot.logs[where], *window)
     scan = TopicScan(
         reader, snapshot, TopicColumns(columns, plan.types, topic, numbers), schema,
         condition, plan.settings or ReadSettings(), plan.parallelism or default_parallelism(), plan.max_bytes,
+        left_out=left_out,
     ).narrowed(windows)  # fmt: skip
     wanted = {where: (of_log[0][0], of_log[-1][1]) for where, of_log in scan.windows.items() if of_log}
     # Where the condition ends a window, what was asked for lies no further.

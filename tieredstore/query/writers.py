@@ -102,7 +102,7 @@ def write_json_lines(reader: BatchRows, file: BinaryIO) -> int:
     names: list[str] = untyped.schema.names
     rows = 0
     for cells in cells_of(reader):
-        _write(file, _json_line(dict(zip(names, cells, strict=True))))
+        _write(file, json_line(dict(zip(names, cells, strict=True))).encode())
         rows += 1
     return rows
 
@@ -232,14 +232,15 @@ def _plain(value: Any) -> Any:
             return value if isinstance(value, int | float) else str(value)
 
 
-def _json_line(row: dict[str, Any]) -> bytes:
+def json_line(row: Mapping[str, Any]) -> str:
+    """A row as a line of JSON, with the line's end."""
     try:
         line = json.dumps(row, default=_plain, allow_nan=False)
     except ValueError:
         # JSON has numbers alone; texts as Spark has them in its place.
         plain: Any = json.loads(json.dumps(row, default=_plain), parse_constant=str)
         line = json.dumps(plain)
-    return (line + "\n").encode()
+    return line + "\n"
 
 
 def _bytes_text(data: bytes) -> str:

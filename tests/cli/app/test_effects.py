@@ -36,12 +36,12 @@ from tieredstore.pipelines.transforming import Message
 from tieredstore.testing.segments import Record, build_batch
 
 READ: Final = {
-    "cat", "consume", "doctor", "du", "export", "fetch", "hold list", "inspect", "keys check",
+    "cat", "doctor", "du", "fetch", "hold list", "inspect", "keys check",
     "keys list", "lifecycle show", "ls", "pipeline changes", "pipeline print", "pipeline sources",
     "pipeline status", "pipeline verify", "pubsub cat", "pubsub verify", "query", "show", "verify", "version",
 }  # fmt: skip
 """Nothing that is stored is deleted, replaced or added, but by ``doctor`` an object that it takes away again, and by a
-group of ``consume`` its position."""
+group of ``cat`` its position."""
 ADD: Final = {
     "hold place", "keys add", "keys generate", "keys seal", "mirror", "pipeline run", "pubsub broker",
     "pubsub produce", "pubsub topics", "upload", "uploader",
@@ -205,7 +205,6 @@ def test_every_command_says_what_it_does() -> None:
 PLACED: Final = {
     "rm": ["--to", "rm single -p 0 -c {}"],
     "cat": ["--from --to", "cat single -c {}"],
-    "consume": ["--from", "consume single --exit-eof -c {}"],
     "du": ["--from", "du single -c {}"],
     "verify": ["--from", "verify single -c {}"],
     "pipeline backfill": ["--from --to", "pipeline backfill {} --topic single --generation 2 --replace 1 --yes"],

@@ -34,8 +34,7 @@ PRINTING = {
     "upload": ["upload kafka --dry-run", "upload active --dry-run"],
     "inspect": ["inspect txn 0 605 --chunks"]
     + [f"inspect txn 0 605 --index {kind}" for kind in ("index", "timeindex", "snapshot", "leader-epoch", "txnindex")],
-    "cat": ["cat none --partition 1 -n 3"],
-    "consume": ["consume none --exit-eof -n 3"],
+    "cat": ["cat none -p 1 -n 3"],
     "query": [],  # its names are the query's own
     "show": [f"show {LOG}.log", f"show {LOG}.log --records"]
     + [f"show {LOG}.{suffix}" for suffix in ("index", "timeindex", "snapshot", "txnindex")]

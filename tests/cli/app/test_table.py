@@ -11,7 +11,7 @@ from tests.support.fresh_python import run_fresh
 from tieredstore.cli.app.main import program
 from tieredstore.cli.app.table import all_entries, read_tables, wing_entries
 
-WINGS = {"consume", "pipeline", "pubsub", "uploader"}
+WINGS = {"pipeline", "pubsub", "uploader"}
 ROOMS = ("consumer", "pipelines", "pubsub", "spark", "uploader")
 
 

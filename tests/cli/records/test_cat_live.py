@@ -46,30 +46,30 @@ def test_bucket_and_broker_are_shown_as_one_log(tiered: TieredTopic, settings: P
     both = offsets(tieredstore("cat", "-c", settings, tiered.topic, "--json", *live))
     assert both == [(partition, offset) for partition in range(2) for offset in range(COUNT)]
     assert 0 < len(alone) < len(both)
-    one = ("--partition", 0, "--from", seam - 2, "--to", seam + 3, "--json", *live)
+    one = ("-p", 0, "--from", seam - 2, "--to", seam + 3, "--json", *live)
     assert offsets(tieredstore("cat", "-c", settings, tiered.topic, *one)) == [
         (0, at) for at in range(seam - 2, seam + 3)
     ]
-    end = ("--partition", 1, "--from", COUNT, "--json", *live)
+    end = ("-p", 1, "--from", COUNT, "--json", *live)
     assert offsets(tieredstore("cat", "-c", settings, tiered.topic, *end)) == []
     tieredstore("cat", "-c", settings, tiered.topic, *end, "--to", COUNT + 7).fails(
         2, f"offset {COUNT + 7} is beyond the end of {tiered.topic}-1 ({COUNT}); a time is written"
     )
     # The last ones and the first ones, counted across the seam.
-    assert offsets(tieredstore("cat", "-c", settings, tiered.topic, "--from", "-150", "--json", *live)) == [
+    assert offsets(tieredstore("cat", "-c", settings, tiered.topic, "--last", 150, "--json", *live)) == [
         (partition, offset) for partition in range(2) for offset in range(COUNT - 150, COUNT)
     ]
-    some = ("--from", "-150", "-n", 200, "--grep", "0$", "--json", *live)
+    some = ("--last", 150, "-n", 200, "--grep", "0$", "--json", *live)
     assert offsets(tieredstore("cat", "-c", settings, tiered.topic, *some)) == [
         (partition, offset) for partition in range(2) for offset in range(COUNT - 150, COUNT, 10)
     ]
-    absent = tieredstore("cat", "-c", settings, tiered.topic, "--partition", "1-3", *live)
+    absent = tieredstore("cat", "-c", settings, tiered.topic, "-p", "1-3", *live)
     assert absent.code == 3
     assert (
         f"topic '{tiered.topic}' has no partitions 2 to 3 in the bucket or on the broker: it has 0 to 1"
         in absent.stderr
     )
-    text = tieredstore("cat", "-c", settings, tiered.topic, "--partition", 0, "--to", 1, *live).text
+    text = tieredstore("cat", "-c", settings, tiered.topic, "-p", 0, "--to", 1, *live).text
     assert text.split()[:5] == ["PARTITION", "OFFSET", "TIMESTAMP", "KEY", "VALUE"]
 
 
@@ -79,7 +79,7 @@ def test_client_properties_come_from_a_file_and_one_by_one(tiered: TieredTopic, 
         f"bootstrap.servers={tiered.server.sasl_servers}\nsecurity.protocol=SASL_PLAINTEXT\n"
         f"sasl.mechanism=PLAIN\nsasl.username={USER}\nsasl.password=not-it\n"
     )
-    asked = ("cat", "-c", settings, tiered.topic, "--partition", 0, "--json", "--kafka-config", login)
+    asked = ("cat", "-c", settings, tiered.topic, "-p", 0, "--json", "--kafka-config", login)
     assert len(offsets(tieredstore(*asked, "-X", f"sasl.password={PASSWORD}"))) == COUNT
     refused = tieredstore(*asked)
     assert refused.code == 6
@@ -90,13 +90,13 @@ def test_a_hole_at_the_seam_by_the_policy(tiered: TieredTopic, settings: Path) -
     tiered.tier(but_last=2)
     end = max(m.end_offset for (number, _), m in tiered.copied.items() if number == 0) + 1
     delete_records(tiered.server, tiered.topic, end + 5)
-    asked = ("cat", "-c", settings, tiered.topic, "--partition", 0, "--json")
+    asked = ("cat", "-c", settings, tiered.topic, "-p", 0, "--json")
     live = ("--bootstrap-server", tiered.server.bootstrap_servers)
     failed = tieredstore(*asked, *live)
     assert failed.code != 0
     assert f"offsets {end} to {end + 4} of {tiered.topic}-0 are not there" in failed.stderr
-    assert "--data-loss report" in failed.stderr
-    reported = tieredstore(*asked, *live, "--data-loss", "report")
+    assert "--on-loss report" in failed.stderr
+    reported = tieredstore(*asked, *live, "--on-loss", "report")
     assert reported.code == 0
     assert len(reported.text.splitlines()) == COUNT - 5
     assert f"offsets {end} to {end + 4}" in reported.stderr
@@ -105,7 +105,7 @@ def test_a_hole_at_the_seam_by_the_policy(tiered: TieredTopic, settings: Path) -
 def test_what_comes_is_followed_until_interrupted(tiered: TieredTopic, settings: Path) -> None:
     tiered.tier(but_last=1)
     live = ("--bootstrap-server", tiered.server.bootstrap_servers)
-    asked = ("cat", "-c", settings, tiered.topic, "--partition", 0, "--from", COUNT - 2, "--json", "-f", *live)
+    asked = ("cat", "-c", settings, tiered.topic, "-p", 0, "--from", COUNT - 2, "--json", "-f", *live)
     with subprocess.Popen(
         command(*asked), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -144,7 +144,7 @@ def test_what_cannot_be_is_one_sentence(tiered: TieredTopic, settings: Path) -> 
 
 
 def test_what_an_open_transaction_holds_back_is_said(tiered: TieredTopic, settings: Path) -> None:
-    asked = ("cat", "-c", settings, tiered.topic, "--partition", 0, "--from", "-1", "--json")
+    asked = ("cat", "-c", settings, tiered.topic, "-p", 0, "--last", 1, "--json")
     live = ("--bootstrap-server", tiered.server.bootstrap_servers)
     tiered.tier(but_last=1)
     transaction = Transaction(tiered.server)

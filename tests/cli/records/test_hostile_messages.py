@@ -103,12 +103,12 @@ def topic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hostile]:
 
 
 def test_the_command_line_reads_what_is_around_it(topic: Hostile, tmp_path: Path) -> None:
-    store, avro = ("--store", topic.root.as_uri()), ("--value-type", "avro", "--schema-registry", topic.registry)
+    store, avro = ("--store", topic.root.as_uri()), ("--value", "avro", "--registry", topic.registry)
     sql = 'SELECT value FROM orders ORDER BY "offset"'
-    lines = topic.run(COMMAND, "query", *store, sql, *avro, "--invalid-as-null", "--json")
+    lines = topic.run(COMMAND, "query", *store, sql, *avro, "--invalid", "null", "--json")
     assert [json.loads(line)["value"] for line in lines] == topic.rows
     out = tmp_path / "orders.jsonl"
-    topic.run(COMMAND, "export", *store, "orders", "-o", out, *avro, "--invalid-as-null")
+    topic.run(COMMAND, "cat", *store, "orders", "-o", out, *avro, "--invalid", "null")
     assert [json.loads(line)["value"] for line in out.read_text().splitlines()] == topic.rows
     assert len(topic.run(COMMAND, "cat", *store, "orders", "--format", r"%o\n")) == topic.messages
 

@@ -75,9 +75,9 @@ def test_rows_are_a_table_lines_of_json_or_csv(bucket: Bucket) -> None:
             "nothing": None,
         }
     ]
-    rows = list(csv.reader(io.StringIO(query(bucket, sql, "--csv").text)))
+    rows = list(csv.reader(io.StringIO(query(bucket, sql, "--format", "csv").text)))
     assert rows[1] == ["0", "1970-01-01T00:00:00.000Z", "v0", '[{"key": "h", "value": "0"}]', ""]
-    assert query(bucket, sql, "--csv", "--json").code == 2
+    assert query(bucket, sql, "--format", "csv", "--json").code == 2
 
 
 def test_rows_go_into_files_that_are_whole_or_not_there(bucket: Bucket, tmp_path: Path) -> None:
@@ -107,22 +107,20 @@ def test_a_file_is_of_the_format_that_it_is_named_for(bucket: Bucket, tmp_path: 
 
 
 def test_values_are_text_bytes_or_json_of_a_schema(bucket: Bucket, tmp_path: Path) -> None:
-    way_out = "read it as binary (--key-type, --value-type), or have such ones be null (--invalid-as-null)"
+    way_out = "read it as bytes (--value bytes), or as null (--invalid null)"
     failing(query(bucket, "SELECT value FROM messages"), 4, f"value at offset 2 of messages-0 is not UTF-8: {way_out}")
-    values = [
-        row["value"] for row in lines(query(bucket, "SELECT value FROM messages", "--value-type", "binary", "--json"))
-    ]
+    values = [row["value"] for row in lines(query(bucket, "SELECT value FROM messages", "--value", "bytes", "--json"))]
     assert values[2] == "0xff"
     schema = tmp_path / "schema.json"
     schema.write_text('{"n": "int64", "name": "string", "tags": ["string"], "price": "decimal(9, 2)"}')
     sql = "SELECT value.n AS n, value.name AS name FROM messages"
-    for option in (schema, f"messages={schema}"):
-        done = query(bucket, sql, "--json", "--schema-json", option, "--invalid-as-null")
+    for option in (f"json:{schema}", f"messages=json:{schema}"):
+        done = query(bucket, sql, "--json", "--value", option, "--invalid", "null")
         assert lines(done) == [{"n": 1, "name": 'a,"b"'}, {"n": 2, "name": "c\nd"}, {"n": None, "name": None}]
-    failing(query(bucket, sql, "--schema-json", schema), 4, f"is not JSON of the schema: {way_out}")
+    failing(query(bucket, sql, "--value", f"json:{schema}"), 4, f"is not JSON of the schema: {way_out}")
     schema.write_text('{"n": "number"}')
-    failing(query(bucket, sql, "--schema-json", schema), 2, "'n' is of the type 'number'")
-    failing(query(bucket, sql, "--schema-json", tmp_path / "none.json"), 2, "none.json cannot be read")
+    failing(query(bucket, sql, "--value", f"json:{schema}"), 2, "'n' is of the type 'number'")
+    failing(query(bucket, sql, "--value", f"json:{tmp_path}/none.json"), 2, "none.json cannot be read")
 
 
 def test_values_are_avro_of_a_file_or_of_a_registry(bucket: Bucket, tmp_path: Path) -> None:
@@ -138,33 +136,36 @@ def test_values_are_avro_of_a_file_or_of_a_registry(bucket: Bucket, tmp_path: Pa
     schema.write_text(json.dumps(old))
     sql = "SELECT value.* FROM framed"
     with serving(service):
-        registry = ("--schema-registry", service.url)
-        done = query(bucket, sql, "--value-type", "avro", *registry, "--invalid-as-null", "--json")
+        registry = ("--registry", service.url)
+        done = query(bucket, sql, "--value", "avro", *registry, "--invalid", "null", "--json")
         nulls = {"n": None, "note": None}
         assert lines(done) == [{"n": 1, "note": "-"}, {"n": 2, "note": "x"}, nulls]
         failing(
-            query(bucket, sql, "--value-type", "avro", *registry),
+            query(bucket, sql, "--value", "avro", *registry),
             4,
             "offset 2 of framed-0",
-            "the id of a schema): read it as binary (--key",
+            "the id of a schema): read it as bytes (--value bytes)",
         )
-        done = query(bucket, sql + ' WHERE "offset" < 2', "--schema-avro", f"framed={schema}", *registry, "--csv")
+        done = query(
+            bucket, sql + ' WHERE "offset" < 2', "--value", f"framed=avro:{schema}", *registry, "--format", "csv"
+        )
         assert (done.text, done.stderr) == ("n\n1\n2\n", "")
-        failing(query(bucket, sql, "--key-type", "avro", *registry), 3, "has not the subject framed-key")
+        failing(query(bucket, sql, "--key", "avro", *registry), 3, "has not the subject framed-key")
         out = tmp_path / "framed.parquet"
         done = tieredstore(
-            "export", "--store", bucket.root.as_uri(), "framed", "-o", out, "--value-type", "avro", *registry,
-            "--invalid-as-null",
+            "cat", "--store", bucket.root.as_uri(), "framed", "-o", out, "--value", "avro", *registry,
+            "--invalid", "null",
         )  # fmt: skip
         table: Any = pyarrow.parquet.read_table(out)
         assert (done.code, table.column("value").to_pylist()[1]) == (0, {"n": 2, "note": "x"})
-    assert lines(query(bucket, "SELECT value.n AS n FROM bare", "--schema-avro", schema, "--json")) == [{"n": 7}]
-    failing(query(bucket, sql, "--value-type", "avro"), 2, "--schema-registry URL")
+    assert lines(query(bucket, "SELECT value.n AS n FROM bare", "--value", f"avro:{schema}", "--json")) == [{"n": 7}]
+    failing(query(bucket, sql, "--value", "avro"), 2, "--registry URL")
     columns = tmp_path / "columns.json"
     columns.write_text('{"n": "long"}')
-    failing(query(bucket, sql, "--schema-avro", schema, "--schema-json", columns), 2, "two schemas")
+    two = ("--value", f"avro:{schema}", "--value", f"json:{columns}")
+    failing(query(bucket, sql, *two), 2, "--value is given twice for all topics")
     schema.write_text('{"type": "nothing"}')
-    failing(query(bucket, sql, "--schema-avro", schema), 2, "no schema of Avro")
+    failing(query(bucket, sql, "--value", f"avro:{schema}"), 2, "no schema of Avro")
 
 
 def test_a_picture_of_two_columns(bucket: Bucket, tmp_path: Path) -> None:
@@ -176,7 +177,11 @@ def test_a_picture_of_two_columns(bucket: Bucket, tmp_path: Path) -> None:
     failing(query(bucket, sql, "--plot", tmp_path / "x.png", "price", "place"), 2, "no column price")
     failing(query(bucket, sql, "--plot", tmp_path / "x.png", "place", "value"), 2, "not of numbers")
     failing(query(bucket, sql, "--plot", tmp_path / "x.txt", "place", "value"), 2, ".png")
-    failing(query(bucket, sql, "--plot", tmp_path / "x.png", "place", "place", "--json"), 2, "leave out -o, --json")
+    failing(
+        query(bucket, sql, "--plot", tmp_path / "x.png", "place", "place", "--json"),
+        2,
+        "leave out -o, --format and --json",
+    )
     twice = 'SELECT partition, "offset", partition FROM orders'
     failing(query(bucket, twice, "--plot", tmp_path / "x.png", "partition", "offset"), 2, "two columns partition")
     assert not (tmp_path / "x.png").exists()
@@ -203,7 +208,7 @@ def test_no_value_is_lost_on_its_way_into_text(bucket: Bucket) -> None:
     assert row == {
         "nan": "NaN", "inf": {"a": ["-Infinity"]}, "us": "2020-01-01T00:00:00.123456", "far": day, "d": "1.5",
     }  # fmt: skip
-    assert query(bucket, sql, "--csv").text.splitlines()[1].endswith(f"2020-01-01T00:00:00.123456,{day},1.5")
+    assert query(bucket, sql, "--format", "csv").text.splitlines()[1].endswith(f"2020-01-01T00:00:00.123456,{day},1.5")
     nested = (
         "SELECT map{'x': 1} AS named, map{1: [INTERVAL 1 DAY]} AS numbered, map{DATE '2020-01-01': 1} AS dated, "
         "map{}::MAP(VARCHAR, INT) AS none, INTERVAL '-14 months 3 days -1.5 seconds' AS span, INTERVAL 0 DAY AS no_span"
@@ -214,10 +219,10 @@ def test_no_value_is_lost_on_its_way_into_text(bucket: Bucket) -> None:
             "span": "P-14M3DT-1.5S", "no_span": "PT0S",
         }
     ]  # fmt: skip
-    assert query(bucket, "SELECT INTERVAL 999 SECOND AS x", "--csv").text == "x\nPT16M39S\n"
+    assert query(bucket, "SELECT INTERVAL 999 SECOND AS x", "--format", "csv").text == "x\nPT16M39S\n"
     twice = "SELECT partition, partition FROM orders LIMIT 1"
     failing(query(bucket, twice, "--json"), 2, "two columns partition", "AS")
-    assert query(bucket, twice, "--csv").text == "partition,partition\n0,0\n"
+    assert query(bucket, twice, "--format", "csv").text == "partition,partition\n0,0\n"
 
 
 def test_times_beyond_the_calendar_are_milliseconds(tmp_path: Path) -> None:
@@ -229,7 +234,7 @@ def test_times_beyond_the_calendar_are_milliseconds(tmp_path: Path) -> None:
     assert [row["timestamp"] for row in rows] == ["1970-01-01T00:00:00.005Z", late]
     failing(query(topics, "SELECT timestamp FROM never"), 2, "leave the column timestamp out")
     assert lines(query(topics, "SELECT count(value) AS n FROM never", "--json")) == [{"n": 2}]
-    done = tieredstore("export", "--store", topics.root.as_uri(), "never", "-o", tmp_path / "never.csv")
+    done = tieredstore("cat", "--store", topics.root.as_uri(), "never", "-o", tmp_path / "never.csv")
     assert done.code == 0, done.stderr
     assert str(1 << 60) in (tmp_path / "never.csv").read_text()
     topics.close()
@@ -260,8 +265,8 @@ def test_lost_offsets_are_an_error_or_a_warning(tmp_path: Path) -> None:
     bucket = Bucket(tmp_path)
     bucket.write(10)
     bucket.write(10, skip=5)
-    failing(query(bucket, "SELECT count(*) FROM orders"), 3, "offsets 10 to 14 of orders-0", "--data-loss report")
-    done = query(bucket, "SELECT count(*) AS n FROM orders", "--data-loss", "report", "--json")
+    failing(query(bucket, "SELECT count(*) FROM orders"), 3, "offsets 10 to 14 of orders-0", "--on-loss report")
+    done = query(bucket, "SELECT count(*) AS n FROM orders", "--on-loss", "report", "--json")
     assert lines(done) == [{"n": 20}]
     assert "10 to 14" in done.stderr
     bucket.close()

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tieredstore.cli.records.record_output import bytes_in_terminal, parse_format
+from tieredstore.cli.records.record_output import parse_format
+from tieredstore.cli.records.row_output import bytes_in_terminal
 from tieredstore.errors import ConfigError
 
 RECORD: dict[str, Any] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import shutil
 from collections.abc import Iterator
@@ -59,8 +58,8 @@ def test_a_logs_batches(segment: GoldenSegment) -> None:
 def test_a_logs_records() -> None:
     rows = tieredstore("show", TXN.original("log"), "--records", "--json").clean().lines
     expected = [row for row in expected_rows("07-txn", 0) if 605 <= row["offset"] <= TXN.end_offset]
-    assert [(row["offset"], row["timestamp_ms"], base64.b64decode(row["value"])) for row in rows] == [
-        (row["offset"], row["timestamp"], row["value"]) for row in expected
+    assert [(row["offset"], row["timestamp"], row["value"].encode()) for row in rows] == [
+        (row["offset"], iso_utc(row["timestamp"]), row["value"]) for row in expected
     ]
     assert "partition" not in rows[0]
     shown = tieredstore("show", TXN.original("log"), "--records").text.splitlines()

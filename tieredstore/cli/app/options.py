@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeAlias, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, TypeAlias, get_args, get_type_hints
 
 import typer
 from typer.models import OptionInfo
@@ -27,7 +27,7 @@ from typer.models import OptionInfo
 from tieredstore.cli.app.completion import complete_offset, complete_partition, complete_topic
 from tieredstore.errors import ConfigError, excerpt
 from tieredstore.limits import MAX_INT32, MAX_OFFSET
-from tieredstore.model import Uuid
+from tieredstore.model import DEFAULT_ISOLATION, Isolation, Uuid
 
 if TYPE_CHECKING:
     from tieredstore.api.bucket import Bucket, Which
@@ -302,6 +302,71 @@ class Window(Group):
     def end(self) -> int | AtTime | None:
         """Where it ends, which is out."""
         return parse_option("--to", self.stop)
+
+
+@dataclass(frozen=True, slots=True)
+class Values(Group):
+    """What keys and values are read as."""
+
+    PANEL: ClassVar[str] = "Values"
+    key: Annotated[
+        list[str] | None,
+        typer.Option("--key", metavar="TYPE", help="What keys are read as, in the words of --value."),
+    ] = None
+    value: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--value",
+            metavar="TYPE",
+            help="bytes, text, json:SCHEMA, avro:SCHEMA (files), or avro by --registry; of one topic as orders=text.",
+        ),
+    ] = None
+    registry: Annotated[
+        str | None,
+        typer.Option("--registry", metavar="URL", help="Where the schemas of Avro's messages are, by their ids."),
+    ] = None
+    registry_config: Annotated[
+        Path | None,
+        typer.Option("--registry-config", metavar="FILE", help="Properties of the registry: logins, TLS."),
+    ] = None
+    invalid: Annotated[
+        Literal["fail", "null"],
+        typer.Option("--invalid", help="Keys and values that are not of their type: an error, or null."),
+    ] = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Records(Group):
+    """Which records are read."""
+
+    PANEL: ClassVar[str] = "Records"
+    isolation: Annotated[
+        Isolation, typer.Option("--isolation", help="read_uncommitted has aborted and open transactions too.")
+    ] = DEFAULT_ISOLATION
+    on_loss: Annotated[
+        Literal["fail", "report"], typer.Option("--on-loss", help="What to do where offsets are in no segment.")
+    ] = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Rows(Group):
+    """Where records or rows go, as what, and how many of them."""
+
+    PANEL: ClassVar[str] = "Output"
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Write into FILE, whole or not at all; - is stdout."),
+    ] = None
+    row_format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            help="parquet, arrow, csv or jsonl; without it what FILE ends with, and on the screen a table.",
+        ),
+    ] = None
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line; the same as --format jsonl.")] = False
+    count: Count = None
 
 
 @dataclass(frozen=True, slots=True)

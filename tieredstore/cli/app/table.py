@@ -6,6 +6,8 @@ without it. A wing's entry point names the wing's own table::
     [project.entry-points."tieredstore.commands"]
     uploader = "tieredstore.uploader.cli:COMMANDS"
 
+An entry of the name ``cat --group`` is no command, but what that option of the command does.
+
 Entry points are read only where the core's own names do not answer.
 """
 
@@ -51,13 +53,23 @@ def entry_of(name: str) -> Entry | None:
     return found or next((entry for entry in wing_entries() if entry.name == name), None)
 
 
+def find_option(name: str) -> Entry | None:
+    """Find what a wing attaches to an option of a command, by ``command --option``; None where there is none."""
+    return next((entry for entry in _attached() if entry.name == name), None)
+
+
 def all_entries() -> tuple[Entry, ...]:
     """List the core's commands, then those of the installed wings."""
     return (*_CORE.values(), *wing_entries())
 
 
-@functools.cache
 def wing_entries() -> tuple[Entry, ...]:
+    """List the commands of the wings that are there."""
+    return tuple(entry for entry in _attached() if " " not in entry.name)
+
+
+@functools.cache
+def _attached() -> tuple[Entry, ...]:
     """Read the tables of the wings that are there."""
     from importlib.metadata import entry_points  # a tenth of a second that most commands do without
 
@@ -76,9 +88,8 @@ _SUMMARIES: Final = {
     "inspect": "Show a segment: manifest, chunk map, key id, indexes, objects, metadata; --index shows an index's "
     "entries.",
     "fetch": "Fetch a segment's log, a range of its bytes, or an index, exactly as the broker wrote them.",
-    "cat": "Show the records of a topic, by partition and offset.",
-    "query": "Ask topics in SQL (DuckDB's): each is a table.",
-    "export": "Write the records of a topic into files: Parquet, Arrow, CSV or JSON lines.",
+    "cat": "Show the records of a topic, by partition and offset, or write them into files.",
+    "query": "Ask topics in SQL (DuckDB's): each is a table. Without SQL, list them.",
     "show": "Show what files say: batches, records, or the entries of an index.",
     "mirror": "Copy segments to another store or under another prefix; the source is only read.",
     "rm": "Delete the segments of topics, with --to only the oldest of them, with --segment one; whole segments only.",
@@ -121,10 +132,6 @@ def _load(name: str) -> Loaded:  # noqa: C901  a table
             from tieredstore.cli.records import query
 
             return query.query
-        case "export":
-            from tieredstore.cli.records import export
-
-            return export.export
         case "show":
             from tieredstore.cli.records import show
 

@@ -1,200 +1,274 @@
-"""``tieredstore cat``: the records of a topic."""
+"""``tieredstore cat``: the records of a topic, on the screen or into files."""
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
-from tieredstore.cli.app.arguments import SettingsPath, SomePartition, SomePartitions, StoreUrl, Topic, TopicId
-from tieredstore.cli.app.broker_options import BootstrapServer, KafkaConfig, KafkaProperties, client_properties
-from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
-from tieredstore.cli.app.completion import complete_offset
-from tieredstore.cli.records.record_filter import Pattern, first_of
-from tieredstore.cli.records.record_output import AsJson, AsText, CodedBytes, Format, record_writer
-from tieredstore.cli.records.record_places import check_window, choose_partitions, parse_place
-from tieredstore.cli.records.uncommitted import LeftOut
-from tieredstore.cli.terminal.output import complain
-from tieredstore.errors import ConfigError
-from tieredstore.model import Earliest, Latest, Place, Uuid, hint_of_number
+from tieredstore.cli.app.options import Cluster, OneTopic, Records, Rows, Store, Values, Window, Work
+from tieredstore.cli.app.table import find_option
+from tieredstore.cli.records.group_reads import GroupRead
+from tieredstore.cli.records.record_output import (
+    IN_TABLE,
+    RecordFormat,
+    parse_format,
+    tell_left_out,
+    write_formatted,
+    write_table,
+)
+from tieredstore.cli.records.row_output import GivenRows, Target
+from tieredstore.cli.records.value_types import parse_types
+from tieredstore.cli.terminal.output import complain, counted, print_lines
+from tieredstore.errors import ConfigError, excerpt
+from tieredstore.model import Last, hint_of_number, human_bytes
 from tieredstore.process.interruption import Interrupted
 
 if TYPE_CHECKING:
-    from tieredstore.cli.records.record_filter import PartitionRecords
-    from tieredstore.reading.log_snapshot import LogSnapshot
-    from tieredstore.reading.reader import TopicReader
-    from tieredstore.reading.windows import Windows
+    from tieredstore.api.bucket import Bucket
+    from tieredstore.api.reading import ReadOptions
+    from tieredstore.api.scopes import Partitions
+    from tieredstore.query.export import Exported
+    from tieredstore.query.topic_columns import ColumnTypes
+    from tieredstore.query.writers import BatchRows
 
-_MATCHED: Final = ("key", "value")
-_POLL_S: Final = 1.0
-
-ACCEPT_LOSS: Final = "use --data-loss report"
-"""What a person does who puts up with losses."""
-
-
-class IsolationLevel(enum.Enum):
-    """Kafka's ``isolation.level``."""
-
-    READ_UNCOMMITTED = "read_uncommitted"
-    READ_COMMITTED = "read_committed"
-
-
-Isolation: TypeAlias = Annotated[
-    IsolationLevel, typer.Option("--isolation", help="read_uncommitted shows aborted and open transactions too.")
-]
-
-
-class DataLossPolicy(enum.Enum):
-    """What becomes of a read that meets offsets which no segment holds."""
-
-    FAIL = "fail"
-    REPORT = "report"
-
-
-DataLossError: TypeAlias = Annotated[
-    DataLossPolicy, typer.Option("--data-loss", help="What to do where offsets are in no segment.")
-]
+_WIDTH: Final = 8
+"""Of the offsets in a table of records that a group shares out."""
 
 
 def cat(
-    topic: Topic,
-    partition: SomePartition = None,
-    settings: SettingsPath = None,
-    store: StoreUrl = None,
-    partitions: SomePartitions = None,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="OFFSET|TIME|-N",
-            help="The first offset, the first record of TIME or later, or the last N records of each partition.",
-            autocompletion=complete_offset,
-        ),
-    ] = None,
-    stop: Annotated[
-        str | None,
-        typer.Option(
-            "--to",
-            metavar="OFFSET|TIME",
-            help="Where to end; that record is not shown.",
-            autocompletion=complete_offset,
-        ),
-    ] = None,
-    count: Annotated[
-        int | None, typer.Option("-n", "--count", metavar="COUNT", min=1, help="End after so many records.")
+    topic: OneTopic,
+    store: Store,
+    cluster: Cluster,
+    window: Window,
+    last: Annotated[
+        int | None,
+        typer.Option("--last", metavar="N", min=0, rich_help_panel="Window", help="The last N of each partition."),
     ] = None,
     grep: Annotated[
         str | None,
-        typer.Option("--grep", metavar="PATTERN", help="Only records whose key or value has a match of this pattern."),
+        typer.Option(
+            "--grep",
+            metavar="PATTERN",
+            rich_help_panel="Records",
+            help="Only those whose key or value has a match of this pattern.",
+        ),
     ] = None,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what comes, until interrupted.")] = False,
-    as_text: AsText = False,
-    format_text: Format = None,
-    as_json: AsJson = False,
-    json_bytes: CodedBytes = None,
-    isolation: Isolation = IsolationLevel.READ_COMMITTED,
-    data_loss: DataLossError = DataLossPolicy.FAIL,
-    topic_id: TopicId = None,
-    bootstrap_server: BootstrapServer = None,
-    kafka_config: KafkaConfig = None,
-    kafka_properties: KafkaProperties = None,
+    follow: Annotated[
+        bool,
+        typer.Option("-f", "--follow", rich_help_panel="Records", help="Go on with what comes, until interrupted."),
+    ] = False,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group",
+            metavar="GROUP",
+            rich_help_panel="Cluster",
+            help="Share the topic with this group, go on where it was, and commit what was written.",
+        ),
+    ] = None,
+    *,
+    records: Records,
+    values: Values,
+    output: Rows,
+    work: Work,
 ) -> None:
-    """Show the records of a topic, by partition and offset.
+    r"""Show the records of a topic, by partition and offset, or write them into files.
 
-    With --bootstrap-server the bucket is read up to its end and the broker from exactly there.
+    With --bootstrap-server the bucket is read up to its end and the broker from exactly there. What a read has to
+    report, and what it left out, goes to stderr.
 
-    A TIME is a date with or without a time of day (2026-01-31T08:00:00Z; UTC unless it says otherwise), or @ and
-    milliseconds since 1970. What a read has to report, and what it left out, goes to stderr.
+    -o FILE is whole or not there. -o DIR gets files by partition, each named after the offsets that it covers, and the
+    next run goes on behind those that are there. --format may also be a line with kcat's letters, as
+    '%t [%p] at offset %o: key %k: %s\n'; beside these there are %T %h %S %K %R.
 
-    Example: tieredstore cat -c store.properties orders --from -5
+    Example: tieredstore cat -c store.properties orders --last 5
 
-    Example: tieredstore cat -c store.properties orders --from 2026-01-31 --to 2026-02-01 --grep error -n 10
+    Example: tieredstore cat -c store.properties orders --from yesterday --to 10:00 --grep error -n 10
+
+    Example: tieredstore cat -c store.properties orders -o orders-files
     """
-    write, columns = record_writer(
-        topic, as_text=as_text, format_text=format_text, as_json=as_json, json_bytes=json_bytes
-    )
-    first, last = (None if text is None else parse_place(text) for text in (start, stop))
-    check_window(first, last)
-    if follow and last is not None:
-        raise ConfigError("--follow has no end: leave --to out, or --follow")
-    client = client_properties(bootstrap_server, kafka_config, kafka_properties)
-    from tieredstore.reading.query import LogQuery, QueryWords
-    from tieredstore.reading.reader import TopicReader
-    from tieredstore.records.settings import ReadSettings
-
-    query = LogQuery.of_topic(
-        topic, choose_partitions(partition, partitions), isolation=isolation.value, on_data_loss=data_loss.value,
-        client=client, topic_id=None if topic_id is None else Uuid.parse(topic_id),
-        words=QueryWords(accept_loss=ACCEPT_LOSS, topic_ids="--topic-id", choose_topic_id="--topic-id"),
-    )  # fmt: skip
-    pattern = None if grep is None else Pattern(grep)
-    # Offsets tell how far was read, whatever is shown.
-    columns = tuple(dict.fromkeys((*columns, *(() if grep is None else _MATCHED), "offset")))
-    with (
-        open_chosen_bucket(settings, store) as place,
-        place.manager() as manager,
-        TopicReader(lambda: manager, query, ReadSettings(columns=columns)) as reader,
-    ):
-        snapshot, left_out = reader.snapshot(), LeftOut(reader)
-        records = (
-            records_as_they_come(reader, snapshot, left_out, first)
-            if follow
-            else records_till_end(reader, snapshot, left_out, first, last)
+    sink = _Sink.parse(topic.topic, output)
+    _check_window(window, last)
+    if follow and (window.stop is not None or sink.target.path is not None):
+        raise ConfigError(f"--follow has no end: leave {'-o' if window.stop is None else '--to'} out, or --follow")
+    if sink.target.is_folder and (grep is not None or output.count is not None):
+        raise ConfigError(
+            f"{sink.target.path} is a folder, which gets all records of the offsets that it covers: leave "
+            f"{'-n' if grep is None else '--grep'} out, or name a file"
         )
-        try:
-            with closing(records):
-                shown: Iterable[PartitionRecords] = records if pattern is None else pattern.filtered(records)
-                if count is not None:
-                    shown = first_of(shown, count)
-                width = max(len(str(max(log.end - 1, 0))) for log in snapshot.logs.values())
-                write(left_out.noting(shown), width)
-        except (Interrupted, KeyboardInterrupt):
-            left_out.tell(was_stopped=True)
-            raise
-        left_out.tell()
+    how = read_options(records, parse_types(values, "bytes", alone=topic.topic))
+    how["columns"], which = sink.columns, topic.which()
+    partitions, how["topic_id"] = which.get("partitions"), which.get("topic_id")
+    if work.parallel is not None:
+        how["parallel"] = work.parallel
+    if output.count is not None:
+        how["limit"] = output.count
+    if group is not None:
+        _refuse_with_group(
+            {"-p": topic.partitions, "--topic-id": topic.topic_id, "--to": window.stop, "--grep": grep,
+             "-o FILE": sink.target.path}
+        )  # fmt: skip
+        start = window.first if last is None else Last(last)
+        client = _need_broker(cluster)
+        request = GroupRead(store.read_settings(), client, topic.topic, group, start, how, follow)
+        with closing(_group_reader()(request)) as rows:
+            sink.write(rows, _WIDTH)
+        return
+    if grep is not None:
+        how["filter"] = matching(grep)
+    with store.open(cluster) as bucket:
+        if sink.target.is_folder and sink.target.path is not None:
+            del how["columns"]
+            _write_folder(bucket, topic, window, last, sink.target, partitions, how)
+            return
+        how["follow"] = follow
+        read = bucket.read(topic.topic, partitions, start=window.first, stop=window.end, last=last, **how)
+        with closing(read):
+            _tell_numbers(window)
+            try:
+                sink.write(GivenRows(read.schema, read.batches()), len(str(max(read.end_offset - 1, 0))))
+            except (Interrupted, KeyboardInterrupt):
+                tell_left_out(read.left_out(asks=False))
+                raise
+            tell_left_out(read.left_out())
 
 
-def records_till_end(
-    reader: TopicReader, snapshot: LogSnapshot, left_out: LeftOut, start: Place | None, stop: Place | None
-) -> Generator[PartitionRecords]:
-    """One partition after the other, up to where the logs end now."""
-    for where, (first, last) in _windows(reader, snapshot, start, stop).items():
-        log = snapshot.logs[where]
-        with closing(reader.read(log, first, last, aborted=left_out.begin(log, first, last))) as batches:
-            for records in batches:
-                yield log.partition, records
-        left_out.reached(log.partition, last)
+def read_options(records: Records, types: Callable[[str], ColumnTypes]) -> ReadOptions:
+    """How records are read, as the options say; an error names these."""
+    from tieredstore.reading.query import QueryWords
+
+    words = QueryWords(accept_loss="use --on-loss report", topic_ids="--topic-id", choose_topic_id="--topic-id")
+    return {"types": types, "isolation": records.isolation, "on_loss": records.on_loss, "words": words}
 
 
-def records_as_they_come(
-    reader: TopicReader, snapshot: LogSnapshot, left_out: LeftOut, start: Place | None
-) -> Generator[PartitionRecords]:
-    """First those that there are and then those that come, without an end."""
-    windows = _windows(reader, snapshot, start, None, are_followed=True)
-    with reader.follow({where: snapshot.logs[where].position(first) for where, (first, _) in windows.items()}) as tail:
-        try:
-            while True:
-                if (given := tail.poll(_POLL_S)) is not None:
-                    yield given.where[1], given.records
-        finally:
-            tail.close()
-            left_out.aborted_in_tail = tail.aborted
+def matching(pattern: str) -> Any:
+    """The filter of records whose key or value has a match of a regular expression of RE2 somewhere.
+
+    ConfigError for what is no expression. Bytes are matched, as they are.
+    """
+    import pyarrow as pa
+    import pyarrow.compute
+
+    compute: Any = pyarrow.compute
+    try:
+        compute.match_substring_regex(pa.array([b""], pa.binary()), pattern)
+    except (pa.ArrowInvalid, UnicodeEncodeError) as error:
+        raise ConfigError(f"--grep {excerpt(pattern)!r} is no regular expression: {error}") from error
+    key, value = (compute.match_substring_regex(compute.field(name), pattern) for name in ("key", "value"))
+    return key | value
 
 
-def _windows(
-    reader: TopicReader, snapshot: LogSnapshot, start: Place | None, stop: Place | None, *, are_followed: bool = False
-) -> Windows:
-    """What to read of each partition; a number within the logs that looks like a time is told of on stderr."""
-    lookup = reader.lookup(snapshot)
-    first, last = Earliest() if start is None else start, Latest() if stop is None else stop
-    windows = lookup.clamped(first, last)
-    for option, place in (("--from", start), ("--to", stop)):
+@dataclass(frozen=True, slots=True)
+class _Sink:
+    """Where the records of a topic go, and as what: lines of a format, or what the target says."""
+
+    topic: str
+    target: Target
+    lines: RecordFormat | None
+
+    @classmethod
+    def parse(cls, topic: str, output: Rows) -> _Sink:
+        """ConfigError for options that exclude each other."""
+        text = output.row_format
+        if text is None or "%" not in text or output.as_json:
+            return cls(topic, Target.parse(output, takes_folder=True), None)
+        path = None if output.output is None or str(output.output) == "-" else output.output
+        return cls(topic, Target(path, None), parse_format(text))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Those that are looked at; partition and offset tell how far was read, whatever is shown."""
+        if self.lines is None and self.target.ending is not None:
+            from tieredstore.query.topic_columns import TOPIC_COLUMNS
+
+            return TOPIC_COLUMNS
+        shown = IN_TABLE if self.lines is None else self.lines.columns
+        return tuple(dict.fromkeys(("partition", "offset", *shown)))
+
+    def write(self, rows: BatchRows, width: int) -> None:
+        """The records; a table has offsets so wide."""
+        if self.lines is not None:
+            with self.target.open() as file:
+                write_formatted(_by_partition(rows), self.lines, file, topic=self.topic)
+        elif self.target.ending is None:
+            write_table(_by_partition(rows), offset_width=width)
+        else:
+            self.target.write(rows, noun="record")
+
+
+def _by_partition(rows: BatchRows) -> Iterator[tuple[int, Any]]:
+    """The batches, each with the partition that it is of."""
+    untyped: Any
+    for untyped in rows:
+        yield untyped.column("partition")[0].as_py(), untyped
+
+
+def _write_folder(
+    bucket: Bucket,
+    topic: OneTopic,
+    window: Window,
+    last: int | None,
+    target: Target,
+    partitions: Partitions,
+    how: ReadOptions,
+) -> None:
+    folder, written, records = cast("Path", target.path), 0, 0
+
+    def tell(exported: Exported, number: int, files: int) -> None:
+        nonlocal written, records
+        written, records = written + 1, records + exported.records
+        shown = f"{counted(exported.records, 'record')}  {human_bytes(exported.size)}"
+        print_lines([f"{exported.file.path.name}  {shown}  ({number} of {files})"])
+
+    bucket.export(
+        topic.topic, folder, partitions, start=window.first, stop=window.end, last=last,
+        file_format=target.ending or "", on_file=tell, **how,
+    )  # fmt: skip
+    lost = "" if how.get("on_loss") == "fail" else " that are not lost"
+    complain(
+        f"{counted(records, 'record')} in {counted(written, 'new file')}"
+        if written
+        else f"{folder} has all records{lost}"
+    )
+
+
+def _check_window(window: Window, last: int | None) -> None:
+    """ConfigError for a window that no log has."""
+    start, stop = window.first, window.end
+    if last is not None and start is not None:
+        raise ConfigError("--last and --from exclude each other: give one of them")
+    if isinstance(start, int) and isinstance(stop, int) and start > stop:
+        raise ConfigError(f"there are no offsets from {start} up to {stop}: the window ends before it begins")
+
+
+def _tell_numbers(window: Window) -> None:
+    """A number within the logs that looks like a time is told of on stderr."""
+    for option, place in (("--from", window.first), ("--to", window.end)):
         if isinstance(place, int) and (hint := hint_of_number(place)) is not None:
             complain(f"{option} {place} is taken for an offset; {hint}")
-    if are_followed:
-        windows = {where: (begin, begin) for where, (begin, _) in windows.items()}
-    lookup.check_readable(windows, first, last)
-    return windows
+
+
+def _refuse_with_group(given: Mapping[str, object]) -> None:
+    surplus = next((option for option, value in given.items() if value is not None), None)
+    if surplus is not None:
+        raise ConfigError(f"--group shares the whole topic, and commits what was written: leave {surplus} out")
+
+
+def _need_broker(cluster: Cluster) -> Mapping[str, str]:
+    client = cluster.client()
+    if client is None:
+        raise ConfigError("no broker is named, which --group needs: give --bootstrap-server HOST:PORT")
+    return client
+
+
+def _group_reader() -> Callable[[GroupRead], Any]:
+    """What reads for a group; the consumer attaches it."""
+    entry = find_option("cat --group")
+    if entry is None:
+        raise ConfigError("--group is read by the consumer, which is not installed here")
+    return cast("Callable[[GroupRead], Any]", entry.load())

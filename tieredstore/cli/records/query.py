@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tieredstore.cli.app.arguments import SettingsPath, StoreUrl
-from tieredstore.cli.app.broker_options import BootstrapServer, KafkaConfig, KafkaProperties, client_properties
-from tieredstore.cli.app.chosen_bucket import open_chosen_bucket
-from tieredstore.cli.records.cat import DataLossError, DataLossPolicy, IsolationLevel
-from tieredstore.cli.records.message_types import (
-    InvalidAsNull,
-    Isolation,
-    KeyType,
-    MessageOptions,
-    MessageType,
-    Registry,
-    RegistryConfig,
-    SchemaAvro,
-    SchemaJson,
-    ValueType,
-    table_options,
-)
-from tieredstore.cli.records.query_output import ENDINGS, check_name, check_names, write_rows, write_table
+from tieredstore.cli.app.options import Cluster, Records, Rows, Store, Values, Work
+from tieredstore.cli.records.cat import read_options
+from tieredstore.cli.records.row_output import GivenRows, Target, check_names, print_rows
+from tieredstore.cli.records.value_types import parse_types
 from tieredstore.cli.terminal.plots import COLORS, Picture, label
 from tieredstore.errors import ConfigError
 
@@ -34,41 +20,31 @@ if TYPE_CHECKING:
 
 
 def query(
-    sql: Annotated[str, typer.Argument(metavar="SQL", help="The query; topics are its tables.")],
-    settings: SettingsPath = None,
-    store: StoreUrl = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a row.")] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="CSV with a line of names.")] = False,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o", "--output", metavar="FILE", help="Write FILE.parquet, .arrow, .csv or .jsonl, whole or not at all."
-        ),
-    ] = None,
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="The query; topics are its tables.")] = "SHOW TABLES",
+    *,
+    store: Store,
+    cluster: Cluster,
+    records: Records,
+    values: Values,
+    output: Rows,
     plot: Annotated[
         tuple[Path, str, str] | None,
-        typer.Option("--plot", metavar="FILE X Y", help="Draw column Y over column X: FILE.png, FILE.svg or FILE.pdf."),
+        typer.Option(
+            "--plot",
+            metavar="FILE X Y",
+            rich_help_panel="Output",
+            help="Draw column Y over column X: FILE.png, FILE.svg or FILE.pdf.",
+        ),
     ] = None,
-    schema_json: SchemaJson = None,
-    schema_avro: SchemaAvro = None,
-    schema_registry: Registry = None,
-    schema_registry_config: RegistryConfig = None,
-    key_type: KeyType = MessageType.TEXT,
-    value_type: ValueType = MessageType.TEXT,
-    invalid: InvalidAsNull = False,
-    isolation: Isolation = IsolationLevel.READ_COMMITTED,
-    data_loss: DataLossError = DataLossPolicy.FAIL,
     sandbox: Annotated[
         bool, typer.Option("--sandbox", help="The SQL may read no files and install nothing: topics alone.")
     ] = False,
-    bootstrap_server: BootstrapServer = None,
-    kafka_config: KafkaConfig = None,
-    kafka_properties: KafkaProperties = None,
+    work: Work,
 ) -> None:
-    """Ask topics in SQL (DuckDB's): each is a table.
+    """Ask topics in SQL (DuckDB's): each is a table. Without SQL, list them.
 
-    Columns are topic, partition, "offset", timestamp, timestampType, key, value, headers and leaderEpoch. Conditions on
-    partition, "offset" and timestamp keep what they exclude from being fetched. "TOPIC$segments" and
+    Columns are topic, partition, "offset", timestamp, timestamp_type, key, value, headers and leader_epoch. Conditions
+    on partition, "offset" and timestamp keep what they exclude from being fetched. "TOPIC$segments" and
     "TOPIC$partitions" are tables of what there is. Topics of batches (`pubsub topics`) are tables too, with the columns
     message, record and messageId; "TOPIC$batches" is one of a name that a topic of segments has as well.
 
@@ -79,50 +55,23 @@ def query(
 
     Example: tieredstore query -c store.properties "SELECT * FROM orders WHERE timestamp > now() - INTERVAL 1 DAY"
     """
-    if plot is not None and (output is not None or as_json or as_csv):
-        raise ConfigError("--plot draws the rows in place of writing them: leave out -o, --json and --csv")
-    write = _writer(output, as_json=as_json, as_csv=as_csv)
+    if plot is not None and (output.output is not None or output.as_json or output.row_format is not None):
+        raise ConfigError("--plot draws the rows in place of writing them: leave out -o, --format and --json")
+    target = Target.parse(output)
     picture = None if plot is None else QueryPlot(*plot)
-    client = client_properties(bootstrap_server, kafka_config, kafka_properties)
-    from tieredstore.duckdb.query_tables import QueryTables
-    from tieredstore.query.batch_tables import batches_beside
-
-    messages = MessageOptions(
-        key_type, value_type, schema_json or (), schema_avro or (), schema_registry, schema_registry_config, invalid
-    )
-    options, types_of = table_options(messages, isolation, data_loss, client)
-    with (
-        open_chosen_bucket(settings, store) as place,
-        place.manager() as manager,
-        QueryTables(
-            manager, options, types_of, batches=batches_beside(place.store, place.settings), is_sandboxed=sandbox
-        ) as asked,
-    ):
-        rows: BatchRows = asked.run(sql)
-        if picture is None:
-            write(rows)
-        else:
+    how = read_options(records, parse_types(values, "text"))
+    if output.count is not None:
+        how["limit"] = output.count
+    if work.parallel is not None:
+        how["parallel"] = work.parallel
+    with store.open(cluster) as bucket, closing(bucket.query(sql, sandbox=sandbox, **how)) as read:
+        rows = GivenRows(read.schema, read.batches())
+        if picture is not None:
             picture.save(rows)
-
-
-def _writer(output: Path | None, *, as_json: bool, as_csv: bool) -> Callable[[BatchRows], None]:
-    if as_json and as_csv:
-        raise ConfigError("--json and --csv exclude each other: give one of them")
-    if output is None and not (as_json or as_csv):
-        return write_table
-    ending = "jsonl" if as_json else "csv" if as_csv else _ending(output)
-    if output is not None:
-        check_name(output, ending)
-    return lambda rows: write_rows(rows, ending, output)
-
-
-def _ending(output: Path | None) -> str:
-    suffix = "" if output is None else output.suffix.lower()
-    if suffix not in ENDINGS:
-        raise ConfigError(
-            f"{str(output)!r} says no format: name it .parquet, .arrow, .csv or .jsonl, or give --json or --csv"
-        )
-    return ENDINGS[suffix]
+        elif target.ending is None:
+            print_rows(rows)
+        else:
+            target.write(rows)
 
 
 _MEASURED: Final = "integer", "floating", "decimal", "timestamp", "date", "null"

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import enum
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from tieredstore.cli.terminal.output import JsonValue, iso_utc
+from tieredstore.cli.terminal.output import iso_utc
 from tieredstore.cli.terminal.tables import Column, number, text, word
 
 if TYPE_CHECKING:
@@ -27,49 +24,25 @@ TABLE: Final[Sequence[Column]] = (
 """The columns of a table of records."""
 
 
-class JsonBytes(enum.Enum):
-    """How keys, values and the values of headers stand in JSON, which has no bytes."""
-
-    BASE64 = "base64"
-    TEXT = "text"
-    BOTH = "both"
-
-
 def rows_of(records: pa.RecordBatch, columns: Sequence[str] = SHOWN) -> Iterator[dict[str, Any]]:
     """Each record as a map of these columns."""
     untyped: Any = records
-    values: list[Sequence[Any]] = [untyped.column(name).to_pylist() for name in columns]
+    values: list[Sequence[Any]] = [_values(untyped.column(name)) for name in columns]
     # Without columns there are as many rows all the same.
     rows = zip(*values, strict=True) if values else ((),) * records.num_rows
     return (dict(zip(columns, row, strict=True)) for row in rows)
 
 
-def json_lines(
-    records: pa.RecordBatch, partition: int | None, *, topic: str | None = None, coding: JsonBytes = JsonBytes.BOTH
-) -> Iterator[str]:
-    """A JSON object for each record; without ``topic`` and ``partition`` where they are None."""
-    known: dict[str, JsonValue] = {"topic": topic, "partition": partition}
+def json_lines(records: pa.RecordBatch, partition: int | None, *, topic: str | None = None) -> Iterator[str]:
+    """A JSON object for each record, as lines of JSON have it; no ``topic`` and ``partition`` where they are None."""
+    from tieredstore.query.writers import json_line
+
+    known: dict[str, Any] = {"topic": topic, "partition": partition}
     place = {name: value for name, value in known.items() if value is not None}
     for row in rows_of(records):
-        headers: list[JsonValue] = [
-            {"key": header["key"], **_encode("value", header["value"], coding)} for header in row["headers"] or ()
-        ]
-        yield (
-            json.dumps(
-                {
-                    **place,
-                    "offset": row["offset"],
-                    "timestamp_ms": row["timestamp"],
-                    "timestamp": iso_utc(row["timestamp"]),
-                    "timestamp_type": row["timestampType"],
-                    "bytes": coding.value,
-                    **_encode("key", row["key"], coding),
-                    **_encode("value", row["value"], coding),
-                    "headers": headers,
-                }
-            )
-            + "\n"
-        )
+        time = row["timestamp"]
+        row["timestamp_type"] = row.pop("timestampType")
+        yield json_line({**place, **row, "timestamp": iso_utc(time) or time})
 
 
 def table_cells(row: Mapping[str, Any], partition: str, offset_width: int = 0) -> list[str]:
@@ -81,26 +54,22 @@ def table_cells(row: Mapping[str, Any], partition: str, offset_width: int = 0) -
     return [partition, offset, time, shown_text(row["key"]), shown_text(row["value"]) + headers]
 
 
-def shown_text(data: bytes | None) -> str:
-    """Text as it is, anything else in hexadecimal."""
+def _values(column: Any) -> Sequence[Any]:
+    # Milliseconds, since a record's time may lie beyond Python's calendar.
+    values: Sequence[Any] = (column.view("int64") if str(column.type).startswith("timestamp") else column).to_pylist()
+    return values
+
+
+def shown_text(data: Any) -> str:
+    """Text as it is, bytes that are none in hexadecimal, and what has parts as JSON."""
     if data is None:
         return "null"
+    if not isinstance(data, bytes):
+        from tieredstore.query.writers import cell_text
+
+        return cell_text(data, null="null")
     decoded = _text(data)
     return f"0x{data.hex()}" if decoded is None else decoded
-
-
-def _encode(name: str, data: bytes | None, coding: JsonBytes) -> dict[str, str | None]:
-    """``name`` has the bytes in base64, ``name_text`` the same as text.
-
-    Beside base64 the text is null where the bytes are none; asked for alone it is replaced by base64 there.
-    """
-    coded = None if data is None else base64.b64encode(data).decode("ascii")
-    if coding is JsonBytes.BASE64:
-        return {name: coded}
-    decoded = None if data is None else _text(data)
-    if coding is JsonBytes.BOTH:
-        return {name: coded, f"{name}_text": decoded}
-    return {name: coded} if data is not None and decoded is None else {f"{name}_text": decoded}
 
 
 def _text(data: bytes) -> str | None:

@@ -1,4 +1,4 @@
-"""The consumer's command."""
+"""What the consumer attaches to the command line: groups, for ``cat``."""
 
 from __future__ import annotations
 
@@ -7,16 +7,10 @@ from typing import Final
 from tieredstore.cli.app.table import Entry, Loaded
 
 
-def _consume() -> Loaded:
+def _read_by_group() -> Loaded:
     from tieredstore.consumer.cli import consume
 
-    return consume.consume
+    return consume.ConsumedTopic
 
 
-COMMANDS: Final = (
-    Entry(
-        "consume",
-        "Show the records of a topic as a consumer of bucket and broker gets them, until interrupted.",
-        _consume,
-    ),
-)
+COMMANDS: Final = (Entry("cat --group", "Read a topic as a member of a group.", _read_by_group),)

@@ -201,7 +201,6 @@ def print_(
     Example: tieredstore pipeline print backup.properties kafka/orders/base_offset=0/1_0_00000000000000000000.parquet
     """
     from tieredstore.cli.records.record_output import write_json, write_table
-    from tieredstore.cli.records.record_rows import JsonBytes
 
     with open_pipeline(file) as (settings, parts):
         from tieredstore.pipelines.run.recipes import places_of
@@ -212,7 +211,7 @@ def print_(
             topic, partition = place_of(places_of(settings), key)
             batches = _first(read_records(settings, parts.store, key), count)
             if as_json:
-                write_json(((partition, batch) for batch in batches), topic=topic, coding=JsonBytes.BOTH)
+                write_json(((partition, batch) for batch in batches), topic=topic)
             else:
                 write_table((partition, batch) for batch in batches)
 

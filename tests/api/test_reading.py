@@ -1,0 +1,98 @@
+"""What a read tells beside its records, how many it gives, and what those are that come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pytest
+
+import tieredstore as ts
+from tests.support.golden.records import expected_rows
+from tests.support.golden.segments import case_path
+from tests.support.records.topic_buckets import Bucket
+from tieredstore.errors import ConfigError
+from tieredstore.query import ColumnTypes
+from tieredstore.reading import LogTail
+from tieredstore.values import Text
+
+ABORTED = "the records of 22 aborted transactions"
+
+
+@pytest.fixture
+def txn() -> Iterator[ts.Bucket]:
+    with ts.open(case_path("07-txn") / "rsm.properties") as bucket:
+        yield bucket
+
+
+@pytest.fixture
+def growing(tmp_path: Path) -> Iterator[Bucket]:
+    topics = Bucket(tmp_path)
+    yield topics
+    topics.close()
+
+
+def test_what_nobody_committed_is_told_of_as_far_as_was_read(txn: ts.Bucket) -> None:
+    read = txn.read("txn")
+    assert read.left_out() == []
+    assert len(list(read)) == 2357
+    assert read.left_out() == [ABORTED]
+    first = next(o for o, row in enumerate(expected_rows("07-txn", 0, "read_committed")) if row["offset"] != o)
+    for limit, told in ((first, []), (first + 1, ["the records of 1 aborted transaction"])):
+        read = txn.read("txn", limit=limit)
+        assert read.to_arrow().num_rows == limit
+        assert read.left_out() == told
+    everything = txn.read("txn", isolation="read_uncommitted")
+    assert everything.to_arrow().num_rows == len(expected_rows("07-txn", 0))
+    assert everything.left_out() == []
+
+
+@pytest.mark.parametrize("limit", [0, 1, 604, 10**9])
+def test_a_limit_bounds_what_is_given_whatever_takes_it(txn: ts.Bucket, limit: int) -> None:
+    count = min(limit, 2357)
+    assert len(list(txn.read("txn", limit=limit))) == count
+    assert txn.read("txn", limit=limit).to_polars().height == count
+    assert txn.query("FROM txn", limit=limit).to_arrow().num_rows == count
+    assert sum(batch.num_rows for batch in txn.read("txn", limit=limit).batches()) == count
+
+
+def test_types_are_said_by_topic(txn: ts.Bucket) -> None:
+    asked: list[str] = []
+
+    def types_of(topic: str) -> ColumnTypes:
+        asked.append(topic)
+        return ColumnTypes(value=Text())
+
+    (record,) = txn.read("txn", types=types_of, limit=1)
+    assert isinstance(record.value, str)
+    assert isinstance(record.key, bytes)
+    (row,) = txn.query("SELECT typeof(key) AS k, typeof(value) AS v FROM txn LIMIT 1", types=types_of)
+    assert row == {"k": "BLOB", "v": "VARCHAR"}
+    assert set(asked) >= {"txn"}
+    with pytest.raises(ConfigError, match="leave key and value out"):
+        txn.read("txn", types=types_of, key="text")
+
+
+def test_a_query_in_a_sandbox_reads_topics_alone(txn: ts.Bucket, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a\n1\n")
+    sql = f"SELECT a FROM '{tmp_path}/a.csv'"
+    assert list(txn.query(sql)) == [{"a": 1}]
+    with pytest.raises(ConfigError):
+        txn.query(sql, sandbox=True)
+    assert list(txn.query("SELECT count(*) AS n FROM txn", sandbox=True)) == [{"n": 2357}]
+
+
+def test_what_comes_is_filtered_too(growing: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tieredstore.reading.reader.LogTail", partial(LogTail, look_s=0.05))
+    growing.write(10)
+    with ts.open(growing.root) as bucket:
+        wanted = ds.field("value") == b"orders-0@7"
+        assert [one.offset for one in bucket.read("orders", follow=True, filter=wanted, limit=1)] == [7]
+        rows = bucket.read("orders", follow=True, last=3, limit=5)
+        records = iter(rows)
+        seen = [next(records).offset for _ in range(3)]
+        growing.write(5)
+        seen += [one.offset for one in records]
+    assert seen == [7, 8, 9, 10, 11]

@@ -1,0 +1,67 @@
+"""A topic into a folder of files, which is gone on with later.
+
+It lies apart from the bucket, which imports it once it is asked for: it needs pyarrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from tieredstore.api.positions import GivenPlace
+from tieredstore.api.reading import ReadOptions, places_of, query_of, types_of
+from tieredstore.errors import ConfigError
+from tieredstore.model import Earliest, Latest
+from tieredstore.query.export import Exported, export_files, plan_export
+from tieredstore.query.export_folder import export_folder
+from tieredstore.query.topic_read import ReadPlan
+from tieredstore.query.topic_scan import default_parallelism
+from tieredstore.reading.reader import TopicReader
+
+if TYPE_CHECKING:
+    from tieredstore.api.bucket import Bucket
+    from tieredstore.api.scopes import Partitions
+
+OnFile: TypeAlias = Callable[[Exported, int, int], object]
+"""Called with each file that is done, its number, and how many there will be."""
+
+_OF_FILES: Final = ("columns", "filter", "follow", "limit")
+
+
+def export_records(
+    bucket: Bucket,
+    topic: str,
+    folder: Path,
+    partitions: Partitions,
+    window: tuple[GivenPlace, GivenPlace, int | None],
+    *,
+    file_format: str,
+    on_file: OnFile | None,
+    how: ReadOptions,
+) -> int:
+    """Write the records that the folder does not have yet, and return how many."""
+    begin, end = places_of(*window)
+    surplus = next((name for name in _OF_FILES if how.get(name)), None)
+    if surplus is not None:
+        raise ConfigError(f"a folder gets all records of the offsets that it covers: leave {surplus} out")
+    plan = ReadPlan(types=types_of(how, "bytes", topic), parallelism=how.get("parallel"))
+    query, manager, records = query_of(bucket, topic, partitions, how), bucket.manager, 0
+    with TopicReader(lambda: manager, query) as reader:
+        snapshot = reader.snapshot()
+        windows = reader.lookup(snapshot).clamped(
+            Earliest() if begin is None else begin, Latest() if end is None else end
+        )
+        try:
+            with export_folder(folder, query, snapshot, plan, file_format):
+                files = plan_export(snapshot, folder, file_format, windows=windows)
+                at_once = plan.parallelism or default_parallelism()
+                with closing(export_files(reader, snapshot, files, plan, at_once=at_once)) as done:
+                    for number, exported in enumerate(done, 1):
+                        records += exported.records
+                        if on_file is not None:
+                            on_file(exported, number, len(files))
+        except OSError as error:
+            raise ConfigError(f"{folder} cannot be written: {error.strerror}") from None
+    return records

@@ -1,0 +1,160 @@
+"""Where records and rows go, and as what: a table on the screen, or Parquet, Arrow, CSV and lines of JSON anywhere."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
+
+from tieredstore.cli.terminal.output import complain, counted, print_growing_table
+from tieredstore.cli.terminal.output_file import output_to
+from tieredstore.cli.terminal.tables import number, text
+from tieredstore.errors import ConfigError, excerpt
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tieredstore.cli.app.options import Rows
+    from tieredstore.query.writers import BatchRows
+
+
+_BINARY: Final = ("parquet", "arrow")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where rows go: ``path``, or stdout, in one of the files' formats; None for a table."""
+
+    path: Path | None
+    ending: str | None
+    is_folder: bool = False
+
+    @classmethod
+    def parse(cls, rows: Rows, *, takes_folder: bool = False) -> Target:
+        """What the options say; ConfigError for what they cannot mean."""
+        from tieredstore.query.writers import ENDINGS, WRITERS
+
+        if rows.as_json and rows.row_format is not None:
+            raise ConfigError("--json and --format exclude each other: give one of them")
+        ending = "jsonl" if rows.as_json else rows.row_format
+        if ending is not None and ending not in WRITERS:
+            raise ConfigError(f"--format is {excerpt(ending)!r}; it must be one of {', '.join(WRITERS)}")
+        path = rows.output
+        if path is None or str(path) == "-":
+            if path is not None and ending is None:
+                raise ConfigError("-o - has one stream of rows: say its --format")
+            if path is None and ending in _BINARY and sys.stdout.isatty():
+                raise ConfigError(
+                    "this is binary and would upset a terminal: give -o FILE, or -o - to have it here all the same"
+                )
+            return cls(None, ending)
+        named = None if path.is_dir() else ENDINGS.get(path.suffix.lower())
+        if takes_folder and named is None and (path.is_dir() or not path.exists() or path.is_file()):
+            return cls(path, ending or "parquet", is_folder=True)
+        if named is not None and ending not in (None, named):
+            raise ConfigError(f"{path} is a name for {named}, and {ending} is asked for: leave one of them out")
+        if named is None and ending is None:
+            raise ConfigError(
+                f"{str(path)!r} says no format: name it .parquet, .arrow, .csv or .jsonl, or give --format"
+            )
+        return cls(path, ending or named)
+
+    @contextlib.contextmanager
+    def open(self) -> Generator[BinaryIO]:
+        """The file, whole at the end or absent; or stdout, on a terminal without what it would obey."""
+        with output_to(self.path) as file:
+            is_screen = self.path is None and self.ending not in _BINARY and sys.stdout.isatty()
+            yield cast("BinaryIO", _Screen(file)) if is_screen else file
+
+    def write(self, rows: BatchRows, *, noun: str = "row") -> None:
+        """The rows in their format; of a file it is told on stderr. ConfigError for two columns of one name."""
+        from tieredstore.query import writers
+
+        if self.ending != "csv":
+            check_names(rows)
+        with self.open() as file:
+            count = writers.WRITERS[self.ending or ""](FlushedRows(rows, file), file)
+        if self.path is not None:
+            complain(f"{counted(count, noun)} in {self.path}")
+
+
+@dataclass(frozen=True, slots=True)
+class FlushedRows:
+    """Rows, of which those that were written are seen before the next ones are asked for."""
+
+    rows: BatchRows
+    file: BinaryIO
+
+    @property
+    def schema(self) -> pa.Schema:
+        """That of all batches."""
+        return self.rows.schema
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for batch in self.rows:
+            yield batch
+            self.file.flush()
+
+
+@dataclass(frozen=True, slots=True)
+class GivenRows:
+    """Batches that have this schema."""
+
+    schema: pa.Schema
+    batches: Iterable[pa.RecordBatch]
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return iter(self.batches)
+
+
+class _Screen:
+    """A terminal, which obeys control characters that anybody may have written into a record."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def write(self, data: bytes) -> int:
+        """All of it, but no control characters beside line ends and tabs."""
+        self._file.write(bytes_in_terminal(bytes(data)))
+        return len(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def bytes_in_terminal(data: bytes) -> bytes:
+    """What a terminal may be given of bytes that anybody may have written: no control characters but line ends."""
+    text = data.decode(errors="replace")
+    kept = (
+        character if character.isprintable() or character in "\n\t" else "\N{REPLACEMENT CHARACTER}"
+        for character in text
+    )
+    return "".join(kept).encode()
+
+
+def print_rows(reader: BatchRows) -> None:
+    """A table on stdout, of rows that may be millions."""
+    from pyarrow import types
+
+    from tieredstore.query import writers
+
+    untyped: Any = reader
+    columns = [
+        number(field.name) if types.is_integer(field.type) or types.is_floating(field.type) else text(field.name)
+        for field in untyped.schema
+    ]
+    print_growing_table(
+        columns, ([writers.cell_text(value, null="null") for value in cells] for cells in writers.cells_of(reader))
+    )
+
+
+def check_names(reader: BatchRows) -> None:
+    """ConfigError where two columns have one name, of which only a table or CSV would show both."""
+    untyped: Any = reader
+    names: list[str] = untyped.schema.names
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"the query gives two columns {twice}: name one of them, with AS")

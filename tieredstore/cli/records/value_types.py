@@ -1,0 +1,114 @@
+"""What ``--key`` and ``--value`` say of keys and values, for all topics and for some.
+
+It lies apart from the options, which need no pyarrow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from tieredstore.errors import ConfigError, excerpt
+
+if TYPE_CHECKING:
+    from tieredstore.cli.app.options import Values
+    from tieredstore.query.topic_columns import ColumnTypes
+    from tieredstore.schema_registry import SchemaRegistry
+    from tieredstore.values import ValueType
+
+_OF_TOPIC: Final = re.compile(r"([A-Za-z0-9._-]+)=(.*)", re.DOTALL)
+_ALL: Final = ""
+
+_Kind: TypeAlias = "Callable[[str], ValueType]"
+"""The type of a registry's subject."""
+
+
+def parse_types(
+    values: Values, default: Literal["bytes", "text"], *, alone: str | None = None
+) -> Callable[[str], ColumnTypes]:
+    """What says the types of a topic. Files of schemas are read at once, a registry when a topic is asked for.
+
+    ``alone`` is the one topic that is read. ConfigError for what is no type, and for what is said of another topic.
+    """
+    from tieredstore.query.topic_columns import ColumnTypes
+
+    registry = _registry(values)
+    keys, of_values = (
+        _parse_side(option, texts or (), alone, partial(_parse_kind, option, values.invalid, registry), default)
+        for option, texts in (("--key", values.key), ("--value", values.value))
+    )
+
+    def types_of(topic: str) -> ColumnTypes:
+        key, value = (side.get(topic, side[_ALL]) for side in (keys, of_values))
+        return ColumnTypes(key(f"{topic}-key"), value(f"{topic}-value"))
+
+    return types_of
+
+
+def _parse_side(
+    option: str, texts: Sequence[str], alone: str | None, parse: Callable[[str], _Kind], default: str
+) -> Mapping[str, _Kind]:
+    """The types of keys or of values, by topic."""
+    kinds: dict[str, str] = {}
+    for text in texts:
+        named = _OF_TOPIC.fullmatch(text)
+        topic, kind = (named[1], named[2]) if named else (_ALL, text)
+        if topic in kinds:
+            raise ConfigError(f"{option} is given twice for {topic or 'all topics'}: give one of them")
+        if alone is not None and topic not in (_ALL, alone):
+            raise ConfigError(f"{option} is given for {topic}, and {alone} is read: name that, or none")
+        kinds[topic] = kind
+    return {topic: parse(kind) for topic, kind in ({_ALL: default} | kinds).items()}
+
+
+def _parse_kind(option: str, invalid: Literal["fail", "null"], registry: SchemaRegistry | None, text: str) -> _Kind:
+    from tieredstore.values import Avro, Binary, Json, Text
+
+    way_out = f"read it as bytes ({option} bytes), or as null (--invalid null)"
+    name, _, file = text.partition(":")
+    match name, file:
+        case ("bytes", "") if text == name:
+            return lambda _: Binary()
+        case ("text", "") if text == name:
+            return lambda _: Text(invalid, way_out=way_out)
+        case ("json", _) if file:
+            from tieredstore.values.json_schema import parse_json_schema
+
+            of_file: Any = Json(parse_json_schema(_read_text(Path(file))), invalid, way_out=way_out)
+            return lambda _: of_file
+        case ("avro", _) if file:
+            of_schema: Any = Avro(_read_text(Path(file)), registry, invalid, way_out=way_out)
+            return lambda _: of_schema
+        case ("avro", "") if registry is not None:
+            return lambda subject: Avro(registry.latest(subject), registry, invalid, way_out=way_out)
+        case ("avro", ""):
+            raise ConfigError(f"no Avro schema is given for {option} avro: write avro:FILE, or give --registry URL")
+        case ("json", ""):
+            raise ConfigError(f"no schema is given for {option} json: write json:FILE")
+        case _:
+            raise ConfigError(
+                f"{option} is {excerpt(text)!r}; it must be bytes, text, json:FILE, avro:FILE or avro, or of one "
+                "topic as orders=text"
+            )
+
+
+def _registry(values: Values) -> SchemaRegistry | None:
+    if values.registry is None and values.registry_config is None:
+        return None
+    from tieredstore.config.properties import read_properties
+    from tieredstore.schema_registry import SchemaRegistry
+
+    properties = {} if values.registry_config is None else read_properties(values.registry_config)
+    return SchemaRegistry(values.registry, properties)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not text") from None
