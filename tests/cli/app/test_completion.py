@@ -64,7 +64,7 @@ def offered(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
         ("cat t", []),
         ("l", ["ls", "lifecycle"]),
         ("keys l", ["list"]),
-        ("pipeline re", ["redrive"]),
+        ("pipeline ba", ["backfill"]),
         ("du --by d", ["day"]),
         ("cat --isolation read_c", ["read_committed"]),
         ("cat --fr", ["--from"]),

@@ -36,9 +36,9 @@ from tieredstore.pipelines.transforming import Message
 from tieredstore.testing.segments import Record, build_batch
 
 READ: Final = {
-    "cat", "doctor", "du", "fetch", "hold list", "inspect", "keys check",
-    "keys list", "lifecycle show", "ls", "pipeline changes", "pipeline print", "pipeline sources",
-    "pipeline status", "pipeline verify", "pubsub cat", "pubsub verify", "query", "show", "verify", "version",
+    "cat", "doctor", "du", "fetch", "hold list", "inspect", "keys check", "keys list",
+    "lifecycle show", "ls", "pipeline status", "pipeline verify", "pubsub cat", "pubsub verify", "query", "show",
+    "verify", "version",
 }  # fmt: skip
 """Nothing that is stored is deleted, replaced or added, but by ``doctor`` an object that it takes away again, and by a
 group of ``cat`` its position."""
@@ -140,11 +140,12 @@ REWRITE: Final[dict[str, Prepare]] = {
     "gc": of_leftovers,
     "hold release": of_segments("hold", "release", "case"),
     "keys rotate": of_two_pairs,
-    "pipeline backfill": of_pipeline("backfill", "--topic", "orders", "--generation", "2", "--replace", "1"),
-    "pipeline drop": of_pipeline("drop"),
+    "pipeline backfill": of_pipeline("backfill", "orders", "--generation", "2"),
+    "pipeline backfill --replace": of_pipeline("backfill", "orders", "--generation", "2", "--replace", "1"),
+    "pipeline backfill --bad-messages": of_pipeline("backfill", "--bad-messages", first=TRANSFORMER),
     "pipeline finalize": of_pipeline("finalize"),
     "pipeline gc": of_pipeline("gc"),
-    "pipeline redrive": of_pipeline("redrive", first=TRANSFORMER),
+    "pipeline rm": of_pipeline("rm"),
     "pubsub gc": of_orphans,
     "rm": of_segments("rm", "single"),
     "rm --segment": of_segments("rm", "single", "-p", 0, "--segment", 1),
@@ -207,7 +208,7 @@ PLACED: Final = {
     "cat": ["--from --to", "cat single -c {}"],
     "du": ["--from", "du single -c {}"],
     "verify": ["--from", "verify single -c {}"],
-    "pipeline backfill": ["--from --to", "pipeline backfill {} --topic single --generation 2 --replace 1 --yes"],
+    "pipeline backfill": ["--from --to", "pipeline backfill {} single --generation 2 --replace 1 --yes"],
 }
 """Commands whose options take an offset or a time."""
 
@@ -244,5 +245,5 @@ def test_no_other_command_takes_a_place() -> None:
         for path, command in commands_below(program())
         if any({"--from", "--to", "--since", "--until"} & set(one.opts) for one in command.params)
     }
-    # A number of an entry, and a time of audit records.
-    assert taking == PLACED.keys() | {"pipeline changes", "pubsub verify"}
+    # A time of which segments are listed, and one of audit records.
+    assert taking == PLACED.keys() | {"ls", "pubsub verify"}

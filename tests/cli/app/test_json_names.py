@@ -36,9 +36,6 @@ PRINTING = {
     + [f"inspect txn 0 605 --index {kind}" for kind in ("index", "timeindex", "snapshot", "leader-epoch", "txnindex")],
     "cat": ["cat none -p 1 -n 3"],
     "query": [],  # its names are the query's own
-    "show": [f"show {LOG}.log", f"show {LOG}.log --records"]
-    + [f"show {LOG}.{suffix}" for suffix in ("index", "timeindex", "snapshot", "txnindex")]
-    + [f"show {MEMQ}", f"show {MEMQ} --records"],
     "keys list": ["keys list"],
     "keys rotate": ["keys rotate --dry-run"],
     "keys check": ["keys check --retire key1"],
@@ -52,22 +49,24 @@ PRINTING = {
     "lifecycle apply": ["lifecycle apply --dry-run"],
     "doctor": ["doctor"],
     "pipeline run": ["pipeline run kept.properties --once"],
-    "pipeline status": [f"pipeline status {file}.properties" for file in ("kept", "replaced")],
-    "pipeline verify": ["pipeline verify kept.properties --against bucket"],
-    "pubsub verify": ["pubsub verify holes --store ./batches --settle 0s"],
-    "pipeline print": [f"pipeline print kept.properties {KEPT} -n 3"],
-    "pipeline sources": [f"pipeline sources kept.properties {KEPT} --backup kept.properties"],
-    "pipeline changes": ["pipeline changes kept.properties"],
-    "pipeline redrive": [
-        "pipeline redrive strict.properties",
-        *(f"pipeline redrive {file}.properties --yes" for file in ("strict", "mended")),
+    "pipeline status": [
+        f"pipeline status {file}.properties{more}"
+        for file, more in (("kept", ""), ("replaced", ""), ("kept", " --after -1"))
     ],
+    "pipeline verify": ["pipeline verify kept.properties --against bucket"],
+    "show": [f"show {LOG}.log", f"show {LOG}.log --records"]
+    + [f"show {LOG}.{suffix}" for suffix in ("index", "timeindex", "snapshot", "txnindex")]
+    + [f"show {KEPT} -c kept.properties {options}" for options in ("-n 3", "--sources --backup kept.properties")]
+    + [f"show {MEMQ}", f"show {MEMQ} --records"],
+    "pubsub verify": ["pubsub verify holes --store ./batches --settle 0s"],
     "pipeline backfill": [
-        f"pipeline backfill kept.properties --topic none --generation {options}" for options in ("9", "8 --replace 1")
+        *(f"pipeline backfill kept.properties none --generation {more}" for more in ("9 --yes", "8 --replace 1")),
+        "pipeline backfill strict.properties --bad-messages",
+        *(f"pipeline backfill {file}.properties --bad-messages --yes" for file in ("strict", "mended")),
     ],
     "pipeline finalize": ["pipeline finalize timed.properties"],
     "pipeline gc": ["pipeline gc kept.properties"],
-    "pipeline drop": ["pipeline drop kept.properties"],
+    "pipeline rm": ["pipeline rm kept.properties"],
     "pubsub cat": ["pubsub cat events --group readers --store ./batches"],
     "pubsub topics": [f"pubsub topics events --store ./batches{more}" for more in ("", " --prices prices.toml")],
     "pubsub gc": ["pubsub gc events --store ./batches"],
@@ -127,7 +126,7 @@ def _kept_twice(folder: Path) -> None:
     replaced = (folder / "kept.properties").read_text() + "secor.generation=4\n"
     (folder / "replaced.properties").write_text(replaced)
     assert tieredstore("pipeline", "run", "replaced.properties", "--once").code == 0
-    backfill = "backfill", "replaced.properties", "--topic", "none", "--generation", 5, "--replace", 4, "--yes"
+    backfill = "backfill", "replaced.properties", "none", "--generation", 5, "--replace", 4, "--yes"
     assert tieredstore("pipeline", *backfill).code == 0
     (folder / "kept" / "none").mkdir(exist_ok=True)
     (folder / "kept" / "none" / ".~tieredstore-left").write_bytes(b"of a killed run")

@@ -56,9 +56,24 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
         yield kept
 
 
-def rows(done: Result) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+TOTALS: dict[str, Any] = {
+    "planned": 0,
+    "done": 0,
+    "kept": 0,
+    "failed": 0,
+    "stored_size": 0,
+    "codes": {},
+    "dry_run": False,
+    "stays": [],
+}
+"""The sums of a tool that had nothing to do."""
+SAME = ("status", "code", "topic", "topic_id", "partition", "base_offset", "last_offset", "records", "stored_size")
+"""What a window is, whoever writes it."""
+
+
+def rows(done: Result, code: int = 0) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The lines, and the summary behind them."""
-    assert done.code == 0, done
+    assert done.code == code, done
     *lines, last = [json.loads(line) for line in done.text.splitlines()]
     return lines, last["summary"]
 
@@ -77,23 +92,64 @@ def test_a_run_counts_the_same_in_both(kept: Kept) -> None:
     assert (window["records"], window["filtered"], window["quarantined"]) == (4, 4, 4)
     sizes = {info.key: info.size for info in kept.store.list(ROOT)}
     stored = sum(sizes[key] for key in window["output_keys"])
-    assert summary == {"records": 4, "filtered": 4, "quarantined": 4, "files": 2, "stored_size": stored}
-    backfill = "pipeline", "backfill", kept.file(**by("thirds")), "--topic", "orders", "--generation", 7, "--json"
-    assert rows(tieredstore(*backfill))[1] == summary
+    counts = {"records": 4, "filtered": 4, "quarantined": 4, "files": 2, "stored_size": stored}
+    assert summary == {**TOTALS, "done": 1, "codes": {"written": 1}, **counts}
+    backfill = "pipeline", "backfill", kept.file(**by("thirds")), "orders", "--generation", 7, "--yes", "--json"
+    (again,), sums_again = rows(tieredstore(*backfill))
+    assert sums_again == summary
+    assert (again["action"], window["action"]) == ("backfill", "run")
+    assert [again[name] for name in SAME] == [window[name] for name in SAME]
+
+
+def test_a_run_of_several_pipelines_has_one_summary(kept: Kept) -> None:
+    first = kept.file().rename(kept.folder / "first.properties")
+    second = kept.file(secor__generation="2")
+    windows, summary = rows(tieredstore("pipeline", "run", "--once", first, second, "--json"))
+    assert [(one["topic"], one["base_offset"], one["last_offset"]) for one in windows] == [("orders", 0, 11)] * 2
+    assert (summary["done"], summary["records"], summary["files"]) == (2, 24, 2)
 
 
 def test_changes_tell_sizes(kept: Kept) -> None:
     file = kept.file()
     assert tieredstore("pipeline", "run", "--once", file).code == 0
-    change = json.loads(tieredstore("pipeline", "changes", file, "--json").text)
+    (change,), summary = rows(tieredstore("pipeline", "status", file, "--after", -1, "--json"))
     assert change["sizes"] == [kept.store.head(key).size for key in change["output_keys"]]
+    assert summary["changes"] == 1
+
+
+def test_the_last_number_goes_on_where_changes_ended(kept: Kept) -> None:
+    """Entries of which no change tells count too."""
+    file = kept.file()
+    assert tieredstore("pipeline", "run", "--once", file).code == 0
+    (change,), summary = rows(tieredstore("pipeline", "status", file, "--after", -1, "--json"))
+    _, known = rows(tieredstore("pipeline", "status", file, "--json"))
+    assert known == {"partitions": 1, "lag": 0, "commit": summary["commit"]}
+    assert summary["commit"] > change["commit"]
+    for after in (change["commit"], summary["commit"]):
+        assert rows(tieredstore("pipeline", "status", file, "--after", after, "--json")) == (
+            [], {"changes": 0, "commit": summary["commit"]},
+        )  # fmt: skip
+    shown = tieredstore("pipeline", "status", file, "--after", change["commit"])
+    assert shown.text == f"nothing was done to the output behind entry {change['commit']}\n"
+    kept.write(3, partitions=(0,))
+    assert tieredstore("pipeline", "run", "--once", file).code == 0
+    (change,), later = rows(tieredstore("pipeline", "status", file, "--after", summary["commit"], "--json"))
+    assert summary["commit"] < change["commit"] < later["commit"]
 
 
 @pytest.mark.parametrize("transformer", ["thirds", "halves"])
 def test_redriving_tells_of_what_stays_bad_where_and_why(kept: Kept, transformer: str) -> None:
     assert tieredstore("pipeline", "run", "--once", kept.file(**by("thirds"))).code == 0
     (before,) = [info.key for info in kept.store.list(f"{ROOT}_tieredstore/kept/1/quarantine/")]
-    redrive = "pipeline", "redrive", kept.file(**by(transformer)), "--yes"
+    again = "pipeline", "backfill", kept.file(**by(transformer)), "--bad-messages"
+    redrive = *again, "--yes"
+    planned = f"would be parsed: orders-0 0 … 9: 4 messages in {before}"
+    assert tieredstore(*again).text.splitlines() == [
+        planned, "4 messages in 1 file would be parsed", "nothing was parsed: --yes does it",
+    ]  # fmt: skip
+    (plan,), plans = rows(tieredstore(*again, "--json"))
+    assert (plan["status"], plan["quarantine_key"], plan["quarantined"]) == ("planned", before, 4)
+    assert (plans["planned"], plans["dry_run"], plans["quarantined"]) == (1, True, 4)
     text = tieredstore(*redrive).text.splitlines()
     if transformer == "thirds":
         assert text[0] == f"orders-0 0 … 9: no messages filed, 4 stay bad in {before}"
@@ -103,7 +159,9 @@ def test_redriving_tells_of_what_stays_bad_where_and_why(kept: Kept, transformer
         assert (row["quarantine_key"], row["output_keys"], row["quarantined"]) == (before, [], 4)
         assert [(why["quarantined"], why["first_offset"]) for why in row["reasons"]] == [(2, 0), (2, 3)]
         assert all(f": {why['reason']}" in line for why, line in zip(row["reasons"], text[1:3], strict=True))
-        assert summary == {"records": 0, "filtered": 0, "quarantined": 4, "parsed_files": 1}
+        assert (row["status"], row["code"]) == ("kept", "still_bad")
+        sums = {"records": 0, "filtered": 0, "quarantined": 4, "files": 0}
+        assert summary == {**TOTALS, "kept": 1, "codes": {"still_bad": 1}, **sums}
         return
     (after,) = [info.key for info in kept.store.list(f"{ROOT}_tieredstore/kept/1/quarantine/")]
     assert text[0] == f"orders-0 0 … 9: 1 message filed, 1 left out, 2 stay bad in {after}"
@@ -113,9 +171,8 @@ def test_redriving_tells_of_what_stays_bad_where_and_why(kept: Kept, transformer
     text = tieredstore(*redrive).text.splitlines()
     assert text == ["orders-0 0 … 6: 2 messages filed", "1 file parsed once more: 2 messages filed; none stays bad"]
     assert tieredstore(*redrive).text == "no bad messages are put aside\n"
-    assert rows(tieredstore(*redrive, "--json")) == (
-        [], {"records": 0, "filtered": 0, "quarantined": 0, "parsed_files": 0},
-    )  # fmt: skip
+    sums = {"records": 0, "filtered": 0, "quarantined": 0, "files": 0}
+    assert rows(tieredstore(*redrive, "--json")) == ([], {**TOTALS, **sums})
 
 
 def test_an_output_of_which_there_is_nothing_is_not_as_it_was_committed(kept: Kept) -> None:
@@ -144,16 +201,17 @@ def test_verify_says_what_it_has_read_and_what_not(kept: Kept) -> None:
     shown = tieredstore("pipeline", "verify", file, "--sizes-only").text.splitlines()
     assert shown[0].startswith(f"0 of {len(sizes)} files read in full (0 B of ")
     assert shown[1] == "names and sizes were compared with the commit log"
-    facts = {"commit_log": True, "files": len(sizes), "stored_size": sum(sizes), "problems": []}
+    facts = {"commit_log": True, "files": len(sizes), "stored_size": sum(sizes), "problems": 0}
     read = {"read_files": len(sizes), "read_size": sum(sizes)}
-    assert tieredstore("pipeline", "verify", file, "--json").json == {**facts, **read}
+    assert rows(tieredstore("pipeline", "verify", file, "--json")) == ([], {**facts, **read})
     nothing = {"read_files": 0, "read_size": 0}
-    assert tieredstore("pipeline", "verify", file, "--json", "--sizes-only").json == {**facts, **nothing}
+    assert rows(tieredstore("pipeline", "verify", file, "--json", "--sizes-only")) == ([], {**facts, **nothing})
     first = next(iter(kept.store.list(f"{ROOT}orders/")))
     kept.store.put(first.key, b"x")
     done = tieredstore("pipeline", "verify", file, "--json")
-    assert done.code == 4
-    assert (done.json["read_files"], done.json["read_size"]) == (len(sizes) - 1, sum(sizes) - first.size)
+    (problem,), summary = rows(done, code=4)
+    assert (problem["output_key"], summary["problems"]) == (first.key, 1)
+    assert (summary["read_files"], summary["read_size"]) == (len(sizes) - 1, sum(sizes) - first.size)
 
 
 def test_files_without_a_commit_log_are_never_all_that_there_is_to_be(kept: Kept) -> None:
@@ -170,7 +228,7 @@ def test_files_without_a_commit_log_are_never_all_that_there_is_to_be(kept: Kept
         "records were not compared with the source (--against)",
         "no problems found",
     ]
-    said = tieredstore("pipeline", "verify", file, "--json").json
+    _, said = rows(tieredstore("pipeline", "verify", file, "--json"))
     assert (said["commit_log"], said["read_files"], said["files"]) == (False, 1, 1)
 
 
@@ -181,35 +239,87 @@ def test_a_replacement_shows_its_plan_and_status_who_holds_what_gave_way(kept: K
     (key,) = listed(kept.store)
     size = kept.store.head(key).size
     before = {info.key: kept.store.get(info.key) for info in kept.store.list("")}
-    line = ("pipeline", "backfill", file, "--topic", "orders", "--from", 3, "--to", 5, "--generation", 2)
+    line = ("pipeline", "backfill", file, "orders", "--from", 3, "--to", 5, "--generation", 2)
     shown = tieredstore(*line, "--replace", 1)
     assert shown.text.splitlines() == [
-        "asked: orders-0 3 … 4",
-        "would be replaced, in whole windows: orders-0 0 … 11",
+        "would be written: orders-0 0 … 11 (asked: 3 … 4)",
         f"would be deleted: {key}",
-        f"1 file would be deleted ({human_bytes(size)})",
-        "nothing was replaced: --yes does it",
+        f"1 window would be written; 1 file would be deleted ({human_bytes(size)})",
+        "nothing was written: --yes does it",
     ]
-    (window,), summary = rows(tieredstore(*line, "--replace", 1, "--json"))
-    assert window == {
-        "topic": "orders", "partition": 0, "first_offset": 0, "last_offset": 11,
+    (window, going), summary = rows(tieredstore(*line, "--replace", 1, "--json"))
+    assert {name: value for name, value in window.items() if value not in (None, [])} == {
+        "action": "backfill", "status": "planned", "code": "written", "topic": "orders",
+        "topic_id": window["topic_id"], "partition": 0, "base_offset": 0, "last_offset": 11,
         "asked_first_offset": 3, "asked_last_offset": 4,
     }  # fmt: skip
-    assert summary == {"removed_keys": [key], "deleted": 1, "stored_size": size, "dry_run": True}
+    assert (going["status"], going["code"], going["name"], going["stored_size"]) == ("planned", "deleted", key, size)
+    assert going.keys() == window.keys()
+    assert (summary["codes"], summary["stored_size"]) == ({"deleted": 1, "written": 1}, size)
+    assert summary["dry_run"]
     assert {info.key: kept.store.get(info.key) for info in kept.store.list("")} == before
     assert tieredstore(*line, "--replace", 1, "--yes").code == 0
     assert [key.rpartition("/")[2][:4] for key in listed(kept.store)] == ["2_0_"]
     again = tieredstore(*line, "--replace", 1).text.splitlines()
-    assert again == ["asked: orders-0 3 … 4", "no files would be deleted (0 B)", "there is nothing to replace"]
+    assert again == ["there is nothing to write"]
     table, note = tieredstore("pipeline", "status", file).text.strip().splitlines()[-2:]
     assert table.split()[:2] == ["orders", "0"]
     assert table.count("by 2") == 2
     assert note == "orders-0: offsets 0 to 11 gave way to generation 2"
-    (row,) = tieredstore("pipeline", "status", file, "--json").json
+    (row,), _ = rows(tieredstore("pipeline", "status", file, "--json"))
     assert row["replaced"] == [{"generation": 2, "first_offset": 0, "last_offset": 11}]
-    other = tieredstore("pipeline", "backfill", file, "--topic", "orders", "--generation", 3, "--replace", 1, "--yes")
+    other = tieredstore("pipeline", "backfill", file, "orders", "--generation", 3, "--replace", 1, "--yes")
     assert other.code == 2
     assert "offsets 0 to 11 of orders-0 are held by generation 2" in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["orders"], "pipeline backfill needs FILE TOPIC --generation N, or FILE --bad-messages"),
+        (["--generation", 2], "pipeline backfill needs FILE TOPIC --generation N, or FILE --bad-messages"),
+        (["--bad-messages", "orders"], "--bad-messages parses all that the pipeline put aside"),
+        (["--bad-messages", "--generation", 2], "--bad-messages parses all that the pipeline put aside"),
+        (["--bad-messages", "--from", 0], "--bad-messages parses all that the pipeline put aside"),
+        (["orders", "--generation", 2, "--from", 5, "--to", 3], "there are no offsets from 5 up to 3"),
+        (["orders", "--generation", 2, "--from", "soon"], "--from is 'soon', which is neither an offset nor a time"),
+        (["orders", "--generation", 2, "-p", "x"], "-p is 'x': it must be as 3, as 0,2 or as 4-7"),
+    ],
+)
+def test_what_a_backfill_cannot_do_is_said_before_anything_is_opened(
+    arguments: list[object], sentence: str, tmp_path: Path
+) -> None:
+    settings = tmp_path / "kept.properties"
+    settings.write_text(
+        "pipeline.name=kept\noutput.storage.backend.class=filesystem\noutput.storage.root=/nowhere\n"
+        "storage.backend.class=filesystem\nstorage.root=/nowhere\n"
+    )
+    done = tieredstore("pipeline", "backfill", settings, *arguments)
+    assert (done.code, done.text) == (2, "")
+    assert sentence in done.stderr
+
+
+def test_show_has_the_records_of_a_file_and_where_they_came_from(kept: Kept) -> None:
+    file = kept.file()
+    assert tieredstore("pipeline", "run", "--once", file).code == 0
+    (key,) = listed(kept.store)
+    for options in ((), ("--records",)):
+        records = tieredstore("show", key, "-c", file, "--json", *options).lines
+        assert [(one["topic"], one["partition"], one["offset"]) for one in records] == [
+            ("orders", 0, offset) for offset in range(12)
+        ]
+    assert [one["offset"] for one in tieredstore("show", key, "-c", file, "-n", 2, "--json").lines] == [0, 1]
+    (origin,), summary = rows(tieredstore("show", key, "-c", file, "--sources", "--backup", file, "--json"))
+    assert origin == {
+        "file": key, "topic": "orders", "partition": 0, "first_offset": 0, "last_offset": 11, "committed": True,
+        "backup_keys": [key], "segment_names": origin["segment_names"],
+    }  # fmt: skip
+    assert len(origin["segment_names"]) == 1
+    assert summary == {"files": 1, "entries": 1, "failed": 0}
+    for options in ((), ("--sources",)):
+        done = tieredstore("show", "out/orders/none", "-c", file, *options)
+        assert (done.code, done.text) == (3, "")
+        assert "has not the name of an output's file" in done.stderr
 
 
 def test_status_names_a_loss_for_as_long_as_runs_end_with_it(kept: Kept) -> None:
@@ -222,7 +332,7 @@ def test_status_names_a_loss_for_as_long_as_runs_end_with_it(kept: Kept) -> None
         done = tieredstore("pipeline", "status", file)
         assert done.code == 0
         assert "offsets 12 to 19 of orders-0 are not there" in done.stderr
-        (row,) = tieredstore("pipeline", "status", file, "--json").json
+        (row,), _ = rows(tieredstore("pipeline", "status", file, "--json"))
         assert row["next_offset"] == 12
         assert "offsets 12 to 19" in row["problem"]
     assert kept.offsets() == {("orders", 0): list(range(12))}
@@ -267,7 +377,7 @@ def test_another_process_that_takes_over_is_5_and_what_it_left_is_written_by_the
         secor__message__transformer__class=f"{taken_over.__module__}:{taken_over.__name__}",
         secor__generation=generation,
     )
-    last = ("--once", file) if verb == "run" else (file, "--topic", TOPIC, "--generation", generation)
+    last = ("--once", file) if verb == "run" else (file, TOPIC, "--generation", generation, "--yes")
     done = spawn("pipeline", verb, *last, **{FILE: str(file)})
     assert done.code == 5, done
     assert "another process has written entry" in done.stderr

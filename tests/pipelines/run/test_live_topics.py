@@ -268,7 +268,8 @@ class TestStatus:
         assert done.text.splitlines()[-1].split() == ["ordrs", *["-"] * 6, *["-"] * 2]
         assert done.stderr == "tieredstore: there is no topic 'ordrs' in the bucket; did you mean 'orders'?\n"
         done = self.shown(tmp_path / "json", "--json", **topics)
-        first, *_, last = done.json
+        first, *_, last, summary = done.lines
+        assert summary == {"summary": {"partitions": 2, "lag": 40, "commit": -1}}
         assert last.keys() == first.keys()
         assert last == {**dict.fromkeys(first), "topic": "ordrs"}
         assert "did you mean 'orders'?" in done.stderr

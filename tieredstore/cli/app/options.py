@@ -158,7 +158,7 @@ class Cluster(Group):
         return client
 
 
-_Partitions: TypeAlias = Annotated[
+Partitions: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         "-p",
@@ -182,7 +182,7 @@ class Topics(Group):
         list[str] | None,
         typer.Argument(metavar="TOPIC", help="Only these topics, by name or glob.", autocompletion=complete_topic),
     ] = None
-    partitions: _Partitions = None
+    partitions: Partitions = None
     topic_id: _TopicId = None
 
     @property
@@ -203,7 +203,7 @@ class OneTopic(Group):
 
     PANEL: ClassVar[str] = "Topics"
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.", autocompletion=complete_topic)]
-    partitions: _Partitions = None
+    partitions: Partitions = None
     topic_id: _TopicId = None
 
     def which(self, work: Work | None = None) -> Which:
@@ -398,7 +398,7 @@ class Work(Group):
 
     PANEL: ClassVar[str] = "Work"
     parallel: Annotated[
-        int | None, typer.Option("--parallel", metavar="N", min=1, max=256, help="So many segments at once.")
+        int | None, typer.Option("--parallel", metavar="N", min=1, max=256, help="Segments, or windows, in parallel.")
     ] = None
 
 
@@ -427,6 +427,14 @@ DryRun: TypeAlias = Annotated[
     bool, typer.Option("--dry-run", rich_help_panel="Work", help="Say what would be done, and do nothing.")
 ]
 """Of what only adds: it acts at once, but for this."""
+
+MinAge: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--min-age", metavar="AGE", rich_help_panel="Work", help="Only what is older, by the store's clock: 24h, 7d."
+    ),
+]
+"""Of what collects garbage."""
 
 Count: TypeAlias = Annotated[
     int | None, typer.Option("-n", metavar="N", min=1, rich_help_panel="Output", help="End after so many records.")

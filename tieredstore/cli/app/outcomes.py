@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import typer
 
@@ -57,7 +57,7 @@ class Words:
     noun: str
     done: str
     left: Mapping[str, str]
-    show: Callable[[Outcome, str], str | None]
+    show: Callable[[Any, str], str | None]
     doing: str
     stopping: frozenset[str] = frozenset()
     also: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -68,6 +68,8 @@ class Words:
     """How to go on where a signal ended it."""
     only_adds: bool = False
     """It acts at once, but for a dry run."""
+    row: Row[Any] = OUTCOME
+    """The item for scripts: a tool whose outcomes have more fields adds them behind those of all tools."""
 
 
 @dataclass(slots=True)
@@ -100,7 +102,7 @@ class Teller:
         """Of one item more."""
         self.note(outcome)
         if self.as_json:
-            print_json_line(OUTCOME.json(outcome))
+            print_json_line(self.words.row.json(outcome))
             return
         line = self.words.show(outcome, self.verb_of(outcome))
         if line is not None:

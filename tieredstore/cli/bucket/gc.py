@@ -8,7 +8,7 @@ import typer
 
 from tieredstore.api.outcomes import Outcome
 from tieredstore.api.positions import duration_of
-from tieredstore.cli.app.options import Apply, Cluster, Json, Store, Topics, Work
+from tieredstore.cli.app.options import Apply, Cluster, Json, MinAge, Store, Topics, Work
 from tieredstore.cli.app.outcomes import Words, carry_out
 from tieredstore.errors import ConfigError
 from tieredstore.model import human_bytes
@@ -24,9 +24,7 @@ def gc(
     topics: Topics,
     store: Store,
     cluster: Cluster,
-    min_age: Annotated[
-        str, typer.Option("--min-age", metavar="AGE", help="Only what is older, by the store's clock: 24h, 7d.")
-    ] = "24h",
+    min_age: MinAge = "24h",
     unknown_too: Annotated[
         bool,
         typer.Option("--unknown-too", help="With --bootstrap-server: also segments that its records never named."),

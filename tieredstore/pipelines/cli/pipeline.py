@@ -8,19 +8,22 @@ from __future__ import annotations
 import enum
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tieredstore.cli.app.arguments import Json, Wide
+from tieredstore.api.outcomes import Outcome, Plan
+from tieredstore.cli.app.options import Json, JsonLogs, Output, Work
+from tieredstore.cli.app.outcomes import tell_all
 from tieredstore.cli.terminal.log_lines import log_lines
 from tieredstore.cli.terminal.output import (
     complain,
     counted,
     iso_utc,
-    print_json,
+    print_json_line,
     print_lines,
     print_table,
 )
@@ -29,23 +32,20 @@ from tieredstore.cli.terminal.tables import moment, number, text
 from tieredstore.config.values import host_and_port
 from tieredstore.errors import ConfigError, CorruptDataError, ResourceNotFoundError, excerpt
 from tieredstore.model import human_bytes
-from tieredstore.pipelines.cli.files import PipelineFile as _File
-from tieredstore.pipelines.cli.files import (
-    Written,
-    backfill,
-    changes,
-    drop,
-    finalize,
-    gc,
+from tieredstore.pipelines.cli.files import backfill, finalize, gc, rm
+from tieredstore.pipelines.cli.items import (
+    RUN,
+    PipelineFile,
+    PipelineFiles,
+    WindowTeller,
+    of_written,
     open_pipeline,
     open_runner,
-    print_,
-    redrive,
-    sources,
 )
 
 if TYPE_CHECKING:
     from tieredstore.pipelines.config.settings import Pipeline
+    from tieredstore.pipelines.log.commit_log import Change
     from tieredstore.pipelines.upkeep.comparison import Against as Compared
     from tieredstore.pipelines.upkeep.inspection import OutputProblem, PartitionStatus, Verification
 
@@ -68,15 +68,10 @@ def pipeline() -> None:
 
 @app.command()
 def run(
-    files: Annotated[
-        list[Path], typer.Argument(metavar="FILE", help="The pipelines' .properties files (docs/pipelines.md).")
-    ],
+    files: PipelineFiles,
     once: Annotated[
         bool, typer.Option("--once", help="Write all that there is by now, in this process and without Spark, and end.")
     ] = False,
-    threads: Annotated[
-        int | None, typer.Option("--threads", metavar="N", min=1, max=64, help="Windows at once; as many as cores.")
-    ] = None,
     take_over: Annotated[
         int | None,
         typer.Option("--take-over", metavar="N", min=0, help="Seal generation N, and go on where it ends."),
@@ -94,8 +89,10 @@ def run(
     listen: Annotated[
         str | None, typer.Option("--listen", metavar="HOST:PORT", help="Answer /metrics, /healthz and /readyz there.")
     ] = None,
-    json_logs: Annotated[bool, typer.Option("--json-logs", help="Log lines of JSON, for a collector of logs.")] = False,
-    as_json: Json = False,
+    json_logs: JsonLogs = False,
+    *,
+    work: Work,
+    output: Json,
 ) -> None:
     """Write what is due, batch by batch, on Spark until it is stopped, or with --once in this process.
 
@@ -108,13 +105,13 @@ def run(
     Example: tieredstore pipeline run backup.properties --once
     """
     if not once:
-        if as_json:
+        if output.as_json:
             raise ConfigError("--json is for --once; a running pipeline logs JSON with --json-logs")
-        _run_on_spark(files, threads, conf or [], checkpoint, drain, listen, take_over, json_logs=json_logs)
+        _run_on_spark(files, work.parallel, conf or [], checkpoint, drain, listen, take_over, json_logs=json_logs)
     if conf or checkpoint or listen:
         raise ConfigError("--conf, --checkpoint and --listen are for Spark, which --once does without: leave them out")
-    for file in files:
-        _run_once(file, threads, take_over, as_json=as_json)
+    plan = Plan("run", f"{len(files)} pipelines", partial(_run_once, files, work.parallel, take_over))
+    tell_all(plan.apply, WindowTeller(RUN, output.as_json, is_plan=False))
 
 
 def _run_on_spark(
@@ -151,24 +148,37 @@ def _address(listen: str) -> tuple[str, int]:
         raise ConfigError(f"--listen is {excerpt(listen)!r}: give a host and a port, as 127.0.0.1:9464") from None
 
 
-def _run_once(file: Path, threads: int | None, take_over: int | None, *, as_json: bool) -> None:
-    written = Written()
-    with open_runner(file, threads=threads, take_over=take_over) as runner:
-        for entry in runner.run_once():
-            written.tell(entry, as_json=as_json)
-    written.sum_up(as_json=as_json)
+def _run_once(files: list[Path], threads: int | None, take_over: int | None, _dry_run: bool) -> Generator[Outcome]:
+    for file in files:
+        with open_runner(file, threads=threads, take_over=take_over) as runner:
+            for entry in runner.run_once():
+                yield from (of_written("run", window) for window in entry.windows)
 
 
 @app.command()
-def status(file: _File, as_json: Json = False, wide: Wide = False) -> None:
+def status(
+    file: PipelineFile,
+    after: Annotated[
+        int | None,
+        typer.Option("--after", metavar="N", min=-1, help="What was done to the output behind entry N of its log."),
+    ] = None,
+    *,
+    output: Output,
+) -> None:
     """Show how far each partition is written, and how much of its log is not: offsets, and since when.
 
     SEC is how old the latest written record is, by its own time, where there are some that are not written. A topic
     that is named and nowhere has a row without numbers; exit code 3 if there is nothing else. Offsets that are lost
     are named on stderr for as long as the next run ends with them, those whose files gave way below the table.
 
+    With --after it shows instead what was done to the output, entry by entry: for whoever follows it without listing
+    it. The number of the last line is what the next call gives to --after; -1 shows all.
+
     Example: tieredstore pipeline status backup.properties
     """
+    if after is not None:
+        _show_changes(file, after, as_json=output.as_json)
+        return
     with open_pipeline(file) as (settings, parts):
         from tieredstore.pipelines.run.generation import commit_log_of
         from tieredstore.pipelines.run.selection import absent_topics, check_topics, query_of
@@ -178,7 +188,8 @@ def status(file: _File, as_json: Json = False, wide: Wide = False) -> None:
         query = query_of(settings)
         snapshot = survey_logs(parts.source, query)
         rows = partition_statuses(settings, parts.store, snapshot)
-        lost = losses_of(snapshot, commit_log_of(settings, parts.store).read().positions, query)
+        state = commit_log_of(settings, parts.store).read()
+        lost = losses_of(snapshot, state.positions, query)
         for sentence in dict.fromkeys(lost.values()):
             complain(sentence)
         written = {row.topic for row in rows}
@@ -191,13 +202,16 @@ def status(file: _File, as_json: Json = False, wide: Wide = False) -> None:
             complain(str(error))
     now_ms = time.time_ns() // 1_000_000
     row = _status_row(now_ms, lost)
-    if as_json:
+    if output.as_json:
         # Of a topic that is nowhere all else is null.
         nothing = dict.fromkeys(row.names)
-        print_json([*map(row.json, rows), *({**nothing, "topic": topic} for topic in absent)])
+        for line in [*map(row.json, rows), *({**nothing, "topic": topic} for topic in absent)]:
+            print_json_line(line)
+        lag = sum(one.lag or 0 for one in rows)
+        print_json_line({"summary": {"partitions": len(rows), "lag": lag, "commit": state.number}})
         return
     cells = [*map(row.cells, rows), *([topic, *["-"] * 8] for topic in absent)]
-    print_table(row.columns, cells, wide=wide)
+    print_table(row.columns, cells, wide=output.wide)
     print_lines(
         f"{row.topic}-{row.partition}: offsets {one.first} to {one.last} gave way to generation {one.generation}"
         for row in rows
@@ -205,14 +219,62 @@ def status(file: _File, as_json: Json = False, wide: Wide = False) -> None:
     )
 
 
+def _show_changes(file: Path, after: int, *, as_json: bool) -> None:
+    with open_pipeline(file) as (settings, parts):
+        from tieredstore.pipelines.log.commit_log import changes_since
+        from tieredstore.pipelines.run.generation import commit_log_of
+
+        log = commit_log_of(settings, parts.store)
+        # Entries that show nothing count too, so that they are not looked at again.
+        last, count = max(log.read().number, after), 0
+        for change in changes_since(log, after):
+            last, count = max(last, change.number), count + 1
+            if as_json:
+                print_json_line(_CHANGE.json(change))
+            else:
+                print_lines(_change_lines(change))
+    if as_json:
+        print_json_line({"summary": {"changes": count, "commit": last}})
+    elif not count:
+        print_lines([f"nothing was done to the output behind entry {after}"])
+
+
+_DONE: Final = {
+    "finalize": "is complete",
+    "replacing": "is not complete: files of it are being replaced",
+    "replaced": "may be complete again: files of it were replaced",
+}
+"""Of directories that a change names."""
+_CHANGE: Final[Row[Change]] = Row(
+    field("commit", lambda one: one.number),
+    field("kind", lambda one: one.kind),
+    field("output_keys", lambda one: [file.key for file in one.added]),
+    field("sizes", lambda one: [file.size for file in one.added]),
+    field("removed_keys", lambda one: [*one.removed]),
+    field("directories", lambda one: [*one.directories]),
+)
+
+
+def _change_lines(change: Change) -> list[str]:
+    if change.kind == "drop":
+        return [f"{change.number} rm: all files of the generation"]
+    done = _DONE.get(change.kind, "has late records")
+    return [
+        *(f"{change.number} {change.kind}: {one.key} ({human_bytes(one.size)})" for one in change.added),
+        *(f"{change.number} {change.kind}: deleted {key}" for key in change.removed),
+        *(f"{change.number} {change.kind}: {path} {done}" for path in change.directories),
+    ]
+
+
 @app.command()
 def verify(
-    file: _File,
+    file: PipelineFile,
     sizes_only: Annotated[bool, typer.Option("--sizes-only", help="List, and read no file.")] = False,
     against: Annotated[
         Against | None, typer.Option("--against", help="Look also whether each record that this still has is there.")
     ] = None,
-    as_json: Json = False,
+    *,
+    output: Json,
 ) -> None:
     """Check that the output is what the commit log says: each file there, whole, and no other.
 
@@ -230,9 +292,12 @@ def verify(
         verification = Verification(settings, parts.store, contents=not sizes_only)
         problems = list(verification.problems())
     more = None if against is None else _compare(settings, against, problems)
-    if as_json:
+    if output.as_json:
+        for one in problems:
+            print_json_line(_PROBLEM.json(one))
         counts = {} if more is None else {"compared": more.compared, "not_compared": more.gone}
-        print_json({"problems": [*map(_PROBLEM.json, problems)], **_VERIFICATION.json(verification), **counts})
+        sums = {"problems": len(problems), **_VERIFICATION.json(verification), **counts}
+        print_json_line({"summary": sums})
     else:
         print_lines(f"{one.kind:<8}  {one.subject} {one.words}" for one in problems)
         if against is not None and more is not None:
@@ -313,6 +378,5 @@ def _status_row(now_ms: int, problems: Mapping[tuple[str, int], str]) -> Row[Par
     )
 
 
-app.command("print")(print_)
-for _verb in (backfill, sources, changes, redrive, finalize, gc, drop):
+for _verb in (finalize, backfill, gc, rm):
     app.command()(_verb)

@@ -219,7 +219,7 @@ class Runner:
                 discard_files(self._parts.store, window.files)
                 raise ConfigError(
                     f"{aside.file.key} was put aside under name.offset=window, and what is good in it has the name of "
-                    "another file otherwise: redrive it with that"
+                    "another file otherwise: parse it again (pipeline backfill --bad-messages) with that"
                 )
             if window.records or window.filtered:
                 entry = self.driver.redrive(window, aside)

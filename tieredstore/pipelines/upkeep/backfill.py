@@ -117,7 +117,7 @@ class Backfill:
         if entry.fingerprint != self.driver.generation.fingerprint:
             raise ConfigError(
                 f"generation {self._pipeline.own.generation} was begun under other settings of parser and files than "
-                "these: complete it with those, or drop it and give another --generation"
+                "these: complete it with those, or remove it (pipeline rm) and give another --generation"
             )
         return entry
 
@@ -182,7 +182,7 @@ class Backfill:
         """Refuse: without the pipeline's own source nothing was redriven here."""
         raise ConfigError(
             f"{key} has messages that were redriven, and what they became is not wholly published: run tieredstore "
-            f"pipeline redrive --yes for generation {generation.number}, which completes it"
+            f"pipeline backfill --bad-messages --yes for generation {generation.number}, which completes it"
         )
 
     def _write(self, window: Window, generation: Generation, reached: ReadUpTo | None = None) -> Written:

@@ -41,7 +41,7 @@ def drop_generation(pipeline: Pipeline, store: ObjectStore, *, dry_run: bool = T
     state = log.read()
     if state.life is Life.FREE:
         raise ConfigError(
-            f"generation {pipeline.own.generation} of {pipeline.own.name} has no commit log: there is nothing to drop"
+            f"generation {pipeline.own.generation} of {pipeline.own.name} has no commit log: there is nothing to remove"
         )
     if not dry_run and state.life is not Life.DROPPED:
         if table is not None:

@@ -1,0 +1,249 @@
+"""What commands of pipelines tell of their items: windows that are written, files that go, complete directories."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+
+import typer
+
+from tieredstore.api.outcomes import Outcome, Status
+from tieredstore.cli.app.outcomes import OUTCOME, Teller, Words
+from tieredstore.cli.terminal.output import counted, iso_utc, print_lines
+from tieredstore.cli.terminal.rows import Row
+from tieredstore.cli.terminal.rows import field as declare
+from tieredstore.model import Uuid, human_bytes
+
+if TYPE_CHECKING:
+    from tieredstore.pipelines.config.settings import Pipeline
+    from tieredstore.pipelines.log.entries import Window, WrittenWindow
+    from tieredstore.pipelines.run.runner import Runner
+    from tieredstore.pipelines.run.stores import Parts
+
+PipelineFile: TypeAlias = Annotated[
+    Path, typer.Argument(metavar="FILE", help="The pipeline's .properties file (docs/pipelines.md).")
+]
+PipelineFiles: TypeAlias = Annotated[
+    list[Path], typer.Argument(metavar="FILE", help="The pipelines' .properties files (docs/pipelines.md).")
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowOutcome(Outcome):
+    """What became of a window, or would: of its records, and in which files; or of a file (``name``) that goes.
+
+    ``asked`` are the first and the last offset that were asked for, where whole windows go. ``quarantine_key`` is the
+    file of its bad messages, ``reasons`` say of each offset why it is bad; both where these are parsed once more.
+    """
+
+    records: int | None = None
+    filtered: int | None = None
+    quarantined: int | None = None
+    output_keys: tuple[str, ...] | None = None
+    asked: tuple[int, int] | None = None
+    quarantine_key: str | None = None
+    reasons: Mapping[int, str] = field(default_factory=dict[int, str])
+
+    def by_reason(self) -> list[tuple[str, list[int]]]:
+        """The offsets of each reason; what most messages are bad for comes first."""
+        offsets: defaultdict[str, list[int]] = defaultdict(list)
+        for offset, reason in sorted(self.reasons.items()):
+            offsets[reason].append(offset)
+        return sorted(offsets.items(), key=lambda item: (-len(item[1]), item[1][0]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryOutcome(Outcome):
+    """A directory that is complete, or would be said to be; ``statement`` makes it known to Hive."""
+
+    ends_ms: int
+    files: int
+    records: int
+    statement: str | None
+
+
+def of_window(
+    action: str, window: Window | WrittenWindow, *, code: str = "written", status: Status = "done", **more: Any
+) -> WindowOutcome:
+    """The outcome of a window's offsets; one without any says where a partition begins."""
+    is_mark = window.start == window.stop
+    return WindowOutcome(
+        action=action, status=status, code="begun" if is_mark else code, topic=window.topic,
+        topic_id=Uuid.parse(window.topic_id) if window.topic_id else None, partition=window.partition,
+        base_offset=window.start, last_offset=None if is_mark else window.stop - 1, **more,
+    )  # fmt: skip
+
+
+def of_written(action: str, window: WrittenWindow, **more: Any) -> WindowOutcome:
+    """The outcome of a window that is written."""
+    return of_window(
+        action, window, records=window.records, filtered=window.filtered, quarantined=window.quarantined,
+        stored_size=sum(file.size for file in window.files), output_keys=tuple(file.key for file in window.files),
+        **more,
+    )  # fmt: skip
+
+
+_WRITTEN: Final[Row[WindowOutcome]] = Row(
+    OUTCOME.of(lambda one: one),
+    declare("records", lambda one: one.records),
+    declare("filtered", lambda one: one.filtered),
+    declare("quarantined", lambda one: one.quarantined),
+    declare("output_keys", lambda one: None if one.output_keys is None else [*one.output_keys]),
+)
+_AGAIN: Final[Row[WindowOutcome]] = Row(
+    _WRITTEN,
+    declare("asked_first_offset", lambda one: None if one.asked is None else one.asked[0]),
+    declare("asked_last_offset", lambda one: None if one.asked is None else one.asked[1]),
+    declare("quarantine_key", lambda one: one.quarantine_key),
+    declare(
+        "reasons",
+        lambda one: [
+            {"reason": reason, "quarantined": len(offsets), "first_offset": offsets[0]}
+            for reason, offsets in one.by_reason()
+        ],
+    ),
+)
+_DIRECTORY: Final[Row[DirectoryOutcome]] = Row(
+    OUTCOME.of(lambda one: one),
+    declare("ends_ms", lambda one: one.ends_ms),
+    declare("ends", lambda one: iso_utc(one.ends_ms)),
+    declare("files", lambda one: one.files),
+    declare("records", lambda one: one.records),
+    declare("statement", lambda one: one.statement),
+)
+
+
+def _show_window(outcome: WindowOutcome, verb: str) -> str:
+    if outcome.name is not None:
+        return f"{verb}: {outcome.name}"
+    if outcome.last_offset is None:
+        return f"{outcome.topic}-{outcome.partition} begins at offset {outcome.base_offset}"
+    extent = f"{outcome.topic}-{outcome.partition} {outcome.base_offset} … {outcome.last_offset}"
+    if outcome.status == "planned":
+        span = (outcome.base_offset, outcome.last_offset)
+        asked = (
+            " (asked: {} … {})".format(*outcome.asked) if outcome.asked is not None and outcome.asked != span else ""
+        )
+        return f"{verb}: {extent}{asked}"
+    out = f", {outcome.filtered} left out" if outcome.filtered else ""
+    aside = f", {outcome.quarantined} put aside" if outcome.quarantined else ""
+    files = counted(len(outcome.output_keys or ()), "file")
+    return f"{extent}: {counted(outcome.records or 0, 'record')} in {files}{out}{aside}"
+
+
+def _show_bad(outcome: WindowOutcome, _: str) -> str:
+    extent = f"{outcome.topic}-{outcome.partition} {outcome.base_offset} … {outcome.last_offset}"
+    bad = outcome.quarantined or 0
+    if outcome.status == "planned":
+        return f"would be parsed: {extent}: {counted(bad, 'message')} in {outcome.quarantine_key}"
+    out = f", {outcome.filtered} left out" if outcome.filtered else ""
+    stays = f", {bad} stay bad in {outcome.quarantine_key}" if outcome.quarantine_key is not None else ""
+    return f"{extent}: {counted(outcome.records or 0, 'message')} filed{out}{stays}"
+
+
+def _show_directory(outcome: DirectoryOutcome, verb: str) -> str:
+    return f"{verb}: {outcome.name} ({counted(outcome.records, 'record')})"
+
+
+RUN: Final = Words("window", "written", {}, _show_window, "writing", row=_WRITTEN)
+BACKFILL: Final = Words("window", "written", {}, _show_window, "writing", none="there is nothing to write", row=_AGAIN)
+BAD_MESSAGES: Final = Words(
+    "file", "parsed", {}, _show_bad, "parsing", none="no bad messages are put aside", row=_AGAIN
+)
+FINALIZE: Final = Words("path", "finalized", {}, _show_directory, "finalizing", row=_DIRECTORY)
+
+
+class WindowTeller(Teller):
+    """Tells of windows, and sums up their records."""
+
+    def __init__(self, words: Words, as_json: bool, is_plan: bool) -> None:
+        super().__init__(words, as_json, is_plan)
+        self.sums: Counter[str] = Counter(records=0, filtered=0, quarantined=0, files=0)
+        self.more.update(self.sums)
+
+    def tell(self, outcome: Outcome) -> None:
+        """Of one window more, or of a file that goes."""
+        super().tell(outcome)
+        if isinstance(outcome, WindowOutcome):
+            self.sums["records"] += outcome.records or 0
+            self.sums["filtered"] += outcome.filtered or 0
+            self.sums["quarantined"] += outcome.quarantined or 0
+            self.sums["files"] += len(outcome.output_keys or ())
+            self.more.update(self.sums)
+
+    def sentence(self) -> str:
+        """How much is written; of a plan, how many files go."""
+        if not self.is_plan:
+            files = counted(self.sums["files"], "new file")
+            return f"{counted(self.sums['records'], 'record')} in {files} ({human_bytes(self.size)})"
+        going = self.counts["deleted"]
+        gone = f"; {counted(going, 'file')} would be deleted ({human_bytes(self.size)})" if going else ""
+        return f"{counted(self.counts['written'], 'window')} would be written{gone}"
+
+
+_REASONS: Final = 5
+"""How many of them a person sees of a file."""
+
+
+class BadMessagesTeller(WindowTeller):
+    """Tells of files of bad messages."""
+
+    def tell(self, outcome: Outcome) -> None:
+        """Of one file more, and why its messages are still bad."""
+        super().tell(outcome)
+        if self.as_json or not isinstance(outcome, WindowOutcome):
+            return
+        reasons = outcome.by_reason()
+        more = len(reasons) - _REASONS
+        print_lines(
+            [
+                *(f"  {len(offsets)} from offset {offsets[0]} on: {reason}" for reason, offsets in reasons[:_REASONS]),
+                *([f"  and for {counted(more, 'other reason')}"] if more > 0 else []),
+            ]
+        )
+
+    def sentence(self) -> str:
+        """How many messages are good by now."""
+        files, bad = counted(self.counts.total(), "file"), self.sums["quarantined"]
+        if self.is_plan:
+            return f"{counted(bad, 'message')} in {files} would be parsed"
+        out = f"; {self.sums['filtered']} left out" if self.sums["filtered"] else ""
+        stays = f"{bad} stay bad" if bad else "none stays bad"
+        return f"{files} parsed once more: {counted(self.sums['records'], 'message')} filed{out}; {stays}"
+
+
+class DirectoryTeller(Teller):
+    """Tells of directories, whose bytes nobody counts."""
+
+    def sentence(self) -> str:
+        """How many there are."""
+        would = "would be " if self.is_plan else ""
+        return f"{counted(self.changed, 'path')} {would}{self.words.done}"
+
+
+@contextmanager
+def open_pipeline(file: Path) -> Generator[tuple[Pipeline, Parts]]:
+    """The pipeline of a file, and its stores."""
+    from tieredstore.pipelines.config.settings import load_pipeline
+
+    pipeline = load_pipeline(file)
+    from tieredstore.pipelines.run.stores import open_parts
+
+    with open_parts(pipeline) as parts:
+        yield pipeline, parts
+
+
+@contextmanager
+def open_runner(file: Path, *, threads: int | None = None, take_over: int | None = None) -> Generator[Runner]:
+    """The pipeline of a file at work in this process, on as many threads as there are cores."""
+    with open_pipeline(file) as (pipeline, parts):
+        from tieredstore.pipelines.run.runner import Runner
+        from tieredstore.query.topic_scan import default_parallelism
+
+        threads = threads or default_parallelism()
+        with Runner(pipeline, parts, threads=threads, take_over=take_over) as runner:
+            yield runner

@@ -1,0 +1,88 @@
+"""Files of pipelines for ``show``, with ``-c PIPELINE``: their records, and where these came from.
+
+It lies apart from the commands because ``show`` imports it by an entry point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.cli.records.formats import Asked, Format, Records, Rows, Shown, View
+from tieredstore.cli.terminal.rows import Row, field
+from tieredstore.pipelines.cli.items import open_pipeline
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tieredstore.pipelines.upkeep.origins import Origin
+
+
+def _is_of_pipeline(asked: Asked) -> bool:
+    if asked.path is not None or asked.store.settings is None or asked.store.url is not None:
+        return False
+    from tieredstore.config.properties import read_properties
+
+    return "pipeline.name" in read_properties(asked.store.settings)
+
+
+@contextmanager
+def _show(asked: Asked) -> Generator[Shown]:
+    file = asked.store.settings
+    assert file is not None, "it is known by its settings"
+    if asked.view is View.SOURCES:
+        with ExitStack() as stack:
+            yield _sources_of(asked, file, stack)
+        return
+    with open_pipeline(file) as (settings, parts):
+        from tieredstore.pipelines.run.recipes import places_of
+        from tieredstore.pipelines.upkeep.origins import place_of
+        from tieredstore.pipelines.upkeep.output_files import read_records
+
+        topic, partition = place_of(places_of(settings), asked.name)
+        batches = read_records(settings, parts.store, asked.name)
+        yield Records(((partition, batch) for batch in batches), topic)
+
+
+def _sources_of(asked: Asked, file: Path, stack: ExitStack) -> Rows[Origin]:
+    """By the commit log; of files that it does not have, as Secor's, by the names of their partition's files."""
+    settings, parts = stack.enter_context(open_pipeline(file))
+    from tieredstore.pipelines.run.selection import query_of
+    from tieredstore.pipelines.upkeep.origins import Backup, origins_of
+    from tieredstore.reading.survey import survey_logs
+
+    kept = [stack.enter_context(open_pipeline(path)) for path in asked.backups]
+    backups = [Backup.of(other, its.store) for other, its in kept]
+    snapshot = survey_logs(parts.source, query_of(settings))
+    origins = origins_of(settings, parts.store, [asked.name], snapshot=snapshot, backups=backups)
+    return Rows(_ORIGIN, origins, lines=_lines_of)
+
+
+def _lines_of(origin: Origin) -> list[str]:
+    by = "" if origin.committed else ", by the names of files"
+    last = "…" if origin.last is None else f"… {origin.last}"
+    return [
+        f"{origin.key}: {origin.topic}-{origin.partition} {origin.first} {last}{by}",
+        *(f"  backup   {key}" for key in origin.backups),
+        *(f"  segment  {name}" for name in origin.segments),
+    ]
+
+
+_ORIGIN: Final[Row[Origin]] = Row(
+    field("topic", lambda one: one.topic),
+    field("partition", lambda one: one.partition),
+    field("first_offset", lambda one: one.first),
+    field("last_offset", lambda one: one.last),
+    field("committed", lambda one: one.committed),
+    field("backup_keys", lambda one: [*one.backups]),
+    field("segment_names", lambda one: [*one.segments]),
+)
+FILES: Final = (
+    Format(
+        "files of a pipeline (-c PIPELINE)",
+        frozenset({View.CONTENTS, View.RECORDS, View.SOURCES}),
+        _is_of_pipeline,
+        _show,
+    ),
+)
