@@ -68,7 +68,7 @@ def show(folder: Path, store_settings: str) -> None:
     for case in CASES:  # a broker's log directory, without the active segments
         shutil.copytree(GOLDEN / case / "original", kafka, dirs_exist_ok=True)
     settings.touch(mode=0o600)  # it may hold credentials
-    settings.write_text(store_settings + SETTINGS + tieredstore("keys", "generate", "key1", "-d", shown(folder)))
+    settings.write_text(store_settings + SETTINGS + tieredstore("keys", "new", "key1", "-d", shown(folder)))
     copied = tieredstore("upload", "-c", shown(settings), shown(kafka))
     tieredstore("ls", "-c", shown(settings))
     tieredstore("inspect", "-c", shown(settings), "txn", "0", "605")

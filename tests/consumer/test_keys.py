@@ -23,7 +23,7 @@ PLACE: Final = TopicPartition(*ORDERS)
 
 
 def _key_pair(name: str, directory: str = ".") -> Mapping[str, str]:
-    lines = tieredstore("keys", "generate", name, "-d", directory, "--bits", "2048").text.splitlines()
+    lines = tieredstore("keys", "new", name, "-d", directory, "--bits", "2048").text.splitlines()
     return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
 
 

@@ -254,15 +254,19 @@ class Bucket(Closing):
         )  # fmt: skip
         return add_up(_each_told(listed, on_segment, self), UsageBy(by), known, self.settings)
 
-    def keys(self, key_id: str | None = None) -> Table[KeyUse]:
-        """What each key pair encrypts, the quarantine too; of ``key_id`` alone, and no row if nothing needs it."""
+    def keys(self, key_id: str | None = None, *, on_segment: OnSegment = None) -> Table[KeyUse]:
+        """What each key pair encrypts, the quarantine too; of ``key_id`` alone, and no row if nothing needs it.
+
+        ``on_segment`` is called with each segment that was looked at.
+        """
         from tieredstore.catalog.listing import Scope  # noqa: PLC0415
         from tieredstore.ops.keys.use import key_totals  # noqa: PLC0415
         from tieredstore.ops.listing import list_encrypted, load_stream  # noqa: PLC0415
 
         opened = self._bucket()
         listed = list_encrypted(opened.store, opened.prefix, Scope())
-        totals = key_totals(load_stream(opened.store, listed, rules=opened.manifest_rules))
+        loaded = load_stream(opened.store, listed, rules=opened.manifest_rules)
+        totals = key_totals(_each_told(loaded, on_segment, self))
         return Table(
             KeyUse(own, one.segments, one.size, one.stored_size, time_of(one.oldest_ms), time_of(one.newest_ms))
             for own, one in sorted(totals.items(), key=lambda row: row[0] or "")

@@ -23,10 +23,13 @@ if TYPE_CHECKING:
 
 def rotate_segments(opened: OpenBucket, scopes: Scopes, parallel: int) -> Callable[[bool], Generator[Outcome]]:
     """What rotates the segments in scope, or says what it would do. ConfigError without encryption."""
-    opened.refuse_raw("rotate_keys", "nothing of it is encrypted")
+    opened.refuse_raw("keys rotate", "nothing of it is encrypted")
     ring = key_ring_of(opened.settings)
     if ring is None:
-        raise ConfigError("these settings have no encryption: set encryption.enabled and its key pairs")
+        raise ConfigError(
+            "the settings have no key ring to rotate to: set encryption.enabled, encryption.key.pair.id (the new pair) "
+            "and encryption.key.pairs (the new pair and the old ones)"
+        )
     chosen = list(scopes.of(opened.store, opened.prefix))
 
     def outcomes(dry_run: bool) -> Generator[Outcome]:

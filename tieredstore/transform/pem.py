@@ -26,7 +26,7 @@ _PROTECTION: Final = "PBKDF2WithHMAC-SHA512AndAES256-CBC"
 _ROUNDS: Final[Any] = {"iteration_count": 210_000}
 _OCTET_STRING: Final = b"\x04"
 _TO_PKCS8: Final = "convert it: openssl pkcs8 -topk8 -nocrypt -in OLD -out NEW"
-_NOT_RSA: Final = "holds a key that is not RSA; make a pair: tieredstore keys generate"
+_NOT_RSA: Final = "holds a key that is not RSA; make a pair: tieredstore keys new"
 _TO_SPKI: Final = "convert it: openssl rsa -RSAPublicKey_in -pubout -in OLD -out NEW"
 
 

@@ -62,7 +62,7 @@ def offered(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
         ("fetch --store STORE txn 0 24", ["2420"]),
         ("cat -c nowhere.properties t", []),
         ("cat t", []),
-        ("l", ["ls", "lifecycle"]),
+        ("l", ["ls"]),
         ("keys l", ["list"]),
         ("pipeline ba", ["backfill"]),
         ("du --by d", ["day"]),

@@ -16,7 +16,7 @@ import javaproperties
 import pytest
 
 from tests.cli.bucket.test_clean_up import LEFT
-from tests.cli.bucket.test_lifecycle import patch_store
+from tests.cli.bucket.test_doctor_fix import patch_store
 from tests.ops.garbage.test_lifecycle import S3Rules
 from tests.support.cli.cli_process import ORIGINALS, store_of, tieredstore, write_settings
 from tests.support.cli.screens import commands_below
@@ -36,14 +36,13 @@ from tieredstore.pipelines.transforming import Message
 from tieredstore.testing.segments import Record, build_batch
 
 READ: Final = {
-    "cat", "doctor", "du", "fetch", "hold list", "inspect", "keys check", "keys list",
-    "lifecycle show", "ls", "pipeline status", "pipeline verify", "pubsub cat", "pubsub verify", "query", "show",
-    "verify", "version",
+    "cat", "du", "fetch", "hold list", "inspect", "keys list",
+    "ls", "pipeline status", "pipeline verify", "pubsub cat", "pubsub verify", "query", "show",
+    "verify",
 }  # fmt: skip
-"""Nothing that is stored is deleted, replaced or added, but by ``doctor`` an object that it takes away again, and by a
-group of ``cat`` its position."""
+"""Nothing that is stored is deleted, replaced or added, but by a group of ``cat`` its position."""
 ADD: Final = {
-    "hold place", "keys add", "keys generate", "keys seal", "mirror", "pipeline run", "pubsub broker",
+    "hold place", "keys new", "keys seal", "mirror", "pipeline run", "pubsub broker",
     "pubsub produce", "pubsub topics", "upload", "uploader",
 }  # fmt: skip
 """What is stored stays; what a service deletes, its settings say."""
@@ -178,7 +177,7 @@ def test_no_rule_of_a_bucket_changes_without_yes(tmp_path: Path, monkeypatch: py
     with FaultyServer(service) as server:
         patch_store(monkeypatch, store_on(server))
         settings = write_settings(tmp_path)
-        check(Scene(("lifecycle", "apply", "-c", settings), lambda: service.text))
+        check(Scene(("doctor", "--fix", "-c", settings), lambda: service.text))
 
 
 def check(scene: Scene) -> None:
@@ -199,7 +198,7 @@ def check(scene: Scene) -> None:
 def test_every_command_says_what_it_does() -> None:
     commands = dict(commands_below(program()))
     rewriting = {path for path, command in commands.items() if any("--yes" in one.opts for one in command.params)}
-    assert rewriting == {name.partition(" --")[0] for name in REWRITE} | {"lifecycle apply"}
+    assert rewriting == {name.partition(" --")[0] for name in REWRITE} | {"doctor"}
     assert commands.keys() - rewriting == READ | ADD
 
 

@@ -18,7 +18,7 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_a_sealed_pair_reads_what_was_written_before_and_the_plain_one_may_go(tmp_path: Path, service: str) -> None:
-    printed = tieredstore("keys", "generate", "k", "-d", tmp_path, "--bits", 2048).text
+    printed = tieredstore("keys", "new", "k", "-d", tmp_path, "--bits", 2048).text
     settings = write_settings(tmp_path)
     plain = settings.read_text() + printed
     settings.write_text(plain)
@@ -41,7 +41,7 @@ def test_a_sealed_pair_reads_what_was_written_before_and_the_plain_one_may_go(tm
 
 
 def test_nothing_is_written_over_and_nothing_of_a_pair_that_is_not_listed(tmp_path: Path, service: str) -> None:
-    printed = tieredstore("keys", "generate", "k", "-d", tmp_path, "--bits", 2048).text
+    printed = tieredstore("keys", "new", "k", "-d", tmp_path, "--bits", 2048).text
     settings = write_settings(tmp_path)
     settings.write_text(settings.read_text() + printed)
     arguments = ("-c", settings, "--kms", service, "--kms-key", "kafka")
@@ -52,7 +52,7 @@ def test_nothing_is_written_over_and_nothing_of_a_pair_that_is_not_listed(tmp_pa
     assert (there.code, "never overwritten" in there.stderr) == (2, True)
     assert (tmp_path / "k.private.sealed").read_text() == "precious"
     unknown = tieredstore(
-        "keys", "seal", "k", "-c", settings, "--kms", "moon", "--kms-key", "x", "-o", tmp_path / "new"
+        "keys", "seal", "k", "-c", settings, "--kms", "moon", "--kms-key", "x", "--sealed", tmp_path / "new"
     )
     assert (unknown.code, "neither one of aws, gcp, azure, vault" in unknown.stderr) == (2, True)
     assert not (tmp_path / "new").exists()
@@ -61,7 +61,7 @@ def test_nothing_is_written_over_and_nothing_of_a_pair_that_is_not_listed(tmp_pa
 def test_a_pair_with_a_passphrase_encrypts_and_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = write_settings(tmp_path)
     (tmp_path / "words").write_text("correct horse\n")
-    done = tieredstore("keys", "add", "k", "-c", settings, "--bits", 2048, "--passphrase-file", tmp_path / "words")
+    done = tieredstore("keys", "new", "k", "-c", settings, "--bits", 2048, "--passphrase-file", tmp_path / "words")
     assert done.code == 0
     assert "passphrase.file" in settings.read_text()
     assert tieredstore("upload", "-c", settings, ORIGINALS).code == 0
@@ -72,17 +72,15 @@ def test_a_pair_with_a_passphrase_encrypts_and_reads(tmp_path: Path, monkeypatch
     assert "battery" not in wrong.stderr
 
     monkeypatch.setenv("WORDS", "correct horse")
-    printed = tieredstore("keys", "generate", "j", "-d", tmp_path, "--bits", 2048, "--passphrase-env", "WORDS")
+    printed = tieredstore("keys", "new", "j", "-d", tmp_path, "--bits", 2048, "--passphrase-env", "WORDS")
     assert "encryption.key.pairs.j.private.key.passphrase.env=WORDS\n" in printed.text
     assert "correct horse" not in printed.text
 
 
 def test_a_passphrase_that_is_not_there_makes_no_pair(tmp_path: Path) -> None:
     assert "TIEREDSTORE_NO_SUCH" not in os.environ
-    done = tieredstore("keys", "generate", "k", "-d", tmp_path, "--passphrase-env", "TIEREDSTORE_NO_SUCH")
+    done = tieredstore("keys", "new", "k", "-d", tmp_path, "--passphrase-env", "TIEREDSTORE_NO_SUCH")
     assert (done.code, "TIEREDSTORE_NO_SUCH, which holds the passphrase, is not set" in done.stderr) == (2, True)
-    both = tieredstore(
-        "keys", "generate", "k", "-d", tmp_path, "--passphrase-env", "A", "--passphrase-file", tmp_path / "b"
-    )
+    both = tieredstore("keys", "new", "k", "-d", tmp_path, "--passphrase-env", "A", "--passphrase-file", tmp_path / "b")
     assert (both.code, "give one of the two" in both.stderr) == (2, True)
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""``keys generate``: files that the key ring takes, never overwritten, never readable by others."""
+"""``keys new``: files that the key ring takes, never overwritten, never readable by others."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tieredstore.config import load_settings, read_properties
 from tieredstore.transform.keyring import KeyRing
 
 
-def generate(folder: Path) -> Result:
-    return tieredstore("keys", "generate", "k", "-d", folder, "--bits", 2048)
+def make(folder: Path) -> Result:
+    return tieredstore("keys", "new", "k", "-d", folder, "--bits", 2048)
 
 
 def add(settings: Path, key_id: str = "k1", *more: object) -> Result:
-    return tieredstore("keys", "add", key_id, "-c", settings, "--bits", 2048, *more)
+    return tieredstore("keys", "new", key_id, "-c", settings, "--bits", 2048, *more)
 
 
 def test_a_new_pair_lies_where_the_files_other_pairs_do(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_a_folder_that_is_made_for_new_keys_is_their_owners_alone(tmp_path: Path
     shared.mkdir(mode=0o755)
     mask = os.umask(0o002)
     try:
-        assert [generate(folder).code for folder in (made, shared)] == [0, 0]
+        assert [make(folder).code for folder in (made, shared)] == [0, 0]
     finally:
         os.umask(mask)
     assert [stat.S_IMODE(folder.stat().st_mode) for folder in (made, shared)] == [0o700, 0o755]
@@ -43,7 +43,7 @@ def test_a_folder_that_is_made_for_new_keys_is_their_owners_alone(tmp_path: Path
 
 
 def test_a_pair_that_the_key_ring_takes_is_made(tmp_path: Path) -> None:
-    tieredstore("keys", "generate", "key-1", "-d", tmp_path).clean()
+    tieredstore("keys", "new", "key-1", "-d", tmp_path).clean()
     public, private = tmp_path / "key-1.public.pem", tmp_path / "key-1.private.pem"
     ring = KeyRing.from_files("key-1", {"key-1": (public, private)})
     assert ring.unwrap("key-1", ring.wrap(bytes(32))) == bytes(32)
@@ -56,7 +56,7 @@ def test_a_pair_that_the_key_ring_takes_is_made(tmp_path: Path) -> None:
 def test_what_is_printed_is_the_settings_to_paste(tmp_path: Path) -> None:
     folder = tmp_path / "a = odd: folder#é"
     folder.mkdir()
-    printed = generate(folder)
+    printed = make(folder)
     assert "PRIVATE KEY" not in printed.text
     settings = write_settings(tmp_path)
     with settings.open("ab") as file:
@@ -71,26 +71,26 @@ def test_what_is_printed_is_the_settings_to_paste(tmp_path: Path) -> None:
 def test_a_key_is_never_overwritten(name: str, tmp_path: Path) -> None:
     there = tmp_path / f"k.{name}.pem"
     there.write_text("precious")
-    generate(tmp_path).fails(2, "never overwritten")
+    make(tmp_path).fails(2, "never overwritten")
     assert [path.read_text() for path in tmp_path.iterdir()] == ["precious"]
 
 
 @pytest.mark.parametrize("key_id", ["", " ", "a:b", "a,b", "a/b", "..", ".k", "a b", "ключ", "k" * 101, "a\n"])
 def test_ids_that_settings_or_manifests_cannot_hold_are_refused(key_id: str, tmp_path: Path) -> None:
-    done = tieredstore("keys", "generate", "-d", tmp_path, "--", key_id)
+    done = tieredstore("keys", "new", "-d", tmp_path, "--", key_id)
     assert (done.code, done.stdout) == (2, b"")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("bits", ["1024", "2047", "99999", "x"])
 def test_sizes_that_are_weak_or_absurd_are_refused(bits: str, tmp_path: Path) -> None:
-    assert tieredstore("keys", "generate", "k", "-d", tmp_path, "--bits", bits).code == 2
+    assert tieredstore("keys", "new", "k", "-d", tmp_path, "--bits", bits).code == 2
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    done = generate(tmp_path / "file" / "keys")
+    done = make(tmp_path / "file" / "keys")
     assert (done.code, done.stdout) == (2, b"")
     assert done.stderr == f"tieredstore: folder {tmp_path / 'file' / 'keys'} cannot be made: Not a directory\n"
 
@@ -107,13 +107,13 @@ def test_a_pair_that_was_not_finished_leaves_no_file(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "fsync", interrupted_sync)
-    assert generate(tmp_path).code == 130
+    assert make(tmp_path).code == 130
     assert list(tmp_path.iterdir()) == []
 
 
 def test_keys_go_to_the_current_folder_without_d(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    done = spawn("keys", "generate", "k", "--bits", 2048)
+    done = spawn("keys", "new", "k", "--bits", 2048)
     assert done.code == 0
     assert {path.name for path in tmp_path.iterdir()} == {"k.private.pem", "k.public.pem"}
     assert f"={tmp_path / 'k.private.pem'}\n" in done.text
@@ -213,7 +213,7 @@ def test_a_killed_run_is_completed_by_the_next_one(
     settings = write_settings(tmp_path)
     monkeypatch.setenv("PASS", "secret words")
     more = ("--passphrase-env", "PASS") if with_passphrase else ()
-    add = ("keys", "add", "k1", "-c", settings, "--bits", 2048, *more)
+    add = ("keys", "new", "k1", "-c", settings, "--bits", 2048, *more)
     before, draft = settings.read_bytes(), settings.with_name(f".{settings.name}.draft")
     # Killed before the settings were replaced, and before the public key was written.
     assert tieredstore(*add).code == 0
@@ -232,7 +232,7 @@ def test_a_killed_run_is_completed_by_the_next_one(
 def test_files_that_are_no_pair_are_not_taken_for_one(tmp_path: Path, content: bytes) -> None:
     settings = write_settings(tmp_path)
     before = settings.read_bytes()
-    add = ("keys", "add", "k1", "-c", settings, "--bits", 2048)
+    add = ("keys", "new", "k1", "-c", settings, "--bits", 2048)
     assert tieredstore(*add).code == 0
     settings.write_bytes(before)
     for name in ("k1.private.pem", "k1.public.pem"):
@@ -252,3 +252,8 @@ def test_two_runs_never_change_one_file_at_once(tmp_path: Path) -> None:
     assert refused.code == 2
     assert "is being changed by another process" in refused.stderr
     assert add(settings).code == 0
+
+
+def test_a_pair_becomes_active_in_a_settings_file_alone(tmp_path: Path) -> None:
+    tieredstore("keys", "new", "k", "-d", tmp_path, "--activate").fails(2, "--activate changes a settings file")
+    assert list(tmp_path.iterdir()) == []

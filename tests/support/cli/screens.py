@@ -113,7 +113,7 @@ def demo_bucket() -> Generator[Path]:
         shutil.copy(next((REPOSITORY / "tests/pubsub/golden/batches").glob("v05*")), folder / "batch")
         shutil.copy(REPOSITORY / "examples" / "prices.toml", folder)
         settings = folder / "store.properties"
-        settings.write_text(_SETTINGS.format(root="store") + tieredstore("keys", "generate", "key1").text)
+        settings.write_text(_SETTINGS.format(root="store") + tieredstore("keys", "new", "key1").text)
         source = (line for line in settings.read_text().splitlines() if not line.startswith("uploader."))
         (folder / "kept.properties").write_text("\n".join([*source, _PIPELINE]))
         ids = (Uuid(bytes([0x54, *([number] * 15)])) for number in range(1, 100))

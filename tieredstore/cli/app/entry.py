@@ -5,10 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from types import FrameType
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from tieredstore import __version__
+
+VERSION: Final = (["--version"], ["--version", "--json"], ["--json", "--version"])
+"""Command lines that ask for the version alone, which need no parser."""
+
+JSON_VERSION: Final = 1
+"""The version of docs/json.md: of the names in the JSON that commands print, and of their meanings."""
 
 
 def run() -> NoReturn:
@@ -20,8 +27,8 @@ def run() -> NoReturn:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from tieredstore.cli.app import running
 
-    if sys.argv[1:] == ["--version"]:
-        running.run_at_once(_show_version)
+    if sys.argv[1:] in VERSION:
+        running.run_at_once(lambda: show_version(sys.argv[1:]))
     from tieredstore.cli.app.main import main
 
     running.run(main)
@@ -32,8 +39,10 @@ def version_text() -> str:
     return f"tieredstore {__version__}"
 
 
-def _show_version() -> int:
-    sys.stdout.write(version_text() + "\n")
+def show_version(arguments: Sequence[str]) -> int:
+    """Write the version, with ``--json`` also that of the JSON that commands print; the exit code."""
+    as_json = f'{{"version": "{__version__}", "json_version": {JSON_VERSION}}}'
+    sys.stdout.write(f"{as_json if '--json' in arguments else version_text()}\n")
     return 0
 
 

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, TypeAlias, cast
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from tieredstore.cli.app.entry import version_text
+from tieredstore.cli.app.entry import VERSION, show_version, version_text
 from tieredstore.cli.app.options import expand
 from tieredstore.cli.app.table import EXTRAS, Entry, all_entries, entry_of
 from tieredstore.cli.terminal.output import complain
@@ -190,7 +190,7 @@ Kafka's tiered storage (Aiven's plugin) keeps in an object store.
 A first session:
 
 \b
-  tieredstore keys generate key1 >> store.properties        a key pair
+  tieredstore keys new key1 >> store.properties             a key pair
   tieredstore upload -c store.properties /var/lib/kafka     closed segments up
   tieredstore ls -c store.properties                        what is stored
   tieredstore cat -c store.properties TOPIC                 its records
@@ -239,7 +239,13 @@ def _print_version(asked: bool) -> None:
 def options(
     verbose: Verbose = False,
     _version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Show the version; with --json also that of the JSON.",
+        ),
     ] = False,
 ) -> None:
     """Options of all commands."""
@@ -260,6 +266,8 @@ def program() -> Any:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. Errors of the library are one sentence on stderr; bugs are raised."""
+    if (asked := list(sys.argv[1:] if arguments is None else arguments)) in VERSION:
+        return show_version(asked)
     try:
         # Its own way to tell of wrong usage is another than ours; what it returns is the code of typer.Exit.
         code = int(cast("int | None", program()(args=arguments, prog_name="tieredstore", standalone_mode=False)) or 0)

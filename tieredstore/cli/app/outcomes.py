@@ -62,6 +62,9 @@ class Words:
     stopping: frozenset[str] = frozenset()
     also: Mapping[str, str] = field(default_factory=dict[str, str])
     """Codes of changes of another kind than ``done``, in words; they are counted apart."""
+    exit_codes: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Exit codes of their own for items of these codes, each of which ``show`` has told of."""
+    has_sizes: bool = True
     none: str | None = None
     """The sentence where there was no item at all."""
     again: str = "run again to go on"
@@ -112,7 +115,7 @@ class Teller:
         """How much is done, and its bytes."""
         done = f"{counted(self.changed, self.words.noun)} {'would be ' if self.is_plan else ''}{self.words.done}"
         unknown = f", and {human_count(self.unsized)} whose size the store does not tell" if self.unsized else ""
-        return f"{done} ({human_bytes(self.size)}{unknown})" if self.changed else done
+        return f"{done} ({human_bytes(self.size)}{unknown})" if self.changed and self.words.has_sizes else done
 
     def count_up(self, words: Mapping[str, str]) -> str:
         """How many items came to each of these codes, in words; nothing if there are none."""
@@ -171,6 +174,9 @@ def finish(teller: Teller, totals: Totals, failure: PartlyDoneError | None, stay
     PartlyDoneError for failures without an error; exit code 6 for items that stayed against what was asked for.
     """
     teller.sum_up(totals, stays)
+    code = next((code for name, code in teller.words.exit_codes.items() if teller.counts[name]), None)
+    if code is not None:
+        raise typer.Exit(code)
     if failure is not None:
         first = totals.failures[0].error
         if isinstance(first, TieredStoreError):

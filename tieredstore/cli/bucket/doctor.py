@@ -7,41 +7,81 @@ from typing import Annotated, Final
 
 import typer
 
-from tieredstore.cli.app.arguments import Json, SettingsPath, StoreUrl
-from tieredstore.cli.app.chosen_bucket import choose_settings
-from tieredstore.cli.app.steps import telling
+from tieredstore.api.outcomes import Outcome
+from tieredstore.cli.app.options import Apply, Json, Store
+from tieredstore.cli.app.outcomes import Words, carry_out
+from tieredstore.cli.terminal.output import print_json_line, print_lines
 from tieredstore.cli.terminal.progress import tell_if_stopped
 from tieredstore.cli.terminal.rows import Row, field
+from tieredstore.errors import ConfigError
 from tieredstore.ops.doctor.checkup import Check, Verdict, checked
+from tieredstore.ops.garbage.lifecycle import DEFAULT_DAYS
 
 
 def doctor(
-    settings: SettingsPath = None,
-    store: StoreUrl = None,
+    store: Store,
     write: Annotated[
         bool, typer.Option("--write", help="Write a few small objects below !tieredstore/doctor/, and remove them.")
     ] = False,
-    as_json: Json = False,
+    fix: Annotated[
+        bool,
+        typer.Option("--fix", help="Plan the rule that has the bucket abort unfinished uploads, and look no further."),
+    ] = False,
+    days: Annotated[
+        int | None,
+        typer.Option("--days", metavar="N", min=1, max=3650, help=f"With --fix: after how many days ({DEFAULT_DAYS})."),
+    ] = None,
+    *,
+    apply: Apply,
+    output: Json,
 ) -> None:
     """Look at settings, keys, store, clock, rules and caches, one line each.
 
     Settings that cannot be read are told as by every command. Ends with the exit code of the first check that failed.
+    --fix --yes adds a lifecycle rule to the bucket, which aborts unfinished multipart uploads under the prefix, and
+    nothing else: rules that are there stay as they are; where one does it already, nothing is written. What was written
+    is read back and compared.
 
     Example: tieredstore doctor -c store.properties --write
     """
+    if not fix and (apply.yes or days is not None):
+        raise ConfigError(f"{'--yes' if apply.yes else '--days'} is for --fix: give that too")
+    if fix and write:
+        raise ConfigError("--fix and --write exclude each other: give one of them")
+    if fix:
+        with store.open() as bucket:
+            plan = bucket.abort_rule(days=days or DEFAULT_DAYS)
+            carry_out(plan, _WORDS, yes=apply.yes, as_json=output.as_json)
+        return
     counts: Counter[Verdict] = Counter()
     exit_code = 0
-    with tell_if_stopped(lambda: f"{counts.total()} checks were made"), telling(as_json=as_json, report=None) as teller:
-        for check in checked(choose_settings(settings, store), write=write):
+    with tell_if_stopped(lambda: f"{counts.total()} checks were made"):
+        for check in checked(store.read_settings(), write=write):
             counts[check.outcome] += 1
             exit_code = exit_code or check.exit_code
-            line = f"{check.outcome.value:<7} {check.subject:<11} {check.sentence}"
-            teller.tell(_CHECK.json(check), line)
-        teller.tell({"summary": {outcome.name.lower(): counts[outcome] for outcome in Verdict}})
+            if output.as_json:
+                print_json_line(_CHECK.json(check))
+            else:
+                print_lines([f"{check.outcome.value:<7} {check.subject:<11} {check.sentence}"])
+    if output.as_json:
+        print_json_line({"summary": {outcome.name.lower(): counts[outcome] for outcome in Verdict}})
     if exit_code:
         raise typer.Exit(exit_code)
 
 
+def _line(outcome: Outcome, verb: str) -> str | None:
+    return f"{verb}: {outcome.reason}" if outcome.status in ("planned", "done") else outcome.reason
+
+
+_WORDS: Final = Words(
+    noun="rule",
+    done="added",
+    doing="adding",
+    show=_line,
+    left={},
+    stopping=frozenset({"no_rules"}),
+    has_sizes=False,
+)
 _CHECK: Final[Row[Check]] = Row(
     field("check", lambda check: check.subject),
     field("outcome", lambda check: check.outcome.name.lower()),

@@ -279,14 +279,20 @@ def _of_unfinished(store: ObjectStore, prefix: str) -> Iterator[Check]:
     if isinstance(lifecycle, str) or lifecycle.note:
         return
     try:
-        rule = aborting_rule(lifecycle.read(), prefix)
+        state = lifecycle.read()
     except (StoreError, ObjectNotFoundError) as error:
         if error.retryable:
             raise
         yield Check("rules", Verdict.SKIPPED, f"whether a rule aborts unfinished uploads was not told: {error}")
         return
+    for each in state.rules:
+        under = ", ".join(each.prefixes) or "everything"
+        shown = f"{each.action}, under {under}{'; of some objects only' if each.is_limited else ''}"
+        is_off = "" if each.is_enabled else " (disabled)"
+        yield Check("rules", Verdict.GOOD, f"the bucket has the rule {each.name}{is_off}: {shown}")
+    rule = aborting_rule(state, prefix)
     if rule is None:
-        sentence = "no rule aborts unfinished uploads, which cost and are in no listing: tieredstore lifecycle apply"
+        sentence = "no rule aborts unfinished uploads, which cost and are in no listing: tieredstore doctor --fix"
         yield Check("rules", Verdict.WARN, sentence)
     else:
         days = rule.aborts_after_days

@@ -112,7 +112,7 @@ def _prove(store: ObjectStore, before: LifecycleState, after: LifecycleState, pr
     if lost:
         error = StoreError(
             f"{store.identity} has lost the rules {', '.join(rule.name for rule in lost)} while one was added, or "
-            "somebody else changed them: look at them now (tieredstore lifecycle show)"
+            "somebody else changed them: look at them now (tieredstore doctor)"
         )
         error.add_note(f"the rules were: {before.text}")
         raise error

@@ -37,7 +37,7 @@ def seal_pair(settings: Settings, key_id: str, kms: KmsKey, path: Path) -> dict[
         listed = ", ".join(pair.id for pair in pairs) or "none"
         raise ConfigError(f"the settings list no key pair {excerpt(key_id)!r}: {excerpt(listed)}")
     if path.exists():
-        raise ConfigError(f"{path} exists already, and a key is never overwritten; choose another file (-o)")
+        raise ConfigError(f"{path} exists already, and a key is never overwritten; choose another file (--sealed)")
     _, private_key = open_pair(pair)  # it is an RSA key, and the public key's
     source = key_source(kms.service, kms.key, kms.endpoint_url)
     text = sealed_key.seal(private_key, pair=key_id, service=kms.service, source=source)

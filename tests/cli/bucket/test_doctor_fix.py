@@ -1,4 +1,4 @@
-"""``lifecycle show`` and ``apply``, and what ``doctor`` says of it."""
+"""``doctor --fix``, and what ``doctor`` says of a bucket's own rules."""
 
 from __future__ import annotations
 
@@ -33,58 +33,77 @@ def patch_store(monkeypatch: pytest.MonkeyPatch, store: ObjectStore) -> None:
     def opened(_: Settings) -> ObjectStore:
         return store
 
-    monkeypatch.setattr("tieredstore.ops.bucket.open_places", opened)
+    for module in ("ops.bucket", "places.opening"):
+        monkeypatch.setattr(f"tieredstore.{module}.open_places", opened)
 
 
-def run(settings: Path, *arguments: str) -> Result:
-    return tieredstore("lifecycle", *arguments, "-c", settings)
+def fix(settings: Path, *arguments: str) -> Result:
+    return tieredstore("doctor", "--fix", *arguments, "-c", settings)
+
+
+def rules(settings: Path) -> list[tuple[str, str]]:
+    lines, _ = tieredstore("doctor", "--json", "-c", settings).rows
+    return [(line["outcome"], line["detail"]) for line in lines if line["check"] == "rules"]
 
 
 def test_rules_are_shown_and_the_dangerous_ones_named(settings: Path) -> None:
-    shown = run(settings, "show")
-    assert shown.code == 0
-    assert "Expiration (Days 30)" in shown.text
-    assert "no rule aborts unfinished uploads: lifecycle apply adds one" in shown.text
-    assert "the rule eats deletes objects after 30 days: segments are lost by it" in shown.stderr
+    assert rules(settings)[:3] == [
+        ("bad", "the rule eats deletes objects after 30 days: segments are lost by it"),
+        ("good", "the bucket has the rule eats: Expiration (Days 30), under everything"),
+        ("warn", "no rule aborts unfinished uploads, which cost and are in no listing: tieredstore doctor --fix"),
+    ]
 
 
-def test_a_rule_is_added_once_and_a_dry_run_adds_none(settings: Path, service: S3Rules) -> None:
+def test_a_rule_is_added_once_and_a_plan_adds_none(settings: Path, service: S3Rules) -> None:
     before = service.text
-    planned = run(settings, "apply", "--dry-run")
-    assert (planned.code, service.text) == (0, before)
+    planned = fix(settings).clean()
+    assert service.text == before
     assert planned.text.startswith("would be added: a rule aborts unfinished multipart uploads under 'kafka/'")
-    added = run(settings, "apply", "--yes", "--days", "3", "--json").json
-    assert (added["outcome"], added["aborts_after_days"], added["before"]) == ("added", 3, before)
+    assert planned.text.splitlines()[-1] == "nothing was added: --yes does it"
+    (added,), summary = fix(settings, "--yes", "--days", "3", "--json").clean().rows
+    assert (added["action"], added["status"], added["code"]) == ("abort_rule", "done", "added")
+    assert added["name"].startswith("tieredstore-abort-")
+    assert summary["done"] == 1
     assert EATING in service.text
-    again = run(settings, "apply", "--yes")
-    assert (again.code, again.text.split()[0]) == (0, "the")
+    after = service.text
+    again = fix(settings, "--yes").clean()
     assert "after 3 days already" in again.text
-    assert "unfinished uploads are aborted after 3 days, by tieredstore-abort-" in run(settings, "show").text
-    document = run(settings, "show", "--json").json
-    assert document["rules"][0]["name"] == "eats"
-    assert (document["aborts_after_days"], len(document["dangers"]), document["before"]) == (3, 1, service.text)
+    assert service.text == after
+    name = added["name"]
+    assert ("good", f"the rule {name} aborts unfinished uploads after 3 days") in rules(settings)
 
 
 def test_days_that_are_too_few_are_refused(settings: Path, service: S3Rules) -> None:
     settings.write_text(settings.read_text() + "upload.max.age.ms=86400000\n")
-    run(settings, "apply", "--yes", "--days", "1").fails(2, "give 2 or more")
+    fix(settings, "--yes", "--days", "1").fails(2, "give 2 or more")
     assert service.writes == []
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--yes",), "--yes is for --fix"),
+        (("--days", "3"), "--days is for --fix"),
+        (("--fix", "--write"), "--fix and --write exclude each other"),
+    ],
+)
+def test_options_that_go_together_are_asked_for(options: tuple[str, ...], sentence: str, settings: Path) -> None:
+    tieredstore("doctor", "-c", settings, *options).fails(2, sentence)
 
 
 def test_a_folder_has_none(tmp_path: Path) -> None:
     settings = write_settings(tmp_path)
-    shown = run(settings, "show")
-    assert (shown.code, "is a folder, and has no lifecycle rules" in shown.text) == (0, True)
-    applied = run(settings, "apply", "--yes")
-    assert (applied.code, "is a folder, and has no lifecycle rules" in applied.text) == (6, True)
-    assert run(settings, "show", "--json").json["rules"] == []
+    for more in ((), ("--yes",)):
+        done = fix(settings, *more)
+        assert (done.code, "is a folder, and has no lifecycle rules" in done.text) == (6, True)
+    assert rules(settings) == [("good", "no rule of the bucket takes segments away")]
 
 
 def test_doctor_says_whether_unfinished_uploads_end(settings: Path, service: S3Rules) -> None:
     aborting = "<AbortIncompleteMultipartUpload><DaysAfterInitiation>1</DaysAfterInitiation>"
     rule = f"<Rule><Status>Enabled</Status><Filter/>{aborting}</AbortIncompleteMultipartUpload></Rule>"
     texts = {
-        "": ("warn", "tieredstore lifecycle apply"),
+        "": ("warn", "tieredstore doctor --fix"),
         f"<LifecycleConfiguration>{rule}</LifecycleConfiguration>": ("good", "aborts unfinished uploads after 1 days"),
         "<Other></Other>": ("skipped", "was not told"),
     }
