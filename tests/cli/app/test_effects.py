@@ -206,6 +206,7 @@ PLACED: Final = {
     "rm": ["--to", "rm single -p 0 -c {}"],
     "cat": ["--from --to", "cat single -c {}"],
     "du": ["--from", "du single -c {}"],
+    "ls": ["--from", "ls single -c {}"],
     "verify": ["--from", "verify single -c {}"],
     "pipeline backfill": ["--from --to", "pipeline backfill {} single --generation 2 --replace 1 --yes"],
 }
