@@ -6,14 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tieredstore.cli.records.record_places import (
-    check_window,
-    parse_offset_or_time,
-    parse_partitions,
-    parse_place,
-)
+from tieredstore.api.positions import parse_place
+from tieredstore.cli.app.options import parse_partitions
 from tieredstore.errors import ConfigError
-from tieredstore.model import Last, check_offset, hint_of_number
+from tieredstore.model import check_offset, hint_of_number
 
 numbers = st.integers(0, 400)
 parts = st.one_of(numbers.map(lambda n: (n, n)), st.tuples(numbers, numbers).map(lambda pair: (min(pair), max(pair))))
@@ -61,32 +57,22 @@ def test_a_range_that_no_topic_has_is_not_counted_through() -> None:
         parse_partitions(["0-2147483647", "0-2147483647"])
 
 
-@pytest.mark.parametrize(
-    ("text", "count"), [("-5", 5), ("-0", 0), ("-0005", 5), ("-9999999999999999999", 9999999999999999999)]
-)
-def test_a_number_below_zero_counts_from_the_end(text: str, count: int) -> None:
-    assert parse_place(text) == Last(count)
+@pytest.mark.parametrize("text", ["-5", "-0", "-0005", "-9999999999999999999"])
+def test_a_number_below_zero_is_no_place_and_names_the_option_for_the_last_ones(text: str) -> None:
+    with pytest.raises(ConfigError, match=rf"--from {text} is not an offset; .* cat --last {text[1:]}"):
+        parse_place("--from", text)
 
 
 @pytest.mark.parametrize("text", ["--5", "-", "- 5", "-5.0", "-٥", "−5", "-99999999999999999999"])
-def test_other_signs_count_nothing(text: str) -> None:
-    with pytest.raises(ConfigError, match="-5 stands for the last five"):
-        parse_place(text)
+def test_other_signs_are_neither_an_offset_nor_a_time(text: str) -> None:
+    with pytest.raises(ConfigError, match="which is neither an offset nor a time"):
+        parse_place("--from", text)
 
 
 def test_offsets_that_kafka_cannot_have_are_refused() -> None:
-    assert parse_place("999999999999") == 10**12 - 1
+    assert parse_place("--from", "999999999999") == 10**12 - 1
     with pytest.raises(ConfigError, match="is not an offset: those are from 0 to 9223372036854775807"):
-        parse_place("9223372036854775808")
-
-
-def test_no_log_has_such_windows() -> None:
-    with pytest.raises(ConfigError, match="--to is an offset or a time, and -5 is none"):
-        check_window(None, Last(5))
-    with pytest.raises(ConfigError, match="from 9 up to 3: the window ends before it begins"):
-        check_window(9, 3)
-    check_window(Last(5), 3)
-    check_window(3, 3)
+        parse_place("--from", "9223372036854775808")
 
 
 @pytest.mark.parametrize(
@@ -110,10 +96,9 @@ def test_a_number_that_looks_like_a_time_is_told_as_one(number: int, hint: str |
 
 @pytest.mark.parametrize("number", ["1795428000000", "4102444800000000", "9223372036854775807"])
 def test_a_number_that_no_log_reaches_is_refused_with_the_way_to_write_a_time(number: str) -> None:
-    for parse in (parse_place, parse_offset_or_time):
-        with pytest.raises(ConfigError, match=r"is no offset of a log; a time .*is written .*@") as refused:
-            parse(number)
-        assert (f"@{number}" in str(refused.value)) == (number == "1795428000000")
+    with pytest.raises(ConfigError, match=r"is no offset of a log; a time .*is written .*@") as refused:
+        parse_place("--from", number)
+    assert (f"@{number}" in str(refused.value)) == (number == "1795428000000")
 
 
 def test_an_offset_beyond_the_ends_of_all_logs_is_refused() -> None:
@@ -131,4 +116,4 @@ def test_an_offset_beyond_the_ends_of_all_logs_is_refused() -> None:
 @given(st.integers(0, 2**63 - 1))
 def test_every_hint_leads_to_a_time(number: int) -> None:
     hint = hint_of_number(number)
-    assert hint is None or not isinstance(parse_place(hint.rpartition(" ")[2]), int)
+    assert hint is None or not isinstance(parse_place("--from", hint.rpartition(" ")[2]), int)
