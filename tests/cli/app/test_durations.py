@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from tests.support.cli.cli_process import tieredstore
-from tieredstore.cli.app.durations import parse_duration_ms
+from tieredstore.api.positions import duration_of
 from tieredstore.errors import ConfigError
 
 
 def test_durations() -> None:
-    assert [parse_duration_ms("--age", text) for text in ("90s", "30m", " 24h", "7d")] == [
-        90_000,
-        1_800_000,
-        86_400_000,
-        604_800_000,
+    assert [duration_of("--age", text) for text in ("90s", "30m", " 24h", "7d")] == [
+        timedelta(seconds=90),
+        timedelta(minutes=30),
+        timedelta(days=1),
+        timedelta(days=7),
     ]
 
 
 @pytest.mark.parametrize("text", ["", "7", "7w", "-7d", "1.5h", "٣d", "yesterday"])
 def test_what_is_none_names_its_option(text: str) -> None:
     with pytest.raises(ConfigError, match=r"--age is '.*': give a duration, as 90s, 30m, 24h or 7d"):
-        parse_duration_ms("--age", text)
+        duration_of("--age", text)
 
 
 def test_a_command_asks_for_them_in_the_same_words() -> None:

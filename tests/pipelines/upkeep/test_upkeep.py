@@ -282,7 +282,7 @@ def test_a_dropped_generation_is_gone_for_good_and_nothing_else_is(topic: Stored
     assert list(drop_generation(SMALL, store, dry_run=False)) == []
     assert [(one.kind, one.subject) for one in verify_output(SMALL, store)] == [("stranger", stranger)]
     assert [change.kind for change in changes_since(commit_log_of(SMALL, store), -1)][-1] == "drop"
-    with pytest.raises(ConfigError, match="nothing to drop"):
+    with pytest.raises(ConfigError, match="nothing to remove"):
         list(drop_generation(pipeline_of(secor__generation="5"), store, dry_run=False))
 
 
