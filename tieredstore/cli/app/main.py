@@ -333,6 +333,8 @@ _MEANT: Final[Mapping[str, str]] = {
 """What other tools call it."""
 
 _MOVED: Final[Mapping[str, str]] = {
+    "keys add": "keys new", "keys check": "keys list", "keys generate": "keys new", "lifecycle": "doctor",
+    "version": "--version",
     "pubsub audit": "pubsub verify", "pubsub consume": "pubsub cat", "pubsub cost": "pubsub topics --prices FILE",
     "pubsub groups": "pubsub topics TOPIC", "pubsub inspect": "show FILE",
 }  # fmt: skip

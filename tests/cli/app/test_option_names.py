@@ -1,0 +1,43 @@
+"""An option means one thing in all commands, and none is left of those that the commands had before."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Final
+
+from tests.support.cli.screens import commands_below
+from tieredstore.cli.app.main import program
+
+GONE: Final = {
+    "--text", "--csv", "--json-bytes", "--count", "--exit-eof", "--mode", "--topic", "--metadata-topic", "--before",
+    "--to-store", "--report", "--check", "--first-offset", "--last-offset", "--key-type", "--value-type",
+    "--invalid-as-null", "--seed", "--growth-by", "--retire", "--raw", "--threads", "--since", "--partition",
+}  # fmt: skip
+NOT_YET_GONE: Final = {"hold place": {"--topic", "--first-offset", "--last-offset", "--partition"}}
+"""By command; what is struck there is struck here."""
+SEVERAL_MEANINGS: Final = {
+    "--backup", "--follow", "--group", "--json", "--last", "--min-age", "--once", "--output", "--plot", "--prices",
+    "--settings", "--store", "-c", "-f", "-o",
+}  # fmt: skip
+"""Options that are declared more than once yet: the list may only shrink."""
+
+
+def declarations() -> dict[str, set[tuple[str, str]]]:
+    """Each option with what it says in the help of the commands that have it."""
+    found: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    for _, command in commands_below(program()):
+        for option in command.params:
+            for name in option.opts:
+                if name.startswith("-"):
+                    found[name].add((str(option.help), str(option.metavar)))
+    return found
+
+
+def test_an_option_means_the_same_in_every_command() -> None:
+    assert {name for name, said in declarations().items() if len(said) > 1} <= SEVERAL_MEANINGS
+
+
+def test_nothing_is_left_of_the_options_that_went() -> None:
+    for path, command in commands_below(program()):
+        left = {name for option in command.params for name in option.opts} & GONE
+        assert left <= NOT_YET_GONE.get(path, set()), path
