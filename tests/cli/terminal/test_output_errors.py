@@ -18,8 +18,8 @@ FULL = Path("/dev/full")
 LOG_FILE = TXN / "00000000000000000605.log"
 COMMANDS = [
     "--help", "--version", "ls", "ls --json", "ls txn -p 0", "inspect txn 0 605", "inspect txn 0 605 --json",
-    "fetch txn 0 605", "fetch txn 0 605 --index offset", "inspect txn 0 605 --index offset", "cat txn", "cat txn --json",
-    "cat txn -p 0 --from 605 --to 606", "rm txn -p 0 --segment 605",
+    "fetch txn 0 605", "fetch txn 0 605 --index offset", "inspect txn 0 605 --index offset", "cat txn",
+    "cat txn --json", "cat txn -p 0 --from 605 --to 606", "rm txn -p 0 --segment 605",
     "verify", "verify --json",
     f"upload {TXN}", f"upload {TXN} --json",
     f"show {LOG_FILE}", f"show {LOG_FILE} --json", f"show {LOG_FILE} --records",
