@@ -3,12 +3,15 @@
 # pyright: reportPrivateUsage=false
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from typing import Any
 
 import pytest
 
+from tests.support.damage.planted_messages import store_messages
+from tests.support.pubsub.pubsub_brokers import message_of
 from tests.support.pubsub.pubsub_topics import (
     batch_keys,
     eventually,
@@ -16,6 +19,7 @@ from tests.support.pubsub.pubsub_topics import (
     notified,
     orders_on,
     publish,
+    topics_on,
     values_of,
 )
 from tests.support.records.counted_checksums import counted_checksums
@@ -104,6 +108,22 @@ def test_the_latest_and_a_time() -> None:
     assert values_of(late, at_least=2) == [b"before", b"after"]
     late.seek_to_time(between_ms)
     assert values_of(late, at_least=1) == [b"after"]
+
+
+@pytest.mark.parametrize("last", [0, 1, 3, 4, 9, 10, 99])
+def test_the_last_records_of_each_partition_wherever_messages_and_batches_end(last: int) -> None:
+    topics = topics_on()
+    topics.create("events", partitions=2)
+    sent: dict[int, list[bytes]] = {0: [], 1: []}
+    numbers = itertools.count()
+    for partition, sizes in ((0, (1,)), (1, (2, 3)), (0, (1, 1, 2)), (1, (1,)), (0, (2, 3))):
+        messages = [[b"%d" % next(numbers) for _ in range(size)] for size in sizes]
+        store_messages(topics, "events", [message_of(values, n) for n, values in enumerate(messages)], partition)
+        sent[partition] += itertools.chain.from_iterable(messages)
+    expected = {value for values in sent.values() for value in (values[-last:] if last else [])}
+    with BatchConsumer(topics, "events") as consumer:
+        consumer.seek_to_last(last)
+        assert sorted(values_of(consumer, at_least=len(expected))) == sorted(expected)
 
 
 def test_an_absent_object_and_a_freed_queue_are_data_loss_or_reported() -> None:

@@ -4,7 +4,7 @@ It lies apart from ``show`` because wings import it. An entry point of ``tiereds
 :class:`Format`::
 
     [project.entry-points."tieredstore.files"]
-    pubsub = "tieredstore.pubsub.cli:FILES"
+    pubsub = "tieredstore.pubsub.cli.files:FILES"
 
 ``show`` asks one format after the other whether it knows a file, the core's first, then those of wings in the order of
 their entry points, and prints what the first one gives. Importing the table should be cheap: ``knows`` and ``show``

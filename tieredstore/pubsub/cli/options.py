@@ -1,4 +1,7 @@
-"""Groups of options that commands of batches share."""
+"""Groups of options that commands of batches share.
+
+It lies apart from ``pubsub`` since they open topics, which the commands themselves do not say how to.
+"""
 
 from __future__ import annotations
 
