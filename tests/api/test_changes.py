@@ -63,14 +63,19 @@ def test_a_plan_changes_nothing_before_it_is_applied(bucket: ts.Bucket, root: Pa
 def test_each_item_is_judged_again_when_a_plan_is_applied(bucket: ts.Bucket, disk: Path, tmp_path: Path) -> None:
     plan = bucket.remove("txn")
     assert len(list(plan)) == 5
-    bucket.place_hold("case-17", "txn", 0, start=1209, stop=1300, reason="case 17")
+    bucket.place_hold("case-17", "txn", partitions=0, start=1209, stop=1300, reason="case 17")
     totals = plan.apply()
     assert (totals.done, totals.kept) == (4, 1)
     assert [hold.name for hold in bucket.holds()] == ["case-17"]
     release = bucket.release_hold("case-17")
     assert [one.status for one in release] == ["planned"]
     assert len(bucket.holds()) == 1
-    release.apply()
+    bucket.release_hold("case-17").apply()
+    bucket.place_hold("case-17", "txn")
+    with pytest.raises(PartlyDoneError, match="changed"):
+        release.apply()
+    assert [hold.partition for hold in bucket.holds()] == [None]
+    bucket.release_hold("case-17").apply()
     assert bucket.holds() == []
     assert plan.apply().done == 1
 
@@ -78,11 +83,11 @@ def test_each_item_is_judged_again_when_a_plan_is_applied(bucket: ts.Bucket, dis
 def test_a_hold_from_a_time_on_begins_with_the_first_segment_that_reaches_it(bucket: ts.Bucket) -> None:
     times = [segment.last_time for segment in bucket.segments("txn")]
     assert times[1] is not None
-    hold = bucket.place_hold("since", "txn", 0, start=times[1])
+    hold = bucket.place_hold("since", "txn", partitions=0, start=times[1])
     assert (hold.first_offset, hold.last_offset) == (605, None)
     assert [one.base_offset for one in bucket.remove("txn") if one.code == "held"] == [605, 1209, 1815, 2420]
     with pytest.raises(ConfigError, match=r"no segment of txn-0 has records since 2040-01-01; leave start out"):
-        bucket.place_hold("later", "txn", 0, start="2040-01-01")
+        bucket.place_hold("later", "txn", partitions=0, start="2040-01-01")
 
 
 def test_a_store_without_rules_of_its_own_says_so(bucket: ts.Bucket, root: Path) -> None:

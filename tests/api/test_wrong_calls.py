@@ -56,9 +56,15 @@ BEFORE_ANY_REQUEST: list[tuple[Call, str]] = [
     (lambda b: b.segments("txn", []), "partitions is empty"),
     (lambda b: b.segments("txn", topic_id="x"), "'x' is not a Kafka uuid"),
     (lambda b: b.usage(partitions=0), "partitions and topic_id narrow a topic: name it too"),
-    (lambda b: b.place_hold("x", "txn", 0, stop="2026-01-31"), "stop of a hold is a time; give an offset, or leave it"),
+    (
+        lambda b: b.place_hold("x", "txn", partitions=0, stop="2026-01-31"),
+        "stop of a hold is a time; give an offset, or leave it",
+    ),
     (lambda b: b.place_hold("x", "txn", start="10:00"), "start is a time, which needs a topic and a partition"),
     (lambda b: b.abort_rule(days=0), "days is 0; give how many, as 7"),
+    (lambda b: b.place_hold("x", "txn", "orders"), "a hold is of one topic and one partition at most"),
+    (lambda b: b.place_hold("x", "t*"), "a hold is of one topic and one partition at most"),
+    (lambda b: b.place_hold("x", partitions=0), "partitions and topic_id narrow a topic: name it too"),
     (lambda b: b.place_hold("a b"), "'a b' cannot name a hold"),
 ]
 

@@ -13,7 +13,7 @@ from tieredstore.api import outcomes as found
 from tieredstore.api.outcomes import OnOutcome, Outcome, Plan, Totals, run
 from tieredstore.api.positions import GivenPlace, duration_of, place_of
 from tieredstore.api.rows import Check, KeyUse, Segment, Topic, Usage, segment_of, time_of
-from tieredstore.api.scopes import Partitions, Scopes, TopicIdLike, check_names, topic_id_of
+from tieredstore.api.scopes import Partitions, Scopes, TopicIdLike, check_names, is_glob, topic_id_of
 from tieredstore.api.tables import Table
 from tieredstore.backends.base import store_time_ms
 from tieredstore.errors import ConfigError
@@ -494,22 +494,25 @@ class Bucket(Closing):
     def place_hold(
         self,
         name: str,
-        topic: str | None = None,
-        partition: int | None = None,
-        *,
+        *topics: str,
+        partitions: Partitions = None,
         start: GivenPlace = None,
         stop: GivenPlace = None,
         reason: str = "",
     ) -> LegalHold:
         """Nothing that the hold covers is deleted from now on: all, a topic, a partition, or its offsets.
 
-        A time as ``start`` needs a partition, and holds from its first segment on that has a record of then or later.
-        ``stop`` is an exclusive offset: segments do not tell when they begin, so that a time would hold too little.
-        Returned is the hold as it is kept; PreconditionFailedError if there is one of its name.
+        A hold is of one topic and one of its partitions at most. A time as ``start`` needs both, and holds from its
+        first segment on that has a record of then or later. ``stop`` is an exclusive offset: segments do not tell when
+        they begin, so that a time would hold too little. Returned is the hold as it is kept; PreconditionFailedError if
+        there is one of its name.
         """
         from tieredstore.ops.garbage.holds import LegalHold, place_hold  # noqa: PLC0415
 
-        first, end = place_of("start", start), place_of("stop", stop)
+        scopes, first, end = Scopes(topics, partitions), place_of("start", start), place_of("stop", stop)
+        if len(topics) > 1 or any(map(is_glob, topics)) or len(scopes.partitions or ()) > 1:
+            raise ConfigError("a hold is of one topic and one partition at most: place one for each")
+        topic, partition = next(iter(topics), None), next(iter(scopes.partitions or ()), None)
         if isinstance(end, AtTime):
             raise ConfigError("stop of a hold is a time; give an offset, or leave it out to hold all that follows")
         if isinstance(first, AtTime):
@@ -525,21 +528,28 @@ class Bucket(Closing):
         return hold
 
     def release_hold(self, name: str) -> Plan:
-        """A plan that takes the hold away: what it covers may be deleted then. ObjectNotFoundError if there is none."""
+        """A plan that takes the hold away: what it covers may be deleted then. ObjectNotFoundError if there is none.
+
+        Another hold that has the name by then stays.
+        """
+        from tieredstore.ops.garbage.holds import LegalHold, find_hold, release_hold  # noqa: PLC0415
+
         opened = self._bucket()
+        planned = find_hold(opened.store, opened.prefix, name)
 
         def outcomes(dry_run: bool) -> Generator[Outcome]:
-            from tieredstore.ops.garbage.holds import find_hold, release_hold  # noqa: PLC0415
-
             hold = find_hold(opened.store, opened.prefix, name)
-            if not dry_run:
+            is_same = hold == planned
+            if is_same and not dry_run:
                 release_hold(opened.store, opened.prefix, name)
+            scope = hold or LegalHold(name)
             yield Outcome(
-                action="release_hold", status="planned" if dry_run else "done", code="released", name=name,
-                topic=None if hold is None else hold.topic, partition=None if hold is None else hold.partition,
+                action="release_hold", status="failed" if not is_same else "planned" if dry_run else "done",
+                code="released" if is_same else "changed", name=name, topic=scope.topic, partition=scope.partition,
+                base_offset=scope.first_offset, last_offset=scope.last_offset, stored_size=0,
+                reason=None if hold is not None else "it cannot be read, and so holds everything",
             )  # fmt: skip
 
-        next(outcomes(dry_run=True))  # a name that is none is told now
         return Plan("release_hold", name, outcomes)
 
     # ---- itself

@@ -36,13 +36,13 @@ from tieredstore.pipelines.transforming import Message
 from tieredstore.testing.segments import Record, build_batch
 
 READ: Final = {
-    "cat", "du", "fetch", "hold list", "inspect", "keys list",
+    "cat", "du", "fetch", "holds list", "inspect", "keys list",
     "ls", "pipeline status", "pipeline verify", "pubsub cat", "pubsub verify", "query", "show",
     "verify",
 }  # fmt: skip
 """Nothing that is stored is deleted, replaced or added, but by a group of ``cat`` its position."""
 ADD: Final = {
-    "hold place", "keys new", "keys seal", "mirror", "pipeline run", "pubsub broker",
+    "holds place", "keys new", "keys seal", "mirror", "pipeline run", "pubsub broker",
     "pubsub produce", "pubsub topics", "upload", "uploader",
 }  # fmt: skip
 """What is stored stays; what a service deletes, its settings say."""
@@ -70,7 +70,7 @@ def of_segments(*arguments: object) -> Prepare:
     def prepare(folder: Path) -> Scene:
         settings = write_settings(folder)
         assert tieredstore("upload", "-c", settings, ORIGINALS).code == 0
-        assert tieredstore("hold", "place", "case", "--topic", "other", "-c", settings).code == 0
+        assert tieredstore("holds", "place", "case", "other", "-c", settings).code == 0
         return in_folder(folder, *arguments, "-c", settings)
 
     return prepare
@@ -137,7 +137,7 @@ def of_pipeline(verb: str, *options: str, first: dict[str, str] | None = None) -
 HOURS: Final = BY_HOUR | {"pipeline__finalize": "false"}
 REWRITE: Final[dict[str, Prepare]] = {
     "gc": of_leftovers,
-    "hold release": of_segments("hold", "release", "case"),
+    "holds release": of_segments("holds", "release", "case"),
     "keys rotate": of_two_pairs,
     "pipeline backfill": of_pipeline("backfill", "orders", "--generation", "2"),
     "pipeline backfill --replace": of_pipeline("backfill", "orders", "--generation", "2", "--replace", "1"),
@@ -246,4 +246,4 @@ def test_no_other_command_takes_a_place() -> None:
         if any({"--from", "--to", "--since", "--until"} & set(one.opts) for one in command.params)
     }
     # A time of which segments are listed, and one of audit records.
-    assert taking == PLACED.keys() | {"ls", "pubsub verify"}
+    assert taking == PLACED.keys() | {"holds place", "ls", "pubsub verify"}

@@ -43,7 +43,8 @@ PRINTING = {
     "rm": ["rm txn"],
     "mirror": ["mirror ./backup --dry-run"],
     "du": ["du", "du --by day", "du --prices prices.toml"],
-    "hold list": ["hold list"],
+    "holds list": ["holds list"],
+    "holds release": ["holds release case"],
     "doctor": ["doctor", "doctor --fix"],
     "pipeline run": ["pipeline run kept.properties --once"],
     "pipeline status": [

@@ -11,7 +11,7 @@ COMMANDS = all_commands()
 
 
 @pytest.mark.parametrize("arguments", [(), ("--no-such-option",), ("-Z",), ("--no-such-option=1", "a", "b", "c", "d")])
-@pytest.mark.parametrize("command", ["", "keys", "hold", *COMMANDS])
+@pytest.mark.parametrize("command", ["", "keys", "holds", *COMMANDS])
 def test_it_is_one_sentence(command: str, arguments: tuple[str, ...]) -> None:
     if not arguments and command not in {"cat", "fetch", "keys new", "keys seal"}:
         return  # the help, or a command that needs nothing

@@ -1,4 +1,4 @@
-"""``gc``, ``rm``, ``du`` and ``hold`` on a folder."""
+"""``gc``, ``rm``, ``du`` and ``holds`` on a folder."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def test_gc_is_a_dry_run_unless_told_otherwise(root: Path) -> None:
     assert "--yes does it" in planned.text
     assert count(root) == 20
     assert "left alone: 1 too young, or of a copy under way" in run(root, "gc", "--min-age", "3d", "--yes").text
-    run(root, "hold", "place", "case-17", "--topic", "events")
+    run(root, "holds", "place", "case-17", "events")
     held = run(root, "gc", "--yes")
     assert "legal hold 'case-17'" in held.text
     assert (held.code, count(root)) == (0, 20)
-    run(root, "hold", "release", "case-17", "--yes")
+    run(root, "holds", "release", "case-17", "--yes")
     done = run(root, "gc", "--yes")
     assert (done.code, count(root)) == (0, 18)
     assert f"deleted  without manifest  {LEFT.path}" in done.text
@@ -128,18 +128,18 @@ def test_rm_of_a_topic_asks_which_one_is_meant_and_leaves_leftovers_to_gc(root: 
 
 
 def test_what_is_held_is_named_and_ends_with_6(root: Path) -> None:
-    placed = run(root, "hold", "place", "case", "--topic", "events", "--partition", 0, "--first-offset", 15)
+    placed = run(root, "holds", "place", "case", "events", "-p", 0, "--from", 15)
     assert placed.text == "held by case: events-0 offsets 15 to the end\n"
     done = run(root, "rm", "events", "--yes")
     assert done.code == 6
     assert done.text.count("legal hold 'case'") == 3
-    assert [row["name"] for row in run(root, "hold", "list", "--json").json] == ["case"]
-    assert "events-0 offsets 15 to the end" in run(root, "hold", "list").text
+    assert [row["name"] for row in run(root, "holds", "list", "--json").rows[0]] == ["case"]
+    assert "events-0 offsets 15 to the end" in run(root, "holds", "list").text
     one = ("rm", "events", "-p", 0, "--segment", 20, "--yes")
     refused = run(root, *one)
     assert (refused.code, refused.text.count("legal hold 'case'")) == (6, 1)
-    assert run(root, "hold", "release", "case", "--yes").code == 0
-    assert run(root, "hold", "release", "case", "--yes").code == 3
+    assert run(root, "holds", "release", "case", "--yes").code == 0
+    assert run(root, "holds", "release", "case", "--yes").code == 3
     assert run(root, *one).code == 0
 
 
@@ -196,8 +196,8 @@ def test_du_of_the_listing_alone_reads_no_manifest(root: Path) -> None:
 
 
 def test_a_hold_of_a_topic_that_is_not_there_is_placed_and_told(root: Path) -> None:
-    misspelt = run(root, "hold", "place", "case-1", "--topic", "evnets")
+    misspelt = run(root, "holds", "place", "case-1", "evnets")
     assert misspelt.code == 0
     assert "no segment of a topic 'evnets' is stored: is it spelled as it should be?" in misspelt.stderr
-    assert run(root, "hold", "place", "case-2", "--topic", "events").stderr == ""
-    assert run(root, "hold", "place", "case-3").stderr == ""
+    assert run(root, "holds", "place", "case-2", "events").stderr == ""
+    assert run(root, "holds", "place", "case-3").stderr == ""

@@ -24,7 +24,7 @@ COMMANDS = [
     f"upload {TXN}", f"upload {TXN} --json",
     f"show {LOG_FILE}", f"show {LOG_FILE} --json", f"show {LOG_FILE} --records",
     "keys new key1 -d FOLDER", "du", "du --json", "gc", "gc --json", "rm txn", "rm txn -p 0 --json",
-    "hold list --json", "mirror STORE", "mirror STORE --json",
+    "holds list --json", "mirror STORE", "mirror STORE --json",
 ]  # fmt: skip
 NEED_NO_STORE = ("-", "show", "keys")
 

@@ -20,4 +20,4 @@ def make_it_odd(store: Path, settings: Path) -> None:
     stray = left.with_name(left.name[:21] + "A" * 21 + "A.log")
     shutil.copy(left, stray)
     os.utime(stray, (1_700_000_000, 1_700_000_000))
-    assert tieredstore("hold", "place", "case", "--topic", "smallbatch", "-c", settings).code == 0
+    assert tieredstore("holds", "place", "case", "smallbatch", "-c", settings).code == 0

@@ -312,6 +312,7 @@ _MEANT: Final[Mapping[str, str]] = {
     "export": "cat -o",
     "fsck": "verify",
     "get": "fetch",
+    "hold": "holds",
     "index": "inspect --index",
     "list": "ls",
     "offsets": "ls",

@@ -99,7 +99,7 @@ _SUMMARIES: Final = {
     "verify": "Check the segments of a bucket, and how they follow each other; nothing is changed.",
     "doctor": "Look at settings, keys, store, clock, rules and caches, one line each.",
     "keys": "Key pairs: make, count, rotate and retire them.",
-    "hold": "Legal holds: what rm, gc and delete leave alone.",
+    "holds": "Legal holds: what rm and gc leave alone.",
 }
 
 
@@ -162,10 +162,10 @@ def load_of_core(name: str) -> Loaded:  # noqa: C901  a table
             from tieredstore.cli.bucket import keys
 
             return keys.app
-        case "hold":
-            from tieredstore.cli.bucket import hold
+        case "holds":
+            from tieredstore.cli.bucket import holds
 
-            return hold.app
+            return holds.app
         case _:
             raise LookupError(f"the table has a summary of {name!r}, and no case that imports it")
 

@@ -155,5 +155,5 @@ def _parse(name: str, raw: bytes | None) -> LegalHold:
         fault = str(error)
     raise CorruptDataError(
         f"the legal hold {name!r:.120} cannot be read, so nothing is deleted: mend it, or release it by "
-        f"`tieredstore hold release` ({fault})"
+        f"`tieredstore holds release` ({fault})"
     )

@@ -1,0 +1,119 @@
+"""``tieredstore holds``: segments that no tool deletes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, TypeAlias
+
+import typer
+
+from tieredstore.api.outcomes import Outcome
+from tieredstore.cli.app.options import Apply, Json, Store, Topics, Window
+from tieredstore.cli.app.outcomes import Words, carry_out
+from tieredstore.cli.terminal.output import complain, print_json_line, print_lines
+from tieredstore.cli.terminal.rows import Row, column, field
+from tieredstore.cli.terminal.tables import text
+from tieredstore.errors import ConfigError, ObjectNotFoundError
+from tieredstore.model import AtTime
+from tieredstore.ops.garbage.holds import LegalHold
+from tieredstore.ops.garbage.removal import topic_ids
+
+app: Final = typer.Typer(no_args_is_help=True, help="Legal holds: what rm and gc leave alone.")
+
+_Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="What the hold is called.")]
+
+
+@app.callback()
+def holds() -> None:
+    """Legal holds: what rm and gc leave alone."""
+
+
+@app.command()
+def place(
+    name: _Name,
+    topics: Topics,
+    window: Window,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for who meets the hold.")] = "",
+    *,
+    store: Store,
+) -> None:
+    """Place a hold on a topic, a partition or some of its offsets; without TOPIC on everything.
+
+    It lies in the bucket, and holds for every rm and gc, wherever it runs, ten seconds later at the latest.
+
+    Example: tieredstore holds place case-17 -c store.properties orders --reason "case 17"
+    """
+    if topics.topic_id is not None:
+        raise ConfigError("a hold is of a topic's name, whatever its id: leave --topic-id out")
+    if isinstance(window.end, AtTime):
+        raise ConfigError("--to of a hold takes an offset alone: leave it out to hold all that follows")
+    with store.open() as bucket:
+        new = bucket.place_hold(
+            name, *topics.names, partitions=topics.which().get("partitions"), start=window.first, stop=window.end,
+            reason=reason,
+        )  # fmt: skip
+        opened = bucket.opened()
+        is_stored = new.topic is None or bool(topic_ids(opened.store, opened.prefix, new.topic))
+    print_lines([f"held by {name}: {_scope(new)}"])
+    if not is_stored:
+        # A hold may well come before its segments, but a misspelt one keeps nothing.
+        complain(f"no segment of a topic {new.topic!r} is stored: is it spelled as it should be?")
+
+
+@app.command("list")
+def list_all(store: Store, output: Json) -> None:
+    """List the holds.
+
+    Example: tieredstore holds list -c store.properties
+    """
+    with store.open() as bucket:
+        found = bucket.holds()
+    if output.as_json:
+        for one in found:
+            print_json_line(_HOLD.json(one))
+        print_json_line({"summary": {"holds": len(found)}})
+        return
+    _HOLD.show(found, as_json=False, empty="no holds found")
+
+
+@app.command()
+def release(name: _Name, store: Store, apply: Apply, output: Json) -> None:
+    """Release a hold: rm and gc may take its segments. Without --yes, only show what it holds.
+
+    Example: tieredstore holds release case-17 -c store.properties --yes
+    """
+    with store.open() as bucket:
+        try:
+            plan = bucket.release_hold(name)
+        except ObjectNotFoundError as error:
+            raise ObjectNotFoundError(f"there is no hold {name!r}; see tieredstore holds list") from error
+        carry_out(plan, _WORDS, yes=apply.yes, as_json=output.as_json)
+
+
+def _line(outcome: Outcome, verb: str) -> str:
+    what = _range_of(outcome.topic, outcome.partition, outcome.base_offset, outcome.last_offset)
+    return f"{verb}  {outcome.name}: {outcome.reason or what}"
+
+
+def _scope(one: LegalHold) -> str:
+    return _range_of(one.topic, one.partition, one.first_offset, one.last_offset)
+
+
+def _range_of(topic: str | None, partition: int | None, first: int | None, last: int | None) -> str:
+    if topic is None:
+        return "everything"
+    where = topic if partition is None else f"{topic}-{partition}"
+    if first is None and last is None:
+        return where
+    return f"{where} offsets {first or 0} to {'the end' if last is None else last}"
+
+
+_HOLD: Final[Row[LegalHold]] = Row(
+    field("name", lambda one: one.name, text("HOLD")),
+    column(text("OF"), _scope),
+    field("topic", lambda one: one.topic),
+    field("partition", lambda one: one.partition),
+    field("first_offset", lambda one: one.first_offset),
+    field("last_offset", lambda one: one.last_offset),
+    field("reason", lambda one: one.reason, text("REASON")),
+)
+_WORDS: Final = Words(noun="hold", done="released", doing="releasing", show=_line, left={}, has_sizes=False)
