@@ -15,7 +15,6 @@ from tieredstore.api.positions import GivenPlace, duration_of, place_of
 from tieredstore.api.rows import Check, KeyUse, Segment, Topic, Usage, segment_of, time_of
 from tieredstore.api.scopes import Partitions, Scopes, TopicIdLike, check_names, is_glob, topic_id_of
 from tieredstore.api.tables import Table
-from tieredstore.backends.base import store_time_ms
 from tieredstore.errors import ConfigError
 from tieredstore.model import AtTime, IndexType, RemoteLogSegmentMetadata, Uuid
 from tieredstore.process.closing import Closer, Closing
@@ -419,34 +418,15 @@ class Bucket(Closing):
 
         Beside a broker also segments that it has forgotten; ``unknown_too``: those too that its records never named.
         """
+        from tieredstore.api.removing import plan_gc  # noqa: PLC0415
+
         scopes, least = _scopes(topics, which), duration_of("min_age", min_age)
         if unknown_too and self.broker is None:
             raise ConfigError("unknown_too is for what brokers do not name: open the bucket with broker=")
-        opened = self._bucket()
-        opened.refuse_raw("gc", "a log without its index looks like a copy that did not end, and may be the only one")
-        chosen, as_of_ms = list(scopes.of(opened.store, opened.prefix)), store_time_ms(opened.store)
-
-        def outcomes(dry_run: bool) -> Generator[Outcome]:
-            from tieredstore.ops.brokers import open_brokers  # noqa: PLC0415
-            from tieredstore.ops.garbage.collection import GarbageCollection  # noqa: PLC0415
-
-            with open_brokers(self.broker) as brokers:
-                collection = GarbageCollection(
-                    opened.store,
-                    opened.prefix,
-                    min_age_ms=least // timedelta(milliseconds=1),
-                    upload_max_age_ms=self.settings.upload_max_age_ms,
-                    brokers=brokers,
-                    unknown_too=unknown_too,
-                    as_of_ms=as_of_ms,
-                    dry_run=dry_run,
-                    parallel=which.get("parallel", READERS),
-                )
-                for scope in chosen:
-                    for step in collection.run(scope):
-                        yield found.of_garbage(step, opened, dry_run=dry_run)
-
-        return Plan("gc", str(scopes), outcomes, bounds={"min_age": least}, as_of_ms=as_of_ms)
+        self._bucket().refuse_raw(
+            "gc", "a log without its index looks like a copy that did not end, and may be the only one"
+        )
+        return plan_gc(self, scopes, least, unknown_too=unknown_too, parallel=which.get("parallel", READERS))
 
     def rotate_keys(self, *topics: str, **which: Unpack[Which]) -> Plan:
         """A plan that wraps each segment's data key by the active key pair, those of the quarantine too.
@@ -464,23 +444,9 @@ class Bucket(Closing):
 
         It adds one rule to the store's own and changes no other; where a rule does it already it adds none.
         """
-        if type(days) is not int or days < 1:
-            raise ConfigError(f"days is {days!r:.60}; give how many, as 7")
-        opened = self._bucket()
+        from tieredstore.api.removing import plan_abort_rule  # noqa: PLC0415
 
-        def outcomes(dry_run: bool) -> Generator[Outcome]:
-            from tieredstore.ops.garbage.lifecycle import add_abort_rule  # noqa: PLC0415
-
-            report = add_abort_rule(
-                opened.store, opened.prefix, days=days, upload_max_age_ms=self.settings.upload_max_age_ms,
-                dry_run=dry_run,
-            )  # fmt: skip
-            yield Outcome(
-                action="abort_rule", status=found.status_of(report.outcome, dry_run=dry_run), code=report.outcome.value,
-                name=report.name, reason=report.sentence,
-            )  # fmt: skip
-
-        return Plan("abort_rule", self.url, outcomes)
+        return plan_abort_rule(self, days)
 
     # ---- legal holds
 

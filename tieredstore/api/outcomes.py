@@ -112,7 +112,7 @@ class Plan:
         self.action = action
         self.scope = scope
         self.bounds: Mapping[str, object] = bounds or {}
-        self.as_of = None if as_of_ms is None else datetime.fromtimestamp(as_of_ms / 1000, UTC)
+        self.as_of: datetime | None = None if as_of_ms is None else datetime.fromtimestamp(as_of_ms / 1000, UTC)
         self._outcomes = outcomes
 
     def __iter__(self) -> Iterator[Outcome]:

@@ -22,7 +22,7 @@ from tieredstore.query.conditions import Condition
 from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes, TopicColumns, topic_schema
 from tieredstore.query.topic_read import ReadPlan, TopicRead
 from tieredstore.query.topic_scan import begin_read
-from tieredstore.reading.left_out import LeftOut
+from tieredstore.reading.omitted_records import LeftOut
 from tieredstore.reading.query import LogQuery, QueryWords
 from tieredstore.reading.reader import TopicReader
 from tieredstore.records.arrow_stream import ArrowStream

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-    from tieredstore.reading.left_out import LeftOut
+    from tieredstore.reading.omitted_records import LeftOut
     from tieredstore.records.arrow_stream import ArrowStream
 
 

@@ -1,4 +1,4 @@
-"""Segments out of a bucket: all of some topics, the oldest of them, or one.
+"""What goes out of a bucket: segments of topics, the oldest of them or one; leftovers; a rule that aborts uploads.
 
 It lies apart from the bucket, which imports it once it is asked for: it needs what asks brokers and judges segments.
 """
@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from tieredstore.api.outcomes import Outcome, Plan, of_removal
+from tieredstore.api.outcomes import Outcome, Plan, of_garbage, of_removal, status_of
 from tieredstore.api.rows import time_of
 from tieredstore.api.scopes import is_glob
-from tieredstore.backends.base import admin_of
+from tieredstore.backends.base import admin_of, store_time_ms
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope
 from tieredstore.errors import ConfigError
 from tieredstore.model import AtTime, Uuid
 from tieredstore.ops.addresses import SegmentAddress, find_objects
 from tieredstore.ops.brokers import open_brokers
+from tieredstore.ops.garbage.collection import GarbageCollection
+from tieredstore.ops.garbage.lifecycle import add_abort_rule
 from tieredstore.ops.garbage.removal import Before, Removal
 
 if TYPE_CHECKING:
@@ -87,6 +90,52 @@ def plan_removal(
         bounds=_bounds(stop, only),
         as_of_ms=as_of_ms,
     )
+
+
+def plan_gc(bucket: Bucket, scopes: Scopes, min_age: timedelta, *, unknown_too: bool, parallel: int) -> Plan:
+    """The plan that deletes leftovers of at least ``min_age``."""
+    opened = bucket.opened()
+    chosen, as_of_ms = list(scopes.of(opened.store, opened.prefix)), store_time_ms(opened.store)
+
+    def outcomes(dry_run: bool) -> Generator[Outcome]:
+        with open_brokers(bucket.broker) as brokers:
+            collection = GarbageCollection(
+                opened.store,
+                opened.prefix,
+                min_age_ms=min_age // timedelta(milliseconds=1),
+                upload_max_age_ms=opened.settings.upload_max_age_ms,
+                brokers=brokers,
+                unknown_too=unknown_too,
+                as_of_ms=as_of_ms,
+                dry_run=dry_run,
+                parallel=parallel,
+            )
+            for scope in chosen:
+                yield from (of_garbage(step, opened, dry_run=dry_run) for step in collection.run(scope))
+
+    return Plan("gc", str(scopes), outcomes, bounds={"min_age": min_age}, as_of_ms=as_of_ms)
+
+
+def plan_abort_rule(bucket: Bucket, days: int) -> Plan:
+    """The plan that adds a rule which aborts uploads that do not end within so many days."""
+    if type(days) is not int or days < 1:
+        raise ConfigError(f"days is {days!r:.60}; give how many, as 7")
+    opened = bucket.opened()
+
+    def outcomes(dry_run: bool) -> Generator[Outcome]:
+        report = add_abort_rule(
+            opened.store,
+            opened.prefix,
+            days=days,
+            upload_max_age_ms=opened.settings.upload_max_age_ms,
+            dry_run=dry_run,
+        )
+        status = status_of(report.outcome, dry_run=dry_run)
+        yield Outcome(
+            action="abort_rule", status=status, code=report.outcome.value, name=report.name, reason=report.sentence
+        )
+
+    return Plan("abort_rule", bucket.url, outcomes)
 
 
 def _bounds(stop: int | AtTime | None, only: SegmentObjects | None) -> dict[str, object]:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from tieredstore.model import Isolation, TopicPartition, Uuid
     from tieredstore.partitions.log import OffsetWindow, PartitionLog
     from tieredstore.query.topic_read import GivenPlaces
-    from tieredstore.reading.left_out import LeftOut
     from tieredstore.reading.log_snapshot import LogSnapshot
+    from tieredstore.reading.omitted_records import LeftOut
     from tieredstore.records.settings import OnDataLoss
     from tieredstore.remote.source import SegmentSource
 

@@ -20,6 +20,7 @@ from tieredstore.backends.wrappers import stack
 from tieredstore.backends.wrappers.stack import MeteredStore, wrap
 from tieredstore.config import Settings, settings_from
 from tieredstore.errors import AccessDeniedError
+from tieredstore.metrics import counting
 from tieredstore.testing.object_store_tests import ObjectStoreTests
 
 STORE_SECONDS = 2.0
@@ -44,7 +45,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     stepped_clock = Clock()
-    monkeypatch.setattr(metrics, "perf_counter", stepped_clock)
+    monkeypatch.setattr(counting, "perf_counter", stepped_clock)
     monkeypatch.setattr(stack, "perf_counter", stepped_clock)
     return stepped_clock
 

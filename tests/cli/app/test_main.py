@@ -11,9 +11,9 @@ from tests.support.cli.cli_process import ORIGINALS, spawn, store_of, tieredstor
 from tests.support.cli.screens import all_commands
 from tests.support.fresh_python import run_fresh
 from tieredstore import __version__
+from tieredstore.api.bucket import Bucket
 from tieredstore.cli.app.entry import JSON_VERSION
 from tieredstore.cli.app.main import main
-from tieredstore.cli.bucket import ls
 
 pytestmark = pytest.mark.slow
 
@@ -116,10 +116,10 @@ def test_secrets_are_not_printed(tmp_path: Path) -> None:
 
 
 def test_a_bug_shows_its_traceback_and_no_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_arguments: object) -> None:
+    def broken(*_arguments: object, **_named: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(ls, "load_listing", broken)
+    monkeypatch.setattr(Bucket, "topics", broken)
     with pytest.raises(ZeroDivisionError):
         main(["ls", "-c", str(write_settings(tmp_path))])
 

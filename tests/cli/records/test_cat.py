@@ -160,14 +160,14 @@ def test_an_undecided_transaction_is_told_of_on_stderr(tmp_path: Path) -> None:
         ("cat txn -p 7", 3, "tieredstore: topic 'txn' has no partition 7 in the bucket: it has 0\n"),
         ("ls txm", 3, "tieredstore: there is no topic 'txm' in the bucket; did you mean 'txn'?\n"),
         ("ls txm --json", 3, "there is no topic 'txm' in the bucket; did you mean 'txn'?"),
-        ("ls txn 7", 3, "tieredstore: topic 'txn' has no partition 7 in the bucket: it has 0\n"),
+        ("ls txn -p 7", 3, "tieredstore: topic 'txn' has no partition 7 in the bucket: it has 0\n"),
         ("cat txn --from tomorrow", 2, "--from is 'tomorrow', which is neither an offset nor a time"),
         ("cat txn --from 9 --to 3", 2, "ends before it begins"),
         ("cat txn --isolation serializable", 2, "serializable"),
         ("cat txn --topic-id x", 2, "uuid"),
-        ("offsets tx", 3, "there is no topic 'tx' in the bucket; did you mean 'txn'?"),
-        ("offsets nothing", 3, "there is no topic 'nothing' in the bucket; check the name and key."),
-        ("offsets txn --partition 0-2", 3, "topic 'txn' has no partitions 1 to 2 in the bucket: it has 0"),
+        ("ls tx", 3, "there is no topic 'tx' in the bucket; did you mean 'txn'?"),
+        ("ls nothing", 3, "there is no topic 'nothing' in the bucket; check the name and key."),
+        ("ls txn -p 0-2", 3, "topic 'txn' has no partitions 1 to 2 in the bucket: it has 0"),
     ],
 )
 def test_what_cannot_be_shown_is_said_in_a_sentence(line: str, code: int, words: str) -> None:

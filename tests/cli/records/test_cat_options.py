@@ -19,7 +19,7 @@ from tests.support.golden.segments import case_path, segments
 from tests.support.records.topic_buckets import FIRST_ID, SECOND_ID, Bucket
 from tieredstore.model import TopicIdPartition
 from tieredstore.reading import LogQuery, LogTail, TailRecords
-from tieredstore.reading.left_out import LeftOut
+from tieredstore.reading.omitted_records import LeftOut
 from tieredstore.testing.segments import Record, build_batch
 
 pytestmark = pytest.mark.slow

@@ -175,7 +175,7 @@ def test_what_was_bad_where_a_window_starts_gets_a_name_of_its_own(topic: Stored
 
 def test_a_name_that_another_file_has_is_refused_before_it_is_committed(topic: StoredTopic, store: ObjectStore) -> None:
     run_once(topic, store, of({**CHOOSY, "name.offset": "window"}))
-    with pytest.raises(ConfigError, match="redrive it with that"):
+    with pytest.raises(ConfigError, match="pipeline backfill --bad-messages\\) with that"):
         redrive(topic, store, of(LENIENT))
     assert list(verify_output(of(CHOOSY), store)) == []
     redrive(topic, store, of({**LENIENT, "name.offset": "window"}))

@@ -286,7 +286,7 @@ Last: TypeAlias = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Window(Group):
+class FromTo(Group):
     """From where to where."""
 
     PANEL: ClassVar[str] = "Window"

@@ -13,7 +13,7 @@ import typer
 from tieredstore.api.rows import Usage
 from tieredstore.api.usage import total_usage
 from tieredstore.backends.base import admin_of
-from tieredstore.cli.app.options import Output, Store, Topics, Window, Work
+from tieredstore.cli.app.options import FromTo, Output, Store, Topics, Work
 from tieredstore.cli.terminal.output import (
     JsonValue,
     complain,
@@ -68,7 +68,7 @@ def du(
         bool, typer.Option("--listing", help="Read no manifests: quick, without sizes before compression.")
     ] = False,
     *,
-    window: Window,
+    window: FromTo,
     work: Work,
     output: Output,
     plot: PlotFile = None,

@@ -7,7 +7,7 @@ from typing import Annotated, Final, TypeAlias
 import typer
 
 from tieredstore.api.outcomes import Outcome
-from tieredstore.cli.app.options import Apply, Json, Store, Topics, Window
+from tieredstore.cli.app.options import Apply, FromTo, Json, Store, Topics
 from tieredstore.cli.app.outcomes import Words, carry_out
 from tieredstore.cli.terminal.output import complain, print_json_line, print_lines
 from tieredstore.cli.terminal.rows import Row, column, field
@@ -31,7 +31,7 @@ def holds() -> None:
 def place(
     name: _Name,
     topics: Topics,
-    window: Window,
+    window: FromTo,
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for who meets the hold.")] = "",
     *,
     store: Store,

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, TypeAlias
 import typer
 
 from tieredstore.api.rows import Partition, Segment, Topic
-from tieredstore.cli.app.options import Cluster, Output, Store, Topics, Window, parse_option
+from tieredstore.cli.app.options import Cluster, FromTo, Output, Store, Topics, parse_option
 from tieredstore.cli.bucket.decoded_indexes import leader_epoch_rows
 from tieredstore.cli.terminal.output import (
     JsonValue,
@@ -49,7 +49,7 @@ def ls(
     topics: Topics,
     store: Store,
     cluster: Cluster,
-    window: Window,
+    window: FromTo,
     until: Annotated[
         str | None,
         typer.Option(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import typer
 
 from tieredstore.api.verifying import Finding, Verification
-from tieredstore.cli.app.options import Cluster, Json, Store, Topics, Window, Work
+from tieredstore.cli.app.options import Cluster, FromTo, Json, Store, Topics, Work
 from tieredstore.cli.terminal.output import counted, human_share, print_json_line, print_lines
 from tieredstore.cli.terminal.progress import counting, tell_if_stopped
 from tieredstore.cli.terminal.rows import Row, field
@@ -55,7 +55,7 @@ def verify(
         int, typer.Option("--recheck-days", metavar="DAYS", min=1, help="With --state: check again after so long.")
     ] = 30,
     *,
-    window: Window,
+    window: FromTo,
     work: Work,
     output: Json,
 ) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
-from tieredstore.cli.app.options import Cluster, OneTopic, Records, Rows, Store, Values, Window, Work
+from tieredstore.cli.app.options import Cluster, FromTo, OneTopic, Records, Rows, Store, Values, Work
 from tieredstore.cli.app.table import find_option
 from tieredstore.cli.records.group_reads import GroupRead
 from tieredstore.cli.records.record_output import (
@@ -44,7 +44,7 @@ def cat(
     topic: OneTopic,
     store: Store,
     cluster: Cluster,
-    window: Window,
+    window: FromTo,
     last: Annotated[
         int | None,
         typer.Option("--last", metavar="N", min=0, rich_help_panel="Window", help="The last N of each partition."),
@@ -211,7 +211,7 @@ def _by_partition(rows: BatchRows) -> Iterator[tuple[int, Any]]:
 def _write_folder(
     bucket: Bucket,
     topic: OneTopic,
-    window: Window,
+    window: FromTo,
     last: int | None,
     target: Target,
     partitions: Partitions,
@@ -237,7 +237,7 @@ def _write_folder(
     )
 
 
-def _check_window(window: Window, last: int | None) -> None:
+def _check_window(window: FromTo, last: int | None) -> None:
     """ConfigError for a window that no log has."""
     start, stop = window.first, window.end
     if last is not None and start is not None:
@@ -246,7 +246,7 @@ def _check_window(window: Window, last: int | None) -> None:
         raise ConfigError(f"there are no offsets from {start} up to {stop}: the window ends before it begins")
 
 
-def _tell_numbers(window: Window) -> None:
+def _tell_numbers(window: FromTo) -> None:
     """A number within the logs that looks like a time is told of on stderr."""
     for option, place in (("--from", window.first), ("--to", window.end)):
         if isinstance(place, int) and (hint := hint_of_number(place)) is not None:

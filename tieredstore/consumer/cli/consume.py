@@ -14,7 +14,7 @@ from tieredstore.consumer import Consumer
 from tieredstore.live import faults
 from tieredstore.model import Last, check_offset
 from tieredstore.query.topic_columns import TOPIC_COLUMNS, TopicColumns, topic_schema
-from tieredstore.reading.left_out import undecided
+from tieredstore.reading.omitted_records import undecided
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,7 +15,7 @@ import typer
 
 from tieredstore.api.outcomes import Outcome, Plan, status_of
 from tieredstore.api.positions import duration_of
-from tieredstore.cli.app.options import Apply, Json, MinAge, Partitions, Window, Work, parse_partitions
+from tieredstore.cli.app.options import Apply, FromTo, Json, MinAge, Partitions, Work, parse_partitions
 from tieredstore.cli.app.outcomes import Words, carry_out, tell_all
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.cli.items import (
@@ -155,7 +155,7 @@ def backfill(
         bool, typer.Option("--bad-messages", help="Instead of offsets: the messages that were put aside as bad.")
     ] = False,
     *,
-    window: Window,
+    window: FromTo,
     work: Work,
     apply: Apply,
     output: Json,

@@ -102,7 +102,7 @@ def test_a_run_that_ends_says_which_topic_is_not_there(
 ) -> None:
     bucket.write(5)
     run = Run(spark, tmp_path, bucket.options | {"subscribe": "ordres", "startingOffsets": "earliest"})
-    with pytest.raises(StreamingQueryException, match=r"ResourceNotFoundError: .*'ordres'.*'orders'") as error:
+    with pytest.raises(StreamingQueryException, match=r"TopicNotFoundError: .*'ordres'.*'orders'") as error:
         run.to_the_end(**{trigger: True})
     assert "Traceback" not in str(error.value)
 
