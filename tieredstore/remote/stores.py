@@ -175,7 +175,7 @@ def _of_text(text: str, store: str | None, extra: GivenProperties) -> NamedStore
         if store is not None:
             raise ConfigError("two stores are named: give a settings file with store=, or the URL alone")
         return _named(None, {}, text, extra, source=None)
-    path = Path(text).expanduser()
+    path = _local_path(text)
     if path.is_dir():
         if store is not None:
             raise ConfigError(f"two stores are named: the folder {excerpt(text)} and store=")
@@ -210,10 +210,18 @@ def _url(store: str) -> str:
         return store
     if meant := _meant_url(store):
         raise ConfigError(meant)
-    path = Path(store).expanduser()
+    path = _local_path(store)
     if path.name == store and not path.is_dir():  # a word alone may be a bucket's name
         raise ConfigError(_no_such(store))
     return str(path.absolute())
+
+
+def _local_path(text: str) -> Path:
+    """A path of this machine, ``~`` and ``~user`` at its beginning too; ConfigError for a user who has no home."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise ConfigError(f"{excerpt(text)!r} begins with a user's home folder, and there is no such user") from None
 
 
 def _meant_url(text: str) -> str | None:
