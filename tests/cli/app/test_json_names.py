@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -91,7 +91,7 @@ def printed() -> Iterator[dict[str, set[str]]]:
 
 
 @contextlib.contextmanager
-def printing_bucket() -> Iterator[dict[str, set[str]]]:
+def printing_bucket() -> Generator[dict[str, set[str]]]:
     """The names that each command prints."""
     with demo_bucket() as folder:
         _make_it_odd(folder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -183,7 +183,7 @@ def test_so_many_are_shown_and_no_more(more: tuple[str, ...]) -> None:
 
 
 @contextlib.contextmanager
-def _letters(asked: Asked) -> Iterator[Rows[str]]:
+def _letters(asked: Asked) -> Generator[Rows[str]]:
     def letters() -> Iterator[str]:
         yield from asked.name
         if asked.name == "damaged":
