@@ -184,7 +184,9 @@ def test_an_output_that_nobody_reads_holds_up_no_end(
         wait_for(lambda: LOG.is_reached(server))
         running.send(signal.SIGTERM)
         ended = running.wait(SOON_S)
-    assert ended == Ended(143, b"", "")
+    # How far a read came by then is a matter of time, and so is whether it has left out anything that it tells of.
+    told = ended.stderr if ended is not None and ended.stderr.startswith("tieredstore: left out: ") else ""
+    assert ended == Ended(143, b"", told)
 
 
 def test_a_part_that_kill_9_left_goes_with_the_next_run_of_the_same_file_and_a_living_one_stays(
