@@ -17,7 +17,7 @@ from tieredstore.api.outcomes import Outcome, status_of
 from tieredstore.api.scopes import Partitions, Scopes, TopicIdLike, topic_id_of
 from tieredstore.catalog.committed import CommittedSegments
 from tieredstore.errors import ConfigError, excerpt
-from tieredstore.kafka.logdir import FoundSegment, LeftAloneError, discover
+from tieredstore.kafka.logdir import FoundSegment, LeftAlone, discover
 from tieredstore.model import RemoteLogSegmentMetadata, Uuid
 from tieredstore.ops.copies.shipping import Shipper, ShipStep, size_on_disk
 from tieredstore.places.record import refuse_other_layout
@@ -35,7 +35,7 @@ class DiskSegments:
     """Segments of a log directory that are to be stored, and what of it is left alone."""
 
     found: tuple[FoundSegment, ...]
-    left_alone: tuple[LeftAloneError, ...]
+    left_alone: tuple[LeftAlone, ...]
     topic_id: Uuid | None
 
     @property

@@ -96,7 +96,7 @@ class FoundSegment:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftAloneError:
+class LeftAlone:
     """A file or directory that is no segment of a partition, and why: one clause for a person."""
 
     path: Path
@@ -108,7 +108,7 @@ class Discovery:
     """What was found, by topic, partition and base offset, and what was left alone."""
 
     segments: tuple[FoundSegment, ...]
-    left_alone: tuple[LeftAloneError, ...]
+    left_alone: tuple[LeftAlone, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,11 +253,11 @@ def _discover_file(path: Path) -> Discovery:
 
 def _discover_log_dir(path: Path, topics: Collection[str]) -> Discovery:
     segments: list[FoundSegment] = []
-    left: list[LeftAloneError] = []
+    left: list[LeftAlone] = []
     for directory in (entry for entry in _list(path) if entry.is_dir()):
         reason = _reason_to_leave(directory.name, topics)
         if reason:
-            left.append(LeftAloneError(directory, reason))
+            left.append(LeftAlone(directory, reason))
             continue
         inside = _discover_partition(directory)
         segments += inside.segments
@@ -295,11 +295,11 @@ def _base_offsets(directory: Path, pattern: re.Pattern[str], names: Iterable[str
     return bases
 
 
-def _doomed_files(entries: list[Path]) -> Iterator[LeftAloneError]:
+def _doomed_files(entries: list[Path]) -> Iterator[LeftAlone]:
     for entry in entries:
         match = _DOOMED_FILE.fullmatch(entry.name)
         if match:
-            yield LeftAloneError(entry, f"a file that Kafka marked {match[1]}")
+            yield LeftAlone(entry, f"a file that Kafka marked {match[1]}")
 
 
 def _closed_extent(segment: FoundSegment, size: int) -> tuple[int, int] | None:

@@ -13,8 +13,6 @@ GONE: Final = {
     "--to-store", "--report", "--check", "--first-offset", "--last-offset", "--key-type", "--value-type",
     "--invalid-as-null", "--seed", "--growth-by", "--retire", "--raw", "--threads", "--since", "--partition",
 }  # fmt: skip
-NOT_YET_GONE: Final = {"hold place": {"--topic", "--first-offset", "--last-offset", "--partition"}}
-"""By command; what is struck there is struck here."""
 SEVERAL_MEANINGS: Final = {
     "--backup", "--follow", "--group", "--json", "--last", "--min-age", "--once", "--output", "--plot", "--prices",
     "--settings", "--store", "-c", "-f", "-o",
@@ -40,4 +38,4 @@ def test_an_option_means_the_same_in_every_command() -> None:
 def test_nothing_is_left_of_the_options_that_went() -> None:
     for path, command in commands_below(program()):
         left = {name for option in command.params for name in option.opts} & GONE
-        assert left <= NOT_YET_GONE.get(path, set()), path
+        assert left == set(), path

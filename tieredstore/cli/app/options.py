@@ -369,14 +369,17 @@ class Rows(Group):
     count: Count = None
 
 
+_AsJson: TypeAlias = Annotated[
+    bool, typer.Option("--json", help="For scripts: an object of JSON a line, the last one a summary.")
+]
+
+
 @dataclass(frozen=True, slots=True)
 class Output(Group):
     """How a command tells what it has to tell."""
 
     PANEL: ClassVar[str] = "Output"
-    as_json: Annotated[
-        bool, typer.Option("--json", help="For scripts: an object of JSON a line, the last one a summary.")
-    ] = False
+    as_json: _AsJson = False
     wide: Annotated[
         bool, typer.Option("--wide", help="All columns, ids too, however long the lines get; nothing is cut.")
     ] = False
@@ -387,9 +390,7 @@ class Json(Group):
     """The same where there is no table."""
 
     PANEL: ClassVar[str] = "Output"
-    as_json: Annotated[
-        bool, typer.Option("--json", help="For scripts: an object of JSON a line, the last one a summary.")
-    ] = False
+    as_json: _AsJson = False
 
 
 @dataclass(frozen=True, slots=True)
