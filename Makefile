@@ -35,9 +35,10 @@ test: static $(VENV)/servers/installed ## everything CI runs
 static: toolchain
 	@$(MAKE) --no-print-directory --jobs 2 pyright mypy check layers
 
-check: $(VENV)/installed ## lint and formatting
+check: $(VENV)/installed ## lint, formatting and plain words
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m scripts.plain_words --count
 
 types: mypy pyright ## mypy and pyright, both strict
 
