@@ -83,10 +83,8 @@ wheel: $(VENV)/installed ## a wheel for this Python and machine in dist/, which 
 	$(BIN)/python -m pip --disable-pip-version-check wheel --no-deps --no-build-isolation --wheel-dir $(DIST) build/sdist/*.tar.gz
 	mv build/sdist/*.tar.gz $(DIST)
 
-docs: $(VENV)/installed ## regenerate docs/settings.md, and the tables of settings, parsers and options in other pages
-	$(BIN)/python -m tieredstore.config.reference > docs/settings.md
-	$(BIN)/python -m tieredstore.pipelines.config.reference docs/pipelines.md
-	$(BIN)/python -m tests.support.pipelines.secor_cases docs/secor-parsers.md
+docs: $(VENV)/installed ## regenerate docs/reference, and the tables of options in other pages
+	$(BIN)/python -m tests.support.reference
 	$(BIN)/python -m tests.support.spark.option_tables
 
 pictures: $(VENV)/installed ## make docs/pictures again, out of real commands

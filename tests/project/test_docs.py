@@ -175,19 +175,6 @@ def test_files_of_the_repository_that_are_named_exist(path: Path) -> None:
     assert [name for name in named if not (REPOSITORY / name).exists()] == []
 
 
-def test_every_error_has_its_exit_code_in_the_table() -> None:
-    table = re.findall(
-        r"^\| (\d+) \| [^|]+ \| ([^|]*) \|$", (REPOSITORY / "docs" / "operations.md").read_text(), re.MULTILINE
-    )
-    written = {name: int(code) for code, names in table for name in re.findall(r"`(\w+)`", names)}
-    members = vars(errors) | vars(pubsub_errors)
-    classes = {name: member for name, member in members.items() if isinstance(member, type)}
-    expected = {
-        name: member.exit_code for name, member in classes.items() if issubclass(member, errors.TieredStoreError)
-    }
-    assert written == expected
-
-
 def test_errors_that_are_named_exist() -> None:
     named = set(
         re.findall(

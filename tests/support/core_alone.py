@@ -27,18 +27,17 @@ WINGS: Final = frozenset({"consumer", "pipelines", "pubsub", "spark", "uploader"
 ROOTS: Final = ("backends", "benchmarks", "docs", "examples", "scripts", "tests", "tieredstore", "typings")
 FILES: Final = ("Makefile", "README.md", "pyproject.toml")
 
-AROUND: Final = frozenset({"tests/asan", "tests/project", "tests/testing"})
-"""Tests of what lies around the core, and contract tests for users, two of which are of a wing."""
+AROUND: Final = frozenset({"tests/asan", "tests/project", "tests/reference", "tests/testing"})
+"""Tests of what lies around the core and of generated pages, and contract tests, two of which are of a wing."""
 
 NAMING_WINGS: Final = (
     "tests/cli/app/test_completion.py::test_names_of_the_bucket_commands_options_and_choices_are_offered",
     "tests/cli/app/test_table.py",
     "tests/cli/test_screens.py",
-    "tests/config/test_names.py::test_the_committed_reference_is_the_generated_one",
     "tests/kafka/test_arrow_values.py::test_what_a_task_of_spark_does_imports_no_pandas",
     "tests/process/test_forks.py::test_a_worker_of_spark_has_managers_of_its_own_and_closes_none_of_its_parent_s",
 )
-"""Tests that are of the wings too without an import of one: of all commands, of all settings, of a task of Spark."""
+"""Tests that are of the wings too without an import of one: of all commands, of a task of Spark."""
 
 
 def main(arguments: Sequence[str]) -> int:

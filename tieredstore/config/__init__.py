@@ -1,6 +1,6 @@
 """Typed settings under the names of Aiven's plugin, from ``.properties`` files, mappings and options.
 
-The reference of all properties is ``docs/settings.md``, which ``python -m tieredstore.config.reference`` writes.
+The reference of all properties is ``docs/reference/settings.md``, which `make docs` writes.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from tieredstore.config.installed import attached_parts
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One table of docs/settings.md; ``under`` precedes the names of its groups."""
+    """One table of docs/reference/settings.md; ``under`` precedes the names of its groups."""
 
     title: str
     intro: str

@@ -298,15 +298,14 @@ class BatchClientSettings(SettingsGroup):
 SECTIONS: Final = (
     Section(
         "Batches on object storage",
-        f"What [pubsub](pubsub.md) does. Not of the plugin. `{BatchSettings.client_properties}*` are properties of the "
-        "Kafka client ([live.md](live.md)) of a queue in Kafka.",
+        f"Not of the plugin. `{BatchSettings.client_properties}*` are properties of the Kafka client of a queue in "
+        "Kafka.",
         (BatchSettings,),
     ),
     Section(
         "Brokers of batches",
-        "Of `tieredstore pubsub broker` and of producers that write to brokers ([broker.md](broker.md)). Not of the "
-        "plugin.",
+        "Of `tieredstore pubsub broker` and of producers that write to brokers. Not of the plugin.",
         (BatchBrokerSettings, BatchClientSettings),
     ),
 )
-"""All groups, as docs/settings.md shows them."""
+"""All groups, as docs/reference/settings.md shows them."""

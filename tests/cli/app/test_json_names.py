@@ -1,4 +1,4 @@
-"""docs/json.md is all that commands print as JSON: every name, under the commands that print it."""
+"""docs/reference/json.md is all that commands print as JSON: every name, under the commands that print it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tieredstore.cli.app.entry import JSON_VERSION
 from tieredstore.cli.app.main import program
 from tieredstore.pubsub import BatchProducer, open_topics
 
-PAGE = (REPOSITORY / "docs" / "json.md").read_text()
+PAGE = (REPOSITORY / "docs" / "reference" / "json.md").read_text()
 DOCUMENTED = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
 GOLDEN = REPOSITORY / "tests" / "cli" / "golden" / "json.txt"
 """Each command, and the names that it prints. Written anew by ``python -m tests.cli.app.test_json_names``."""

@@ -27,7 +27,7 @@ from tests.support.pipelines.pipeline_runs import (
     run_once,
     texts,
 )
-from tests.support.pipelines.secor_cases import PAGE, REFUSED, SecorCase, load_cases, renew
+from tests.support.pipelines.secor_cases import REFUSED, SecorCase, load_cases
 from tests.support.records import json_texts
 from tests.support.records.stored_records import StoredTopic
 from tieredstore.backends.base import ObjectStore
@@ -496,7 +496,3 @@ def test_odd_messages_are_filed_as_the_table_says(case: SecorCase) -> None:
 def test_what_differs_from_secor_has_a_reason() -> None:
     assert all(bool(case.why) == (case.ours != case.secor) for case in CASES)
     assert sum(not case.why and case.ours is not None for case in CASES) > 70
-
-
-def test_the_page_has_the_table() -> None:
-    assert renew(PAGE.read_text()) == PAGE.read_text(), "run `make docs`"

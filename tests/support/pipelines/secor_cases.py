@@ -1,4 +1,4 @@
-"""What Secor's parsers make of odd messages, and the page that tells where ours differ.
+"""What Secor's parsers make of odd messages, for tests and for docs/reference/pipeline-settings.md.
 
 ``tests/pipelines/filing/secor_parsers.json`` has a message each: its properties, Secor's directory, ours, and ours with
 ``secor.parser.strict`` (null: a bad message). Secor's were measured with the classes that its parsers call: json-smart
@@ -8,18 +8,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from tests.support.paths import REPOSITORY
 
-PAGE: Final = REPOSITORY / "docs" / "secor-parsers.md"
 REFUSED: Final = "REFUSED"
 """In place of our directory: the settings are refused at the start."""
-_HEAD: Final = "| parser | message | Secor | here | why |"
 _NAME: Final = "secor.message.parser.class"
 _SHOWN: Final = {"message.timestamp.input.pattern": "", "partitioner.granularity.date.format": "to "}
 
@@ -59,30 +55,24 @@ def load_cases() -> list[SecorCase]:
 
 
 def render_table(cases: list[SecorCase]) -> str:
-    """Return the rows of the page: each message that is filed elsewhere than with Secor."""
-    lines = [_HEAD, "|---|---|---|---|---|"]
+    """Return a row for each message that is filed elsewhere than with Secor, below the reason."""
+    by_reason: dict[str, list[SecorCase]] = {}
     for case in cases:
-        if case.why:
+        by_reason.setdefault(case.why, []).append(case)
+    by_reason.pop("")
+    lines = ["parser | message | Secor | here", "---|---|---|---"]
+    for why, those in by_reason.items():
+        lines.append(f"**{why}** | | |")
+        for case in those:
             more = [f"{label}`{case.properties[name]}`" for name, label in _SHOWN.items() if name in case.properties]
             shown = repr(case.value)[2:-1].replace("\\'", "'").replace("|", "\\|")
             shown = shown if len(shown) < 70 else f"{shown[:60]}…"
-            cells = [" ".join([case.parser, *more]), f"`{shown}`", _cell(case.secor), _cell(case.ours), case.why]
-            lines.append(f"| {' | '.join(cells)} |")
+            cells = [" ".join([case.parser, *more]), f"`{shown}`", _cell(case.secor), _cell(case.ours)]
+            lines.append(" | ".join(cells))
     return "\n".join(lines)
 
 
 def _cell(directory: str | None) -> str:
     if directory == REFUSED:
         return "refused"
-    return f"`{directory[:40]}`" if directory else "bad message"
-
-
-def renew(page: str) -> str:
-    """Return the page with the table as the cases have it."""
-    before, _, rest = page.partition(_HEAD)
-    _, end, after = f"{_HEAD}{rest}".partition("\n\n")
-    return before + render_table(load_cases()) + end + after
-
-
-if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(renew(Path(sys.argv[1]).read_text()))
+    return f"`{directory[:40]}`" if directory else "bad"

@@ -15,7 +15,7 @@ VERSION: Final = (["--version"], ["--version", "--json"], ["--json", "--version"
 """Command lines that ask for the version alone, which need no parser."""
 
 JSON_VERSION: Final = 1
-"""The version of docs/json.md: of the names in the JSON that commands print, and of their meanings."""
+"""The version of docs/reference/json.md: of the names in the JSON that commands print, and of their meanings."""
 
 
 def run() -> NoReturn:

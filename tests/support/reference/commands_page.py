@@ -1,0 +1,158 @@
+"""The page of commands, from what their help says: shared options once, exit codes with the errors that have them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tests.support.cli.screens import commands_below
+from tieredstore import errors
+from tieredstore.cli.app.main import program
+from tieredstore.cli.app.table import all_entries, wing_entries
+from tieredstore.pubsub import errors as pubsub_errors
+
+Option = tuple[str, str]
+"""An option as the help names it, and what the help says of it."""
+
+_INTRO: Final = """# Commands
+
+For anyone who types commands or writes scripts. `make docs` generates this page from the help of the commands.
+
+```console
+$ tieredstore ls -c store.properties
+```
+
+- `tieredstore COMMAND --help` has examples. `TIEREDSTORE_SETTINGS` may name the settings file instead of `-c`.
+- **Commands that only add** (`upload`, `mirror`, `holds place`) act at once; `--dry-run` shows what they would do.
+- **Commands that delete or rewrite** print their plan and exit with 0. `--yes` applies it. No command asks a question.
+- Results go to stdout; progress, notes and errors to stderr. For scripts use [`--json`](json.md) and the
+  [exit codes](#exit-codes).
+- A topic is a name or a glob (`'orders-*'`). A time is `2026-01-31T08:00Z`, `10:00`, `yesterday`, `-1h` or `@` with
+  milliseconds since 1970; without a zone it is UTC.
+- `-v` adds details on stderr. `tieredstore --version --json` also has the version of the JSON.
+- `tieredstore --install-completion` completes commands, options, topics, partitions and offsets in your shell.
+"""
+
+_EVERYWHERE: Final = {"--help", "-v, --verbose"}
+_NO_PANEL: Final = "Options"
+
+_MEANINGS: Final[Mapping[int, str]] = {
+    1: "output could not be written, or any other error of the library",
+    2: "wrong usage, settings or arguments; a segment that cannot be copied as it is",
+    3: "not there, or lost",
+    4: "damaged, encrypted by an unknown key pair, or not of the type that it is read as",
+    5: "there already, or changed by someone else",
+    6: "refused by the store, the broker, a key management service or a schema registry; done in part",
+    75: "try again later; of a service also: a thread did not end in time",
+}
+_ENDS: Final = """129, 130, 143 | ended by SIGHUP, SIGINT (Ctrl-C), SIGTERM; a service: by a second one |
+141 | output pipe closed, as by `head` |"""
+
+
+@dataclass(frozen=True, slots=True)
+class Help:
+    """What the help of one command says: its arguments and options, by their panels."""
+
+    usage: str
+    summary: str
+    panels: dict[str, list[Option]]
+
+
+def render_page() -> str:
+    """Return the page."""
+    commands = {path: help_of(path, command) for path, command in commands_below(program())}
+    count = Counter(option for one in commands.values() for options in one.panels.values() for option in options)
+    shared = {option for option, times in count.items() if times > 1}
+    lines = [_INTRO.rstrip("\n"), "", "## Shared options", "", *_shared(commands, shared)]
+    summaries = {entry.name: entry.summary for entry in all_entries()}
+    wings = {entry.name for entry in wing_entries()}
+    for title, is_shown in (("The core", False), ("The wings", True)):
+        lines += ["", f"## {title}"]
+        for path, one in commands.items():
+            if (path.split()[0] in wings) is is_shown:
+                lines += ["", f"### {path}", "", *_command(one, summaries.get(path, one.summary), shared)]
+    return "\n".join([*lines, "", "## Exit codes", "", *_exit_codes()]) + "\n"
+
+
+def help_of(path: str, command: Any) -> Help:
+    """Read what the help of a command says."""
+    context = command.make_context(f"tieredstore {path}", [], resilient_parsing=True)
+    seen = _Seen()
+    command.format_options(context, seen)
+    panels = {title: [each for each in rows if each[0] not in _EVERYWHERE] for title, rows in seen.panels.items()}
+    usage = command.get_usage(context).removeprefix("Usage: ").replace(" [OPTIONS]", "")
+    return Help(" ".join(usage.split()), " ".join(command.help.split("\n\n")[0].split()), panels)
+
+
+class _Seen:
+    """A formatter of help that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.panels: dict[str, list[Option]] = {}
+        self._title = ""
+
+    @contextlib.contextmanager
+    def section(self, title: str) -> Iterator[None]:
+        """Begin a panel."""
+        self._title = title
+        yield
+
+    def write_dl(self, rows: list[Option]) -> None:
+        """Keep the rows of the panel."""
+        self.panels[self._title] = [(name, " ".join(words.split())) for name, words in rows]
+
+
+def _shared(commands: Mapping[str, Help], shared: set[Option]) -> Iterator[str]:
+    homes: dict[Option, str] = {}
+    for title, option in (
+        (title, option) for one in commands.values() for title, options in one.panels.items() for option in options
+    ):
+        if option in shared and homes.get(option, _NO_PANEL) == _NO_PANEL:
+            homes[option] = title
+    panels: dict[str, list[Option]] = defaultdict(list)
+    for option, title in homes.items():
+        panels[title].append(option)
+    yield "option | meaning\n---|---"
+    for title, options in panels.items():
+        yield f"**{title}** |"
+        yield from map(_row, options)
+
+
+def _command(one: Help, summary: str, shared: set[Option]) -> Iterator[str]:
+    yield f"`{one.usage}`: {summary[0].lower() if summary[:2].istitle() else summary[0]}{summary[1:]}"
+    own = [option for options in one.panels.values() for option in options if option not in shared]
+    yield from ["", *map(_item, own)]
+    named = [
+        name for title, options in one.panels.items() if title != "Arguments" for name in options if name in shared
+    ]
+    yield f"- shared: `{' '.join(_short(name) for name, _ in named)}`"
+
+
+def _short(name: str) -> str:
+    """The first of an option's names, which is the short one if it has one."""
+    return name.split(",", maxsplit=1)[0].split(maxsplit=1)[0]
+
+
+def _item(option: Option) -> str:
+    name, words = option
+    return f"- `{name}`: {words}"
+
+
+def _row(option: Option) -> str:
+    name, words = (text.replace("|", "\\|") for text in option)
+    return f"`{name}` | {words}"
+
+
+def _exit_codes() -> Iterator[str]:
+    yield "code | meaning | errors\n---|---|---"
+    members = {**vars(errors), **vars(pubsub_errors)}
+    codes: dict[int, list[str]] = defaultdict(list)
+    for name, member in members.items():
+        if isinstance(member, type) and issubclass(member, errors.TieredStoreError):
+            codes[member.exit_code].append(f"`{name}`")
+    yield "0 | done |"
+    yield from (f"{code} | {_MEANINGS[code]} | {', '.join(names)}" for code, names in sorted(codes.items()))
+    yield _ENDS

@@ -1,0 +1,30 @@
+"""Which page is made by what; a page of hand-written text keeps it, and gets its tables anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from tests.support.paths import REPOSITORY
+from tests.support.reference import commands_page, pipeline_tables, settings_page
+
+FOLDER: Final = REPOSITORY / "docs" / "reference"
+
+PAGES: Final[Mapping[str, Callable[[str], str]]] = {
+    "commands.md": lambda _: commands_page.render_page(),
+    "pipeline-settings.md": pipeline_tables.renew_page,
+    "settings.md": lambda _: settings_page.render_page(),
+}
+
+
+def render_page(name: str) -> str:
+    """Return what the page should be."""
+    path = FOLDER / name
+    return PAGES[name](path.read_text(encoding="utf-8") if path.exists() else "")
+
+
+def write_pages() -> None:
+    """Write each page."""
+    for name in PAGES:
+        Path(FOLDER / name).write_text(render_page(name), encoding="utf-8")

@@ -1,0 +1,74 @@
+"""The tables of docs/reference/pipeline-settings.md: settings, Secor's properties, and messages filed elsewhere."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from tests.support.pipelines.secor_cases import load_cases, render_table
+from tests.support.reference.settings_page import HEADER, render_row, shown_default
+from tieredstore.pipelines.config.secor import ALSO_CALLED, HONOURED_BEGINNINGS, OURS, REFUSED, WITHOUT_EFFECT
+from tieredstore.pipelines.config.settings import own_properties
+from tieredstore.pipelines.filing.schemas import OF_TOPICS
+
+_MARK: Final = "<!-- {name} -->\n"
+
+
+def settings_table() -> str:
+    """Return a row for each property that is read by a name of its own."""
+    rows = (
+        render_row(name, kind.type, shown_default(info), kind.valid, info.description or "")
+        for name, info, kind in own_properties()
+    )
+    return "\n".join([HEADER, *rows])
+
+
+def honoured_names() -> str:
+    """Return Secor's properties that mean here what they mean there."""
+    names = [name for name, _, _ in own_properties() if name not in OURS]
+    families = [f"{start}TOPIC" for start in OF_TOPICS if start.startswith("secor.")]
+    return _listed(sorted([*names, *families, *HONOURED_BEGINNINGS, *map(_whole, ALSO_CALLED)]))
+
+
+def names_without_effect() -> str:
+    """Return Secor's properties that are accepted and change nothing, those with a reason behind the others."""
+    silent = [_whole(name) for name, words in sorted(WITHOUT_EFFECT.items()) if not words]
+    return "\n".join([_listed(silent), "", *_reasons({name: words for name, words in WITHOUT_EFFECT.items() if words})])
+
+
+def refused_names() -> str:
+    """Return Secor's properties that are errors, with what to do instead."""
+    return "\n".join(_reasons(REFUSED))
+
+
+def _reasons(table: Mapping[str, str]) -> Iterator[str]:
+    yield "property | why, or what to give instead\n---|---"
+    for name, words in sorted(table.items()):
+        yield f"`{_whole(name)}` | {words}"
+
+
+def _whole(name: str) -> str:
+    return f"{name}*" if name.endswith(".") else name
+
+
+def _listed(names: list[str]) -> str:
+    words = " ".join(f"`{name}`," for name in names).removesuffix(",")
+    return textwrap.fill(f"{words}.", 118, break_long_words=False, break_on_hyphens=False)
+
+
+def renew_page(page: str) -> str:
+    """Return the page with these tables behind their marks, in place of those that it has."""
+    tables = {
+        "settings": settings_table(),
+        "honoured": honoured_names(),
+        "without effect": names_without_effect(),
+        "refused": refused_names(),
+        "messages": render_table(load_cases()),
+    }
+    for name, table in tables.items():
+        mark = _MARK.format(name=name)
+        before, _, rest = page.partition(mark)
+        _, end, after = rest.partition("<!-- end -->")
+        page = f"{before}{mark}{table}\n{end}{after}"
+    return page

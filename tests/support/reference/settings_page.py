@@ -1,0 +1,162 @@
+"""The page of all settings, from the fields that declare them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from pydantic.fields import FieldInfo
+
+from tieredstore.config.clouds import AwsCredentials, AzureSettings, GcsSettings, S3Settings
+from tieredstore.config.effects import Effect, effect_of
+from tieredstore.config.encryption import PAIRS, EncryptionProperties, KeyPairSettings
+from tieredstore.config.endpoint import RULES, EndpointRule, EndpointSettings
+from tieredstore.config.fetch import ChunkCacheSettings, FetchSettings, IndexCacheSettings, ManifestCacheSettings
+from tieredstore.config.fields import property_fields
+from tieredstore.config.jvm import FAMILIES, OLD_NAMES, JvmProperties
+from tieredstore.config.sections import Section, wing_sections
+from tieredstore.config.settings import Settings
+from tieredstore.config.storage import JAVA_BACKENDS, ProxySettings
+from tieredstore.config.uploader import KAFKA, UploaderSettings
+
+_INTRO: Final = r"""# Settings
+
+For anyone who writes a settings file. `make docs` generates this page: change the settings, not the page.
+
+```properties
+# store.properties
+storage.backend.class=s3
+storage.s3.bucket.name=logs
+storage.s3.region=eu-north-1
+chunk.size=4194304
+compression.enabled=true
+```
+
+The names are those of Aiven's Tiered Storage plugin for Apache Kafka. Names marked with * are not the plugin's.
+
+- **Sources.** A Java `.properties` file, a broker's `server.properties`, a mapping, or keywords of `tieredstore.open`
+  with `_` for `.`. Files are ISO-8859-1, as Kafka reads them: write other characters as `\uXXXX`. If a name occurs
+  twice, the last value counts.
+- **Prefix.** If a source has properties that begin with `rsm.config.` (or with its
+  `remote.log.storage.manager.impl.prefix`), only those are read, without the prefix. Otherwise every property is read.
+- **Values.** Blanks around a value, and one pair of double quotes, are removed. The plugin keeps the quotes, so do not
+  quote `key.prefix`. Commas separate the items of a list. `true` and `false` may be in any case.
+- **Paths** are relative to the folder of the settings file.
+- **Unknown names** are errors that name the nearest known one. So are old names, and the plugin ignores both:
+  {old_names}.
+- **Trust.** `storage.backend.class` may name a Python class, which then runs with your rights. Read only files whose
+  authors you trust.
+- **Secrets** (type password) never appear in messages or in the text of a settings object.
+
+Default "required" means that the store or cache that you choose needs the property; "–" means that it is unset.
+*(No effect.)* marks properties that are accepted so that a broker's file works, and *(Refused.)* those that are errors,
+because ignoring them would change an identity or a meaning. Properties of other stores than yours are not checked.
+
+`storage.backend.class` takes a short name, a Python class as `package.module:Class`, which gets every `storage.*`
+property as `Settings.storage_options`, or the plugin's Java class: `io.aiven.kafka.tieredstorage.storage.` and one of
+{java}.
+"""
+
+HEADER: Final = "name | type | default | allowed | meaning\n---|---|---|---|---"
+_NOT_THE_PLUGINS: Final = "Not of the plugin"
+_SAYS_NOTHING: Final = {"true or false", "not empty"}
+_EFFECTS: Final = {
+    Effect.IN_EFFECT: "", Effect.WITHOUT_EFFECT: " *(No effect.)*", Effect.REFUSED: " *(Refused.)*"
+}  # fmt: skip
+
+SECTIONS: Final = (
+    Section("Segments and the store", "", (Settings,)),
+    Section("Encryption", "", (EncryptionProperties,)),
+    Section(
+        "Key pairs",
+        "For each `<id>` that `encryption.key.pairs` lists; an error for any other id.",
+        (KeyPairSettings,),
+        f"{PAIRS}.<id>.",
+    ),
+    Section(
+        "Amazon S3",
+        "With `storage.backend.class` `s3`. A credentials file excludes an access key; with neither, the SDK decides.",
+        (S3Settings, AwsCredentials),
+    ),
+    Section(
+        "Google Cloud Storage",
+        "With `storage.backend.class` `gcs`. Exactly one of the three `storage.gcs.credentials.*` must be set.",
+        (GcsSettings,),
+    ),
+    Section(
+        "Azure Blob Storage",
+        "With `storage.backend.class` `azure`: a connection string alone, or an account name or SAS token without it.",
+        (AzureSettings,),
+    ),
+    Section("SOCKS5 proxy", "Host and port are required once any of these is set.", (ProxySettings,)),
+    Section("Reading", "", (FetchSettings, ManifestCacheSettings, IndexCacheSettings, ChunkCacheSettings)),
+    Section(
+        "The uploader",
+        f"Only `tieredstore uploader` reads these, with and without the prefix. `{KAFKA}*` are properties of its Kafka "
+        "client.",
+        (UploaderSettings,),
+    ),
+    Section(
+        "Where topics lie",
+        "Read with and without the prefix. Not of the plugin.",
+        (EndpointSettings,),
+    ),
+    Section(
+        "Rules of places",
+        f"For each name that `{RULES}` lists. `storage.*` under it replace properties of the settings for that store.",
+        (EndpointRule,),
+        f"{RULES}.<name>.",
+    ),
+)
+"""The core's tables, in the page's order."""
+
+_PACKAGE: Final = "io.aiven.kafka.tieredstorage.storage."
+_NONE: Final = Effect.WITHOUT_EFFECT
+
+_LAST: Final = Section("Of the JVM plugin only", "", (JvmProperties,))
+
+
+def all_sections() -> tuple[Section, ...]:
+    """All tables, in the page's order: those of the installed wings behind the core's."""
+    return *SECTIONS, *wing_sections(), _LAST
+
+
+def render_page() -> str:
+    """Return the page."""
+    old = ", ".join(f"`{before}*` is now `{after}*`" for before, after in OLD_NAMES.items())
+    classes = ", ".join(f"`{java.removeprefix(_PACKAGE)}`" for java in JAVA_BACKENDS)
+    lines = [_INTRO.replace("{old_names}", old).replace("{java}", classes).rstrip("\n")]
+    for section in all_sections():
+        lines += ["", f"## {section.title}", ""]
+        lines += [section.intro, ""] if section.intro else []
+        lines += [HEADER, *_rows(section)]
+    lines += [render_row(f"{name}*", "string", "", "", f"{words}{_EFFECTS[_NONE]}") for name, words in FAMILIES.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _rows(section: Section) -> Iterator[str]:
+    for group in section.groups:
+        for name, info, kind in property_fields(group):
+            meaning = f"{info.description}{_EFFECTS[effect_of(name)]}"
+            yield render_row(section.under + name, kind.type, shown_default(info), kind.valid, meaning)
+
+
+def render_row(name: str, kind: str, default: str, allowed: str, meaning: str) -> str:
+    """Return the row of a property; what every reader knows, as that a bool is true or false, is left out."""
+    shown = "" if allowed in _SAYS_NOTHING else allowed
+    star = " *" if _NOT_THE_PLUGINS in meaning else ""
+    words = meaning.replace(f" {_NOT_THE_PLUGINS}.", "").replace(f"{_NOT_THE_PLUGINS}, which", "The plugin")
+    return f"`{name}`{star} | {kind} | {default} | {shown} | {words}".replace("|  |", "| |").replace("|  |", "| |")
+
+
+def shown_default(info: FieldInfo) -> str:
+    """Return a default as a cell of a table has it."""
+    if info.is_required():
+        return "required"
+    if info.default is None:
+        return "–"
+    if isinstance(info.default, tuple) and [type(part) for part in info.default] == [str, int]:
+        return f"`{info.default[0]}:{info.default[1]}`"
+    if info.default in ("", ()):
+        return "empty"
+    return f"`{str(info.default).lower() if isinstance(info.default, bool) else info.default}`"
