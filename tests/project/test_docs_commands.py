@@ -1,17 +1,24 @@
-"""The commands of the documents' pages, run one after the other as they are shown, on a small bucket of their topics.
+"""What the documents' pages show, run in the order in which it stands there.
 
-Those of the README are run in tests/project/test_docs.py.
+Pages that name the sample (``examples/sample``) are run in a copy of it: commands and programs run, and the output that
+is shown is compared. Of the others the commands are run, on a small bucket of their topics.
 """
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
-from tests.project.test_docs import DOCUMENTS, blocks, name_of
+import tieredstore as ts
+from scripts import sample
+from tests.project.test_docs import DOCUMENTS, blocks, installed, is_sample_page, name_of
 from tests.support.cli.cli_process import tieredstore, write_settings
 from tests.support.paths import REPOSITORY
 from tieredstore.model import TopicIdPartition, Uuid
@@ -30,7 +37,7 @@ def commands_of(path: Path) -> list[str]:
     return [line.removeprefix("$ ") for line in lines if line.startswith("$ tieredstore ")]
 
 
-PAGES = [path for path in DOCUMENTS if commands_of(path) and path != REPOSITORY / "README.md"]
+PAGES = [path for path in DOCUMENTS if commands_of(path) and not is_sample_page(path)]
 
 
 @pytest.fixture(scope="module")
@@ -86,3 +93,66 @@ def test_the_commands_of_a_page_run_in_their_order(path: Path, copied: Path) -> 
             continue
         done = tieredstore(*here(command, copied))
         assert (done.code, "Traceback" in done.stderr) == (0, False), (command, done.stderr)
+
+
+# Pages on the sample.
+
+SAMPLE_PAGES = [page for page in DOCUMENTS if is_sample_page(page)]
+NEEDS_MORE = ("://", ":9092", "pip install", "git clone", "cd examples", "--follow", "--kms", "make ")
+_FENCE = re.compile(r"^ *```(console|python|properties)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.slow
+def test_the_sample_is_what_its_script_makes(tmp_path: Path) -> None:
+    sample.main(tmp_path)
+    made = {path.relative_to(tmp_path): path for path in tmp_path.rglob("*") if path.is_file()}
+    kept = {path.relative_to(sample.SAMPLE): path for path in sample.SAMPLE.rglob("*") if path.is_file()}
+    assert made.keys() == kept.keys()
+    # Of one zstd another release may make other bytes: what is stored is compared as it is read.
+    on_disk = [name for name in made if name.parts[0] != "bucket"]
+    assert [name for name in on_disk if made[name].read_bytes() != kept[name].read_bytes()] == []
+    with ts.open(tmp_path / "store.properties") as new, ts.open(sample.SAMPLE / "store.properties") as old:
+        assert new.read("orders").to_arrow() == old.read("orders").to_arrow()
+    assert sum(path.stat().st_size for path in kept.values()) < 300_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", SAMPLE_PAGES, ids=name_of)
+def test_what_a_page_shows_runs_on_the_sample(page: Path, tmp_path: Path) -> None:
+    assert {"README.md", "docs/first-steps/quickstart.md"} <= {*map(name_of, SAMPLE_PAGES)}
+    folder = tmp_path / "sample"
+    shutil.copytree(sample.SAMPLE, folder)
+    for kind, text in _FENCE.findall(page.read_text()):
+        code = textwrap.dedent(text)
+        match kind:
+            case "console":
+                for command, shown in consoles_of(code):
+                    if not any(words in command for words in NEEDS_MORE):
+                        printed = run(["sh", "-c", f'PATH="{Path(sys.executable).parent}:$PATH"; {command}'], folder)
+                        assert not shown or lines_of(printed) == lines_of(shown), command
+            case "python" if "spark" not in code and ":9092" not in code and "://" not in code:
+                assert run([sys.executable, "-W", "error", "-c", code], folder), "the program prints nothing"
+            case "properties" if named := re.match(r"# (\S+)\n", code):
+                (folder / named[1]).write_text(code)
+            case _:
+                pass
+
+
+def consoles_of(code: str) -> list[tuple[str, str]]:
+    """Each command of a console, and what the page shows of its output, which may be nothing."""
+    first, *parts = re.split(r"^\$ ", code, flags=re.MULTILINE)
+    assert not first, "a console begins with a command"
+    return [(command, shown) for command, _, shown in (part.partition("\n") for part in parts)]
+
+
+def lines_of(text: str) -> list[str]:
+    return [line.rstrip() for line in text.strip().splitlines()]
+
+
+def run(command: list[str], folder: Path) -> str:
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, env=installed(), check=False, timeout=300
+    )
+    assert done.returncode == 0, (command[-1], done.stderr)
+    assert "Traceback" not in done.stderr
+    return done.stdout
