@@ -138,7 +138,7 @@ def shown_commands(path: Path) -> Iterator[list[str]]:
     lines = [line.removeprefix("$ ") for block in blocks(path, "console") for line in block.splitlines()]
     for text in [*lines, *_CODE.findall(prose(path))]:
         name, *words = text.split()
-        if name == "tieredstore" and words and words[0] not in ("COMMAND", "--version"):  # the latter takes --json
+        if name == "tieredstore" and words and words[0] != "COMMAND" and not words[0].startswith("--"):
             yield words
 
 
